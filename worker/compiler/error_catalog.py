@@ -1,0 +1,154 @@
+"""The closed list of error codes: what each means, whose fault it is, and what to do.
+
+Codes are a promise: they are never reused and never change meaning.  Families:
+TW-MODEL the ONNX file · TW-SPEC the hardware spec · TW-OPT options · TW-PLAN does not fit ·
+TW-UNSUP unsupported · TW-SIM simulation · TW-VERIFY numerics · TW-INT our bug ·
+TW-SVC the service · TW-NET the client's connection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Fault(StrEnum):
+    USER = "user"
+    SERVICE = "service"
+    TRANSIENT = "transient"
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorEntry:
+    """One code of the catalogue."""
+
+    code: str
+    title: str
+    fault: Fault
+    stage: str
+    status: int
+    """HTTP status when the API itself refuses."""
+    exit_code: int
+    """Exit code of the CLI (1-product.md: 3 input, 4 infeasible, 5 service)."""
+    remedy: str
+
+
+def _entries() -> tuple[ErrorEntry, ...]:
+    user, service, transient = Fault.USER, Fault.SERVICE, Fault.TRANSIENT
+
+    def e(
+        code: str, title: str, fault: Fault, stage: str, status: int, exit_code: int, remedy: str
+    ) -> ErrorEntry:
+        return ErrorEntry(code, title, fault, stage, status, exit_code, remedy)
+
+    return (
+        e("TW-MODEL-001", "The file is not an ONNX model", user, "ingest", 422, 3,
+          "Upload the .onnx file the exporter wrote; `python -m onnx.checker` must accept it."),
+        e("TW-MODEL-002", "The model file is truncated or empty", user, "ingest", 422, 3,
+          "Upload the file again and compare its sha256 with the original."),
+        e("TW-MODEL-003", "The model is larger than the limit", user, "ingest", 413, 3,
+          "Raise the server's size limit, or move weights to external data in a zip bundle."),
+        e("TW-MODEL-004", "The graph has a cycle", user, "ingest", 422, 3,
+          "Export the model again: ONNX graphs must be acyclic."),
+        e("TW-MODEL-005", "A node reads a tensor that nothing defines", user, "ingest", 422, 3,
+          "Add the missing initializer or graph input, or export the model again."),
+        e("TW-MODEL-006", "Tensor types or shapes contradict each other", user, "ingest", 422, 3,
+          "Fix the node named here; its inputs do not satisfy the operator's definition."),
+        e("TW-MODEL-007", "A dimension is out of range", user, "ingest", 422, 3,
+          "Give every dimension a value from 1 to the limit shown."),
+        e("TW-MODEL-008", "Unknown operator domain or operator", user, "ingest", 422, 4,
+          "Remove or replace the custom operator; only ai.onnx and ai.onnx.ml are understood."),
+        e("TW-MODEL-009", "The opset or IR version is not supported", user, "ingest", 422, 3,
+          "Export with an opset inside the range shown."),
+        e("TW-MODEL-010", "External data is missing or points outside the bundle", user, "ingest",
+          422, 3, "Upload a zip with the model and its data files side by side."),
+        e("TW-MODEL-011", "The zip bundle is unsafe or damaged", user, "ingest", 422, 3,
+          "Re-create the archive with plain, relative, unique file names and ordinary compression."),
+        e("TW-MODEL-012", "A symbolic dimension has no value", user, "ingest", 422, 3,
+          "Bind it, for example with --set batch=1."),
+        e("TW-MODEL-013", "The graph is empty", user, "ingest", 422, 3,
+          "Export a model with at least one node and one output."),
+        e("TW-MODEL-014", "The graph is nested or sized beyond the limits", user, "ingest", 422, 3,
+          "Flatten nested sub-graphs or split the model."),
+        e("TW-MODEL-015", "A tensor's stored bytes do not match its type and shape", user,
+          "ingest", 422, 3, "Export the model again; the initializer is damaged."),
+        e("TW-MODEL-016", "A name is defined twice or is not valid", user, "ingest", 422, 3,
+          "Every tensor must be produced exactly once; rename the duplicates."),
+        e("TW-MODEL-017", "A tensor's shape cannot be determined", user, "simplify", 422, 3,
+          "Bind the symbols it depends on with --set, or export with static shapes."),
+        e("TW-MODEL-018", "A constant is not a finite number", user, "ingest", 422, 3,
+          "Replace NaN or infinite constants in the attributes or quantisation scales named here."),
+        e("TW-MODEL-019", "Folding constants would exceed the memory limit", user, "simplify",
+          422, 3, "Shrink the constant named here; it expands to more bytes than allowed."),
+        e("TW-SPEC-001", "The hardware spec is not valid", user, "ingest", 422, 3,
+          "Fix the fields listed; `tilewright hardware schema` prints the schema."),
+        e("TW-SPEC-002", "The hardware spec contradicts itself", user, "ingest", 422, 3,
+          "Fix the fields listed; each says what it contradicts."),
+        e("TW-SPEC-003", "Unknown hardware preset", user, "ingest", 404, 3,
+          "`tilewright hardware ls` lists the presets."),
+        e("TW-SPEC-004", "The hardware spec cannot be read", user, "ingest", 422, 3,
+          "Give a YAML or JSON mapping in UTF-8."),
+        e("TW-OPT-001", "An option is not valid", user, "ingest", 422, 2,
+          "See `tilewright compile --help` for the allowed values."),
+        e("TW-OPT-002", "The cache lacks an entry that --require-cache demands", user, "schedule",
+          409, 4, "Compile once without --require-cache to fill the cache."),
+        e("TW-PLAN-001", "The work does not fit the machine", user, "schedule", 422, 4,
+          "Raise the resource named here to the demand shown."),
+        e("TW-PLAN-002", "The search budget is used up", user, "schedule", 422, 4,
+          "Choose a higher --effort."),
+        e("TW-UNSUP-001", "Operators fall back to the host", user, "partition", 422, 4,
+          "Drop --fail-on-fallback, or declare the operators in the spec's capabilities."),
+        e("TW-UNSUP-002", "The host cannot run this operator either", user, "partition", 422, 4,
+          "Replace the operator named here."),
+        e("TW-SIM-001", "The simulated program deadlocks", service, "simulate", 500, 5,
+          "This is a bug in Tilewright: please report the job id."),
+        e("TW-SIM-002", "A kernel accessed memory outside its buffer", service, "verify", 500, 5,
+          "This is a bug in Tilewright: please report the job id."),
+        e("TW-SIM-003", "A sanity invariant of the simulation is violated", service, "simulate",
+          500, 5, "This is a bug in Tilewright: please report the job id."),
+        e("TW-VERIFY-001", "The kernels' outputs differ from ONNX Runtime", service, "verify",
+          500, 5, "This is a bug in Tilewright: please report the job id."),
+        e("TW-VERIFY-002", "No C compiler was found for verification", user, "verify", 422, 5,
+          "Install a C compiler (cc, gcc or clang), or compile with --verify none."),
+        e("TW-VERIFY-003", "The reference cannot run the original model", user, "verify", 422, 4,
+          "ONNX Runtime rejects the model; the message says why."),
+        e("TW-RUN-001", "The bundle is damaged or from another version", user, "run", 422, 3,
+          "Download the bundle again."),
+        e("TW-RUN-002", "The inputs do not match the bundle", user, "run", 422, 3,
+          "Give one array per input with the name, shape and dtype listed."),
+        e("TW-INT-001", "Internal error", service, "report", 500, 5,
+          "This is a bug in Tilewright: please report the job id."),
+        e("TW-INT-002", "A compiler stage produced an illegal value", service, "schedule", 500, 5,
+          "This is a bug in Tilewright: please report the job id."),
+        e("TW-INT-003", "A compiler pass broke its contract", service, "simplify", 500, 5,
+          "This is a bug in Tilewright: please report the job id."),
+        e("TW-SVC-001", "Not found", user, "service", 404, 3, "Check the id."),
+        e("TW-SVC-002", "The request conflicts with the current state", user, "service", 409, 3,
+          "Fetch the current state and try again."),
+        e("TW-SVC-003", "The request body is too large", user, "service", 413, 3,
+          "Stay below the limit shown."),
+        e("TW-SVC-004", "The request is malformed", user, "service", 422, 2,
+          "Fix the fields listed."),
+        e("TW-SVC-005", "The service is temporarily unavailable", transient, "service", 503, 5,
+          "Try again after the time in Retry-After."),
+        e("TW-SVC-006", "The job used up its attempts", service, "service", 500, 5,
+          "The worker died repeatedly on this job: see its logs, then retry with `jobs clone`."),
+        e("TW-SVC-007", "The job was canceled", user, "service", 409, 7, "Clone the job to rerun."),
+        e("TW-SVC-008", "The job ran out of time", user, "service", 504, 6,
+          "Raise the job's time limit or lower --effort."),
+        e("TW-SVC-009", "The stage exceeded its memory limit", user, "service", 422, 4,
+          "Use a smaller model, external data, or a worker with more memory."),
+        e("TW-SVC-010", "Idempotency-Key was used with another body", user, "service", 422, 3,
+          "Use a new key for a new request."),
+        e("TW-SVC-011", "A quota is used up", user, "service", 429, 5,
+          "Wait for running jobs to end."),
+        e("TW-SVC-012", "The upload does not match its declared digest or length", user,
+          "service", 422, 3, "Upload the file again."),
+        e("TW-SVC-013", "Method or media type not supported", user, "service", 415, 2,
+          "See /openapi.json."),
+        e("TW-NET-001", "The server cannot be reached", transient, "client", 503, 5,
+          "Check the URL and that `tilewright serve` runs."),
+    )
+
+
+ERROR_CATALOG: dict[str, ErrorEntry] = {entry.code: entry for entry in _entries()}

@@ -1,0 +1,190 @@
+"""Programs: what lowering emits, the bundle carries, and the simulator runs.
+
+A `UnitProgram` is one kernel's instruction list, held as arrays, in an order in which every wait is
+on a token signalled earlier (dependences point backwards), so that timing needs one forward pass.
+Each instruction belongs to one in-order stream (a core's engine).  Instructions of one stream run
+in list order; different streams are held back only by tokens and shared resources.
+
+Token semantics: a token's time is the latest finish among the instructions that signalled it so
+far in list order; an instruction starts no earlier than the time of every token it waits for.
+Resources: a transfer occupies each of its resources for ceil(bytes / bytes_per_cycle) cycles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Opcode(IntEnum):
+    LOAD = 1
+    """Home level or outer memory -> inner memory."""
+    STORE = 2
+    """Inner memory -> outer memory."""
+    COPY = 3
+    """Between instances of one level."""
+    MULTICAST = 4
+    COMPUTE = 5
+    PUSH = 6
+    """Write of a queue entry (a transfer; 0 bytes when produced in place)."""
+    POP = 7
+    SYNC = 8
+    """Zero-cost join: waits and signals only."""
+
+
+MAX_RESOURCES = 6
+
+INSTRUCTION = np.dtype(
+    [
+        ("opcode", "u1"),
+        ("stream", "<i4"),
+        ("node", "<i4"),  # index into UnitProgram.nodes (path in the schedule tree)
+        ("op", "<i4"),  # index into the unit graph's ops, -1 for moves
+        ("bytes", "<i8"),  # payload of a transfer (clipped), 0 for COMPUTE
+        ("macs", "<i8"),  # domain points of a MATRIX op, or elementary operations otherwise
+        ("cycles", "<i8"),  # engine occupancy of a COMPUTE; 0 for transfers
+        ("latency", "<i4"),  # added after occupancy before the finish is visible
+        ("resource", "<i4", (MAX_RESOURCES,)),  # indices into UnitProgram.resources, -1 unused
+        ("src", "<i4"),  # index into UnitProgram.buffers, -1 = operand at home
+        ("dst", "<i4"),
+        ("src_offset", "<i8"),  # bytes from the buffer's / operand's base
+        ("dst_offset", "<i8"),
+    ]
+)
+
+
+class OperandRole(IntEnum):
+    INPUT = 0
+    CONSTANT = 1
+    OUTPUT = 2
+    SCRATCH = 3
+    """An intermediate that lives in the home level inside this unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A whole tensor in the home level, bound to an address at each call."""
+
+    tensor: str
+    role: OperandRole
+    dtype: str
+    shape: tuple[int, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Storage of one Place or Queue at a planned address in each instance of its level."""
+
+    tensor: str
+    level: str
+    address: int
+    slot_bytes: int
+    """Size of one copy; copies are adjacent, slot k at address + k * slot_bytes."""
+    copies: int
+    dtype: str
+    extents: tuple[int, ...]
+    """Unclipped tile extents; row-major."""
+    path: str
+    """Path of its Place/Queue in the schedule tree."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.slot_bytes * self.copies
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One in-order instruction queue."""
+
+    core: int
+    engine: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One port with finite bandwidth."""
+
+    level: str
+    """Memory level or link name."""
+    instance: int
+    direction: str
+    """`read`, `write` or `link`."""
+    bytes_per_cycle: float
+
+
+@dataclass(frozen=True, slots=True)
+class UnitProgram:
+    """One kernel, lowered.  Arrays are read-only.
+
+    Shapes: instructions [n] of INSTRUCTION; wait_ptr, signal_ptr [n+1] int32 (CSR offsets);
+    wait_token, signal_token int32.
+    """
+
+    signature: str
+    operands: tuple[Operand, ...]
+    buffers: tuple[Buffer, ...]
+    streams: tuple[Stream, ...]
+    resources: tuple[Resource, ...]
+    nodes: tuple[str, ...]
+    """Schedule-tree paths, referenced by instructions."""
+    instructions: npt.NDArray[np.void]
+    wait_ptr: npt.NDArray[np.int32]
+    wait_token: npt.NDArray[np.int32]
+    signal_ptr: npt.NDArray[np.int32]
+    signal_token: npt.NDArray[np.int32]
+    num_tokens: int
+
+    @property
+    def num_instructions(self) -> int:
+        return len(self.instructions)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """One operand of a call: which model tensor, and where it lives in the home arena."""
+
+    tensor: str
+    address: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitCall:
+    """Launch of one unit.  `bindings` are parallel to the unit's operands."""
+
+    unit: int
+    bindings: tuple[Binding, ...]
+    onnx_nodes: tuple[str, ...]
+    op_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostCall:
+    """Run of one host sub-model (ONNX) between accelerator parts."""
+
+    host: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    input_bytes: int
+    """Bytes that must be copied from the accelerator's home level."""
+    output_bytes: int
+    """Bytes that must be copied to it (tensors read by accelerator parts)."""
+    flops: int
+    memory_bytes: int
+    onnx_nodes: tuple[str, ...]
+    op_types: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A whole model: unique units and the order in which they are called."""
+
+    units: tuple[UnitProgram, ...]
+    calls: tuple[UnitCall | HostCall, ...]
+    home_bytes: int
+    """Size of the planned home arena (weights, activations, scratch)."""
+    weight_bytes: int
+    peak_activation_bytes: int

@@ -1,0 +1,259 @@
+"""The machine as a value: what the compiler, the cost model and the simulator all read.
+
+One schema covers clusters of cores with units (GraphTurbo), GPUs, meshes of nodes with PEs (KAPLA)
+and IPUs: an ordered list of memory levels from slow (0, the home of every tensor) to fast, engines
+inside each core, and links.  All numbers carry their unit in their name.
+Source: 2-architecture.md "The machine".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from math import ceil
+
+from worker.compiler.ir.dtype import DType
+
+
+class Managed(StrEnum):
+    """Who decides what a level holds."""
+
+    SCRATCHPAD = "scratchpad"
+    """The schedule places buffers here."""
+    CACHE = "cache"
+    """Transparent: transfers pass through it and occupy its bandwidth."""
+    REGISTER = "register"
+    """Inside an engine's datapath: never placed explicitly, charged per MAC in the energy ledger."""
+
+
+class EngineKind(StrEnum):
+    MATRIX = "matrix"
+    VECTOR = "vector"
+    SCALAR = "scalar"
+    DMA_IN = "dma_in"
+    """Issues transfers towards the core, in order."""
+    DMA_OUT = "dma_out"
+    """Issues transfers away from the core, in order."""
+
+
+class LinkKind(StrEnum):
+    DMA = "dma"
+    BUS = "bus"
+    QUEUE = "queue"
+    NOC = "noc"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLevel:
+    """One level of the hierarchy."""
+
+    name: str
+    capacity_bytes: int
+    """Per instance."""
+    instances: int
+    """How many; must divide `num_cores` or be 1.  Core c uses instance c * instances // num_cores."""
+    read_bytes_per_cycle: float
+    """Per instance, shared by the cores attached to it."""
+    write_bytes_per_cycle: float
+    latency_cycles: int
+    read_energy_pj_per_byte: float
+    write_energy_pj_per_byte: float
+    managed: Managed
+    align_bytes: int = 1
+    reserve_fraction: float = 0.0
+    """Part of the capacity kept free for the runtime (stack, descriptors)."""
+
+    @property
+    def usable_bytes(self) -> int:
+        return int(self.capacity_bytes * (1.0 - self.reserve_fraction))
+
+
+@dataclass(frozen=True, slots=True)
+class Intrinsic:
+    """One hardware instruction of a compute engine, as fixed extents of a canonical operator."""
+
+    name: str
+    op: str
+    """`matmul` (m, n, k), `conv` or `elementwise`."""
+    extents: tuple[int, ...]
+    cycles: int
+    energy_pj: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A unit inside every core that runs instructions in order."""
+
+    name: str
+    kind: EngineKind
+    memory: str
+    """Level its operands live in (compute) or it fills/drains (DMA)."""
+    macs_per_cycle: Mapping[DType, float]
+    """MATRIX: peak MACs.  VECTOR/SCALAR: elementary operations per cycle.  Empty for DMA."""
+    array: tuple[int, ...] = ()
+    """Spatial dimensions (rows, columns) of a MATRIX engine; work is padded up to them."""
+    startup_cycles: int = 0
+    """Fill and drain of the pipeline per instruction."""
+    op_energy_pj: Mapping[DType, float] | None = None
+    """Per MAC (MATRIX) or per operation (VECTOR/SCALAR)."""
+    special_ops_per_cycle: float = 0.0
+    """Rate of exp/log/div/sqrt/... on VECTOR/SCALAR engines; 0 means a quarter of the plain rate."""
+    intrinsics: tuple[Intrinsic, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An explicit connection between two levels (or a level and itself, between instances)."""
+
+    name: str
+    src: str
+    dst: str
+    kind: LinkKind
+    bytes_per_cycle: float
+    """Per instance of the link; there is one instance per instance of the faster level."""
+    latency_cycles: int
+    energy_pj_per_byte: float
+    shared_by: int = 1
+    """How many instances of the faster level share one link."""
+    multicast: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The processor that runs what the accelerator does not."""
+
+    name: str
+    flops_per_s: float
+    memory_bytes_per_s: float
+    link_bytes_per_s: float
+    """Host <-> level 0 of the accelerator; infinite bandwidth is spelled `shared_memory`."""
+    link_latency_s: float
+    launch_overhead_s: float
+    shared_memory: bool = False
+    """Host and accelerator share level 0: boundary tensors are not copied."""
+    energy_pj_per_flop: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class OpSupport:
+    """One supported ONNX op type with its limits."""
+
+    op_type: str
+    dtypes: tuple[DType, ...]
+    """Empty: every dtype in `Capabilities.dtypes`."""
+    limits: tuple[tuple[str, int, int], ...] = ()
+    """(attribute or derived quantity, minimum, maximum), e.g. ("kernel_h", 1, 16)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FusedPattern:
+    """A chain of ONNX op types the target runs as one (BYOC); priority: higher first."""
+
+    name: str
+    op_types: tuple[str, ...]
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What the accelerator may be given."""
+
+    ops: tuple[OpSupport, ...]
+    dtypes: tuple[DType, ...]
+    max_rank: int
+    """Largest tensor rank of a supported op."""
+    patterns: tuple[FusedPattern, ...] = ()
+
+    def support(self, op_type: str) -> OpSupport | None:
+        return next((s for s in self.ops if s.op_type == op_type), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """A number of the spec that is a guess: listed in every report."""
+
+    pointer: str
+    value: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """An accelerator, complete and checked."""
+
+    name: str
+    clock_hz: float
+    num_cores: int
+    num_clusters: int
+    """Divides num_cores; 1 when cores are not grouped."""
+    levels: tuple[MemoryLevel, ...]
+    """Slow to fast; level 0 is the home level, where whole tensors live."""
+    engines: tuple[Engine, ...]
+    """The same set in every core."""
+    links: tuple[Link, ...]
+    host: Host
+    capabilities: Capabilities
+    launch_overhead_cycles: int
+    """Paid once per kernel launch."""
+    static_power_w: float = 0.0
+    guesses: tuple[Guess, ...] = ()
+
+    @property
+    def cores_per_cluster(self) -> int:
+        return self.num_cores // self.num_clusters
+
+    @property
+    def home(self) -> MemoryLevel:
+        return self.levels[0]
+
+    @property
+    def scratchpads(self) -> tuple[MemoryLevel, ...]:
+        """Placeable levels below home, slow to fast."""
+        return tuple(m for m in self.levels[1:] if m.managed is Managed.SCRATCHPAD)
+
+    def level(self, name: str) -> MemoryLevel:
+        """Level by name; KeyError if there is none."""
+        for level in self.levels:
+            if level.name == name:
+                return level
+        raise KeyError(name)
+
+    def level_index(self, name: str) -> int:
+        return next(i for i, level in enumerate(self.levels) if level.name == name)
+
+    def engine(self, name: str) -> Engine:
+        """Engine by name; KeyError if there is none."""
+        for engine in self.engines:
+            if engine.name == name:
+                return engine
+        raise KeyError(name)
+
+    def engines_of(self, kind: EngineKind) -> tuple[Engine, ...]:
+        return tuple(e for e in self.engines if e.kind is kind)
+
+    def instance_of(self, level: str, core: int) -> int:
+        """Which instance of `level` core `core` is attached to."""
+        return core * self.level(level).instances // self.num_cores
+
+    def route(self, src: str, dst: str) -> tuple[str, ...]:
+        """Levels a transfer passes through, ends included; CACHE levels between are crossed,
+        SCRATCHPAD and REGISTER levels between are bypassed."""
+        i, j = self.level_index(src), self.level_index(dst)
+        step = 1 if j >= i else -1
+        inner = [
+            self.levels[k].name
+            for k in range(i + step, j, step)
+            if self.levels[k].managed is Managed.CACHE
+        ]
+        return (src, *inner, dst) if i != j else (src, dst)
+
+    def transfer_cycles(self, num_bytes: int, src: str, dst: str) -> int:
+        """Uncontended cycles of one transfer: latency of the slowest end plus the slowest port."""
+        path = self.route(src, dst)
+        rate = min(
+            *(self.level(name).read_bytes_per_cycle for name in path[:-1]),
+            self.level(path[-1]).write_bytes_per_cycle,
+        )
+        latency = max(self.level(name).latency_cycles for name in path)
+        return latency + ceil(num_bytes / rate)
