@@ -1,0 +1,213 @@
+"""The client: one method for each thing the service can be asked."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self, cast
+
+import httpx
+
+from service.client.downloads import download
+from service.client.errors import Json, ServerUnreachable, WaitTimeout
+from service.client.events import Event, parse_events
+from service.client.transport import Transport, document
+from service.client.uploads import (
+    RESUMABLE_FROM_BYTES,
+    Progress,
+    upload_resumable,
+    upload_single,
+)
+
+TERMINAL_STATES = frozenset({"succeeded", "failed", "canceled", "timed_out", "expired"})
+LONG_POLL_S = 10
+"""How long one waiting request asks the server to hold it."""
+
+Document = dict[str, Json]
+
+
+class Client:
+    """Talks to one Tilewright server.
+
+    Example:
+        with Client("http://127.0.0.1:8080") as client:
+            model = client.upload_model(Path("resnet50.onnx"))
+            job = client.submit({"model": model["id"], "hardware": {"preset": "a100"}})
+            client.wait(str(job["id"]))
+    """
+
+    def __init__(
+        self, base_url: str, *, timeout_s: float = 60.0, http: httpx.Client | None = None
+    ) -> None:
+        self.transport = Transport(base_url, timeout_s=timeout_s, client=http)
+
+    @property
+    def base_url(self) -> str:
+        return self.transport.base_url
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.transport.close()
+
+    # --- any resource ---------------------------------------------------------------------------
+
+    def get(self, path: str, params: Mapping[str, str | int] | None = None) -> Document:
+        """GET a JSON object."""
+        return document(self.transport.request("GET", path, params=params))
+
+    def post(self, path: str, body: Json = None, *, key: str | None = None) -> Document:
+        """POST a JSON body.  A fresh Idempotency-Key makes the retries of this call safe."""
+        headers = {"Idempotency-Key": key or uuid.uuid4().hex}
+        return document(self.transport.request("POST", path, json=body, headers=headers))
+
+    def delete(self, path: str) -> None:
+        """DELETE a resource."""
+        self.transport.request("DELETE", path)
+
+    def text(self, path: str) -> str:
+        """GET a text body."""
+        return self.transport.request("GET", path).text
+
+    def download(self, path: str, target: Path) -> str:
+        """GET a file to `target`, digest checked; gives the sha256."""
+        return download(self.transport, path, target)
+
+    def pages(self, path: str, params: Mapping[str, str | int]) -> Iterator[Document]:
+        """Go through the items of a list with cursors."""
+        query = dict(params)
+        while True:
+            page = self.get(path, query)
+            yield from cast("list[Document]", page.get("items") or [])
+            cursor = page.get("next_cursor")
+            if not isinstance(cursor, str):
+                return
+            query["cursor"] = cursor
+
+    # --- models and hardware --------------------------------------------------------------------
+
+    def upload_model(
+        self, path: Path, *, name: str | None = None, progress: Progress | None = None
+    ) -> Document:
+        """Upload an .onnx file or a .zip bundle; large files go in resumable chunks."""
+        send = upload_resumable if path.stat().st_size >= RESUMABLE_FROM_BYTES else upload_single
+        return send(self.transport, path, name=name or path.stem, progress=progress)
+
+    def models(self) -> Iterator[Document]:
+        """Go through all models, newest first."""
+        return self.pages("/v1/models", {})
+
+    def create_hardware(self, spec: Mapping[str, Json]) -> Document:
+        """Register a hardware spec document."""
+        return self.post("/v1/hardware", dict(spec))
+
+    # --- jobs -----------------------------------------------------------------------------------
+
+    def submit(self, request: Mapping[str, Json], *, key: str | None = None) -> Document:
+        """Submit a job: `model`, `hardware`, `options`, `labels`, `name`, `timeout_s`."""
+        return self.post("/v1/jobs", dict(request), key=key)
+
+    def job(self, job_id: str) -> Document:
+        """Get one job."""
+        return self.get(f"/v1/jobs/{job_id}")
+
+    def jobs(self, **filters: str | int) -> Iterator[Document]:
+        """Go through jobs, newest first; filters: state, label, limit."""
+        return self.pages("/v1/jobs", filters)
+
+    def cancel(self, job_id: str) -> Document:
+        """Ask for cancellation."""
+        return self.post(f"/v1/jobs/{job_id}/cancel")
+
+    def clone(self, job_id: str) -> Document:
+        """Submit the same job again."""
+        return self.post(f"/v1/jobs/{job_id}/clone")
+
+    def events(self, job_id: str, last_event_id: str = "") -> Iterator[Event]:
+        """Follow a job's events until it ends; a broken stream is resumed where it stopped.
+
+        Raises:
+            ServerUnreachable: ten streams in a row broke without a new event.
+        """
+        silent_breaks = 0
+        while True:
+            headers = {"Accept": "text/event-stream"}
+            if last_event_id:
+                headers["Last-Event-ID"] = last_event_id
+            try:
+                with self.transport.stream(
+                    f"/v1/jobs/{job_id}/events", headers=headers
+                ) as response:
+                    for event in parse_events(response.iter_lines()):
+                        last_event_id, silent_breaks = event.id or last_event_id, 0
+                        yield event
+                        if str(event.body.get("state")) in TERMINAL_STATES:
+                            return
+                if self.job(job_id)["state"] in TERMINAL_STATES:
+                    return
+            except ServerUnreachable:
+                silent_breaks += 1
+                if silent_breaks >= 10:
+                    raise
+            time.sleep(0.2)
+
+    def wait(
+        self,
+        job_id: str,
+        *,
+        timeout_s: float | None = None,
+        on_update: Callable[[Document], None] | None = None,
+    ) -> Document:
+        """Wait until the job ends and give its last document.
+
+        Raises:
+            WaitTimeout: `timeout_s` passed first; the job goes on.
+        """
+        started = time.monotonic()
+        etag = ""
+        job: Document = {"id": job_id, "state": "queued"}
+        while True:
+            left = LONG_POLL_S if timeout_s is None else timeout_s - (time.monotonic() - started)
+            hold = max(0, min(LONG_POLL_S, int(left))) if on_update is None else 1
+            headers = {"Prefer": f"wait={hold}"}
+            if etag:
+                headers["If-None-Match"] = etag
+            response = self.transport.request("GET", f"/v1/jobs/{job_id}", headers=headers)
+            if response.status_code != 304:
+                etag = response.headers.get("ETag", "")
+                job = document(response)
+                if on_update is not None:
+                    on_update(job)
+                if job["state"] in TERMINAL_STATES:
+                    return job
+            if timeout_s is not None and time.monotonic() - started >= timeout_s:
+                raise WaitTimeout(job_id, timeout_s, str(job["state"]))
+            time.sleep(0.1)
+
+    def artifacts(self, job_id: str) -> list[Document]:
+        """List what the job has produced so far."""
+        page = self.get(f"/v1/jobs/{job_id}/artifacts")
+        return cast("list[Document]", page["items"])
+
+    def fetch_artifacts(self, job_id: str, target: Path) -> dict[str, Path]:
+        """Download every artifact of a job into a folder: artifact name -> path."""
+        fetched: dict[str, Path] = {}
+        for artifact in self.artifacts(job_id):
+            # The server's file name is never trusted with a path.
+            path = target / Path(str(artifact["file_name"])).name
+            self.download(f"/v1/artifacts/{artifact['sha256']}", path)
+            fetched[str(artifact["name"])] = path
+        return fetched
