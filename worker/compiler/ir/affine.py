@@ -128,12 +128,16 @@ class Affine:
         return outside + _make(((FloorDiv(inner, divisor), 1),), 0)
 
     def mod(self, divisor: int) -> Affine:
-        """self modulo divisor (result in [0, divisor)), dropping multiples of `divisor`."""
+        """self modulo divisor (result in [0, divisor)), dropping multiples of `divisor`.
+
+        Coefficients are not reduced, so that the matching `floordiv` has the same argument and the
+        two re-join (see `_make`).
+        """
         if divisor < 1:
             raise ValueError(f"divisor must be >= 1, got {divisor}")
         if divisor == 1:
             return Affine()
-        rest = tuple((a, c % divisor) for a, c in self.terms if c % divisor != 0)
+        rest = tuple((a, c) for a, c in self.terms if c % divisor != 0)
         const = self.const % divisor
         if not rest:
             return Affine((), const)
@@ -247,6 +251,28 @@ class Affine:
             high += c * (hi if c > 0 else lo)
         return low, high, exact
 
+    def within(self, box: Mapping[str, Interval]) -> Affine:
+        """Simplify // and % using the variables' inclusive ranges (unknown variables: no help)."""
+        result = Affine((), self.const)
+        for atom, c in self.terms:
+            part = Affine(((atom, 1),), 0)
+            if isinstance(atom, (FloorDiv, Mod)):
+                arg = atom.arg.within(box)
+                part = arg.floordiv(atom.divisor) if isinstance(atom, FloorDiv) else arg.mod(
+                    atom.divisor
+                )
+                if not arg.has_lookup and all(v in box for v in arg.variables()):
+                    low, high, _ = arg.bounds(box)
+                    digit = low // atom.divisor
+                    if digit == high // atom.divisor:
+                        part = (
+                            Affine((), digit)
+                            if isinstance(atom, FloorDiv)
+                            else arg - digit * atom.divisor
+                        )
+            result = result + part * c
+        return result
+
     def __str__(self) -> str:
         parts: list[str] = []
         for atom, c in self.terms:
@@ -279,10 +305,11 @@ def _make(terms: tuple[tuple[Atom, int], ...], const: int) -> Affine:
     # d * (x // d) + x % d == x: re-joins what a reshape split, so layout round trips cancel
     for atom, c in kept:
         if isinstance(atom, Mod):
-            partner = FloorDiv(atom.arg, atom.divisor)
-            if merged.get(partner, 0) == c * atom.divisor:
-                rest = tuple((a, k) for a, k in kept if a not in (atom, partner))
-                return _make(rest, const) + atom.arg * c
+            quotient = atom.arg.floordiv(atom.divisor) * (c * atom.divisor)
+            digits = [(a, k) for a, k in quotient.terms if not isinstance(a, Var)]
+            if digits and all(merged.get(a, 0) == k for a, k in digits):
+                rest = tuple((a, k) for a, k in kept if a != atom)
+                return _make(rest, const) - quotient + atom.arg * c
     if len(kept) > 1:
         kept.sort(key=lambda item: _atom_key(item[0]))
     return Affine(tuple(kept), const)

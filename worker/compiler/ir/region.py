@@ -1,0 +1,104 @@
+"""Sub-graphs: cutting one out, convexity, and operators that only rename memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from worker.compiler.ir.affine import Affine
+from worker.compiler.ir.footprint import full_box
+from worker.compiler.ir.graph import Graph
+from worker.compiler.ir.op import Op, Tensor, TensorOp, reads_of, writes_of
+from worker.compiler.ir.scalar import Read
+
+
+def subgraph(graph: Graph, op_names: Sequence[str]) -> Graph:
+    """The graph of the named operators alone, in graph order.
+
+    Inputs: tensors they read that nothing inside writes (constants stay constants), in order of
+    first use.  Outputs: tensors they write that are read outside or are graph outputs, in order of
+    first write.  Cost: linear in the graph.
+    """
+    chosen = set(op_names)
+    inside = tuple(op for op in graph.ops if op.name in chosen)
+    written = {name for op in inside for name in writes_of(op)}
+    needed_outside = set(graph.outputs)
+    for op in graph.ops:
+        if op.name not in chosen:
+            needed_outside.update(reads_of(op))
+    is_constant = set(graph.constants)
+    read: dict[str, None] = {}
+    made: dict[str, None] = {}
+    for op in inside:
+        for name in reads_of(op):
+            if name not in written:
+                read.setdefault(name)
+        for name in writes_of(op):
+            made.setdefault(name)
+    names = [*read, *made]
+    return Graph.build(
+        inside,
+        tuple(graph.tensors[n] for n in names),
+        tuple(n for n in read if n not in is_constant),
+        tuple(n for n in made if n in needed_outside),
+        tuple(n for n in read if n in is_constant),
+    )
+
+
+def predecessors(ops: Sequence[Op]) -> list[int]:
+    """For each operator, the bitset of operators whose values it reads directly."""
+    writers: dict[str, int] = {}
+    result: list[int] = []
+    for k, op in enumerate(ops):
+        bits = 0
+        for name in reads_of(op):
+            bits |= writers.get(name, 0)
+        result.append(bits)
+        for name in writes_of(op):
+            writers[name] = writers.get(name, 0) | (1 << k)
+    return result
+
+
+def is_convex(direct: Sequence[int], chosen: int) -> bool:
+    """True when no path leaves the chosen set (a bitset) and comes back.
+
+    `direct` is `predecessors`' result in topological order.  Cost: one pass with integer bitsets.
+    """
+    tainted = 0
+    for k, bits in enumerate(direct):
+        is_in = chosen >> k & 1
+        if is_in and bits & tainted:
+            return False
+        if not is_in and bits & (chosen | tainted):
+            tainted |= 1 << k
+    return True
+
+
+def _flat(index: tuple[Affine, ...], shape: tuple[int, ...]) -> Affine:
+    total = Affine()
+    for expr, extent in zip(index, shape, strict=True):
+        total = total * extent + expr
+    return total
+
+
+def is_view(op: Op, tensors: Mapping[str, Tensor]) -> bool:
+    """True when `op` copies a whole tensor without changing type or row-major order.
+
+    Such an operator (reshape, squeeze, identity, ...) needs no kernel: its result can live at its
+    operand's address.  Decided from the access maps alone: equal element counts, a plain `Read`
+    body, and equal row-major flat indices of read and write.
+    """
+    if not isinstance(op, TensorOp) or op.reduce is not None or len(op.reads) != 1:
+        return False
+    if op.body != Read(0) or op.domain != op.parallel_axes:
+        return False
+    source, target = tensors[op.reads[0].tensor], tensors[op.write.tensor]
+    if source.dtype is not target.dtype or source.num_elems != target.num_elems:
+        return False
+    if op.num_points != target.num_elems or op.reads[0].fill is not None:
+        return False
+    if any(e.has_lookup for e in op.reads[0].index):
+        return False
+    box = full_box(op)
+    read = _flat(op.reads[0].index, source.shape).within(box)
+    write = _flat(op.write.index, target.shape).within(box)
+    return read == write
