@@ -3,7 +3,7 @@
 Codes are a promise: they are never reused and never change meaning.  Families:
 TW-MODEL the ONNX file · TW-SPEC the hardware spec · TW-OPT options · TW-PLAN does not fit ·
 TW-UNSUP unsupported · TW-SIM simulation · TW-VERIFY numerics · TW-INT our bug ·
-TW-SVC the service · TW-NET the client's connection.
+TW-SVC the service · TW-CLI the command line · TW-NET the client's connection.
 """
 
 from __future__ import annotations
@@ -146,6 +146,12 @@ def _entries() -> tuple[ErrorEntry, ...]:
           "service", 422, 3, "Upload the file again."),
         e("TW-SVC-013", "Method or media type not supported", user, "service", 415, 2,
           "See /openapi.json."),
+        e("TW-SVC-014", "The requested range does not exist", user, "service", 416, 3,
+          "Ask for bytes inside the size shown."),
+        e("TW-SVC-015", "The job has not produced this yet", user, "service", 409, 3,
+          "Wait for the stage that writes it; GET the job shows its state."),
+        e("TW-CLI-001", "A file cannot be read or written", user, "client", 422, 3,
+          "Check the path and its permissions."),
         e("TW-NET-001", "The server cannot be reached", transient, "client", 503, 5,
           "Check the URL and that `tilewright serve` runs."),
     )
