@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import gcd
 from typing import TypeAlias
 
 Interval: TypeAlias = "tuple[int, int]"
@@ -261,6 +262,8 @@ class Affine:
                 part = arg.floordiv(atom.divisor) if isinstance(atom, FloorDiv) else arg.mod(
                     atom.divisor
                 )
+                if isinstance(atom, FloorDiv):
+                    part = _floordiv_within(arg, atom.divisor, box)
                 if not arg.has_lookup and all(v in box for v in arg.variables()):
                     low, high, _ = arg.bounds(box)
                     digit = low // atom.divisor
@@ -289,6 +292,20 @@ class Affine:
         if self.const or not parts:
             parts.append(str(self.const))
         return " + ".join(parts)
+
+
+def _floordiv_within(arg: Affine, divisor: int, box: Mapping[str, Interval]) -> Affine:
+    """arg // divisor, where (g*A + r) // (g*d) == A // d because 0 <= r < g on the box."""
+    steps = sorted({gcd(divisor, c) for _, c in arg.terms} - {1}, reverse=True)
+    for step in steps:
+        whole = tuple((a, c // step) for a, c in arg.terms if c % step == 0)
+        rest = _make(tuple((a, c) for a, c in arg.terms if c % step != 0), arg.const % step)
+        if rest.has_lookup or any(v not in box for v in rest.variables()):
+            continue
+        low, high, _ = rest.bounds(box)
+        if low >= 0 and high < step:
+            return _make(whole, arg.const // step).floordiv(divisor // step)
+    return arg.floordiv(divisor)
 
 
 def _sweeps_unit_steps(expr: Affine) -> bool:

@@ -191,6 +191,11 @@ def _combine(reduce: Reduce, total: Array, values: Array) -> Array:
     return result
 
 
+def affine_values(expr: Affine, coords: Mapping[str, Array]) -> Array:
+    """Values of an expression without lookups over broadcastable coordinate arrays (int64)."""
+    return _affine(expr, coords, ())
+
+
 def _affine(expr: Affine, coords: Mapping[str, Array], reads: tuple[Array, ...]) -> Array:
     total: Array = np.asarray(expr.const, dtype=np.int64)
     for atom, coeff in expr.terms:

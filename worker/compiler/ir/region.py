@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from worker.compiler.ir.affine import Affine
+from worker.compiler.ir.evaluate import affine_values
 from worker.compiler.ir.footprint import full_box
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Op, Tensor, TensorOp, reads_of, writes_of
@@ -99,6 +102,28 @@ def is_view(op: Op, tensors: Mapping[str, Tensor]) -> bool:
     if any(e.has_lookup for e in op.reads[0].index):
         return False
     box = full_box(op)
-    read = _flat(op.reads[0].index, source.shape).within(box)
-    write = _flat(op.write.index, target.shape).within(box)
-    return read == write
+    read = _flat(op.reads[0].index, source.shape)
+    write = _flat(op.write.index, target.shape)
+    if read == write or read.within(box) == write.within(box):
+        return True
+    return _equal_on_domain(read, write, op)
+
+
+_MAX_ENUMERATED_POINTS = 1 << 22
+
+
+def _equal_on_domain(left: Affine, right: Affine, op: TensorOp) -> bool:
+    """Compare two expressions at every point (False for domains too large to enumerate).
+
+    A corner check first makes the common refusal (a real transpose) cheap.
+    """
+    last = {a.name: a.extent - 1 for a in op.domain}
+    for axis in op.domain:
+        corner = {**dict.fromkeys(last, 0), axis.name: min(1, last[axis.name])}
+        if left.evaluate(corner) != right.evaluate(corner):
+            return False
+    if op.num_points > _MAX_ENUMERATED_POINTS:
+        return False
+    grid = np.indices(tuple(a.extent for a in op.domain), sparse=True)
+    coords = {a.name: grid[k] for k, a in enumerate(op.domain)}
+    return bool(np.all(affine_values(left, coords) == affine_values(right, coords)))

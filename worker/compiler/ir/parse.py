@@ -1,0 +1,256 @@
+"""Parsing what text.py prints: graphs, affine expressions and scalar bodies.
+
+A hand-written recursive descent over one token stream; errors name line and token.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from worker.compiler.errors import VerifyError
+from worker.compiler.ir.affine import Affine, Lookup, var
+from worker.compiler.ir.axis import Axis, AxisKind
+from worker.compiler.ir.dtype import DType
+from worker.compiler.ir.graph import Graph
+from worker.compiler.ir.op import Access, Attr, Op, OpaqueKind, OpaqueOp, Origin, Reduce, Tensor
+from worker.compiler.ir.op import TensorOp
+from worker.compiler.ir.scalar import Apply, Cast, Const, Fn, Index, Read, Scalar, Select
+
+T = TypeVar("T")
+
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<string>"(?:[^"\\]|\\.)*")
+    |(?P<number>-?(?:inf|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?![A-Za-z0-9_]))
+    |(?P<name>[A-Za-z_][A-Za-z0-9_.]*)
+    |(?P<mark>//|[-+*%@$()\[\]{},:=]))""",
+    re.VERBOSE,
+)
+
+
+@dataclass(slots=True)
+class Tokens:
+    """A cursor over one line's tokens."""
+
+    text: str
+    line: int = 0
+    items: list[tuple[str, str]] = field(default_factory=list)
+    at: int = 0
+
+    def __post_init__(self) -> None:
+        position = 0
+        stripped = self.text.rstrip()
+        while position < len(stripped):
+            match = _TOKEN.match(stripped, position)
+            if match is None:
+                raise self.error(f"cannot read {stripped[position : position + 12]!r}")
+            kind = match.lastgroup or ""
+            self.items.append((kind, match.group(kind)))
+            position = match.end()
+
+    def error(self, message: str) -> VerifyError:
+        return VerifyError("parse", f"line {self.line}", "grammar", message)
+
+    def peek(self) -> str:
+        return self.items[self.at][1] if self.at < len(self.items) else ""
+
+    def next(self) -> tuple[str, str]:
+        if self.at >= len(self.items):
+            raise self.error("unexpected end of line")
+        self.at += 1
+        return self.items[self.at - 1]
+
+    def take(self, text: str) -> bool:
+        if self.peek() == text:
+            self.at += 1
+            return True
+        return False
+
+    def expect(self, text: str) -> None:
+        if not self.take(text):
+            raise self.error(f"expected {text!r}, found {self.peek()!r}")
+
+    def name(self) -> str:
+        kind, text = self.next()
+        if kind == "string":
+            return str(json.loads(text))
+        if kind != "name" and text != "inf":
+            raise self.error(f"expected a name, found {text!r}")
+        return text
+
+    def integer(self) -> int:
+        kind, text = self.next()
+        if kind != "number" or not re.fullmatch(r"-?\d+", text):
+            raise self.error(f"expected an integer, found {text!r}")
+        return int(text)
+
+    def number(self) -> float | int:
+        kind, text = self.next()
+        if kind != "number":
+            raise self.error(f"expected a number, found {text!r}")
+        return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
+
+    def listed(self, opening: str, closing: str, item: Callable[[], T]) -> tuple[T, ...]:
+        self.expect(opening)
+        found: list[T] = []
+        while not self.take(closing):
+            if found:
+                self.expect(",")
+            found.append(item())
+        return tuple(found)
+
+
+def parse_affine(tokens: Tokens) -> Affine:
+    """term (+ term)*; term = [INT *] atom | INT; atom = NAME | (expr)//INT | (expr)%INT | @INT."""
+    total = _term(tokens)
+    while tokens.take("+"):
+        total = total + _term(tokens)
+    return total
+
+
+def _term(tokens: Tokens) -> Affine:
+    kind, _ = tokens.items[tokens.at] if tokens.at < len(tokens.items) else ("", "")
+    if kind == "number":
+        value = tokens.integer()
+        if tokens.take("*"):
+            return _atom(tokens) * value
+        return Affine((), value)
+    return _atom(tokens)
+
+
+def _atom(tokens: Tokens) -> Affine:
+    if tokens.take("@"):
+        return Affine(((Lookup(tokens.integer()), 1),), 0)
+    if tokens.take("("):
+        inner = parse_affine(tokens)
+        tokens.expect(")")
+        if tokens.take("//"):
+            return inner.floordiv(tokens.integer())
+        tokens.expect("%")
+        return inner.mod(tokens.integer())
+    return var(tokens.name())
+
+
+def parse_scalar(tokens: Tokens) -> Scalar:
+    """The inverse of `print_scalar`."""
+    if tokens.take("$"):
+        return Read(tokens.integer())
+    kind, text = tokens.items[tokens.at] if tokens.at < len(tokens.items) else ("", "")
+    if kind == "number":
+        value = tokens.number()
+        tokens.expect(":")
+        dtype = DType(tokens.name())
+        return Const(float(value) if dtype.is_float else value, dtype)
+    text = tokens.name()
+    if text == "index":
+        tokens.expect("(")
+        affine = parse_affine(tokens)
+        tokens.expect(")")
+        return Index(affine)
+    args = tokens.listed("(", ")", lambda: parse_scalar(tokens))
+    if text == "select" and len(args) == 3:
+        return Select(*args)
+    if text.startswith("cast_") and len(args) == 1:
+        return Cast(DType(text.removeprefix("cast_")), args[0])
+    if text not in set(Fn):
+        raise tokens.error(f"unknown function {text!r}")
+    return Apply(Fn(text), args)
+
+
+def _parse_access(tokens: Tokens) -> Access:
+    tensor = tokens.name()
+    index = tokens.listed("[", "]", lambda: parse_affine(tokens))
+    fill = None
+    if tokens.take("fill"):
+        tokens.expect("=")
+        fill = tokens.number()
+    return Access(tensor, index, fill)
+
+
+def _parse_axis(tokens: Tokens) -> Axis:
+    name = tokens.name()
+    tokens.expect(":")
+    extent = tokens.integer()
+    tokens.expect(":")
+    return Axis(name, extent, AxisKind(tokens.name()))
+
+
+def _parse_origin(tokens: Tokens) -> Origin:
+    if not tokens.take("from"):
+        return Origin((), "")
+    op_type = tokens.name()
+    return Origin(tokens.listed("{", "}", tokens.name), op_type)
+
+
+def _parse_op(tokens: Tokens, reads: list[Access]) -> TensorOp:
+    name = tokens.name()
+    domain = tokens.listed("(", ")", lambda: _parse_axis(tokens))
+    tokens.expect("write")
+    write = _parse_access(tokens)
+    reduce = None
+    if tokens.take("reduce"):
+        tokens.expect("=")
+        reduce = Reduce(tokens.name())
+    tokens.expect("=")
+    body = parse_scalar(tokens)
+    return TensorOp(name, domain, tuple(reads), write, body, reduce, _parse_origin(tokens))
+
+
+def _parse_opaque(tokens: Tokens, text: str) -> OpaqueOp:
+    name, kind = tokens.name(), OpaqueKind(tokens.name())
+    tokens.expect("reads")
+    reads = tokens.listed("{", "}", tokens.name)
+    tokens.expect("writes")
+    writes = tokens.listed("{", "}", tokens.name)
+    raw, _ = json.JSONDecoder().raw_decode(text, text.index(" attrs [") + 7)
+    attrs: list[tuple[str, Attr]] = [
+        (k, tuple(v) if isinstance(v, list) else v) for k, v in raw
+    ]
+    while tokens.peek() not in ("from", ""):
+        tokens.next()
+    return OpaqueOp(name, kind, reads, writes, tuple(attrs), _parse_origin(tokens))
+
+
+def parse_graph(text: str) -> Graph:
+    """Parse what `print_graph` wrote.
+
+    Raises:
+        VerifyError: a grammar error (rule `grammar`), or whatever `Graph.build` refuses.
+    """
+    tensors: list[Tensor] = []
+    roles: dict[str, list[str]] = {"input": [], "const": [], "tensor": [], "output": []}
+    ops: list[Op] = []
+    lines = [(k, t) for k, t in enumerate(text.splitlines(), 1) if t.strip()]
+    position = 0
+    while position < len(lines):
+        number, line = lines[position]
+        position += 1
+        tokens = Tokens(line, number)
+        word = tokens.name()
+        if word in ("input", "const", "tensor"):
+            name = tokens.name()
+            tokens.expect(":")
+            dtype = DType(tokens.name())
+            tensors.append(Tensor(name, tokens.listed("[", "]", tokens.integer), dtype))
+            roles[word].append(name)
+        elif word == "output":
+            roles["output"].append(tokens.name())
+        elif word == "op":
+            reads: list[Access] = []
+            while position < len(lines) and lines[position][1].startswith("  read "):
+                inner = Tokens(lines[position][1], lines[position][0])
+                inner.expect("read")
+                reads.append(_parse_access(inner))
+                position += 1
+            ops.append(_parse_op(tokens, reads))
+        elif word == "opaque":
+            ops.append(_parse_opaque(tokens, line))
+        else:
+            raise tokens.error(f"unknown line {word!r}")
+    return Graph.build(
+        tuple(ops), tuple(tensors), tuple(roles["input"]), tuple(roles["output"]),
+        tuple(roles["const"]),
+    )
