@@ -1,4 +1,7 @@
-"""Why an operator does not go to the accelerator: a value, with a stable code and a sentence."""
+"""Why an operator cannot go to an accelerator: a value, not an exception.
+
+Shared by the front end (what the algebra cannot say) and the partitioner (what a target refuses).
+"""
 
 from __future__ import annotations
 
@@ -7,31 +10,36 @@ from enum import StrEnum
 
 
 class ReasonCode(StrEnum):
-    """Stable codes shown in the placement table of every report."""
+    """The closed list of reasons; codes are never reused."""
 
-    OFFLOADED = "OFFLOADED"
-    """Not a refusal: the operator runs on the accelerator."""
-    VIEW = "VIEW"
-    """Not a refusal: the operator only renames memory; no kernel runs."""
-    NOT_IN_CAPABILITIES = "NOT_IN_CAPABILITIES"
-    """The machine's capability list does not name this op type."""
-    UNSUPPORTED_DTYPE = "UNSUPPORTED_DTYPE"
-    LIMIT_EXCEEDED = "LIMIT_EXCEEDED"
-    """An attribute limit of the capability list is exceeded."""
-    RANK_LIMIT = "RANK_LIMIT"
     UNSUPPORTED_OP = "UNSUPPORTED_OP"
-    """The compiler has no expression of this op type in its algebra."""
+    """The operator has no expression in the algebra."""
     UNSUPPORTED_ATTRIBUTE = "UNSUPPORTED_ATTRIBUTE"
+    """An attribute is unknown, missing, of the wrong type, or has a value we cannot express."""
+    UNSUPPORTED_DTYPE = "UNSUPPORTED_DTYPE"
+    UNSUPPORTED_OUTPUT = "UNSUPPORTED_OUTPUT"
+    """An optional output that we do not compute is used."""
+    UNSUPPORTED_INPUT = "UNSUPPORTED_INPUT"
+    """An input is missing, or has a form we cannot express."""
     DYNAMIC_SHAPE = "DYNAMIC_SHAPE"
     DATA_DEPENDENT = "DATA_DEPENDENT"
+    """The result's shape or addressing depends on values known only at run time."""
     CONTROL_FLOW = "CONTROL_FLOW"
-    DOES_NOT_FIT = "DOES_NOT_FIT"
-    """Even the smallest tile of the operator exceeds a memory level."""
+    RANK_LIMIT = "RANK_LIMIT"
+    EMPTY_TENSOR = "EMPTY_TENSOR"
+    """A tensor with a zero dimension: nothing to compute."""
+    SHAPE_MISMATCH = "SHAPE_MISMATCH"
+    """Shapes contradict the operator's definition, or the recorded output shape."""
+    CAPABILITY_OP = "CAPABILITY_OP"
+    """The machine's capabilities do not list the operator."""
+    CAPABILITY_DTYPE = "CAPABILITY_DTYPE"
+    CAPABILITY_ATTRIBUTE = "CAPABILITY_ATTRIBUTE"
+    CAPABILITY_SHAPE = "CAPABILITY_SHAPE"
 
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A refusal: rule and detail."""
+    """One reason, with a sentence for the user (what, limit against actual, what to change)."""
 
     code: ReasonCode
     sentence: str
