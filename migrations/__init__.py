@@ -1,0 +1,1 @@
+"""Schema migrations: an Alembic environment that works from an installed package."""

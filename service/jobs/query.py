@@ -1,0 +1,296 @@
+"""Read jobs, models, specs, artifacts, cache and queue.  Read-only; `NotFound` for unknown ids.
+
+`owner=None` means: whoever owns it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from service.errors import Conflict, Malformed, NotFound
+from service.states import TERMINAL_JOB_STATES, JobState
+from service.store.records import (
+    ArtifactRecord,
+    AttemptRecord,
+    BlobRef,
+    CacheEntryRecord,
+    CacheStats,
+    EventRecord,
+    HardwareRecord,
+    JobRecord,
+    ModelRecord,
+    QueueStats,
+    WorkerRecord,
+)
+from service.store.repos import cache, catalog, items, jobs, results, workers
+from service.store.session import Database
+
+Row = TypeVar("Row")
+MAX_PAGE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Row]):
+    """Some rows, newest first, and the cursor of the next page (None at the end)."""
+
+    rows: tuple[Row, ...]
+    next_cursor: str | None
+
+
+def _encode(created: float, identity: str) -> str:
+    text = json.dumps([created.hex(), identity])
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def _decode(cursor: str | None) -> tuple[float, str] | None:
+    if cursor is None:
+        return None
+    try:
+        created, identity = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+        return float.fromhex(created), str(identity)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Malformed(
+            "the cursor is not one this service gave out", pointer="/cursor", actual=cursor[:80]
+        ) from error
+
+
+def _limit(limit: int) -> int:
+    if not 1 <= limit <= MAX_PAGE:
+        raise Malformed(
+            f"limit must be from 1 to {MAX_PAGE}", pointer="/limit", limit=MAX_PAGE, actual=limit
+        )
+    return limit
+
+
+def get_job(database: Database, job_id: str, owner: str | None = None) -> JobRecord:
+    """Give one job.
+
+    Raises:
+        NotFound: it is unknown, or another owner's.
+    """
+    with database.read() as session:
+        job = jobs.get(session, job_id)
+    if job is None or (owner is not None and job.owner != owner):
+        raise NotFound("no such job", actual=job_id)
+    return job
+
+
+def list_jobs(
+    database: Database,
+    *,
+    owner: str | None = None,
+    states: tuple[JobState, ...] = (),
+    label: str | None = None,
+    cursor: str | None = None,
+    limit: int = 50,
+) -> Page[JobRecord]:
+    """List jobs, newest first.
+
+    Raises:
+        Malformed: a bad cursor or limit.
+    """
+    with database.read() as session:
+        rows = jobs.page(
+            session,
+            owner=owner,
+            states=states,
+            label=label,
+            before=_decode(cursor),
+            limit=_limit(limit) + 1,
+        )
+    more = _encode(rows[limit - 1].created, rows[limit - 1].id) if len(rows) > limit else None
+    return Page(tuple(rows[:limit]), more)
+
+
+def delete_job(database: Database, job_id: str, owner: str | None = None) -> None:
+    """Delete a finished job with its history; blobs go when nothing refers to them any more.
+
+    Raises:
+        NotFound: it is unknown.
+        Conflict: it is not finished: cancel it first.
+    """
+    with database.write() as session:
+        job = jobs.get(session, job_id)
+        if job is None or (owner is not None and job.owner != owner):
+            raise NotFound("no such job", actual=job_id)
+        if job.state not in TERMINAL_JOB_STATES:
+            raise Conflict(
+                f"a job that is {job.state} cannot be deleted",
+                actual=str(job.state),
+                remedy="Cancel the job and delete it when it is canceled.",
+            )
+        jobs.remove(session, job_id)
+
+
+def list_events(
+    database: Database, job_id: str, *, after_seq: int = 0, limit: int = 500
+) -> tuple[EventRecord, ...]:
+    """List a job's events with a number above `after_seq`, oldest first.
+
+    Numbers are dense and grow in commit order, so `after_seq` of the last one seen resumes exactly.
+    """
+    with database.read() as session:
+        return tuple(jobs.events(session, job_id, after_seq, limit))
+
+
+def list_artifacts(database: Database, job_id: str) -> tuple[ArtifactRecord, ...]:
+    """List a job's artifacts by name; also those of a job that failed half-way."""
+    with database.read() as session:
+        return tuple(results.artifacts_of_job(session, job_id))
+
+
+def get_artifact(database: Database, job_id: str, name: str) -> ArtifactRecord:
+    """Give one artifact of a job (report, report_html, layers, trace, bundle, placement, ...).
+
+    Raises:
+        NotFound: the job has none of this name (yet).
+    """
+    with database.read() as session:
+        found = results.artifacts_of_job(session, job_id, name)
+    if not found:
+        raise NotFound(f"the job has no artifact named {name!r} (yet)", actual=name)
+    return found[0]
+
+
+def get_blob(database: Database, sha256: str) -> BlobRef:
+    """Describe content by digest.
+
+    Raises:
+        NotFound: no row refers to such content.
+    """
+    with database.read() as session:
+        ref = results.get_blob(session, sha256)
+    if ref is None:
+        raise NotFound("no content has this digest", actual=sha256[:80])
+    return ref
+
+
+def list_attempts(database: Database, job_id: str) -> tuple[AttemptRecord, ...]:
+    """List the tries at a job; `log_sha256` is the captured output of each."""
+    with database.read() as session:
+        return tuple(results.attempts_of_job(session, job_id))
+
+
+def get_model(database: Database, model_id: str, owner: str | None = None) -> ModelRecord:
+    """Give one model.
+
+    Raises:
+        NotFound: it is unknown, or another owner's.
+    """
+    with database.read() as session:
+        model = catalog.get_model(session, model_id)
+    if model is None or (owner is not None and model.owner != owner):
+        raise NotFound("no such model", actual=model_id)
+    return model
+
+
+def find_model(database: Database, sha256: str, owner: str = "local") -> ModelRecord | None:
+    """Give the owner's model with these bytes, or None."""
+    with database.read() as session:
+        return catalog.find_model(session, owner, sha256)
+
+
+def list_models(
+    database: Database, *, owner: str | None = None, cursor: str | None = None, limit: int = 50
+) -> Page[ModelRecord]:
+    """List models, newest first."""
+    with database.read() as session:
+        rows = catalog.list_models(
+            session, owner=owner, before=_decode(cursor), limit=_limit(limit) + 1
+        )
+    more = _encode(rows[limit - 1].created, rows[limit - 1].id) if len(rows) > limit else None
+    return Page(tuple(rows[:limit]), more)
+
+
+def delete_model(database: Database, model_id: str, owner: str | None = None) -> None:
+    """Delete a model that no job uses.
+
+    Raises:
+        NotFound: it is unknown.
+        Conflict: jobs refer to it.
+    """
+    with database.write() as session:
+        model = catalog.get_model(session, model_id)
+        if model is None or (owner is not None and model.owner != owner):
+            raise NotFound("no such model", actual=model_id)
+        if not catalog.remove_model(session, model_id):
+            raise Conflict("jobs refer to this model", remedy="Delete its jobs first.")
+
+
+def get_hardware(database: Database, hardware_id: str) -> HardwareRecord:
+    """Give one hardware spec.
+
+    Raises:
+        NotFound: it is unknown.
+    """
+    with database.read() as session:
+        record = catalog.get_hardware(session, hardware_id)
+    if record is None:
+        raise NotFound("no such hardware spec", actual=hardware_id[:80])
+    return record
+
+
+def list_hardware(
+    database: Database, *, cursor: str | None = None, limit: int = 50
+) -> Page[HardwareRecord]:
+    """List hardware specs, newest first."""
+    with database.read() as session:
+        rows = catalog.list_hardware(session, before=_decode(cursor), limit=_limit(limit) + 1)
+    more = _encode(rows[limit - 1].created, rows[limit - 1].id) if len(rows) > limit else None
+    return Page(tuple(rows[:limit]), more)
+
+
+def cache_stats(database: Database) -> tuple[CacheStats, ...]:
+    """Give totals per cache kind."""
+    with database.read() as session:
+        return cache.stats(session)
+
+
+def get_cache_entry(database: Database, digest: str) -> CacheEntryRecord:
+    """Describe one cache entry.
+
+    Raises:
+        NotFound: nothing is cached under this digest.
+    """
+    with database.read() as session:
+        entry = cache.get(session, digest)
+    if entry is None:
+        raise NotFound("nothing is cached under this digest", actual=digest[:80])
+    return entry
+
+
+def list_cache_entries(
+    database: Database, *, kind: str | None = None, job_id: str | None = None, limit: int = 50
+) -> tuple[CacheEntryRecord, ...]:
+    """List cache entries, most recently used first; `job_id` keeps those the job filled."""
+    with database.read() as session:
+        return tuple(cache.newest(session, kind=kind, limit=_limit(limit), job_id=job_id))
+
+
+def prune_cache(database: Database, *, unused_for_s: float, limit: int = 100_000) -> int:
+    """Delete cache entries that nobody used for a while; give how many."""
+    with database.write() as session:
+        return cache.prune(session, unused_for_s=unused_for_s, limit=limit)
+
+
+def list_workers(database: Database) -> tuple[WorkerRecord, ...]:
+    """List worker processes, most recent beat first."""
+    with database.read() as session:
+        return tuple(workers.listing(session))
+
+
+def queue_stats(database: Database, *, alive_within_s: float = 60.0) -> QueueStats:
+    """Give what `/readyz` and `/metrics` show; a worker is alive if it beat recently."""
+    with database.read() as session:
+        outcomes = results.count_attempts(session)
+        return QueueStats(
+            jobs_by_state=jobs.count_by_state(session),
+            items_by_state=items.count_by_state(session),
+            oldest_ready_s=items.oldest_ready_s(session),
+            workers_alive=workers.count_alive(session, alive_within_s),
+            attempts_total=sum(count for _, count in outcomes),
+            attempts_by_outcome=outcomes,
+        )

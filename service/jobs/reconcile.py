@@ -1,0 +1,156 @@
+"""Repair what crashes leave behind.  Every worker (and the API) runs `reconcile` now and then.
+
+All repairs are conditional updates, so any number of reconcilers may run at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from service.errors import problem
+from service.jobs.cancel import settle_canceled
+from service.jobs.claim import Outcome, bury
+from service.log import get_logger
+from service.outbox import Outbox
+from service.settings import Settings
+from service.states import ItemState, JobState
+from service.store.blobs import BlobStore
+from service.store.records import ItemRecord
+from service.store.repos import catalog, items, jobs, results, workers
+from service.store.session import Database
+
+_BATCH = 100
+_DAY_S = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Repairs:
+    """What one round changed."""
+
+    lapsed: int
+    promoted: int
+    expired: int
+    settled: int
+    rung: int
+
+
+def _take_back(session: Session, item: ItemRecord, backoff_s: float) -> None:
+    """End the lease of a dead or stalled worker; its fence makes its late results void."""
+    owner = item.owner or ""
+    results.end_attempt(session, item.id, item.fence, Outcome.LOST)
+    job_id = items.job_of(session, item.id)
+    job = None if job_id is None else jobs.get(session, job_id)
+    if job is None or job.state is JobState.CANCELING:
+        items.finish(session, item.id, owner, item.fence, ItemState.CANCELED)
+        if job is not None:
+            settle_canceled(session, job.id)
+        return
+    if item.attempts >= item.max_attempts:
+        items.finish(session, item.id, owner, item.fence, ItemState.DEAD)
+        bury(session, job.id, item.attempts, "its worker vanished")
+        return
+    delay = backoff_s * 2 ** (item.attempts - 1)
+    items.give_back(session, item.id, owner, item.fence, delay_s=delay, refund=False)
+    jobs.add_event(session, job.id, "crash", {"reason": "lease lost", "retry_in_s": delay})
+
+
+def expire_leases(database: Database, settings: Settings) -> int:
+    """Take back items whose lease or hard deadline has passed; give how many."""
+    with database.write() as session:
+        found = items.lapsed(session, _BATCH)
+        for item in found:
+            _take_back(session, item, settings.retry_backoff_s)
+    return len(found)
+
+
+def expire_queued(database: Database) -> int:
+    """Expire jobs that no worker took before their queue deadline; give how many."""
+    count = 0
+    with database.read() as session:
+        overdue = jobs.overdue(session, _BATCH)
+    for job_id in overdue:
+        with database.write() as session:
+            if not items.cancel_waiting(session, job_id):
+                continue  # a worker took it in the last moment
+            count += jobs.move(
+                session,
+                job_id,
+                JobState.EXPIRED,
+                error=problem("TW-SVC-008", "no worker took the job before its queue deadline"),
+            )
+    return count
+
+
+def settle_cancels(database: Database) -> int:
+    """Finish cancels whose worker died before confirming; give how many."""
+    count = 0
+    with database.read() as session:
+        stranded = items.stranded_cancels(session, _BATCH)
+    for job_id in stranded:
+        with database.write() as session:
+            items.cancel_waiting(session, job_id)
+            count += settle_canceled(session, job_id)
+    return count
+
+
+def promote(database: Database) -> tuple[str, ...]:
+    """Make items ready whose needs are all done.  Also called after every finish."""
+    with database.write() as session:
+        return tuple(items.promote(session))
+
+
+def reconcile(database: Database, outbox: Outbox, settings: Settings) -> Repairs:
+    """Run one round of all repairs, then ring for whatever is ready."""
+    repairs = Repairs(
+        lapsed=expire_leases(database, settings),
+        promoted=len(promote(database)),
+        expired=expire_queued(database),
+        settled=settle_cancels(database),
+        rung=outbox.flush(),
+    )
+    if repairs.lapsed or repairs.expired or repairs.settled:
+        get_logger().info(
+            "reconciled", lapsed=repairs.lapsed, expired=repairs.expired, settled=repairs.settled
+        )
+    return repairs
+
+
+def reset_after_boot(database: Database) -> int:
+    """Void every lease and every sent bell of an earlier life; give how many leases.
+
+    Only for a process that holds the data directory's exclusive lock: nobody else can be working.
+    The interrupted try still counts, so a job that kills the whole process cannot loop for ever.
+    """
+    with database.write() as session:
+        found = items.void_leases(session)
+        for item in found:
+            _take_back(session, item, backoff_s=0.0)
+        items.reset_dispatches(session)
+    return len(found)
+
+
+def collect_garbage(
+    database: Database, blobs: BlobStore, settings: Settings, *, grace_s: float = _DAY_S
+) -> int:
+    """Delete old idempotency keys, silent workers and blobs nothing refers to; give blobs deleted.
+
+    The row goes first: a crash in between leaves bytes without a row, which the next store of the
+    same content adopts.  The other order would leave a row that promises bytes it does not have.
+    Bytes that were stored again meanwhile are young, and stay.
+    """
+    with database.write() as session:
+        catalog.forget_old_keys(session, settings.idempotency_ttl_s)
+        workers.sweep(session, _DAY_S)
+        unused = results.unreferenced_blobs(session, grace_s, _BATCH)
+    removed = 0
+    for digest in unused:
+        with database.write() as session:
+            again = digest in results.unreferenced_blobs(session, grace_s, _BATCH)
+            if again and results.remove_blob(session, digest):
+                removed += 1
+            else:
+                continue
+        blobs.delete(digest, older_than_s=grace_s)
+    return removed

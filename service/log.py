@@ -1,0 +1,56 @@
+"""Structured logs: static event text, facts as fields, ids bound once per task or request.
+
+`configure` is called by the process entries only.  Everything else does `log = get_logger()`.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import structlog
+from structlog.typing import FilteringBoundLogger, Processor
+
+LogFormat = Literal["json", "console"]
+
+
+def configure(level: str = "INFO", log_format: LogFormat = "json") -> None:
+    """Send structured lines to stderr; standard-library loggers join at WARNING and above.
+
+    stdout stays free for data: the CLI prints results there.
+    """
+    renderer: Processor = (
+        structlog.processors.JSONRenderer()
+        if log_format == "json"
+        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.StackInfoRenderer(),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level]),
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s: %(message)s")
+
+
+def get_logger(**fields: object) -> FilteringBoundLogger:
+    """Give a logger with `fields` bound to every line."""
+    logger: FilteringBoundLogger = structlog.get_logger(**fields)
+    return logger
+
+
+@contextmanager
+def bound(**fields: object) -> Iterator[None]:
+    """Add `fields` to every line logged by this thread or task inside the block."""
+    with structlog.contextvars.bound_contextvars(**fields):
+        yield

@@ -1,0 +1,60 @@
+"""Publish after commit: the ready rows of `work_item` are the outbox.
+
+`flush` is called after the transaction that made items ready.  If the process dies in between, or
+the broker is away, the reconciler calls the same function later: nothing is lost.
+"""
+
+from __future__ import annotations
+
+from celery import Celery
+from kombu.exceptions import OperationalError
+
+from service.log import get_logger
+from service.queue import ring
+from service.store.repos import items
+from service.store.session import Database
+
+_FRONT = 20
+"""Bells per round.  Every finished item rings once more, so the rest of a long queue follows."""
+
+
+class Outbox:
+    """Rings doorbells for ready items."""
+
+    def __init__(self, database: Database, app: Celery, *, redispatch_s: float) -> None:
+        self._database = database
+        self._app = app
+        self._redispatch_s = redispatch_s
+
+    def flush(self, item_ids: tuple[str, ...] | None = None) -> int:
+        """Ring for ready items not rung before or rung too long ago; give how many were rung.
+
+        `item_ids` narrows to these items.  Never raises for a broker fault: the items stay in the
+        outbox and the fault is logged.
+        """
+        with self._database.write() as session:
+            marked = items.mark_dispatched(
+                session, older_than_s=self._redispatch_s, limit=_FRONT, item_ids=item_ids
+            )
+        return self._ring(marked)
+
+    def nudge(self) -> int:
+        """Ring once for the first ready item, however recently it was rung.
+
+        A worker calls this after each item: a bell that rang while all slots were busy was used up
+        by a claim of another item, or is still queued; one bell too many costs one empty claim.
+        """
+        with self._database.write() as session:
+            marked = items.mark_dispatched(session, older_than_s=0.0, limit=1)
+        return self._ring(marked)
+
+    def _ring(self, item_ids: list[str]) -> int:
+        for count, item_id in enumerate(item_ids):
+            try:
+                ring(self._app, item_id)
+            except (OperationalError, OSError) as error:
+                get_logger().warning("broker unreachable", error=str(error), item_id=item_id)
+                with self._database.write() as session:
+                    items.unmark_dispatched(session, item_ids[count:])
+                return count
+        return len(item_ids)

@@ -1,0 +1,139 @@
+"""All settings, and the only place that reads the environment.
+
+Every field is `TILEWRIGHT_<NAME>`.  With nothing set the service is embedded: one process, SQLite,
+an in-memory broker and local files, all below `data_dir`.
+"""
+
+from __future__ import annotations
+
+import os
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+_MIB = 1024 * 1024
+
+
+def _default_path() -> str:
+    """Where the sandboxed child finds a C compiler; inherited from whoever starts the service."""
+    return os.environ.get("PATH", os.defpath)
+
+
+class Settings(BaseSettings):
+    """Settings of one process.  Frozen; tests build their own with keyword arguments."""
+
+    model_config = SettingsConfigDict(env_prefix="TILEWRIGHT_", frozen=True, extra="ignore")
+
+    data_dir: Path = Field(default_factory=lambda: Path.home() / ".local" / "share" / "tilewright")
+    database_url: str = Field(default="", validate_default=True)
+    """Empty means SQLite at `data_dir`/tilewright.db; otherwise a postgresql:// URL."""
+    broker_url: str = "memory://"
+    blob_url: str = Field(default="", validate_default=True)
+    """Empty means `data_dir`/blobs; `s3://bucket/prefix` needs the optional obstore package."""
+    s3_endpoint: str | None = None
+    s3_region: str = "us-east-1"
+    queue_name: str = "tilewright"
+
+    workers: int = Field(default=2, ge=1, le=256)
+    """Jobs that run at the same time in one worker process."""
+    worker_pool: Literal["prefork", "threads", "solo"] = "prefork"
+    """Pool of a stand-alone worker; the embedded worker always uses threads."""
+
+    lease_ttl_s: float = Field(default=30.0, gt=0)
+    heartbeat_s: float = Field(default=10.0, gt=0)
+    watch_s: float = Field(default=0.5, gt=0)
+    """How often a running job looks whether it was canceled: the latency of a cancel."""
+    reconcile_s: float = Field(default=0.0, ge=0)
+    """Pause between reconciler rounds; 0 means 1 s embedded and 5 s scaled out."""
+    redispatch_s: float = Field(default=30.0, gt=0)
+    max_attempts: int = Field(default=3, ge=1)
+    retry_backoff_s: float = Field(default=1.0, ge=0)
+    """First pause before a retry; doubles with every attempt."""
+    queue_ttl_s: float = Field(default=7 * 86400.0, gt=0)
+    wall_limit_s: float = Field(default=3600.0, gt=0)
+    """Longest run of one job unless the job asks for less."""
+    idempotency_ttl_s: float = Field(default=86400.0, gt=0)
+
+    memory_base_bytes: int = Field(default=8192 * _MIB, gt=0)
+    memory_per_model_byte: float = Field(default=6.0, ge=0)
+    file_limit_bytes: int = Field(default=16 * 1024 * _MIB, gt=0)
+    output_limit_bytes: int = Field(default=4 * _MIB, gt=0)
+    """Kept bytes of a job's stdout and stderr; the rest is counted and dropped."""
+    process_limit: int = Field(default=512, gt=0)
+    child_threads: int = Field(default=1, ge=1)
+
+    max_model_bytes: int = Field(default=4096 * _MIB, gt=0)
+    max_hardware_bytes: int = Field(default=2 * _MIB, gt=0)
+    max_json_bytes: int = Field(default=1 * _MIB, gt=0)
+    max_artifact_bytes: int = Field(default=8192 * _MIB, gt=0)
+    max_active_jobs: int = Field(default=1000, ge=1)
+    cache_inline_bytes: int = Field(default=64 * 1024, ge=0)
+    """Cached values up to this size live in their row, larger ones in the blob store."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8080, ge=0, le=65535)
+    require_api_key: bool | None = None
+    """None means: only when bound to something other than loopback."""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    log_format: Literal["json", "console"] = "json"
+    runner: str = "worker.job:run_job"
+    """What the sandboxed child calls, as `module:function`."""
+    child_path: str = Field(default_factory=_default_path)
+    child_python_path: tuple[str, ...] = ()
+    """Extra import roots of the child (tests put their fake payloads there)."""
+
+    @field_validator("data_dir")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        return value.expanduser().absolute()
+
+    @field_validator("database_url")
+    @classmethod
+    def _database_default(cls, value: str, info: ValidationInfo) -> str:
+        if not value:
+            return f"sqlite:///{info.data['data_dir'] / 'tilewright.db'}"
+        # A bare postgresql:// would pick psycopg2; this project speaks psycopg 3.
+        for prefix in ("postgresql://", "postgres://"):
+            if value.startswith(prefix):
+                return "postgresql+psycopg://" + value.removeprefix(prefix)
+        return value
+
+    @field_validator("blob_url")
+    @classmethod
+    def _blob_default(cls, value: str, info: ValidationInfo) -> str:
+        return value or f"file://{info.data['data_dir'] / 'blobs'}"
+
+    @property
+    def embedded(self) -> bool:
+        """True when messages live in this process: API and worker must share it."""
+        return self.broker_url.startswith("memory:")
+
+    @property
+    def queue(self) -> str:
+        """Name of the doorbell queue.
+
+        kombu keeps in-memory queues per process and by name, so two embedded services in one
+        process (tests, `--local`) must not share a name.
+        """
+        if not self.embedded:
+            return self.queue_name
+        return f"{self.queue_name}.{sha256(str(self.data_dir).encode()).hexdigest()[:12]}"
+
+    @property
+    def reconcile_period_s(self) -> float:
+        return self.reconcile_s or (1.0 if self.embedded else 5.0)
+
+    @property
+    def work_dir(self) -> Path:
+        return self.data_dir / "work"
+
+    @property
+    def build_dir(self) -> Path:
+        return self.data_dir / "build"
+
+    @property
+    def spool_dir(self) -> Path:
+        return self.data_dir / "spool"

@@ -1,0 +1,105 @@
+"""The closed sets of job and work-item states and their legal moves.  Pure.
+
+A state changes only through a conditional UPDATE whose WHERE clause is `sources(target)`: the table
+below is the single place that says what may follow what, and the SQL asks it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from service.errors import Conflict
+
+
+class JobState(StrEnum):
+    """What a user sees of a job."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    CANCELING = "canceling"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    TIMED_OUT = "timed_out"
+    """Its work ran longer than the wall limit."""
+    EXPIRED = "expired"
+    """No worker took it before its queue deadline."""
+
+
+class ItemState(StrEnum):
+    """What the workers see of a unit of work."""
+
+    BLOCKED = "blocked"
+    READY = "ready"
+    LEASED = "leased"
+    DONE = "done"
+    FAILED = "failed"
+    DEAD = "dead"
+    """Its attempts are used up."""
+    CANCELED = "canceled"
+
+
+JOB_MOVES: dict[JobState, frozenset[JobState]] = {
+    JobState.QUEUED: frozenset(
+        {JobState.RUNNING, JobState.CANCELED, JobState.EXPIRED, JobState.FAILED}
+    ),
+    JobState.RUNNING: frozenset(
+        {JobState.SUCCEEDED, JobState.FAILED, JobState.TIMED_OUT, JobState.CANCELING}
+    ),
+    JobState.CANCELING: frozenset({JobState.CANCELED}),
+    JobState.SUCCEEDED: frozenset(),
+    JobState.FAILED: frozenset(),
+    JobState.CANCELED: frozenset(),
+    JobState.TIMED_OUT: frozenset(),
+    JobState.EXPIRED: frozenset(),
+}
+
+ITEM_MOVES: dict[ItemState, frozenset[ItemState]] = {
+    ItemState.BLOCKED: frozenset({ItemState.READY, ItemState.CANCELED}),
+    ItemState.READY: frozenset({ItemState.LEASED, ItemState.CANCELED, ItemState.DEAD}),
+    ItemState.LEASED: frozenset(
+        {
+            ItemState.DONE,
+            ItemState.READY,
+            ItemState.FAILED,
+            ItemState.DEAD,
+            ItemState.CANCELED,
+        }
+    ),
+    ItemState.DONE: frozenset(),
+    ItemState.FAILED: frozenset(),
+    ItemState.DEAD: frozenset({ItemState.READY}),
+    ItemState.CANCELED: frozenset({ItemState.READY}),
+}
+
+TERMINAL_JOB_STATES: frozenset[JobState] = frozenset(
+    state for state, moves in JOB_MOVES.items() if not moves
+)
+ACTIVE_JOB_STATES: tuple[JobState, ...] = tuple(
+    state for state in JobState if state not in TERMINAL_JOB_STATES
+)
+
+
+def job_sources(target: JobState) -> tuple[JobState, ...]:
+    """Give the states from which a job may move to `target`, in declaration order."""
+    return tuple(state for state in JobState if target in JOB_MOVES[state])
+
+
+def item_sources(target: ItemState) -> tuple[ItemState, ...]:
+    """Give the states from which an item may move to `target`, in declaration order."""
+    return tuple(state for state in ItemState if target in ITEM_MOVES[state])
+
+
+def require_job_move(current: JobState, target: JobState) -> None:
+    """Check one move.
+
+    Raises:
+        Conflict: the table does not allow it; the message names both states.
+    """
+    if target not in JOB_MOVES[current]:
+        allowed = sorted(JOB_MOVES[current])
+        raise Conflict(
+            f"a job that is {current} cannot become {target}",
+            actual=str(current),
+            limit=[str(state) for state in allowed],
+        )

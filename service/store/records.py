@@ -1,0 +1,198 @@
+"""What the store hands out: frozen values, detached from any session.
+
+Times are seconds since the epoch, by the database's clock.  `document`-like fields are parsed JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from service.states import ItemState, JobState
+from worker.compiler.errors import Detail
+
+Document = Mapping[str, Detail]
+
+
+@dataclass(frozen=True, slots=True)
+class BlobRef:
+    """Content in the blob store."""
+
+    sha256: str
+    size_bytes: int
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRecord:
+    """An uploaded model."""
+
+    id: str
+    owner: str
+    name: str
+    kind: str
+    """`onnx` or `zip`."""
+    sha256: str
+    size_bytes: int
+    created: float
+    summary: Document | None
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareRecord:
+    """A stored hardware spec."""
+
+    id: str
+    """sha256 of the canonical document."""
+    machine_digest: str
+    """Digest of the machine it describes; ignores names."""
+    name: str
+    owner: str
+    document: Document
+    created: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """One job as users see it."""
+
+    id: str
+    owner: str
+    model_id: str
+    hardware_id: str
+    options: Document
+    label: str | None
+    priority: int
+    state: JobState
+    stage: str | None
+    """The stage that runs now, or ran last."""
+    units_solved: int
+    units_cached: int
+    units_total: int
+    error: Document | None
+    """Problem document of a job that did not succeed."""
+    summary: Document | None
+    bundle_digest: str | None
+    traceparent: str | None
+    cloned_from: str | None
+    wall_limit_s: float
+    created: float
+    started: float | None
+    finished: float | None
+    cancel_requested: float | None
+    event_seq: int
+    """Number of the job's latest event; grows with every change."""
+    attempts: int
+    """How often a worker has taken the job."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """One entry of a job's history."""
+
+    job_id: str
+    seq: int
+    ts: float
+    type: str
+    """state, stage, units, artifact or retry."""
+    payload: Document
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactRecord:
+    """One named result of a job."""
+
+    job_id: str
+    name: str
+    file_name: str
+    sha256: str
+    size_bytes: int
+    media_type: str
+    created: float
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRecord:
+    """One try of a worker at a job."""
+
+    item_id: str
+    fence: int
+    worker_id: str
+    started: float
+    ended: float | None
+    outcome: str | None
+    cpu_s: float | None
+    max_rss_bytes: int | None
+    log_sha256: str | None
+    """Blob with the captured output."""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRecord:
+    """A unit of work."""
+
+    id: str
+    kind: str
+    state: ItemState
+    owner: str | None
+    fence: int
+    attempts: int
+    max_attempts: int
+    lease_until: float | None
+    not_before: float
+    hard_deadline: float | None
+    dispatched_at: float | None
+    dispatches: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheEntryRecord:
+    """One cached sub-graph result, without its bytes."""
+
+    digest: str
+    kind: str
+    fields: tuple[tuple[str, str], ...]
+    size_bytes: int
+    filled_by_job: str | None
+    created: float
+    last_used: float
+    hits: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """Totals of one cache kind."""
+
+    kind: str
+    entries: int
+    size_bytes: int
+    hits: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """A worker process, alive or not."""
+
+    id: str
+    host: str
+    pid: int
+    slots: int
+    version: str
+    sandbox_tier: str
+    started: float
+    beat: float
+    age_s: float
+    """Seconds since the last beat, by the database's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """What `/readyz` and `/metrics` report about the queue."""
+
+    jobs_by_state: tuple[tuple[str, int], ...]
+    items_by_state: tuple[tuple[str, int], ...]
+    oldest_ready_s: float
+    """Age of the longest-waiting ready item, 0 when none waits."""
+    workers_alive: int
+    attempts_total: int
+    attempts_by_outcome: tuple[tuple[str, int], ...]

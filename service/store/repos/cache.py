@@ -1,0 +1,132 @@
+"""Cache entries: results of sub-graphs, shared between jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.orm import Session
+
+from service.store.records import BlobRef, CacheEntryRecord, CacheStats
+from service.store.repos.results import add_blob
+from service.store.repos.rows import affected, insert_or_ignore
+from service.store.tables import CacheEntryRow, db_now
+
+
+def _record(row: CacheEntryRow) -> CacheEntryRecord:
+    return CacheEntryRecord(
+        digest=row.digest,
+        kind=row.kind,
+        fields=tuple((name, value) for name, value in row.fields),
+        size_bytes=row.size_bytes,
+        filled_by_job=row.filled_by_job,
+        created=row.created,
+        last_used=row.last_used,
+        hits=row.hits,
+    )
+
+
+def load(session: Session, digest: str) -> tuple[bytes | None, str | None] | None:
+    """Give (inline bytes, blob digest) of an entry (one of the two is None), or None for a miss."""
+    query = select(CacheEntryRow.value, CacheEntryRow.blob_sha256).where(
+        CacheEntryRow.digest == digest
+    )
+    row = session.execute(query).tuples().one_or_none()
+    return None if row is None else (row[0], row[1])
+
+
+def store(
+    session: Session,
+    *,
+    digest: str,
+    kind: str,
+    fields: Sequence[tuple[str, str]],
+    value: bytes | BlobRef,
+    job_id: str | None,
+) -> bool:
+    """Insert an entry unless its digest is taken: the first writer wins.  True when inserted."""
+    if isinstance(value, BlobRef):
+        add_blob(session, value)
+        inline, blob, size = None, value.sha256, value.size_bytes
+    else:
+        inline, blob, size = value, None, len(value)
+    return insert_or_ignore(
+        session,
+        CacheEntryRow,
+        {
+            "digest": digest,
+            "kind": kind,
+            "fields": [list(pair) for pair in fields],
+            "value": inline,
+            "blob_sha256": blob,
+            "size_bytes": size,
+            "filled_by_job": job_id,
+            "created": db_now(),
+            "last_used": db_now(),
+            "hits": 0,
+        },
+    )
+
+
+def touch(session: Session, hits: Iterable[tuple[str, int]]) -> None:
+    """Count hits, in digest order so that two jobs cannot deadlock."""
+    for digest, count in sorted(hits):
+        affected(
+            session,
+            update(CacheEntryRow)
+            .where(CacheEntryRow.digest == digest)
+            .values(hits=CacheEntryRow.hits + count, last_used=db_now()),
+        )
+
+
+def drop(session: Session, digest: str) -> bool:
+    """Delete an entry; False when it is unknown."""
+    return affected(session, delete(CacheEntryRow).where(CacheEntryRow.digest == digest)) == 1
+
+
+def get(session: Session, digest: str) -> CacheEntryRecord | None:
+    """Describe one entry, or None."""
+    row = session.get(CacheEntryRow, digest)
+    return None if row is None else _record(row)
+
+
+def newest(
+    session: Session, *, kind: str | None, limit: int, job_id: str | None = None
+) -> list[CacheEntryRecord]:
+    """List entries, most recently used first."""
+    query = select(CacheEntryRow)
+    if kind is not None:
+        query = query.where(CacheEntryRow.kind == kind)
+    if job_id is not None:
+        query = query.where(CacheEntryRow.filled_by_job == job_id)
+    query = query.order_by(CacheEntryRow.last_used.desc(), CacheEntryRow.digest).limit(limit)
+    return [_record(row) for row in session.scalars(query)]
+
+
+def stats(session: Session) -> tuple[CacheStats, ...]:
+    """Give totals per kind."""
+    query = (
+        select(
+            CacheEntryRow.kind,
+            func.count(),
+            func.sum(CacheEntryRow.size_bytes),
+            func.sum(CacheEntryRow.hits),
+        )
+        .group_by(CacheEntryRow.kind)
+        .order_by(CacheEntryRow.kind)
+    )
+    return tuple(
+        CacheStats(kind, count, int(size), int(hits))
+        for kind, count, size, hits in session.execute(query)
+    )
+
+
+def prune(session: Session, *, unused_for_s: float, limit: int) -> int:
+    """Delete entries nobody used for a while; give how many."""
+    old = (
+        select(CacheEntryRow.digest)
+        .where(CacheEntryRow.last_used < db_now() - unused_for_s)
+        .order_by(CacheEntryRow.last_used)
+        .limit(limit)
+    )
+    return affected(session, delete(CacheEntryRow).where(CacheEntryRow.digest.in_(old)))

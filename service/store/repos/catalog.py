@@ -1,0 +1,250 @@
+"""What users bring: models, hardware specs, idempotency keys, API keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import and_, delete, exists, literal, or_, select, update
+from sqlalchemy.orm import Session
+
+from service.store.records import HardwareRecord, ModelRecord
+from service.store.repos.rows import affected, insert_or_ignore
+from service.store.tables import (
+    ApiKeyRow,
+    BlobRow,
+    HardwareRow,
+    IdempotencyRow,
+    JobRow,
+    ModelRow,
+    db_now,
+)
+from worker.compiler.errors import Detail
+
+
+def _model(row: ModelRow, blob: BlobRow) -> ModelRecord:
+    return ModelRecord(
+        id=row.id,
+        owner=row.owner,
+        name=row.name,
+        kind=row.kind,
+        sha256=row.blob_sha256,
+        size_bytes=blob.size_bytes,
+        created=row.created,
+        summary=row.summary,
+    )
+
+
+def add_model(
+    session: Session, *, model_id: str, owner: str, name: str, kind: str, sha256: str
+) -> bool:
+    """Insert a model unless the owner already has these bytes; True when inserted."""
+    return insert_or_ignore(
+        session,
+        ModelRow,
+        {
+            "id": model_id,
+            "owner": owner,
+            "name": name,
+            "kind": kind,
+            "blob_sha256": sha256,
+            "created": db_now(),
+        },
+    )
+
+
+def get_model(session: Session, model_id: str) -> ModelRecord | None:
+    """Give one model, or None."""
+    query = (
+        select(ModelRow, BlobRow)
+        .join(BlobRow, BlobRow.sha256 == ModelRow.blob_sha256)
+        .where(ModelRow.id == model_id)
+    )
+    row = session.execute(query).tuples().one_or_none()
+    return None if row is None else _model(*row)
+
+
+def find_model(session: Session, owner: str, sha256: str) -> ModelRecord | None:
+    """Give the owner's model with these bytes, or None."""
+    query = (
+        select(ModelRow, BlobRow)
+        .join(BlobRow, BlobRow.sha256 == ModelRow.blob_sha256)
+        .where(ModelRow.owner == owner, ModelRow.blob_sha256 == sha256)
+    )
+    row = session.execute(query).tuples().one_or_none()
+    return None if row is None else _model(*row)
+
+
+def list_models(
+    session: Session, *, owner: str | None, before: tuple[float, str] | None, limit: int
+) -> list[ModelRecord]:
+    """List models, newest first."""
+    query = select(ModelRow, BlobRow).join(BlobRow, BlobRow.sha256 == ModelRow.blob_sha256)
+    if owner is not None:
+        query = query.where(ModelRow.owner == owner)
+    if before is not None:
+        created, model_id = before
+        query = query.where(
+            or_(
+                ModelRow.created < created,
+                and_(ModelRow.created == created, ModelRow.id < model_id),
+            )
+        )
+    query = query.order_by(ModelRow.created.desc(), ModelRow.id.desc()).limit(limit)
+    return [_model(*row) for row in session.execute(query).tuples()]
+
+
+def set_model_summary(session: Session, model_id: str, summary: Mapping[str, Detail]) -> None:
+    """Store what the first job learnt about a model."""
+    affected(session, update(ModelRow).where(ModelRow.id == model_id).values(summary=dict(summary)))
+
+
+def remove_model(session: Session, model_id: str) -> bool:
+    """Delete a model that no job refers to; False when one does or it is unknown."""
+    used = exists(select(literal(1)).where(JobRow.model_id == ModelRow.id))
+    return affected(session, delete(ModelRow).where(ModelRow.id == model_id, ~used)) == 1
+
+
+def _hardware(row: HardwareRow) -> HardwareRecord:
+    return HardwareRecord(
+        id=row.id,
+        machine_digest=row.machine_digest,
+        name=row.name,
+        owner=row.owner,
+        document=row.document,
+        created=row.created,
+    )
+
+
+def add_hardware(
+    session: Session,
+    *,
+    hardware_id: str,
+    machine_digest: str,
+    name: str,
+    owner: str,
+    document: Mapping[str, Detail],
+) -> bool:
+    """Insert a spec unless its canonical document is known; True when inserted."""
+    return insert_or_ignore(
+        session,
+        HardwareRow,
+        {
+            "id": hardware_id,
+            "machine_digest": machine_digest,
+            "name": name,
+            "owner": owner,
+            "document": dict(document),
+            "created": db_now(),
+        },
+    )
+
+
+def get_hardware(session: Session, hardware_id: str) -> HardwareRecord | None:
+    """Give one spec, or None."""
+    row = session.get(HardwareRow, hardware_id)
+    return None if row is None else _hardware(row)
+
+
+def list_hardware(
+    session: Session, *, before: tuple[float, str] | None, limit: int
+) -> list[HardwareRecord]:
+    """List specs, newest first."""
+    query = select(HardwareRow)
+    if before is not None:
+        created, hardware_id = before
+        query = query.where(
+            or_(
+                HardwareRow.created < created,
+                and_(HardwareRow.created == created, HardwareRow.id < hardware_id),
+            )
+        )
+    query = query.order_by(HardwareRow.created.desc(), HardwareRow.id.desc()).limit(limit)
+    return [_hardware(row) for row in session.scalars(query)]
+
+
+def remember(
+    session: Session, *, scope: str, key: str, request_sha256: str, resource_id: str
+) -> bool:
+    """Take an idempotency key; False when it is taken.
+
+    On PostgreSQL the insert waits for a concurrent transaction with the same key, so that two
+    requests in flight cannot both win.
+    """
+    return insert_or_ignore(
+        session,
+        IdempotencyRow,
+        {
+            "scope": scope,
+            "key": key,
+            "request_sha256": request_sha256,
+            "resource_id": resource_id,
+            "created": db_now(),
+        },
+    )
+
+
+def recall(session: Session, scope: str, key: str) -> tuple[str, str] | None:
+    """Give (request digest, resource id) of a key, or None."""
+    query = select(IdempotencyRow.request_sha256, IdempotencyRow.resource_id).where(
+        IdempotencyRow.scope == scope, IdempotencyRow.key == key
+    )
+    row = session.execute(query).tuples().one_or_none()
+    return None if row is None else (row[0], row[1])
+
+
+def forget_old_keys(session: Session, older_than_s: float) -> int:
+    """Drop idempotency keys past their time."""
+    return affected(
+        session, delete(IdempotencyRow).where(IdempotencyRow.created < db_now() - older_than_s)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKeyRecord:
+    """An API key without its secret."""
+
+    id: str
+    prefix: str
+    secret_sha256: str
+    owner: str
+    scopes: tuple[str, ...]
+    revoked: float | None
+
+
+def add_api_key(session: Session, key: ApiKeyRecord) -> None:
+    """Store a new key; only the digest of its secret is kept."""
+    session.add(
+        ApiKeyRow(
+            id=key.id,
+            prefix=key.prefix,
+            secret_sha256=key.secret_sha256,
+            owner=key.owner,
+            scopes=list(key.scopes),
+            created=db_now(),
+        )
+    )
+    session.flush()
+
+
+def find_api_key(session: Session, prefix: str) -> ApiKeyRecord | None:
+    """Give the key with this public prefix, or None."""
+    row = session.scalar(select(ApiKeyRow).where(ApiKeyRow.prefix == prefix))
+    if row is None:
+        return None
+    return ApiKeyRecord(
+        row.id, row.prefix, row.secret_sha256, row.owner, tuple(row.scopes), row.revoked
+    )
+
+
+def revoke_api_key(session: Session, key_id: str) -> bool:
+    """Revoke a key; False when it is unknown or already revoked."""
+    return (
+        affected(
+            session,
+            update(ApiKeyRow)
+            .where(ApiKeyRow.id == key_id, ApiKeyRow.revoked.is_(None))
+            .values(revoked=db_now()),
+        )
+        == 1
+    )

@@ -1,0 +1,363 @@
+"""Work items: claim, renew, finish, expire, dispatch.
+
+Every statement that changes a leased item carries owner and fence: a worker that stalled past its
+lease cannot change anything any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import and_, case, exists, func, literal, or_, select, update
+from sqlalchemy.orm import Session, aliased
+from sqlalchemy.sql.elements import ColumnElement
+
+from service.states import ItemState, item_sources
+from service.store.records import ItemRecord
+from service.store.repos.rows import affected
+from service.store.tables import DependencyRow, ItemRow, JobItemRow, JobRow, db_now
+
+
+def _record(row: ItemRow) -> ItemRecord:
+    return ItemRecord(
+        id=row.id,
+        kind=row.kind,
+        state=ItemState(row.state),
+        owner=row.owner,
+        fence=row.fence,
+        attempts=row.attempts,
+        max_attempts=row.max_attempts,
+        lease_until=row.lease_until,
+        not_before=row.not_before,
+        hard_deadline=row.hard_deadline,
+        dispatched_at=row.dispatched_at,
+        dispatches=row.dispatches,
+    )
+
+
+def insert(
+    session: Session,
+    *,
+    item_id: str,
+    job_id: str,
+    kind: str,
+    priority: int,
+    max_attempts: int,
+    wall_limit_s: float,
+    needs: Iterable[str] = (),
+) -> None:
+    """Insert an item of a job: ready, or blocked while it needs others."""
+    required = sorted(needs)
+    session.add(
+        ItemRow(
+            id=item_id,
+            kind=kind,
+            state=str(ItemState.BLOCKED if required else ItemState.READY),
+            priority=priority,
+            payload={},
+            fence=0,
+            attempts=0,
+            max_attempts=max_attempts,
+            wall_limit_s=wall_limit_s,
+            not_before=0.0,
+            dispatches=0,
+            created=db_now(),
+        )
+    )
+    session.flush()
+    session.add(JobItemRow(job_id=job_id, item_id=item_id, role="main"))
+    session.add_all(DependencyRow(item_id=item_id, needs_id=need) for need in required)
+    session.flush()
+
+
+def get(session: Session, item_id: str) -> ItemRecord | None:
+    """Give one item, or None."""
+    row = session.get(ItemRow, item_id)
+    return None if row is None else _record(row)
+
+
+def of_job(session: Session, job_id: str) -> list[ItemRecord]:
+    """List a job's items."""
+    query = (
+        select(ItemRow)
+        .join(JobItemRow, JobItemRow.item_id == ItemRow.id)
+        .where(JobItemRow.job_id == job_id)
+        .order_by(ItemRow.created, ItemRow.id)
+    )
+    return [_record(row) for row in session.scalars(query)]
+
+
+def job_of(session: Session, item_id: str) -> str | None:
+    """Give the job an item works for."""
+    return session.scalar(select(JobItemRow.job_id).where(JobItemRow.item_id == item_id))
+
+
+def _ripe() -> ColumnElement[bool]:
+    return and_(ItemRow.state == str(ItemState.READY), ItemRow.not_before <= db_now())
+
+
+def claim(
+    session: Session, owner: str, ttl_s: float, grace_s: float, item_id: str | None = None
+) -> ItemRecord | None:
+    """Lease the ready item of highest priority (or exactly `item_id`), or None.
+
+    One UPDATE whose WHERE repeats the condition decides between concurrent claimers.
+    """
+    choice = select(ItemRow.id).where(_ripe())
+    if item_id is not None:
+        choice = choice.where(ItemRow.id == item_id)
+    choice = choice.order_by(ItemRow.priority.desc(), ItemRow.created, ItemRow.id).limit(1)
+    if session.get_bind().dialect.name != "sqlite":
+        choice = choice.with_for_update(skip_locked=True)
+    deadline = db_now() + ItemRow.wall_limit_s + grace_s
+    row = session.execute(
+        update(ItemRow)
+        .where(ItemRow.id == choice.scalar_subquery(), ItemRow.state == str(ItemState.READY))
+        .values(
+            state=str(ItemState.LEASED),
+            owner=owner,
+            fence=ItemRow.fence + 1,
+            attempts=ItemRow.attempts + 1,
+            lease_until=db_now() + ttl_s,
+            hard_deadline=deadline,
+            error=None,
+        )
+        .returning(ItemRow.id),
+        execution_options={"synchronize_session": False},
+    ).one_or_none()
+    return None if row is None else get(session, row[0])
+
+
+def _held(item_id: str, owner: str, fence: int) -> ColumnElement[bool]:
+    return and_(
+        ItemRow.id == item_id,
+        ItemRow.owner == owner,
+        ItemRow.fence == fence,
+        ItemRow.state == str(ItemState.LEASED),
+    )
+
+
+def renew(session: Session, item_id: str, owner: str, fence: int, ttl_s: float) -> bool:
+    """Extend a lease, never past the item's hard deadline; False when it is lost.
+
+    A lease that has run out but was not yet taken away may still be renewed: nobody else has
+    started, so no work is done twice.
+    """
+    wanted = db_now() + ttl_s
+    capped = case((ItemRow.hard_deadline < wanted, ItemRow.hard_deadline), else_=wanted)
+    return (
+        affected(
+            session,
+            update(ItemRow)
+            .where(_held(item_id, owner, fence), ItemRow.hard_deadline > db_now())
+            .values(lease_until=capped),
+        )
+        == 1
+    )
+
+
+def hold(session: Session, item_id: str, owner: str, fence: int) -> bool:
+    """Check the lease and lock its row until the end of the transaction."""
+    query = select(ItemRow.id).where(_held(item_id, owner, fence))
+    if session.get_bind().dialect.name != "sqlite":
+        query = query.with_for_update()
+    return session.scalar(query) is not None
+
+
+def finish(
+    session: Session,
+    item_id: str,
+    owner: str,
+    fence: int,
+    target: ItemState,
+    *,
+    result: Mapping[str, Any] | None = None,
+    error: Mapping[str, Any] | None = None,
+) -> bool:
+    """End a lease in a final state; False when the lease is lost (results must be discarded)."""
+    if ItemState.LEASED not in item_sources(target):
+        raise ValueError(f"a leased item cannot become {target}")
+    return (
+        affected(
+            session,
+            update(ItemRow)
+            .where(_held(item_id, owner, fence))
+            .values(
+                state=str(target),
+                owner=None,
+                lease_until=None,
+                finished=db_now(),
+                result=None if result is None else dict(result),
+                error=None if error is None else dict(error),
+            ),
+        )
+        == 1
+    )
+
+
+def give_back(
+    session: Session, item_id: str, owner: str, fence: int, *, delay_s: float, refund: bool
+) -> bool:
+    """Return a leased item to the queue; `refund` takes the attempt off its account."""
+    return (
+        affected(
+            session,
+            update(ItemRow)
+            .where(_held(item_id, owner, fence))
+            .values(
+                state=str(ItemState.READY),
+                owner=None,
+                lease_until=None,
+                not_before=db_now() + delay_s,
+                dispatched_at=None,
+                attempts=ItemRow.attempts - (1 if refund else 0),
+            ),
+        )
+        == 1
+    )
+
+
+def cancel_waiting(session: Session, job_id: str) -> int:
+    """Cancel a job's items that no worker holds."""
+    items = select(JobItemRow.item_id).where(JobItemRow.job_id == job_id)
+    waiting = [
+        str(state) for state in item_sources(ItemState.CANCELED) if state is not ItemState.LEASED
+    ]
+    return affected(
+        session,
+        update(ItemRow)
+        .where(ItemRow.id.in_(items), ItemRow.state.in_(waiting))
+        .values(state=str(ItemState.CANCELED), finished=db_now(), dispatched_at=None),
+    )
+
+
+def lapsed(session: Session, limit: int) -> list[ItemRecord]:
+    """List leased items whose lease or hard deadline has passed, locking them on PostgreSQL."""
+    query = (
+        select(ItemRow)
+        .where(
+            ItemRow.state == str(ItemState.LEASED),
+            or_(ItemRow.lease_until < db_now(), ItemRow.hard_deadline < db_now()),
+        )
+        .order_by(ItemRow.id)
+        .limit(limit)
+    )
+    if session.get_bind().dialect.name != "sqlite":
+        query = query.with_for_update(skip_locked=True)
+    return [_record(row) for row in session.scalars(query)]
+
+
+def void_leases(session: Session) -> list[ItemRecord]:
+    """List every leased item: the caller holds the data directory, so no holder can be alive."""
+    query = select(ItemRow).where(ItemRow.state == str(ItemState.LEASED)).order_by(ItemRow.id)
+    return [_record(row) for row in session.scalars(query)]
+
+
+def reset_dispatches(session: Session) -> int:
+    """Forget every sent doorbell: the in-memory queue of an earlier life is gone."""
+    return affected(
+        session,
+        update(ItemRow)
+        .where(ItemRow.state == str(ItemState.READY), ItemRow.dispatched_at.is_not(None))
+        .values(dispatched_at=None),
+    )
+
+
+def promote(session: Session) -> list[str]:
+    """Move blocked items whose needs are all done to ready; give their ids.
+
+    Runs in its own transaction after a finish: two finishers of the last two needs do not see each
+    other's uncommitted work, so promoting inside the finish could wake nobody.
+    """
+    need = aliased(ItemRow)
+    unmet = exists(
+        select(literal(1))
+        .select_from(DependencyRow)
+        .join(need, need.id == DependencyRow.needs_id)
+        .where(DependencyRow.item_id == ItemRow.id, need.state != str(ItemState.DONE))
+    )
+    rows = session.execute(
+        update(ItemRow)
+        .where(ItemRow.state == str(ItemState.BLOCKED), ~unmet)
+        .values(state=str(ItemState.READY), dispatched_at=None)
+        .returning(ItemRow.id),
+        execution_options={"synchronize_session": False},
+    )
+    return sorted(row[0] for row in rows)
+
+
+def mark_dispatched(
+    session: Session, *, older_than_s: float, limit: int, item_ids: tuple[str, ...] | None = None
+) -> list[str]:
+    """Mark ready items as dispatched and give their ids in the order to ring them.
+
+    Only the first `limit` items by priority are looked at, so a long queue never floods the broker;
+    the condition on `dispatched_at` keeps several reconcilers from ringing twice.
+    """
+    stale = or_(ItemRow.dispatched_at.is_(None), ItemRow.dispatched_at < db_now() - older_than_s)
+    front = select(ItemRow.id, ItemRow.dispatched_at).where(_ripe())
+    if item_ids is not None:
+        front = front.where(ItemRow.id.in_(item_ids))
+    front = front.order_by(ItemRow.priority.desc(), ItemRow.created, ItemRow.id).limit(limit)
+    ordered = [row[0] for row in session.execute(front)]
+    if not ordered:
+        return []
+    marked = {
+        row[0]
+        for row in session.execute(
+            update(ItemRow)
+            .where(ItemRow.id.in_(ordered), ItemRow.state == str(ItemState.READY), stale)
+            .values(dispatched_at=db_now(), dispatches=ItemRow.dispatches + 1)
+            .returning(ItemRow.id),
+            execution_options={"synchronize_session": False},
+        )
+    }
+    return [item_id for item_id in ordered if item_id in marked]
+
+
+def unmark_dispatched(session: Session, item_ids: Iterable[str]) -> None:
+    """Undo `mark_dispatched` for bells that could not be rung."""
+    affected(
+        session, update(ItemRow).where(ItemRow.id.in_(list(item_ids))).values(dispatched_at=None)
+    )
+
+
+def stranded_cancels(session: Session, limit: int) -> list[str]:
+    """List jobs that are canceling although no worker holds any of their items."""
+    held = exists(
+        select(literal(1))
+        .select_from(JobItemRow)
+        .join(ItemRow, ItemRow.id == JobItemRow.item_id)
+        .where(JobItemRow.job_id == JobRow.id, ItemRow.state == str(ItemState.LEASED))
+    )
+    return list(
+        session.scalars(
+            select(JobRow.id)
+            .where(JobRow.state == "canceling", ~held)
+            .order_by(JobRow.id)
+            .limit(limit)
+        )
+    )
+
+
+def count_by_state(session: Session) -> tuple[tuple[str, int], ...]:
+    """Count items per state."""
+    query = select(ItemRow.state, func.count()).group_by(ItemRow.state).order_by(ItemRow.state)
+    return tuple((state, count) for state, count in session.execute(query))
+
+
+def oldest_ready_s(session: Session) -> float:
+    """Give the age of the longest-waiting ready item, 0 when none waits."""
+    oldest = session.scalar(
+        select(
+            func.min(
+                case(
+                    (ItemRow.not_before > ItemRow.created, ItemRow.not_before),
+                    else_=ItemRow.created,
+                )
+            )
+        ).where(_ripe())
+    )
+    now = session.scalar(select(db_now()))
+    return 0.0 if oldest is None or now is None else max(0.0, now - oldest)

@@ -1,0 +1,237 @@
+"""Jobs and their event history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import and_, delete, func, or_, select, update
+from sqlalchemy.orm import Session
+from sqlalchemy.sql.elements import ColumnElement
+
+from service.states import TERMINAL_JOB_STATES, JobState, job_sources
+from service.store.records import EventRecord, JobRecord
+from service.store.repos.rows import affected
+from service.store.tables import EventRow, ItemRow, JobItemRow, JobRow, db_now
+from worker.compiler.errors import Detail
+
+
+def _attempts() -> ColumnElement[int]:
+    total = (
+        select(func.coalesce(func.sum(ItemRow.attempts), 0))
+        .join(JobItemRow, JobItemRow.item_id == ItemRow.id)
+        .where(JobItemRow.job_id == JobRow.id)
+        .scalar_subquery()
+    )
+    return total.label("attempts")
+
+
+def _record(row: JobRow, attempts: int) -> JobRecord:
+    return JobRecord(
+        id=row.id,
+        owner=row.owner,
+        model_id=row.model_id,
+        hardware_id=row.hardware_id,
+        options=row.options,
+        label=row.label,
+        priority=row.priority,
+        state=JobState(row.state),
+        stage=row.stage,
+        units_solved=row.units_solved,
+        units_cached=row.units_cached,
+        units_total=row.units_total,
+        error=row.error,
+        summary=row.summary,
+        bundle_digest=row.bundle_digest,
+        traceparent=row.traceparent,
+        cloned_from=row.cloned_from,
+        wall_limit_s=row.wall_limit_s,
+        created=row.created,
+        started=row.started,
+        finished=row.finished,
+        cancel_requested=row.cancel_requested,
+        event_seq=row.event_seq,
+        attempts=int(attempts),
+    )
+
+
+def insert(session: Session, values: Mapping[str, Any], queue_ttl_s: float) -> None:
+    """Insert a queued job; `values` are the user's fields."""
+    session.add(
+        JobRow(
+            **values,
+            state=JobState.QUEUED,
+            stage=None,
+            units_solved=0,
+            units_cached=0,
+            units_total=0,
+            created=db_now(),
+            queue_deadline=db_now() + queue_ttl_s,
+            event_seq=0,
+        )
+    )
+    session.flush()
+
+
+def get(session: Session, job_id: str) -> JobRecord | None:
+    """Give one job, or None."""
+    row = session.execute(select(JobRow, _attempts()).where(JobRow.id == job_id)).one_or_none()
+    return None if row is None else _record(row[0], row[1])
+
+
+def page(
+    session: Session,
+    *,
+    owner: str | None,
+    states: tuple[JobState, ...],
+    label: str | None,
+    before: tuple[float, str] | None,
+    limit: int,
+) -> list[JobRecord]:
+    """List jobs, newest first, strictly older than `before` (created, id)."""
+    query = select(JobRow, _attempts())
+    if owner is not None:
+        query = query.where(JobRow.owner == owner)
+    if states:
+        query = query.where(JobRow.state.in_([str(state) for state in states]))
+    if label is not None:
+        query = query.where(JobRow.label == label)
+    if before is not None:
+        created, job_id = before
+        query = query.where(
+            or_(JobRow.created < created, and_(JobRow.created == created, JobRow.id < job_id))
+        )
+    query = query.order_by(JobRow.created.desc(), JobRow.id.desc()).limit(limit)
+    return [_record(row[0], row[1]) for row in session.execute(query)]
+
+
+def move(
+    session: Session,
+    job_id: str,
+    target: JobState,
+    *,
+    only: JobState | None = None,
+    error: Mapping[str, Detail] | None = None,
+    summary: Mapping[str, Detail] | None = None,
+    bundle_digest: str | None = None,
+) -> bool:
+    """Move a job to `target` if the table of moves allows it now; record the event.
+
+    `only` narrows the allowed sources to one.  Callers that also change items do so first: every
+    transaction locks items before jobs, or two of them could deadlock.
+
+    Returns:
+        False when the job was in a state from which it may not go there: nothing changed.
+    """
+    values: dict[str, Any] = {"state": str(target)}
+    if target is JobState.RUNNING:
+        values["started"] = db_now()
+    if target is JobState.CANCELING:
+        values["cancel_requested"] = db_now()
+    if target in TERMINAL_JOB_STATES:
+        values["finished"] = db_now()
+    if error is not None:
+        values["error"] = dict(error)
+    if summary is not None:
+        values["summary"] = dict(summary)
+    if bundle_digest is not None:
+        values["bundle_digest"] = bundle_digest
+    sources = [str(state) for state in job_sources(target) if only in (None, state)]
+    moved = affected(
+        session,
+        update(JobRow).where(JobRow.id == job_id, JobRow.state.in_(sources)).values(**values),
+    )
+    if not moved:
+        return False
+    payload: dict[str, Detail] = {"state": str(target)}
+    if error is not None:
+        payload["code"] = error.get("code")
+    add_event(session, job_id, "state", payload)
+    return True
+
+
+def add_event(session: Session, job_id: str, event_type: str, payload: Mapping[str, Detail]) -> int:
+    """Append to the job's history and give the event's number.
+
+    The UPDATE of the counter locks the job's row, so numbers are dense and in commit order: a
+    reader that saw number n will never see a smaller one appear later.
+    """
+    seq = session.execute(
+        update(JobRow)
+        .where(JobRow.id == job_id)
+        .values(event_seq=JobRow.event_seq + 1)
+        .returning(JobRow.event_seq),
+        execution_options={"synchronize_session": False},
+    ).scalar_one()
+    session.add(
+        EventRow(job_id=job_id, seq=seq, ts=db_now(), type=event_type, payload=dict(payload))
+    )
+    session.flush()
+    return seq
+
+
+def events(session: Session, job_id: str, after_seq: int, limit: int) -> list[EventRecord]:
+    """List events with a number above `after_seq`, oldest first."""
+    query = (
+        select(EventRow)
+        .where(EventRow.job_id == job_id, EventRow.seq > after_seq)
+        .order_by(EventRow.seq)
+        .limit(limit)
+    )
+    return [
+        EventRecord(row.job_id, row.seq, row.ts, row.type, row.payload)
+        for row in session.scalars(query)
+    ]
+
+
+def set_stage(session: Session, job_id: str, stage: str) -> None:
+    """Record the stage that runs now."""
+    affected(session, update(JobRow).where(JobRow.id == job_id).values(stage=stage))
+
+
+def set_units(session: Session, job_id: str, solved: int, cached: int, total: int) -> None:
+    """Record how many schedule units are done."""
+    affected(
+        session,
+        update(JobRow)
+        .where(JobRow.id == job_id)
+        .values(units_solved=solved, units_cached=cached, units_total=total),
+    )
+
+
+def count_active(session: Session, owner: str) -> int:
+    """Count the owner's jobs that are not finished."""
+    terminal = [str(state) for state in TERMINAL_JOB_STATES]
+    return (
+        session.scalar(
+            select(func.count())
+            .select_from(JobRow)
+            .where(JobRow.owner == owner, JobRow.state.not_in(terminal))
+        )
+        or 0
+    )
+
+
+def overdue(session: Session, limit: int) -> list[str]:
+    """List queued jobs whose queue deadline has passed."""
+    return list(
+        session.scalars(
+            select(JobRow.id)
+            .where(JobRow.state == str(JobState.QUEUED), JobRow.queue_deadline < db_now())
+            .order_by(JobRow.queue_deadline)
+            .limit(limit)
+        )
+    )
+
+
+def remove(session: Session, job_id: str) -> None:
+    """Delete a job, its items and everything that hangs on them."""
+    items = select(JobItemRow.item_id).where(JobItemRow.job_id == job_id)
+    affected(session, delete(ItemRow).where(ItemRow.id.in_(items)))
+    affected(session, delete(JobRow).where(JobRow.id == job_id))
+
+
+def count_by_state(session: Session) -> tuple[tuple[str, int], ...]:
+    """Count jobs per state."""
+    query = select(JobRow.state, func.count()).group_by(JobRow.state).order_by(JobRow.state)
+    return tuple((state, count) for state, count in session.execute(query))

@@ -1,0 +1,177 @@
+"""Blobs, artifacts and attempts: what work leaves behind."""
+
+from __future__ import annotations
+
+from sqlalchemy import delete, exists, func, literal, select, update
+from sqlalchemy.orm import Session
+
+from service.store.records import ArtifactRecord, AttemptRecord, BlobRef
+from service.store.repos.rows import affected, insert_or_ignore, upsert
+from service.store.tables import (
+    ArtifactRow,
+    AttemptRow,
+    BlobRow,
+    CacheEntryRow,
+    JobItemRow,
+    ModelRow,
+    db_now,
+)
+
+
+def add_blob(session: Session, ref: BlobRef) -> None:
+    """Record content that is already in the blob store; a known digest is left alone."""
+    insert_or_ignore(
+        session,
+        BlobRow,
+        {
+            "sha256": ref.sha256,
+            "size_bytes": ref.size_bytes,
+            "media_type": ref.media_type,
+            "created": db_now(),
+            "verified_at": db_now(),
+        },
+    )
+
+
+def get_blob(session: Session, sha256: str) -> BlobRef | None:
+    """Give a known blob, or None."""
+    row = session.get(BlobRow, sha256)
+    return None if row is None else BlobRef(row.sha256, row.size_bytes, row.media_type)
+
+
+def put_artifact(
+    session: Session, *, item_id: str, name: str, file_name: str, ref: BlobRef, fence: int
+) -> None:
+    """Record an item's artifact; the one of a later attempt replaces it."""
+    add_blob(session, ref)
+    upsert(
+        session,
+        ArtifactRow,
+        ["item_id", "name"],
+        {
+            "item_id": item_id,
+            "name": name,
+            "file_name": file_name,
+            "blob_sha256": ref.sha256,
+            "fence": fence,
+            "created": db_now(),
+        },
+    )
+
+
+def drop_stale_artifacts(session: Session, item_id: str, fence: int) -> int:
+    """Forget artifacts that an earlier attempt left and the final one did not produce."""
+    return affected(
+        session,
+        delete(ArtifactRow).where(ArtifactRow.item_id == item_id, ArtifactRow.fence < fence),
+    )
+
+
+def artifacts_of_job(
+    session: Session, job_id: str, name: str | None = None
+) -> list[ArtifactRecord]:
+    """List a job's artifacts by name."""
+    query = (
+        select(ArtifactRow, BlobRow)
+        .join(BlobRow, BlobRow.sha256 == ArtifactRow.blob_sha256)
+        .join(JobItemRow, JobItemRow.item_id == ArtifactRow.item_id)
+        .where(JobItemRow.job_id == job_id)
+        .order_by(ArtifactRow.name)
+    )
+    if name is not None:
+        query = query.where(ArtifactRow.name == name)
+    return [
+        ArtifactRecord(
+            job_id=job_id,
+            name=artifact.name,
+            file_name=artifact.file_name,
+            sha256=artifact.blob_sha256,
+            size_bytes=blob.size_bytes,
+            media_type=blob.media_type,
+            created=artifact.created,
+        )
+        for artifact, blob in session.execute(query).tuples()
+    ]
+
+
+def start_attempt(session: Session, item_id: str, fence: int, worker_id: str) -> None:
+    """Open the account of one try."""
+    session.add(AttemptRow(item_id=item_id, fence=fence, worker_id=worker_id, started=db_now()))
+    session.flush()
+
+
+def end_attempt(
+    session: Session,
+    item_id: str,
+    fence: int,
+    outcome: str,
+    *,
+    cpu_s: float | None = None,
+    max_rss_bytes: int | None = None,
+    log: BlobRef | None = None,
+) -> None:
+    """Close the account of one try, unless it was closed already."""
+    if log is not None:
+        add_blob(session, log)
+    affected(
+        session,
+        update(AttemptRow)
+        .where(AttemptRow.item_id == item_id, AttemptRow.fence == fence, AttemptRow.ended.is_(None))
+        .values(
+            ended=db_now(),
+            outcome=outcome,
+            cpu_s=cpu_s,
+            max_rss_bytes=max_rss_bytes,
+            log_sha256=None if log is None else log.sha256,
+        ),
+    )
+
+
+def attempts_of_job(session: Session, job_id: str) -> list[AttemptRecord]:
+    """List a job's attempts, oldest first."""
+    query = (
+        select(AttemptRow)
+        .join(JobItemRow, JobItemRow.item_id == AttemptRow.item_id)
+        .where(JobItemRow.job_id == job_id)
+        .order_by(AttemptRow.started, AttemptRow.fence)
+    )
+    return [
+        AttemptRecord(
+            item_id=row.item_id,
+            fence=row.fence,
+            worker_id=row.worker_id,
+            started=row.started,
+            ended=row.ended,
+            outcome=row.outcome,
+            cpu_s=row.cpu_s,
+            max_rss_bytes=row.max_rss_bytes,
+            log_sha256=row.log_sha256,
+        )
+        for row in session.scalars(query)
+    ]
+
+
+def count_attempts(session: Session) -> tuple[tuple[str, int], ...]:
+    """Count attempts by outcome; `running` for those still open."""
+    outcome = func.coalesce(AttemptRow.outcome, "running").label("outcome")
+    query = select(outcome, func.count()).group_by(outcome).order_by(outcome)
+    return tuple((name, count) for name, count in session.execute(query))
+
+
+def unreferenced_blobs(session: Session, grace_s: float, limit: int) -> list[str]:
+    """List blobs that nothing refers to and that are older than `grace_s`."""
+    users = (
+        select(literal(1)).where(ArtifactRow.blob_sha256 == BlobRow.sha256),
+        select(literal(1)).where(ModelRow.blob_sha256 == BlobRow.sha256),
+        select(literal(1)).where(CacheEntryRow.blob_sha256 == BlobRow.sha256),
+        select(literal(1)).where(AttemptRow.log_sha256 == BlobRow.sha256),
+    )
+    query = select(BlobRow.sha256).where(BlobRow.created < db_now() - grace_s)
+    for user in users:
+        query = query.where(~exists(user))
+    return list(session.scalars(query.order_by(BlobRow.sha256).limit(limit)))
+
+
+def remove_blob(session: Session, sha256: str) -> bool:
+    """Forget a blob; False when it is unknown."""
+    return affected(session, delete(BlobRow).where(BlobRow.sha256 == sha256)) == 1

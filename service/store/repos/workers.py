@@ -1,0 +1,85 @@
+"""Worker processes and their heartbeats."""
+
+from __future__ import annotations
+
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.orm import Session
+
+from service.store.records import WorkerRecord
+from service.store.repos.rows import affected, upsert
+from service.store.tables import WorkerRow, db_now
+
+
+def register(
+    session: Session,
+    *,
+    worker_id: str,
+    host: str,
+    pid: int,
+    slots: int,
+    version: str,
+    sandbox_tier: str,
+) -> None:
+    """Announce a worker process."""
+    upsert(
+        session,
+        WorkerRow,
+        ["id"],
+        {
+            "id": worker_id,
+            "host": host,
+            "pid": pid,
+            "slots": slots,
+            "version": version,
+            "sandbox_tier": sandbox_tier,
+            "started": db_now(),
+            "beat": db_now(),
+        },
+    )
+
+
+def beat(session: Session, worker_id: str) -> bool:
+    """Say that the worker is alive; False when its row was swept away."""
+    return (
+        affected(session, update(WorkerRow).where(WorkerRow.id == worker_id).values(beat=db_now()))
+        == 1
+    )
+
+
+def remove(session: Session, worker_id: str) -> None:
+    """Sign a worker off."""
+    affected(session, delete(WorkerRow).where(WorkerRow.id == worker_id))
+
+
+def sweep(session: Session, silent_for_s: float) -> int:
+    """Forget workers that have been silent for long."""
+    return affected(session, delete(WorkerRow).where(WorkerRow.beat < db_now() - silent_for_s))
+
+
+def listing(session: Session) -> list[WorkerRecord]:
+    """List known workers, most recent beat first."""
+    query = select(WorkerRow, db_now()).order_by(WorkerRow.beat.desc(), WorkerRow.id)
+    return [
+        WorkerRecord(
+            id=row.id,
+            host=row.host,
+            pid=row.pid,
+            slots=row.slots,
+            version=row.version,
+            sandbox_tier=row.sandbox_tier,
+            started=row.started,
+            beat=row.beat,
+            age_s=max(0.0, now - row.beat),
+        )
+        for row, now in session.execute(query).tuples()
+    ]
+
+
+def count_alive(session: Session, within_s: float) -> int:
+    """Count workers that beat within the last `within_s` seconds."""
+    return (
+        session.scalar(
+            select(func.count()).select_from(WorkerRow).where(WorkerRow.beat >= db_now() - within_s)
+        )
+        or 0
+    )

@@ -1,0 +1,145 @@
+"""Engine, transactions and migrations.
+
+One request or one step of a task is one transaction: `with database.write() as session`.
+SQLite takes its write lock at BEGIN, because a deferred transaction that reads first and writes
+later fails at once under contention instead of waiting.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.engine import Connection, make_url
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import ConnectionPoolEntry
+
+_SQLITE_BUSY_MS = 15_000
+_POSTGRES_OPTIONS = {
+    # A worker that is stopped in mid-transaction must not hold its row locks for ever.
+    "idle_in_transaction_session_timeout": "60000",
+    "lock_timeout": "15000",
+    "statement_timeout": "60000",
+}
+_WRITE = "tilewright_write"
+
+
+def is_sqlite(url: str) -> bool:
+    """Tell whether `url` names a SQLite file."""
+    return make_url(url).get_backend_name() == "sqlite"
+
+
+def _sqlite_pragmas(connection: Any, record: ConnectionPoolEntry) -> None:
+    del record
+    connection.isolation_level = None
+    for pragma in (
+        "journal_mode=WAL",
+        f"busy_timeout={_SQLITE_BUSY_MS}",
+        "foreign_keys=ON",
+        # NORMAL survives kill -9 but may lose acknowledged jobs on power loss.
+        "synchronous=FULL",
+    ):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _sqlite_begin(connection: Connection) -> None:
+    write = connection.get_execution_options().get(_WRITE, True)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+def create_database_engine(url: str, *, pool_size: int = 20) -> Engine:
+    """Make an engine with this project's rules for the backend of `url`."""
+    if is_sqlite(url):
+        path = make_url(url).database
+        if path:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+        engine = create_engine(
+            url, pool_size=pool_size, max_overflow=pool_size, connect_args={"timeout": 15}
+        )
+        event.listen(engine, "connect", _sqlite_pragmas)
+        event.listen(engine, "begin", _sqlite_begin)
+        return engine
+    options = " ".join(f"-c {name}={value}" for name, value in _POSTGRES_OPTIONS.items())
+    return create_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=pool_size,
+        pool_pre_ping=True,
+        connect_args={
+            "options": options,
+            "connect_timeout": 5,
+            "keepalives": 1,
+            "keepalives_idle": 15,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "application_name": "tilewright",
+        },
+    )
+
+
+class Database:
+    """Transactions on one database.  Safe across threads and across fork."""
+
+    def __init__(self, url: str, *, pool_size: int = 20) -> None:
+        self.url = url
+        self._pool_size = pool_size
+        self._engine: Engine | None = None
+        self._pid = 0
+        self._lock = threading.Lock()
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of this process: a forked child must not share its parent's sockets."""
+        with self._lock:
+            if self._engine is None or self._pid != os.getpid():
+                if self._engine is not None:
+                    self._engine.dispose(close=False)
+                self._engine = create_database_engine(self.url, pool_size=self._pool_size)
+                self._pid = os.getpid()
+            return self._engine
+
+    @contextmanager
+    def write(self) -> Iterator[Session]:
+        """Open a transaction that commits at the end of the block and rolls back on any exception.
+
+        Keep I/O out of the block: on SQLite it holds the only write lock.
+        """
+        with Session(self.engine, expire_on_commit=False) as session, session.begin():
+            yield session
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """Open a consistent read-only view; takes no write lock."""
+        engine = self.engine.execution_options(**{_WRITE: False})
+        with Session(engine, expire_on_commit=False) as session, session.begin():
+            yield session
+
+    def close(self) -> None:
+        """Give back every connection."""
+        with self._lock:
+            if self._engine is not None and self._pid == os.getpid():
+                self._engine.dispose()
+            self._engine = None
+
+
+def migrate(url: str, revision: str = "head") -> None:
+    """Bring the database at `url` to `revision` (up or down), holding a migration lock.
+
+    On SQLite an existing file is copied aside first (`<name>.before-<revision>`).  Works from an
+    installed package: the migration scripts are the importable package `migrations`.
+    """
+    from migrations.runner import run  # imports alembic only when a schema may change
+
+    run(url, revision)
+
+
+def current_revision(url: str) -> str | None:
+    """Give the schema revision of the database at `url`, None when it is empty."""
+    from migrations.runner import current
+
+    return current(url)

@@ -1,0 +1,306 @@
+"""The tables.  Times are seconds since the epoch by the database's clock; JSON is sorted text.
+
+Only `service.store.repos` reads or writes them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Dialect,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Text,
+    UniqueConstraint,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import GenericFunction
+from sqlalchemy.types import TypeDecorator
+
+JsonValue = Any  # the JSON edge: documents are checked where they enter
+
+
+class JsonText(TypeDecorator[JsonValue]):
+    """JSON as text with sorted keys, the same bytes on every database."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: JsonValue, dialect: Dialect) -> str | None:
+        del dialect
+        return None if value is None else json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> JsonValue:
+        del dialect
+        return None if value is None else json.loads(value)
+
+
+class db_now(GenericFunction[float]):  # noqa: N801  # reads as SQL where it is used
+    """The database's clock, in seconds since the epoch."""
+
+    type = Double()
+    inherit_cache = True
+
+
+@compiles(db_now, "sqlite")
+def _sqlite_now(element: db_now, compiler: SQLCompiler, **kw: Any) -> str:
+    # unixepoch('now','subsec') is NULL before SQLite 3.42: a NULL lease would never expire.
+    del element, compiler, kw
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(db_now, "postgresql")
+def _postgres_now(element: db_now, compiler: SQLCompiler, **kw: Any) -> str:
+    # clock_timestamp, not now(): a transaction that waited for a lock must see the time it is.
+    del element, compiler, kw
+    return "(extract(epoch from clock_timestamp())::double precision)"
+
+
+class Base(DeclarativeBase):
+    """Declarative base with a naming convention: batch migrations need every constraint named."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
+        float: Double(),
+        str: String(),
+        int: BigInteger(),
+        bytes: LargeBinary(),
+    }
+
+
+class BlobRow(Base):
+    __tablename__ = "blob"
+    sha256: Mapped[str] = mapped_column(primary_key=True)
+    size_bytes: Mapped[int]
+    media_type: Mapped[str]
+    created: Mapped[float]
+    verified_at: Mapped[float | None]
+
+
+class UploadRow(Base):
+    __tablename__ = "upload"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    owner: Mapped[str]
+    name: Mapped[str]
+    expected_sha256: Mapped[str | None]
+    size_limit_bytes: Mapped[int]
+    received_bytes: Mapped[int]
+    state: Mapped[str]
+    created: Mapped[float]
+    expires: Mapped[float]
+
+
+class ModelRow(Base):
+    __tablename__ = "model"
+    __table_args__ = (UniqueConstraint("owner", "blob_sha256"),)
+    id: Mapped[str] = mapped_column(primary_key=True)
+    owner: Mapped[str]
+    name: Mapped[str]
+    kind: Mapped[str]
+    blob_sha256: Mapped[str] = mapped_column(ForeignKey("blob.sha256"))
+    summary: Mapped[JsonValue | None] = mapped_column(JsonText)
+    created: Mapped[float]
+
+
+class HardwareRow(Base):
+    __tablename__ = "hw_spec"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    machine_digest: Mapped[str] = mapped_column(index=True)
+    name: Mapped[str]
+    owner: Mapped[str]
+    document: Mapped[JsonValue] = mapped_column(JsonText)
+    created: Mapped[float]
+
+
+class JobRow(Base):
+    __tablename__ = "job"
+    __table_args__ = (
+        Index(None, "owner", "created"),
+        Index(None, "state", "created"),
+        Index(None, "label", "created"),
+    )
+    id: Mapped[str] = mapped_column(primary_key=True)
+    owner: Mapped[str]
+    model_id: Mapped[str] = mapped_column(ForeignKey("model.id"))
+    hardware_id: Mapped[str] = mapped_column(ForeignKey("hw_spec.id"))
+    options: Mapped[JsonValue] = mapped_column(JsonText)
+    label: Mapped[str | None]
+    priority: Mapped[int] = mapped_column(Integer)
+    state: Mapped[str]
+    stage: Mapped[str | None]
+    units_solved: Mapped[int]
+    units_cached: Mapped[int]
+    units_total: Mapped[int]
+    error: Mapped[JsonValue | None] = mapped_column(JsonText)
+    summary: Mapped[JsonValue | None] = mapped_column(JsonText)
+    bundle_digest: Mapped[str | None]
+    traceparent: Mapped[str | None]
+    cloned_from: Mapped[str | None]
+    wall_limit_s: Mapped[float]
+    queue_deadline: Mapped[float]
+    created: Mapped[float]
+    started: Mapped[float | None]
+    finished: Mapped[float | None]
+    cancel_requested: Mapped[float | None]
+    event_seq: Mapped[int]
+
+
+class ItemRow(Base):
+    __tablename__ = "work_item"
+    __table_args__ = (
+        CheckConstraint(
+            "state <> 'leased' OR (lease_until IS NOT NULL AND owner IS NOT NULL)",
+            name="leased_has_lease",
+        ),
+        Index(None, "state", "lease_until"),
+        Index(None, "state", "dispatched_at"),
+        Index(None, "state", "priority", "created"),
+    )
+    id: Mapped[str] = mapped_column(primary_key=True)
+    kind: Mapped[str]
+    state: Mapped[str]
+    priority: Mapped[int] = mapped_column(Integer)
+    payload: Mapped[JsonValue] = mapped_column(JsonText)
+    owner: Mapped[str | None]
+    fence: Mapped[int]
+    lease_until: Mapped[float | None]
+    attempts: Mapped[int]
+    max_attempts: Mapped[int]
+    wall_limit_s: Mapped[float]
+    not_before: Mapped[float]
+    hard_deadline: Mapped[float | None]
+    dispatched_at: Mapped[float | None]
+    dispatches: Mapped[int]
+    result: Mapped[JsonValue | None] = mapped_column(JsonText)
+    error: Mapped[JsonValue | None] = mapped_column(JsonText)
+    created: Mapped[float]
+    finished: Mapped[float | None]
+
+
+class DependencyRow(Base):
+    __tablename__ = "dep"
+    item_id: Mapped[str] = mapped_column(
+        ForeignKey("work_item.id", ondelete="CASCADE"), primary_key=True
+    )
+    needs_id: Mapped[str] = mapped_column(
+        ForeignKey("work_item.id", ondelete="CASCADE"), primary_key=True, index=True
+    )
+
+
+class JobItemRow(Base):
+    __tablename__ = "job_item"
+    job_id: Mapped[str] = mapped_column(ForeignKey("job.id", ondelete="CASCADE"), primary_key=True)
+    item_id: Mapped[str] = mapped_column(
+        ForeignKey("work_item.id", ondelete="CASCADE"), primary_key=True, index=True
+    )
+    role: Mapped[str]
+
+
+class AttemptRow(Base):
+    __tablename__ = "attempt"
+    item_id: Mapped[str] = mapped_column(
+        ForeignKey("work_item.id", ondelete="CASCADE"), primary_key=True
+    )
+    fence: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    worker_id: Mapped[str]
+    started: Mapped[float]
+    ended: Mapped[float | None]
+    outcome: Mapped[str | None]
+    cpu_s: Mapped[float | None]
+    max_rss_bytes: Mapped[int | None]
+    log_sha256: Mapped[str | None] = mapped_column(ForeignKey("blob.sha256"))
+
+
+class ArtifactRow(Base):
+    __tablename__ = "artifact"
+    item_id: Mapped[str] = mapped_column(
+        ForeignKey("work_item.id", ondelete="CASCADE"), primary_key=True
+    )
+    name: Mapped[str] = mapped_column(primary_key=True)
+    file_name: Mapped[str]
+    blob_sha256: Mapped[str] = mapped_column(ForeignKey("blob.sha256"), index=True)
+    fence: Mapped[int]
+    created: Mapped[float]
+
+
+class EventRow(Base):
+    __tablename__ = "event"
+    __table_args__ = (UniqueConstraint("job_id", "seq"),)
+    id: Mapped[int] = mapped_column(
+        BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True
+    )
+    job_id: Mapped[str] = mapped_column(ForeignKey("job.id", ondelete="CASCADE"))
+    seq: Mapped[int]
+    ts: Mapped[float]
+    type: Mapped[str]
+    payload: Mapped[JsonValue] = mapped_column(JsonText)
+
+
+class IdempotencyRow(Base):
+    __tablename__ = "idempotency"
+    scope: Mapped[str] = mapped_column(primary_key=True)
+    key: Mapped[str] = mapped_column(primary_key=True)
+    request_sha256: Mapped[str]
+    resource_id: Mapped[str]
+    created: Mapped[float] = mapped_column(index=True)
+
+
+class ApiKeyRow(Base):
+    __tablename__ = "api_key"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    prefix: Mapped[str] = mapped_column(unique=True)
+    secret_sha256: Mapped[str]
+    owner: Mapped[str]
+    scopes: Mapped[JsonValue] = mapped_column(JsonText)
+    created: Mapped[float]
+    revoked: Mapped[float | None]
+    last_used: Mapped[float | None]
+
+
+class WorkerRow(Base):
+    __tablename__ = "worker"
+    id: Mapped[str] = mapped_column(primary_key=True)
+    host: Mapped[str]
+    pid: Mapped[int]
+    slots: Mapped[int]
+    version: Mapped[str]
+    sandbox_tier: Mapped[str]
+    started: Mapped[float]
+    beat: Mapped[float] = mapped_column(index=True)
+
+
+class CacheEntryRow(Base):
+    __tablename__ = "cache_entry"
+    __table_args__ = (
+        CheckConstraint("(value IS NULL) <> (blob_sha256 IS NULL)", name="one_place"),
+        Index(None, "kind", "last_used"),
+    )
+    digest: Mapped[str] = mapped_column(primary_key=True)
+    kind: Mapped[str]
+    fields: Mapped[JsonValue] = mapped_column(JsonText)
+    value: Mapped[bytes | None]
+    blob_sha256: Mapped[str | None] = mapped_column(ForeignKey("blob.sha256"), index=True)
+    size_bytes: Mapped[int]
+    filled_by_job: Mapped[str | None]
+    created: Mapped[float]
+    last_used: Mapped[float]
+    hits: Mapped[int]
