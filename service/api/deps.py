@@ -1,0 +1,74 @@
+"""What every route needs of its application: settings, database, blobs, outbox, watcher."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import Depends, Header, Request
+
+from service.api.watch import JobWatch
+from service.errors import Malformed
+from service.outbox import Outbox
+from service.settings import Settings
+from service.store.blobs import BlobStore
+from service.store.session import Database
+
+OWNER = "local"
+"""The one owner while there is no authentication."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiState:
+    """The long-lived objects of one application."""
+
+    settings: Settings
+    database: Database
+    blobs: BlobStore
+    outbox: Outbox
+    watch: JobWatch
+
+
+def api_state(request: Request) -> ApiState:
+    """Give the application's objects."""
+    state = request.app.state.tilewright
+    assert isinstance(state, ApiState)
+    return state
+
+
+State = Annotated[ApiState, Depends(api_state)]
+
+
+def idempotency_key(
+    value: Annotated[str | None, Header(alias="Idempotency-Key", max_length=200)] = None,
+) -> str | None:
+    """Read the Idempotency-Key header.
+
+    Raises:
+        Malformed: it is empty or holds characters that cannot be compared safely.
+    """
+    if value is not None and not (value and value.isascii() and value.isprintable()):
+        raise Malformed(
+            "Idempotency-Key must be 1 to 200 printable ASCII characters",
+            pointer="header:Idempotency-Key",
+        )
+    return value
+
+
+Key = Annotated[str | None, Depends(idempotency_key)]
+
+
+def preferred_wait_s(
+    prefer: Annotated[str | None, Header(max_length=200)] = None,
+) -> float:
+    """Read `Prefer: wait=N`; unknown preferences are ignored, as RFC 7240 says."""
+    for part in (prefer or "").split(","):
+        name, _, value = part.partition("=")
+        if name.strip().lower() == "wait" and value.strip().isdecimal():
+            return float(min(int(value.strip()), MAX_WAIT_S))
+    return 0.0
+
+
+MAX_WAIT_S = 60
+"""A request is held at most this long; clients ask again."""
+Wait = Annotated[float, Depends(preferred_wait_s)]

@@ -1,0 +1,121 @@
+"""Models: streamed upload, list, look at, delete."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from service.api.deps import OWNER, Key, State
+from service.api.ingest import receive_model, register_model
+from service.api.schemas.model import ModelAnswer, ModelPage
+from service.api.specs import resolve_hardware
+from service.errors import ServiceError
+from service.jobs import query
+
+router = APIRouter(prefix="/v1/models", tags=["models"])
+
+_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
+            "application/zip": {"schema": {"type": "string", "format": "binary"}},
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "properties": {"file": {"type": "string", "format": "binary"}},
+                    "required": ["file"],
+                }
+            },
+        },
+    }
+}
+
+
+class NotYet(ServiceError):
+    """The resource will exist when a stage of a job has run."""
+
+    code = "TW-SVC-015"
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=ModelAnswer,
+    openapi_extra=_BODY,
+    responses={200: {"model": ModelAnswer, "description": "These bytes were uploaded before."}},
+)
+async def create_model(
+    request: Request,
+    response: Response,
+    state: State,
+    key: Key,
+    name: Annotated[str | None, Query(min_length=1, max_length=200)] = None,
+    digest: Annotated[str | None, Query(max_length=80)] = None,
+) -> ModelAnswer:
+    """Upload a model as the raw body, or as the file of a form.
+
+    The body goes to disk while it is hashed.  `digest=sha256:...` is checked; equal content gives
+    the model that exists already.
+    """
+    ref, kind, form_name = await receive_model(request, state, digest)
+    model, created = await register_model(
+        state, ref, name=name or form_name or "model", kind=kind, key=key, route="POST /v1/models"
+    )
+    response.status_code = 201 if created else 200
+    response.headers["Location"] = f"/v1/models/{model.id}"
+    return ModelAnswer.from_record(model)
+
+
+@router.get("", response_model=ModelPage)
+def list_models(
+    state: State,
+    cursor: Annotated[str | None, Query(max_length=500)] = None,
+    limit: Annotated[int, Query(ge=1, le=query.MAX_PAGE)] = 50,
+) -> ModelPage:
+    """List models, newest first."""
+    page = query.list_models(state.database, owner=OWNER, cursor=cursor, limit=limit)
+    return ModelPage(
+        items=[ModelAnswer.from_record(row) for row in page.rows], next_cursor=page.next_cursor
+    )
+
+
+@router.get("/{model_id}", response_model=ModelAnswer)
+def get_model(model_id: str, state: State) -> ModelAnswer:
+    """Get one model."""
+    return ModelAnswer.from_record(query.get_model(state.database, model_id, OWNER))
+
+
+@router.delete("/{model_id}", status_code=204)
+def delete_model(model_id: str, state: State) -> None:
+    """Delete a model that no job uses."""
+    query.delete_model(state.database, model_id, OWNER)
+
+
+@router.get("/{model_id}/graph")
+def get_graph(model_id: str, state: State) -> dict[str, Any]:
+    """Get what the ingest stage recorded about the model's graph."""
+    model = query.get_model(state.database, model_id, OWNER)
+    if model.summary is None:
+        raise NotYet(
+            "the graph is read by the ingest stage of the model's first job, which has not ended",
+            actual=model_id,
+            remedy="Submit a job for this model, then ask again.",
+        )
+    return {"model": model.id, "sha256": model.sha256, "graph": dict(model.summary)}
+
+
+@router.get("/{model_id}/preflight")
+def get_preflight(
+    model_id: str,
+    state: State,
+    hardware: Annotated[str, Query(min_length=1, max_length=200)],
+    symbols: Annotated[list[str] | None, Query(alias="set")] = None,
+) -> dict[str, Any]:
+    """List every gap, fallback and fit problem of the model on a machine, without a job."""
+    from service.api.preflight import run_preflight
+
+    model = query.get_model(state.database, model_id, OWNER)
+    spec = query.get_hardware(state.database, resolve_hardware(state, hardware))
+    return run_preflight(state, model, spec, tuple(symbols or ()))

@@ -1,0 +1,62 @@
+"""What users type: hardware by name or file, options by flag."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from service.cli.failures import Failure
+
+SPEC_SUFFIXES = frozenset({".yaml", ".yml", ".json"})
+
+
+def hardware_argument(text: str) -> dict[str, Any]:
+    """Read `--hardware`: a spec file, or the name of a preset.
+
+    Raises:
+        SpecError: the file cannot be parsed.
+        Failure: it looks like a file, but there is none.
+    """
+    path = Path(text)
+    if path.suffix.lower() in SPEC_SUFFIXES or path.is_file():
+        from worker.compiler.machine import parse_document
+
+        if not path.is_file():
+            raise Failure("TW-CLI-001", f"{text}: there is no such spec file")
+        return dict(parse_document(path.read_text(encoding="utf-8", errors="replace")))
+    return {"preset": text}
+
+
+def hardware_label(text: str) -> str:
+    """Give a short name of the hardware for folder names."""
+    return Path(text).stem
+
+
+def model_argument(path: Path) -> Path:
+    """Check that the model file exists before anything is started.
+
+    Raises:
+        Failure: it does not.
+    """
+    if not path.is_file():
+        raise Failure("TW-CLI-001", f"{path}: there is no such model file")
+    return path
+
+
+def symbol_settings(pairs: list[str]) -> dict[str, int]:
+    """Read the repeated `--set name=value`.
+
+    Raises:
+        Failure: a pair has another form.
+    """
+    symbols: dict[str, int] = {}
+    for pair in pairs:
+        name, sign, value = pair.partition("=")
+        if not sign or not name.strip() or not value.strip().isdigit():
+            raise Failure(
+                "TW-OPT-001",
+                f"--set {pair}: expected NAME=INTEGER",
+                remedy="Write for example --set batch=8.",
+            )
+        symbols[name.strip()] = int(value)
+    return symbols

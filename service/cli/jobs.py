@@ -1,0 +1,208 @@
+"""`jobs`: list, look at, follow, cancel, repeat and remove jobs."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from service.cli.connection import LOCAL_URL, DataDirOption, ServerOption, connect
+from service.cli.exits import Exit, exit_of_job
+from service.cli.output import (
+    JsonFlag,
+    note,
+    print_fields,
+    print_json,
+    print_problem,
+    print_table,
+    print_text,
+)
+
+if TYPE_CHECKING:
+    from service.client import Client
+
+app = typer.Typer(help="Jobs of the service.", no_args_is_help=True)
+JobArgument = Annotated[str, typer.Argument(help="Job id.")]
+FIELDS = (
+    "id",
+    "state",
+    "stage",
+    "label",
+    "model",
+    "hardware",
+    "options",
+    "created",
+    "started",
+    "finished",
+    "attempts",
+    "bundle_sha256",
+)
+
+
+@app.command("ls")
+def ls(
+    state: Annotated[str | None, typer.Option(help="Only jobs in this state.")] = None,
+    label: Annotated[str | None, typer.Option(help="Only jobs with this label.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 20,
+    server: ServerOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """List jobs, newest first."""
+    filters: dict[str, str | int] = {"limit": min(limit, 100)}
+    if state:
+        filters["state"] = state
+    if label:
+        filters["label"] = label
+    with connect(server, data_dir) as client:
+        found = list(islice(client.jobs(**filters), limit))
+    if as_json:
+        print_json({"items": found})
+        return
+    rows = [{**job, **_counts(job)} for job in found]
+    print_table(("id", "state", "stage", "units", "cached", "label"), rows)
+
+
+@app.command("show")
+def show(
+    job: JobArgument,
+    server: ServerOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show one job; a failed one explains itself."""
+    with connect(server, data_dir) as client:
+        found = client.job(job)
+    _show(found, as_json)
+
+
+@app.command("watch")
+def watch(
+    job: JobArgument,
+    server: ServerOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Follow a job's events until it ends; the exit code is the job's."""
+    with connect(server, data_dir) as client:
+        if client.base_url != LOCAL_URL:
+            for event in client.events(job):
+                if as_json:
+                    print_json({"id": event.id, "type": event.type, "data": event.body})
+                else:
+                    print_text(f"{event.type} {_event_text(event.body)}")
+        _end(client.wait(job), as_json=as_json)
+
+
+@app.command("wait")
+def wait(
+    job: JobArgument,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, help="Give up waiting after this many seconds.")
+    ] = None,
+    server: ServerOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Wait until a job ends; the exit code is the job's, 6 when the waiting ends first."""
+    with connect(server, data_dir) as client:
+        _end(client.wait(job, timeout_s=timeout), as_json=as_json)
+
+
+@app.command("logs")
+def logs(
+    job: JobArgument,
+    server: ServerOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Print what each attempt at the job printed."""
+    with connect(server, data_dir) as client:
+        found = client.get(f"/v1/jobs/{job}/logs")
+    if as_json:
+        print_json(found)
+        return
+    attempts = found["attempts"]
+    for attempt in attempts if isinstance(attempts, list) else []:
+        assert isinstance(attempt, dict)
+        note(f"attempt {attempt['number']} on {attempt['worker']}: {attempt['outcome']}")
+        print_text(str(attempt["output"] or ""))
+
+
+@app.command("cancel")
+def cancel(
+    job: JobArgument,
+    server: ServerOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Cancel a job; one that has ended stays as it is."""
+    with connect(server, data_dir) as client:
+        _show(client.cancel(job), as_json)
+
+
+@app.command("clone")
+def clone(
+    job: JobArgument,
+    server: ServerOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Submit the same model, machine and options again."""
+    with connect(server, data_dir) as client:
+        _show(client.clone(job), as_json)
+
+
+@app.command("rm")
+def rm(
+    jobs: Annotated[list[str], typer.Argument(help="Job ids.")],
+    server: ServerOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Delete jobs that have ended, with their artifacts."""
+    with connect(server, data_dir) as client:
+        for job in jobs:
+            client.delete(f"/v1/jobs/{job}")
+    if as_json:
+        print_json({"removed": list(jobs)})
+
+
+def follow(client: Client, job_id: str, resume: str, **wait: Any) -> dict[str, Any]:
+    """Wait for a job; Ctrl-C stops the waiting, not the job.
+
+    Raises:
+        typer.Exit: code 6 after Ctrl-C, when it was said how to go on.
+    """
+    try:
+        return client.wait(job_id, **wait)
+    except KeyboardInterrupt as error:
+        note(f"detached: job {job_id} goes on; come back with\n  {resume}")
+        raise typer.Exit(Exit.TIMED_OUT) from error
+
+
+def _end(job: dict[str, Any], *, as_json: bool) -> None:
+    _show(job, as_json)
+    raise typer.Exit(exit_of_job(job))
+
+
+def _show(job: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(job)
+        return
+    print_fields({**job, **_counts(job)}, (*FIELDS, "units", "cached"))
+    if isinstance(job.get("error"), dict):
+        print_problem(job["error"])
+
+
+def _counts(job: dict[str, Any]) -> dict[str, object]:
+    progress = job.get("progress") or {}
+    return {
+        "units": f"{progress.get('units_solved', 0)}/{progress.get('units_total', 0)}",
+        "cached": progress.get("units_cached", 0),
+    }
+
+
+def _event_text(body: dict[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in body.items() if value is not None)

@@ -1,0 +1,61 @@
+"""The root of the command line: which file holds which verb.
+
+Exit codes: 0 ok · 1 gate failed · 2 usage · 3 input or spec rejected · 4 unsupported or infeasible ·
+5 service or transient · 6 timed out, or waiting ended before the job · 7 canceled.
+"""
+
+from __future__ import annotations
+
+import typer
+
+from service.cli import (
+    cache,
+    compile,
+    demo,
+    doctor,
+    explain,
+    hardware,
+    inspection,
+    jobs,
+    model,
+    preflight,
+    run,
+    serve,
+)
+from service.cli.failures import TilewrightGroup
+
+app = typer.Typer(
+    name="tilewright",
+    cls=TilewrightGroup,
+    help="Compile ONNX models for your accelerator: partition, schedule, kernels, simulated run, "
+    "verified.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    epilog="Exit codes: 0 ok, 1 gate failed, 2 usage, 3 input rejected, 4 unsupported or "
+    "infeasible, 5 service, 6 timed out, 7 canceled.",
+)
+
+app.command("demo")(demo.demo)
+app.command("serve")(serve.serve)
+app.command("worker")(serve.worker)
+app.command("compile")(compile.compile_model)
+app.command("preflight")(preflight.preflight)
+app.add_typer(jobs.app, name="jobs")
+app.command("report")(inspection.report)
+app.command("layers")(inspection.layers)
+app.command("placement")(inspection.placement)
+app.command("schedule")(inspection.schedule)
+app.command("trace")(inspection.trace)
+app.add_typer(hardware.app, name="hardware")
+app.add_typer(model.app, name="model")
+app.command("run")(run.run)
+app.add_typer(cache.app, name="cache")
+app.command("explain")(explain.explain)
+app.command("doctor")(doctor.doctor)
+app.command("version")(explain.version)
+
+
+if __name__ == "__main__":
+    app()

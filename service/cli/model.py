@@ -1,0 +1,95 @@
+"""`model`: upload, list, look at models, and make a copy without the weights' values."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from service.cli.connection import DataDirOption, ServerOption, connect
+from service.cli.failures import Failure
+from service.cli.inputs import model_argument
+from service.cli.output import JsonFlag, note, print_fields, print_json, print_table
+from service.cli.progress import ProgressView
+
+app = typer.Typer(help="Models of the service.", no_args_is_help=True)
+FIELDS = ("id", "name", "kind", "sha256", "size_bytes", "created", "summary")
+KEEP_ELEMS = 64
+"""Smaller initializers are shapes, axes, scales and limits: the model needs their values."""
+
+
+@app.command("push")
+def push(
+    path: Annotated[Path, typer.Argument(help="An .onnx file, or a .zip with external data.")],
+    name: Annotated[str | None, typer.Option(help="Name to show; the file's by default.")] = None,
+    server: ServerOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Upload a model; large files go in chunks that survive a broken connection."""
+    model_argument(path)
+    with (
+        connect(server, data_dir) as client,
+        ProgressView(path.name, quiet=as_json) as view,
+    ):
+        found = client.upload_model(path, name=name, progress=view.upload)
+    if as_json:
+        print_json(found)
+    else:
+        print_fields(found, FIELDS)
+
+
+@app.command("ls")
+def ls(
+    limit: Annotated[int, typer.Option(min=1)] = 50,
+    server: ServerOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """List models, newest first."""
+    with connect(server, data_dir) as client:
+        found = list(islice(client.models(), limit))
+    if as_json:
+        print_json({"items": found})
+    else:
+        print_table(("id", "name", "kind", "size_bytes", "sha256"), found)
+
+
+@app.command("show")
+def show(
+    model: Annotated[str, typer.Argument(help="Model id.")],
+    server: ServerOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show one model."""
+    with connect(server, data_dir) as client:
+        found = client.get(f"/v1/models/{model}")
+    if as_json:
+        print_json(found)
+    else:
+        print_fields(found, FIELDS)
+
+
+@app.command("strip")
+def strip(
+    path: Annotated[Path, typer.Argument(help="An .onnx file.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the copy.")],
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the replacement weights.")] = 0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Write a copy whose trained weights are replaced by seeded noise, to share with others.
+
+    Shapes, types, names and small constants stay, so the copy compiles to the same schedules.
+    """
+    from worker.strip import strip_weights
+
+    if model_argument(path).resolve() == output.resolve():
+        raise Failure("TW-CLI-001", f"{output}: the copy would overwrite the model")
+    replaced, kept = strip_weights(path, output, seed=seed, keep_elems=KEEP_ELEMS)
+    if as_json:
+        print_json({"output": str(output), "replaced": replaced, "kept": kept})
+    else:
+        note(f"{output}: replaced {replaced} weight tensors, kept {kept} small or integer ones")

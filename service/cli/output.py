@@ -1,0 +1,124 @@
+"""stdout carries data, stderr chatter; both plain when they are not a terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated
+
+import typer
+
+_JSON_KEY = "tilewright.json"
+
+
+def _remember(context: typer.Context, value: bool) -> bool:
+    context.meta[_JSON_KEY] = value
+    return value
+
+
+JsonFlag = Annotated[
+    bool, typer.Option("--json", help="Print the API's JSON on stdout.", callback=_remember)
+]
+
+
+def wants_json(context: typer.Context) -> bool:
+    """Say whether the verb that ran under this context was given --json."""
+    return bool(context.meta.get(_JSON_KEY))
+
+
+def print_json(document: object) -> None:
+    """Write one JSON document to stdout."""
+    sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False, default=str) + "\n")
+    sys.stdout.flush()
+
+
+def print_text(text: str) -> None:
+    """Write text to stdout, ended by one newline."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """Write one line of chatter to stderr."""
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()
+
+
+def is_interactive() -> bool:
+    """Say whether chatter may move the cursor."""
+    return sys.stderr.isatty()
+
+
+def cell(value: object) -> str:
+    """Show one value of a table: null as a dash, floats short, containers as JSON."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:.4g}"
+        case int():
+            return f"{value:,}" if abs(value) >= 10_000 else str(value)
+        case dict() | list():
+            return json.dumps(value, ensure_ascii=False)
+        case _:
+            return str(value)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
+    """Print rows: a Rich table on a terminal, tab-separated lines into a pipe."""
+    if not sys.stdout.isatty():
+        print_text("\t".join(columns))
+        for row in rows:
+            print_text("\t".join(_one_line(cell(row.get(name))) for name in columns))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        # Text, not str: names from a user's model must not be read as markup.
+        table.add_row(*(Text(_one_line(cell(row.get(name)))) for name in columns))
+    Console().print(table)
+
+
+def print_fields(document: Mapping[str, object], names: Sequence[str]) -> None:
+    """Print `name: value` lines, aligned."""
+    shown = [(name, document[name]) for name in names if name in document]
+    width = max((len(name) for name, _ in shown), default=0)
+    for name, value in shown:
+        print_text(f"{name + ':':<{width + 2}}{_one_line(cell(value))}")
+
+
+def print_problem(problem: Mapping[str, object]) -> None:
+    """Explain a failure on stderr: what, where, limit against actual, every finding, what to do."""
+    code, title = problem.get("code", "?"), problem.get("title", "error")
+    note(f"error {code}: {_one_line(str(title))}")
+    detail = problem.get("detail")
+    if detail and detail != title:
+        note(f"  {_one_line(str(detail))}")
+    for name in ("stage", "node", "pointer", "attribute", "limit", "actual"):
+        if problem.get(name) not in (None, ""):
+            note(f"  {name}: {_one_line(cell(problem[name]))}")
+    findings = problem.get("errors")
+    for finding in findings if isinstance(findings, list) else []:
+        if isinstance(finding, dict):
+            where = finding.get("pointer") or finding.get("node") or ""
+            note(f"  - {where}: {_one_line(str(finding.get('message', '')))}")
+            if finding.get("allowed") is not None:
+                note(f"      allowed {cell(finding['allowed'])}, got {cell(finding.get('actual'))}")
+    hints = problem.get("hints")
+    for hint in hints if isinstance(hints, list) else []:
+        note(f"  hint: {_one_line(str(hint))}")
+
+
+def _one_line(text: str) -> str:
+    """Escape what would move a terminal's cursor: names come from untrusted models."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
