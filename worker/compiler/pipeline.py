@@ -1,0 +1,271 @@
+"""The whole compiler in order: bytes -> model -> parts -> graphs -> units -> program.
+
+    load -> bind -> simplify -> partition -> express -> group -> solve units -> plan home memory
+
+`compile_model` is the only entry; it is pure (no clock, environment, network, database): the cache
+and the progress sink come in as values.  Simulation, verification and reporting follow in the
+worker, on the `CompiledModel` this returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from worker.compiler.cache import Cache, CacheEvent
+from worker.compiler.errors import CompilerError, Finding, Shortfall
+from worker.compiler.frontend.bind import bind
+from worker.compiler.frontend.express import express_region
+from worker.compiler.frontend.load import Limits, load_model
+from worker.compiler.frontend.model import OnnxModel
+from worker.compiler.frontend.simplify import simplify
+from worker.compiler.ir.graph import Graph
+from worker.compiler.ir.op import OpaqueOp, TensorOp
+from worker.compiler.ir.region import is_view, subgraph
+from worker.compiler.ir.signature import canonicalize
+from worker.compiler.link import LinkedModel, PlannedCall, PlannedHost, link
+from worker.compiler.machine.machine import Machine
+from worker.compiler.options import CompileOptions
+from worker.compiler.partition.partition import Part, Partitioning, Placement, Target, partition
+from worker.compiler.rejection import ReasonCode, Rejection
+from worker.compiler.strategies.base import Strategy
+from worker.compiler.strategies.registry import strategy_for
+from worker.compiler.units import Unit, UnitSolver
+
+
+class Progress(Protocol):
+    """What the pipeline tells its caller while it works."""
+
+    def stage(self, name: str, state: str) -> None: ...
+
+    def units(self, solved: int, cached: int, total: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledModel:
+    """Everything later stages need about one compiled model."""
+
+    model: OnnxModel
+    machine: Machine
+    strategy: str
+    placement: tuple[Placement, ...]
+    units: tuple[Unit, ...]
+    linked: LinkedModel
+    constants: Mapping[str, Callable[[], npt.NDArray[Any]]]
+    """Values of the constants units read, by name."""
+    cache_events: tuple[CacheEvent, ...]
+    warnings: tuple[tuple[str, str], ...]
+    """(code, message)."""
+
+
+def compile_model(
+    path: Path,
+    name: str,
+    machine: Machine,
+    options: CompileOptions,
+    cache: Cache,
+    progress: Progress,
+    limits: Limits,
+) -> CompiledModel:
+    """Compile one ONNX file for one machine.
+
+    Raises:
+        CompilerError: see the stages; Infeasible only when an operator fits neither the
+            accelerator nor (being refused by --fail-on-fallback) the host.
+    """
+    progress.stage("ingest", "started")
+    loaded = load_model(path, limits, name)
+    progress.stage("ingest", "finished")
+    progress.stage("simplify", "started")
+    model = simplify(bind(loaded, dict(options.symbols)))
+    progress.stage("simplify", "finished")
+    strategy = strategy_for(options.strategy)
+    solver = UnitSolver.create(machine, strategy, options, cache)
+    refused: dict[str, Rejection] = {}
+    while True:
+        progress.stage("partition", "started")
+        parts = partition(model, machine, refused)
+        progress.stage("partition", "finished")
+        progress.stage("schedule", "started")
+        solved = _solve(model, parts, machine, strategy, solver, progress)
+        if not solved.shortfalls:
+            break
+        refused.update(
+            (node, Rejection(ReasonCode.DOES_NOT_FIT, _sentence(shortfall)))
+            for node, shortfall in solved.shortfalls
+        )
+    progress.stage("schedule", "finished")
+    placement = _final_placement(parts, solved.view_nodes)
+    if options.fail_on_fallback:
+        _refuse_fallback(placement, solved, refused)
+    progress.stage("codegen", "started")
+    linked = link(model, solved.calls, solved.units, solved.graphs)
+    progress.stage("codegen", "finished")
+    return CompiledModel(
+        model, machine, strategy.name, placement, solved.units, linked, solved.constants,
+        tuple(solver.events), _warnings(machine, placement),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Solved:
+    calls: tuple[PlannedCall | PlannedHost, ...]
+    units: tuple[Unit, ...]
+    graphs: tuple[Graph, ...]
+    constants: Mapping[str, Callable[[], npt.NDArray[Any]]]
+    shortfalls: tuple[tuple[str, Shortfall], ...]
+    view_nodes: frozenset[str]
+
+
+def _solve(
+    model: OnnxModel,
+    parts: Partitioning,
+    machine: Machine,
+    strategy: Strategy,
+    solver: UnitSolver,
+    progress: Progress,
+) -> _Solved:
+    """Express and solve every accelerator part; host parts become PlannedHost."""
+    nodes = list(model.ir.graph)
+    calls: list[PlannedCall | PlannedHost] = []
+    units: dict[str, int] = {}
+    solved: list[Unit] = []
+    graphs: list[Graph] = []
+    constants: dict[str, Callable[[], npt.NDArray[Any]]] = {}
+    shortfalls: dict[str, Shortfall] = {}
+    kernel_nodes: set[str] = set()
+    regions = []
+    for part in parts.parts:
+        if part.target is Target.HOST:
+            regions.append((part, None, None))
+            continue
+        expressed = express_region([nodes[k] for k in part.nodes], part.outputs, model.opset)
+        regions.append((part, expressed, strategy.group(expressed.graph, machine)))
+    total = sum(len(grouping.groups) for _, _, grouping in regions if grouping is not None)
+    done = cached = 0
+    for part, expressed, grouping in regions:
+        if expressed is None or grouping is None:
+            calls.append(_host_call(part, nodes))
+            continue
+        graph = expressed.graph
+        graphs.append(graph)
+        constants.update(expressed.constants)
+        for group in grouping.groups:
+            done += 1
+            ops = [graph.op(name) for name in group.ops]
+            if len(ops) == 1 and is_view(ops[0], graph.tensors):
+                calls.append(_view_call(ops[0]))
+                continue
+            origin_nodes = tuple(dict.fromkeys(n for op in ops for n in op.origin.nodes))
+            kernel_nodes.update(origin_nodes)
+            canonical = canonicalize(subgraph(graph, group.ops))
+            signature = canonical.signature
+            if signature not in units:
+                before = len(solver.events)
+                unit = solver.solve(canonical, origin_nodes[0] if origin_nodes else group.ops[0])
+                if isinstance(unit, Shortfall):
+                    shortfalls.update((n, unit) for n in origin_nodes)
+                    continue
+                units[signature] = len(solved)
+                solved.append(unit)
+                cached += all(e.outcome == "hit" for e in solver.events[before:])
+            names = dict(canonical.tensor_of)
+            calls.append(
+                PlannedCall(
+                    units[signature],
+                    tuple((new, names[new]) for new in names),
+                    origin_nodes,
+                    ops[0].origin.op_type,
+                )
+            )
+            progress.units(done - cached, cached, total)
+    every_node = {
+        nodes[k].name or "" for p in parts.parts if p.target is Target.ACCELERATOR for k in p.nodes
+    }
+    return _Solved(
+        tuple(calls), tuple(solved), tuple(graphs), constants, tuple(shortfalls.items()),
+        frozenset(every_node - kernel_nodes),
+    )  # fmt: skip
+
+
+def _view_call(op: TensorOp | OpaqueOp) -> PlannedCall:
+    assert isinstance(op, TensorOp)
+    return PlannedCall(
+        None, (("src", op.reads[0].tensor), ("dst", op.write.tensor)), op.origin.nodes,
+        op.origin.op_type,
+    )  # fmt: skip
+
+
+def _host_call(part: Part, nodes: list[Any]) -> PlannedHost:
+    return PlannedHost(part.nodes, part.inputs, part.outputs,
+                       tuple(nodes[k].name or "" for k in part.nodes),
+                       tuple(nodes[k].op_type for k in part.nodes))
+
+
+def _sentence(shortfall: Shortfall) -> str:
+    lever = f"; {shortfall.levers[0]}" if shortfall.levers else ""
+    return (
+        f"{shortfall.resource} needs {shortfall.demand} {shortfall.unit},"
+        f" has {shortfall.bound}{lever}"
+    )
+
+
+def _final_placement(
+    parts: Partitioning, view_nodes: frozenset[str]
+) -> tuple[Placement, ...]:
+    return tuple(
+        Placement(row.node, row.op_type, row.target, ReasonCode.VIEW,
+                  "renames memory only; no kernel runs")
+        if row.target is Target.ACCELERATOR and row.node in view_nodes
+        else row
+        for row in parts.placement
+    )  # fmt: skip
+
+
+def _refuse_fallback(
+    placement: tuple[Placement, ...], solved: _Solved, refused: Mapping[str, Rejection]
+) -> None:
+    del solved
+    fallen = [row for row in placement if row.target is Target.HOST]
+    if not fallen:
+        return
+    findings = tuple(
+        Finding(str(row.reason_code), row.reason, None, row.node, None, row.op_type)
+        for row in fallen
+    )
+    misfits = [row.node for row in fallen if row.node in refused]
+    raise CompilerError(
+        "TW-UNSUP-001",
+        f"{len(fallen)} operators fall back to the host, the first is {fallen[0].node}"
+        f" ({fallen[0].op_type}): {fallen[0].reason}",
+        node=(misfits or [fallen[0].node])[0],
+        limit=0,
+        actual=len(fallen),
+        findings=findings,
+    )
+
+
+def _warnings(
+    machine: Machine, placement: tuple[Placement, ...]
+) -> tuple[tuple[str, str], ...]:
+    found: list[tuple[str, str]] = []
+    if machine.guesses:
+        first = machine.guesses[0]
+        found.append(
+            (
+                "GUESSED_HARDWARE",
+                f"{len(machine.guesses)} numbers of the hardware spec are guesses,"
+                f" e.g. {first.pointer} = {first.value}",
+            )
+        )
+    on_host = sum(row.target is Target.HOST for row in placement)
+    if on_host:
+        found.append(("HOST_FALLBACK", f"{on_host} of {len(placement)} nodes run on the host"))
+    return tuple(found)
+
+
+

@@ -1,0 +1,155 @@
+"""Units: the cached, shared grain of compilation — one canonical graph, scheduled, lowered, coded.
+
+A unit is found by signature.  `solve` asks the cache first; what it computes it stores.  Two
+entries per unit: SCHEDULE (text of the tree, by signature, machine, strategy, options) and KERNEL
+(C text and lowered program, by schedule text, machine, code generator).  A hit re-runs `verify`.
+Source: 2-architecture.md "Caches".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+
+import msgspec
+
+from worker.compiler.cache import Cache, CacheEvent, CacheKey, CacheKind
+from worker.compiler.codegen.kernel import CODEGEN_VERSION, generate_kernel
+from worker.compiler.errors import OptionError, Shortfall
+from worker.compiler.ir.graph import Graph
+from worker.compiler.ir.signature import IR_VERSION, Canonical
+from worker.compiler.isa.binary import decode_unit, encode_unit
+from worker.compiler.isa.program import UnitProgram
+from worker.compiler.lower.lower import LOWER_VERSION, lower_unit
+from worker.compiler.machine import digest
+from worker.compiler.machine.machine import Machine
+from worker.compiler.options import CompileOptions
+from worker.compiler.schedule.nodes import Schedule
+from worker.compiler.schedule.stages import Group, Grouping
+from worker.compiler.schedule.text import parse_schedule, print_schedule
+from worker.compiler.schedule.verify import verify
+from worker.compiler.strategies.base import Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One kernel, complete."""
+
+    signature: str
+    """Hex sha256 of the canonical graph."""
+    schedule: Schedule
+    schedule_text: str
+    program: UnitProgram
+    kernel_name: str
+    kernel: str
+    """C text."""
+
+
+class _KernelEntry(msgspec.Struct, frozen=True, array_like=True):
+    kernel: str
+    program: bytes
+
+
+@dataclass(slots=True)
+class UnitSolver:
+    """Solves units for one machine, strategy and set of options, through one cache."""
+
+    machine: Machine
+    machine_digest: str
+    strategy: Strategy
+    options: CompileOptions
+    cache: Cache
+    events: list[CacheEvent]
+
+    @staticmethod
+    def create(
+        machine: Machine, strategy: Strategy, options: CompileOptions, cache: Cache
+    ) -> UnitSolver:
+        return UnitSolver(machine, digest(machine), strategy, options, cache, [])
+
+    def schedule_key(self, signature: str) -> CacheKey:
+        """Everything that decides a schedule, by name (so that misses can be explained)."""
+        return CacheKey(
+            CacheKind.SCHEDULE,
+            (
+                ("signature", signature),
+                ("machine", self.machine_digest),
+                ("strategy", self.strategy.name),
+                ("strategy_version", self.strategy.version),
+                ("objective", str(self.options.objective)),
+                ("effort", str(self.options.effort)),
+                ("ir_version", IR_VERSION),
+            ),
+        )
+
+    def kernel_key(self, schedule_text: str) -> CacheKey:
+        """Everything that decides a kernel and its program."""
+        return CacheKey(
+            CacheKind.KERNEL,
+            (
+                ("schedule", sha256(schedule_text.encode()).hexdigest()),
+                ("machine", self.machine_digest),
+                ("lower_version", LOWER_VERSION),
+                ("codegen_version", CODEGEN_VERSION),
+            ),
+        )
+
+    def solve(self, canonical: Canonical, label: str) -> Unit | Shortfall:
+        """Schedule, lower and code one unit, or say what does not fit.
+
+        Raises:
+            OptionError: TW-OPT-002 when --require-cache is set and an entry is missing.
+            VerifyError: our bug, or a corrupted cache entry.
+        """
+        signature = canonical.signature
+        scheduled = self._schedule(canonical.graph, signature, label)
+        if isinstance(scheduled, Shortfall):
+            return scheduled
+        schedule, text = scheduled
+        name = f"tw_unit_{signature[:16]}"
+        key = self.kernel_key(text)
+        stored = self._get(key, label)
+        if stored is not None:
+            entry = msgspec.msgpack.decode(stored, type=_KernelEntry)
+            program = decode_unit(entry.program)
+            return Unit(signature, schedule, text, program, name, entry.kernel)
+        program = lower_unit(schedule, self.machine, signature)
+        kernel = generate_kernel(schedule, program, self.machine, name)
+        entry = _KernelEntry(kernel, encode_unit(program))
+        self.cache.put(key, msgspec.msgpack.encode(entry))
+        return Unit(signature, schedule, text, program, name, kernel)
+
+    def _schedule(
+        self, graph: Graph, signature: str, label: str
+    ) -> tuple[Schedule, str] | Shortfall:
+        key = self.schedule_key(signature)
+        stored = self._get(key, label)
+        if stored is not None:
+            text = stored.decode()
+            schedule = parse_schedule(text)
+            verify(schedule, self.machine)
+            return schedule, text
+        whole = Grouping(graph, (Group(tuple(op.name for op in graph.ops)),))
+        arrangement = self.strategy.schedule(whole, 0, self.machine)
+        if isinstance(arrangement, Shortfall):
+            return arrangement
+        found = self.strategy.tile(arrangement, self.machine)
+        if isinstance(found, Shortfall):
+            return found
+        verify(found, self.machine)
+        text = print_schedule(found)
+        self.cache.put(key, text.encode())
+        return found, text
+
+    def _get(self, key: CacheKey, label: str) -> bytes | None:
+        value = self.cache.get(key)
+        outcome = "miss" if value is None else "hit"
+        self.events.append(CacheEvent(str(key.kind), key.digest, outcome, label))
+        if value is None and self.options.require_cache:
+            raise OptionError(
+                "TW-OPT-002",
+                f"no {key.kind} entry for unit {label}",
+                node=label,
+                actual=key.digest,
+            )
+        return value

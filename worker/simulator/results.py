@@ -1,0 +1,157 @@
+"""What a simulation returns: frozen structs that serialise to bytes (msgspec) for the cache.
+
+All times are integer cycles of the machine's clock; energies are picojoules; traffic is bytes.
+Per-level tables are tuples parallel to `Machine.levels`; per-engine tables to `Machine.engines`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class LevelTraffic(msgspec.Struct, frozen=True, array_like=True):
+    """Bytes that crossed one level's ports, summed over instances."""
+
+    level: str
+    read_bytes: int
+    write_bytes: int
+
+
+class EngineUse(msgspec.Struct, frozen=True, array_like=True):
+    """One engine kind, summed over cores."""
+
+    engine: str
+    busy_cycles: int
+    instructions: int
+
+
+class Stall(msgspec.Struct, frozen=True, array_like=True):
+    """Cycles that streams waited, by cause: `token` (data or buffer not ready), `resource` (port
+    busy), summed over all streams."""
+
+    cause: str
+    cycles: int
+
+
+class EnergyLine(msgspec.Struct, frozen=True, array_like=True):
+    """One line of the ledger."""
+
+    item: str
+    """`mac`, `vector`, `level:NAME`, `link:NAME`, `register:NAME`, `static`, `host`."""
+    pj: float
+
+
+class Occupancy(msgspec.Struct, frozen=True, array_like=True):
+    """Bytes in use over time in the fullest instance of one level (step function)."""
+
+    level: str
+    capacity_bytes: int
+    peak_bytes: int
+    cycles: tuple[int, ...]
+    used_bytes: tuple[int, ...]
+    """used_bytes[k] holds from cycles[k] on; at most 256 steps (the peak is always kept)."""
+
+
+class Bound(msgspec.Struct, frozen=True, array_like=True):
+    """One lower bound on the unit's cycles."""
+
+    name: str
+    """`compute:ENGINE` or `traffic:LEVEL`."""
+    cycles: int
+
+
+class Check(msgspec.Struct, frozen=True, array_like=True):
+    """One invariant of the sanity block."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+class Slice(msgspec.Struct, frozen=True, array_like=True):
+    """One box of the timeline; neighbouring instructions of a stream may be merged."""
+
+    core: int
+    engine: str
+    name: str
+    start_cycle: int
+    end_cycle: int
+    merged: int
+    """How many instructions the slice stands for."""
+
+
+class UnitSimulation(msgspec.Struct, frozen=True, array_like=True):
+    """One kernel, simulated alone (units are separated by barriers)."""
+
+    signature: str
+    cycles: int
+    """From launch to the last finish, without launch overhead."""
+    instructions: int
+    macs: int
+    """Work of MATRIX computes."""
+    vector_ops: int
+    active_cores: int
+    compute_cycles: int
+    """Cycles during which at least one compute engine is busy."""
+    stalls: tuple[Stall, ...]
+    traffic: tuple[LevelTraffic, ...]
+    engines: tuple[EngineUse, ...]
+    energy: tuple[EnergyLine, ...]
+    occupancy: tuple[Occupancy, ...]
+    bounds: tuple[Bound, ...]
+    checks: tuple[Check, ...]
+    slices: tuple[Slice, ...]
+    predicted_cycles: int
+    """What the cost model predicted, for comparison."""
+
+    @property
+    def energy_pj(self) -> float:
+        return sum(line.pj for line in self.energy)
+
+    @property
+    def lower_bound(self) -> Bound:
+        """The tightest (largest) bound."""
+        return max(self.bounds, key=lambda b: b.cycles)
+
+    def to_bytes(self) -> bytes:
+        return msgspec.msgpack.encode(self)
+
+    @staticmethod
+    def from_bytes(raw: bytes) -> UnitSimulation:
+        return msgspec.msgpack.decode(raw, type=UnitSimulation)
+
+
+class CallTiming(msgspec.Struct, frozen=True, array_like=True):
+    """When one call of the program runs."""
+
+    call: int
+    """Index into Program.calls."""
+    kind: str
+    """`unit` or `host`."""
+    start_cycle: int
+    end_cycle: int
+    overhead_cycles: int
+    """Launch overhead (unit), or boundary copies and host launch (host), inside the interval."""
+    energy_pj: float
+
+
+class ModelSimulation(msgspec.Struct, frozen=True, array_like=True):
+    """A whole program, simulated."""
+
+    cycles: int
+    calls: tuple[CallTiming, ...]
+    host_cycles: int
+    launch_cycles: int
+    boundary_bytes: int
+    traffic: tuple[LevelTraffic, ...]
+    energy: tuple[EnergyLine, ...]
+    macs: int
+    lower_bound_cycles: int
+    lower_bound_by: str
+    peak_bytes: tuple[tuple[str, int], ...]
+    """(level, peak bytes in its fullest instance); home is the planned arena."""
+    checks: tuple[Check, ...]
+
+    @property
+    def energy_pj(self) -> float:
+        return sum(line.pj for line in self.energy)
