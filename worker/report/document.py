@@ -1,0 +1,209 @@
+"""report.json: schema_version 1 of the contract, as one JSON-ready dictionary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from worker.compiler.errors import Detail
+from worker.compiler.frontend.model_summary import model_summary
+from worker.compiler.isa.program import HostCall, UnitCall
+from worker.compiler.machine import digest
+from worker.compiler.options import CompileOptions
+from worker.compiler.partition.partition import Target
+from worker.compiler.pipeline import CompiledModel
+from worker.report.insights import insights
+from worker.report.layers import cache_outcomes, layer_rows
+from worker.simulator.results import Check, ModelSimulation, UnitSimulation
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """Outcome of running the kernels; numbers are None in mode `none`."""
+
+    mode: str
+    reference: str
+    max_abs_err: float | None
+    max_rel_err: float | None
+    """max |got - want| / max |want| over all outputs."""
+    tolerance: float | None
+    passed: bool | None
+    detail: str
+    outputs: tuple[tuple[str, float, float, float], ...] = ()
+    """(output or unit, max abs error, error over scale, tolerance)."""
+
+
+def report_document(
+    compiled: CompiledModel,
+    sims: Sequence[UnitSimulation],
+    whole: ModelSimulation,
+    options: CompileOptions,
+    verification: Verification,
+    toolchain: Mapping[str, Detail],
+) -> dict[str, Detail]:
+    """Everything but `timings`, which the caller adds last (it is excluded from digests)."""
+    rows = layer_rows(compiled, sims, whole)
+    summary = _summary(compiled, sims, whole)
+    units = [c for c in compiled.linked.program.calls if isinstance(c, UnitCall)]
+    info = model_summary(compiled.model)
+    return {
+        "schema_version": 1,
+        "toolchain": dict(toolchain),
+        "model": {
+            "sha256": compiled.model.sha256,
+            "name": compiled.model.name,
+            "nodes": info["nodes"],
+            "macs": info["macs"],
+            "params": info["params"],
+        },
+        "hardware": {
+            "name": compiled.machine.name,
+            "digest": digest(compiled.machine),
+            "clock_hz": compiled.machine.clock_hz,
+            "guesses": [
+                {"pointer": g.pointer, "value": g.value, "note": g.note}
+                for g in compiled.machine.guesses
+            ],
+        },
+        "options": options.to_json(),
+        "summary": summary,
+        "strategies": [
+            {
+                "name": compiled.strategy,
+                "chosen": True,
+                "latency_cycles": whole.cycles,
+                "energy_pj": whole.energy_pj,
+                "offchip_bytes": _home_bytes(compiled, whole),
+                "kernels": len(units),
+                "reason": "the only strategy that applies",
+            }
+        ],
+        "layers": list[Detail](rows),
+        "views": [
+            {"tensor": v.tensor, "source": v.source, "onnx_nodes": list[Detail](v.onnx_nodes)}
+            for v in compiled.linked.views
+        ],
+        "placement": [
+            {
+                "node": p.node,
+                "op_type": p.op_type,
+                "target": str(p.target),
+                "reason_code": str(p.reason_code),
+                "reason": p.reason,
+            }
+            for p in compiled.placement
+        ],
+        "cache": _cache(compiled),
+        "verification": {
+            "mode": verification.mode,
+            "reference": verification.reference,
+            "max_abs_err": verification.max_abs_err,
+            "max_rel_err": verification.max_rel_err,
+            "tolerance": verification.tolerance,
+            "passed": verification.passed,
+            "detail": verification.detail,
+            "outputs": [
+                {"name": n, "max_abs_err": a, "max_rel_err": r, "tolerance": t}
+                for n, a, r, t in verification.outputs
+            ],
+        },
+        "sanity": [
+            {"name": c.name, "passed": c.passed, "detail": c.detail}
+            for c in sanity_block(rows, sims, whole)
+        ],
+        "insights": insights(rows, whole),
+        "warnings": [{"code": code, "message": text} for code, text in compiled.warnings],
+        "energy": [{"item": line.item, "pj": line.pj} for line in whole.energy],
+    }
+
+
+def sanity_block(
+    rows: Sequence[Mapping[str, Detail]],
+    sims: Sequence[UnitSimulation],
+    whole: ModelSimulation,
+) -> tuple[Check, ...]:
+    """Model-level checks, then the unit-level ones folded by name (failed units are named)."""
+    total = 0
+    for row in rows:
+        cycles = row.get("cycles_total")
+        total += cycles if isinstance(cycles, int) else 0
+    checks = [
+        *whole.checks,
+        Check("layers-sum-to-total", total == whole.cycles,
+              f"rows {total}, model {whole.cycles}, residual {whole.cycles - total}"),
+    ]  # fmt: skip
+    by_name: dict[str, list[str]] = {}
+    for sim in sims:
+        for check in sim.checks:
+            failed = by_name.setdefault(check.name, [])
+            if not check.passed:
+                failed.append(f"{sim.signature[:12]}: {check.detail}")
+    checks += [
+        Check(f"units:{name}", not failed, "; ".join(failed[:4]) or f"{len(sims)} units")
+        for name, failed in by_name.items()
+    ]
+    return tuple(checks)
+
+
+def _home_bytes(compiled: CompiledModel, whole: ModelSimulation) -> int:
+    home = compiled.machine.home.name
+    return sum(t.read_bytes + t.write_bytes for t in whole.traffic if t.level == home)
+
+
+def _summary(
+    compiled: CompiledModel, sims: Sequence[UnitSimulation], whole: ModelSimulation
+) -> dict[str, Detail]:
+    program = compiled.linked.program
+    unit_calls = [c for c in program.calls if isinstance(c, UnitCall)]
+    host_calls = [c for c in program.calls if isinstance(c, HostCall)]
+    seconds = whole.cycles / compiled.machine.clock_hz
+    compute = sum(
+        max((b.cycles for b in sims[c.unit].bounds if b.name.startswith("compute:")), default=0)
+        for c in unit_calls
+    )
+    host_macs = sum(c.flops // 2 for c in host_calls)
+    all_macs = whole.macs + host_macs
+    energy = whole.energy_pj
+    on_host = sum(p.target is Target.HOST for p in compiled.placement)
+    return {
+        "latency_cycles": whole.cycles,
+        "latency_s": seconds,
+        "throughput_per_s": 1.0 / seconds if seconds else None,
+        "energy_pj": energy,
+        "edp": energy * seconds,
+        "macs": whole.macs,
+        "utilization_pct": 100.0 * compute / whole.cycles if whole.cycles else None,
+        "traffic_bytes": {
+            t.level: {"read": t.read_bytes, "write": t.write_bytes} for t in whole.traffic
+        },
+        "peak_bytes": dict(whole.peak_bytes),
+        "accelerator_ops": len(compiled.placement) - on_host,
+        "host_ops": on_host,
+        "accelerator_mac_pct": 100.0 * whole.macs / all_macs if all_macs else None,
+        "kernels": len(unit_calls),
+        "kernels_unique": len(compiled.units),
+        "boundary_bytes": whole.boundary_bytes,
+        "host_cycles": whole.host_cycles,
+        "launch_cycles": whole.launch_cycles,
+        "lower_bound_cycles": whole.lower_bound_cycles,
+        "lower_bound_by": whole.lower_bound_by,
+        "distance_to_bound": (
+            whole.cycles / whole.lower_bound_cycles if whole.lower_bound_cycles else None
+        ),
+        "instructions": sum(sims[c.unit].instructions for c in unit_calls),
+        "home_arena_bytes": program.home_bytes,
+        "weight_bytes": program.weight_bytes,
+        "peak_activation_bytes": program.peak_activation_bytes,
+    }
+
+
+def _cache(compiled: CompiledModel) -> dict[str, Detail]:
+    outcomes = cache_outcomes(compiled)
+    return {
+        "hits": sum(o == "hit" for o in outcomes.values()),
+        "misses": sum(o == "miss" for o in outcomes.values()),
+        "entries": [
+            {"kind": e.kind, "digest": e.digest, "outcome": e.outcome, "node": e.label}
+            for e in compiled.cache_events
+        ],
+    }

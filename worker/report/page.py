@@ -1,0 +1,199 @@
+"""report.html: one file, no scripts, no requests: opens from a mail attachment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from worker.compiler.errors import Detail
+from worker.compiler.ir.dtype import DType
+from worker.compiler.isa.program import UnitCall
+from worker.compiler.machine.machine import EngineKind, Machine
+from worker.compiler.pipeline import CompiledModel
+from worker.report.plots import energy_bars, layer_bars, occupancy, roofline, si
+from worker.simulator.results import ModelSimulation, UnitSimulation
+
+_STYLE = """
+:root{--ink:#1b1f24;--dim:#667;--line:#d8dce2;--bar:#6aa0d8;--dark:#1f5fa8;--bad:#b3261e;--ok:#1a7f37}
+body{font:14px/1.45 system-ui,sans-serif;color:var(--ink);max-width:1180px;margin:24px auto;padding:0 16px}
+h1{font-size:22px}h2{font-size:17px;margin-top:32px;border-bottom:1px solid var(--line)}
+table{border-collapse:collapse;width:100%;font-size:12.5px}
+th,td{text-align:left;padding:3px 8px;border-bottom:1px solid var(--line);vertical-align:top}
+td.n{text-align:right;font-variant-numeric:tabular-nums}.scroll{overflow:auto;max-height:560px}
+svg{width:100%;height:auto}svg text{fill:var(--dim)}.grid{stroke:var(--line)}
+.roof{stroke:var(--bad);stroke-dasharray:5 3}.bar{fill:var(--bar)}.bound{fill:var(--dark)}
+.dot{fill:var(--bar);fill-opacity:.65;stroke:var(--dark)}.area{fill:var(--bar);fill-opacity:.6}
+.bad{color:var(--bad);font-weight:600}.ok{color:var(--ok)}
+"""
+_LAYER_COLUMNS = (
+    "index", "onnx_nodes", "op_type", "placement", "cycles_total", "pct_cycles", "bound_by",
+    "utilization_pct", "lower_bound_cycles", "macs", "tile", "cores", "energy_pj", "cache",
+)  # fmt: skip
+
+
+def _cell(value: Detail) -> str:
+    if value is None:
+        return "<td></td>"
+    if isinstance(value, bool):
+        return f"<td>{'yes' if value else 'no'}</td>"
+    if isinstance(value, int):
+        return f'<td class="n">{value:,}</td>'
+    if isinstance(value, float):
+        return f'<td class="n">{value:,.4g}</td>'
+    if isinstance(value, list):
+        return f"<td>{escape(', '.join(map(str, value)))}</td>"
+    return f"<td>{escape(str(value))}</td>"
+
+
+def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Detail]]) -> str:
+    head = "".join(f"<th>{escape(c)}</th>" for c in columns)
+    body = "".join(
+        "<tr>" + "".join(_cell(row.get(c)) for c in columns) + "</tr>" for row in rows
+    )
+    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
+
+
+def _rows(document: Mapping[str, Detail], key: str) -> list[dict[str, Detail]]:
+    value = document.get(key)
+    return [r for r in value if isinstance(r, dict)] if isinstance(value, list) else []
+
+
+def _flat(document: Detail, prefix: str = "") -> list[dict[str, Detail]]:
+    rows: list[dict[str, Detail]] = []
+    if isinstance(document, dict):
+        for key, value in document.items():
+            if isinstance(value, dict):
+                rows += _flat(value, f"{prefix}{key}.")
+            else:
+                rows.append({"figure": prefix + key, "value": value})
+    return rows
+
+
+def peak_rate(machine: Machine) -> float:
+    """MACs per cycle of the whole machine at its fastest f32 (else fastest) matrix rate."""
+    rates = [
+        e.macs_per_cycle.get(DType.F32) or max(e.macs_per_cycle.values(), default=0.0)
+        for e in machine.engines_of(EngineKind.MATRIX)
+    ]
+    return machine.num_cores * max(rates, default=1.0)
+
+
+def occupancy_steps(
+    compiled: CompiledModel,
+    sims: Sequence[UnitSimulation],
+    whole: ModelSimulation,
+    level: str,
+    limit: int = 1500,
+) -> list[tuple[int, int]]:
+    """Occupancy of one level over the whole run: unit curves at their calls' offsets.
+
+    At most `limit` steps: evenly merged windows keep their maximum.
+    """
+    steps: list[tuple[int, int]] = []
+    for timing in whole.calls:
+        call = compiled.linked.program.calls[timing.call]
+        if not isinstance(call, UnitCall):
+            continue
+        for curve in sims[call.unit].occupancy:
+            if curve.level == level:
+                offset = timing.start_cycle + timing.overhead_cycles
+                steps += [
+                    (offset + c, used)
+                    for c, used in zip(curve.cycles, curve.used_bytes, strict=True)
+                ]
+        steps.append((timing.end_cycle, 0))
+    if len(steps) <= limit:
+        return steps
+    size = -(-len(steps) // limit)
+    windows = [steps[k : k + size] for k in range(0, len(steps), size)]
+    return [(w[0][0], max(used for _, used in w)) for w in windows]
+
+
+def report_page(
+    document: Mapping[str, Detail],
+    compiled: CompiledModel,
+    sims: Sequence[UnitSimulation],
+    whole: ModelSimulation,
+) -> str:
+    """The whole page."""
+    machine = compiled.machine
+    rows = _rows(document, "layers")
+    home = machine.home.name
+    points: list[tuple[str, float, float, int]] = []
+    for row in rows:
+        macs, cycles = row.get("macs"), row.get("cycles_total")
+        moved = [row.get(f"bytes_{home}_read"), row.get(f"bytes_{home}_write")]
+        total = sum(b for b in moved if isinstance(b, int))
+        if isinstance(macs, int) and isinstance(cycles, int) and cycles and total:
+            label = f"{row.get('index')} {row.get('op_type')}"
+            points.append((label, macs / total, macs / cycles, cycles))
+    bars = [
+        (f"{r.get('index')} {r.get('op_type')}", _int(r, "cycles_total"),
+         _int(r, "lower_bound_cycles"))
+        for r in rows
+    ]  # fmt: skip
+    failed = [r for r in _rows(document, "sanity") if r.get("passed") is not True]
+    verification = document.get("verification")
+    passed = isinstance(verification, dict) and verification.get("passed")
+    title = f"{compiled.model.name} on {machine.name}"
+    parts = [
+        f"<h1>{escape(title)}</h1>",
+        f"<p>{si(whole.cycles)} cycles ·"
+        f" {whole.cycles / machine.clock_hz * 1e3:.4g} ms · {si(whole.energy_pj * 1e-12, 'J')} ·"
+        f" lower bound {si(whole.lower_bound_cycles)} cycles by"
+        f" {escape(whole.lower_bound_by)} · verification "
+        + ('<span class="ok">passed</span>' if passed else
+           f'<span class="bad">{"failed" if passed is False else "not run"}</span>')
+        + "</p>",
+    ]  # fmt: skip
+    if failed:
+        names = ", ".join(str(r.get("name")) for r in failed)
+        parts.append(f'<p class="bad">Violated invariants: {escape(names)}</p>')
+    parts += [
+        "<h2>Insights</h2>",
+        _table(("severity", "message", "nodes"), _rows(document, "insights")),
+        "<h2>Roofline</h2>",
+        roofline(points, peak_rate(machine), machine.home.read_bytes_per_cycle),
+        "<h2>Cycles per layer</h2>",
+        layer_bars(bars),
+        "<h2>Memory occupancy over time</h2>",
+    ]
+    for level in machine.scratchpads:
+        steps = occupancy_steps(compiled, sims, whole, level.name)
+        parts.append(occupancy(level.name, level.capacity_bytes, steps, whole.cycles))
+    parts += [
+        "<h2>Energy</h2>",
+        energy_bars([(line.item, line.pj) for line in whole.energy]),
+        "<h2>Summary</h2>",
+        _table(("figure", "value"), _flat(document.get("summary"))),
+        "<h2>Verification</h2>",
+        _table(("figure", "value"),
+               [r for r in _flat(verification) if r.get("figure") != "outputs"]),
+        "<h2>Layers</h2>",
+        _table(_LAYER_COLUMNS, rows),
+        "<h2>Placement</h2>",
+        _table(("node", "op_type", "target", "reason_code", "reason"),
+               _rows(document, "placement")),
+        "<h2>Sanity</h2>",
+        _table(("name", "passed", "detail"), _rows(document, "sanity")),
+        "<h2>Guesses in the hardware spec</h2>",
+        _table(("pointer", "value", "note"), _guesses(document)),
+        "<h2>Warnings</h2>",
+        _table(("code", "message"), _rows(document, "warnings")),
+    ]  # fmt: skip
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>"
+        + "".join(parts)
+        + "</body></html>\n"
+    )
+
+
+def _int(row: Mapping[str, Detail], key: str) -> int:
+    value = row.get(key)
+    return value if isinstance(value, int) else 0
+
+
+def _guesses(document: Mapping[str, Detail]) -> list[dict[str, Detail]]:
+    hardware = document.get("hardware")
+    return _rows(hardware, "guesses") if isinstance(hardware, dict) else []

@@ -1,0 +1,178 @@
+"""Four plots as plain SVG text: roofline, per-layer bars, memory occupancy, energy breakdown.
+
+Plain strings because the report must open without a network and be byte-identical for identical
+results; every label is escaped.  Colours follow the page's CSS variables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from math import log10
+
+WIDTH, HEIGHT = 880, 300
+LEFT, RIGHT, TOP, BOTTOM = 76, 16, 14, 40
+
+
+def _svg(body: Sequence[str], label: str, height: int = HEIGHT) -> str:
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label, quote=True)}">'
+        + "".join(body)
+        + "</svg>"
+    )
+
+
+def _text(x: float, y: float, text: str, anchor: str = "middle", size: int = 11) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}">'
+        f"{escape(text)}</text>"
+    )
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, cls: str = "grid") -> str:
+    return f'<line class="{cls}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+
+
+def si(value: float, unit: str = "") -> str:
+    """A number with an SI prefix, three significant digits."""
+    for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= scale:
+            return f"{value / scale:.3g} {prefix}{unit}".rstrip()
+    return f"{value:.3g} {unit}".rstrip()
+
+
+def _ticks(top: float) -> list[float]:
+    if top <= 0:
+        return [0.0]
+    step = 10 ** int(log10(top)) if top >= 1 else top
+    while top / step < 4:
+        step /= 2
+    return [step * k for k in range(int(top / step) + 1)]
+
+
+def roofline(
+    points: Sequence[tuple[str, float, float, int]],
+    peak_macs_per_cycle: float,
+    home_bytes_per_cycle: float,
+) -> str:
+    """Layers on the machine's roofline.
+
+    `points`: (label, MACs per home byte, MACs per cycle, cycles); the roof is
+    min(peak, intensity * home bandwidth).  Both axes are logarithmic.
+    """
+    kept = [p for p in points if p[1] > 0 and p[2] > 0]
+    ridge = peak_macs_per_cycle / home_bytes_per_cycle
+    xs = [log10(p[1]) for p in kept] + [log10(ridge) - 1, log10(ridge) + 1]
+    ys = [log10(p[2]) for p in kept] + [log10(peak_macs_per_cycle)]
+    x0, x1 = min(xs) - 0.2, max(xs) + 0.2
+    y0, y1 = min(*ys, log10(peak_macs_per_cycle) - 3), max(ys) + 0.3
+
+    def px(v: float) -> float:
+        return LEFT + (v - x0) / (x1 - x0) * (WIDTH - LEFT - RIGHT)
+
+    def py(v: float) -> float:
+        return HEIGHT - BOTTOM - (v - y0) / (y1 - y0) * (HEIGHT - TOP - BOTTOM)
+
+    body = []
+    for decade in range(int(x0) - 1, int(x1) + 2):
+        if x0 <= decade <= x1:
+            body += [_line(px(decade), TOP, px(decade), HEIGHT - BOTTOM),
+                     _text(px(decade), HEIGHT - BOTTOM + 15, f"1e{decade}")]  # fmt: skip
+    for decade in range(int(y0) - 1, int(y1) + 2):
+        if y0 <= decade <= y1:
+            body += [_line(LEFT, py(decade), WIDTH - RIGHT, py(decade)),
+                     _text(LEFT - 6, py(decade) + 4, f"1e{decade}", "end")]  # fmt: skip
+    roof = log10(peak_macs_per_cycle)
+    bandwidth = log10(home_bytes_per_cycle)
+    start = max(x0, y0 - bandwidth)
+    corner = log10(ridge)
+    body += [
+        _line(px(start), py(start + bandwidth), px(corner), py(roof), "roof"),
+        _line(px(corner), py(roof), px(x1), py(roof), "roof"),
+        _text((LEFT + WIDTH) / 2, HEIGHT - 6, "MACs per byte of off-chip traffic"),
+        _text(LEFT, TOP - 3, "MACs per cycle", "start"),
+    ]
+    heaviest = max((p[3] for p in kept), default=1)
+    for label, intensity, rate, cycles in kept:
+        radius = 2.5 + 7 * (cycles / heaviest) ** 0.5
+        body.append(
+            f'<circle class="dot" cx="{px(log10(intensity)):.1f}" cy="{py(log10(rate)):.1f}"'
+            f' r="{radius:.1f}"><title>{escape(label)}: {intensity:.3g} MAC/B, {rate:.4g}'
+            f" MAC/cycle, {cycles} cycles</title></circle>"
+        )
+    return _svg(body, "Roofline")
+
+
+def layer_bars(bars: Sequence[tuple[str, int, int]]) -> str:
+    """Cycles per layer in execution order, with its lower bound drawn inside.
+
+    `bars`: (label, cycles, lower bound cycles).
+    """
+    top = max((b[1] for b in bars), default=1) or 1
+    scale = (HEIGHT - TOP - BOTTOM) / top
+    slot = (WIDTH - LEFT - RIGHT) / max(len(bars), 1)
+    base = HEIGHT - BOTTOM
+    body = []
+    for tick in _ticks(top):
+        body += [_line(LEFT, base - tick * scale, WIDTH - RIGHT, base - tick * scale),
+                 _text(LEFT - 6, base - tick * scale + 4, si(tick), "end")]  # fmt: skip
+    for k, (label, cycles, bound) in enumerate(bars):
+        x, w = LEFT + k * slot, max(slot * 0.86, 0.4)
+        title = f"<title>{escape(label)}: {cycles} cycles, bound {bound}</title>"
+        for value, cls in ((cycles, "bar"), (min(bound, cycles), "bound")):
+            body.append(
+                f'<rect class="{cls}" x="{x:.2f}" y="{base - value * scale:.2f}" width="{w:.2f}"'
+                f' height="{value * scale:.2f}">{title}</rect>'
+            )
+    body.append(_text((LEFT + WIDTH) / 2, HEIGHT - 8,
+                      "layers in execution order (dark: lower bound), cycles"))  # fmt: skip
+    return _svg(body, "Cycles per layer")
+
+
+def occupancy(
+    name: str, capacity: int, steps: Sequence[tuple[int, int]], total_cycles: int
+) -> str:
+    """Bytes in use over time in the fullest instance of one level.
+
+    `steps`: (cycle, bytes from then on), ascending.
+    """
+    height = 150
+    base = height - BOTTOM
+    top = max(capacity, max((b for _, b in steps), default=0), 1)
+    sx = (WIDTH - LEFT - RIGHT) / max(total_cycles, 1)
+    sy = (base - TOP) / top
+    body = [
+        _line(LEFT, base - capacity * sy, WIDTH - RIGHT, base - capacity * sy, "roof"),
+        _text(LEFT - 6, base - capacity * sy + 4, si(capacity, "B"), "end"),
+        _text(LEFT - 6, base + 4, "0", "end"),
+        _text(LEFT, height - 8, f"{name}: bytes in use over {si(total_cycles)} cycles", "start"),
+    ]
+    path = [f"M{LEFT:.1f} {base:.1f}"]
+    last = 0
+    for cycle, used in steps:
+        x = LEFT + cycle * sx
+        path += [f"L{x:.1f} {base - last * sy:.1f}", f"L{x:.1f} {base - used * sy:.1f}"]
+        last = used
+    end = LEFT + total_cycles * sx
+    path += [f"L{end:.1f} {base - last * sy:.1f}", f"L{end:.1f} {base:.1f}Z"]
+    body.append(f'<path class="area" d="{"".join(path)}"/>')
+    return _svg(body, f"Occupancy of {name}", height)
+
+
+def energy_bars(lines: Sequence[tuple[str, float]]) -> str:
+    """Horizontal bars of the energy ledger, largest first."""
+    kept = sorted((x for x in lines if x[1] > 0), key=lambda x: (-x[1], x[0]))
+    row = 22
+    height = TOP + row * max(len(kept), 1) + 10
+    whole = sum(v for _, v in kept) or 1.0
+    top = kept[0][1] if kept else 1.0
+    body = []
+    for k, (item, pj) in enumerate(kept):
+        y = TOP + k * row
+        w = (WIDTH - 340) * pj / top
+        body += [
+            _text(150, y + 14, item, "end"),
+            f'<rect class="bar" x="160" y="{y + 3:.1f}" width="{w:.2f}" height="{row - 7}"/>',
+            _text(166 + w, y + 14, f"{si(pj, 'pJ')} ({100 * pj / whole:.1f} %)", "start"),
+        ]
+    return _svg(body, "Energy breakdown", height)
