@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -134,6 +135,12 @@ def list_events(
     """
     with database.read() as session:
         return tuple(jobs.events(session, job_id, after_seq, limit))
+
+
+def event_numbers(database: Database, job_ids: Iterable[str]) -> dict[str, int]:
+    """Give the number of the latest event of each job that exists; one query for all watchers."""
+    with database.read() as session:
+        return jobs.event_numbers(session, job_ids)
 
 
 def list_artifacts(database: Database, job_id: str) -> tuple[ArtifactRecord, ...]:

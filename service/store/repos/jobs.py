@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sqlalchemy import and_, delete, func, or_, select, update
@@ -182,6 +182,12 @@ def events(session: Session, job_id: str, after_seq: int, limit: int) -> list[Ev
         EventRecord(row.job_id, row.seq, row.ts, row.type, row.payload)
         for row in session.scalars(query)
     ]
+
+
+def event_numbers(session: Session, job_ids: Iterable[str]) -> dict[str, int]:
+    """Give the number of the latest event of each job that exists."""
+    query = select(JobRow.id, JobRow.event_seq).where(JobRow.id.in_(sorted(job_ids)))
+    return {job_id: seq for job_id, seq in session.execute(query)}
 
 
 def set_stage(session: Session, job_id: str, stage: str) -> None:
