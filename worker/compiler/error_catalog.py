@@ -152,6 +152,8 @@ def _entries() -> tuple[ErrorEntry, ...]:
           "Wait for the stage that writes it; GET the job shows its state."),
         e("TW-CLI-001", "A file cannot be read or written", user, "client", 422, 3,
           "Check the path and its permissions."),
+        e("TW-CLI-002", "The address cannot be listened on", user, "client", 409, 5,
+          "Choose another --port, or 0 for a free one."),
         e("TW-NET-001", "The server cannot be reached", transient, "client", 503, 5,
           "Check the URL and that `tilewright serve` runs."),
     )
