@@ -17,7 +17,7 @@ from service.errors import UnsupportedMedia
 from service.jobs import submit
 from service.store.blobs import BlobWriter
 from service.store.records import BlobRef, ModelRecord
-from worker.compiler.errors import Detail, ModelError
+from worker.compiler.errors import ModelError
 
 ONNX_TYPE = "application/x-onnx"
 ZIP_TYPE = "application/zip"
@@ -60,7 +60,7 @@ async def receive_model(
         raise UnsupportedMedia(
             f"a model cannot be sent as {media[:100]}",
             pointer="header:Content-Type",
-            limit=list[Detail](sorted(RAW_TYPES - {""}) + ["multipart/form-data"]),
+            limit=[*sorted(RAW_TYPES - {""}), "multipart/form-data"],
             actual=media[:100],
         )
     length = request.headers.get("content-length", "")

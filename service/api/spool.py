@@ -24,9 +24,7 @@ Write = Callable[[bytes], object]
 """Stores one batch; called in a thread, never twice at once."""
 
 
-async def append_stream(
-    write: Write, chunks: AsyncIterator[bytes], *, limit_bytes: int
-) -> int:
+async def append_stream(write: Write, chunks: AsyncIterator[bytes], *, limit_bytes: int) -> int:
     """Hand a body to `write` in batches and give the number of bytes.
 
     Everything received before a failure has been written when this raises, so that a resumable

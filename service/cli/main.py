@@ -1,7 +1,7 @@
 """The root of the command line: which file holds which verb.
 
-Exit codes: 0 ok · 1 gate failed · 2 usage · 3 input or spec rejected · 4 unsupported or infeasible ·
-5 service or transient · 6 timed out, or waiting ended before the job · 7 canceled.
+Exit codes: 0 ok · 1 gate failed · 2 usage · 3 input or spec rejected · 4 unsupported or
+infeasible · 5 service or transient · 6 timed out, or waiting ended before the job · 7 canceled.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import typer
 
 from service.cli import (
     cache,
-    compile,
+    compiling,
     demo,
     doctor,
     explain,
@@ -40,7 +40,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("serve")(serve.serve)
 app.command("worker")(serve.worker)
-app.command("compile")(compile.compile_model)
+app.command("compile")(compiling.compile_model)
 app.command("preflight")(preflight.preflight)
 app.add_typer(jobs.app, name="jobs")
 app.command("report")(inspection.report)

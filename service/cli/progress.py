@@ -26,8 +26,13 @@ class ProgressView(AbstractContextManager["ProgressView"]):
     def __enter__(self) -> Self:
         if is_interactive() and not self._quiet:
             from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-            from rich.progress import TimeElapsedColumn
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                Progress,
+                TextColumn,
+                TimeElapsedColumn,
+            )
 
             self._bar = Progress(
                 TextColumn("{task.description}", markup=False),
@@ -91,9 +96,7 @@ class ProgressView(AbstractContextManager["ProgressView"]):
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, description=f"{self._title}: {self._stage}")
             if counts and counts[2]:
-                self._bar.update(
-                    self._task, completed=counts[0] + counts[1], total=counts[2]
-                )
+                self._bar.update(self._task, completed=counts[0] + counts[1], total=counts[2])
             return
         if counts and counts[2]:
             self._line(self._stage, f"{counts[0]} solved, {counts[1]} cached of {counts[2]} units")

@@ -78,9 +78,9 @@ class Client:
         """DELETE a resource."""
         self.transport.request("DELETE", path)
 
-    def text(self, path: str) -> str:
-        """GET a text body."""
-        return self.transport.request("GET", path).text
+    def raw(self, path: str) -> bytes:
+        """GET a body that fits into memory."""
+        return self.transport.request("GET", path).content
 
     def download(self, path: str, target: Path) -> str:
         """GET a file to `target`, digest checked; gives the sha256."""

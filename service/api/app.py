@@ -1,0 +1,95 @@
+"""The application: middleware, problem handlers, routes.
+
+`create_app` opens what the routes need and starts nothing: the embedded worker, when there is one,
+belongs to `service.cli.serve`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+from service.api import problems
+from service.api.body_limit import BodyLimitMiddleware
+from service.api.deps import ApiState
+from service.api.request_id import RequestIdMiddleware
+from service.api.routes import (
+    artifacts,
+    cache,
+    errors,
+    events,
+    hardware,
+    health,
+    jobs,
+    models,
+    uploads,
+)
+from service.api.schemas.problem import PROBLEM_RESPONSES, ProblemAnswer
+from service.api.watch import JobWatch
+from service.bootstrap import Services, open_services
+from service.jobs import query
+from service.settings import Settings
+
+ROUTERS = (models, uploads, hardware, jobs, events, artifacts, cache, errors, health)
+
+
+def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
+    """Build the API on migrated storage.
+
+    Args:
+        settings: where everything is.
+        services: shared with an embedded worker; opened from the settings when left out.
+    """
+    used = services or open_services(settings)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        del app
+        yield
+        if services is None:
+            used.close()
+
+    app = FastAPI(
+        title="Tilewright",
+        version=health.package_version(),
+        summary="Compile ONNX models for described accelerators.",
+        docs_url=None,
+        redoc_url=None,
+        responses=PROBLEM_RESPONSES,
+        lifespan=lifespan,
+    )
+    app.state.tilewright = ApiState(
+        settings=settings,
+        database=used.database,
+        blobs=used.blobs,
+        outbox=used.outbox,
+        watch=JobWatch(lambda ids: query.event_numbers(used.database, ids)),
+    )
+    for module in ROUTERS:
+        app.include_router(module.router)
+    problems.install(app)
+    limit = max(settings.max_json_bytes, settings.max_hardware_bytes)
+    app.add_middleware(BodyLimitMiddleware, limit_bytes=limit)
+    app.add_middleware(RequestIdMiddleware)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's documented hook
+    return app
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    """Describe the API; the problem document is not any route's model, so it is added here."""
+    if app.openapi_schema is None:
+        document = get_openapi(
+            title=app.title, version=app.version, summary=app.summary, routes=app.routes
+        )
+        _, schema = models_json_schema(
+            [(ProblemAnswer, "serialization")], ref_template="#/components/schemas/{model}"
+        )
+        schemas = document.setdefault("components", {}).setdefault("schemas", {})
+        schemas.update(schema["$defs"])
+        app.openapi_schema = document
+    return app.openapi_schema

@@ -1,0 +1,64 @@
+"""Prometheus metrics from the database's totals.
+
+Counters of one process would be wrong as soon as there are two; the tables know everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from service.jobs import query
+from service.store.session import Database
+
+
+class _Totals:
+    """One scrape: reads the totals when the registry asks."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def collect(self) -> Iterable[Metric]:
+        stats = query.queue_stats(self._database)
+        jobs = GaugeMetricFamily("tilewright_jobs", "Jobs by state.", labels=["state"])
+        for state, count in stats.jobs_by_state:
+            jobs.add_metric([state], count)
+        yield jobs
+        items = GaugeMetricFamily("tilewright_work_items", "Work items by state.", labels=["state"])
+        for state, count in stats.items_by_state:
+            items.add_metric([state], count)
+        yield items
+        attempts = CounterMetricFamily(
+            "tilewright_attempts", "Attempts at work items by outcome.", labels=["outcome"]
+        )
+        for outcome, count in stats.attempts_by_outcome:
+            attempts.add_metric([outcome], count)
+        yield attempts
+        yield GaugeMetricFamily(
+            "tilewright_queue_oldest_seconds",
+            "Age of the longest-waiting ready item.",
+            value=stats.oldest_ready_s,
+        )
+        yield GaugeMetricFamily(
+            "tilewright_workers_alive", "Workers that beat recently.", value=stats.workers_alive
+        )
+        yield from self._cache()
+
+    def _cache(self) -> Iterable[Metric]:
+        entries = GaugeMetricFamily("tilewright_cache_entries", "Cache entries.", labels=["kind"])
+        size = GaugeMetricFamily("tilewright_cache_bytes", "Cached bytes.", labels=["kind"])
+        hits = CounterMetricFamily("tilewright_cache_hits", "Cache hits.", labels=["kind"])
+        for row in query.cache_stats(self._database):
+            entries.add_metric([row.kind], row.entries)
+            size.add_metric([row.kind], row.size_bytes)
+            hits.add_metric([row.kind], row.hits)
+        yield from (entries, size, hits)
+
+
+def render_metrics(database: Database) -> tuple[bytes, str]:
+    """Give the exposition text and its media type."""
+    registry = CollectorRegistry()
+    registry.register(_Totals(database))
+    return generate_latest(registry), CONTENT_TYPE_LATEST

@@ -1,0 +1,146 @@
+"""Stored results: by digest for ever, by job and name for as long as the job exists."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from service.api.deps import OWNER, ApiState, State
+from service.api.downloads import serve_bytes
+from service.api.routes.models import NotYet
+from service.api.schemas.job import ArtifactAnswer, ArtifactList
+from service.errors import NotFound
+from service.jobs import query
+from service.states import TERMINAL_JOB_STATES
+from service.store.blobs import read_bytes
+from service.store.records import ArtifactRecord
+
+router = APIRouter(prefix="/v1", tags=["artifacts"])
+
+_FILE: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The bytes.", "content": {"application/octet-stream": {}}},
+    206: {"description": "The requested range."},
+    304: {"description": "The client's copy is current."},
+}
+
+
+def find_artifact(state: ApiState, job_id: str, name: str) -> ArtifactRecord:
+    """Give a job's artifact, or say why there is none.
+
+    Raises:
+        NotFound: unknown job, or it ended without this artifact.
+        NotYet: a stage that runs later writes it.
+    """
+    job = query.get_job(state.database, job_id, OWNER)
+    try:
+        return query.get_artifact(state.database, job_id, name)
+    except NotFound:
+        if job.state not in TERMINAL_JOB_STATES:
+            raise NotYet(
+                f"the job is {job.state} (stage {job.stage}) and has no {name} yet",
+                actual=str(job.state),
+                headers={"Retry-After": "1"},
+            ) from None
+        why = f": it {job.state}" if job.error is None else f": it {job.state} with an error"
+        raise NotFound(
+            f"the job has no {name}{why}",
+            actual=name,
+            remedy=f"GET /v1/jobs/{job_id} shows its error; /artifacts what there is.",
+        ) from None
+
+
+def _serve(request: Request, state: ApiState, artifact: ArtifactRecord) -> Response:
+    return serve_bytes(
+        request,
+        sha256=artifact.sha256,
+        size=artifact.size_bytes,
+        media_type=artifact.media_type,
+        file_name=artifact.file_name,
+        open_range=lambda start, length: state.blobs.open_range(artifact.sha256, start, length),
+        immutable=False,
+    )
+
+
+@router.get("/jobs/{job_id}/artifacts", response_model=ArtifactList)
+def list_artifacts(job_id: str, state: State) -> ArtifactList:
+    """List what the job has produced; a failed job keeps what its finished stages wrote."""
+    query.get_job(state.database, job_id, OWNER)
+    rows = query.list_artifacts(state.database, job_id)
+    return ArtifactList(items=[ArtifactAnswer.from_record(row) for row in rows])
+
+
+@router.head("/artifacts/{sha256}", include_in_schema=False)
+@router.get("/artifacts/{sha256}", response_class=Response, responses=_FILE)
+def get_blob(sha256: str, request: Request, state: State) -> Response:
+    """Get stored bytes by digest: strong ETag, ranges, cacheable for ever."""
+    ref = query.get_blob(state.database, sha256)
+    return serve_bytes(
+        request,
+        sha256=ref.sha256,
+        size=ref.size_bytes,
+        media_type=ref.media_type,
+        file_name=ref.sha256,
+        open_range=lambda start, length: state.blobs.open_range(ref.sha256, start, length),
+    )
+
+
+@router.head("/jobs/{job_id}/bundle", include_in_schema=False)
+@router.get("/jobs/{job_id}/bundle", response_class=Response, responses=_FILE)
+def get_bundle(job_id: str, request: Request, state: State) -> Response:
+    """Get the bundle (`*.twb`)."""
+    return _serve(request, state, find_artifact(state, job_id, "bundle"))
+
+
+@router.get("/jobs/{job_id}/report", response_class=Response, responses=_FILE)
+def get_report(job_id: str, request: Request, state: State) -> Response:
+    """Get report.json, or the offline page when HTML is asked for first."""
+    accept = request.headers.get("accept", "")
+    name = "report_html" if accept.split(",")[0].strip() == "text/html" else "report"
+    response = _serve(request, state, find_artifact(state, job_id, name))
+    response.headers["Vary"] = "Accept"
+    return response
+
+
+@router.get("/jobs/{job_id}/layers.csv", response_class=Response, responses=_FILE)
+def get_layers_csv(job_id: str, request: Request, state: State) -> Response:
+    """Get layers.csv."""
+    return _serve(request, state, find_artifact(state, job_id, "layers"))
+
+
+@router.get("/jobs/{job_id}/placement", response_class=Response, responses=_FILE)
+def get_placement(job_id: str, request: Request, state: State) -> Response:
+    """Get where every node runs and why."""
+    return _serve(request, state, find_artifact(state, job_id, "placement"))
+
+
+@router.get("/jobs/{job_id}/schedule", response_class=Response, responses=_FILE)
+def get_schedule(job_id: str, request: Request, state: State) -> Response:
+    """Get the schedule trees."""
+    return _serve(request, state, find_artifact(state, job_id, "schedule"))
+
+
+@router.get("/jobs/{job_id}/trace", response_class=Response, responses=_FILE)
+def get_trace(job_id: str, request: Request, state: State) -> Response:
+    """Get the Perfetto trace, gzipped."""
+    return _serve(request, state, find_artifact(state, job_id, "trace"))
+
+
+def _report(state: ApiState, job_id: str) -> dict[str, Any]:
+    artifact = find_artifact(state, job_id, "report")
+    document = json.loads(read_bytes(state.blobs, artifact.sha256))
+    assert isinstance(document, dict)
+    return document
+
+
+@router.get("/jobs/{job_id}/layers")
+def get_layers(job_id: str, state: State) -> dict[str, Any]:
+    """Get the layer rows of the report."""
+    return {"job": job_id, "items": _report(state, job_id).get("layers", [])}
+
+
+@router.get("/jobs/{job_id}/cache")
+def get_cache(job_id: str, state: State) -> dict[str, Any]:
+    """Get the job's cache look-ups: hits, misses, and each key."""
+    return {"job": job_id, **_report(state, job_id).get("cache", {})}

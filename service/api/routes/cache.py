@@ -1,0 +1,74 @@
+"""The compile cache: totals, entries, pruning."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from service.api.deps import State
+from service.api.schemas.base import AnswerModel, RequestModel
+from service.api.schemas.cache import (
+    CacheEntryAnswer,
+    CacheKindStats,
+    CachePage,
+    CacheStatsAnswer,
+)
+from service.jobs import query
+from worker.compiler.cache import CacheKind
+
+router = APIRouter(prefix="/v1/cache", tags=["cache"])
+
+
+class PruneRequest(RequestModel):
+    """What to drop."""
+
+    unused_for_s: float = Field(ge=0, le=1e10)
+
+
+class PruneAnswer(AnswerModel):
+    """How many entries were dropped."""
+
+    dropped: int
+
+
+@router.get("/stats", response_model=CacheStatsAnswer)
+def get_stats(state: State) -> CacheStatsAnswer:
+    """Get totals, all and per kind."""
+    kinds = query.cache_stats(state.database)
+    return CacheStatsAnswer(
+        entries=sum(k.entries for k in kinds),
+        size_bytes=sum(k.size_bytes for k in kinds),
+        hits=sum(k.hits for k in kinds),
+        kinds=[
+            CacheKindStats(kind=k.kind, entries=k.entries, size_bytes=k.size_bytes, hits=k.hits)
+            for k in kinds
+        ],
+    )
+
+
+@router.get("/entries", response_model=CachePage)
+def list_entries(
+    state: State,
+    kind: CacheKind | None = None,
+    job: Annotated[str | None, Query(max_length=100)] = None,
+    limit: Annotated[int, Query(ge=1, le=query.MAX_PAGE)] = 50,
+) -> CachePage:
+    """List entries, last used first; `job` keeps those that job filled."""
+    rows = query.list_cache_entries(
+        state.database, kind=None if kind is None else str(kind), job_id=job, limit=limit
+    )
+    return CachePage(items=[CacheEntryAnswer.from_record(row) for row in rows])
+
+
+@router.get("/entries/{signature}", response_model=CacheEntryAnswer)
+def get_entry(signature: str, state: State) -> CacheEntryAnswer:
+    """Get the key fields and origin of one entry."""
+    return CacheEntryAnswer.from_record(query.get_cache_entry(state.database, signature))
+
+
+@router.post("/prune", response_model=PruneAnswer)
+def prune(body: PruneRequest, state: State) -> PruneAnswer:
+    """Drop entries that nobody has used for a while."""
+    return PruneAnswer(dropped=query.prune_cache(state.database, unused_for_s=body.unused_for_s))

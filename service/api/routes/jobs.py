@@ -1,0 +1,188 @@
+"""Jobs: submit, list, look at, wait for, cancel, clone, delete."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, cast
+
+from anyio import to_thread
+from fastapi import APIRouter, Header, Query, Request, Response
+
+from service.api.deps import OWNER, ApiState, Key, State, Wait
+from service.api.downloads import etag_matches
+from service.api.idempotency import request_key
+from service.api.schemas.job import AttemptAnswer, JobAnswer, JobLogs, JobPage, JobRequest
+from service.api.specs import resolve_hardware
+from service.jobs import query
+from service.jobs.cancel import cancel_job
+from service.jobs.submit import NewJob, Submission, clone_job, submit_job
+from service.states import TERMINAL_JOB_STATES, JobState
+from service.store.blobs import read_bytes
+from service.store.records import JobRecord
+from worker.compiler.errors import Detail
+from worker.compiler.options import CompileOptions
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+RETRY_AFTER_S = 1
+MAX_LOG_CHARS = 1 << 20
+
+
+def job_etag(job: JobRecord) -> str:
+    """Give the entity tag: it moves with every change that a client can see."""
+    counts = f"{job.units_solved}.{job.units_cached}.{job.units_total}.{job.attempts}"
+    return f'"{job.event_seq}-{job.state}-{job.stage or ""}-{counts}"'
+
+
+def _answer(job: JobRecord, response: Response) -> JobAnswer:
+    response.headers["ETag"] = job_etag(job)
+    response.headers["Cache-Control"] = "no-cache"
+    if job.state not in TERMINAL_JOB_STATES:
+        response.headers["Retry-After"] = str(RETRY_AFTER_S)
+    return JobAnswer.from_record(job)
+
+
+async def _until_ended(state: ApiState, job: JobRecord, wait_s: float) -> JobRecord:
+    """Wait for the job's end, at most `wait_s`."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait_s
+    while job.state not in TERMINAL_JOB_STATES and (left := deadline - loop.time()) > 0:
+        await state.watch.changed(job.id, job.event_seq, left)
+        job = await to_thread.run_sync(query.get_job, state.database, job.id, OWNER)
+    return job
+
+
+def _accepted(submission: Submission, response: Response) -> JobAnswer:
+    response.headers["Location"] = f"/v1/jobs/{submission.job.id}"
+    if not submission.created:
+        response.headers["Idempotency-Replayed"] = "true"
+    return _answer(submission.job, response)
+
+
+@router.post("", status_code=202, response_model=JobAnswer)
+async def create_job(
+    body: JobRequest, request: Request, response: Response, state: State, key: Key, wait: Wait
+) -> JobAnswer:
+    """Accept a compile job.
+
+    With `Idempotency-Key` a repeated request gives the first job; `Prefer: wait=N` holds the
+    answer until the job ends, at most N seconds.
+    """
+    raw = await request.body()
+
+    def submit() -> Submission:
+        new = NewJob(
+            model_id=body.model,
+            hardware_id=resolve_hardware(state, cast("str | dict[str, Detail]", body.hardware)),
+            options=CompileOptions.from_json(body.options),
+            label=body.label,
+            priority=body.priority,
+            owner=OWNER,
+            wall_limit_s=body.wall_limit_s,
+            traceparent=request.headers.get("traceparent"),
+        )
+        idempotency = request_key(key, owner=OWNER, route="POST /v1/jobs", body=raw)
+        return submit_job(state.database, state.outbox, state.settings, new, idempotency)
+
+    submission = await to_thread.run_sync(submit)
+    if wait:
+        ended = await _until_ended(state, submission.job, wait)
+        submission = Submission(ended, submission.created)
+        response.headers["Preference-Applied"] = f"wait={int(wait)}"
+    return _accepted(submission, response)
+
+
+@router.get("", response_model=JobPage)
+def list_jobs(
+    state: State,
+    states: Annotated[list[JobState] | None, Query(alias="state")] = None,
+    label: Annotated[str | None, Query(max_length=100)] = None,
+    cursor: Annotated[str | None, Query(max_length=500)] = None,
+    limit: Annotated[int, Query(ge=1, le=query.MAX_PAGE)] = 50,
+) -> JobPage:
+    """List jobs, newest first; `state` may be repeated."""
+    page = query.list_jobs(
+        state.database,
+        owner=OWNER,
+        states=tuple(states or ()),
+        label=label,
+        cursor=cursor,
+        limit=limit,
+    )
+    return JobPage(
+        items=[JobAnswer.from_record(row) for row in page.rows], next_cursor=page.next_cursor
+    )
+
+
+@router.get("/{job_id}", response_model=JobAnswer, responses={304: {"description": "Unchanged."}})
+async def get_job(
+    job_id: str,
+    response: Response,
+    state: State,
+    wait: Wait,
+    if_none_match: Annotated[str | None, Header()] = None,
+) -> JobAnswer | Response:
+    """Get one job; conditional by ETag.
+
+    `Prefer: wait=N` holds the answer: with If-None-Match until the job changes, without it until
+    the job ends.
+    """
+    job = await to_thread.run_sync(query.get_job, state.database, job_id, OWNER)
+    if wait and if_none_match is None:
+        job = await _until_ended(state, job, wait)
+    elif (
+        wait and etag_matches(if_none_match, job_etag(job)) and job.state not in TERMINAL_JOB_STATES
+    ):
+        await state.watch.changed(job.id, job.event_seq, wait)
+        job = await to_thread.run_sync(query.get_job, state.database, job_id, OWNER)
+    if etag_matches(if_none_match, job_etag(job)):
+        return Response(status_code=304, headers={"ETag": job_etag(job)})
+    return _answer(job, response)
+
+
+@router.delete("/{job_id}", status_code=204)
+def delete_job(job_id: str, state: State) -> None:
+    """Delete a job that has ended, with its history and artifacts."""
+    query.delete_job(state.database, job_id, OWNER)
+
+
+@router.post("/{job_id}/cancel", status_code=202, response_model=JobAnswer)
+def cancel(job_id: str, response: Response, state: State) -> JobAnswer:
+    """Cancel a job; doing it twice is fine, a job that ended otherwise is a 409."""
+    return _answer(cancel_job(state.database, job_id, OWNER), response)
+
+
+@router.post("/{job_id}/clone", status_code=202, response_model=JobAnswer)
+def clone(job_id: str, response: Response, state: State, key: Key) -> JobAnswer:
+    """Submit the same model, machine and options again."""
+    idempotency = request_key(
+        key, owner=OWNER, route="POST /v1/jobs/clone", body=job_id.encode("utf-8", "replace")
+    )
+    submission = clone_job(
+        state.database, state.outbox, state.settings, job_id, owner=OWNER, idempotency=idempotency
+    )
+    return _accepted(submission, response)
+
+
+@router.get("/{job_id}/logs", response_model=JobLogs)
+def get_logs(job_id: str, state: State) -> JobLogs:
+    """Get what each attempt's process printed."""
+    query.get_job(state.database, job_id, OWNER)
+    attempts = []
+    for number, attempt in enumerate(query.list_attempts(state.database, job_id), start=1):
+        output = None
+        if attempt.log_sha256 is not None:
+            raw = read_bytes(state.blobs, attempt.log_sha256)
+            output = raw.decode("utf-8", "replace")[-MAX_LOG_CHARS:]
+        attempts.append(
+            AttemptAnswer(
+                number=number,
+                worker=attempt.worker_id,
+                started=attempt.started,
+                ended=attempt.ended,
+                outcome=attempt.outcome,
+                cpu_s=attempt.cpu_s,
+                max_rss_bytes=attempt.max_rss_bytes,
+                output=output,
+            )
+        )
+    return JobLogs(job=job_id, attempts=attempts)

@@ -1,0 +1,168 @@
+"""`compile`: one model on one machine, on a server or in this process."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from service.cli.connection import DataDirOption, ServerOption
+from service.cli.exits import Exit, exit_of_job
+from service.cli.failures import Failure
+from service.cli.inputs import (
+    hardware_argument,
+    hardware_label,
+    model_argument,
+    symbol_settings,
+)
+from service.cli.output import JsonFlag, note, print_json, print_problem
+from service.cli.summary import print_summary
+
+HardwareOption = Annotated[
+    str, typer.Option("--hardware", help="Preset name or spec file.", metavar="SPEC|PRESET")
+]
+SymbolsOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Bind a symbolic dimension; repeat for more.", metavar="NAME=N"),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What the user asked for, before it is known who does it."""
+
+    model: Path
+    hardware: dict[str, Any]
+    options: dict[str, Any]
+    output: Path
+    label: str | None
+    command: str
+    """How the user would name the same server again."""
+
+
+def compile_model(
+    model: Annotated[Path, typer.Argument(help="An .onnx file, or a .zip with external data.")],
+    hardware: HardwareOption,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Folder for the results (default MODEL-HARDWARE)."),
+    ] = None,
+    server: ServerOption = None,
+    local: Annotated[
+        bool, typer.Option("--local", help="Compile in this process (default without a server).")
+    ] = False,
+    symbols: SymbolsOption = None,
+    strategy: Annotated[str, typer.Option(help="auto, naive, ...")] = "auto",
+    objective: Annotated[str, typer.Option(help="latency, energy or edp.")] = "latency",
+    effort: Annotated[str, typer.Option(help="express, normal or extended.")] = "normal",
+    verify: Annotated[str, typer.Option(help="none, sample or full.")] = "sample",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the verification inputs.")] = 0,
+    fail_on_fallback: Annotated[
+        bool, typer.Option("--fail-on-fallback", help="Fail when an operator goes to the host.")
+    ] = False,
+    require_cache: Annotated[
+        bool, typer.Option("--require-cache", help="Fail when something must be solved anew.")
+    ] = False,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Solve everything anew.")] = False,
+    label: Annotated[str | None, typer.Option(help="Label of the server's job.")] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Submit to the server and return at once.")
+    ] = False,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Compile a model: kernels, schedule, bundle, simulated run and report in one folder."""
+    from worker.compiler.options import CompileOptions
+
+    if detach and (local or not server):
+        raise typer.BadParameter("needs a server (--server URL)", param_hint="--detach")
+    document = {
+        "strategy": strategy,
+        "objective": objective,
+        "effort": effort,
+        "verify": verify,
+        "seed": seed,
+        "symbols": symbol_settings(symbols or []),
+        "fail_on_fallback": fail_on_fallback,
+        "require_cache": require_cache,
+        "no_cache": no_cache,
+    }
+    order = Order(
+        model=model_argument(model),
+        hardware=hardware_argument(hardware),
+        options=CompileOptions.from_json(document).to_json(),
+        output=output or Path(f"{model.stem}-{hardware_label(hardware)}"),
+        label=label,
+        command="" if not server else f" --server {shlex.quote(server)}",
+    )
+    if server and not local:
+        result = compile_on_server(order, server, detach=detach, quiet=as_json)
+    else:
+        from service.cli.local import compile_here
+
+        result = compile_here(order, data_dir, quiet=as_json)
+    finish(result, as_json=as_json)
+
+
+def compile_on_server(order: Order, server: str, *, detach: bool, quiet: bool) -> dict[str, Any]:
+    """Upload, submit, wait, download; gives the job document with the files."""
+    from service.cli.jobs import follow
+    from service.cli.progress import ProgressView
+    from service.client import Client
+
+    with Client(server) as client, ProgressView(order.model.name, quiet=quiet) as view:
+        uploaded = client.upload_model(order.model, progress=view.upload)
+        request: dict[str, Any] = {
+            "model": uploaded["id"],
+            "hardware": order.hardware,
+            "options": order.options,
+        }
+        if order.label is not None:
+            request["label"] = order.label
+        job = client.submit(request)
+        job_id = str(job["id"])
+        if detach:
+            note(
+                f"submitted {job_id}; follow it with\n  tilewright jobs watch {job_id}"
+                f"{order.command}"
+            )
+            return job
+        resume = f"tilewright jobs watch {job_id}{order.command}"
+        ended = follow(client, job_id, resume, on_update=view.job)
+        files = client.fetch_artifacts(job_id, order.output)
+    return {**ended, **_files(order.output, files)}
+
+
+def _files(output: Path, files: dict[str, Path]) -> dict[str, Any]:
+    return {
+        "output_dir": str(output),
+        "files": {name: str(path) for name, path in sorted(files.items())},
+    }
+
+
+def finish(result: dict[str, Any], *, as_json: bool) -> None:
+    """Print a compile's result and end with its exit code.
+
+    Raises:
+        typer.Exit: unless the job succeeded or was only submitted.
+    """
+    if as_json:
+        print_json(result)
+    if result["state"] == "queued":
+        return
+    report = result.get("files", {}).get("report")
+    if not as_json and result["state"] == "succeeded":
+        if report is None:
+            raise Failure("TW-INT-001", "the job succeeded but has no report")
+        print_summary(json.loads(Path(report).read_text(encoding="utf-8")))
+    if result.get("files"):
+        note(f"results in {result['output_dir']}: {', '.join(sorted(result['files']))}")
+    if result["state"] != "succeeded" and isinstance(result.get("error"), dict):
+        print_problem(result["error"])
+    code = exit_of_job(result)
+    if code != Exit.OK:
+        raise typer.Exit(code)

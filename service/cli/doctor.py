@@ -1,0 +1,107 @@
+"""`doctor`: what this machine has, what it lacks, and what that costs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import typer
+
+from service.cli.connection import DataDirOption, ServerOption, load_settings
+from service.cli.exits import Exit
+from service.cli.output import JsonFlag, print_json, print_text
+
+COMPILERS = ("cc", "gcc", "clang")
+MODULES = ("onnx", "onnx_ir", "onnxruntime", "onnxscript", "numba", "sqlalchemy", "celery")
+FREE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding: `ok`, `warning` (something is missing, the rest works) or `error`."""
+
+    name: str
+    level: str
+    detail: str
+
+
+def doctor(
+    server: ServerOption = None, data_dir: DataDirOption = None, as_json: JsonFlag = False
+) -> None:
+    """Check Python, libraries, the C compiler, the data directory and the server."""
+    checks = [_python(), *_modules(), _compiler(), *_storage(data_dir), *_isolation()]
+    if server:
+        checks.append(_server(server))
+    healthy = all(check.level != "error" for check in checks)
+    if as_json:
+        print_json({"healthy": healthy, "checks": [asdict(check) for check in checks]})
+    else:
+        for check in checks:
+            print_text(f"{check.level:<8} {check.name:<16} {check.detail}")
+    if not healthy:
+        raise typer.Exit(Exit.SERVICE)
+
+
+def _python() -> Check:
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Check("python", "ok", version)
+
+
+def _modules() -> list[Check]:
+    return [
+        Check(f"module {name}", "error", "not installed; reinstall tilewright")
+        for name in MODULES
+        if find_spec(name) is None
+    ]
+
+
+def _compiler() -> Check:
+    for name in COMPILERS:
+        found = shutil.which(name)
+        if found:
+            return Check("c compiler", "ok", found)
+    return Check(
+        "c compiler",
+        "warning",
+        "none found: everything but verification and `run` works; install gcc or clang",
+    )
+
+
+def _storage(data_dir: Path | None) -> list[Check]:
+    settings = load_settings(data_dir)
+    folder = settings.data_dir
+    nearest = next(p for p in (folder, *folder.parents) if p.exists())
+    if not os.access(nearest, os.W_OK):
+        return [Check("data directory", "error", f"{folder} cannot be written")]
+    free = shutil.disk_usage(nearest).free
+    level = "ok" if free >= FREE_BYTES else "warning"
+    checks = [Check("data directory", level, f"{folder}, {free >> 20} MiB free")]
+    if (folder / "tilewright.db").is_file():
+        from service.store.session import current_revision
+
+        checks.append(Check("database", "ok", f"schema {current_revision(settings.database_url)}"))
+    return checks
+
+
+def _isolation() -> list[Check]:
+    if sys.platform != "linux":
+        return [Check("isolation", "warning", "resource limits are weaker outside Linux")]
+    if shutil.which("bwrap") is None:
+        return [Check("isolation", "ok", "supervised processes with limits (no bubblewrap)")]
+    return [Check("isolation", "ok", "supervised processes with limits and bubblewrap")]
+
+
+def _server(url: str) -> Check:
+    from service.client import ApiError, Client
+
+    try:
+        with Client(url, timeout_s=10) as client:
+            version = client.get("/v1/version")["version"]
+            client.get("/v1/readyz")
+    except ApiError as error:
+        return Check("server", "error", error.detail)
+    return Check("server", "ok", f"{url} runs {version} and is ready")

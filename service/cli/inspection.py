@@ -1,0 +1,133 @@
+"""`report`, `layers`, `placement`, `schedule`, `trace`: look into a job's or a bundle's results."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from service.cli.connection import DataDirOption, ServerOption
+from service.cli.output import JsonFlag, note, print_json, print_table, print_text
+from service.cli.sources import open_source
+from service.cli.summary import print_summary
+
+SourceArgument = Annotated[
+    str, typer.Argument(help="Job id, bundle (*.twb), or folder of results.", metavar="JOB|BUNDLE")
+]
+LAYER_COLUMNS = (
+    "index",
+    "op_type",
+    "placement",
+    "cache",
+    "cycles_total",
+    "pct_cycles",
+    "bound_by",
+    "utilization_pct",
+    "energy_pct",
+    "onnx_nodes",
+)
+
+
+def report(
+    source: SourceArgument,
+    server: ServerOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Print the head of the report, or all of it with --json."""
+    with open_source(source, server, data_dir) as results:
+        document = results.report()
+    if as_json:
+        print_json(document)
+        return
+    print_summary(document)
+    strategies = document.get("strategies") or []
+    if strategies:
+        print_table(
+            ("name", "chosen", "latency_cycles", "energy_pj", "offchip_bytes", "kernels", "reason"),
+            strategies,
+        )
+    for insight in document.get("insights") or []:
+        print_text(f"{insight.get('severity', 'info')}: {insight.get('message')}")
+
+
+def layers(
+    source: SourceArgument,
+    top: Annotated[
+        int | None, typer.Option(min=1, help="Only the N layers with the most cycles.")
+    ] = None,
+    server: ServerOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Print one row per layer, in order of execution or by cost with --top."""
+    with open_source(source, server, data_dir) as results:
+        rows: list[dict[str, Any]] = results.report().get("layers") or []
+    if top is not None:
+        rows = sorted(rows, key=lambda row: -(row.get("cycles_total") or 0))[:top]
+    if as_json:
+        print_json({"items": rows})
+    else:
+        print_table(LAYER_COLUMNS, rows)
+
+
+def placement(
+    source: SourceArgument,
+    host: Annotated[bool, typer.Option("--host", help="Only what runs on the host.")] = False,
+    server: ServerOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Print where every node runs, and the reason of each that is not on the accelerator."""
+    with open_source(source, server, data_dir) as results:
+        rows: list[dict[str, Any]] = results.report().get("placement") or []
+    if host:
+        rows = [row for row in rows if row.get("target") == "host"]
+    if as_json:
+        print_json({"items": rows})
+    else:
+        print_table(("node", "op_type", "target", "reason_code", "reason"), rows)
+
+
+def schedule(
+    source: SourceArgument,
+    server: ServerOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Print the schedule trees."""
+    with open_source(source, server, data_dir) as results:
+        document = results.json("schedule")
+    if as_json:
+        print_json(document)
+        return
+    for unit in document.get("units", []) if isinstance(document, dict) else []:
+        text = unit.get("text") if isinstance(unit, dict) else None
+        if text:
+            print_text(str(text))
+            continue
+        print_json(unit)
+
+
+def trace(
+    source: SourceArgument,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Where to write it; - for stdout.")
+    ] = Path("trace.json.gz"),
+    server: ServerOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Write the Perfetto trace (gzipped JSON); open it in any Perfetto or Chrome trace viewer."""
+    with open_source(source, server, data_dir) as results:
+        data = results.read("trace")
+    if str(output) == "-":
+        sys.stdout.buffer.write(data)
+        return
+    output.write_bytes(data)
+    if as_json:
+        print_json({"output": str(output), "size_bytes": len(data)})
+    else:
+        note(f"wrote {output} ({len(data)} bytes)")

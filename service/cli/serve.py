@@ -1,0 +1,148 @@
+"""`serve` (API and worker in one process) and `worker` (a worker alone)."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from service.cli.connection import DataDirOption, load_settings
+from service.cli.exits import Exit
+from service.cli.failures import Failure
+from service.cli.output import JsonFlag, note, print_json, print_text
+
+if TYPE_CHECKING:
+    from service.bootstrap import Services
+    from service.settings import Settings
+
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+GRACEFUL_S = 5
+"""How long open requests may take to end when the server stops."""
+
+
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")
+    ] = None,
+    data_dir: DataDirOption = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Jobs that run at the same time.")
+    ] = None,
+    api_only: Annotated[
+        bool, typer.Option("--api-only", help="Leave the work to separate `tilewright worker`s.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Run everything in one process: the API and a worker, on a data directory.
+
+    When it listens, its URL is printed on stdout.
+    """
+    from service.log import configure
+
+    settings = load_settings(data_dir, host=host, port=port, workers=workers)
+    if api_only and settings.embedded:
+        raise Failure(
+            "TW-OPT-001",
+            "--api-only needs a broker that workers can reach",
+            remedy="Set TILEWRIGHT_BROKER_URL to a redis:// or amqp:// URL.",
+        )
+    configure(settings.log_level, settings.log_format)
+    if settings.host not in LOOPBACK:
+        note(f"warning: {settings.host} is not loopback, and the API has no authentication yet")
+    listener = _listen(settings)
+    bound = listener.getsockname()[1]
+    name = f"[{settings.host}]" if ":" in settings.host else settings.host
+    url = f"http://{name}:{bound}"
+
+    def announce() -> None:
+        if as_json:
+            print_json({"url": url, "data_dir": str(settings.data_dir)})
+        else:
+            print_text(url)
+
+    with listener:
+        _run(settings, listener, announce, with_worker=not api_only)
+
+
+def worker(
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Jobs that run at the same time.")
+    ] = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Run a worker alone: needs TILEWRIGHT_DATABASE_URL, _BROKER_URL and _BLOB_URL."""
+    del as_json  # a worker has no output but its log
+    from worker.main import run_worker
+
+    code = run_worker(load_settings(data_dir, workers=workers))
+    if code:
+        raise typer.Exit(Exit.SERVICE)
+
+
+def _listen(settings: Settings) -> socket.socket:
+    """Bind before anything starts, so that a taken port is one clear refusal."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((settings.host, settings.port))
+        listener.listen(256)
+    except OSError as error:
+        listener.close()
+        raise Failure(
+            "TW-CLI-002",
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}",
+        ) from error
+    listener.set_inheritable(False)
+    return listener
+
+
+def _run(settings: Settings, listener: socket.socket, announce: Any, *, with_worker: bool) -> None:
+    """Serve until SIGINT or SIGTERM; the worker starts before and stops after the API."""
+    from contextlib import ExitStack
+
+    from service.api.app import create_app
+    from service.bootstrap import open_services
+    from service.store.session import migrate
+
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    services = open_services(settings)
+    with ExitStack() as stack:
+        stack.callback(services.close)
+        if with_worker:
+            _start_worker(services, stack)
+        else:
+            migrate(settings.database_url)
+        _serve_http(create_app(settings, services), listener, announce)
+
+
+def _start_worker(services: Services, stack: Any) -> None:
+    from worker.main import EmbeddedWorker
+
+    stack.enter_context(EmbeddedWorker(services))
+
+
+def _serve_http(app: Any, listener: socket.socket, announce: Any) -> None:
+    import uvicorn
+
+    class Announcing(uvicorn.Server):
+        """Says where it listens as soon as it does."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets=sockets)
+            if self.started:
+                announce()
+
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=GRACEFUL_S,
+        timeout_keep_alive=30,
+        server_header=False,
+        lifespan="on",
+    )
+    Announcing(config).run(sockets=[listener])
