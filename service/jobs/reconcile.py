@@ -117,14 +117,15 @@ def reconcile(database: Database, outbox: Outbox, settings: Settings) -> Repairs
     return repairs
 
 
-def reset_after_boot(database: Database) -> int:
-    """Void every lease and every sent bell of an earlier life; give how many leases.
+def reset_after_boot(database: Database, identity: str) -> int:
+    """Void the leases of earlier lives of `identity` and every sent bell; give how many leases.
 
-    Only for a process that holds the data directory's exclusive lock: nobody else can be working.
+    Only for a process that holds the exclusive lock on the data directory of that identity: no
+    other life of it can be working.  Other workers on the same database keep their leases.
     The interrupted try still counts, so a job that kills the whole process cannot loop for ever.
     """
     with database.write() as session:
-        found = items.void_leases(session)
+        found = items.leased_by(session, f"{identity}.")
         for item in found:
             _take_back(session, item, backoff_s=0.0)
         items.reset_dispatches(session)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import obstore
 from obstore.exceptions import BaseError
@@ -18,6 +18,9 @@ from obstore.store import S3Store
 from service.errors import NotFound, Unavailable
 from service.store.blobs import CHUNK_BYTES, check_digest
 from service.store.records import BlobRef
+
+if TYPE_CHECKING:
+    from obstore.store import S3Config  # exists for type checkers only
 
 
 class S3BlobStore:
@@ -44,7 +47,7 @@ class S3BlobStore:
         plain = endpoint is not None and endpoint.startswith("http://")
         self._store = S3Store(
             bucket,
-            config=config,
+            config=cast("S3Config", config),
             client_options={"allow_http": plain, "timeout": "30s", "connect_timeout": "5s"},
             retry_config={"max_retries": 3, "retry_timeout": timedelta(seconds=60)},
         )

@@ -31,7 +31,7 @@ def load(session: Session, digest: str) -> tuple[bytes | None, str | None] | Non
     query = select(CacheEntryRow.value, CacheEntryRow.blob_sha256).where(
         CacheEntryRow.digest == digest
     )
-    row = session.execute(query).tuples().one_or_none()
+    row = session.execute(query).one_or_none()
     return None if row is None else (row[0], row[1])
 
 

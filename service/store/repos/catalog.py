@@ -60,7 +60,7 @@ def get_model(session: Session, model_id: str) -> ModelRecord | None:
         .join(BlobRow, BlobRow.sha256 == ModelRow.blob_sha256)
         .where(ModelRow.id == model_id)
     )
-    row = session.execute(query).tuples().one_or_none()
+    row = session.execute(query).one_or_none()
     return None if row is None else _model(*row)
 
 
@@ -71,7 +71,7 @@ def find_model(session: Session, owner: str, sha256: str) -> ModelRecord | None:
         .join(BlobRow, BlobRow.sha256 == ModelRow.blob_sha256)
         .where(ModelRow.owner == owner, ModelRow.blob_sha256 == sha256)
     )
-    row = session.execute(query).tuples().one_or_none()
+    row = session.execute(query).one_or_none()
     return None if row is None else _model(*row)
 
 
@@ -91,7 +91,7 @@ def list_models(
             )
         )
     query = query.order_by(ModelRow.created.desc(), ModelRow.id.desc()).limit(limit)
-    return [_model(*row) for row in session.execute(query).tuples()]
+    return [_model(*row) for row in session.execute(query)]
 
 
 def set_model_summary(session: Session, model_id: str, summary: Mapping[str, Detail]) -> None:
@@ -189,7 +189,7 @@ def recall(session: Session, scope: str, key: str) -> tuple[str, str] | None:
     query = select(IdempotencyRow.request_sha256, IdempotencyRow.resource_id).where(
         IdempotencyRow.scope == scope, IdempotencyRow.key == key
     )
-    row = session.execute(query).tuples().one_or_none()
+    row = session.execute(query).one_or_none()
     return None if row is None else (row[0], row[1])
 
 

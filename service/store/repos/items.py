@@ -248,9 +248,16 @@ def lapsed(session: Session, limit: int) -> list[ItemRecord]:
     return [_record(row) for row in session.scalars(query)]
 
 
-def void_leases(session: Session) -> list[ItemRecord]:
-    """List every leased item: the caller holds the data directory, so no holder can be alive."""
-    query = select(ItemRow).where(ItemRow.state == str(ItemState.LEASED)).order_by(ItemRow.id)
+def leased_by(session: Session, owner_prefix: str) -> list[ItemRecord]:
+    """List items leased to owners whose name starts with `owner_prefix`."""
+    query = (
+        select(ItemRow)
+        .where(
+            ItemRow.state == str(ItemState.LEASED),
+            ItemRow.owner.startswith(owner_prefix, autoescape=True),
+        )
+        .order_by(ItemRow.id)
+    )
     return [_record(row) for row in session.scalars(query)]
 
 

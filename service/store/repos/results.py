@@ -90,7 +90,7 @@ def artifacts_of_job(
             media_type=blob.media_type,
             created=artifact.created,
         )
-        for artifact, blob in session.execute(query).tuples()
+        for artifact, blob in session.execute(query)
     ]
 
 

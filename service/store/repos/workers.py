@@ -71,7 +71,7 @@ def listing(session: Session) -> list[WorkerRecord]:
             beat=row.beat,
             age_s=max(0.0, now - row.beat),
         )
-        for row, now in session.execute(query).tuples()
+        for row, now in session.execute(query)
     ]
 
 

@@ -1,0 +1,295 @@
+"""Fixtures for tests of the service: databases, brokers, settings, a running embedded worker.
+
+Servers are looked for in this order: the environment URL (TILEWRIGHT_TEST_PG_URL, ..._REDIS_URL,
+..._AMQP_URL), a server on loopback's usual port, a binary that this fixture starts (PostgreSQL,
+Redis), and otherwise the test is skipped with the reason.  On a shared server every session makes
+its own database, key space or queue, and removes it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.bootstrap import Services, open_services
+from service.jobs import query, submit
+from service.settings import Settings
+from service.states import TERMINAL_JOB_STATES, JobState
+from service.store.blobs import put_bytes
+from service.store.records import JobRecord
+from service.store.session import migrate
+from worker.compiler.options import CompileOptions
+
+TESTS = Path(__file__).parent
+
+
+def _reachable(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=0.5):
+            return True
+    except OSError:
+        return False
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def _pg_binary(name: str) -> str | None:
+    found = shutil.which(name)
+    if found:
+        return found
+    for path in sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True):
+        return str(path)
+    return None
+
+
+def _own_postgres(folder: Path) -> tuple[subprocess.Popen[bytes], str] | None:
+    """Start a private server, as an unprivileged user when we are root."""
+    initdb, postgres = _pg_binary("initdb"), _pg_binary("postgres")
+    if initdb is None or postgres is None:
+        return None
+    user: dict[str, Any] = {}
+    if os.getuid() == 0:
+        user = {"user": 65534, "group": 65534}
+        os.chown(folder, 65534, 65534)
+        for parent in folder.parents:  # the pytest base folder is private to root
+            if parent == Path("/tmp") or parent == Path("/"):
+                break
+            parent.chmod(0o711)
+    cluster, port = folder / "cluster", _free_port()
+    made = subprocess.run(
+        [initdb, "-D", str(cluster), "-U", "postgres", "-A", "trust", "--no-sync"],
+        capture_output=True,
+        cwd=folder,
+        **user,
+    )
+    if made.returncode != 0:
+        return None
+    server = subprocess.Popen(
+        [postgres, "-D", str(cluster), "-p", str(port), "-k", str(folder), "-h", "127.0.0.1"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=folder,
+        **user,
+    )
+    for _ in range(100):
+        if _reachable(port):
+            return server, f"postgresql://postgres@127.0.0.1:{port}/postgres"
+        time.sleep(0.1)
+    server.kill()
+    return None
+
+
+def _pg_works(url: str) -> bool:
+    import psycopg
+
+    try:
+        psycopg.connect(url, connect_timeout=3).close()
+    except psycopg.Error:
+        return False
+    return True
+
+
+@pytest.fixture(scope="session")
+def pg_admin_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A PostgreSQL server on which databases may be created."""
+    url = os.environ.get("TILEWRIGHT_TEST_PG_URL", "")
+    local = "postgresql://postgres@127.0.0.1:5432/postgres"
+    if not url and _reachable(5432) and _pg_works(local):
+        url = local
+    if url:
+        yield url
+        return
+    started = _own_postgres(tmp_path_factory.mktemp("pg"))
+    if started is None:
+        pytest.skip("no PostgreSQL: set TILEWRIGHT_TEST_PG_URL or install a server")
+    server, url = started
+    try:
+        yield url
+    finally:
+        server.terminate()
+        server.wait(timeout=20)
+
+
+@pytest.fixture(scope="session")
+def pg_template(pg_admin_url: str) -> Iterator[tuple[str, str]]:
+    """(admin URL, name of a migrated template database): copying it is faster than migrating."""
+    import psycopg
+
+    name = f"tw_template_{secrets.token_hex(6)}"
+    with psycopg.connect(pg_admin_url, autocommit=True) as admin:
+        admin.execute(f'CREATE DATABASE "{name}"')
+        try:
+            migrate(_with_database(pg_admin_url, name))
+            yield pg_admin_url, name
+        finally:
+            admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def _with_database(url: str, name: str) -> str:
+    base = url.rsplit("/", 1)[0] + "/" + name
+    return base.replace("postgresql://", "postgresql+psycopg://", 1)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a migrated, empty database; each test that uses it runs on both back ends."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path / 'tw' / 'tilewright.db'}"
+        migrate(url)
+        yield url
+        return
+    import psycopg
+
+    admin_url, template = request.getfixturevalue("pg_template")
+    name = f"tw_test_{secrets.token_hex(6)}"
+    with psycopg.connect(admin_url, autocommit=True) as admin:
+        admin.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        try:
+            yield _with_database(admin_url, name)
+        finally:
+            admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Redis server; tests use their own queue names on it."""
+    url = os.environ.get("TILEWRIGHT_TEST_REDIS_URL", "")
+    if not url and _reachable(6379):
+        url = "redis://127.0.0.1:6379/0"
+    if url:
+        yield url
+        return
+    binary = shutil.which("redis-server") or shutil.which("valkey-server")
+    if binary is None:
+        pytest.skip("no Redis: set TILEWRIGHT_TEST_REDIS_URL or install a server")
+    port = _free_port()
+    server = subprocess.Popen(
+        [binary, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"],
+        stdout=subprocess.DEVNULL,
+        cwd=tmp_path_factory.mktemp("redis"),
+    )
+    try:
+        for _ in range(100):
+            if _reachable(port):
+                break
+            time.sleep(0.05)
+        yield f"redis://127.0.0.1:{port}/0"
+    finally:
+        server.terminate()
+        server.wait(timeout=20)
+
+
+@pytest.fixture(scope="session")
+def amqp_url() -> str:
+    """A RabbitMQ server; tests use their own queue names on it."""
+    url = os.environ.get("TILEWRIGHT_TEST_AMQP_URL", "")
+    if url:
+        return url
+    if _reachable(5672):
+        return "amqp://guest:guest@127.0.0.1:5672//"
+    pytest.skip("no RabbitMQ: set TILEWRIGHT_TEST_AMQP_URL")
+
+
+@pytest.fixture(params=["memory", "redis", "amqp"])
+def broker_url(request: pytest.FixtureRequest) -> str:
+    """The URL of a broker; each test that uses it runs on all three kinds."""
+    if request.param == "memory":
+        return "memory://"
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+MakeSettings = Callable[..., Settings]
+
+
+@pytest.fixture
+def make_settings(tmp_path: Path) -> MakeSettings:
+    """Build settings for a test: own data directory, own queue, short periods, fake payloads."""
+
+    def make(runner: str = "quick", **changes: Any) -> Settings:
+        values: dict[str, Any] = {
+            "data_dir": tmp_path / "tw",
+            "broker_url": "memory://",
+            "queue_name": f"tw-test-{secrets.token_hex(6)}",
+            "workers": 2,
+            "lease_ttl_s": 10.0,
+            "heartbeat_s": 1.0,
+            "watch_s": 0.1,
+            "reconcile_s": 0.2,
+            "redispatch_s": 2.0,
+            "retry_backoff_s": 0.05,
+            "memory_base_bytes": 512 * 1024 * 1024,
+            "output_limit_bytes": 256 * 1024,
+            "runner": f"service_payloads:{runner}",
+            "child_python_path": (str(TESTS),),
+        }
+        return Settings(**{**values, **changes})
+
+    return make
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What a test does as a user: submit and wait."""
+
+    services: Services
+
+    def submit(self, hardware: dict[str, Any] | None = None, **changes: Any) -> JobRecord:
+        """Submit a job on a small fake model."""
+        services = self.services
+        model_bytes = changes.pop("model", b"fake model")
+        ref = put_bytes(services.blobs, model_bytes, "application/octet-stream")
+        model, _ = submit.add_model(services.database, ref, name="fake.onnx", kind="onnx")
+        spec, _ = submit.add_hardware(
+            services.database, hardware or {"name": "toy"}, machine_digest="0" * 64, name="toy"
+        )
+        options = changes.pop("options", CompileOptions())
+        new = submit.NewJob(model.id, spec.id, options=options, **changes)
+        return submit.submit_job(services.database, services.outbox, services.settings, new).job
+
+    def job(self, job_id: str) -> JobRecord:
+        return query.get_job(self.services.database, job_id)
+
+    def wait(
+        self, job_id: str, *states: JobState, timeout_s: float = 30.0, stage: str | None = None
+    ) -> JobRecord:
+        """Wait for a state (any terminal one by default) or a stage."""
+        wanted = states or tuple(TERMINAL_JOB_STATES)
+        deadline = time.monotonic() + timeout_s
+        while True:
+            job = self.job(job_id)
+            if (job.stage == stage) if stage else (job.state in wanted):
+                return job
+            if time.monotonic() > deadline:
+                raise AssertionError(f"job is {job.state} at {job.stage}, not {wanted} {stage}")
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def open_desk() -> Iterator[Callable[[Settings], Desk]]:
+    """Open services for settings; closes them after the test."""
+    opened: list[Services] = []
+
+    def make(settings: Settings) -> Desk:
+        migrate(settings.database_url)
+        services = open_services(settings)
+        opened.append(services)
+        return Desk(services)
+
+    yield make
+    for services in opened:
+        services.close()

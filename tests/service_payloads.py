@@ -1,0 +1,195 @@
+"""Fake payloads for the sandbox: each behaves in one way, good or hostile.
+
+They replace `worker.job:run_job`; `hardware["steps"]` may carry parameters.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from worker.compiler.cache import Cache, CacheKey, CacheKind
+from worker.compiler.errors import ModelError
+from worker.job import JobOutcome, JobRequest, ProgressSink
+
+
+def _outcome(out_dir: Path, text: str) -> JobOutcome:
+    (out_dir / "report.json").write_text(json.dumps({"text": text}))
+    return JobOutcome((("report", "report.json"),), sha256(text.encode()).hexdigest(), {"n": 1})
+
+
+def quick(request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink) -> JobOutcome:
+    """Two stages, three units shared through the cache, two artifacts."""
+    progress.stage("ingest", "started")
+    model = request.model_path.read_bytes()
+    progress.stage("ingest", "finished")
+    progress.stage("schedule", "started")
+    solved = cached = 0
+    for index in range(3):
+        key = CacheKey(CacheKind.SCHEDULE, (("unit", str(index)), ("kind", "fake")))
+        if cache.get(key) is None:
+            cache.put(key, b"x" * (10 if index else 200_000))
+            solved += 1
+        else:
+            cached += 1
+        progress.units(solved, cached, 3)
+    progress.stage("schedule", "finished")
+    (out_dir / "layers.csv").write_text("index\n0\n")
+    progress.artifact("layers", "layers.csv")
+    (out_dir / "report.json").write_text(json.dumps({"model": sha256(model).hexdigest()}))
+    return JobOutcome(
+        (("report", "report.json"), ("layers", "layers.csv")),
+        sha256(model).hexdigest(),
+        {"latency_cycles": 42},
+    )
+
+
+def patient(request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink) -> JobOutcome:
+    """Like quick, but takes `seconds` of the hardware document first."""
+    seconds: Any = request.hardware.get("seconds", 1)
+    progress.stage("ingest", "started")
+    time.sleep(float(seconds))
+    return quick(request, out_dir, cache, progress)
+
+
+def hold(request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink) -> JobOutcome:
+    """Report a stage, then wait until the file named by the hardware document exists."""
+    progress.stage("ingest", "started")
+    gate = Path(str(request.hardware["gate"]))
+    while not gate.exists():
+        time.sleep(0.01)
+    return quick(request, out_dir, cache, progress)
+
+
+def refuse(request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink) -> JobOutcome:
+    """Finish one stage with an artifact, then refuse the model."""
+    del request, cache
+    (out_dir / "placement.json").write_text("{}")
+    progress.stage("partition", "finished")
+    progress.artifact("placement", "placement.json")
+    raise ModelError("TW-MODEL-004", "the graph has a cycle", node="conv_1")
+
+
+def bug(request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink) -> JobOutcome:
+    """Raise something untyped."""
+    del request, out_dir, cache, progress
+    raise ZeroDivisionError("an untyped bug")
+
+
+def segfault(
+    request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink
+) -> JobOutcome:
+    """Crash in native code."""
+    del request, cache, progress
+    ctypes.string_at(0)
+    return _outcome(out_dir, "unreachable")
+
+
+def killed(request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink) -> JobOutcome:
+    """Die as if the kernel's out-of-memory killer had chosen us."""
+    del request, cache, progress
+    os.kill(os.getpid(), signal.SIGKILL)
+    return _outcome(out_dir, "unreachable")
+
+
+def killed_once(
+    request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink
+) -> JobOutcome:
+    """Die on the first try, succeed on the second."""
+    marker = request.build_dir / "died_once"
+    if not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return quick(request, out_dir, cache, progress)
+
+
+def greedy(request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink) -> JobOutcome:
+    """Allocate until the limit."""
+    del request, cache, progress
+    hoard = []
+    while True:
+        hoard.append(bytearray(64 * 1024 * 1024))
+        if len(hoard) > 10_000:
+            return _outcome(out_dir, "unreachable")
+
+
+def native_greedy(
+    request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink
+) -> JobOutcome:
+    """Abort the way C++ does when an allocation fails."""
+    del request, cache, progress
+    sys.stderr.write("terminate called after throwing an instance of 'std::bad_alloc'\n")
+    sys.stderr.flush()
+    os.abort()
+    return _outcome(out_dir, "unreachable")
+
+
+def sleeper(request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink) -> JobOutcome:
+    """Run for ever."""
+    del request, out_dir, cache
+    progress.stage("schedule", "started")
+    while True:
+        time.sleep(1)
+
+
+def flood(request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink) -> JobOutcome:
+    """Print 64 MiB, then succeed."""
+    block = "y" * 65_536
+    for _ in range(1024):
+        sys.stdout.write(block)
+    sys.stdout.flush()
+    return quick(request, out_dir, cache, progress)
+
+
+def disk_bomb(
+    request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink
+) -> JobOutcome:
+    """Write one file past the limit."""
+    del request, cache, progress
+    with (out_dir / "big").open("wb") as file:
+        while True:
+            file.write(b"\0" * 1_048_576)
+
+
+def daemon(request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink) -> JobOutcome:
+    """Leave a double-forked daemon behind that holds every descriptor, then succeed."""
+    read, write = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.write(write, str(os.getpid()).encode())
+            time.sleep(600)
+        os._exit(0)
+    pid = os.read(read, 32).decode()
+    (request.build_dir / "daemon_pid").write_text(pid)
+    return quick(request, out_dir, cache, progress)
+
+
+def gibberish(
+    request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink
+) -> JobOutcome:
+    """Write nonsense into the worker's channel."""
+    del request, cache, progress
+    os.write(int(sys.argv[2]), b"\xff" * 4096)
+    time.sleep(5)
+    return _outcome(out_dir, "unreachable")
+
+
+def thief(request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink) -> JobOutcome:
+    """Name a file outside the output folder as an artifact."""
+    del request, cache, progress
+    (out_dir / "link").symlink_to("/etc/passwd")
+    return JobOutcome((("report", "link"),), "0" * 64, {})
+
+
+def exits(request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink) -> JobOutcome:
+    """Leave without a word."""
+    del request, out_dir, cache, progress
+    os._exit(3)

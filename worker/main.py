@@ -1,0 +1,276 @@
+"""Worker processes: embedded in the service's own process, or alone on another machine.
+
+Both run the same task on the same Celery application; they differ in pool and broker.  Both run a
+reconciler thread, because any message may be lost at any time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import secrets
+import shutil
+import socket
+import threading
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from typing import IO, Any
+
+from sqlalchemy.exc import DBAPIError
+
+from service.bootstrap import Services, open_services
+from service.errors import Conflict, ServiceError
+from service.jobs.claim import Claim
+from service.jobs.reconcile import collect_garbage, reconcile, reset_after_boot
+from service.log import configure, get_logger
+from service.settings import Settings
+from service.store.blobs import sweep_spool
+from service.store.repos import workers
+from service.store.session import migrate
+from worker.sandbox import isolation_tier
+from worker.tasks import ItemRunner, Step, register
+
+_GARBAGE_EVERY_S = 3600.0
+_BEAT_EVERY_S = 10.0
+
+
+def package_version() -> str:
+    """Give the installed version of this package."""
+    try:
+        return version("tilewright")
+    except PackageNotFoundError:
+        return "unpackaged"
+
+
+class Reconciler:
+    """Repairs and rings in a thread until stopped; also beats for the worker's own row."""
+
+    def __init__(self, services: Services, worker_id: str, slots: int) -> None:
+        self._services = services
+        self._worker_id = worker_id
+        self._slots = slots
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="reconciler", daemon=True)
+
+    def start(self) -> None:
+        """Announce the worker and start."""
+        self._announce()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop and sign the worker off."""
+        self._done.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        try:
+            with self._services.database.write() as session:
+                workers.remove(session, self._worker_id)
+        except DBAPIError as error:
+            get_logger().warning("cannot sign off", error=str(error.orig))
+
+    def _announce(self) -> None:
+        with self._services.database.write() as session:
+            workers.register(
+                session,
+                worker_id=self._worker_id,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                slots=self._slots,
+                version=package_version(),
+                sandbox_tier=isolation_tier(),
+            )
+
+    def _beat(self) -> None:
+        with self._services.database.write() as session:
+            known = workers.beat(session, self._worker_id)
+        if not known:
+            self._announce()
+
+    def _run(self) -> None:
+        services = self._services
+        period = services.settings.reconcile_period_s
+        beat_rounds = max(1, int(_BEAT_EVERY_S / period))
+        garbage_rounds = max(1, int(_GARBAGE_EVERY_S / period))
+        rounds = 0
+        # Jitter keeps many reconcilers apart; it decides nothing.
+        jitter = random.Random(self._worker_id)
+        while True:
+            try:
+                reconcile(services.database, services.outbox, services.settings)
+                if rounds % beat_rounds == 0:
+                    self._beat()
+                if rounds % garbage_rounds == garbage_rounds - 1:
+                    collect_garbage(services.database, services.blobs, services.settings)
+                    sweep_spool(services.blobs.spool_dir, older_than_s=86_400.0)
+            except (DBAPIError, ServiceError, OSError) as error:
+                get_logger().warning("reconcile failed", error=str(error))
+            rounds += 1
+            if self._done.wait(period * (0.75 + 0.5 * jitter.random())):
+                return
+
+
+class DataDirectory:
+    """The exclusive lock on a data directory, and the identity of the service that lives there."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._path = settings.data_dir
+        self._file: IO[str] | None = None
+
+    def lock(self) -> str:
+        """Take the lock and give the directory's lasting identity.
+
+        Raises:
+            Conflict: another process holds it.
+        """
+        self._path.mkdir(parents=True, exist_ok=True)
+        file = (self._path / "lock").open("a+", encoding="ascii")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.close()
+            raise Conflict(
+                f"another tilewright process uses the data directory {self._path}",
+                actual=str(self._path),
+                remedy="Stop it, or choose another directory with TILEWRIGHT_DATA_DIR.",
+            ) from error
+        self._file = file
+        file.seek(0)
+        identity = file.read().strip()
+        if not identity:
+            identity = secrets.token_hex(8)
+            file.write(identity)
+            file.flush()
+        return identity
+
+    def unlock(self) -> None:
+        """Give the lock back; the kernel does it for a killed process."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class EmbeddedWorker:
+    """A worker in daemon threads of the service's process.
+
+    `start` migrates, locks the data directory and voids what an earlier life left behind.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        *,
+        on_step: Callable[[Step, Claim], None] | None = None,
+    ) -> None:
+        self._services = services
+        self._on_step = on_step
+        self._directory = DataDirectory(services.settings)
+        self._runner: ItemRunner | None = None
+        self._reconciler: Reconciler | None = None
+        self._controller: Any = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start working.
+
+        Raises:
+            Conflict: another process uses the data directory.
+        """
+        services, settings = self._services, self._services.settings
+        identity = self._directory.lock()
+        try:
+            migrate(settings.database_url)
+            shutil.rmtree(settings.work_dir, ignore_errors=True)
+            sweep_spool(services.blobs.spool_dir, older_than_s=0.0)
+            voided = reset_after_boot(services.database, identity)
+            worker_id = f"{identity}.{secrets.token_hex(4)}"
+            hook = {} if self._on_step is None else {"on_step": self._on_step}
+            self._runner = ItemRunner(services, worker_id, **hook)
+            register(services.celery, self._runner)
+            self._reconciler = Reconciler(services, worker_id, settings.workers)
+            self._start_controller(worker_id)
+            self._reconciler.start()
+        except BaseException:
+            self._directory.unlock()
+            raise
+        get_logger().info("worker started", worker_id=worker_id, voided_leases=voided)
+
+    def _start_controller(self, worker_id: str) -> None:
+        # The public `worker` command installs signal handlers and belongs in a main thread.
+        self._controller = self._services.celery.WorkController(
+            app=self._services.celery,
+            hostname=f"embedded-{worker_id}@{socket.gethostname()}",
+            pool="threads",
+            concurrency=self._services.settings.workers,
+            without_gossip=True,
+            without_mingle=True,
+            without_heartbeat=True,
+        )
+        self._thread = threading.Thread(
+            target=self._controller.start, name="celery-worker", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Kill running jobs (they go back to the queue without losing an attempt) and stop."""
+        if self._runner is not None:
+            self._runner.stop()
+        if self._reconciler is not None:
+            self._reconciler.stop()
+        if self._controller is not None:
+            self._controller.stop()
+        if self._thread is not None:
+            self._thread.join(timeout=30)
+        self._directory.unlock()
+
+    def __enter__(self) -> EmbeddedWorker:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def run_worker(
+    settings: Settings,
+    *,
+    on_step: Callable[[Step, Claim], None] | None = None,
+) -> int:
+    """Run a stand-alone worker in the foreground until SIGTERM; give the exit code.
+
+    Raises:
+        Conflict: the broker is in memory: such a worker would never hear a bell.
+    """
+    if settings.embedded:
+        raise Conflict(
+            "a stand-alone worker needs a broker that other processes can reach",
+            actual=settings.broker_url,
+            remedy="Set TILEWRIGHT_BROKER_URL to a redis:// or amqp:// URL, or use serve.",
+        )
+    configure(settings.log_level, settings.log_format)
+    services = open_services(settings)
+    migrate(settings.database_url)
+    worker_id = f"worker-{secrets.token_hex(8)}"
+    hook = {} if on_step is None else {"on_step": on_step}
+    runner = ItemRunner(services, worker_id, **hook)
+    register(services.celery, runner)
+    reconciler = Reconciler(services, worker_id, settings.workers)
+    services.celery.finalize()
+    worker = services.celery.Worker(
+        hostname=f"{worker_id}@{socket.gethostname()}",
+        pool=settings.worker_pool,
+        concurrency=settings.workers,
+        without_gossip=True,
+        without_mingle=True,
+        without_heartbeat=settings.broker_url.startswith("redis"),
+        loglevel="WARNING",
+        quiet=True,
+    )
+    reconciler.start()
+    try:
+        worker.start()
+    finally:
+        runner.stop()
+        reconciler.stop()
+        services.close()
+    return int(worker.exitcode or 0)

@@ -1,0 +1,150 @@
+"""The payload: runs one job in the sandbox, with cache and progress over a socket to the worker.
+
+`python -P -m worker.sandbox_child REQUEST.json CHANNEL [--runner module:function]`.  What happens
+to it does not matter to anybody else: it may crash, hang, or be killed at any instruction.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from worker import wire
+from worker.compiler.cache import Cache, CacheKey, NullCache
+from worker.compiler.errors import CompilerError, Detail
+from worker.compiler.options import CompileOptions
+from worker.job import JobOutcome, JobRequest, ProgressSink
+
+Runner = Callable[[JobRequest, Path, Cache, ProgressSink], JobOutcome]
+_MEMORY_WORDS = ("bad_alloc", "bad allocation", "Arena alloc failed", "Failed to allocate memory")
+
+
+class Channel:
+    """The child's end of the socket; one exchange at a time."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._lock = threading.Lock()
+
+    def tell(self, head: Mapping[str, Any], body: bytes = b"") -> None:
+        """Send without waiting for an answer."""
+        with self._lock:
+            wire.send(self._sock, head, body)
+
+    def ask(self, head: Mapping[str, Any]) -> wire.Frame:
+        """Send and wait for the answer; without a worker there is no reason to go on."""
+        with self._lock:
+            wire.send(self._sock, head)
+            reply = wire.receive(self._sock)
+        if reply is None:
+            raise SystemExit(125)
+        return reply
+
+
+class ChannelCache:
+    """The cache port over the channel."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def get(self, key: CacheKey) -> bytes | None:
+        reply = self._channel.ask({"op": "cache_get", **_key(key)})
+        return reply.body if reply.head.get("hit") is True else None
+
+    def put(self, key: CacheKey, value: bytes) -> None:
+        if len(value) <= wire.MAX_BODY_BYTES:
+            self._channel.tell({"op": "cache_put", **_key(key)}, value)
+
+
+def _key(key: CacheKey) -> dict[str, Any]:
+    return {"kind": str(key.kind), "fields": [list(pair) for pair in key.fields]}
+
+
+class ChannelProgress:
+    """The progress sink over the channel."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def stage(self, name: str, state: str) -> None:
+        self._channel.tell({"op": "stage", "stage": name, "state": state})
+
+    def units(self, solved: int, cached: int, total: int) -> None:
+        self._channel.tell({"op": "units", "solved": solved, "cached": cached, "total": total})
+
+    def artifact(self, name: str, file_name: str) -> None:
+        self._channel.tell({"op": "artifact", "name": name, "file": file_name})
+
+
+def load_runner(path: str) -> Runner:
+    """Import `module:function`."""
+    module, _, name = path.partition(":")
+    runner: Runner = getattr(importlib.import_module(module), name)
+    return runner
+
+
+def read_request(document: Mapping[str, Any]) -> tuple[JobRequest, Path]:
+    """Parse what the worker wrote: the job's request and its output folder."""
+    hardware: Mapping[str, Detail] = document["hardware"]
+    request = JobRequest(
+        model_path=Path(document["model_path"]),
+        model_name=document["model_name"],
+        hardware=hardware,
+        options=CompileOptions.from_json(document["options"]),
+        build_dir=Path(document["build_dir"]),
+    )
+    return request, Path(document["out_dir"])
+
+
+def run(channel: Channel, request_path: Path, runner: str) -> int:
+    """Run the job and report its end over the channel; give the exit code."""
+    try:
+        request, out_dir = read_request(json.loads(request_path.read_text(encoding="utf-8")))
+        cache: Cache = NullCache() if request.options.no_cache else ChannelCache(channel)
+        outcome = load_runner(runner)(request, out_dir, cache, ChannelProgress(channel))
+    except CompilerError as error:
+        channel.tell({"op": "problem", "problem": error.to_problem()})
+    except MemoryError:
+        channel.tell({"op": "memory"})
+    except Exception as error:  # the task boundary: anything else is our bug
+        traceback.print_exc()
+        if any(word in str(error) for word in _MEMORY_WORDS):
+            channel.tell({"op": "memory"})
+        else:
+            bug = CompilerError("TW-INT-001", f"{type(error).__name__}: {str(error)[:2000]}")
+            channel.tell({"op": "problem", "problem": bug.to_problem()})
+    else:
+        channel.tell(
+            {
+                "op": "done",
+                "artifacts": [list(pair) for pair in outcome.artifacts],
+                "bundle_digest": outcome.bundle_digest,
+                "summary": dict(outcome.summary),
+            }
+        )
+    return 0
+
+
+def main(argv: list[str]) -> int:
+    """Entry of the payload process."""
+    parser = argparse.ArgumentParser(prog="sandbox_child")
+    parser.add_argument("request", type=Path)
+    parser.add_argument("channel", type=int)
+    parser.add_argument("--runner", default="worker.job:run_job")
+    arguments = parser.parse_args(argv)
+    with socket.socket(fileno=arguments.channel) as sock:
+        # Processes the job starts (C compilers, tests of kernels) must not hold the channel open.
+        sock.set_inheritable(False)
+        return run(Channel(sock), arguments.request, arguments.runner)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

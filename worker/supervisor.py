@@ -1,0 +1,209 @@
+"""The small process between a worker and the code it does not trust.  Standard library only.
+
+Run as a script: `python -I -S supervisor.py SPEC`, SPEC being one JSON object.  It starts the
+payload in its own session with resource limits and waits for the first of three things: the payload
+ends, the worker closes the lifeline pipe (cancel, or the worker is dead), the wall clock runs out.
+Then it kills whatever is left, daemons included, and prints one JSON report on stdout.
+
+Why a process of its own and not code in the worker: a parent-death signal fires when the creating
+*thread* ends, a group kill misses processes that changed their session, and limits set in a pool
+process would outlive the job.  This process has one thread, and as a child subreaper it inherits
+every orphan of the payload.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
+_SWEEP_LIMIT_S = 20.0
+_READ_BYTES = 65_536
+
+
+def _prctl(option: int, value: int) -> bool:
+    try:
+        return bool(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0)
+    except (OSError, AttributeError):
+        return False  # not Linux: weaker isolation, reported by the worker as its sandbox tier
+
+
+def _limit(kind: int, value: int) -> None:
+    _, hard = resource.getrlimit(kind)
+    if hard != resource.RLIM_INFINITY:
+        value = min(value, hard)
+    resource.setrlimit(kind, (value, value))
+
+
+def _payload(spec: dict[str, Any], output: int, supervisor: int) -> None:
+    """Become the payload.  Runs in the forked child and never returns."""
+    try:
+        os.setsid()
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != supervisor:
+            os._exit(127)  # the supervisor died before the signal was armed
+        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.set_inheritable(spec["channel"], True)
+        os.chdir(spec["cwd"])
+        os.umask(0o077)
+        for name, value in spec["limits"].items():
+            _limit(getattr(resource, f"RLIMIT_{name}"), value)
+        os.execve(spec["argv"][0], spec["argv"], spec["env"])
+    except BaseException as error:  # a fork must not return into its parent's code
+        os.write(2, f"cannot start the payload: {error}\n".encode())
+    os._exit(126)
+
+
+class _Log:
+    """Keeps the first bytes of the payload's output and counts the rest."""
+
+    def __init__(self, path: str, limit: int) -> None:
+        self._file = open(path, "wb", buffering=0)  # noqa: SIM115  # lives as long as the process
+        self._left = limit
+        self.seen = 0
+        self.dropped = 0
+
+    def take(self, chunk: bytes) -> None:
+        self.seen += len(chunk)
+        kept = chunk[: self._left]
+        self._left -= len(kept)
+        self.dropped += len(chunk) - len(kept)
+        if kept:
+            self._file.write(kept)
+
+
+def _drain(output: int, log: _Log) -> None:
+    os.set_blocking(output, False)
+    try:
+        while chunk := os.read(output, _READ_BYTES):
+            log.take(chunk)
+    except BlockingIOError:
+        return
+
+
+def _wait(pidfd: int, lifeline: int, output: int, log: _Log, wall_s: float) -> str:
+    """Wait for the first of: payload ended, lifeline closed, wall clock."""
+    deadline = time.monotonic() + wall_s
+    poll = select.poll()
+    for descriptor in (pidfd, lifeline, output):
+        poll.register(descriptor, select.POLLIN | select.POLLHUP)
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return "wall"
+        ready = {descriptor for descriptor, _ in poll.poll(min(left, 3600.0) * 1000)}
+        if output in ready:
+            chunk = os.read(output, _READ_BYTES)
+            log.take(chunk)
+            if not chunk:
+                poll.unregister(output)
+        if pidfd in ready:
+            return "exited"
+        if lifeline in ready:
+            return "closed"
+
+
+def _children() -> list[int]:
+    """List the direct children of this process, adopted orphans included."""
+    me = os.getpid()
+    try:
+        with open(f"/proc/self/task/{me}/children", encoding="ascii") as file:
+            return [int(text) for text in file.read().split()]
+    except OSError:
+        pass  # the kernel was built without this file
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
+                    fields = file.read().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[1]) == me:
+                found.append(int(name))
+    return found
+
+
+def _kill(pid: int, *, group: bool = False) -> None:
+    try:
+        if group:
+            os.killpg(pid, signal.SIGKILL)
+        else:
+            os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _sweep() -> tuple[int, float, int]:
+    """Kill and reap everything that is left: (processes, CPU seconds, largest RSS in bytes)."""
+    count, cpu_s, rss = 0, 0.0, 0
+    deadline = time.monotonic() + _SWEEP_LIMIT_S
+    while time.monotonic() < deadline:
+        for pid in _children():
+            _kill(pid)
+        try:
+            pid, _, usage = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:
+            break
+        if pid == 0:
+            time.sleep(0.001)
+            continue
+        count += 1
+        cpu_s += usage.ru_utime + usage.ru_stime
+        rss = max(rss, usage.ru_maxrss * 1024)
+    return count, cpu_s, rss
+
+
+def main() -> None:
+    spec = json.loads(sys.argv[1])
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(name, signal.SIG_IGN)  # the lifeline is the only way to stop it early
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    os.set_inheritable(spec["lifeline"], False)
+    os.set_inheritable(spec["channel"], False)
+    output, output_end = os.pipe()
+    supervisor = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(name, signal.SIG_DFL)
+        _payload(spec, output_end, supervisor)
+    os.close(output_end)
+    # Only the payload may hold the channel: its closing tells the worker that all is over.
+    os.close(spec["channel"])
+    log = _Log(spec["log"], spec["output_limit"])
+    end = _wait(os.pidfd_open(pid), spec["lifeline"], output, log, spec["wall_s"])
+    _kill(pid, group=True)
+    _kill(pid)  # in case it had not reached setsid yet
+    _, status, usage = os.wait4(pid, 0)
+    escaped, cpu_s, rss = _sweep()
+    _drain(output, log)
+    code = os.waitstatus_to_exitcode(status)
+    report = {
+        "end": end,
+        "code": code if code >= 0 else None,
+        "signal": -code if code < 0 else None,
+        "cpu_s": usage.ru_utime + usage.ru_stime + cpu_s,
+        "max_rss_bytes": max(usage.ru_maxrss * 1024, rss),
+        "escaped": escaped,
+        "output_bytes": log.seen,
+        "dropped_bytes": log.dropped,
+    }
+    os.write(1, json.dumps(report).encode())
+
+
+if __name__ == "__main__":
+    main()

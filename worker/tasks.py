@@ -1,0 +1,503 @@
+"""Work off items: claim, run the child, publish.  Load, call, save; nothing else.
+
+One bell is one `ItemRunner.run`: at most one item is claimed, run in a sandbox and ended in exactly
+one of the ways of `service.jobs.claim`.  Whatever the child does, this process goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+from sqlalchemy.exc import DBAPIError
+
+from service.bootstrap import Services
+from service.errors import (
+    DigestMismatch,
+    LeaseLost,
+    NotFound,
+    ServiceError,
+    TooLarge,
+    Unavailable,
+    problem,
+)
+from service.jobs import claim as protocol
+from service.jobs.claim import Claim, Heartbeat, Usage
+from service.jobs.reconcile import promote
+from service.log import bound, get_logger
+from service.queue import RUN_ITEM
+from service.store.blobs import copy_to, put_stream
+from service.store.records import BlobRef
+from worker import wire
+from worker.compiler.cache import CacheKey, CacheKind
+from worker.compiler.error_catalog import ERROR_CATALOG
+from worker.compiler.errors import Detail
+from worker.progress import ProgressRecorder
+from worker.sandbox import End, Limits, Report, Sandbox
+from worker.store_cache import StoreCache
+
+_IMPORT_ROOT = Path(__file__).parents[1]
+
+
+class Step(StrEnum):
+    """Points of the protocol at which a crash must be harmless; tests stop here."""
+
+    CLAIMED = "claimed"
+    CHILD_STARTED = "child_started"
+    CHILD_ENDED = "child_ended"
+    BLOBS_STORED = "blobs_stored"
+    PUBLISHED = "published"
+
+
+@dataclass(slots=True)
+class Conversation:
+    """What the child has said so far."""
+
+    done: wire.Frame | None = None
+    problem: dict[str, Detail] | None = None
+    out_of_memory: bool = False
+    violation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Workplace:
+    """Folders of one attempt."""
+
+    root: Path
+    model: Path = field(init=False)
+    out: Path = field(init=False)
+    temp: Path = field(init=False)
+    request: Path = field(init=False)
+    log: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name in ("model", "out", "temp", "request", "log"):
+            leaf = {"request": "request.json", "log": "output.log"}.get(name, name)
+            object.__setattr__(self, name, self.root / leaf)
+
+    def create(self) -> None:
+        shutil.rmtree(self.root, ignore_errors=True)
+        self.out.mkdir(parents=True)
+        self.temp.mkdir()
+
+
+def _no_hook(step: Step, held: Claim) -> None:
+    del step, held
+
+
+class ItemRunner:
+    """Runs claimed items for one worker process.  Thread-safe: every slot calls `run`."""
+
+    def __init__(
+        self,
+        services: Services,
+        worker_id: str,
+        *,
+        on_step: Callable[[Step, Claim], None] = _no_hook,
+    ) -> None:
+        self._services = services
+        self._settings = services.settings
+        self._worker_id = worker_id
+        self._on_step = on_step
+        self._lock = threading.Lock()
+        self._running: set[Sandbox] = set()
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Kill what runs and give it back to the queue; take nothing new."""
+        with self._lock:
+            self._stopping = True
+            for sandbox in self._running:
+                sandbox.kill()
+
+    def run(self, item_id: str) -> str | None:
+        """Answer one bell: work on the best ready item; give its id, or None if there is none.
+
+        `item_id` only says which item rang: priority is decided by the database now, not by the
+        order of messages.
+        """
+        if self._stopping:
+            return None
+        try:
+            held = protocol.claim(
+                self._services.database, self._worker_id, self._settings.lease_ttl_s
+            )
+            if held is None:
+                return None
+            with bound(job_id=held.job.id, item_id=held.item_id, fence=held.fence):
+                self._attempt(held)
+            promote(self._services.database)
+            if not self._stopping:
+                self._services.outbox.nudge()
+        except DBAPIError as error:
+            # The bell is lost; the reconciler rings again, and a lease left behind runs out.
+            get_logger().warning("database unavailable", item_id=item_id, error=str(error.orig))
+            return None
+        return held.item_id
+
+    def _attempt(self, held: Claim) -> None:
+        log = get_logger()
+        self._on_step(Step.CLAIMED, held)
+        log.info("item claimed", attempt=held.attempts)
+        place = _Workplace(self._settings.work_dir / f"{held.job.id}.{held.fence}")
+        try:
+            self._guarded(held, place)
+        except LeaseLost:
+            log.warning("lease lost, result discarded")
+        finally:
+            shutil.rmtree(place.root, ignore_errors=True)
+
+    def _guarded(self, held: Claim, place: _Workplace) -> None:
+        """Work, and account for faults on this side of the sandbox."""
+        try:
+            self._work(held, place)
+        except (Unavailable, OSError) as fault:
+            reason = f"{type(fault).__name__}: {fault}"
+            self._publish(held, lambda: self._retry(held, reason, Usage()))
+        except ServiceError as refusal:
+            error = refusal.to_problem()
+            self._publish(
+                held, lambda: protocol.fail(self._services.database, held, error, Usage())
+            )
+
+    def _work(self, held: Claim, place: _Workplace) -> None:
+        services, settings = self._services, self._settings
+        place.create()
+        sandbox = self._sandbox(held, place)
+        progress = ProgressRecorder(
+            services.database,
+            services.blobs,
+            held,
+            place.out,
+            max_artifact_bytes=settings.max_artifact_bytes,
+        )
+        cache = StoreCache(
+            services.database,
+            services.blobs,
+            job_id=held.job.id,
+            inline_bytes=settings.cache_inline_bytes,
+        )
+        heartbeat = Heartbeat(
+            services.database,
+            held,
+            ttl_s=settings.lease_ttl_s,
+            beat_s=settings.heartbeat_s,
+            watch_s=settings.watch_s,
+            on_stop=sandbox.kill,
+        )
+        with sandbox, heartbeat:
+            self._prepare(held, place)
+            with self._lock:
+                self._running.add(sandbox)
+                if self._stopping:
+                    sandbox.kill()
+            try:
+                sandbox.start()
+                self._on_step(Step.CHILD_STARTED, held)
+                said = self._converse(sandbox, progress, cache)
+                report = sandbox.report()
+            finally:
+                with self._lock:
+                    self._running.discard(sandbox)
+            self._on_step(Step.CHILD_ENDED, held)
+            if heartbeat.lost:
+                raise LeaseLost(held.item_id, held.fence)
+            usage = Usage(report.cpu_s, report.max_rss_bytes, self._log(place))
+            end: Callable[[Claim, Usage], None]
+            if heartbeat.canceling:
+                end = self._canceled
+            elif self._stopping and report.end is End.CLOSED:
+                end = self._give_back
+            else:
+                end = self._verdict(held, progress, said, report, usage)
+            cache.flush_hits()
+            self._publish(held, lambda: end(held, usage))
+            self._on_step(Step.PUBLISHED, held)
+
+    def _prepare(self, held: Claim, place: _Workplace) -> None:
+        """Put the model and the request where the child finds them."""
+        suffix = ".zip" if held.model.kind == "zip" else ".onnx"
+        model = place.model.with_suffix(suffix)
+        try:
+            copy_to(self._services.blobs, held.model.sha256, model)
+        except (NotFound, DigestMismatch) as error:
+            raise DigestMismatch(
+                f"the stored model is lost or damaged: {error.message}",
+                limit=held.model.sha256,
+                actual=error.actual,
+            ) from error
+        self._settings.build_dir.mkdir(parents=True, exist_ok=True)
+        place.request.write_text(
+            json.dumps(
+                {
+                    "model_path": str(model),
+                    "model_name": held.model.name,
+                    "hardware": held.hardware.document,
+                    "options": held.job.options,
+                    "build_dir": str(self._settings.build_dir),
+                    "out_dir": str(place.out),
+                }
+            ),
+            encoding="utf-8",
+        )
+
+    def _sandbox(self, held: Claim, place: _Workplace) -> Sandbox:
+        settings = self._settings
+        threads = str(settings.child_threads)
+        roots = [str(_IMPORT_ROOT), *settings.child_python_path]
+        memory = settings.memory_base_bytes + int(
+            settings.memory_per_model_byte * held.model.size_bytes
+        )
+        return Sandbox(
+            (
+                sys.executable,
+                "-P",
+                "-m",
+                "worker.sandbox_child",
+                str(place.request),
+                "{channel}",
+                "--runner",
+                settings.runner,
+            ),
+            # Nothing of the service's own environment: it may hold credentials.
+            env={
+                "PATH": settings.child_path,
+                "PYTHONPATH": ":".join(roots),
+                "PYTHONHASHSEED": "0",
+                "PYTHONDONTWRITEBYTECODE": "1",
+                "PYTHONFAULTHANDLER": "1",
+                "LANG": "C.UTF-8",
+                "HOME": str(place.temp),
+                "TMPDIR": str(place.temp),
+                "NUMBA_CACHE_DIR": str(settings.build_dir / "numba"),
+                "OMP_NUM_THREADS": threads,
+                "OPENBLAS_NUM_THREADS": threads,
+                "OMP_WAIT_POLICY": "passive",
+                # Each arena reserves address space, which is what the memory limit counts.
+                "MALLOC_ARENA_MAX": "2",
+            },
+            cwd=place.temp,
+            log_path=place.log,
+            limits=Limits(
+                wall_s=held.job.wall_limit_s,
+                memory_bytes=memory,
+                file_bytes=settings.file_limit_bytes,
+                processes=settings.process_limit,
+                output_bytes=settings.output_limit_bytes,
+            ),
+        )
+
+    def _converse(
+        self, sandbox: Sandbox, progress: ProgressRecorder, cache: StoreCache
+    ) -> Conversation:
+        """Serve the child until it closes the channel."""
+        said = Conversation()
+        try:
+            while (frame := wire.receive(sandbox.channel)) is not None:
+                _answer(frame, sandbox, progress, cache, said)
+            progress.flush()
+        except (wire.ProtocolError, TooLarge) as error:
+            said.violation = str(error)
+            sandbox.kill()
+        except LeaseLost:
+            sandbox.kill()
+            sandbox.report()
+            raise
+        except ConnectionError:
+            # It died while an answer was on its way: the report says of what.
+            sandbox.kill()
+        return said
+
+    def _verdict(
+        self,
+        held: Claim,
+        progress: ProgressRecorder,
+        said: Conversation,
+        report: Report,
+        usage: Usage,
+    ) -> Callable[[Claim, Usage], None]:
+        """Decide how the attempt ends; store its artifacts when it succeeded."""
+        database = self._services.database
+        if said.violation is not None:
+            reason = f"it broke the worker protocol: {said.violation}"
+            return lambda held, usage: self._retry(held, reason, usage)
+        if said.problem is not None:
+            error = said.problem
+            return lambda held, usage: protocol.fail(database, held, error, usage)
+        if said.out_of_memory or report.out_of_memory:
+            error = self._memory_problem(held, report)
+            return lambda held, usage: protocol.fail(database, held, error, usage)
+        if report.end is End.WALL:
+            error = problem(
+                "TW-SVC-008",
+                f"the job ran longer than its wall limit of {held.job.wall_limit_s:g} s",
+                stage=held.job.stage,
+                limit=held.job.wall_limit_s,
+                actual=held.job.wall_limit_s,
+            )
+            return lambda held, usage: protocol.fail(database, held, error, usage, timed_out=True)
+        if said.done is None or report.end is not End.EXITED or report.code != 0:
+            return lambda held, usage: self._retry(held, report.sentence(), usage)
+        try:
+            artifacts = _artifacts(said.done, progress)
+        except (wire.ProtocolError, TooLarge) as violation:
+            reason = f"it left a bad artifact: {violation}"
+            return lambda held, usage: self._retry(held, reason, usage)
+        self._on_step(Step.BLOBS_STORED, held)
+        digest = said.done.text("bundle_digest")
+        summary = said.done.head.get("summary")
+        return lambda held, usage: protocol.succeed(
+            database,
+            held,
+            artifacts=artifacts,
+            bundle_digest=digest,
+            summary=summary if isinstance(summary, dict) else {},
+            usage=usage,
+        )
+
+    def _memory_problem(self, held: Claim, report: Report) -> dict[str, Detail]:
+        settings = self._settings
+        limit = settings.memory_base_bytes + int(
+            settings.memory_per_model_byte * held.model.size_bytes
+        )
+        return problem(
+            "TW-SVC-009",
+            f"the job needed more than its memory limit of {limit} bytes",
+            stage=held.job.stage,
+            limit=limit,
+            actual=report.max_rss_bytes,
+        )
+
+    def _retry(self, held: Claim, reason: str, usage: Usage) -> None:
+        get_logger().warning("attempt crashed", reason=reason, attempt=held.attempts)
+        protocol.retry(
+            self._services.database,
+            held,
+            reason,
+            usage,
+            backoff_s=self._settings.retry_backoff_s,
+        )
+
+    def _canceled(self, held: Claim, usage: Usage) -> None:
+        protocol.canceled(self._services.database, held, usage)
+
+    def _give_back(self, held: Claim, usage: Usage) -> None:
+        del usage
+        protocol.give_back(self._services.database, held)
+
+    def _log(self, place: _Workplace) -> BlobRef | None:
+        """Keep what the child printed."""
+        try:
+            if place.log.stat().st_size == 0:
+                return None
+            with place.log.open("rb") as file:
+                limit = self._settings.output_limit_bytes
+                return put_stream(self._services.blobs, file, limit, "text/plain; charset=utf-8")
+        except (OSError, ServiceError) as error:
+            get_logger().warning("output lost", error=str(error))
+            return None
+
+    def _publish(self, held: Claim, end: Callable[[], None]) -> None:
+        """End the lease; while the database is away, try again for as long as the lease may live.
+
+        Raises:
+            LeaseLost: the database was away for too long, or somebody else has the item.
+        """
+        deadline = time.monotonic() + self._settings.lease_ttl_s
+        pause = 0.1
+        while True:
+            try:
+                return end()
+            except DBAPIError as error:
+                get_logger().warning("publish failed", error=str(error.orig))
+                if time.monotonic() + pause > deadline:
+                    raise LeaseLost(held.item_id, held.fence) from error
+                time.sleep(pause)
+                pause = min(2 * pause, 2.0)
+
+
+def _answer(
+    frame: wire.Frame,
+    sandbox: Sandbox,
+    progress: ProgressRecorder,
+    cache: StoreCache,
+    said: Conversation,
+) -> None:
+    """Serve one frame of the child."""
+    match frame.op:
+        case "cache_get":
+            value = cache.get(_key(frame))
+            head: Mapping[str, Any] = {"hit": value is not None}
+            wire.send(sandbox.channel, head, value or b"")
+        case "cache_put":
+            cache.put(_key(frame), frame.body)
+        case "stage":
+            progress.stage(frame.text("stage", 64), frame.text("state", 64))
+        case "units":
+            progress.units(frame.count("solved"), frame.count("cached"), frame.count("total"))
+        case "artifact":
+            progress.artifact(frame.text("name", 128), frame.text("file", 256))
+        case "done":
+            said.done = frame
+        case "memory":
+            said.out_of_memory = True
+        case "problem":
+            said.problem = _problem(frame)
+        case other:
+            raise wire.ProtocolError(f"unknown operation {other[:40]!r}")
+
+
+def _key(frame: wire.Frame) -> CacheKey:
+    fields = frame.head.get("fields")
+    if not isinstance(fields, list) or not all(
+        isinstance(pair, list) and len(pair) == 2 and all(isinstance(text, str) for text in pair)
+        for pair in fields
+    ):
+        raise wire.ProtocolError("a cache key needs a list of pairs of text")
+    try:
+        kind = CacheKind(frame.text("kind"))
+    except ValueError as error:
+        raise wire.ProtocolError("unknown kind of cache entry") from error
+    return CacheKey(kind, tuple((name, value) for name, value in fields))
+
+
+def _problem(frame: wire.Frame) -> dict[str, Detail]:
+    document = frame.head.get("problem")
+    if not isinstance(document, dict) or document.get("code") not in ERROR_CATALOG:
+        raise wire.ProtocolError("a problem needs a code of the catalogue")
+    return document
+
+
+def _artifacts(
+    done: wire.Frame, progress: ProgressRecorder
+) -> tuple[tuple[str, str, BlobRef], ...]:
+    """Store the artifacts that a finished child names."""
+    named = done.head.get("artifacts")
+    if not isinstance(named, list) or len(named) > 1000:
+        raise wire.ProtocolError("artifacts must be a list of at most 1000 pairs")
+    found = []
+    for pair in named:
+        if not isinstance(pair, list) or [type(text) for text in pair] != [str, str]:
+            raise wire.ProtocolError("an artifact is a pair of name and file name")
+        name, file_name = pair
+        found.append((name, file_name, progress.store(file_name)))
+    return tuple(found)
+
+
+def register(app: Celery, runner: ItemRunner) -> None:
+    """Make `runner` answer the bells that `app` receives."""
+
+    @app.task(name=RUN_ITEM, ignore_result=True, acks_late=False)  # type: ignore[untyped-decorator]
+    def run_item(item_id: object = None, *_: object) -> None:
+        # Anybody who can reach the broker can send anything: a bell without an id is no bell.
+        if isinstance(item_id, str):
+            runner.run(item_id)
