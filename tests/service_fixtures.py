@@ -70,7 +70,7 @@ def _own_postgres(folder: Path) -> tuple[subprocess.Popen[bytes], str] | None:
                 break
             parent.chmod(0o711)
     cluster, port = folder / "cluster", _free_port()
-    made = subprocess.run(
+    made = subprocess.run(  # noqa: PLW1510  # the return code is looked at below
         [initdb, "-D", str(cluster), "-U", "postgres", "-A", "trust", "--no-sync"],
         capture_output=True,
         cwd=folder,

@@ -17,7 +17,7 @@ from typing import Any
 
 from worker.compiler.cache import Cache, CacheKey, CacheKind
 from worker.compiler.errors import ModelError
-from worker.job import JobOutcome, JobRequest, ProgressSink
+from worker.request import JobOutcome, JobRequest, ProgressSink
 
 
 def _outcome(out_dir: Path, text: str) -> JobOutcome:

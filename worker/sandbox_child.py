@@ -21,7 +21,7 @@ from worker import wire
 from worker.compiler.cache import Cache, CacheKey, NullCache
 from worker.compiler.errors import CompilerError, Detail
 from worker.compiler.options import CompileOptions
-from worker.job import JobOutcome, JobRequest, ProgressSink
+from worker.request import JobOutcome, JobRequest, ProgressSink
 
 Runner = Callable[[JobRequest, Path, Cache, ProgressSink], JobOutcome]
 _MEMORY_WORDS = ("bad_alloc", "bad allocation", "Arena alloc failed", "Failed to allocate memory")

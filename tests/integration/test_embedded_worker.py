@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from service_fixtures import Desk, MakeSettings
+
 from service.jobs import query
 from service.settings import Settings
 from service.states import JobState
 from service.store.blobs import read_bytes
-from service_fixtures import Desk, MakeSettings
 from worker.main import EmbeddedWorker
 
 OpenDesk = Callable[[Settings], Desk]

@@ -1,0 +1,55 @@
+"""What goes into one compile job and what comes out: the contract between worker and payload.
+
+Apart from `worker.job`, which implements it, because that imports the whole compiler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from worker.compiler.errors import Detail
+from worker.compiler.options import CompileOptions
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """Everything a job needs, by value or path."""
+
+    model_path: Path
+    """An .onnx file, or a .zip bundle with one model and its external data."""
+    model_name: str
+    hardware: Mapping[str, Detail]
+    """A hardware spec document, or {"preset": NAME}."""
+    options: CompileOptions
+    build_dir: Path
+    """Where compiled kernels may be kept between jobs (content-addressed)."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutcome:
+    """What a finished job leaves in `out_dir`."""
+
+    artifacts: tuple[tuple[str, str], ...]
+    """(artifact name, file name relative to out_dir); names: report, report_html, layers, trace,
+    bundle, placement, schedule, graph."""
+    bundle_digest: str
+    summary: Mapping[str, Detail]
+
+
+class ProgressSink(Protocol):
+    """Receives progress; implementations must be cheap and must not raise."""
+
+    def stage(self, name: str, state: str) -> None:
+        """`state` is `started` or `finished`."""
+        ...
+
+    def units(self, solved: int, cached: int, total: int) -> None:
+        """Count schedule units: newly solved, taken from the cache, and all."""
+        ...
+
+    def artifact(self, name: str, file_name: str) -> None:
+        """A stage's artifact is complete on disk (kept even if a later stage fails)."""
+        ...
