@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
-if importlib.util.find_spec("service_fixtures") is not None:
-    pytest_plugins = ["service_fixtures"]
+pytest_plugins = [
+    name
+    for name in ("service_fixtures", "api_fixtures")
+    if importlib.util.find_spec(name) is not None
+]
 
 REPO = Path(__file__).resolve().parent.parent
 
