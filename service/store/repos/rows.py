@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from sqlalchemy import CursorResult
+from sqlalchemy import CursorResult, literal
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import DeclarativeBase, Session
 from sqlalchemy.sql.base import Executable
@@ -22,8 +22,9 @@ def insert_or_ignore(
 ) -> bool:
     """Insert one row unless one of its unique keys is taken; True when inserted."""
     module = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
-    statement = module.insert(table).values(dict(values)).on_conflict_do_nothing()
-    return affected(session, statement) == 1
+    # RETURNING instead of a row count: PostgreSQL's driver does not count inserted rows.
+    statement = module.insert(table.__table__).values(dict(values)).on_conflict_do_nothing()
+    return session.execute(statement.returning(literal(1))).first() is not None
 
 
 def upsert(
@@ -31,7 +32,7 @@ def upsert(
 ) -> None:
     """Insert one row, or replace the other columns of the row with the same `keys`."""
     module = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
-    statement = module.insert(table).values(dict(values))
+    statement = module.insert(table.__table__).values(dict(values))
     session.execute(
         statement.on_conflict_do_update(
             index_elements=keys,
