@@ -90,10 +90,28 @@ class Buffer:
     """Unclipped tile extents; row-major."""
     path: str
     """Path of its Place/Queue in the schedule tree."""
+    blocks: int = 1
+    """Private blocks per instance: > 1 when the loops around the Place distinguish several cores
+    attached to one instance.  Block b starts at address + b * block_bytes."""
+    block_stride: int = 1
+    """Distance in core ids between neighbouring blocks."""
+    first_core: int = 0
+    """Position, within its instance, of the core that owns block 0."""
+
+    @property
+    def block_bytes(self) -> int:
+        """All copies of one block."""
+        return self.slot_bytes * self.copies
 
     @property
     def size_bytes(self) -> int:
-        return self.slot_bytes * self.copies
+        return self.block_bytes * self.blocks
+
+    def block_of(self, core: int, cores_per_instance: int) -> int:
+        """Block used by a Place executed on `core` (a Queue: on its producer's core)."""
+        if self.blocks == 1:
+            return 0
+        return (core % cores_per_instance - self.first_core) // self.block_stride
 
 
 @dataclass(frozen=True, slots=True)

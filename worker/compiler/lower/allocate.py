@@ -1,0 +1,91 @@
+"""Addresses for blocks of memory of which some must not overlap.
+
+Two planners behind one function: best-fit over the conflict relation, largest block first, and the
+stack discipline (a block starts above everything it conflicts with that was declared before it).
+The lower peak wins; ties go to best-fit.  For blocks whose conflicts come from nested scopes the
+stack is optimal, so the result never exceeds the largest sum along a path of the tree (up to
+alignment), which is what a strategy promised when it chose its tiles.
+Source: GraphTurbo's buffer allocation and reuse (4-papers.md section 1); shared by all strategies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One block: `conflicts` are the indices of requests that may be alive with it."""
+
+    size_bytes: int
+    align_bytes: int
+    conflicts: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """Addresses parallel to the requests, and the end of the highest block."""
+
+    addresses: tuple[int, ...]
+    peak_bytes: int
+
+
+def align_up(value: int, alignment: int) -> int:
+    """Smallest multiple of `alignment` that is >= value."""
+    return -(-value // alignment) * alignment
+
+
+def allocate(requests: Sequence[Request]) -> Allocation:
+    """Place every request at an address such that conflicting ones are disjoint.
+
+    Cost: O(n * d log d) for n requests with d conflicts each.
+    """
+    by_size = sorted(range(len(requests)), key=lambda k: (-requests[k].size_bytes, k))
+    fitted = _best_fit(requests, by_size)
+    stacked = _stack(requests)
+    return stacked if stacked.peak_bytes < fitted.peak_bytes else fitted
+
+
+def _best_fit(requests: Sequence[Request], order: Sequence[int]) -> Allocation:
+    address: dict[int, int] = {}
+    for k in order:
+        request = requests[k]
+        taken = sorted(
+            (address[c], address[c] + requests[c].size_bytes)
+            for c in request.conflicts
+            if c in address
+        )
+        address[k] = _tightest_gap(taken, request.size_bytes, request.align_bytes)
+    return _finish(requests, address)
+
+
+def _tightest_gap(taken: Sequence[tuple[int, int]], size: int, alignment: int) -> int:
+    """Start of the smallest gap between `taken` ranges that holds `size`, else above them all."""
+    best_start, best_waste = -1, -1
+    end = 0
+    for low, high in taken:
+        start = align_up(end, alignment)
+        waste = low - start - size
+        if waste >= 0 and (best_start < 0 or waste < best_waste):
+            best_start, best_waste = start, waste
+        end = max(end, high)
+    return best_start if best_start >= 0 else align_up(end, alignment)
+
+
+def _stack(requests: Sequence[Request]) -> Allocation:
+    address: dict[int, int] = {}
+    for k, request in enumerate(requests):
+        below = [
+            address[c] + requests[c].size_bytes for c in request.conflicts if c in address
+        ]
+        address[k] = align_up(max(below, default=0), request.align_bytes)
+    return _finish(requests, address)
+
+
+def _finish(requests: Sequence[Request], address: dict[int, int]) -> Allocation:
+    addresses = tuple(address[k] for k in range(len(requests)))
+    peak = max(
+        (a + r.size_bytes for a, r in zip(addresses, requests, strict=True)), default=0
+    )
+    return Allocation(addresses, peak)

@@ -1,0 +1,131 @@
+"""Places and Queues become buffers with planned addresses; whole tensors become operands.
+
+A buffer has one address, valid in every instance of its level.  Where the CORES loops around a
+Place distinguish several cores attached to one instance, each such core owns one block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd, lcm, prod
+
+import numpy as np
+
+from worker.compiler.errors import Infeasible, Shortfall
+from worker.compiler.isa.program import Buffer, Operand, OperandRole
+from worker.compiler.lower.allocate import Request, align_up, allocate
+from worker.compiler.lower.liveness import conflicts, cores_of, live_intervals
+from worker.compiler.lower.nest import Nest, Scope
+from worker.compiler.lower.resolve import Refs
+from worker.compiler.machine.machine import Machine
+
+
+def plan_buffers(
+    nest: Nest, refs: Sequence[Refs], hoisted: Sequence[str | None], machine: Machine
+) -> tuple[Buffer, ...]:
+    """One buffer per scope, parallel to `nest.scopes`, with addresses.
+
+    Raises:
+        Infeasible: the buffers of a level that are alive together exceed its usable bytes.
+    """
+    shapes = [_unplaced(scope, machine) for scope in nest.scopes]
+    intervals = live_intervals(nest, [r.scopes() for r in refs], hoisted)
+    meets = conflicts(nest, intervals, machine)
+    address = [0] * len(shapes)
+    for level in machine.levels[1:]:
+        members = [k for k, scope in enumerate(nest.scopes) if scope.memory == level.name]
+        position = {k: i for i, k in enumerate(members)}
+        requests = [
+            Request(
+                shapes[k].size_bytes,
+                _alignment(nest.scopes[k], machine),
+                frozenset(position[c] for c in meets[k]),
+            )
+            for k in members
+        ]
+        plan = allocate(requests)
+        if plan.peak_bytes > level.usable_bytes:
+            raise _overflow(level.name, plan.peak_bytes, level.usable_bytes,
+                            [shapes[k] for k in members])  # fmt: skip
+        for k, planned in zip(members, plan.addresses, strict=True):
+            address[k] = planned
+    return tuple(_at(shape, a) for shape, a in zip(shapes, address, strict=True))
+
+
+def plan_operands(nest: Nest, refs: Sequence[Refs]) -> tuple[Operand, ...]:
+    """Whole tensors bound at each call: inputs, constants, outputs, then scratch."""
+    graph = nest.schedule.graph
+    at_home = dict.fromkeys(
+        ref.tensor for r in refs for ref in (*r.reads, r.write) if ref.scope is None
+    )
+    roles: dict[str, OperandRole] = {}
+    for names, role in (
+        (graph.inputs, OperandRole.INPUT),
+        (graph.constants, OperandRole.CONSTANT),
+        (graph.outputs, OperandRole.OUTPUT),
+        (tuple(at_home), OperandRole.SCRATCH),
+    ):
+        for name in names:
+            roles.setdefault(name, role)
+    operands: list[Operand] = []
+    for name, role in roles.items():
+        tensor = graph.tensors[name]
+        operands.append(
+            Operand(name, role, str(tensor.dtype), tensor.shape, tensor.size_bytes)
+        )
+    return tuple(operands)
+
+
+def _alignment(scope: Scope, machine: Machine) -> int:
+    return lcm(machine.level(scope.memory).align_bytes, scope.dtype.size_bytes)
+
+
+def _unplaced(scope: Scope, machine: Machine) -> Buffer:
+    extents = tuple(span.extent for span in scope.tile)
+    slot = align_up(prod(extents) * scope.dtype.size_bytes, _alignment(scope, machine))
+    blocks, stride, first = _blocks(scope, machine)
+    return Buffer(
+        scope.tensor, scope.memory, 0, slot, scope.copies, str(scope.dtype), extents, scope.path,
+        blocks, stride, first,
+    )  # fmt: skip
+
+
+def _blocks(scope: Scope, machine: Machine) -> tuple[int, int, int]:
+    """(number of private blocks per instance, core distance between them, position of the first)."""
+    width = machine.num_cores // machine.level(scope.memory).instances
+    local = np.unique(cores_of(scope) % width)
+    first = int(local[0])
+    stride = 0
+    for position in local.tolist():
+        stride = gcd(stride, position - first)
+    if stride == 0:
+        return 1, 1, first
+    return (int(local[-1]) - first) // stride + 1, stride, first
+
+
+def _at(buffer: Buffer, address: int) -> Buffer:
+    return Buffer(
+        buffer.tensor, buffer.level, address, buffer.slot_bytes, buffer.copies, buffer.dtype,
+        buffer.extents, buffer.path, buffer.blocks, buffer.block_stride, buffer.first_core,
+    )  # fmt: skip
+
+
+def _overflow(level: str, demand: int, bound: int, buffers: Sequence[Buffer]) -> Infeasible:
+    terms = sorted(((f"{b.tensor}@{b.path}", b.size_bytes) for b in buffers),
+                   key=lambda term: (-term[1], term[0]))  # fmt: skip
+    largest = terms[0]
+    return Infeasible(
+        f"buffers in {level} need {demand} bytes, {bound} are usable",
+        Shortfall(
+            f"memory:{level}",
+            demand,
+            bound,
+            "bytes",
+            tuple(terms),
+            (
+                f"Raise the usable capacity of {level} to at least {demand} bytes.",
+                f"Shrink the tile of {largest[0]} ({largest[1]} bytes), or keep fewer copies.",
+            ),
+        ),
+        stage="lower",
+    )
