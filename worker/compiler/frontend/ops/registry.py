@@ -1,0 +1,65 @@
+"""Which function expresses which ONNX operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from worker.compiler.frontend.ops import (
+    activation,
+    cast,
+    compare,
+    conv,
+    elementwise,
+    layout,
+    matmul,
+    normalize,
+    pool,
+    reduce,
+    softmax,
+)
+from worker.compiler.frontend.ops.call import Expression
+
+_FAMILIES = (
+    conv,
+    matmul,
+    elementwise,
+    activation,
+    compare,
+    cast,
+    reduce,
+    softmax,
+    normalize,
+    pool,
+    layout,
+)
+
+
+def _collect() -> Mapping[str, Expression]:
+    table: dict[str, Expression] = {}
+    for family in _FAMILIES:
+        assert table.keys().isdisjoint(family.EXPRESSIONS)
+        table.update(family.EXPRESSIONS)
+    return MappingProxyType(table)
+
+
+EXPRESSIONS: Mapping[str, Expression] = _collect()
+"""ONNX operator type (default domain) -> the function that expresses it."""
+
+CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+
+DATA_DEPENDENT: Mapping[str, str] = MappingProxyType(
+    {
+        "NonZero": "the number of results depends on the data",
+        "Unique": "the number of results depends on the data",
+        "Compress": "the number of results depends on the data",
+        "NonMaxSuppression": "the number of results depends on the data",
+        "TopK": "the order of the results depends on the data",
+        "ScatterElements": "the places written depend on the data",
+        "ScatterND": "the places written depend on the data",
+        "Scatter": "the places written depend on the data",
+        "TensorScatter": "the places written depend on the data",
+        "MaxUnpool": "the places written depend on the data",
+    }
+)
+"""Operators outside the algebra because of what their data decide, with the reason."""
