@@ -45,7 +45,8 @@ def compile_here(order: Order, data_dir: Path | None, *, quiet: bool) -> dict[st
     from worker.compiler.cache import Cache, NullCache
     from worker.compiler.errors import CompilerError
     from worker.compiler.options import CompileOptions
-    from worker.job import JobRequest, run_job
+    from worker.job import run_job
+    from worker.request import JobRequest
     from worker.store_cache import StoreCache
 
     settings = load_settings(data_dir)

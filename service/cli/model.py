@@ -84,7 +84,7 @@ def strip(
 
     Shapes, types, names and small constants stay, so the copy compiles to the same schedules.
     """
-    from worker.strip import strip_weights
+    from service.cli.stripping import strip_weights
 
     if model_argument(path).resolve() == output.resolve():
         raise Failure("TW-CLI-001", f"{output}: the copy would overwrite the model")

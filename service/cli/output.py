@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
+TIMES = frozenset({"created", "started", "finished", "cancel_requested", "last_used", "expires"})
+"""Fields that hold seconds since the epoch."""
 _JSON_KEY = "tilewright.json"
 
 
@@ -92,7 +95,13 @@ def print_fields(document: Mapping[str, object], names: Sequence[str]) -> None:
     shown = [(name, document[name]) for name in names if name in document]
     width = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
-        print_text(f"{name + ':':<{width + 2}}{_one_line(cell(value))}")
+        text = _time(value) if name in TIMES and isinstance(value, float) else cell(value)
+        print_text(f"{name + ':':<{width + 2}}{_one_line(text)}")
+
+
+def _time(seconds: float) -> str:
+    moment = datetime.fromtimestamp(seconds, tz=UTC).astimezone()
+    return moment.isoformat(sep=" ", timespec="seconds")
 
 
 def print_problem(problem: Mapping[str, object]) -> None:

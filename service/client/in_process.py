@@ -66,7 +66,8 @@ class InProcessTransport(httpx.BaseTransport):
                 done = True
                 return {"type": "http.request", "body": b"", "more_body": False}
             # The client stays until the answer is complete.
-            return await asyncio.get_running_loop().create_future()
+            never: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+            return await never
 
         async def send(message: Message) -> None:
             nonlocal status, headers

@@ -79,7 +79,7 @@ def upload_resumable(
         transport.request(
             "POST",
             "/v1/uploads",
-            json={"name": name, "size_bytes": size, "media_type": media_type_of(path)},
+            json={"name": name, "size_bytes": size},
         )
     )
     location = f"/v1/uploads/{upload['id']}"

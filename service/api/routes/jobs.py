@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, cast
+from typing import Annotated
 
 from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Request, Response
@@ -19,7 +19,6 @@ from service.jobs.submit import NewJob, Submission, clone_job, submit_job
 from service.states import TERMINAL_JOB_STATES, JobState
 from service.store.blobs import read_bytes
 from service.store.records import JobRecord
-from worker.compiler.errors import Detail
 from worker.compiler.options import CompileOptions
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -72,7 +71,7 @@ async def create_job(
     def submit() -> Submission:
         new = NewJob(
             model_id=body.model,
-            hardware_id=resolve_hardware(state, cast("str | dict[str, Detail]", body.hardware)),
+            hardware_id=resolve_hardware(state, body.hardware),
             options=CompileOptions.from_json(body.options),
             label=body.label,
             priority=body.priority,
