@@ -1,0 +1,325 @@
+"""Matrix products: recognising them in an operator and writing them with the header's tw_gemm_*.
+
+An operator is a product when it sums f(A) * g(B) where the operands of f and those of g share only
+reduction and batch axes: matmul in any layout, convolution of any rank and stride, grouped or not,
+with casts, zero points or scales on either side.  The parallel axes of one side are flattened into
+rows, those of the other into columns, the reduction axes into the depth.  Element offsets are sums
+of a row (or column) part and a depth part, so each part is tabulated once per block; panels are
+packed through the tables while f and g are applied, and one micro-kernel does the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import prod
+
+from worker.compiler.codegen.ctext import VALUE_TYPE, Writer, index_text, literal
+from worker.compiler.codegen.expr import combine, convert, emit_scalar, load, store
+from worker.compiler.codegen.nest import Body, uses_coordinates
+from worker.compiler.codegen.ports import AxisLoop, Port
+from worker.compiler.ir.affine import Affine
+from worker.compiler.ir.axis import AxisKind
+from worker.compiler.ir.dtype import DType
+from worker.compiler.ir.op import Reduce
+from worker.compiler.ir.scalar import Apply, Fn, Scalar, slots_read
+from worker.compiler.ir.scalar_type import promoted
+
+_PANEL_TYPE = {DType.F32: "float", DType.F64: "double", DType.I32: "uint32_t"}
+_MIN_ROWS, _MIN_COLUMNS, _MIN_DEPTH = 3, 8, 3
+"""Below these, packing costs more than it saves and the generic nest wins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """How a Compute maps onto a matrix product."""
+
+    dtype: DType
+    left: Scalar
+    right: Scalar
+    rows: tuple[AxisLoop, ...]
+    columns: tuple[AxisLoop, ...]
+    depth: tuple[AxisLoop, ...]
+    batch: tuple[AxisLoop, ...]
+
+
+def instantiations(dtypes: Iterable[DType]) -> list[str]:
+    """Lines that instantiate the header's product for each type."""
+    lines: list[str] = []
+    for d in sorted(dtypes):
+        lines += [f"#ifndef TW_HAVE_GEMM_{d}", f"#define TW_HAVE_GEMM_{d}",
+                  f"TW_GEMM_BLOCK({d}, {_PANEL_TYPE[d]})", "#endif"]  # fmt: skip
+    return lines
+
+
+def product_of(body: Body) -> Product | None:
+    """Recognise a product worth packing, or None."""
+    op, point = body.op, body.point
+    if op.reduce is not Reduce.ADD or not isinstance(op.body, Apply):
+        return None
+    if op.body.fn is not Fn.MUL or len(op.body.args) != 2:
+        return None
+    dtype = body.value_dtype
+    if dtype not in _PANEL_TYPE or dtype is not point.write.dtype.accumulator:
+        return None
+    if uses_coordinates(op.body) or any(a.kind is AxisKind.SCAN for a in point.axes):
+        return None
+    for port in (*point.reads, point.write):
+        if port.has_lookup or not port.moving.is_linear:
+            return None
+        if any(not port.coordinate[d].is_linear for d in port.guarded):
+            return None
+    left, right = op.body.args
+    in_left, in_right = (_axes_of(side, point.reads) for side in (left, right))
+    stride = {a.name: abs(point.write.moving.coeff(a.name)) for a in point.axes}
+    parallel = sorted(
+        (a for a in point.axes if a.kind is AxisKind.PARALLEL), key=lambda a: -stride[a.name]
+    )
+    depth = tuple(a for a in point.axes if a.kind is AxisKind.REDUCE)
+    only_left = tuple(a for a in parallel if a.name in in_left and a.name not in in_right)
+    only_right = tuple(a for a in parallel if a.name in in_right and a.name not in in_left)
+    batch = tuple(a for a in parallel if a not in only_left and a not in only_right)
+    if not only_left or not only_right or not depth:
+        return None
+    if stride[only_left[-1].name] < stride[only_right[-1].name] and _size(only_left) >= 8:
+        left, right, only_left, only_right = right, left, only_right, only_left
+    if _size(only_right) < _MIN_COLUMNS and _size(only_left) > _size(only_right):
+        left, right, only_left, only_right = right, left, only_right, only_left
+    if (
+        _size(only_left) < _MIN_ROWS
+        or _size(only_right) < _MIN_COLUMNS
+        or _size(depth) < _MIN_DEPTH
+    ):
+        return None
+    return Product(dtype, left, right, only_left, only_right, depth, batch)
+
+
+def _size(axes: Sequence[AxisLoop]) -> int:
+    return prod(a.extent for a in axes)
+
+
+def _axes_of(side: Scalar, reads: Sequence[Port]) -> set[str]:
+    found: set[str] = set()
+    for slot in slots_read(side):
+        found.update(reads[slot].moving.variables())
+        for dim in reads[slot].guarded:
+            found.update(reads[slot].coordinate[dim].variables())
+    return found
+
+
+def emit_product(writer: Writer, body: Body, product: Product) -> None:
+    """Write the blocked product."""
+    _ProductWriter(writer, body, product).emit()
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A flattened group of axes and the names C uses for its current block."""
+
+    letter: str
+    axes: tuple[AxisLoop, ...]
+    block: str
+    total: str
+    first: str
+    count: str
+
+
+class _ProductWriter:
+    def __init__(self, writer: Writer, body: Body, product: Product) -> None:
+        self.w = writer
+        self.body = body
+        self.product = product
+        self.ranges = body.point.ranges
+        self.panel = _PANEL_TYPE[product.dtype]
+        self.tables = 0
+        self.rows = self._group("m", product.rows, "TW_BLOCK_M")
+        self.columns = self._group("n", product.columns, "TW_BLOCK_N")
+        self.depth = self._group("k", product.depth, "TW_BLOCK_K")
+        self.table_of: dict[tuple[str, Affine], str] = {}
+
+    def _group(self, letter: str, axes: tuple[AxisLoop, ...], block: str) -> _Group:
+        names = [self.w.fresh(letter) for _ in range(3)]
+        return _Group(letter, axes, block, *names)
+
+    def emit(self) -> None:
+        w, t = self.w, self.panel
+        w.line(f"{t} *const pa = ({t} *)m->scratch;")
+        w.line(f"{t} *const pb = pa + TW_BLOCK_M * TW_BLOCK_K;")
+        w.line(f"{t} *const pc = pb + TW_BLOCK_N * TW_BLOCK_K;")
+        w.line("int32_t *const tables = (int32_t *)(pc + TW_BLOCK_M * TW_BLOCK_N);")
+        for group in (self.rows, self.columns, self.depth):
+            counts = ", ".join(a.count for a in group.axes)
+            w.line(f"const int64_t {group.total}[] = {{{counts}}};")
+        with ExitStack() as stack:
+            for axis in self.product.batch:
+                stack.enter_context(w.loop(axis.name, axis.count))
+            stack.enter_context(self._blocks(self.columns))
+            w.line(f"const int64_t ldc = ({self.columns.count} + TW_NR - 1) / TW_NR * TW_NR;")
+            self._declare_tables(self.columns, (*self._slots(self.product.right), None))
+            stack.enter_context(self._blocks(self.rows))
+            w.line(f"const int64_t padded = ({self.rows.count} + TW_MR - 1) / TW_MR * TW_MR;")
+            self._declare_tables(self.rows, (*self._slots(self.product.left), None))
+            w.line(f"memset(pc, 0, (size_t)(padded * ldc) * sizeof({t}));")
+            with self._blocks(self.depth):
+                both = (*self._slots(self.product.left), *self._slots(self.product.right))
+                self._declare_tables(self.depth, tuple(dict.fromkeys(both)))
+                self._pack_right()
+                self._pack_left()
+                w.line(
+                    f"tw_gemm_{self.product.dtype}(padded, ldc, {self.depth.count},"
+                    " pa, pb, pc, ldc);"
+                )
+            self._write_back()
+
+    def _blocks(self, group: _Group) -> ExitStack:
+        stack = ExitStack()
+        total = " * ".join(a.count for a in group.axes)
+        first, block = group.first, group.block
+        stack.enter_context(
+            self.w.block(f"for (int64_t {first} = 0; {first} < {total}; {first} += {block})")
+        )
+        self.w.line(
+            f"const int64_t {group.count} = tw_min_index({total} - {first}, {block});"
+        )
+        return stack
+
+    def _slots(self, side: Scalar) -> tuple[int, ...]:
+        return slots_read(side)
+
+    def _port(self, slot: int | None) -> Port:
+        point = self.body.point
+        return point.write if slot is None else point.reads[slot]
+
+    def _declare_tables(self, group: _Group, slots: Sequence[int | None]) -> None:
+        for slot in slots:
+            port = self._port(slot)
+            for expr in (port.moving, *(port.coordinate[d] for d in port.guarded)):
+                self._table(group, expr)
+
+    def _table(self, group: _Group, expr: Affine) -> None:
+        """Tabulate the part of `expr` that depends on the group's axes."""
+        strides = tuple(expr.coeff(a.name) for a in group.axes)
+        if not any(strides) or (group.letter, expr) in self.table_of:
+            return
+        name = self.w.fresh("d")
+        self.table_of[group.letter, expr] = name
+        self.w.line(
+            f"int32_t *const {name} = tables + {self.tables} * TW_TABLE;"
+        )
+        self.tables += 1
+        self.w.line(f"const int64_t {name}s[] = {{{', '.join(map(str, strides))}}};")
+        self.w.line(
+            f"tw_table_i32({name}, {group.first}, {group.count}, {len(strides)},"
+            f" {group.total}, {name}s);"
+        )
+
+    def _part(self, group: _Group, expr: Affine, position: str) -> str:
+        name = self.table_of.get((group.letter, expr))
+        return f" + {name}[{position}]" if name else ""
+
+    def _rest(self, expr: Affine) -> str:
+        """The part that depends on neither rows, columns nor depth."""
+        gone = {a.name: 0 for g in (self.rows, self.columns, self.depth) for a in g.axes}
+        return index_text(expr.substitute(gone), self.ranges)
+
+    def _value(
+        self, side: Scalar, offset: Callable[[Affine], str], guards: bool = True
+    ) -> str:
+        """Load what a side needs at (row or column, depth) and compute its factor."""
+        names: dict[int, str] = {}
+        for slot in slots_read(side):
+            port = self._port(slot)
+            kind = promoted(port.dtype)
+            element = load(f"{port.pointer}[{offset(port.moving)}]", port.storage.dtype)
+            if port.guarded and guards:
+                inside = [
+                    f"(uint64_t)({offset(port.coordinate[d])}) < {port.shape[d]}u"
+                    for d in port.guarded
+                ]
+                assert port.fill is not None
+                element = f"{' && '.join(inside)} ? {element} : {literal(port.fill, kind)}"
+            names[slot] = self.w.fresh("r")
+            self.w.line(f"const {VALUE_TYPE[kind]} {names[slot]} = {element};")
+        value = emit_scalar(
+            self.w, side, names.__getitem__, self.body.read_types, lambda e: self._rest(e)
+        )
+        return f"({self.panel}){value}"
+
+    def _pack_left(self) -> None:
+        w, rows, depth = self.w, self.rows, self.depth
+        with w.loop("i", "padded"):
+            w.line(
+                f"{self.panel} *restrict const to ="
+                f" pa + (i - i % TW_MR) * {depth.count} + i % TW_MR;"
+            )
+            with w.block(f"if (i >= {rows.count})"):
+                w.line(f"for (int64_t k = 0; k < {depth.count}; ++k) to[k * TW_MR] = 0;")
+                w.line("continue;")
+            with w.loop("k", depth.count):
+                value = self._value(
+                    self.product.left,
+                    lambda e: self._rest(e) + self._part(rows, e, "i") + self._part(depth, e, "k"),
+                )
+                w.line(f"to[k * TW_MR] = {value};")
+
+    def _pack_right(self) -> None:
+        w, columns, depth = self.w, self.columns, self.depth
+        side = self.product.right
+        inner = columns.axes[-1].name
+        ports = [self._port(slot) for slot in slots_read(side)]
+        runs = ["wide == TW_NR"]
+        for port in ports:
+            table = self.table_of.get((columns.letter, port.moving))
+            if table:
+                runs.append(f"tw_is_run({table} + j, TW_NR, {port.moving.coeff(inner)})")
+        with w.block("for (int64_t j = 0; j < ldc; j += TW_NR)"):
+            w.line(f"{self.panel} *restrict const to = pb + j * {depth.count};")
+            w.line(f"const int64_t wide = tw_min_index({columns.count} - j, TW_NR);")
+            if not any(p.guarded for p in ports):
+                with w.block(f"if ({' && '.join(runs)})"), w.loop("k", depth.count):
+                    with w.loop("c", "TW_NR"):
+
+                        def straight(e: Affine) -> str:
+                            step = e.coeff(inner)
+                            start = self._part(columns, e, "j")
+                            along = f" + {step} * c" if step else ""
+                            return self._rest(e) + start + self._part(depth, e, "k") + along
+
+                        w.line(f"to[k * TW_NR + c] = {self._value(side, straight)};")
+                w.line("else")
+            with w.loop("k", depth.count):
+                with w.loop("c", "wide"):
+                    value = self._value(
+                        side,
+                        lambda e: self._rest(e)
+                        + self._part(columns, e, "j + c")
+                        + self._part(depth, e, "k"),
+                    )
+                    w.line(f"to[k * TW_NR + c] = {value};")
+                w.line("for (int64_t c = wide; c < TW_NR; ++c) to[k * TW_NR + c] = 0;")
+
+    def _write_back(self) -> None:
+        w = self.w
+        point = self.body.point
+        moving = point.write.moving
+        step = moving.coeff(self.columns.axes[-1].name)
+        table = self.table_of.get((self.columns.letter, moving), "")
+        row = self._rest(moving) + self._part(self.rows, moving, "i")
+        with w.block(f"if (tw_is_run({table}, {self.columns.count}, {step}))"):
+            with w.loop("i", self.rows.count), w.loop("j", self.columns.count):
+                self._write_one(f"{row} + {table}[0] + {step} * j")
+        with w.block("else"):
+            with w.loop("i", self.rows.count), w.loop("j", self.columns.count):
+                self._write_one(f"{row} + {table}[j]")
+
+    def _write_one(self, offset: str) -> None:
+        assert self.body.op.reduce is not None
+        write = self.body.point.write
+        kept, total = write.storage.dtype, self.product.dtype
+        target = f"{write.pointer}[{offset}]"
+        old = convert(load(target, kept), kept, total)
+        value = f"({VALUE_TYPE[total]})pc[i * ldc + j]"
+        merged = combine(self.body.op.reduce, total, old, value)
+        self.w.line(f"{target} = {store(merged, total, kept)};")
+

@@ -1,0 +1,308 @@
+"""One C function per unit: the schedule tree, walked once.
+
+Loops become loops in the same order (the cores of a CORES loop take turns), a Place becomes a
+pointer to its planned address, a Move a strided copy, a Compute a matrix product or a loop nest.
+The function's text is the test surface; see tilewright_rt.h for what it calls.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from math import prod
+from typing import assert_never
+
+from worker.compiler.codegen.clip import clip_box, guard
+from worker.compiler.codegen.ctext import Writer, comment, index_text, literal
+from worker.compiler.codegen.expr import store
+from worker.compiler.codegen.intrinsics import emit_product, instantiations, product_of
+from worker.compiler.codegen.moves import emit_move
+from worker.compiler.codegen.nest import Body, emit_nest
+from worker.compiler.codegen.ports import make_point
+from worker.compiler.codegen.runtime_header import HEADER_NAME
+from worker.compiler.codegen.storage import Scope, Storage, at_home, fills_of, starts_of
+from worker.compiler.errors import VerifyError
+from worker.compiler.ir.affine import Affine, const, var
+from worker.compiler.ir.dtype import DType
+from worker.compiler.ir.op import TensorOp
+from worker.compiler.isa.program import Buffer, UnitProgram
+from worker.compiler.machine.machine import Machine
+from worker.compiler.schedule.nodes import (
+    Compute,
+    Init,
+    Loop,
+    LoopKind,
+    Move,
+    Node,
+    Pipe,
+    Place,
+    Queue,
+    Schedule,
+    Seq,
+)
+
+CODEGEN_VERSION = "1"
+"""Bump when the generated text or the header changes: cached kernels must miss."""
+
+
+def generate_kernel(
+    schedule: Schedule, program: UnitProgram, machine: Machine, name: str
+) -> str:
+    """C11 text of `void name(tw_machine *m, unsigned char *const *operand)`.
+
+    `name` must be a C identifier.  Cost: linear in the tree.
+
+    Raises:
+        VerifyError: the tree names a buffer or operand that the program does not have.
+    """
+    if not name.isidentifier() or not name.isascii():
+        raise VerifyError("codegen", "0", "name", f"{name!r} is not a C identifier")
+    builder = _Builder(schedule, program, machine)
+    return builder.function(name)
+
+
+class _Builder:
+    def __init__(self, schedule: Schedule, program: UnitProgram, machine: Machine) -> None:
+        self.graph = schedule.graph
+        self.schedule = schedule
+        self.program = program
+        self.machine = machine
+        self.writer = Writer()
+        self.buffers = {b.path: (k, b) for k, b in enumerate(program.buffers)}
+        self.operands = {o.tensor: k for k, o in enumerate(program.operands)}
+        self.products: dict[DType, None] = {}
+
+    def function(self, name: str) -> str:
+        w = self.writer
+        with w.block(f"void {name}(tw_machine *m, unsigned char *const *operand)"):
+            for k, operand in enumerate(self.program.operands):
+                w.line(
+                    f"unsigned char *const h{k} = operand[{k}];"
+                    f" {comment(f'{operand.tensor}: {operand.dtype}{list(operand.shape)}')}"
+                )
+                w.line(f"(void)h{k};")
+            w.line("(void)m;")
+            self.visit(self.schedule.root, "0", Scope({}, {}, const(0), const(0), ()))
+        head = [
+            comment(f"unit {self.program.signature}, strategy {self.schedule.strategy}"),
+            f'#include "{HEADER_NAME}"',
+            *instantiations(self.products),
+            f"void {name}(tw_machine *m, unsigned char *const *operand);",
+        ]
+        return "\n".join([*head, "", w.text()])
+
+    def visit(self, node: Node, path: str, scope: Scope) -> None:
+        match node:
+            case Loop():
+                self.loop(node, path, scope)
+            case Seq(parts):
+                for k, part in enumerate(parts):
+                    self.visit(part, f"{path}.{k}", scope)
+            case Pipe():
+                self.pipe(node, path, scope)
+            case Place():
+                fills = fills_of(node.body, node.tensor, node.memory)
+                with self.writer.block(""):
+                    inner = self.enter(node, path, scope, scope.core, scope.entries, fills)
+                    self.visit(node.body, f"{path}.0", inner)
+            case Move():
+                self.move(node, path, scope)
+            case Compute():
+                self.compute(node, path, scope)
+            case _:
+                assert_never(node)
+
+    def loop(self, loop: Loop, path: str, scope: Scope) -> None:
+        name = self.writer.fresh("v")
+        core, entries = scope.core, scope.entries
+        if loop.kind is LoopKind.CORES:
+            core = core + var(name) * loop.core_stride
+        elif loop.kind is not LoopKind.LANES:
+            entries = entries * loop.trip + var(name)
+        inner = replace(
+            scope,
+            variables={**scope.variables, loop.var: var(name)},
+            ranges={**scope.ranges, name: (0, loop.trip - 1)},
+            core=core,
+            entries=entries,
+        )
+        if loop.kind is LoopKind.CORES:
+            self.writer.line(comment(f"{loop.trip} cores, in turn"))
+        with self.writer.loop(name, str(loop.trip)):
+            self.visit(loop.body, f"{path}.0", inner)
+
+    def pipe(self, pipe: Pipe, path: str, scope: Scope) -> None:
+        name = self.writer.fresh("v")
+        inner = replace(
+            scope,
+            variables={**scope.variables, pipe.var: var(name)},
+            ranges={**scope.ranges, name: (0, pipe.trip - 1)},
+            entries=scope.entries * pipe.trip + var(name),
+        )
+        with self.writer.loop(name, str(pipe.trip)):
+            for k, queue in enumerate(pipe.queues):
+                core = scope.core + pipe.stages[queue.producer].core_offset
+                fills = tuple(
+                    f for s in pipe.stages for f in fills_of(s.body, queue.tensor, queue.memory)
+                )
+                inner = self.enter(queue, f"{path}.q{k}", inner, core, var(name), fills)
+            for k, stage in enumerate(pipe.stages):
+                core = scope.core + stage.core_offset
+                with self.writer.block(""):
+                    self.visit(stage.body, f"{path}.{k}", replace(inner, core=core))
+
+    def enter(
+        self,
+        node: Place | Queue,
+        path: str,
+        scope: Scope,
+        core: Affine,
+        entries: Affine,
+        fills: tuple[float | int, ...],
+    ) -> Scope:
+        """Bring a buffer's slot to life; the returned scope sees it."""
+        w = self.writer
+        if path not in self.buffers:
+            raise VerifyError("codegen", path, "buffer", "the program has no buffer for this node")
+        index, buffer = self.buffers[path]
+        level = self.machine.level_index(buffer.level)
+        address = const(buffer.address) + entries.mod(max(buffer.copies, 1)) * buffer.slot_bytes
+        address = address + self.block(buffer, core) * buffer.block_bytes
+        count = self.machine.levels[level].instances
+        instance = (core * count).floordiv(self.machine.num_cores)
+        pointer = w.fresh("t")
+        dtype = DType(buffer.dtype)
+        poison = "0xFF" if dtype.is_float else "0xA5"
+        place = index_text(instance.within(scope.ranges), scope.ranges)
+        where = index_text(address.within(scope.ranges), scope.ranges)
+        w.line(comment(f"{buffer.tensor} {list(buffer.extents)} {dtype} in {buffer.level}"))
+        w.line(
+            f'unsigned char *const {pointer} = tw_enter(m, "{path}", {index}, {level}, {place},'
+            f" {where}, {buffer.slot_bytes}, {poison});"
+        )
+        w.line(f"if (!{pointer}) return;")
+        storage = Storage(
+            buffer.tensor, buffer.level, pointer, dtype, buffer.extents,
+            starts_of(node.tile, scope), index, fills,
+        )  # fmt: skip
+        if node.init is Init.IDENTITY:
+            self.fill_identity(storage)
+        return replace(scope, storages=(*scope.storages, storage))
+
+    def block(self, buffer: Buffer, core: Affine) -> Affine:
+        """Number of the private block that `core` uses."""
+        if buffer.blocks == 1:
+            return const(0)
+        width = self.machine.num_cores // self.machine.level(buffer.level).instances
+        return (core.mod(width) - buffer.first_core).floordiv(buffer.block_stride)
+
+    def fill_identity(self, storage: Storage) -> None:
+        reduce = next(
+            (
+                op.reduce
+                for op in self.graph.ops
+                if isinstance(op, TensorOp)
+                and op.write.tensor == storage.tensor
+                and op.reduce is not None
+            ),
+            None,
+        )
+        if reduce is None:
+            raise VerifyError(
+                "codegen", storage.pointer, "init", f"no reduction writes {storage.tensor}"
+            )
+        value = literal(reduce.identity(storage.dtype), storage.dtype)
+        name = self.writer.fresh("z")
+        kind = storage.element_type
+        element = store(value, storage.dtype, storage.dtype)
+        with self.writer.loop(name, str(prod(storage.extents))):
+            self.writer.line(f"(({kind} *){storage.pointer})[{name}] = {element};")
+
+    def move(self, move: Move, path: str, scope: Scope) -> None:
+        tensor = self.graph.tensors[move.tensor]
+        src, dst = self.ends(move, path, scope)
+        self.writer.line(comment(f"{path}: move {move.tensor} {move.src} to {move.dst}"))
+        emit_move(self.writer, move, tensor, src, dst, scope, path)
+
+    def ends(self, move: Move, path: str, scope: Scope) -> tuple[Storage, Storage]:
+        """Source and destination; within one memory from the outer to the inner storage, except
+        where a stage writes its ring."""
+        if move.src != move.dst:
+            return (
+                self.find(move.tensor, move.src, path, scope),
+                self.find(move.tensor, move.dst, path, scope),
+            )
+        there = [
+            s for s in scope.storages if s.tensor == move.tensor and s.level == move.src
+        ]
+        if len(there) < 2:
+            raise VerifyError("codegen", path, "resident", "a move within one memory needs two")
+        outer, inner = there[-2], there[-1]
+        queue_path = self.program.buffers[outer.buffer].path
+        pipe_path, _, last = queue_path.rpartition(".")
+        if last.startswith("q"):
+            pipe = node_at(self.schedule.root, pipe_path)
+            assert isinstance(pipe, Pipe)
+            producer = pipe.queues[int(last[1:])].producer
+            if f"{path}.".startswith(f"{pipe_path}.{producer}."):
+                return inner, outer
+        return outer, inner
+
+    def find(self, tensor: str, level: str | None, path: str, scope: Scope) -> Storage:
+        found = scope.find(tensor, level)
+        if found is not None:
+            return found
+        home = self.machine.home.name
+        if (level is None or level == home) and tensor in self.operands:
+            return at_home(self.graph.tensors[tensor], home, self.operands[tensor])
+        raise VerifyError("codegen", path, "resident", f"{tensor} has no storage in {level}")
+
+    def compute(self, node: Compute, path: str, scope: Scope) -> None:
+        op = self.graph.op(node.op)
+        if not isinstance(op, TensorOp):
+            raise VerifyError("codegen", path, "op", f"{op.name} is opaque")
+        self.writer.line(comment(f"{path}: {op.name} on {node.engine}"))
+        with self.writer.block(""), ExitStack() as stack:
+            ranges = dict(scope.ranges)
+            limits = [axis.extent for axis in op.domain]
+            spans = clip_box(self.writer, node.box, limits, scope, ranges)
+            condition = guard(spans)
+            if condition:
+                stack.enter_context(self.writer.block(f"if ({condition})"))
+            point = make_point(
+                self.writer, op, spans, lambda t: self.find(t, None, path, scope),
+                self.graph.tensors, ranges, path,
+            )  # fmt: skip
+            bad = self.writer.fresh("bad") if op.has_lookup else ""
+            if bad:
+                self.writer.line(f"int {bad} = 0;")
+            body = Body(op, point, tuple(p.dtype for p in point.reads), bad)
+            product = product_of(body)
+            if product is not None:
+                self.products.setdefault(product.dtype)
+                emit_product(self.writer, body, product)
+            else:
+                emit_nest(self.writer, body)
+            if bad:
+                index = point.write.storage.buffer
+                self.writer.line(
+                    f'if ({bad}) {{ tw_fault(m, TW_FAULT_INDEX, "{path}", {index}, 0, 0, 0);'
+                    " return; }"
+                )
+
+
+def node_at(root: Node, path: str) -> Node:
+    """The node at a path such as `0.0.1`.  Raises KeyError when there is none."""
+    node = root
+    for step in path.split(".")[1:]:
+        match node:
+            case Loop() | Place() if step == "0":
+                node = node.body
+            case Seq(parts):
+                node = parts[int(step)]
+            case Pipe(_, _, stages, _):
+                node = stages[int(step)].body
+            case _:
+                raise KeyError(path)
+    return node
+
