@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class DType(StrEnum):
@@ -50,6 +52,9 @@ class DType(StrEnum):
     @property
     def numpy(self) -> np.dtype[np.generic]:
         """Storage type in numpy (bf16: uint16 bit patterns)."""
+        # Imported here because the API process reads machines and must not load numpy.
+        import numpy as np
+
         return np.dtype(_NUMPY[self])
 
 

@@ -1,0 +1,254 @@
+"""A hardware document becomes a `Machine`: resolve, check, fill defaults, collect guesses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from worker.compiler.errors import SpecError
+from worker.compiler.ir.dtype import DType
+from worker.compiler.machine.energy_table import (
+    DEFAULT_NM,
+    HOP_PJ_PER_BYTE,
+    mac_pj,
+    memory_pj_per_byte,
+)
+from worker.compiler.machine.inherit import escape, resolve
+from worker.compiler.machine.lint import lint_document
+from worker.compiler.machine.machine import (
+    Capabilities,
+    Engine,
+    EngineKind,
+    FusedPattern,
+    Guess,
+    Host,
+    Intrinsic,
+    Link,
+    LinkKind,
+    Machine,
+    Managed,
+    MemoryLevel,
+    OpSupport,
+)
+from worker.compiler.machine.presets import op_groups, preset_document
+from worker.compiler.machine.spec import (
+    CapabilitiesSpec,
+    EngineSpec,
+    HardwareSpec,
+    HostSpec,
+    LevelSpec,
+    LinkSpec,
+    Quantity,
+)
+
+_COMPUTE = ("matrix", "vector", "scalar")
+
+
+def canonical_document(document: Mapping[str, object]) -> dict[str, Any]:
+    """Give the document with `inherits` resolved; tags and notes stay.
+
+    Raises:
+        SpecError: the base preset is unknown, or an edit names nothing.
+    """
+    return resolve(document, preset_document).document
+
+
+def load_machine(document: Mapping[str, object]) -> Machine:
+    """Build the machine a document describes.
+
+    Raises:
+        SpecError: with every finding of `lint_document`, pointers into the user's document.
+    """
+    findings = lint_document(document)
+    if findings:
+        first = findings[0]
+        more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+        raise SpecError(
+            first.code, first.message + more, pointer=first.pointer, limit=first.allowed,
+            actual=first.actual, findings=findings,
+        )  # fmt: skip
+    resolved = canonical_document(document)
+    return _Builder(HardwareSpec.model_validate(resolved), resolved).machine()
+
+
+@cache
+def load_preset(name: str) -> Machine:
+    """Build a shipped preset.
+
+    Raises:
+        SpecError: TW-SPEC-003 when there is none of that name.
+    """
+    return load_machine(preset_document(name))
+
+
+def _num(quantity: Quantity | None, default: float = 0.0) -> float:
+    return default if quantity is None else quantity.value
+
+
+def _int(quantity: Quantity | None, default: int = 0) -> int:
+    return default if quantity is None else int(quantity.value)
+
+
+def tagged_guesses(document: object, at: str = "") -> Iterator[Guess]:
+    """Find every number tagged G, in document order."""
+    if isinstance(document, dict):
+        if document.get("tag") == "G" and "value" in document:
+            number = document["value"]
+            text = f"{number:g}" if isinstance(number, int | float) else str(number)
+            yield Guess(at, text, str(document.get("note", "")))
+            return
+        for key, value in document.items():
+            yield from tagged_guesses(value, f"{at}/{escape(key)}")
+    elif isinstance(document, list):
+        for k, value in enumerate(document):
+            yield from tagged_guesses(value, f"{at}/{k}")
+
+
+class _Builder:
+    """Turns one checked spec into values; remembers which defaults it had to guess."""
+
+    def __init__(self, spec: HardwareSpec, document: Mapping[str, Any]) -> None:
+        self._spec = spec
+        self._nm = _num(spec.process_nm, DEFAULT_NM)
+        self._guesses = list(tagged_guesses(document))
+
+    def machine(self) -> Machine:
+        spec = self._spec
+        levels = tuple(self._level(k, level) for k, level in enumerate(spec.levels))
+        engines = tuple(self._engine(k, engine) for k, engine in enumerate(spec.engines))
+        links = tuple(self._link(k, link) for k, link in enumerate(spec.links))
+        return Machine(
+            name=spec.name,
+            clock_hz=spec.clock_hz.value,
+            num_cores=_int(spec.num_cores),
+            num_clusters=_int(spec.num_clusters, 1),
+            levels=levels,
+            engines=engines,
+            links=links,
+            host=_host(spec.host),
+            capabilities=_capabilities(spec.capabilities),
+            launch_overhead_cycles=_int(spec.launch_overhead_cycles),
+            static_power_w=_num(spec.static_power_w),
+            guesses=tuple(self._guesses),
+        )
+
+    def _energy(self, given: Quantity | None, pointer: str, generic: float, what: str) -> float:
+        if given is not None:
+            return given.value
+        value = round(generic, 4)
+        note = f"not given; generic energy table, {what} at {self._nm:g} nm"
+        self._guesses.append(Guess(pointer, f"{value:g}", note))
+        return value
+
+    def _level(self, k: int, level: LevelSpec) -> MemoryLevel:
+        capacity = _int(level.capacity_bytes)
+        technology = level.technology
+        if technology is None:
+            technology = "register" if level.managed == "register" else "sram"
+            technology = "ddr" if k == 0 else technology
+        generic = memory_pj_per_byte(technology, capacity, self._nm)
+        at = f"/levels/{k}"
+        return MemoryLevel(
+            name=level.name,
+            capacity_bytes=capacity,
+            instances=_int(level.instances),
+            read_bytes_per_cycle=level.read_bytes_per_cycle.value,
+            write_bytes_per_cycle=level.write_bytes_per_cycle.value,
+            latency_cycles=_int(level.latency_cycles),
+            read_energy_pj_per_byte=self._energy(
+                level.read_energy_pj_per_byte, f"{at}/read_energy_pj_per_byte", generic, technology
+            ),
+            write_energy_pj_per_byte=self._energy(
+                level.write_energy_pj_per_byte, f"{at}/write_energy_pj_per_byte", generic,
+                technology,
+            ),
+            managed=Managed(level.managed),
+            align_bytes=_int(level.align_bytes, 1),
+            reserve_fraction=_num(level.reserve_fraction),
+        )  # fmt: skip
+
+    def _engine(self, k: int, engine: EngineSpec) -> Engine:
+        rates = {DType(name): rate.value for name, rate in engine.macs_per_cycle.items()}
+        energies: dict[DType, float] | None = None
+        if engine.kind in _COMPUTE:
+            given = engine.op_energy_pj or {}
+            energies = {
+                dtype: self._energy(
+                    given.get(dtype.value), f"/engines/{k}/op_energy_pj/{dtype}",
+                    mac_pj(dtype, self._nm), f"one {dtype} operation",
+                )
+                for dtype in rates
+            }  # fmt: skip
+        return Engine(
+            name=engine.name,
+            kind=EngineKind(engine.kind),
+            memory=engine.memory,
+            macs_per_cycle=rates,
+            array=tuple(_int(extent) for extent in engine.array),
+            startup_cycles=_int(engine.startup_cycles),
+            op_energy_pj=energies,
+            special_ops_per_cycle=_num(engine.special_ops_per_cycle),
+            intrinsics=tuple(
+                Intrinsic(
+                    name=i.name,
+                    op=i.op,
+                    extents=tuple(_int(extent) for extent in i.extents),
+                    cycles=_int(i.cycles),
+                    energy_pj=_num(i.energy_pj),
+                )
+                for i in engine.intrinsics
+            ),
+        )
+
+    def _link(self, k: int, link: LinkSpec) -> Link:
+        return Link(
+            name=link.name,
+            src=link.src,
+            dst=link.dst,
+            kind=LinkKind(link.kind),
+            bytes_per_cycle=link.bytes_per_cycle.value,
+            latency_cycles=_int(link.latency_cycles),
+            energy_pj_per_byte=self._energy(
+                link.energy_pj_per_byte, f"/links/{k}/energy_pj_per_byte",
+                HOP_PJ_PER_BYTE * self._nm / 28.0, "one hop",
+            ),
+            shared_by=_int(link.shared_by, 1),
+            multicast=link.multicast,
+        )  # fmt: skip
+
+
+def _host(host: HostSpec) -> Host:
+    return Host(
+        name=host.name,
+        flops_per_s=host.flops_per_s.value,
+        memory_bytes_per_s=host.memory_bytes_per_s.value,
+        link_bytes_per_s=host.link_bytes_per_s.value,
+        link_latency_s=host.link_latency_s.value,
+        launch_overhead_s=host.launch_overhead_s.value,
+        shared_memory=host.shared_memory,
+        energy_pj_per_flop=_num(host.energy_pj_per_flop),
+    )
+
+
+def _capabilities(spec: CapabilitiesSpec) -> Capabilities:
+    """Expand groups; an op listed on its own overrides the group's entry."""
+    listed: dict[str, OpSupport] = {}
+    for group in spec.groups:
+        for op_type in op_groups()[group]:
+            if op_type not in spec.exclude:
+                listed[op_type] = OpSupport(op_type, ())
+    for op in spec.ops:
+        listed[op.op_type] = OpSupport(
+            op.op_type,
+            tuple(DType(name) for name in op.dtypes),
+            tuple((name, _int(b.min), _int(b.max)) for name, b in sorted(op.limits.items())),
+        )
+    return Capabilities(
+        ops=tuple(listed[name] for name in sorted(listed)),
+        dtypes=tuple(DType(name) for name in spec.dtypes),
+        max_rank=_int(spec.max_rank),
+        patterns=tuple(
+            FusedPattern(p.name, tuple(p.op_types), _int(p.priority)) for p in spec.patterns
+        ),
+    )

@@ -1,0 +1,368 @@
+"""Rules about what the fields of a hardware document say of each other, one function a rule.
+
+Every rule reads the resolved document through `View`, which gives None for what is missing or of
+the wrong type: the schema reports that, and the rules still run, so that a user sees all findings
+at once.  A rule yields `Defect`s; lint.py turns pointers and messages into findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from math import isfinite, prod
+from typing import Any
+
+from worker.compiler.ir.dtype import DType
+from worker.compiler.machine.presets import known_ops, op_groups
+
+LIMIT_NAMES = (
+    "batch", "depthwise", "dilation_h", "dilation_w", "group", "in_channels", "kernel_h",
+    "kernel_w", "out_channels", "rank", "stride_h", "stride_w",
+)  # fmt: skip
+"""Quantities of a node that `limits` may bound (partition/limits.py measures them)."""
+
+_COMPUTE = ("matrix", "vector", "scalar")
+
+
+@dataclass(frozen=True, slots=True)
+class Defect:
+    """One broken rule; `field` is the pointer pattern used to find the nearest preset value."""
+
+    pointer: str
+    message: str
+    allowed: str
+    actual: Any = None
+
+
+class View:
+    """Tolerant reader of a document."""
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self._document = document
+
+    def number(self, pointer: str) -> float | None:
+        raw = self.raw(pointer)
+        if isinstance(raw, dict):
+            raw = raw.get("value")
+        if isinstance(raw, bool) or not isinstance(raw, int | float) or not isfinite(raw):
+            return None
+        return float(raw)
+
+    def text(self, pointer: str) -> str | None:
+        raw = self.raw(pointer)
+        return raw if isinstance(raw, str) else None
+
+    def items(self, pointer: str) -> Iterator[str]:
+        """Give the pointers of a list's elements."""
+        raw = self.raw(pointer)
+        if isinstance(raw, list):
+            for k in range(len(raw)):
+                yield f"{pointer}/{k}"
+
+    def keys(self, pointer: str) -> tuple[str, ...]:
+        raw = self.raw(pointer)
+        return tuple(str(key) for key in raw) if isinstance(raw, dict) else ()
+
+    def raw(self, pointer: str) -> Any:
+        value: Any = self._document
+        for part in pointer.split("/")[1:]:
+            if isinstance(value, dict):
+                value = value.get(part)
+            elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
+                value = value[int(part)]
+            else:
+                return None
+        return value
+
+    def names(self, pointer: str) -> dict[str, str]:
+        """Map the names of a list's elements to their pointers; the first of a name wins."""
+        found: dict[str, str] = {}
+        for item in self.items(pointer):
+            name = self.text(f"{item}/name")
+            if name is not None:
+                found.setdefault(name, item)
+        return found
+
+    def managed(self, level: str) -> str:
+        return self.text(f"{level}/managed") or "scratchpad"
+
+
+def _one_of(name: str, names: list[str]) -> str:
+    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def unique_names(view: View) -> Iterator[Defect]:
+    for pointer in ("/levels", "/engines", "/links", "/capabilities/patterns"):
+        first = view.names(pointer)
+        for item in view.items(pointer):
+            name = view.text(f"{item}/name")
+            if name is not None and first[name] != item:
+                yield Defect(
+                    f"{item}/name", f"the name {name!r} is already used at {first[name]}",
+                    "a name used once", name,
+                )  # fmt: skip
+
+
+def known_levels(view: View) -> Iterator[Defect]:
+    levels = list(view.names("/levels"))
+    places = [(f"{e}/memory", "engine") for e in view.items("/engines")]
+    places += [(f"{k}/{end}", "link") for k in view.items("/links") for end in ("src", "dst")]
+    for pointer, what in places:
+        name = view.text(pointer)
+        if name is not None and name not in levels:
+            yield Defect(
+                pointer, f"the {what} names memory level {name!r}, which does not exist"
+                + _one_of(name, levels), f"one of {', '.join(levels)}", name,
+            )  # fmt: skip
+
+
+def links_between_levels(view: View) -> Iterator[Defect]:
+    for link in view.items("/links"):
+        src, dst = view.text(f"{link}/src"), view.text(f"{link}/dst")
+        if src is not None and src == dst and view.text(f"{link}/kind") != "noc":
+            yield Defect(
+                f"{link}/dst", f"the link goes from {src} to itself; only a noc joins instances "
+                "of one level", "another level, or kind noc", dst,
+            )  # fmt: skip
+
+
+def counts_divide(view: View) -> Iterator[Defect]:
+    cores = view.number("/num_cores")
+    if not cores:
+        return
+    clusters = view.number("/num_clusters")
+    if clusters and cores % clusters:
+        yield Defect(
+            "/num_clusters", f"{clusters:g} clusters cannot share {cores:g} cores evenly",
+            f"a divisor of num_cores = {cores:g}", clusters,
+        )  # fmt: skip
+    for level in view.items("/levels"):
+        instances = view.number(f"{level}/instances")
+        if instances and cores % instances:
+            yield Defect(
+                f"{level}/instances",
+                f"{instances:g} instances cannot be shared evenly by {cores:g} cores",
+                f"a divisor of num_cores = {cores:g}", instances,
+            )  # fmt: skip
+
+
+def capacity_holds_an_element(view: View) -> Iterator[Defect]:
+    dtypes = [d for d in (view.raw("/capabilities/dtypes") or []) if d in list(DType)]
+    widest = max(dtypes, key=lambda d: DType(d).size_bytes, default=None)
+    for level in view.items("/levels"):
+        capacity = view.number(f"{level}/capacity_bytes")
+        if capacity is None or capacity <= 0:
+            continue
+        usable = capacity * (1 - (view.number(f"{level}/reserve_fraction") or 0.0))
+        if widest is not None and usable < DType(widest).size_bytes:
+            size = DType(widest).size_bytes
+            yield Defect(
+                f"{level}/capacity_bytes",
+                f"{usable:g} usable bytes cannot hold one {widest} element of {size} bytes",
+                f">= {size}", capacity,
+            )  # fmt: skip
+        align = view.number(f"{level}/align_bytes")
+        if align and align >= 1 and (align > capacity or int(align) & (int(align) - 1)):
+            yield Defect(
+                f"{level}/align_bytes",
+                f"alignment {align:g} is not a power of two inside {capacity:g} bytes",
+                "a power of two <= capacity_bytes", align,
+            )  # fmt: skip
+
+
+def levels_in_order(view: View) -> Iterator[Defect]:
+    """Slow to fast: instances never fall, and the capacity of one instance never grows.
+
+    Register levels are exempt from the second half: a GPU's register file outsizes its scratchpad.
+    """
+    placed = list(view.items("/levels"))
+    for before, after in zip(placed, placed[1:], strict=False):
+        a, b = view.number(f"{before}/instances"), view.number(f"{after}/instances")
+        if a and b and b < a:
+            yield Defect(
+                f"{after}/instances",
+                f"levels go from slow and shared to fast and private, but {view.text(after + '/name')}"
+                f" has fewer instances than {view.text(before + '/name')} before it",
+                f">= {a:g}", b,
+            )  # fmt: skip
+    memories = [level for level in placed if view.managed(level) != "register"]
+    for before, after in zip(memories, memories[1:], strict=False):
+        a, b = view.number(f"{before}/capacity_bytes"), view.number(f"{after}/capacity_bytes")
+        if a and b and b > a:
+            yield Defect(
+                f"{after}/capacity_bytes",
+                f"levels are out of order: {view.text(after + '/name')} is larger than "
+                f"{view.text(before + '/name')}, which is listed as slower",
+                f"<= {a:g}", b,
+            )  # fmt: skip
+
+
+def home_is_a_scratchpad(view: View) -> Iterator[Defect]:
+    if view.managed("/levels/0") != "scratchpad":
+        yield Defect(
+            "/levels/0/managed", "the first level is the home of whole tensors", "scratchpad",
+            view.managed("/levels/0"),
+        )  # fmt: skip
+    instances = view.number("/levels/0/instances")
+    if instances and instances != 1:
+        yield Defect(
+            "/levels/0/instances", "the home level is one address space: give channels as bandwidth",
+            "1", instances,
+        )  # fmt: skip
+
+
+def has_scratchpad(view: View) -> Iterator[Defect]:
+    levels = list(view.items("/levels"))
+    if len(levels) > 1 and not any(view.managed(level) == "scratchpad" for level in levels[1:]):
+        yield Defect(
+            "/levels", "there is no scratchpad below the home level to compute from",
+            "at least one level after the first with managed: scratchpad", None,
+        )  # fmt: skip
+
+
+def has_engines(view: View) -> Iterator[Defect]:
+    kinds = {view.text(f"{engine}/kind") for engine in view.items("/engines")}
+    needs = {
+        "vector": "element-wise operators run on it",
+        "dma_in": "it brings tensors towards the core",
+        "dma_out": "it takes results away from the core",
+    }
+    for kind, why in needs.items():
+        if kinds and kind not in kinds:
+            yield Defect("/engines", f"there is no {kind} engine; {why}", f"an engine of kind {kind}")
+
+
+def engines_sit_at_scratchpads(view: View) -> Iterator[Defect]:
+    by_name = view.names("/levels")
+    for engine in view.items("/engines"):
+        name = view.text(f"{engine}/memory")
+        level = by_name.get(name or "")
+        if level is not None and (level == "/levels/0" or view.managed(level) != "scratchpad"):
+            yield Defect(
+                f"{engine}/memory", f"an engine works in a scratchpad below the home level, not in "
+                f"{name}", "a scratchpad level after the first", name,
+            )  # fmt: skip
+
+
+def rates_of_compute_engines(view: View) -> Iterator[Defect]:
+    for engine in view.items("/engines"):
+        kind = view.text(f"{engine}/kind")
+        rates = view.keys(f"{engine}/macs_per_cycle")
+        if kind in _COMPUTE and not rates:
+            yield Defect(
+                f"{engine}/macs_per_cycle", f"a {kind} engine needs a rate for at least one dtype",
+                "a mapping of dtypes to rates > 0", None,
+            )  # fmt: skip
+        if kind in ("dma_in", "dma_out") and rates:
+            yield Defect(
+                f"{engine}/macs_per_cycle", "a DMA engine computes nothing: remove its rates",
+                "absent", ", ".join(rates),
+            )  # fmt: skip
+        best = max((view.number(f"{engine}/macs_per_cycle/{d}") or 0 for d in rates), default=0)
+        dims = [view.number(dim) for dim in view.items(f"{engine}/array")]
+        cells = prod(int(d) for d in dims if d)
+        if kind == "matrix" and dims and all(dims) and best > 64 * cells:
+            yield Defect(
+                f"{engine}/array", f"{cells} cells cannot do {best:g} operations per cycle",
+                f"at least {best / 64:g} cells", cells,
+            )  # fmt: skip
+
+
+def dtype_has_engine(view: View) -> Iterator[Defect]:
+    offered: set[str] = set()
+    for engine in view.items("/engines"):
+        if view.text(f"{engine}/kind") in _COMPUTE:
+            offered.update(view.keys(f"{engine}/macs_per_cycle"))
+    if not offered:
+        return
+    for pointer in view.items("/capabilities/dtypes"):
+        dtype = view.text(pointer)
+        if dtype is not None and dtype not in offered:
+            yield Defect(
+                pointer, f"dtype {dtype} is declared, but no engine has a rate for it",
+                f"one of {', '.join(sorted(offered))}, or give an engine macs_per_cycle/{dtype}",
+                dtype,
+            )  # fmt: skip
+
+
+def known_op_types(view: View) -> Iterator[Defect]:
+    places = [f"{op}/op_type" for op in view.items("/capabilities/ops")]
+    places += list(view.items("/capabilities/exclude"))
+    for pattern in view.items("/capabilities/patterns"):
+        places += list(view.items(f"{pattern}/op_types"))
+    names = sorted(known_ops())
+    for pointer in places:
+        name = view.text(pointer)
+        if name is not None and name not in known_ops():
+            yield Defect(
+                pointer, f"{name!r} is not an operator of ONNX" + _one_of(name, names),
+                "an op type of the ai.onnx domain", name,
+            )  # fmt: skip
+    for pointer in view.items("/capabilities/groups"):
+        name = view.text(pointer)
+        if name is not None and name not in op_groups():
+            yield Defect(
+                pointer, f"there is no op group {name!r}" + _one_of(name, list(op_groups())),
+                f"one of {', '.join(op_groups())}", name,
+            )  # fmt: skip
+    if not any(view.raw(f"/capabilities/{key}") for key in ("ops", "groups")):
+        yield Defect(
+            "/capabilities", "no operator is offered, so nothing would run on the accelerator",
+            "groups or ops", None,
+        )  # fmt: skip
+
+
+def limits_make_sense(view: View) -> Iterator[Defect]:
+    seen: dict[str, str] = {}
+    for op in view.items("/capabilities/ops"):
+        op_type = view.text(f"{op}/op_type")
+        if op_type is not None and seen.setdefault(op_type, op) != op:
+            yield Defect(
+                f"{op}/op_type", f"{op_type} is already listed at {seen[op_type]}",
+                "each op type once", op_type,
+            )  # fmt: skip
+        for name in view.keys(f"{op}/limits"):
+            if name not in LIMIT_NAMES:
+                yield Defect(
+                    f"{op}/limits/{name}", f"{name!r} is not a quantity that can be limited"
+                    + _one_of(name, list(LIMIT_NAMES)), f"one of {', '.join(LIMIT_NAMES)}", name,
+                )  # fmt: skip
+            low = view.number(f"{op}/limits/{name}/min")
+            high = view.number(f"{op}/limits/{name}/max")
+            if low is not None and high is not None and low > high:
+                yield Defect(
+                    f"{op}/limits/{name}/max", f"the maximum {high:g} is below the minimum {low:g}",
+                    f">= {low:g}", high,
+                )  # fmt: skip
+
+
+def intrinsic_extents(view: View) -> Iterator[Defect]:
+    for engine in view.items("/engines"):
+        for intrinsic in view.items(f"{engine}/intrinsics"):
+            num = len(list(view.items(f"{intrinsic}/extents")))
+            if view.text(f"{intrinsic}/op") == "matmul" and num != 3:
+                yield Defect(
+                    f"{intrinsic}/extents", "a matmul intrinsic has the extents m, n, k",
+                    "three extents", num,
+                )  # fmt: skip
+
+
+RULES: tuple[Callable[[View], Iterator[Defect]], ...] = (
+    unique_names,
+    known_levels,
+    links_between_levels,
+    counts_divide,
+    capacity_holds_an_element,
+    levels_in_order,
+    home_is_a_scratchpad,
+    has_scratchpad,
+    has_engines,
+    engines_sit_at_scratchpads,
+    rates_of_compute_engines,
+    dtype_has_engine,
+    known_op_types,
+    limits_make_sense,
+    intrinsic_extents,
+)

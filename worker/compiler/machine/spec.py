@@ -1,0 +1,245 @@
+"""What users write: the schema of a hardware document (YAML or JSON).
+
+Every number may be plain (`8`) or carry its evidence (`{value: 8, tag: K, note: data sheet}`).
+Tags: P printed in a paper, S seen in a vendor document, R read in a public repository, K widely
+known, D derived from tagged values, G guess.  This file knows types, required fields and the range
+of each single number; what fields say about each other is lint.py's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, model_validator
+from pydantic.json_schema import GetJsonSchemaHandler, JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+DTypeName = Literal[
+    "f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8", "bool"
+]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.+-]{0,63}$")]
+"""Of a level, engine, link or pattern: it ends up in file names, C comments and traces."""
+Tag = Literal["P", "S", "R", "K", "D", "G"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Quantity(_Part):
+    """A number with its evidence."""
+
+    value: float
+    tag: Tag | None = None
+    """Absent: the author of the document vouches for it."""
+    note: str = Field(default="", max_length=500)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_plain(cls, raw: object) -> object:
+        if isinstance(raw, dict) or isinstance(raw, Quantity):
+            return raw
+        return {"value": raw}
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        tagged = handler.resolve_ref_schema(handler(schema))
+        return {"anyOf": [{"type": "number"}, dict(tagged)]}
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Allowed values of one Quantity field."""
+
+    low: float
+    high: float
+    open_low: bool = False
+    """True: the low end itself is not allowed (a bandwidth of zero)."""
+    integer: bool = False
+
+    def __str__(self) -> str:
+        kind = "integer " if self.integer else ""
+        sign = "> " if self.open_low else ">= "
+        return f"{kind}{sign}{self.low:g} and <= {self.high:g}"
+
+    def allows(self, value: float) -> bool:
+        if not isfinite(value) or value > self.high or (self.integer and value != int(value)):
+            return False
+        return value > self.low if self.open_low else value >= self.low
+
+    def check(self, quantity: Quantity) -> Quantity:
+        if not self.allows(quantity.value):
+            raise PydanticCustomError(
+                "out_of_range",
+                "{actual} is not allowed here: must be {allowed}",
+                {"allowed": str(self), "actual": quantity.value},
+            )
+        return quantity
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        low = "exclusiveMinimum" if self.open_low else "minimum"
+        bounds: dict[str, Any] = {low: self.low, "maximum": self.high}
+        bounds["type"] = "integer" if self.integer else "number"
+        return {
+            "anyOf": [
+                bounds,
+                {
+                    "type": "object",
+                    "properties": {
+                        "value": bounds,
+                        "tag": {"enum": ["P", "S", "R", "K", "D", "G", None]},
+                        "note": {"type": "string", "maxLength": 500},
+                    },
+                    "required": ["value"],
+                    "additionalProperties": False,
+                },
+            ]
+        }
+
+
+Count = Annotated[Quantity, Range(1, 65536, integer=True)]
+Bytes = Annotated[Quantity, Range(1, 2.0**50, integer=True)]
+BytesPerCycle = Annotated[Quantity, Range(0, 1e6, open_low=True)]
+Cycles = Annotated[Quantity, Range(0, 1e9, integer=True)]
+PicoJoule = Annotated[Quantity, Range(0, 1e6)]
+OpsPerCycle = Annotated[Quantity, Range(0, 1e7, open_low=True)]
+PerSecond = Annotated[Quantity, Range(0, 1e18, open_low=True)]
+Seconds = Annotated[Quantity, Range(0, 100)]
+Extent = Annotated[Quantity, Range(1, 1 << 20, integer=True)]
+LimitBound = Annotated[Quantity, Range(0, 2.0**40, integer=True)]
+
+
+class LevelSpec(_Part):
+    """One memory level; the list goes from slow (home of whole tensors) to fast."""
+
+    name: Name
+    capacity_bytes: Bytes
+    instances: Count
+    read_bytes_per_cycle: BytesPerCycle
+    write_bytes_per_cycle: BytesPerCycle
+    latency_cycles: Cycles
+    managed: Literal["scratchpad", "cache", "register"] = "scratchpad"
+    technology: Literal["ddr", "lpddr", "hbm", "gddr", "sram", "register"] | None = None
+    """Row of the generic energy table used where energies are not given."""
+    read_energy_pj_per_byte: PicoJoule | None = None
+    write_energy_pj_per_byte: PicoJoule | None = None
+    align_bytes: Annotated[Quantity, Range(1, 1 << 20, integer=True)] | None = None
+    reserve_fraction: Annotated[Quantity, Range(0, 0.9)] | None = None
+
+
+class IntrinsicSpec(_Part):
+    """One hardware instruction with fixed extents."""
+
+    name: Name
+    op: Literal["matmul", "conv", "elementwise"]
+    extents: Annotated[list[Extent], Field(min_length=1, max_length=8)]
+    cycles: Annotated[Quantity, Range(1, 1e9, integer=True)]
+    energy_pj: PicoJoule | None = None
+
+
+class EngineSpec(_Part):
+    """A unit inside every core."""
+
+    name: Name
+    kind: Literal["matrix", "vector", "scalar", "dma_in", "dma_out"]
+    memory: Name
+    macs_per_cycle: dict[DTypeName, OpsPerCycle] = Field(default_factory=dict)
+    array: list[Extent] = Field(default_factory=list, max_length=4)
+    startup_cycles: Cycles | None = None
+    op_energy_pj: dict[DTypeName, PicoJoule] | None = None
+    special_ops_per_cycle: Annotated[Quantity, Range(0, 1e7)] | None = None
+    intrinsics: list[IntrinsicSpec] = Field(default_factory=list, max_length=256)
+
+
+class LinkSpec(_Part):
+    """An explicit connection between two levels, or between instances of one."""
+
+    name: Name
+    src: Name
+    dst: Name
+    kind: Literal["dma", "bus", "queue", "noc"]
+    bytes_per_cycle: BytesPerCycle
+    latency_cycles: Cycles
+    energy_pj_per_byte: PicoJoule | None = None
+    shared_by: Count | None = None
+    multicast: bool = False
+
+
+class HostSpec(_Part):
+    """The processor that runs what the accelerator does not."""
+
+    name: Annotated[str, Field(min_length=1, max_length=100)]
+    flops_per_s: PerSecond
+    memory_bytes_per_s: PerSecond
+    link_bytes_per_s: PerSecond
+    link_latency_s: Seconds
+    launch_overhead_s: Seconds
+    shared_memory: bool = False
+    energy_pj_per_flop: PicoJoule | None = None
+
+
+class LimitSpec(_Part):
+    """Inclusive bounds of one attribute or derived quantity of an op."""
+
+    min: LimitBound
+    max: LimitBound
+
+
+class OpSpec(_Part):
+    """One ONNX op type the accelerator runs, with its limits."""
+
+    op_type: str
+    dtypes: list[DTypeName] = Field(default_factory=list)
+    limits: dict[str, LimitSpec] = Field(default_factory=dict)
+
+
+class PatternSpec(_Part):
+    """A chain of op types that runs as one."""
+
+    name: Name
+    op_types: Annotated[list[str], Field(min_length=2, max_length=16)]
+    priority: Annotated[Quantity, Range(-1000, 1000, integer=True)] | None = None
+
+
+class CapabilitiesSpec(_Part):
+    """What the accelerator may be given."""
+
+    dtypes: Annotated[list[DTypeName], Field(min_length=1)]
+    max_rank: Annotated[Quantity, Range(1, 64, integer=True)]
+    groups: list[str] = Field(default_factory=list)
+    """Named op lists of op_groups.yaml."""
+    exclude: list[str] = Field(default_factory=list)
+    """Op types taken out of the groups again."""
+    ops: list[OpSpec] = Field(default_factory=list)
+    patterns: list[PatternSpec] = Field(default_factory=list)
+
+
+class HardwareSpec(_Part):
+    """A whole hardware document, inheritance resolved."""
+
+    schema_version: Literal[1] = 1
+    name: Name
+    description: str = Field(default="", max_length=4000)
+    process_nm: Annotated[Quantity, Range(1, 1000)] | None = None
+    """Feature size; chooses the column of the generic energy table."""
+    clock_hz: Annotated[Quantity, Range(1e5, 2e10)]
+    num_cores: Count
+    num_clusters: Count | None = None
+    launch_overhead_cycles: Cycles
+    static_power_w: Annotated[Quantity, Range(0, 1e5)] | None = None
+    levels: Annotated[list[LevelSpec], Field(min_length=2, max_length=16)]
+    engines: Annotated[list[EngineSpec], Field(min_length=1, max_length=64)]
+    links: list[LinkSpec] = Field(default_factory=list, max_length=64)
+    host: HostSpec
+    capabilities: CapabilitiesSpec
