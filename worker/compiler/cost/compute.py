@@ -1,0 +1,242 @@
+"""How much work an operator is, and how many cycles an engine needs for a box of it.
+
+Matrix-like operators (an ADD reduction of a product of two reads) are counted in MACs and may run
+on a MATRIX engine, where each group of axes is padded up to the array.  Everything else is counted
+in elementary operations of a VECTOR or SCALAR engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, prod
+
+from worker.compiler.ir.axis import AxisKind
+from worker.compiler.ir.dtype import DType
+from worker.compiler.ir.op import Access, Reduce, Tensor, TensorOp
+from worker.compiler.ir.scalar import Apply, Cast, Const, Fn, Read, Scalar, children, slots_read
+from worker.compiler.machine.machine import Engine, EngineKind, Machine
+
+SPECIAL_FNS = frozenset(
+    {
+        Fn.DIV, Fn.FLOORMOD, Fn.FMOD, Fn.POW, Fn.EXP, Fn.LOG, Fn.SQRT, Fn.RSQRT, Fn.RECIPROCAL,
+        Fn.SIN, Fn.COS, Fn.TAN, Fn.ASIN, Fn.ACOS, Fn.ATAN, Fn.SINH, Fn.COSH, Fn.TANH, Fn.ASINH,
+        Fn.ACOSH, Fn.ATANH, Fn.ERF, Fn.SIGMOID,
+    }
+)  # fmt: skip
+"""Functions that run at an engine's special rate."""
+
+_SIBLING = {
+    DType.U8: DType.I8, DType.I8: DType.U8, DType.U16: DType.I16, DType.I16: DType.U16,
+    DType.U32: DType.I32, DType.U64: DType.I64, DType.BOOL: DType.U8, DType.BF16: DType.F16,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Contraction:
+    """The axes of a matrix-like operator by the role they play; positions in the domain."""
+
+    rows: tuple[int, ...]
+    """In the left operand and the result only (m)."""
+    columns: tuple[int, ...]
+    """In the right operand and the result only (n)."""
+    depth: tuple[int, ...]
+    """REDUCE axes (k)."""
+    batch: tuple[int, ...]
+    """In both operands and the result: never spread over an array."""
+    slots: tuple[int, int]
+    """Read slots of the left and the right factor."""
+
+
+@lru_cache(maxsize=4096)
+def contraction(op: TensorOp) -> Contraction | None:
+    """Axis roles when `op` is matrix-like, else None.  Cost: linear in the operator."""
+    if op.reduce is not Reduce.ADD or not op.reduce_axes:
+        return None
+    body = op.body
+    while isinstance(body, Cast):
+        body = body.arg
+    if not isinstance(body, Apply) or body.fn is not Fn.MUL or len(body.args) != 2:
+        return None
+    if not all(_is_factor(arg) for arg in body.args):
+        return None
+    left, right = (_main_slot(op, arg) for arg in body.args)
+    if left is None or right is None or left == right:
+        return None
+    in_left, in_right = _axes_of(op.reads[left]), _axes_of(op.reads[right])
+    rows: list[int] = []
+    columns: list[int] = []
+    depth: list[int] = []
+    batch: list[int] = []
+    for k, axis in enumerate(op.domain):
+        if axis.kind is AxisKind.REDUCE:
+            depth.append(k)
+        elif axis.name in in_left and axis.name in in_right:
+            batch.append(k)
+        elif axis.name in in_right:
+            columns.append(k)
+        else:
+            rows.append(k)
+    return Contraction(tuple(rows), tuple(columns), tuple(depth), tuple(batch), (left, right))
+
+
+def _is_factor(expr: Scalar) -> bool:
+    """A read, possibly converted and shifted by a zero point."""
+    match expr:
+        case Read() | Const():
+            return True
+        case Cast(_, arg):
+            return _is_factor(arg)
+        case Apply(fn, args):
+            return fn is Fn.SUB and all(_is_factor(a) for a in args)
+        case _:
+            return False
+
+
+def _main_slot(op: TensorOp, expr: Scalar) -> int | None:
+    """The slot of highest rank in a factor (the others are zero points)."""
+    slots = slots_read(expr)
+    return max(slots, key=lambda s: (len(_axes_of(op.reads[s])), -s)) if slots else None
+
+
+def _axes_of(access: Access) -> frozenset[str]:
+    return frozenset(name for expr in access.index for name in expr.variables())
+
+
+@lru_cache(maxsize=4096)
+def elementary_ops(op: TensorOp) -> tuple[int, int]:
+    """(plain, special) elementary operations per domain point; at least one (a copy moves)."""
+    plain, special = _count(op.body)
+    plain += op.reduce is not None and bool(op.reduce_axes)
+    return (plain, special) if plain + special else (1, 0)
+
+
+def _count(expr: Scalar) -> tuple[int, int]:
+    plain = special = 0
+    match expr:
+        case Apply(fn, args):
+            steps = max(1, len(args) - 1)
+            plain, special = (0, steps) if fn in SPECIAL_FNS else (steps, 0)
+        case Read() | Const():
+            pass
+        case _:
+            plain = 1
+    for child in children(expr):
+        p, s = _count(child)
+        plain, special = plain + p, special + s
+    return plain, special
+
+
+def work(op: TensorOp, num_points: int) -> int:
+    """MACs of a matrix-like operator, else elementary operations, of `num_points` points."""
+    if contraction(op) is not None:
+        return num_points
+    return num_points * sum(elementary_ops(op))
+
+
+def compute_dtype(op: TensorOp, tensors: Mapping[str, Tensor]) -> DType:
+    """Type whose rate applies: the left factor's, the widest read's, or the result's."""
+    roles = contraction(op)
+    if roles is not None:
+        return tensors[op.reads[roles.slots[0]].tensor].dtype
+    used = [tensors[op.reads[s].tensor].dtype for s in slots_read(op.body)]
+    if not used:
+        return tensors[op.write.tensor].dtype
+    return max(used, key=lambda d: d.size_bytes)
+
+
+def rate(engine: Engine, dtype: DType) -> float:
+    """MACs (MATRIX) or operations per cycle for `dtype`; 0 when the engine cannot.
+
+    A MATRIX engine needs the type itself or its sign sibling.  VECTOR and SCALAR engines run any
+    type: one they do not list goes at the slowest listed rate.
+    """
+    found = engine.macs_per_cycle.get(dtype)
+    if found is None and dtype in _SIBLING:
+        found = engine.macs_per_cycle.get(_SIBLING[dtype])
+    if found is not None:
+        return found
+    if engine.kind is EngineKind.MATRIX or not engine.macs_per_cycle:
+        return 0.0
+    return min(engine.macs_per_cycle.values())
+
+
+def engine_cycles(
+    op: TensorOp,
+    extents: tuple[int, ...],
+    engine: Engine,
+    tensors: Mapping[str, Tensor],
+    lanes: int = 1,
+) -> int:
+    """Cycles `engine` is busy with one instruction over a box of `extents` (domain order).
+
+    `lanes` boxes of that size run side by side in the engine as one instruction.
+    Units: cycles.  An empty box costs nothing.  Cost: linear in the domain's rank.
+    """
+    points = prod(extents) * lanes
+    if points == 0:
+        return 0
+    speed = rate(engine, compute_dtype(op, tensors))
+    roles = contraction(op)
+    if engine.kind is EngineKind.MATRIX and roles is not None and speed > 0:
+        return engine.startup_cycles + ceil(_padded(extents, roles, engine.array, lanes) / speed)
+    speed = speed or 1.0
+    special_speed = engine.special_ops_per_cycle or speed / 4
+    plain, special = elementary_ops(op)
+    return engine.startup_cycles + ceil(points * plain / speed + points * special / special_speed)
+
+
+def _padded(
+    extents: tuple[int, ...], roles: Contraction, array: tuple[int, ...], lanes: int
+) -> int:
+    """MACs after padding: (k, n) to a two-dimensional array, (m, n, k) to a three-dimensional one.
+
+    Lanes are further columns: the schedule asked for them to be spread over the array.
+    """
+    m, n, k, b = (
+        prod(extents[i] for i in group)
+        for group in (roles.rows, roles.columns, roles.depth, roles.batch)
+    )
+    n *= lanes
+    match array:
+        case (rows, columns):
+            return b * m * _up(k, rows) * _up(n, columns)
+        case (depth_m, depth_n, depth_k):
+            return b * _up(m, depth_m) * _up(n, depth_n) * _up(k, depth_k)
+        case (rows,):
+            return b * m * k * _up(n, rows)
+        case _:
+            return b * m * n * k
+
+
+def _up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def pick_engine(
+    op: TensorOp, machine: Machine, tensors: Mapping[str, Tensor]
+) -> Engine | None:
+    """The compute engine that runs the whole operator in the fewest cycles.
+
+    MATRIX engines take part only for matrix-like operators whose type they have a rate for, and
+    win ties; then VECTOR, then SCALAR.  None when the machine has no engine that can run it.
+    """
+    extents = tuple(a.extent for a in op.domain)
+    dtype = compute_dtype(op, tensors)
+    is_matrix_like = contraction(op) is not None
+    best: tuple[int, Engine] | None = None
+    for kind in (EngineKind.MATRIX, EngineKind.VECTOR, EngineKind.SCALAR):
+        if kind is EngineKind.MATRIX and not is_matrix_like:
+            continue
+        for engine in machine.engines_of(kind):
+            if rate(engine, dtype) <= 0:
+                continue
+            cycles = engine_cycles(op, extents, engine, tensors)
+            if best is None or cycles < best[0]:
+                best = (cycles, engine)
+    if best is None:
+        # A matrix unit alone still serves: it runs element by element at one operation a cycle.
+        fallback = machine.engines_of(EngineKind.MATRIX)
+        return fallback[0] if fallback else None
+    return best[1]
