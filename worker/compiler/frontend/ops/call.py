@@ -190,6 +190,8 @@ class Call:
 
 def element_type(value: ir.Value) -> DType:
     """Element type of a value.  Refuses what the algebra does not carry."""
+    if value.type is not None and not isinstance(value.type, ir.TensorType):
+        raise Refusal(ReasonCode.UNSUPPORTED_DTYPE, f"{value.name!r} is not a dense tensor")
     dtype = value.dtype
     if dtype is None and value.const_value is not None:
         dtype = value.const_value.dtype

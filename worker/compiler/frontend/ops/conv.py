@@ -26,7 +26,7 @@ _ZERO_BIAS_LIMIT = 1 << 16
 def conv(call: Call) -> None:
     """Conv: y[n, co, o] = b[co] + sum over ci, k of x[n, ci, o*stride + k*dilation - pad] * w."""
     x, w = call.tensor(0), call.tensor(1)
-    windows, groups = _geometry(call, x, w)
+    windows, groups = geometry(call, x, w)
     shape = (x.shape[0], w.shape[0], *(v.out for v in windows))
     if not x.dtype.is_float or w.dtype is not x.dtype:
         raise Refusal(ReasonCode.UNSUPPORTED_DTYPE, f"Conv of {x.dtype} with {w.dtype}")
@@ -42,9 +42,9 @@ def conv(call: Call) -> None:
 def conv_integer(call: Call) -> None:
     """ConvInteger: zero points are subtracted inside the contraction; padding reads as zero."""
     x, w = call.tensor(0), call.tensor(1)
-    windows, groups = _geometry(call, x, w)
+    windows, groups = geometry(call, x, w)
     x_zero = zero_point(call, 2)
-    w_zeros = _weight_zero_points(call, w)
+    w_zeros = channel_zero_points(call, 3, w)
     shape = (x.shape[0], w.shape[0], *(v.out for v in windows))
     out = call.output(0, shape, DType.I32)
     contract(call, out, x, w, windows, groups, x_zero=x_zero, w_zero=w_zeros)
@@ -67,12 +67,13 @@ def zero_point(call: Call, k: int) -> int:
     return values[0]
 
 
-def _weight_zero_points(call: Call, w: Tensor) -> int | Tensor:
-    if not call.has_input(3):
+def channel_zero_points(call: Call, k: int, w: Tensor) -> int | Tensor:
+    """Zero points of the weights (input k; 0 when absent): one, or one per output channel."""
+    if not call.has_input(k):
         return 0
-    if call.is_constant(3) and len(set(call.integers(3))) == 1:
-        return call.integers(3)[0]
-    zeros = call.tensor(3)
+    if call.is_constant(k) and len(set(call.integers(k))) == 1:
+        return call.integers(k)[0]
+    zeros = call.tensor(k)
     if zeros.shape != (w.shape[0],):
         raise shape_mismatch(f"zero points of shape {zeros.shape} for {w.shape[0]} channels")
     return zeros
@@ -88,7 +89,8 @@ def add_channel_bias(call: Call, out: Tensor, partial: Tensor, k: int) -> None:
     nest.write(out, index, add(nest.read(partial, index), nest.read(bias, (index[1],))))
 
 
-def _geometry(call: Call, x: Tensor, w: Tensor) -> tuple[tuple[Window, ...], int]:
+def geometry(call: Call, x: Tensor, w: Tensor) -> tuple[tuple[Window, ...], int]:
+    """Windows and group count of a convolution of `x` with `w`."""
     check_spatial(call.node.op_type, len(x.shape))
     if len(w.shape) != len(x.shape):
         raise shape_mismatch(f"weights of shape {w.shape} for an input of shape {x.shape}")

@@ -22,31 +22,41 @@ def matmul(call: Call) -> None:
     a, b = call.tensor(0), call.tensor(1)
     if a.dtype is not b.dtype or a.dtype is DType.BOOL:
         raise Refusal(ReasonCode.UNSUPPORTED_DTYPE, f"MatMul of {a.dtype} with {b.dtype}")
-    _matmul(call, a, b, a.dtype, None, None)
+    emit_matmul(call, call.output(0, matmul_shape(a, b), a.dtype), a, b)
 
 
 def matmul_integer(call: Call) -> None:
     """MatMulInteger: 8-bit operands minus their zero points, summed in i32."""
     a, b = call.tensor(0), call.tensor(1)
-    _matmul(call, a, b, DType.I32, 2, 3)
+    emit_matmul(call, call.output(0, matmul_shape(a, b), DType.I32), a, b, 2, 3)
 
 
-def _matmul(
-    call: Call, a: Tensor, b: Tensor, dtype: DType, a_zero: int | None, b_zero: int | None
-) -> None:
+def matmul_shape(a: Tensor, b: Tensor) -> tuple[int, ...]:
+    """Shape of a MatMul's result.
+
+    Raises:
+        Refusal: SHAPE_MISMATCH for scalars or different inner extents.
+    """
     if not a.shape or not b.shape:
         raise shape_mismatch("MatMul needs operands of rank 1 or more")
-    rows, depth = (a.shape[-2] if len(a.shape) > 1 else 1), a.shape[-1]
-    cols = b.shape[-1] if len(b.shape) > 1 else 1
-    if (b.shape[-2] if len(b.shape) > 1 else b.shape[0]) != depth:
+    if a.shape[-1] != (b.shape[-2] if len(b.shape) > 1 else b.shape[0]):
         raise shape_mismatch(f"MatMul of {a.shape} with {b.shape}: inner extents differ")
     batch = broadcast_shape([a.shape[:-2], b.shape[:-2]])
-    shape = (
-        *batch,
-        *((rows,) if len(a.shape) > 1 else ()),
-        *((cols,) if len(b.shape) > 1 else ()),
-    )
-    out = call.output(0, shape, dtype)
+    return (*batch, *a.shape[-2:-1], *(b.shape[-1:] if len(b.shape) > 1 else ()))
+
+
+def emit_matmul(
+    call: Call,
+    out: Tensor,
+    a: Tensor,
+    b: Tensor,
+    a_zero: int | None = None,
+    b_zero: int | None = None,
+) -> None:
+    """Emit out = a @ b, minus the zero points in inputs `a_zero` and `b_zero` if given."""
+    rows, depth = (a.shape[-2] if len(a.shape) > 1 else 1), a.shape[-1]
+    cols = b.shape[-1] if len(b.shape) > 1 else 1
+    batch = broadcast_shape([a.shape[:-2], b.shape[:-2]])
     nest = call.nest()
     lead = nest.axes("b", batch)
     m, n = nest.axis("m", rows), nest.axis("n", cols)

@@ -9,20 +9,32 @@ from worker.compiler.frontend.ops import (
     activation,
     cast,
     compare,
+    concat_split,
     conv,
+    conv_transpose,
+    einsum,
     elementwise,
+    gather,
     layout,
     matmul,
     normalize,
     pool,
+    qlinear,
+    quantize,
     reduce,
+    resize,
+    select,
+    slice_pad,
     softmax,
 )
 from worker.compiler.frontend.ops.call import Expression
 
 _FAMILIES = (
     conv,
+    conv_transpose,
     matmul,
+    einsum,
+    qlinear,
     elementwise,
     activation,
     compare,
@@ -32,6 +44,12 @@ _FAMILIES = (
     normalize,
     pool,
     layout,
+    slice_pad,
+    concat_split,
+    gather,
+    resize,
+    quantize,
+    select,
 )
 
 
