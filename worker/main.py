@@ -24,6 +24,7 @@ from service.errors import Conflict, ServiceError
 from service.jobs.claim import Claim
 from service.jobs.reconcile import collect_garbage, reconcile, reset_after_boot
 from service.log import configure, get_logger
+from service.queue import ring
 from service.settings import Settings
 from service.store.blobs import sweep_spool
 from service.store.repos import workers
@@ -153,8 +154,11 @@ class DataDirectory:
 class EmbeddedWorker:
     """A worker in daemon threads of the service's process.
 
-    `start` migrates, locks the data directory and voids what an earlier life left behind.
+    `start` migrates, locks the data directory and voids what an earlier life left behind.  One at a
+    time per process: Celery's registry of running tasks is global.
     """
+
+    _only = threading.Lock()
 
     def __init__(
         self,
@@ -174,28 +178,36 @@ class EmbeddedWorker:
         """Start working.
 
         Raises:
-            Conflict: another process uses the data directory.
+            Conflict: another process uses the data directory, or this one has a worker already.
         """
-        services, settings = self._services, self._services.settings
-        identity = self._directory.lock()
+        if not self._only.acquire(blocking=False):
+            raise Conflict("this process already runs an embedded worker")
         try:
-            migrate(settings.database_url)
-            shutil.rmtree(settings.work_dir, ignore_errors=True)
-            sweep_spool(services.blobs.spool_dir, older_than_s=0.0)
-            voided = reset_after_boot(services.database, identity)
-            worker_id = f"{identity}.{secrets.token_hex(4)}"
-            hook = {} if self._on_step is None else {"on_step": self._on_step}
-            self._runner = ItemRunner(services, worker_id, **hook)
-            register(services.celery, self._runner)
-            self._reconciler = Reconciler(services, worker_id, settings.workers)
-            self._start_controller(worker_id)
-            self._reconciler.start()
+            self._boot()
         except BaseException:
             self._directory.unlock()
+            self._only.release()
             raise
+
+    def _boot(self) -> None:
+        services, settings = self._services, self._services.settings
+        identity = self._directory.lock()
+        migrate(settings.database_url)
+        shutil.rmtree(settings.work_dir, ignore_errors=True)
+        sweep_spool(services.blobs.spool_dir, older_than_s=0.0)
+        voided = reset_after_boot(services.database, identity)
+        worker_id = f"{identity}.{secrets.token_hex(4)}"
+        hook = {} if self._on_step is None else {"on_step": self._on_step}
+        self._runner = ItemRunner(services, worker_id, **hook)
+        register(services.celery, self._runner)
+        self._reconciler = Reconciler(services, worker_id, settings.workers)
+        self._reconciler.start()
+        self._start_controller(worker_id)
         get_logger().info("worker started", worker_id=worker_id, voided_leases=voided)
 
     def _start_controller(self, worker_id: str) -> None:
+        # Pool threads look tasks up in the process's default application.
+        self._services.celery.set_default()
         # The public `worker` command installs signal handlers and belongs in a main thread.
         self._controller = self._services.celery.WorkController(
             app=self._services.celery,
@@ -218,10 +230,15 @@ class EmbeddedWorker:
         if self._reconciler is not None:
             self._reconciler.stop()
         if self._controller is not None:
+            # The consumer looks up from its queue every two seconds, or when a bell rings.
+            self._controller.signal_consumer_close()
+            ring(self._services.celery, "stop")
             self._controller.stop()
         if self._thread is not None:
             self._thread.join(timeout=30)
-        self._directory.unlock()
+            self._thread = None
+            self._directory.unlock()
+            self._only.release()
 
     def __enter__(self) -> EmbeddedWorker:
         self.start()

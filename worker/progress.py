@@ -59,10 +59,12 @@ class ProgressRecorder:
         self._stored: dict[str, tuple[tuple[int, int], BlobRef]] = {}
         self._last_units = float("-inf")
         self._pending_units: tuple[int, int, int] | None = None
+        self.last_stage = held.job.stage
 
     def stage(self, name: str, state: str) -> None:
         """Record that a stage started or finished."""
         self.flush()
+        self.last_stage = name
         try:
             protocol.record_stage(self._database, self._held, name, state)
         except DBAPIError as error:

@@ -334,13 +334,13 @@ class ItemRunner:
             error = said.problem
             return lambda held, usage: protocol.fail(database, held, error, usage)
         if said.out_of_memory or report.out_of_memory:
-            error = self._memory_problem(held, report)
+            error = self._memory_problem(held, report, progress.last_stage)
             return lambda held, usage: protocol.fail(database, held, error, usage)
         if report.end is End.WALL:
             error = problem(
                 "TW-SVC-008",
                 f"the job ran longer than its wall limit of {held.job.wall_limit_s:g} s",
-                stage=held.job.stage,
+                stage=progress.last_stage,
                 limit=held.job.wall_limit_s,
                 actual=held.job.wall_limit_s,
             )
@@ -364,7 +364,7 @@ class ItemRunner:
             usage=usage,
         )
 
-    def _memory_problem(self, held: Claim, report: Report) -> dict[str, Detail]:
+    def _memory_problem(self, held: Claim, report: Report, stage: str | None) -> dict[str, Detail]:
         settings = self._settings
         limit = settings.memory_base_bytes + int(
             settings.memory_per_model_byte * held.model.size_bytes
@@ -372,7 +372,7 @@ class ItemRunner:
         return problem(
             "TW-SVC-009",
             f"the job needed more than its memory limit of {limit} bytes",
-            stage=held.job.stage,
+            stage=stage,
             limit=limit,
             actual=report.max_rss_bytes,
         )
@@ -496,7 +496,7 @@ def _artifacts(
 def register(app: Celery, runner: ItemRunner) -> None:
     """Make `runner` answer the bells that `app` receives."""
 
-    @app.task(name=RUN_ITEM, ignore_result=True, acks_late=False)  # type: ignore[untyped-decorator]
+    @app.task(name=RUN_ITEM, shared=False, ignore_result=True, acks_late=False)  # type: ignore[untyped-decorator]
     def run_item(item_id: object = None, *_: object) -> None:
         # Anybody who can reach the broker can send anything: a bell without an id is no bell.
         if isinstance(item_id, str):
