@@ -12,6 +12,12 @@ from enum import StrEnum
 class ReasonCode(StrEnum):
     """The closed list of reasons; codes are never reused."""
 
+    OFFLOADED = "OFFLOADED"
+    """Not a refusal: the operator runs on the accelerator."""
+    VIEW = "VIEW"
+    """Not a refusal: the operator only renames memory; no kernel runs."""
+    DOES_NOT_FIT = "DOES_NOT_FIT"
+    """Even the smallest tile exceeds a memory, or no engine has a rate for the type."""
     UNSUPPORTED_OP = "UNSUPPORTED_OP"
     """The operator has no expression in the algebra."""
     UNSUPPORTED_ATTRIBUTE = "UNSUPPORTED_ATTRIBUTE"
@@ -34,7 +40,7 @@ class ReasonCode(StrEnum):
     """The machine's capabilities do not list the operator."""
     CAPABILITY_DTYPE = "CAPABILITY_DTYPE"
     CAPABILITY_ATTRIBUTE = "CAPABILITY_ATTRIBUTE"
-    CAPABILITY_SHAPE = "CAPABILITY_SHAPE"
+    CAPABILITY_RANK = "CAPABILITY_RANK"
 
 
 @dataclass(frozen=True, slots=True)

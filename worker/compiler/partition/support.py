@@ -32,13 +32,13 @@ def refusal(node: onnx_ir.Node, capabilities: Capabilities) -> Rejection | None:
     """None when the capability list allows the node, otherwise the first rule that refuses it."""
     if node.domain not in ("", "ai.onnx"):
         return Rejection(
-            ReasonCode.NOT_IN_CAPABILITIES,
+            ReasonCode.CAPABILITY_OP,
             f"operator domain {node.domain!r} is not offered by the accelerator",
         )
     support = capabilities.support(node.op_type)
     if support is None:
         return Rejection(
-            ReasonCode.NOT_IN_CAPABILITIES,
+            ReasonCode.CAPABILITY_OP,
             f"the accelerator's capability list does not name {node.op_type}",
         )
     allowed = support.dtypes or capabilities.dtypes
@@ -49,20 +49,20 @@ def refusal(node: onnx_ir.Node, capabilities: Capabilities) -> Rejection | None:
         if dtype is None or (dtype not in allowed and dtype not in _FREE_DTYPES):
             names = ", ".join(allowed)
             return Rejection(
-                ReasonCode.UNSUPPORTED_DTYPE,
+                ReasonCode.CAPABILITY_DTYPE,
                 f"{node.op_type} of {value.dtype.name.lower()} is not offered (offered: {names})",
             )
         shape = shape_of(value)
         if shape is not None and len(shape) > capabilities.max_rank:
             return Rejection(
-                ReasonCode.RANK_LIMIT,
+                ReasonCode.CAPABILITY_RANK,
                 f"rank {len(shape)} exceeds the accelerator's limit of {capabilities.max_rank}",
             )
     have = quantities(node)
     for name, low, high in support.limits:
         if name in have and not low <= have[name] <= high:
             return Rejection(
-                ReasonCode.LIMIT_EXCEEDED,
+                ReasonCode.CAPABILITY_ATTRIBUTE,
                 f"{name} is {have[name]}, the accelerator allows {low} to {high}",
             )
     return None
