@@ -52,7 +52,7 @@ def engine(name: str, kind: EngineKind, memory: str) -> Engine:
 
 def flat_machine(num_cores: int = 2, capacity: int = 1 << 16, dmas: int = 2) -> Machine:
     """Home -> cache -> one scratchpad per core; `dmas` = 1 leaves a single DMA engine."""
-    engines = [engine("mme", EngineKind.MATRIX, "L1"), engine("din", EngineKind.DMA_IN, "L1")]
+    engines = [engine("mme", EngineKind.MATRIX, "L1"), engine("vec", EngineKind.VECTOR, "L1"), engine("din", EngineKind.DMA_IN, "L1")]
     if dmas == 2:
         engines.append(engine("dout", EngineKind.DMA_OUT, "L1"))
     return Machine(
@@ -72,7 +72,7 @@ def cluster_machine(clusters: int = 2, per_cluster: int = 2, capacity: int = 1 <
         (level("DDR", 1 << 30, 1, 16.0, Managed.SCRATCHPAD),
          level("LLB", capacity, clusters, 32.0, Managed.SCRATCHPAD),
          level("L1", capacity, cores, 64.0, Managed.SCRATCHPAD)),
-        (engine("mme", EngineKind.MATRIX, "L1"), engine("cin", EngineKind.DMA_IN, "LLB"),
+        (engine("mme", EngineKind.MATRIX, "L1"), engine("vec", EngineKind.VECTOR, "L1"), engine("cin", EngineKind.DMA_IN, "LLB"),
          engine("cout", EngineKind.DMA_OUT, "LLB"), engine("din", EngineKind.DMA_IN, "L1"),
          engine("dout", EngineKind.DMA_OUT, "L1")),
         (Link("bus", "LLB", "L1", LinkKind.BUS, 8.0, 3, 0.1, shared_by=per_cluster),),
@@ -180,9 +180,9 @@ def fused_rows(rows: int, cols: int, tile: int) -> Schedule:
     body = Place("t0", "L1", box, 2, Seq((
         Move("t0", "DDR", "L1", box),
         Place("t1", "L1", box, 1, Seq((
-            Compute("op0", box, "mme"),
+            Compute("op0", box, "vec"),
             Place("t2", "L1", box, 2, Seq((
-                Compute("op1", domain, "mme"), Move("t2", "L1", "DDR", box),
+                Compute("op1", domain, "vec"), Move("t2", "L1", "DDR", box),
             )), None, Init.IDENTITY),
         ))),
     )))  # fmt: skip
@@ -197,10 +197,10 @@ def split_halo(rows: int, cols: int) -> Schedule:
     second = (span(var("d") * half, half), span(0, cols))
     root = Seq((
         cores("c", 2, Place("t0", "L1", own, 1, Place("t1", "L1", own, 1, Seq((
-            Move("t0", "DDR", "L1", own), Compute("op0", own, "mme"), Move("t1", "L1", "DDR", own),
+            Move("t0", "DDR", "L1", own), Compute("op0", own, "vec"), Move("t1", "L1", "DDR", own),
         ))))),
         cores("d", 2, Place("t1", "L1", wide, 1, Place("t2", "L1", second, 1, Seq((
-            Move("t1", "DDR", "L1", wide, 0), Compute("op1", (*second, span(0, 3)), "mme"),
+            Move("t1", "DDR", "L1", wide, 0), Compute("op1", (*second, span(0, 3)), "vec"),
             Move("t2", "L1", "DDR", second),
         )), None, Init.IDENTITY))),
     ))  # fmt: skip
@@ -211,10 +211,10 @@ def piped(rows: int, cols: int, tile: int, depth: int, memory: str, stride: int 
     """Stage 0 (core 0) doubles rows and pushes them; stage 1 (core `stride`) sums and stores."""
     box = (span(var("p") * tile, tile), span(0, cols))
     first = Place("t0", "L1", box, 2, Place("t1", "L1", box, 1, Seq((
-        Move("t0", "DDR", "L1", box), Compute("op0", box, "mme"), Move("t1", "L1", memory, box),
+        Move("t0", "DDR", "L1", box), Compute("op0", box, "vec"), Move("t1", "L1", memory, box),
     ))))  # fmt: skip
     second = Place("t1", "L1", box, 1, Place("t2", "L1", box, 1, Seq((
-        Move("t1", memory, "L1", box), Compute("op1", (*box, span(0, 1)), "mme"),
+        Move("t1", memory, "L1", box), Compute("op1", (*box, span(0, 1)), "vec"),
         Move("t2", "L1", "DDR", box),
     )), None, Init.IDENTITY))  # fmt: skip
     root = Pipe(
@@ -227,7 +227,7 @@ def piped(rows: int, cols: int, tile: int, depth: int, memory: str, stride: int 
 def in_place(rows: int, cols: int, tile: int) -> Schedule:
     """A compute straight from home to home: lowering stages it."""
     box = (span(var("i") * tile, tile), span(0, cols))
-    body = Seq((Compute("op0", box, "mme"), Compute("op1", (*box, span(0, 1)), "mme")))
+    body = Seq((Compute("op0", box, "vec"), Compute("op1", (*box, span(0, 1)), "vec")))
     return Schedule(chain_graph(rows, cols), time("i", -(-rows // tile), body), "hand", 0)
 
 

@@ -1,0 +1,77 @@
+"""Instructions of one leaf, as columns, before they are merged into program order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from worker.compiler.isa.program import INSTRUCTION, Opcode
+from worker.compiler.lower.grid import Ints
+from worker.compiler.lower.storage import Touch
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Shapes: every array is [n] or a scalar for all n instructions."""
+
+    count: int
+    position: Ints
+    """[n] program position; ties are broken by core."""
+    core: Ints
+    """[n]"""
+    opcode: Opcode
+    engine: int
+    """Index into the machine's engines."""
+    node: int
+    op: int
+    num_bytes: Ints
+    macs: Ints
+    cycles: Ints
+    latency: int
+    resources: tuple[Ints, ...]
+    src: int
+    dst: int
+    src_offset: Ints
+    dst_offset: Ints
+    touches: tuple[Touch, ...]
+
+
+def merge(
+    batches: Sequence[Batch], num_cores: int, num_engines: int
+) -> tuple[npt.NDArray[np.void], tuple[Ints, ...]]:
+    """Merge batches into program order.
+
+    Returns the instructions, whose streams are numbered core * num_engines + engine, and for every
+    batch the place in program order of each of its instructions.
+    Cost: O(n log n) comparisons at worst; near linear because each batch is already sorted.
+    """
+    total = sum(b.count for b in batches)
+    table = np.empty(total, dtype=INSTRUCTION)
+    key = np.empty(total, dtype=np.int64)
+    first = 0
+    for b in batches:
+        rows = table[first : first + b.count]
+        rows["opcode"] = int(b.opcode)
+        rows["stream"] = b.core * num_engines + b.engine
+        rows["node"], rows["op"] = b.node, b.op
+        rows["bytes"], rows["macs"], rows["cycles"] = b.num_bytes, b.macs, b.cycles
+        rows["latency"] = b.latency
+        rows["resource"] = -1
+        for k, resource in enumerate(b.resources):
+            rows["resource"][:, k] = resource
+        rows["src"], rows["dst"] = b.src, b.dst
+        rows["src_offset"], rows["dst_offset"] = b.src_offset, b.dst_offset
+        key[first : first + b.count] = b.position * num_cores + b.core
+        first += b.count
+    order = np.argsort(key, kind="stable")
+    place = np.empty(total, dtype=np.int64)
+    place[order] = np.arange(total, dtype=np.int64)
+    places: list[Ints] = []
+    first = 0
+    for b in batches:
+        places.append(place[first : first + b.count])
+        first += b.count
+    return table[order], tuple(places)

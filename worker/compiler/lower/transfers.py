@@ -1,0 +1,146 @@
+"""How a transfer travels: its engine, the ports and links it occupies, its latency.
+
+Resources, in order: read port of the source instance, read ports of caches crossed, explicit links
+between the two levels, write port of the destination instance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from worker.compiler.errors import VerifyError
+from worker.compiler.isa.program import MAX_RESOURCES, Resource
+from worker.compiler.lower.grid import Ints
+from worker.compiler.machine.machine import Engine, EngineKind, Link, Machine
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """What all transfers between two levels have in common."""
+
+    engine: str
+    latency_cycles: int
+    ports: tuple[tuple[int, str], ...]
+    """(first resource number, end) of each occupied port; `src`, `core` or `dst` chooses whose
+    instance counts."""
+    divisors: tuple[int, ...]
+    """Instances of the level per instance of the port (links may be shared)."""
+    levels: tuple[str, ...]
+    """Level whose instance numbers the port."""
+
+
+class Roads:
+    """All ports of a machine, numbered, and the paths between its levels."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.resources: list[Resource] = []
+        self._first: dict[tuple[str, str], int] = {}
+        for level in machine.levels:
+            for direction, rate in (
+                ("read", level.read_bytes_per_cycle),
+                ("write", level.write_bytes_per_cycle),
+            ):
+                self._add(level.name, direction, level.instances, rate)
+        for link in machine.links:
+            faster = machine.level(_faster_end(link, machine)).instances
+            self._add(link.name, "link", -(-faster // max(link.shared_by, 1)), link.bytes_per_cycle)
+
+    def path(self, src: str, dst: str, *, outward: bool | None = None) -> Path:
+        """Path from level `src` to level `dst`.
+
+        `outward` chooses the engine when both are the same level.
+        Raises:
+            VerifyError: a route occupies more ports than an instruction can name.
+        """
+        machine = self.machine
+        route = machine.route(src, dst)
+        links = self._links(src, dst)
+        i, j = machine.level_index(src), machine.level_index(dst)
+        ports = [(self._first[src, "read"], "src")]
+        divisors, levels = [1], [src]
+        for cache in route[1:-1]:
+            ports.append((self._first[cache, "read"], "core"))
+            divisors.append(1)
+            levels.append(cache)
+        for link in links:
+            ports.append((self._first[link.name, "link"], "src" if i > j else "dst"))
+            divisors.append(max(link.shared_by, 1))
+            levels.append(_faster_end(link, machine))
+        ports.append((self._first[dst, "write"], "dst"))
+        divisors.append(1)
+        levels.append(dst)
+        if len(ports) > MAX_RESOURCES:
+            raise VerifyError(
+                "lower", f"{src}->{dst}", "resources",
+                f"a transfer occupies {len(ports)} ports, an instruction names {MAX_RESOURCES}",
+            )  # fmt: skip
+        latency = max(
+            *(machine.level(name).latency_cycles for name in route),
+            *(link.latency_cycles for link in links),
+        )
+        is_out = outward if i == j and outward is not None else i > j
+        inner = src if i > j else dst
+        engine = dma_engine(machine, inner, outward=is_out)
+        return Path(engine.name, latency, tuple(ports), tuple(divisors), tuple(levels))
+
+    def resource_numbers(
+        self, path: Path, core: Ints, src_instance: Ints, dst_instance: Ints
+    ) -> list[Ints]:
+        """Resource number of each port of `path`, for transfers of the given instances."""
+        numbers: list[Ints] = []
+        for (first, whose), divisor, level in zip(
+            path.ports, path.divisors, path.levels, strict=True
+        ):
+            match whose:
+                case "src":
+                    instance = src_instance
+                case "dst":
+                    instance = dst_instance
+                case _:
+                    count = self.machine.level(level).instances
+                    instance = core * count // self.machine.num_cores
+            numbers.append(first + instance // divisor)
+        return numbers
+
+    def _add(self, name: str, direction: str, instances: int, rate: float) -> None:
+        self._first[name, direction] = len(self.resources)
+        self.resources.extend(
+            Resource(name, instance, direction, rate) for instance in range(instances)
+        )
+
+    def _links(self, src: str, dst: str) -> tuple[Link, ...]:
+        """Links from `src` to `dst`; without any, those declared the other way (half duplex)."""
+        links = self.machine.links
+        found = tuple(link for link in links if (link.src, link.dst) == (src, dst))
+        return found or tuple(link for link in links if (link.dst, link.src) == (src, dst))
+
+
+def dma_engine(machine: Machine, inner: str, *, outward: bool) -> Engine:
+    """Engine that issues transfers of level `inner` in the given direction.
+
+    Prefers the right direction at that level, then the right direction, then any DMA engine at that
+    level, then any DMA engine, then (a machine without DMA) the first engine.
+    """
+    wanted = EngineKind.DMA_OUT if outward else EngineKind.DMA_IN
+    other = EngineKind.DMA_IN if outward else EngineKind.DMA_OUT
+    right, wrong = machine.engines_of(wanted), machine.engines_of(other)
+    for group in (right, wrong):
+        for engine in group:
+            if engine.memory == inner:
+                return engine
+        if group:
+            return group[0]
+    return machine.engines[0]
+
+
+def _faster_end(link: Link, machine: Machine) -> str:
+    src, dst = machine.level_index(link.src), machine.level_index(link.dst)
+    return link.src if src > dst else link.dst
+
+
+def instance_numbers(level: str, core: Ints, machine: Machine) -> Ints:
+    """Instance of `level` that each core is attached to."""
+    return np.asarray(core * machine.level(level).instances // machine.num_cores)
