@@ -1,0 +1,130 @@
+"""Writing and checking `*.twb` bundles.  Layout: 1-product.md, "The bundle"."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from worker.compiler.codegen.runtime_header import HEADER_NAME, runtime_header
+from worker.compiler.errors import Detail
+from worker.compiler.package.archive import (
+    Member,
+    create_archive,
+    damaged,
+    file_digest,
+    open_member,
+    read_member,
+)
+from worker.compiler.package.executable import Constants, ExecutableModel
+from worker.compiler.package.manifest import (
+    FORMAT_VERSION,
+    GRAPH_NAME,
+    MANIFEST_NAME,
+    PROGRAM_NAME,
+    Hardware,
+    Manifest,
+    decode,
+    graph_document,
+    host_name,
+    kernel_file,
+    manifest_document,
+)
+from worker.compiler.package.weights import weights_member
+
+DOCUMENT_LIMIT_BYTES = 1 << 30
+"""Largest member that is read whole."""
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BundleContents:
+    """Everything a bundle is made of."""
+
+    model: ExecutableModel
+    kernels: Mapping[str, str]
+    """Function name -> C text."""
+    constants: Constants
+    """Values of `model.constants`, by name."""
+    host_models: tuple[bytes, ...]
+    """ONNX sub-models, parallel to the `host` index of the program's HostCalls."""
+    program_binary: bytes
+    program_text: str
+    schedule_json: bytes
+    report_json: bytes
+    trace_json_gz: bytes
+    toolchain: Mapping[str, Detail]
+    """Versions that decide results."""
+    hardware_name: str
+    hardware_digest: str
+
+
+def write_bundle(path: Path, contents: BundleContents) -> str:
+    """Write a bundle and give its hex sha256.  Same contents, same bytes.
+
+    The file appears only when it is complete.  Cost: one pass over the weights; memory for one
+    weight at a time.
+    """
+    by_name = {tensor.name: tensor for tensor in contents.model.tensors}
+    weights = [by_name[name] for name in contents.model.constants]
+    with create_archive(path) as archive:
+        documents = {
+            **{host_name(k): data for k, data in enumerate(contents.host_models)},
+            **{kernel_file(name): text.encode() for name, text in contents.kernels.items()},
+            f"kernels/{HEADER_NAME}": runtime_header().encode(),
+            GRAPH_NAME: graph_document(contents.model),
+            PROGRAM_NAME: contents.program_binary,
+            "program.txt": contents.program_text.encode(),
+            "report.json": contents.report_json,
+            "schedule.json": contents.schedule_json,
+        }
+        for name in sorted(documents):
+            archive.add(Member(name, (documents[name],), len(documents[name])))
+        trace = contents.trace_json_gz
+        archive.add(Member("trace.json.gz", (trace,), len(trace), stored=True))
+        archive.add(weights_member(weights, contents.constants))
+        manifest = manifest_document(
+            contents.model,
+            contents.toolchain,
+            Hardware(contents.hardware_name, contents.hardware_digest),
+            archive.written,
+        )
+        archive.add(Member(MANIFEST_NAME, (manifest,), len(manifest)))
+    return file_digest(path)
+
+
+def read_manifest(archive: zipfile.ZipFile) -> Manifest:
+    """Parse the manifest and check that it lists exactly the archive's members.
+
+    Raises:
+        InputError: TW-RUN-001.
+    """
+    data = read_member(archive, MANIFEST_NAME, DOCUMENT_LIMIT_BYTES)
+    manifest = decode(data, Manifest, MANIFEST_NAME)
+    if manifest.format_version != FORMAT_VERSION:
+        raise damaged(
+            f"the bundle has format {manifest.format_version}, this version reads {FORMAT_VERSION}"
+        )
+    listed = {m.name for m in manifest.members} | {MANIFEST_NAME}
+    if listed != set(archive.namelist()):
+        odd = sorted(listed.symmetric_difference(archive.namelist()))
+        raise damaged(f"the manifest and the archive disagree about {', '.join(odd[:5])}")
+    return manifest
+
+
+def check_digests(archive: zipfile.ZipFile, manifest: Manifest) -> None:
+    """Compare every member with its digest.
+
+    Raises:
+        InputError: TW-RUN-001 names the first member that differs.
+    Cost: reads the whole archive once.
+    """
+    for member in manifest.members:
+        digest = sha256()
+        with open_member(archive, member.name) as source:
+            while chunk := source.read(_CHUNK_BYTES):
+                digest.update(chunk)
+        if digest.hexdigest() != member.sha256:
+            raise damaged(f"member {member.name} does not match its digest")

@@ -1,0 +1,61 @@
+"""What it takes to run a compiled model, as a value: tensors, addresses, calls in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy.typing as npt
+
+from worker.compiler.isa.program import Program
+from worker.compiler.machine.machine import Machine
+from worker.compiler.package.emulator import LevelSpec
+
+Array: TypeAlias = "npt.NDArray[Any]"
+Constants: TypeAlias = "Mapping[str, Callable[[], Array]]"
+"""Values by name, made when asked for, so that weights need not all be in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An input or output of the model, as the user sees it."""
+
+    name: str
+    dtype: str
+    """`DType` value, or numpy's name for types that only host parts touch."""
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HomeTensor:
+    """A tensor with storage in the home arena."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    address: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutableModel:
+    """A linked model without weights and kernels."""
+
+    name: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    levels: tuple[LevelSpec, ...]
+    program: Program
+    kernels: tuple[str, ...]
+    """Function names, parallel to `program.units`."""
+    tensors: tuple[HomeTensor, ...]
+    constants: tuple[str, ...]
+    """Names of the tensors that hold weights, in address order."""
+
+
+def level_specs(machine: Machine) -> tuple[LevelSpec, ...]:
+    """What the emulator needs to know of a machine."""
+    return tuple(
+        LevelSpec(level.name, level.capacity_bytes, level.instances) for level in machine.levels
+    )

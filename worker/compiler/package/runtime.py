@@ -1,0 +1,240 @@
+"""Running compiled models: kernels through ctypes, host parts in ONNX Runtime, in call order.
+
+`ModelRunner` runs a model from its pieces (verification uses it without writing a bundle);
+`run_bundle` loads a bundle, checks every digest and runs it once.
+Source: 4-papers.md, BYOC: the executor that walks the call list and hands each part to its engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from worker.compiler.errors import Finding, InputError
+from worker.compiler.ir.dtype import DType
+from worker.compiler.isa.program import HostCall, OperandRole, UnitCall
+from worker.compiler.package.archive import damaged, open_archive, open_member, read_member
+from worker.compiler.package.build import build_library
+from worker.compiler.package.bundle import DOCUMENT_LIMIT_BYTES, check_digests, read_manifest
+from worker.compiler.package.emulator import Arena, Emulator
+from worker.compiler.package.executable import (
+    Array,
+    Constants,
+    ExecutableModel,
+    HomeTensor,
+    Port,
+)
+from worker.compiler.package.manifest import (
+    GRAPH_NAME,
+    PROGRAM_NAME,
+    GraphDocument,
+    decode,
+    executable_of,
+    host_name,
+    kernel_file,
+)
+from worker.compiler.package.weights import WEIGHTS_NAME, read_weights, stored_bytes
+
+Observer: TypeAlias = "Callable[[int, UnitCall, Callable[[str], Array]], None]"
+"""Called after each kernel call with its position, the call, and a reader of home tensors."""
+
+
+class ModelRunner:
+    """One model, loaded: home arena with weights, kernels, host sessions.  Not thread-safe."""
+
+    def __init__(
+        self,
+        model: ExecutableModel,
+        library: Path,
+        host_models: Sequence[bytes],
+        poison: bool = True,
+        threads: int = 1,
+    ) -> None:
+        self.model = model
+        self._tensors = {t.name: t for t in model.tensors}
+        self._home = Arena(model.program.home_bytes)
+        self._emulator = Emulator(library, model.levels, model.program.units, poison)
+        self._poison = poison
+        self._sessions = [_session(data, threads) for data in host_models]
+
+    def load_constants(self, constants: Constants) -> None:
+        """Copy weights to their addresses, one at a time."""
+        for name in self.model.constants:
+            tensor = self._tensors[name]
+            self._bytes(tensor)[:] = stored_bytes(tensor, constants[name]())
+
+    @property
+    def arena(self) -> memoryview:
+        """The home memory, writable."""
+        return self._home.buffer()
+
+    def run(
+        self, inputs: Mapping[str, Array], observe: Observer | None = None
+    ) -> dict[str, Array]:
+        """Run the model once; outputs by name, in storage types (bf16 as uint16 bits).
+
+        Raises:
+            InputError: TW-RUN-002 with one finding per wrong input.
+            MemoryFault: a kernel left its buffers.
+        """
+        check_inputs(self.model.inputs, inputs)
+        values: dict[str, Array] = {}
+        for port in self.model.inputs:
+            self._define(port.name, np.asarray(inputs[port.name]), values)
+        fresh = set(self._tensors) - set(self.model.constants) - {p.name for p in self.model.inputs}
+        for position, call in enumerate(self.model.program.calls):
+            if isinstance(call, HostCall):
+                fresh.difference_update(call.outputs)
+                self._run_host(call, values)
+                continue
+            self._run_unit(call, fresh)
+            if observe is not None:
+                observe(position, call, self.read)
+        return {port.name: self._value(port.name, values) for port in self.model.outputs}
+
+    def read(self, name: str) -> Array:
+        """A copy of a home tensor as it is now."""
+        tensor = self._tensors[name]
+        flat = np.frombuffer(self._bytes(tensor), DType(tensor.dtype).numpy)
+        return flat.reshape(tensor.shape).copy()
+
+    def _bytes(self, tensor: HomeTensor) -> memoryview:
+        return self._home.buffer()[tensor.address : tensor.address + tensor.size_bytes]
+
+    def _define(self, name: str, value: Array, values: dict[str, Array]) -> None:
+        values[name] = value
+        tensor = self._tensors.get(name)
+        if tensor is not None:
+            self._bytes(tensor)[:] = stored_bytes(tensor, value)
+
+    def _value(self, name: str, values: Mapping[str, Array]) -> Array:
+        if name in values:
+            return values[name]
+        if name not in self._tensors:
+            raise damaged(f"nothing produces {name}")
+        return self.read(name)
+
+    def _run_unit(self, call: UnitCall, fresh: set[str]) -> None:
+        program = self.model.program.units[call.unit]
+        for operand, binding in zip(program.operands, call.bindings, strict=True):
+            written = operand.role in (OperandRole.OUTPUT, OperandRole.SCRATCH)
+            if written and binding.tensor in fresh:
+                fresh.discard(binding.tensor)  # a later call may write another part of it
+                if self._poison:
+                    self._fill(binding.address, operand.size_bytes)
+        addresses = [self._home.address + b.address for b in call.bindings]
+        self._emulator.call(self.model.kernels[call.unit], program, addresses)
+
+    def _fill(self, address: int, size_bytes: int) -> None:
+        np.frombuffer(self._home.buffer(), np.uint8, size_bytes, address)[:] = 0xFF
+
+    def _run_host(self, call: HostCall, values: dict[str, Array]) -> None:
+        feeds = {name: self._value(name, values) for name in call.inputs}
+        results = self._sessions[call.host].run(list(call.outputs), feeds)
+        for name, value in zip(call.outputs, results, strict=True):
+            self._define(name, np.asarray(value), values)
+
+
+def _session(model: bytes, threads: int) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def check_inputs(ports: Sequence[Port], inputs: Mapping[str, Array]) -> None:
+    """Compare given arrays with the model's inputs.
+
+    Raises:
+        InputError: TW-RUN-002 with one finding per missing, unknown or ill-typed array.
+    """
+    findings: list[Finding] = []
+    expected = {port.name: port for port in ports}
+    for name in sorted(set(inputs) - set(expected)):
+        findings.append(
+            Finding("TW-RUN-002", f"the model has no input {name!r}", allowed=list(expected))
+        )
+    for port in ports:
+        want = f"{port.dtype}{list(port.shape)}"
+        if port.name not in inputs:
+            findings.append(Finding("TW-RUN-002", f"input {port.name!r} is missing", allowed=want))
+            continue
+        value = np.asarray(inputs[port.name])
+        have = f"{value.dtype}{list(value.shape)}"
+        if tuple(value.shape) != port.shape or not _fits(value, port.dtype):
+            findings.append(
+                Finding("TW-RUN-002", f"input {port.name!r} must be {want}, got {have}",
+                        allowed=want, actual=have)
+            )  # fmt: skip
+    if findings:
+        raise InputError(
+            "TW-RUN-002",
+            findings[0].message,
+            limit=findings[0].allowed,
+            actual=findings[0].actual,
+            findings=tuple(findings),
+        )
+
+
+def _fits(value: Array, dtype: str) -> bool:
+    if dtype in DType.__members__.values():
+        kind = DType(dtype)
+        if kind is DType.BF16:
+            return value.dtype == np.uint16 or str(value.dtype) == "bfloat16"
+        return value.dtype == kind.numpy
+    return str(value.dtype) == dtype or (dtype == "string" and value.dtype.kind in "OSU")
+
+
+def load_bundle(
+    path: Path, build_dir: Path, compiler: Path | None = None, poison: bool = True
+) -> ModelRunner:
+    """Check a bundle, build its kernels and load its weights.
+
+    The kernels are compiled against the bundle's own runtime header.
+
+    Raises:
+        InputError: TW-RUN-001 when the bundle is damaged or of another format.
+        CompilerError: TW-VERIFY-002 without a C compiler.
+    """
+    from worker.compiler.isa.binary import decode_program
+
+    with open_archive(path) as archive:
+        manifest = read_manifest(archive)
+        check_digests(archive, manifest)
+
+        def text(name: str) -> bytes:
+            return read_member(archive, name, DOCUMENT_LIMIT_BYTES)
+
+        document = decode(text(GRAPH_NAME), GraphDocument, GRAPH_NAME)
+        model = executable_of(document, decode_program(text(PROGRAM_NAME)))
+        kernels = {name: text(kernel_file(name)).decode() for name in model.kernels}
+        header = text("kernels/tilewright_rt.h").decode()
+        hosts = 1 + max(
+            (c.host for c in model.program.calls if isinstance(c, HostCall)), default=-1
+        )
+        models = [text(host_name(k)) for k in range(hosts)]
+        library = build_library(kernels, build_dir, compiler, header)
+        runner = ModelRunner(model, library, models, poison)
+        by_name = {t.name: t for t in model.tensors}
+        with open_member(archive, WEIGHTS_NAME) as source:
+            read_weights(source, [by_name[n] for n in model.constants], runner.arena)
+    return runner
+
+
+def run_bundle(
+    bundle: Path, inputs: Mapping[str, Array], build_dir: Path, compiler: Path | None = None
+) -> dict[str, Array]:
+    """Run a bundle once on named inputs; outputs by name.
+
+    Raises:
+        InputError: TW-RUN-001 (damaged bundle), TW-RUN-002 (wrong inputs).
+        CompilerError: TW-VERIFY-002 without a C compiler.
+    """
+    return load_bundle(bundle, build_dir, compiler).run(inputs)

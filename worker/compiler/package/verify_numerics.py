@@ -1,0 +1,196 @@
+"""Judging outputs against a reference, with tolerances stated per element type.
+
+The measure for floats is max |error| / max |reference| per output: independent code generators agree
+within 3e-7 .. 2e-6 in fp32 by this measure, so 1e-5 separates a rounding difference from a wrong
+halo.  Errors of many roundings add like a random walk, so the tolerance grows with the square root
+of the depth (kernels in a row) beyond `_FREE_DEPTH`.
+
+| coarsest type in the model | tolerance at depth <= 64 | why |
+|---|---|---|
+| f64 | 1e-12 | |
+| f32 | 1e-5 | 7-libraries.md, fp16/bf16 trap |
+| f16 | 1e-2 | unit roundoff 4.9e-4; references keep some intermediates in f32 |
+| bf16 | 6e-2 | unit roundoff 3.9e-3 |
+| i8, u8 | 5e-2 | a value on a rounding boundary may land one step (1/127) apart, then propagate |
+
+Integer outputs must be equal; 8-bit ones may differ by one quantisation step.  NaN must stand where
+the reference has NaN, and infinities must have the same sign.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import inf, sqrt
+
+import numpy as np
+
+from worker.compiler.errors import Mismatch
+from worker.compiler.ir.bits import bf16_to_f32
+from worker.compiler.ir.dtype import DType
+from worker.compiler.package.executable import Array
+
+_TOLERANCE = {
+    DType.F64: 1e-12, DType.F32: 1e-5, DType.F16: 1e-2, DType.BF16: 6e-2, DType.I8: 5e-2,
+    DType.U8: 5e-2,
+}  # fmt: skip
+_COARSE_FIRST = (DType.BF16, DType.U8, DType.I8, DType.F16, DType.F32, DType.F64)
+_FREE_DEPTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class OutputComparison:
+    """How one output compares with its reference."""
+
+    name: str
+    dtype: str
+    max_abs_err: float
+    max_rel_err: float
+    """max |error| / max |reference|; `inf` where NaN, infinity or shape disagree."""
+    tolerance: float
+    """Bound of `max_rel_err` for floats, of `max_abs_err` for integers."""
+    passed: bool
+    worst_index: tuple[int, ...]
+    """Where the largest error is."""
+    reason: str
+    """Empty when passed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All outputs of a model."""
+
+    outputs: tuple[OutputComparison, ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(output.passed for output in self.outputs)
+
+    @property
+    def max_abs_err(self) -> float:
+        return max((output.max_abs_err for output in self.outputs), default=0.0)
+
+    @property
+    def max_rel_err(self) -> float:
+        return max((output.max_rel_err for output in self.outputs), default=0.0)
+
+    def raise_if_failed(self) -> None:
+        """Raise Mismatch for the first output that fails."""
+        for output in self.outputs:
+            if not output.passed:
+                raise Mismatch(
+                    f"output {output.name} differs from the reference: {output.reason}",
+                    limit=output.tolerance,
+                    actual=output.max_rel_err,
+                )
+
+
+def coarsest(dtypes: Iterable[DType]) -> DType:
+    """The type whose rounding dominates a model that uses `dtypes`; F32 when there are no floats."""
+    present = set(dtypes)
+    return next((d for d in _COARSE_FIRST if d in present), DType.F32)
+
+
+def tolerance(precision: DType, depth: int = 1) -> float:
+    """Bound of max |error| / max |reference| for floats of a model.
+
+    `precision` is the model's coarsest type, `depth` the number of kernels in a row.
+    """
+    base = _TOLERANCE.get(precision, _TOLERANCE[DType.F32])
+    return base * max(1.0, sqrt(depth / _FREE_DEPTH))
+
+
+def compare_outputs(
+    outputs: Mapping[str, Array],
+    reference: Mapping[str, Array],
+    precision: DType = DType.F32,
+    depth: int = 1,
+    dtypes: Mapping[str, DType] | None = None,
+) -> Comparison:
+    """Compare every output of `reference` with the one of the same name.
+
+    `dtypes` names outputs whose uint16 arrays hold bf16 bits.  A missing output fails.
+    """
+    rows: list[OutputComparison] = []
+    for name, want in reference.items():
+        if name not in outputs:
+            rows.append(_failed(name, str(np.asarray(want).dtype), "it is missing"))
+            continue
+        have = np.asarray(outputs[name])
+        is_bf16 = dtypes is not None and dtypes.get(name) is DType.BF16
+        rows.append(_compare(name, _plain(have, is_bf16), _plain(np.asarray(want), is_bf16),
+                             tolerance(precision, depth)))  # fmt: skip
+    return Comparison(tuple(rows))
+
+
+def _plain(value: Array, is_bf16: bool) -> Array:
+    if is_bf16 and value.dtype == np.uint16:
+        return bf16_to_f32(value)
+    return value.astype(np.float32) if str(value.dtype) == "bfloat16" else value
+
+
+def _failed(name: str, dtype: str, reason: str) -> OutputComparison:
+    return OutputComparison(name, dtype, inf, inf, 0.0, False, (), reason)
+
+
+def _compare(name: str, have: Array, want: Array, bound: float) -> OutputComparison:
+    kind = str(want.dtype)
+    if have.shape != want.shape:
+        return _failed(name, kind, f"shape {have.shape} instead of {want.shape}")
+    if want.size == 0:
+        return OutputComparison(name, kind, 0.0, 0.0, bound, True, (), "")
+    if want.dtype.kind not in "fiub":
+        same = bool(np.array_equal(have, want))
+        return (
+            OutputComparison(name, kind, 0.0, 0.0, 0.0, True, (), "")
+            if same
+            else _failed(name, kind, "values differ")
+        )
+    if want.dtype.kind == "f":
+        return _compare_floats(name, kind, have, want, bound)
+    return _compare_integers(name, kind, have, want)
+
+
+def _compare_floats(
+    name: str, kind: str, have: Array, want: Array, bound: float
+) -> OutputComparison:
+    a, b = have.astype(np.float64), want.astype(np.float64)
+    odd = (np.isnan(a) != np.isnan(b)) | (np.isinf(a) != np.isinf(b))
+    odd |= np.isinf(a) & np.isinf(b) & (a != b)
+    if odd.any():
+        where = np.unravel_index(int(np.argmax(odd)), odd.shape)
+        return OutputComparison(
+            name, kind, inf, inf, bound, False, tuple(map(int, where)),
+            f"{int(odd.sum())} elements are NaN or infinite on one side only, the first at"
+            f" {tuple(map(int, where))}: {a[where]} instead of {b[where]}",
+        )  # fmt: skip
+    finite = np.isfinite(b)
+    error = np.where(finite, np.abs(np.where(finite, a, 0) - np.where(finite, b, 0)), 0.0)
+    where = np.unravel_index(int(np.argmax(error)), error.shape)
+    worst = float(error[where])
+    scale = float(np.max(np.abs(np.where(finite, b, 0.0))))
+    relative = worst / scale if scale > 0 else (0.0 if worst == 0 else inf)
+    passed = relative <= bound
+    reason = "" if passed else (
+        f"max error {worst:.3g} is {relative:.3g} of the largest value, {bound:.3g} is allowed"
+    )
+    return OutputComparison(
+        name, kind, worst, relative, bound, passed, tuple(map(int, where)), reason
+    )
+
+
+def _compare_integers(name: str, kind: str, have: Array, want: Array) -> OutputComparison:
+    allowed = 1 if want.dtype.itemsize == 1 and want.dtype.kind in "iu" else 0
+    a, b = have.astype(object), want.astype(object)
+    if want.dtype.itemsize < 8:
+        a, b = have.astype(np.int64), want.astype(np.int64)
+    error = np.abs(a - b)
+    where = np.unravel_index(int(np.argmax(error)), error.shape)
+    worst = float(error[where])
+    scale = float(np.max(np.abs(b)))
+    passed = worst <= allowed
+    reason = "" if passed else f"max difference {worst:g}, {allowed} is allowed"
+    return OutputComparison(
+        name, kind, worst, worst / scale if scale else (0.0 if worst == 0 else inf),
+        float(allowed), passed, tuple(map(int, where)), reason,
+    )  # fmt: skip
