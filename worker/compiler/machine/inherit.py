@@ -77,9 +77,7 @@ def escape(key: object) -> str:
     return str(key).replace("~", "~0").replace("/", "~1")
 
 
-def resolve(
-    document: Mapping[str, Any], preset: Callable[[str], dict[str, Any]]
-) -> Resolved:
+def resolve(document: Mapping[str, Any], preset: Callable[[str], dict[str, Any]]) -> Resolved:
     """Follow `inherits` until a document without it is reached.
 
     `preset` gives the raw document of a shipped preset by name.
@@ -177,6 +175,4 @@ def _merge_named(
 
 def _refuse(message: str, pointer: str, actual: str) -> SpecError:
     finding = Finding("TW-SPEC-001", message, pointer, None, "a preset's name", actual)
-    return SpecError(
-        "TW-SPEC-001", message, pointer=pointer, actual=actual, findings=(finding,)
-    )
+    return SpecError("TW-SPEC-001", message, pointer=pointer, actual=actual, findings=(finding,))

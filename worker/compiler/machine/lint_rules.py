@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import pairwise
 from math import isfinite, prod
 from typing import Any
 
@@ -178,17 +179,17 @@ def levels_in_order(view: View) -> Iterator[Defect]:
     Register levels are exempt from the second half: a GPU's register file outsizes its scratchpad.
     """
     placed = list(view.items("/levels"))
-    for before, after in zip(placed, placed[1:], strict=False):
+    for before, after in pairwise(placed):
         a, b = view.number(f"{before}/instances"), view.number(f"{after}/instances")
         if a and b and b < a:
+            slow, fast = view.text(f"{before}/name"), view.text(f"{after}/name")
             yield Defect(
                 f"{after}/instances",
-                f"levels go from slow and shared to fast and private, but {view.text(after + '/name')}"
-                f" has fewer instances than {view.text(before + '/name')} before it",
-                f">= {a:g}", b,
+                f"levels go from slow and shared to fast and private, but {fast} has fewer "
+                f"instances than {slow} before it", f">= {a:g}", b,
             )  # fmt: skip
     memories = [level for level in placed if view.managed(level) != "register"]
-    for before, after in zip(memories, memories[1:], strict=False):
+    for before, after in pairwise(memories):
         a, b = view.number(f"{before}/capacity_bytes"), view.number(f"{after}/capacity_bytes")
         if a and b and b > a:
             yield Defect(
@@ -208,8 +209,8 @@ def home_is_a_scratchpad(view: View) -> Iterator[Defect]:
     instances = view.number("/levels/0/instances")
     if instances and instances != 1:
         yield Defect(
-            "/levels/0/instances", "the home level is one address space: give channels as bandwidth",
-            "1", instances,
+            "/levels/0/instances", "the home level is one address space: give its channels as "
+            "bandwidth", "1", instances,
         )  # fmt: skip
 
 
@@ -231,7 +232,9 @@ def has_engines(view: View) -> Iterator[Defect]:
     }
     for kind, why in needs.items():
         if kinds and kind not in kinds:
-            yield Defect("/engines", f"there is no {kind} engine; {why}", f"an engine of kind {kind}")
+            yield Defect(
+                "/engines", f"there is no {kind} engine; {why}", f"an engine of kind {kind}"
+            )
 
 
 def engines_sit_at_scratchpads(view: View) -> Iterator[Defect]:
@@ -307,7 +310,8 @@ def known_op_types(view: View) -> Iterator[Defect]:
                 pointer, f"there is no op group {name!r}" + _one_of(name, list(op_groups())),
                 f"one of {', '.join(op_groups())}", name,
             )  # fmt: skip
-    if not any(view.raw(f"/capabilities/{key}") for key in ("ops", "groups")):
+    offered = any(view.raw(f"/capabilities/{key}") for key in ("ops", "groups"))
+    if view.keys("/capabilities") and not offered:
         yield Defect(
             "/capabilities", "no operator is offered, so nothing would run on the accelerator",
             "groups or ops", None,

@@ -24,7 +24,7 @@ class Managed(StrEnum):
     CACHE = "cache"
     """Transparent: transfers pass through it and occupy its bandwidth."""
     REGISTER = "register"
-    """Inside an engine's datapath: never placed explicitly, charged per MAC in the energy ledger."""
+    """Inside an engine's datapath: never placed explicitly, charged per MAC in energies."""
 
 
 class EngineKind(StrEnum):
@@ -52,7 +52,7 @@ class MemoryLevel:
     capacity_bytes: int
     """Per instance."""
     instances: int
-    """How many; must divide `num_cores` or be 1.  Core c uses instance c * instances // num_cores."""
+    """How many; must divide `num_cores`.  Core c uses instance c * instances // num_cores."""
     read_bytes_per_cycle: float
     """Per instance, shared by the cores attached to it."""
     write_bytes_per_cycle: float
@@ -98,7 +98,7 @@ class Engine:
     op_energy_pj: Mapping[DType, float] | None = None
     """Per MAC (MATRIX) or per operation (VECTOR/SCALAR)."""
     special_ops_per_cycle: float = 0.0
-    """Rate of exp/log/div/sqrt/... on VECTOR/SCALAR engines; 0 means a quarter of the plain rate."""
+    """Rate of exp/log/div/sqrt on VECTOR/SCALAR engines; 0 means a quarter of the plain rate."""
     intrinsics: tuple[Intrinsic, ...] = ()
 
 

@@ -59,7 +59,7 @@ def parse_document(text: str) -> dict[str, Any]:
         if text.lstrip().startswith("{"):
             document = _read_json(text)
         else:
-            document = yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+            document = yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -91,11 +91,9 @@ def _read_json(text: str) -> object:
     except json.JSONDecodeError as error:
         # A YAML flow mapping also starts with a brace and need not be JSON.
         try:
-            return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
+            return yaml.load(text, Loader=_Loader)
         except yaml.YAMLError:
-            raise ValueError(
-                f"{error.msg} at line {error.lineno}, column {error.colno}"
-            ) from error
+            raise ValueError(f"{error.msg} at line {error.lineno}, column {error.colno}") from error
 
 
 def _check_size(document: dict[str, Any]) -> None:

@@ -12,8 +12,15 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, model_validator
-from pydantic.json_schema import GetJsonSchemaHandler, JsonSchemaValue
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 DTypeName = Literal[
@@ -39,7 +46,7 @@ class Quantity(_Part):
     @model_validator(mode="before")
     @classmethod
     def _accept_plain(cls, raw: object) -> object:
-        if isinstance(raw, dict) or isinstance(raw, Quantity):
+        if isinstance(raw, dict | Quantity):
             return raw
         return {"value": raw}
 
