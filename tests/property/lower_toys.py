@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker.compiler.ir.affine import Affine, const, var
+from worker.compiler.ir.affine import Affine, var
 from worker.compiler.ir.axis import Axis, AxisKind
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.graph import Graph
@@ -46,13 +46,17 @@ def level(
 
 
 def engine(name: str, kind: EngineKind, memory: str) -> Engine:
-    rates = {d: 16.0 for d in DType} if kind in (EngineKind.MATRIX, EngineKind.VECTOR) else {}
+    rates = dict.fromkeys(DType, 16.0) if kind in (EngineKind.MATRIX, EngineKind.VECTOR) else {}
     return Engine(name, kind, memory, rates, (4, 4) if kind is EngineKind.MATRIX else ())
 
 
 def flat_machine(num_cores: int = 2, capacity: int = 1 << 16, dmas: int = 2) -> Machine:
     """Home -> cache -> one scratchpad per core; `dmas` = 1 leaves a single DMA engine."""
-    engines = [engine("mme", EngineKind.MATRIX, "L1"), engine("vec", EngineKind.VECTOR, "L1"), engine("din", EngineKind.DMA_IN, "L1")]
+    engines = [
+        engine("mme", EngineKind.MATRIX, "L1"),
+        engine("vec", EngineKind.VECTOR, "L1"),
+        engine("din", EngineKind.DMA_IN, "L1"),
+    ]
     if dmas == 2:
         engines.append(engine("dout", EngineKind.DMA_OUT, "L1"))
     return Machine(
@@ -72,7 +76,8 @@ def cluster_machine(clusters: int = 2, per_cluster: int = 2, capacity: int = 1 <
         (level("DDR", 1 << 30, 1, 16.0, Managed.SCRATCHPAD),
          level("LLB", capacity, clusters, 32.0, Managed.SCRATCHPAD),
          level("L1", capacity, cores, 64.0, Managed.SCRATCHPAD)),
-        (engine("mme", EngineKind.MATRIX, "L1"), engine("vec", EngineKind.VECTOR, "L1"), engine("cin", EngineKind.DMA_IN, "LLB"),
+        (engine("mme", EngineKind.MATRIX, "L1"), engine("vec", EngineKind.VECTOR, "L1"),
+         engine("cin", EngineKind.DMA_IN, "LLB"),
          engine("cout", EngineKind.DMA_OUT, "LLB"), engine("din", EngineKind.DMA_IN, "L1"),
          engine("dout", EngineKind.DMA_OUT, "L1")),
         (Link("bus", "LLB", "L1", LinkKind.BUS, 8.0, 3, 0.1, shared_by=per_cluster),),
@@ -106,7 +111,8 @@ def matmul_graph(m: int, n: int, k: int, dtype: DType = DType.F16) -> Graph:
         Reduce.ADD,
         ORIGIN,
     )
-    tensors = (Tensor("t0", (m, k), dtype), Tensor("t1", (k, n), dtype), Tensor("t2", (m, n), dtype))
+    shapes = {"t0": (m, k), "t1": (k, n), "t2": (m, n)}
+    tensors = tuple(Tensor(name, shape, dtype) for name, shape in shapes.items())
     return Graph.build((op,), tensors, ("t0",), ("t2",), ("t1",))
 
 
@@ -115,7 +121,7 @@ def naive_matmul(
 ) -> Schedule:
     """One scratchpad: cores over rows, time over tiles, reduction chunks double-buffered."""
     tm, tn, tk = tiles
-    chunk = -(-m // num_cores)
+    chunk = -(-m // (num_cores * tm)) * tm  # whole tiles, so that cores do not overlap
     row = var("c") * chunk + var("i") * tm
     col, red = var("j") * tn, var("r") * tk
     a, b = (span(row, tm), span(red, tk)), (span(red, tk), span(col, tn))
@@ -135,8 +141,9 @@ def cluster_matmul(clusters: int = 2, per_cluster: int = 2) -> Schedule:
     """Two scratchpads: 8x8x8 rows over clusters, columns over cores, k in two chunks per level."""
     row, col = var("g") * 4, var("c") * 4 + var("v") * 2
     red1, red2 = var("r") * 4, var("r") * 4 + var("s") * 2
-    out1, a1, b1 = (span(row, 4), span(0, 8)), (span(row, 4), span(red1, 4)), (span(red1, 4), span(0, 8))
-    out2, a2, b2 = (span(row, 4), span(col, 2)), (span(row, 4), span(red2, 2)), (span(red2, 2), span(col, 2))
+    out1, out2 = (span(row, 4), span(0, 8)), (span(row, 4), span(col, 2))
+    a1, a2 = (span(row, 4), span(red1, 4)), (span(row, 4), span(red2, 2))
+    b1, b2 = (span(red1, 4), span(0, 8)), (span(red2, 2), span(col, 2))
     core = Place("t0", "L1", a2, 2, Place("t1", "L1", b2, 2, Seq((
         Move("t0", "LLB", "L1", a2, 0), Move("t1", "LLB", "L1", b2, 0),
         Compute("op0", (span(row, 4), span(col, 2), span(red2, 2)), "mme"),
@@ -229,7 +236,3 @@ def in_place(rows: int, cols: int, tile: int) -> Schedule:
     box = (span(var("i") * tile, tile), span(0, cols))
     body = Seq((Compute("op0", box, "vec"), Compute("op1", (*box, span(0, 1)), "vec")))
     return Schedule(chain_graph(rows, cols), time("i", -(-rows // tile), body), "hand", 0)
-
-
-def zero() -> Affine:
-    return const(0)

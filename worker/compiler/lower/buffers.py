@@ -14,7 +14,12 @@ import numpy as np
 from worker.compiler.errors import Infeasible, Shortfall
 from worker.compiler.isa.program import Buffer, Operand, OperandRole
 from worker.compiler.lower.allocate import Request, align_up, allocate
-from worker.compiler.lower.liveness import conflicts, cores_of, live_intervals
+from worker.compiler.lower.liveness import (
+    conflicts,
+    cores_of,
+    live_intervals,
+    outermost_intervals,
+)
 from worker.compiler.lower.nest import Nest, Scope
 from worker.compiler.lower.resolve import Refs
 from worker.compiler.machine.machine import Machine
@@ -25,25 +30,32 @@ def plan_buffers(
 ) -> tuple[Buffer, ...]:
     """One buffer per scope, parallel to `nest.scopes`, with addresses.
 
+    Sharing addresses inside a loop makes an iteration wait for the one before, so scopes under one
+    loop share only in levels that would overflow otherwise.
+
     Raises:
         Infeasible: the buffers of a level that are alive together exceed its usable bytes.
     """
     shapes = [_unplaced(scope, machine) for scope in nest.scopes]
-    intervals = live_intervals(nest, [r.scopes() for r in refs], hoisted)
-    meets = conflicts(nest, intervals, machine)
+    strict = conflicts(
+        nest, live_intervals(nest, [r.scopes() for r in refs], hoisted), machine
+    )
+    relaxed = conflicts(nest, outermost_intervals(nest), machine)
     address = [0] * len(shapes)
     for level in machine.levels[1:]:
         members = [k for k, scope in enumerate(nest.scopes) if scope.memory == level.name]
         position = {k: i for i, k in enumerate(members)}
-        requests = [
-            Request(
-                shapes[k].size_bytes,
-                _alignment(nest.scopes[k], machine),
-                frozenset(position[c] for c in meets[k]),
-            )
-            for k in members
-        ]
-        plan = allocate(requests)
+        sizes = [(shapes[k].size_bytes, _alignment(nest.scopes[k], machine)) for k in members]
+        plan = None
+        for meets in (relaxed, strict):
+            requests = [
+                Request(size, align, frozenset(position[c] for c in meets[k]))
+                for k, (size, align) in zip(members, sizes, strict=True)
+            ]
+            plan = allocate(requests)
+            if plan.peak_bytes <= level.usable_bytes:
+                break
+        assert plan is not None
         if plan.peak_bytes > level.usable_bytes:
             raise _overflow(level.name, plan.peak_bytes, level.usable_bytes,
                             [shapes[k] for k in members])  # fmt: skip
@@ -91,7 +103,7 @@ def _unplaced(scope: Scope, machine: Machine) -> Buffer:
 
 
 def _blocks(scope: Scope, machine: Machine) -> tuple[int, int, int]:
-    """(number of private blocks per instance, core distance between them, position of the first)."""
+    """(private blocks per instance, core distance between them, position of the first)."""
     width = machine.num_cores // machine.level(scope.memory).instances
     local = np.unique(cores_of(scope) % width)
     first = int(local[0])

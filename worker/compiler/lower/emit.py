@@ -8,7 +8,7 @@ Bytes of a converting Move are counted in the element type of its slower end.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -86,7 +86,14 @@ class Emitter:
     # -- moves ------------------------------------------------------------------------------------
 
     def _move(
-        self, number: int, leaf: Leaf, move: Move, refs: Refs, grid: Grid, position: Ints, core: Ints
+        self,
+        number: int,
+        leaf: Leaf,
+        move: Move,
+        refs: Refs,
+        grid: Grid,
+        position: Ints,
+        core: Ints,
     ) -> Batch | None:
         box = clip(move.box, self.tensors[move.tensor].shape, grid.values)
         src = self._end(refs.reads[0], leaf, grid, core, box.start, is_write=False)
@@ -137,18 +144,15 @@ class Emitter:
         ]
         offset = local * buffer.slot_bytes
         offset = offset + flat_offset(inside, buffer.extents) * scope.dtype.size_bytes
-        touch = Touch(
-            self.storages.of_scope(ref.scope, instance, local), is_write,
-            scope=ref.scope if is_write else -1,
-        )  # fmt: skip
-        return _End(scope.memory, ref.scope, instance, offset, scope.dtype, (touch,))
+        touches = self.storages.touch(ref.scope, leaf, grid.values, is_write=is_write)
+        return _End(scope.memory, ref.scope, instance, offset, scope.dtype, touches)
 
     def _home_touches(self, tensor: str, *, is_write: bool) -> tuple[Touch, ...]:
         storage = self.storages.of_home(tensor)
         if storage is None:
             return ()
         ordered = tensor not in self.disjoint_home
-        return (Touch(np.array(storage, dtype=np.int64), is_write, ordered),)
+        return (Touch(np.array(storage, dtype=np.int64), is_write, ordered, ordered),)
 
     def _transfer(
         self,
@@ -191,7 +195,7 @@ class Emitter:
         op = self.nest.schedule.graph.tensor_op(compute.op)
         box = clip(compute.box, [a.extent for a in op.domain], grid.values)
         points = np.broadcast_to(box.num_elems, grid.shape)
-        keep = _over_lanes(points > 0, grid, np.any)
+        keep = _over_lanes(points, grid, np.max) > 0
         low = {a.name: s for a, s in zip(op.domain, box.start, strict=True)}
         high = {
             a.name: s + np.maximum(e, 1) - 1
@@ -207,7 +211,7 @@ class Emitter:
                 continue
             done.append(ref)
             if not ref.staged:
-                touches.extend(self._direct(ref, grid, is_write=False))
+                touches.extend(self._direct(ref, leaf, grid, is_write=False))
                 continue
             buffered = Touch(self._staged(core, step), is_write=True)
             batches += self._stage(
@@ -225,7 +229,7 @@ class Emitter:
                 Touch(buffered.storage, is_write=False),
             )  # fmt: skip
         else:
-            touches.extend(self._direct(refs.write, grid, is_write=True))
+            touches.extend(self._direct(refs.write, leaf, grid, is_write=True))
         flat = _Flat.of(keep.shape, keep)
         if flat.count == 0:
             return []
@@ -246,12 +250,10 @@ class Emitter:
         )  # fmt: skip
         return [*batches, *store]
 
-    def _direct(self, ref: Ref, grid: Grid, *, is_write: bool) -> tuple[Touch, ...]:
+    def _direct(self, ref: Ref, leaf: Leaf, grid: Grid, *, is_write: bool) -> tuple[Touch, ...]:
         if ref.scope is None:
             return self._home_touches(ref.tensor, is_write=is_write)
-        _, instance, local = self.storages.place(ref.scope, grid.values)
-        number = self.storages.of_scope(ref.scope, instance, local)
-        return (Touch(number, is_write, scope=ref.scope if is_write else -1),)
+        return self.storages.touch(ref.scope, leaf, grid.values, is_write=is_write)
 
     def _slot_offset(self, scope: int | None, grid: Grid) -> Ints:
         if scope is None:
@@ -290,8 +292,8 @@ class Emitter:
         total = _over_lanes(np.broadcast_to(elems, grid.shape), grid, np.sum) * far.dtype.size_bytes
         far = _End(
             far.level, far.buffer, _first_lane(far.instance, grid), _first_lane(far.offset, grid),
-            far.dtype, tuple(Touch(_first_lane(t.storage, grid), t.is_write, t.is_ordered, t.scope)
-                             for t in far.touches),
+            far.dtype,
+            tuple(replace(t, storage=_first_lane(t.storage, grid)) for t in far.touches),
         )  # fmt: skip
         is_ring = ref.scope is not None and self.nest.scopes[ref.scope].queue is not None
         if is_write:
@@ -384,19 +386,26 @@ class _Flat:
         """Always [count], also for scalars."""
         if values.ndim > len(self.shape):
             # Lane axes are folded: every lane agrees on what is not summed.
-            values = values[(..., *(0,) * (values.ndim - len(self.shape)))]
+            values = _drop_last(values, values.ndim - len(self.shape))
         column = np.broadcast_to(values, self.shape).ravel()
         return column if self.keep is None else column[self.keep]
 
 
 def _flat_touch(touch: Touch, flat: _Flat) -> Touch:
-    return Touch(flat.full(touch.storage), touch.is_write, touch.is_ordered, touch.scope)
+    return replace(touch, storage=flat.full(touch.storage))
 
 
 def _first_lane(values: Ints, grid: Grid) -> Ints:
     if grid.num_lane_axes == 0 or values.ndim == 0:
         return values
-    return np.asarray(values[(..., *(0,) * grid.num_lane_axes)])
+    return _drop_last(values, grid.num_lane_axes)
+
+
+def _drop_last(values: Ints, count: int) -> Ints:
+    """First element along each of the last `count` axes."""
+    for _ in range(count):
+        values = values[..., 0]
+    return values
 
 
 def _over_lanes(values: Ints, grid: Grid, combine: object) -> Ints:

@@ -1,4 +1,4 @@
-"""Which tensors at home need tokens inside a unit, and whether their writes need an order.
+"""Which storages need tokens at all, which writes need an order, and where cores stay apart.
 
 A tensor written once per element (every usual result) needs no order among its writes, so the
 stores of different cores and tiles are not chained to each other.
@@ -13,10 +13,14 @@ from math import prod
 import numpy as np
 
 from worker.compiler.ir.affine import const, var
-from worker.compiler.lower.grid import Grid, Ints, clip, evaluate
-from worker.compiler.lower.nest import FrameKind, Leaf, Nest, Scope
+from worker.compiler.ir.op import Access, TensorOp
+from worker.compiler.lower.grid import Grid, Ints, clip, core_ids, evaluate
+from worker.compiler.lower.nest import Frame, FrameKind, Leaf, Nest, Scope
 from worker.compiler.lower.resolve import Refs
-from worker.compiler.schedule.nodes import Box, Move, Span
+from worker.compiler.schedule.nodes import Box, Compute, Move, Span
+
+_EVERYTHING = 1 << 40
+_MOST_PIECES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,29 +109,96 @@ def write_box(nest: Nest, leaf: Leaf) -> Box:
     if isinstance(leaf.node, Move):
         return leaf.node.box
     op = nest.schedule.graph.tensor_op(leaf.node.op)
+    return access_box(op, op.write, leaf.node)
+
+
+def access_box(op: TensorOp, access: Access, compute: Compute) -> Box:
+    """Bounding box that one iteration of `compute` touches through `access`.
+
+    A split, wrapped or data-dependent index gives a span that covers any tensor.
+    """
     starts = {
-        a.name: s.start + var(f"{a.name}#") for a, s in zip(op.domain, leaf.node.box, strict=True)
+        a.name: s.start + var(f"{a.name}#") for a, s in zip(op.domain, compute.box, strict=True)
     }
-    inside = {f"{a.name}#": s.extent - 1 for a, s in zip(op.domain, leaf.node.box, strict=True)}
+    inside = {f"{a.name}#": s.extent - 1 for a, s in zip(op.domain, compute.box, strict=True)}
     spans: list[Span] = []
-    for expr in op.write.index:
+    for expr in access.index:
         placed = expr.substitute(starts)
+        if not placed.is_linear:
+            spans.append(Span(const(0), _EVERYTHING))
+            continue
         low = placed.substitute(dict.fromkeys(inside, 0))
         reach = 0
         for name, last in inside.items():
             reach += abs(placed.coeff(name)) * last
             low = low + min(0, placed.coeff(name)) * last
-        if not placed.is_linear:
-            # A split or wrapped index: give the whole of what it can reach.
-            low, reach = const(0), 1 << 40
         spans.append(Span(low, reach + 1))
     return tuple(spans)
+
+
+def inner_frames(leaf: Leaf, scope: Scope) -> tuple[Frame, ...]:
+    """Loops around `leaf` that are inside `scope`."""
+    outer = {f.path for f in scope.frames}
+    return tuple(f for f in leaf.frames if f.path not in outer)
+
+
+def core_pieces(nest: Nest, refs: Sequence[Refs], index: int) -> Ints:
+    """Core offsets whose accesses to scope `index` stay in disjoint parts of its tile.
+
+    Empty when the cores inside the scope do not write it, or not in disjoint parts: then its slots
+    are protected as a whole.  Cost: quadratic in the cores inside one scope (at most 64).
+    """
+    none = np.zeros(0, dtype=np.int64)
+    scope = nest.scopes[index]
+    hulls: dict[int, tuple[Ints, Ints]] = {}
+    is_written = False
+    if scope.queue is not None:
+        return none  # producers and consumers count their cores differently
+    for leaf, leaf_refs in zip(nest.leaves, refs, strict=True):
+        inner = inner_frames(leaf, scope)
+        if prod(f.trip for f in inner if f.kind is FrameKind.CORES) == 1:
+            if any(f.kind is FrameKind.CORES for f in inner) and index in leaf_refs.scopes():
+                return none
+            continue
+        for box in _boxes_in(nest, leaf, leaf_refs, index):
+            found = _entry_boxes(leaf, box, scope)
+            if found is None:
+                return none
+            grid = Grid.of(inner)
+            cores = np.broadcast_to(core_ids(0, inner, grid.values), grid.shape).ravel()
+            for core in np.unique(cores).tolist():
+                low = found.start[cores == core].min(axis=0)
+                high = found.end[cores == core].max(axis=0)
+                if core in hulls:
+                    low = np.minimum(low, hulls[core][0])
+                    high = np.maximum(high, hulls[core][1])
+                hulls[core] = low, high
+        is_written = is_written or leaf_refs.write.scope == index
+    if not is_written or len(hulls) > _MOST_PIECES:
+        return none
+    order = sorted(hulls)
+    for i, core in enumerate(order):
+        low, high = hulls[core]
+        if any(bool(np.all((low < hulls[c][1]) & (hulls[c][0] < high))) for c in order[:i]):
+            return none
+    return np.array(order, dtype=np.int64)
+
+
+def _boxes_in(nest: Nest, leaf: Leaf, refs: Refs, index: int) -> list[Box]:
+    """Boxes of the tensor that one iteration of `leaf` touches in scope `index`."""
+    if isinstance(leaf.node, Move):
+        return [leaf.node.box] if index in refs.scopes() else []
+    op = nest.schedule.graph.tensor_op(leaf.node.op)
+    accesses = zip((*op.reads, op.write), (*refs.reads, refs.write), strict=True)
+    return [access_box(op, a, leaf.node) for a, ref in accesses if ref.scope == index]
 
 
 def ordered_writes(nest: Nest, refs: Sequence[Refs], index: int) -> bool:
     """Whether writes of one entry of scope `index` may overlap, so that they need an order."""
     scope = nest.scopes[index]
     boxes: list[_Boxes] = []
+    if not any(ref.scope == index for leaf_refs in refs for ref in leaf_refs.reads):
+        return True  # no reader between two entries would keep their writes apart
     for leaf, leaf_refs in zip(nest.leaves, refs, strict=True):
         if leaf_refs.write.scope != index:
             continue
@@ -142,8 +213,7 @@ def ordered_writes(nest: Nest, refs: Sequence[Refs], index: int) -> bool:
 
 def _entry_boxes(leaf: Leaf, box: Box, scope: Scope) -> _Boxes | None:
     """Boxes written during one entry, relative to the tile; None when they differ by entry."""
-    outer = {f.path for f in scope.frames}
-    inner = [f for f in leaf.frames if f.path not in outer or f.kind is FrameKind.LANES]
+    inner = inner_frames(leaf, scope)
     names = {f.var for f in inner}
     grid = Grid.of(inner)
     starts: list[Ints] = []

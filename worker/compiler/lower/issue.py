@@ -11,7 +11,7 @@ must follow time:
 
 A leaf never moves before something it depends on: moving ahead stops below the point where its
 path joins that of another writer of its source, and below a Seq whose other parts place buffers in
-the same memory.  Position is an affine function of the loop variables: `offset + sum(step * digit)`.
+the same memory.  Position is affine in the loop variables: `offset + sum(step * digit)`.
 Source: GraphTurbo's overlap of instructions across layers (4-papers.md section 1), as one rule.
 """
 
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import assert_never
 
+from worker.compiler.lower.liveness import in_parallel
 from worker.compiler.lower.nest import Frame, FrameKind, Nest, Scope
 from worker.compiler.lower.resolve import Ref, Refs
 from worker.compiler.schedule.nodes import Compute, Loop, LoopKind, Move, Node, Pipe, Place, Seq
@@ -50,8 +51,8 @@ def prefetches(nest: Nest, refs: Sequence[Refs]) -> tuple[Ahead | None, ...]:
     touched: dict[int, list[int]] = {}
     for number, leaf_refs in enumerate(refs):
         writers.setdefault(_storage(leaf_refs.write), []).append(number)
-        for scope in leaf_refs.scopes():
-            touched.setdefault(scope, []).append(number)
+        for used in leaf_refs.scopes():
+            touched.setdefault(used, []).append(number)
     result: list[Ahead | None] = []
     for number, (leaf, leaf_refs) in enumerate(zip(nest.leaves, refs, strict=True)):
         index = leaf_refs.write.scope
@@ -247,7 +248,7 @@ def _last_shared_seq(nest: Nest, scope: Scope) -> int:
     best = -1
     for other in nest.scopes:
         if other.memory == scope.memory and not _is_within(other.path, scope.path):
-            if _is_within(scope.path, other.path):
+            if _is_within(scope.path, other.path) or in_parallel(scope, other):
                 continue
             best = max(best, _common(scope.path, other.path))
     return best

@@ -59,6 +59,22 @@ def live_intervals(
     return tuple(intervals)
 
 
+def outermost_intervals(nest: Nest) -> tuple[tuple[int, int], ...]:
+    """Intervals widened to the outermost repeating loop around each scope.
+
+    Under them no two scopes of one loop share an address, hence no iteration waits for another
+    because of memory alone.
+    """
+    intervals: list[tuple[int, int]] = []
+    for scope in nest.scopes:
+        loops = [f for f in scope.frames if f.kind in (FrameKind.TIME, FrameKind.PIPE)]
+        repeating = [f.path for f in loops if f.trip > 1]
+        intervals.append(
+            nest.range_of(repeating[0]) if repeating else (scope.first_leaf, scope.end_leaf)
+        )
+    return tuple(intervals)
+
+
 def conflicts(
     nest: Nest, intervals: Sequence[tuple[int, int]], machine: Machine
 ) -> tuple[frozenset[int], ...]:
@@ -72,7 +88,7 @@ def conflicts(
         for b in range(a):
             other = nest.scopes[b]
             if scope.memory != other.memory or not (
-                _in_parallel(scope, other) or _meet(intervals[a], intervals[b])
+                in_parallel(scope, other) or _meet(intervals[a], intervals[b])
             ):
                 continue
             if np.intersect1d(where[a], where[b], assume_unique=True).size:
@@ -85,7 +101,7 @@ def _meet(a: tuple[int, int], b: tuple[int, int]) -> bool:
     return a[0] < b[1] and b[0] < a[1]
 
 
-def _in_parallel(a: Scope, b: Scope) -> bool:
+def in_parallel(a: Scope, b: Scope) -> bool:
     """True when some Pipe around both has them in different stages (or one is its queue)."""
     for (pipe_a, stage_a), (pipe_b, stage_b) in zip(a.stages, b.stages, strict=False):
         if pipe_a != pipe_b:

@@ -7,11 +7,13 @@ strategy made the schedule.
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 from worker.compiler.isa.program import Stream, UnitProgram
 from worker.compiler.lower.batch import merge
 from worker.compiler.lower.buffers import plan_buffers, plan_operands
 from worker.compiler.lower.emit import Emitter, staged_width
+from worker.compiler.lower.grid import Ints
 from worker.compiler.lower.hazards import home_hazards
 from worker.compiler.lower.issue import hoisted_loops, prefetches, timings
 from worker.compiler.lower.nest import flatten
@@ -48,13 +50,12 @@ def lower_unit(schedule: Schedule, machine: Machine, signature: str) -> UnitProg
     instructions, places = merge(batches, machine.num_cores, len(machine.engines))
     tokens = synchronise(batches, places, storages)
 
-    used_streams, stream = np.unique(instructions["stream"], return_inverse=True)
-    instructions["stream"] = stream
-    resource = instructions["resource"]
-    used = np.unique(resource[resource >= 0])
-    number_of = np.full(len(emitter.roads.resources) + 1, -1, dtype=np.int32)
-    number_of[used] = np.arange(len(used), dtype=np.int32)
-    instructions["resource"] = number_of[resource]  # -1 stays -1: the last entry
+    used_streams, number_of = _compact(
+        instructions["stream"], machine.num_cores * len(machine.engines)
+    )
+    instructions["stream"] = number_of[instructions["stream"]]
+    used, number_of = _compact(instructions["resource"], len(emitter.roads.resources))
+    instructions["resource"] = number_of[instructions["resource"]]  # -1 stays -1: the last entry
 
     for array in (
         instructions, tokens.wait_ptr, tokens.wait_token, tokens.signal_ptr, tokens.signal_token,
@@ -75,6 +76,16 @@ def lower_unit(schedule: Schedule, machine: Machine, signature: str) -> UnitProg
         tokens.signal_token,
         tokens.num_tokens,
     )
+
+
+def _compact(numbers: npt.NDArray[np.int32], count: int) -> tuple[Ints, npt.NDArray[np.int32]]:
+    """(values in use, ascending; map from old to new number, whose last entry is -1)."""
+    is_used = np.zeros(count + 1, dtype=bool)
+    is_used[numbers] = True
+    used = np.flatnonzero(is_used[:count])
+    number_of = np.full(count + 1, -1, dtype=np.int32)
+    number_of[used] = np.arange(len(used), dtype=np.int32)
+    return used, number_of
 
 
 def _core_engine(stream: int, engines: list[str]) -> tuple[int, str]:

@@ -1,7 +1,9 @@
 """Numbers for every piece of storage that tokens protect.
 
-One number per (buffer, instance, block, slot); one per tensor at home that the unit both writes and
-uses; two per core for each staged operand of a compute (its transfer may run one step ahead).
+One number per (buffer, instance, block, slot), split into pieces where the cores of an instance
+touch disjoint parts of the slot (lower/hazards.py); one per tensor at home that the unit both
+writes and uses; two per core for each staged operand of a compute (its transfer may run one step
+ahead).
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ import numpy as np
 
 from worker.compiler.isa.program import Buffer
 from worker.compiler.lower.grid import Ints, core_ids, slots
-from worker.compiler.lower.hazards import ordered_writes
-from worker.compiler.lower.nest import Nest
+from worker.compiler.lower.hazards import core_pieces, inner_frames, ordered_writes
+from worker.compiler.lower.nest import FrameKind, Leaf, Nest
 from worker.compiler.lower.resolve import Refs
 from worker.compiler.machine.machine import Machine
 
@@ -26,8 +28,10 @@ class Touch:
     storage: Ints
     """Storage number per instruction."""
     is_write: bool
-    is_ordered: bool = True
-    """Writes only: False when no two writes of the storage overlap, so they need no order."""
+    waits_free: bool = True
+    """Writes only: whether earlier readers must have finished."""
+    waits_ready: bool = True
+    """Writes only: whether earlier writes must have finished."""
     scope: int = -1
     """Scope touched, for writes whose addresses other scopes use at other times."""
 
@@ -47,19 +51,21 @@ class Storages:
         self.nest = nest
         self.buffers = buffers
         self.machine = machine
+        self.pieces = tuple(core_pieces(nest, refs, k) for k in range(len(buffers)))
+        """Per scope: core offsets that own one piece each; empty when slots are not split."""
+        self.needs_order = tuple(ordered_writes(nest, refs, k) for k in range(len(buffers)))
         self._base: list[int] = []
         total = 0
         for buffer in buffers:
             self._base.append(total)
             instances = machine.level(buffer.level).instances
-            total += instances * buffer.blocks * buffer.copies
+            total += instances * self._cells(len(self._base) - 1)
         self._home = {name: total + i for i, name in enumerate(home_tensors)}
         total += len(home_tensors)
         self._staged = total
         total += num_staged * machine.num_cores * 2
         self.count = total
-        self.is_ordered = tuple(ordered_writes(nest, refs, k) for k in range(len(buffers)))
-        self.overlaps = tuple(_overlaps(buffers, k) for k in range(len(buffers)))
+        self.overlaps = tuple(self._overlaps(k) for k in range(len(buffers)))
 
     def place(self, scope: int, values: Mapping[str, Ints]) -> tuple[Ints, Ints, Ints]:
         """(core of the owner, instance, block * copies + slot) of `scope` at all iterations."""
@@ -74,10 +80,24 @@ class Storages:
             local = local + block * buffer.copies
         return core, instance, local
 
-    def of_scope(self, scope: int, instance: Ints, local: Ints) -> Ints:
-        """Storage number of a buffer's slot."""
-        buffer = self.buffers[scope]
-        return np.asarray(self._base[scope] + instance * (buffer.blocks * buffer.copies) + local)
+    def touch(
+        self, scope: int, leaf: Leaf, values: Mapping[str, Ints], *, is_write: bool
+    ) -> tuple[Touch, ...]:
+        """Accesses of `leaf` to the current slot of `scope`: its core's piece, or every piece."""
+        _, instance, local = self.place(scope, values)
+        owners = self.pieces[scope]
+        first = self._base[scope] + instance * self._cells(scope) + local * max(len(owners), 1)
+        numbers = [first]
+        if len(owners):
+            inner = inner_frames(leaf, self.nest.scopes[scope])
+            if any(f.kind is FrameKind.CORES for f in inner):
+                numbers = [first + np.searchsorted(owners, core_ids(0, inner, values))]
+            else:
+                numbers = [first + k for k in range(len(owners))]
+        return tuple(
+            Touch(np.asarray(n), is_write, True, self.needs_order[scope], scope if is_write else -1)
+            for n in numbers
+        )
 
     def of_home(self, tensor: str) -> int | None:
         """Storage number of a tensor at home, if it needs one."""
@@ -92,39 +112,44 @@ class Storages:
         table = self.overlaps[scope]
         if table.shape[1] == 0:
             return []
-        buffer = self.buffers[scope]
-        instance, local = np.divmod(storage - self._base[scope], buffer.blocks * buffer.copies)
-        columns: list[Ints] = []
-        size = np.array([b.blocks * b.copies for b in self.buffers], dtype=np.int64)
+        instance, cell = np.divmod(storage - self._base[scope], self._cells(scope))
+        local = cell // max(len(self.pieces[scope]), 1)
+        size = np.array([self._cells(k) for k in range(len(self.buffers))], dtype=np.int64)
         base = np.array(self._base, dtype=np.int64)
+        columns: list[Ints] = []
         for j in range(table.shape[1]):
-            other, other_local = table[local, j, 0], table[local, j, 1]
-            number = base[other] + instance * size[other] + other_local
+            other, other_cell = table[local, j, 0], table[local, j, 1]
+            number = base[other] + instance * size[other] + other_cell
             columns.append(np.where(other < 0, -1, number))
         return columns
 
+    def _cells(self, scope: int) -> int:
+        """Storages of one instance of a buffer."""
+        buffer = self.buffers[scope]
+        return buffer.blocks * buffer.copies * max(len(self.pieces[scope]), 1)
 
-def _overlaps(buffers: Sequence[Buffer], index: int) -> Ints:
-    """Shapes: [blocks * copies, most overlaps, 2]: (scope, local slot) sharing bytes, else (-1, 0)."""
-    mine = buffers[index]
-    rows: list[list[tuple[int, int]]] = []
-    for local in range(mine.blocks * mine.copies):
-        low = mine.address + local * mine.slot_bytes
-        high = low + mine.slot_bytes
-        row: list[tuple[int, int]] = []
-        for k, other in enumerate(buffers):
-            if k == index or other.level != mine.level or not mine.slot_bytes:
-                continue
-            if other.address >= high or other.address + other.size_bytes <= low:
-                continue
-            for slot in range(other.blocks * other.copies):
-                start = other.address + slot * other.slot_bytes
-                if start < high and start + other.slot_bytes > low:
-                    row.append((k, slot))
-        rows.append(row)
-    most = max((len(row) for row in rows), default=0)
-    table = np.full((len(rows), most, 2), (-1, 0), dtype=np.int64)
-    for i, row in enumerate(rows):
-        for j, pair in enumerate(row):
-            table[i, j] = pair
-    return table
+    def _overlaps(self, index: int) -> Ints:
+        """Shapes: [blocks * copies, most, 2]: (scope, cell) that shares bytes, else (-1, 0)."""
+        mine = self.buffers[index]
+        rows: list[list[tuple[int, int]]] = []
+        for local in range(mine.blocks * mine.copies):
+            low = mine.address + local * mine.slot_bytes
+            high = low + mine.slot_bytes
+            row: list[tuple[int, int]] = []
+            for k, other in enumerate(self.buffers):
+                if k == index or other.level != mine.level or not mine.slot_bytes:
+                    continue
+                if other.address >= high or other.address + other.size_bytes <= low:
+                    continue
+                pieces = max(len(self.pieces[k]), 1)
+                for slot in range(other.blocks * other.copies):
+                    start = other.address + slot * other.slot_bytes
+                    if start < high and start + other.slot_bytes > low:
+                        row.extend((k, slot * pieces + piece) for piece in range(pieces))
+            rows.append(row)
+        most = max((len(row) for row in rows), default=0)
+        table = np.full((len(rows), most, 2), (-1, 0), dtype=np.int64)
+        for i, row in enumerate(rows):
+            for j, pair in enumerate(row):
+                table[i, j] = pair
+        return table

@@ -1,9 +1,9 @@
 """Tokens: which instructions wait for which.
 
-Every storage (lower/storage.py) has two tokens.  `ready` is signalled by instructions that write it,
-`free` by those that read it.  A reader waits for `ready`; a writer waits for `free` (the last value
-has been used) and for `ready` (writes stay in order), and for both tokens of every other scope that
-uses the same addresses at another time.  As a token's time is the latest signal so far in program
+Every storage (lower/storage.py) has two tokens.  `ready` is signalled by instructions that write
+it, `free` by those that read it.  A reader waits for `ready`; a writer waits for `free` (the last
+value has been used), for `ready` where writes may overlap, and for both tokens of every other scope
+that uses the same addresses at another time.  As a token's time is the latest signal so far in program
 order, one pair per storage is enough: program order tells which signals count.
 Waits on tokens that nothing has signalled yet are dropped, signals nobody waits for too.
 """
@@ -72,8 +72,10 @@ def _tokens_of(batch: Batch, storages: Storages) -> tuple[list[Ints], list[Ints]
             signals.append(free)
             continue
         signals.append(ready)
-        if touch.is_ordered:
-            waits += [ready, free]
+        if touch.waits_ready:
+            waits.append(ready)
+        if touch.waits_free:
+            waits.append(free)
         if touch.scope >= 0:
             for other in storages.sharing(touch.scope, storage):
                 waits.append(np.where(other < 0, -1, other * 2))

@@ -1,0 +1,176 @@
+"""program.bin: a Program as bytes, the same bytes for the same value.
+
+Layout: magic `TWPROG01`, header length (u64, little endian), header (MessagePack: everything but
+arrays, with array lengths), then each unit's arrays one after another, each padded to 8 bytes:
+instructions, wait_ptr, wait_token, signal_ptr, signal_token.  All numbers little endian.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from worker.compiler.errors import InputError
+from worker.compiler.isa.program import (
+    INSTRUCTION,
+    Buffer,
+    HostCall,
+    Operand,
+    Program,
+    Resource,
+    Stream,
+    UnitCall,
+    UnitProgram,
+)
+
+_MAGIC = b"TWPROG01"
+_PREFIX = struct.Struct("<8sQ")
+_INT32 = np.dtype("<i4")
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True)
+class _UnitHeader:
+    signature: str
+    operands: tuple[Operand, ...]
+    buffers: tuple[Buffer, ...]
+    streams: tuple[Stream, ...]
+    resources: tuple[Resource, ...]
+    nodes: tuple[str, ...]
+    num_instructions: int
+    num_waits: int
+    num_signals: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """Exactly one is set."""
+
+    unit: UnitCall | None
+    host: HostCall | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    units: tuple[_UnitHeader, ...]
+    calls: tuple[_Call, ...]
+    home_bytes: int
+    weight_bytes: int
+    peak_activation_bytes: int
+
+
+def encode_program(program: Program) -> bytes:
+    """Bytes of program.bin.  Cost: one copy of the arrays."""
+    header = msgspec.msgpack.encode(
+        _Header(
+            tuple(_unit_header(unit) for unit in program.units),
+            tuple(
+                _Call(call, None) if isinstance(call, UnitCall) else _Call(None, call)
+                for call in program.calls
+            ),
+            program.home_bytes,
+            program.weight_bytes,
+            program.peak_activation_bytes,
+        )
+    )
+    parts = [_PREFIX.pack(_MAGIC, len(header)), header, _padding(len(header))]
+    for unit in program.units:
+        for array, dtype in _arrays(unit):
+            raw = np.ascontiguousarray(array, dtype=dtype).tobytes()
+            parts += [raw, _padding(len(raw))]
+    return b"".join(parts)
+
+
+def decode_program(data: bytes) -> Program:
+    """Read program.bin.
+
+    Raises:
+        InputError: TW-RUN-001 when the bytes are not a program of this version.
+    """
+    if len(data) < _PREFIX.size or data[: len(_MAGIC)] != _MAGIC:
+        raise InputError("TW-RUN-001", "program.bin does not start with its magic number")
+    _, length = _PREFIX.unpack_from(data)
+    if _PREFIX.size + length > len(data):
+        raise _truncated(_PREFIX.size + length, len(data))
+    try:
+        header = msgspec.msgpack.decode(
+            memoryview(data)[_PREFIX.size : _PREFIX.size + length], type=_Header
+        )
+    except msgspec.MsgspecError as error:
+        raise InputError("TW-RUN-001", f"program.bin has a damaged header: {error}") from error
+    cursor = _Cursor(data, _PREFIX.size + length + _gap(length))
+    units = tuple(_read_unit(unit, cursor) for unit in header.units)
+    if cursor.position != len(data):
+        raise _truncated(cursor.position, len(data))
+    calls: list[UnitCall | HostCall] = []
+    for call in header.calls:
+        chosen = call.unit or call.host
+        if chosen is None:
+            raise InputError("TW-RUN-001", "program.bin has a call that names nothing")
+        calls.append(chosen)
+    return Program(
+        units, tuple(calls), header.home_bytes, header.weight_bytes, header.peak_activation_bytes
+    )
+
+
+def _unit_header(unit: UnitProgram) -> _UnitHeader:
+    return _UnitHeader(
+        unit.signature, unit.operands, unit.buffers, unit.streams, unit.resources, unit.nodes,
+        unit.num_instructions, len(unit.wait_token), len(unit.signal_token), unit.num_tokens,
+    )  # fmt: skip
+
+
+def _arrays(unit: UnitProgram) -> tuple[tuple[npt.NDArray[np.generic], np.dtype[np.generic]], ...]:
+    return (
+        (unit.instructions, INSTRUCTION),
+        (unit.wait_ptr, _INT32),
+        (unit.wait_token, _INT32),
+        (unit.signal_ptr, _INT32),
+        (unit.signal_token, _INT32),
+    )
+
+
+class _Cursor:
+    def __init__(self, data: bytes, position: int) -> None:
+        self.data = data
+        self.position = position
+
+    def take(self, dtype: np.dtype[_Scalar], count: int) -> npt.NDArray[_Scalar]:
+        """The next array; read-only because the bytes are."""
+        size = dtype.itemsize * count
+        if count < 0 or self.position + size > len(self.data):
+            raise _truncated(self.position + size, len(self.data))
+        array = np.frombuffer(self.data, dtype=dtype, count=count, offset=self.position)
+        self.position += size + _gap(size)
+        return array
+
+
+def _read_unit(header: _UnitHeader, cursor: _Cursor) -> UnitProgram:
+    count = header.num_instructions
+    return UnitProgram(
+        header.signature, header.operands, header.buffers, header.streams, header.resources,
+        header.nodes, cursor.take(INSTRUCTION, count), cursor.take(_INT32, count + 1),
+        cursor.take(_INT32, header.num_waits), cursor.take(_INT32, count + 1),
+        cursor.take(_INT32, header.num_signals), header.num_tokens,
+    )  # fmt: skip
+
+
+def _gap(size: int) -> int:
+    return -size % 8
+
+
+def _padding(size: int) -> bytes:
+    return bytes(_gap(size))
+
+
+def _truncated(expected: int, actual: int) -> InputError:
+    return InputError(
+        "TW-RUN-001", f"program.bin has {actual} bytes, its header promises {expected}",
+        limit=expected, actual=actual,
+    )  # fmt: skip
