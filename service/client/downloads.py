@@ -9,7 +9,6 @@ from pathlib import Path
 from service.client.errors import DigestMismatch, ServerUnreachable
 from service.client.transport import Transport
 
-READ_BYTES = 1 << 20
 MAX_RESUMES = 5
 
 
@@ -40,7 +39,7 @@ def download(transport: Transport, location: str, target: Path) -> str:
                             stream.truncate()
                             digest = sha256()
                         etag = response.headers.get("ETag", "")
-                        for piece in response.iter_bytes(READ_BYTES):
+                        for piece in response.iter_bytes():
                             stream.write(piece)
                             digest.update(piece)
                     break
