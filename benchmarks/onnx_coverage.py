@@ -89,8 +89,8 @@ def _array(value: object) -> object:
     return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 
-def run_case(case: Case) -> Outcome:
-    """Express and evaluate one case.
+def prepare(case: Case) -> tuple[ir.Node, int, Rejection | None]:
+    """The case's node, its opset, and why it is refused, if it is.
 
     Parameters that ONNX passes as inputs (axes, shapes) become constants when the operator cannot
     be expressed without knowing them, as they are in real models.
@@ -103,19 +103,23 @@ def run_case(case: Case) -> Outcome:
         second = rejection(frozen, opset)
         if second is None or second.code is not ReasonCode.DATA_DEPENDENT:
             node, why = frozen, second
-    if why is not None:
-        return _refused(case, why)
-    return _compare(case, node, opset)
+    return node, opset, why
+
+
+def run_case(case: Case) -> Outcome:
+    """Express and evaluate one case."""
+    node, opset, why = prepare(case)
+    return _compare(case, node, opset) if why is None else _refused(case, why)
 
 
 def _node(case: Case, *, frozen: bool = False) -> ir.Node:
     model = ir.serde.deserialize_model(case.model)
     for value, array in zip(model.graph.inputs[1:], case.inputs[1:], strict=False):
-        if frozen and isinstance(array, np.ndarray):
-            value.const_value = ir.tensor(array, name=value.name)
+        if frozen and isinstance(array, np.ndarray | np.generic):
+            value.const_value = ir.tensor(np.asarray(array), name=value.name)
     for value, array in zip(model.graph.inputs, case.inputs, strict=False):
-        if isinstance(array, np.ndarray):
-            value.shape = ir.Shape(array.shape)
+        if isinstance(array, np.ndarray | np.generic):
+            value.shape = ir.Shape(np.shape(array))
     (node,) = model.graph
     return node
 
@@ -175,7 +179,8 @@ def sample(cases: Iterable[Case]) -> tuple[Case, ...]:
 
 
 def _weight(case: Case) -> tuple[int, str]:
-    return sum(np.size(a) for a in (*case.inputs, *case.outputs)), case.name
+    arrays = (a for a in (*case.inputs, *case.outputs) if isinstance(a, np.ndarray))
+    return sum(a.size for a in arrays), case.name
 
 
 def render(outcomes: Iterable[Outcome]) -> str:

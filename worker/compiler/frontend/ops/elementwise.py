@@ -19,7 +19,7 @@ from worker.compiler.frontend.ops.body import (
 )
 from worker.compiler.frontend.ops.call import Call, Expression, Operand
 from worker.compiler.frontend.ops.pointwise import BodyOf, broadcast_shape, pointwise
-from worker.compiler.frontend.ops.refusal import Refusal, unsupported_attribute
+from worker.compiler.frontend.ops.refusal import Refusal
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.scalar import Const, Fn, Scalar
 from worker.compiler.ir.scalar_type import promoted
@@ -98,8 +98,6 @@ def mean(call: Call) -> None:
 def mod(call: Call) -> None:
     """Mod: the sign follows the divisor, or the dividend when fmod=1."""
     is_fmod = call.attrs.integer("fmod", 0) != 0
-    if call.dtype(0).is_float and not is_fmod:
-        raise unsupported_attribute("Mod of floats needs fmod=1")
     emit_same_type(call, lambda v: apply(Fn.FMOD if is_fmod else Fn.FLOORMOD, v[0], v[1]))
 
 

@@ -201,10 +201,10 @@ def depth_to_space(call: Call) -> None:
 
 
 def space_to_depth(call: Call) -> None:
-    """SpaceToDepth."""
+    """SpaceToDepth, both channel orders."""
     x = call.tensor(0)
     block = call.attrs.integer("blocksize")
-    call.attrs.choice("mode", "DCR", ("DCR",))
+    mode = call.attrs.choice("mode", "DCR", ("DCR", "CRD"))
     if len(x.shape) != 4 or block < 1 or x.shape[2] % block or x.shape[3] % block:
         raise shape_mismatch(f"SpaceToDepth of {x.shape} with blocks of {block}")
     batch, channels, height, width = x.shape
@@ -212,12 +212,12 @@ def space_to_depth(call: Call) -> None:
     out = call.output(0, shape, x.dtype)
     nest = call.nest()
     n, c, h, w = nest.axes("i", shape)
-    within = c.floordiv(channels)
-    rows = h * block + within.floordiv(block)
-    nest.write(
-        out, (n, c, h, w),
-        nest.read(x, (n, c.mod(channels), rows, w * block + within.mod(block))),
-    )  # fmt: skip
+    if mode == "DCR":
+        within, channel = c.floordiv(channels), c.mod(channels)
+    else:
+        within, channel = c.mod(block * block), c.floordiv(block * block)
+    rows, columns = h * block + within.floordiv(block), w * block + within.mod(block)
+    nest.write(out, (n, c, h, w), nest.read(x, (n, channel, rows, columns)))
 
 
 EXPRESSIONS: dict[str, Expression] = {

@@ -21,6 +21,8 @@ from worker.compiler.ir.scalar import Const, Fn, Index
 _MAX_PIECES = 9
 """A mirrored Pad becomes at most this many affine copies (two mirrored dimensions); beyond that,
 index tables."""
+_TO_THE_END = (2**31 - 1, 2**63 - 1)
+"""Ends that ONNX Runtime takes for "all of it" in either direction, against ONNX's text."""
 
 
 def slice_(call: Call) -> None:
@@ -41,12 +43,25 @@ def slice_(call: Call) -> None:
     cuts = [range(n) for n in x.shape]
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         d = normal_axis(axis, rank)
-        cuts[d] = range(*slice(start, end, step).indices(x.shape[d]))
+        if step < 0 and end in _TO_THE_END:
+            raise unsupported_attribute(
+                f"Slice backwards to {end}, which runtimes read differently; end at {-end} instead"
+            )
+        cuts[d] = _cut(start, end, step, x.shape[d])
     out = call.output(0, tuple(len(c) for c in cuts), x.dtype)
     nest = call.nest()
     index = nest.axes("i", out.shape)
     where = [e * cut.step + cut.start for e, cut in zip(index, cuts, strict=True)]
     nest.write(out, index, nest.read(x, where))
+
+
+def _cut(start: int, end: int, step: int, extent: int) -> range:
+    """Positions sliced: like Python's, but a start before the front is the front."""
+    first = min(max(start + extent if start < 0 else start, 0), extent)
+    past = min(max(end + extent if end < 0 else end, -1), extent)
+    if step > 0:
+        return range(first, max(past, 0), step)
+    return range(min(first, extent - 1), past, step)
 
 
 def pad(call: Call) -> None:

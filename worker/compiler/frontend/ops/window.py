@@ -97,7 +97,14 @@ def _window(
     begin, end = pads
     if auto_pad.startswith("SAME"):
         out = -(-size // stride)
-        total = max((out - 1) * stride + reach - size, 0)
+        total = (out - 1) * stride + reach - size
+        if total < -1:
+            # frameworks start at the first element, ONNX's formula skips some
+            raise unsupported_attribute(
+                f"auto_pad {auto_pad} with a window of {reach} and a stride of {stride} would"
+                " crop; give pads instead"
+            )
+        total = max(total, 0)
         begin = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
         return Window(size, kernel, stride, dilation, begin, total - begin, out)
     if min(begin, end) < 0:
