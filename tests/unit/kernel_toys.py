@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,8 @@ from worker.compiler.machine.machine import (
     MemoryLevel,
 )
 from worker.compiler.package.build import build_library
-from worker.compiler.package.emulator import Arena, Emulator, LevelSpec
+from worker.compiler.package.emulator import Arena, Emulator
+from worker.compiler.package.executable import level_specs
 from worker.compiler.schedule.nodes import (
     Compute,
     Init,
@@ -50,9 +51,9 @@ BUILD_DIR = Path(tempfile.gettempdir()) / "tilewright-test-kernels"
 """Shared by all tests of one machine: libraries are named by their content."""
 
 
-def machine(num_cores: int = 4, capacity_bytes: int = 1 << 24) -> Machine:
+def machine(num_cores: int = 16, capacity_bytes: int = 1 << 24) -> Machine:
     """Home and one scratchpad per core."""
-    rates = {d: 16.0 for d in DType}
+    rates = dict.fromkeys(DType, 16.0)
     return Machine(
         "toy", 1e9, num_cores, 1,
         (MemoryLevel("DDR", 1 << 34, 1, 16.0, 16.0, 10, 1.0, 1.0, Managed.SCRATCHPAD),
@@ -125,27 +126,45 @@ def run_unit(
     program: UnitProgram | None = None,
     poison: bool = True,
 ) -> dict[str, npt.NDArray[Any]]:
-    """Generate, build and run; outputs by name."""
+    """Generate, build and run one kernel; outputs and intermediates by name."""
     mach = mach or machine()
     program = program or stacked_program(schedule, mach)
-    text = generate_kernel(schedule, program, mach, "tw_unit_test")
-    library = build_library({"tw_unit_test": text}, BUILD_DIR)
-    levels = [LevelSpec(v.name, v.capacity_bytes, v.instances) for v in mach.levels]
-    emulator = Emulator(library, levels, [program], poison)
+    return run_units([(schedule, program, inputs)], mach, poison)[0]
+
+
+def run_units(
+    cases: Sequence[tuple[Schedule, UnitProgram, Mapping[str, npt.NDArray[Any]]]],
+    mach: Machine,
+    poison: bool = True,
+    header: str | None = None,
+) -> list[dict[str, npt.NDArray[Any]]]:
+    """Build all kernels into one library, then run them one by one."""
+    kernels = {
+        f"tw_unit_{k}": generate_kernel(schedule, program, mach, f"tw_unit_{k}")
+        for k, (schedule, program, _) in enumerate(cases)
+    }
+    library = build_library(kernels, BUILD_DIR, header=header)
+    emulator = Emulator(library, level_specs(mach), [p for _, p, _ in cases], poison)
+    return [
+        _call(emulator, f"tw_unit_{k}", program, inputs)
+        for k, (_, program, inputs) in enumerate(cases)
+    ]
+
+
+def _call(
+    emulator: Emulator, name: str, program: UnitProgram, inputs: Mapping[str, npt.NDArray[Any]]
+) -> dict[str, npt.NDArray[Any]]:
     arenas = [Arena(o.size_bytes + 64) for o in program.operands]
     for operand, arena in zip(program.operands, arenas, strict=True):
         view = np.frombuffer(arena.buffer(), np.uint8, operand.size_bytes)
+        view[:] = 0xFF
         if operand.tensor in inputs:
-            view[:] = np.frombuffer(
-                np.ascontiguousarray(inputs[operand.tensor]).tobytes(), np.uint8
-            )
-        else:
-            view[:] = 0xFF
-    emulator.call("tw_unit_test", program, [a.address for a in arenas])
+            value = np.ascontiguousarray(inputs[operand.tensor])
+            view[:] = np.frombuffer(value.tobytes(), np.uint8)
+    emulator.call(name, program, [a.address for a in arenas])
     return {
-        o.tensor: np.frombuffer(a.buffer(), DType(o.dtype).numpy, -1 if o.size_bytes else 0)[
-            : int(np.prod(o.shape, dtype=np.int64))
-        ].reshape(o.shape).copy()
+        o.tensor: np.frombuffer(a.buffer(), np.uint8, o.size_bytes).copy()
+        .view(DType(o.dtype).numpy).reshape(o.shape)
         for o, a in zip(program.operands, arenas, strict=True)
         if o.role in (OperandRole.OUTPUT, OperandRole.SCRATCH)
     }  # fmt: skip
@@ -159,7 +178,7 @@ def graph_of(op: TensorOp, tensors: tuple[Tensor, ...]) -> Graph:
 def tiled(
     graph: Graph, tile: Mapping[str, int], cores: int = 1, engine: str = "mme"
 ) -> Schedule:
-    """One operator: cores over the first tiled axis, output tiles, reduction tiles, operands in L1."""
+    """One operator: cores over the first tiled axis, output and reduction tiles in L1."""
     op = graph.ops[0]
     assert isinstance(op, TensorOp)
     starts = {a.name: const(0) for a in op.domain}
@@ -183,7 +202,8 @@ def tiled(
             spans.append(Span(moved - expr.const + low, high - low + 1))
         return tuple(spans)
 
-    compute = Compute(op.name, tuple(Span(starts[a.name], sizes[a.name]) for a in op.domain), engine)
+    whole = tuple(Span(starts[a.name], sizes[a.name]) for a in op.domain)
+    compute = Compute(op.name, whole, engine)
     reads = {a.tensor: a for a in op.reads}
     body: Node = Seq(
         (*(Move(a.tensor, "DDR", "L1", box(a), a.fill) for a in reads.values()), compute)
@@ -247,7 +267,8 @@ def conv_graph(
     )  # fmt: skip
     return graph_of(
         op,
-        (Tensor("x", (channels, size, size), dtype), Tensor("w", (filters, cg, kernel, kernel), dtype),
+        (Tensor("x", (channels, size, size), dtype),
+         Tensor("w", (filters, cg, kernel, kernel), dtype),
          Tensor("y", (filters, out, out), dtype)),
     )  # fmt: skip
 

@@ -17,7 +17,7 @@ from worker.compiler.schedule.nodes import Box
 def clip_box(
     writer: Writer, box: Box, limits: Sequence[int], scope: Scope, ranges: dict[str, Interval]
 ) -> tuple[Clipped, ...]:
-    """Declare the clipped first coordinate and count of every span; `ranges` learns the new names."""
+    """Declare the clipped first coordinate and count of every span; `ranges` learns their names."""
     result: list[Clipped] = []
     for span, limit in zip(box, limits, strict=True):
         start = scope.box_start(span.start)

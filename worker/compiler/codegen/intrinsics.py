@@ -242,7 +242,7 @@ class _ProductWriter:
             names[slot] = self.w.fresh("r")
             self.w.line(f"const {VALUE_TYPE[kind]} {names[slot]} = {element};")
         value = emit_scalar(
-            self.w, side, names.__getitem__, self.body.read_types, lambda e: self._rest(e)
+            self.w, side, names.__getitem__, self.body.read_types, self._rest
         )
         return f"({self.panel}){value}"
 
@@ -277,16 +277,19 @@ class _ProductWriter:
             w.line(f"{self.panel} *restrict const to = pb + j * {depth.count};")
             w.line(f"const int64_t wide = tw_min_index({columns.count} - j, TW_NR);")
             if not any(p.guarded for p in ports):
-                with w.block(f"if ({' && '.join(runs)})"), w.loop("k", depth.count):
-                    with w.loop("c", "TW_NR"):
 
-                        def straight(e: Affine) -> str:
-                            step = e.coeff(inner)
-                            start = self._part(columns, e, "j")
-                            along = f" + {step} * c" if step else ""
-                            return self._rest(e) + start + self._part(depth, e, "k") + along
+                def straight(e: Affine) -> str:
+                    step = e.coeff(inner)
+                    along = f" + {step} * c" if step else ""
+                    start = self._part(columns, e, "j")
+                    return self._rest(e) + start + self._part(depth, e, "k") + along
 
-                        w.line(f"to[k * TW_NR + c] = {self._value(side, straight)};")
+                with (
+                    w.block(f"if ({' && '.join(runs)})"),
+                    w.loop("k", depth.count),
+                    w.loop("c", "TW_NR"),
+                ):
+                    w.line(f"to[k * TW_NR + c] = {self._value(side, straight)};")
                 w.line("else")
             with w.loop("k", depth.count):
                 with w.loop("c", "wide"):
@@ -306,12 +309,16 @@ class _ProductWriter:
         step = moving.coeff(self.columns.axes[-1].name)
         table = self.table_of.get((self.columns.letter, moving), "")
         row = self._rest(moving) + self._part(self.rows, moving, "i")
-        with w.block(f"if (tw_is_run({table}, {self.columns.count}, {step}))"):
-            with w.loop("i", self.rows.count), w.loop("j", self.columns.count):
-                self._write_one(f"{row} + {table}[0] + {step} * j")
-        with w.block("else"):
-            with w.loop("i", self.rows.count), w.loop("j", self.columns.count):
-                self._write_one(f"{row} + {table}[j]")
+        straight = f"if (tw_is_run({table}, {self.columns.count}, {step}))"
+        for head, column in (
+            (straight, f"{table}[0] + {step} * j"), ("else", f"{table}[j]")
+        ):  # fmt: skip
+            with (
+                w.block(head),
+                w.loop("i", self.rows.count),
+                w.loop("j", self.columns.count),
+            ):
+                self._write_one(f"{row} + {column}")
 
     def _write_one(self, offset: str) -> None:
         assert self.body.op.reduce is not None

@@ -26,6 +26,7 @@ from worker.compiler.ir.affine import Affine, const, var
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.isa.program import Buffer, UnitProgram
+from worker.compiler.lower.resolve import engine_memory
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import (
     Compute,
@@ -269,10 +270,16 @@ class _Builder:
             condition = guard(spans)
             if condition:
                 stack.enter_context(self.writer.block(f"if ({condition})"))
+            reach = engine_memory(node.engine, self.machine)
             point = make_point(
-                self.writer, op, spans, lambda t: self.find(t, None, path, scope),
-                self.graph.tensors, ranges, path,
-            )  # fmt: skip
+                self.writer,
+                op,
+                spans,
+                lambda t: scope.find(t, reach) or self.find(t, None, path, scope),
+                self.graph.tensors,
+                ranges,
+                path,
+            )
             bad = self.writer.fresh("bad") if op.has_lookup else ""
             if bad:
                 self.writer.line(f"int {bad} = 0;")

@@ -134,8 +134,9 @@ def _make_port(
         f" {index_text(fixed, ranges)};"
     )
     return Port(
-        storage, tensor.dtype, access.fill, tensor.shape, coordinate, tuple(guarded), pointer, moving
-    )
+        storage, tensor.dtype, access.fill, tensor.shape, coordinate, tuple(guarded), pointer,
+        moving,
+    )  # fmt: skip
 
 
 def _split(offset: Affine, names: set[str]) -> tuple[Affine, Affine]:

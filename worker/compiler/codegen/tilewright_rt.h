@@ -154,16 +154,18 @@ TW_FN uint16_t tw_bf16_of_f32(float value)
 }
 
 #if defined(__FLT16_MANT_DIG__)
+__extension__ typedef _Float16 tw_half;
+
 TW_FN float tw_f32_of_f16(uint16_t bits)
 {
-    _Float16 value;
+    tw_half value;
     memcpy(&value, &bits, sizeof value);
     return (float)value;
 }
 
 TW_FN uint16_t tw_f16_of_f32(float value)
 {
-    _Float16 half = (_Float16)value;
+    tw_half half = (tw_half)value;
     uint16_t bits;
     memcpy(&bits, &half, sizeof bits);
     return bits;
@@ -171,7 +173,7 @@ TW_FN uint16_t tw_f16_of_f32(float value)
 
 TW_FN uint16_t tw_f16_of_f64(double value)
 {
-    _Float16 half = (_Float16)value;
+    tw_half half = (tw_half)value;
     uint16_t bits;
     memcpy(&bits, &half, sizeof bits);
     return bits;

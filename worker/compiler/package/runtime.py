@@ -157,10 +157,10 @@ def check_inputs(ports: Sequence[Port], inputs: Mapping[str, Array]) -> None:
     """
     findings: list[Finding] = []
     expected = {port.name: port for port in ports}
-    for name in sorted(set(inputs) - set(expected)):
-        findings.append(
-            Finding("TW-RUN-002", f"the model has no input {name!r}", allowed=list(expected))
-        )
+    findings.extend(
+        Finding("TW-RUN-002", f"the model has no input {name!r}", allowed=list(expected))
+        for name in sorted(set(inputs) - set(expected))
+    )
     for port in ports:
         want = f"{port.dtype}{list(port.shape)}"
         if port.name not in inputs:

@@ -1,9 +1,9 @@
 """Judging outputs against a reference, with tolerances stated per element type.
 
-The measure for floats is max |error| / max |reference| per output: independent code generators agree
-within 3e-7 .. 2e-6 in fp32 by this measure, so 1e-5 separates a rounding difference from a wrong
-halo.  Errors of many roundings add like a random walk, so the tolerance grows with the square root
-of the depth (kernels in a row) beyond `_FREE_DEPTH`.
+The measure for floats is max |error| / max |reference| per output: independent code generators
+agree within 3e-7 .. 2e-6 in fp32 by this measure, so 1e-5 separates a rounding difference from a
+wrong halo.  Errors of many roundings add like a random walk, so the tolerance grows with the square
+root of the depth (kernels in a row) beyond `_FREE_DEPTH`.
 
 | coarsest type in the model | tolerance at depth <= 64 | why |
 |---|---|---|
@@ -86,7 +86,7 @@ class Comparison:
 
 
 def coarsest(dtypes: Iterable[DType]) -> DType:
-    """The type whose rounding dominates a model that uses `dtypes`; F32 when there are no floats."""
+    """The type whose rounding dominates a model that uses `dtypes`; F32 without floats."""
     present = set(dtypes)
     return next((d for d in _COARSE_FIRST if d in present), DType.F32)
 

@@ -73,7 +73,7 @@ def stored_bytes(tensor: HomeTensor, value: Array) -> memoryview:
             f" {tensor.size_bytes}",
             stage="package",
         )
-    return memoryview(array.reshape(-1).view(np.uint8))
+    return array.reshape(-1).view(np.uint8).data
 
 
 def read_weights(
