@@ -1,0 +1,29 @@
+# One image, two commands: `serve --api-only` (API) and `worker`.  With no settings at all,
+# `docker run -p 127.0.0.1:8080:8080 IMAGE` is the embedded service on one volume.
+FROM python:3.12-slim AS build
+WORKDIR /src
+COPY pyproject.toml README.md ./
+COPY service service
+COPY worker worker
+COPY migrations migrations
+RUN python -m venv /app && /app/bin/pip install --no-cache-dir '.[s3]'
+
+FROM python:3.12-slim
+# The C compiler is part of the product: verification builds and runs the generated kernels.
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends gcc libc6-dev bubblewrap \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --system --uid 10001 --create-home --home-dir /var/lib/tilewright tilewright
+COPY --from=build /app /app
+ENV PATH=/app/bin:/usr/local/bin:/usr/bin:/bin \
+    PYTHONUNBUFFERED=1 \
+    TILEWRIGHT_HOST=0.0.0.0 \
+    TILEWRIGHT_PORT=8080 \
+    TILEWRIGHT_DATA_DIR=/var/lib/tilewright
+USER 10001
+VOLUME /var/lib/tilewright
+EXPOSE 8080
+HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD \
+    ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8080/healthz', timeout=4)"]
+ENTRYPOINT ["tilewright"]
+CMD ["serve"]
