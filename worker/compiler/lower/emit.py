@@ -152,7 +152,8 @@ class Emitter:
         if storage is None:
             return ()
         ordered = tensor not in self.disjoint_home
-        return (Touch(np.array(storage, dtype=np.int64), is_write, ordered, ordered),)
+        number = np.array(storage, dtype=np.int64)
+        return (Touch(number, is_write, ordered or not is_write, ordered and is_write),)
 
     def _transfer(
         self,
@@ -213,20 +214,20 @@ class Emitter:
             if not ref.staged:
                 touches.extend(self._direct(ref, leaf, grid, is_write=False))
                 continue
-            buffered = Touch(self._staged(core, step), is_write=True)
+            buffered = _buffered(self._staged(core, step))
             batches += self._stage(
                 number, leaf, access, ref, (low, high), points, grid,
                 position + len(batches), core, reach, buffered,
             )  # fmt: skip
-            touches.append(Touch(buffered.storage, is_write=False))
+            touches.append(_taken(buffered))
         at = position + staged_width(refs) - 1 - refs.write.staged
         store: list[Batch] = []
         if refs.write.staged:
-            buffered = Touch(self._staged(core, step), is_write=True)
+            buffered = _buffered(self._staged(core, step))
             touches.append(buffered)
             store = self._stage(
                 number, leaf, op.write, refs.write, (low, high), points, grid, at + 1, core, reach,
-                Touch(buffered.storage, is_write=False),
+                _taken(buffered),
             )  # fmt: skip
         else:
             touches.extend(self._direct(refs.write, leaf, grid, is_write=True))
@@ -389,6 +390,16 @@ class _Flat:
             values = _drop_last(values, values.ndim - len(self.shape))
         column = np.broadcast_to(values, self.shape).ravel()
         return column if self.keep is None else column[self.keep]
+
+
+def _buffered(storage: Ints) -> Touch:
+    """The write of a staged operand."""
+    return Touch(storage, is_write=True, waits_ready=True, waits_free=True)
+
+
+def _taken(buffered: Touch) -> Touch:
+    """The read that matches a `_buffered` write."""
+    return Touch(buffered.storage, is_write=False, waits_ready=True, waits_free=False)
 
 
 def _flat_touch(touch: Touch, flat: _Flat) -> Touch:

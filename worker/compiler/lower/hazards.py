@@ -17,7 +17,7 @@ from worker.compiler.ir.op import Access, TensorOp
 from worker.compiler.lower.grid import Grid, Ints, clip, core_ids, evaluate
 from worker.compiler.lower.nest import Frame, FrameKind, Leaf, Nest, Scope
 from worker.compiler.lower.resolve import Refs
-from worker.compiler.schedule.nodes import Box, Compute, Move, Span
+from worker.compiler.schedule.nodes import Box, Compute, Init, Move, Span
 
 _EVERYTHING = 1 << 40
 _MOST_PIECES = 64
@@ -209,6 +209,17 @@ def ordered_writes(nest: Nest, refs: Sequence[Refs], index: int) -> bool:
             return True
         boxes.append(found)
     return not are_disjoint(boxes)
+
+
+def reads_identity(nest: Nest, refs: Sequence[Refs], index: int) -> bool:
+    """True when something may read the identity that scope `index` starts with.
+
+    Such a read starts a new value like a write does: the previous one must be done with.
+    """
+    if nest.scopes[index].init is not Init.IDENTITY:
+        return False
+    users = [n for n, leaf_refs in enumerate(refs) if index in leaf_refs.scopes()]
+    return bool(users) and refs[users[0]].write.scope != index
 
 
 def _entry_boxes(leaf: Leaf, box: Box, scope: Scope) -> _Boxes | None:

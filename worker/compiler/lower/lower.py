@@ -24,6 +24,10 @@ from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Schedule
 
 
+LOWER_VERSION = "1"
+"""Bump when programs change for the same schedule: cached kernels must miss."""
+
+
 def lower_unit(schedule: Schedule, machine: Machine, signature: str) -> UnitProgram:
     """Lower one unit.
 

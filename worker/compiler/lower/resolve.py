@@ -9,7 +9,6 @@ inner one the destination, except in the stage that produces a Queue, where the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,17 +68,6 @@ def engine_memory(engine: str, machine: Machine) -> str:
     while index > 0 and machine.levels[index].managed is not Managed.SCRATCHPAD:
         index -= 1
     return machine.levels[index].name
-
-
-def core_grid(
-    base: int, frames: tuple[object, ...], values: Mapping[str, npt.NDArray[np.int64]]
-) -> npt.NDArray[np.int64]:
-    """Core ids: `base` plus the CORES frames' variables times their strides (broadcast)."""
-    cores = np.array(base, dtype=np.int64)
-    for frame in frames:
-        if getattr(frame, "kind", None) is FrameKind.CORES:
-            cores = cores + values[frame.var] * frame.core_stride  # type: ignore[attr-defined]
-    return cores
 
 
 def _resolve_move(nest: Nest, leaf: Leaf, move: Move, machine: Machine) -> Refs:
@@ -146,12 +134,17 @@ def _is_remote(scope: Scope, leaf: Leaf, machine: Machine) -> bool:
     if scope.queue is None:
         return False
     count = machine.level(scope.memory).instances
-    values: dict[str, npt.NDArray[np.int64]] = {}
     loops = [f for f in leaf.frames if f.kind is FrameKind.CORES]
+    values: dict[str, npt.NDArray[np.int64]] = {}
     for axis, frame in enumerate(loops):
         shape = [1] * len(loops)
         shape[axis] = frame.trip
-        values[frame.var] = np.arange(frame.trip, dtype=np.int64).reshape(shape)
-    mine = core_grid(leaf.core_base, leaf.frames, values) * count // machine.num_cores
-    ring = core_grid(scope.core_base, scope.frames, values) * count // machine.num_cores
-    return bool(np.any(mine != ring))
+        steps = np.arange(frame.trip, dtype=np.int64) * frame.core_stride
+        values[frame.var] = steps.reshape(shape)
+    mine = sum(values.values(), start=np.array(leaf.core_base, dtype=np.int64))
+    ring = sum(
+        (values[f.var] for f in scope.frames if f.kind is FrameKind.CORES),
+        start=np.array(scope.core_base, dtype=np.int64),
+    )
+    apart = mine * count // machine.num_cores != ring * count // machine.num_cores
+    return bool(np.any(apart))

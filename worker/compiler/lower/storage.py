@@ -15,7 +15,12 @@ import numpy as np
 
 from worker.compiler.isa.program import Buffer
 from worker.compiler.lower.grid import Ints, core_ids, slots
-from worker.compiler.lower.hazards import core_pieces, inner_frames, ordered_writes
+from worker.compiler.lower.hazards import (
+    core_pieces,
+    inner_frames,
+    ordered_writes,
+    reads_identity,
+)
 from worker.compiler.lower.nest import FrameKind, Leaf, Nest
 from worker.compiler.lower.resolve import Refs
 from worker.compiler.machine.machine import Machine
@@ -28,12 +33,12 @@ class Touch:
     storage: Ints
     """Storage number per instruction."""
     is_write: bool
-    waits_free: bool = True
-    """Writes only: whether earlier readers must have finished."""
-    waits_ready: bool = True
-    """Writes only: whether earlier writes must have finished."""
+    waits_ready: bool
+    """Whether earlier writes must have finished."""
+    waits_free: bool
+    """Whether earlier readers must have finished."""
     scope: int = -1
-    """Scope touched, for writes whose addresses other scopes use at other times."""
+    """Scope whose addresses other scopes may use at other times; -1 when that needs no care."""
 
 
 class Storages:
@@ -54,6 +59,7 @@ class Storages:
         self.pieces = tuple(core_pieces(nest, refs, k) for k in range(len(buffers)))
         """Per scope: core offsets that own one piece each; empty when slots are not split."""
         self.needs_order = tuple(ordered_writes(nest, refs, k) for k in range(len(buffers)))
+        self.is_read_first = tuple(reads_identity(nest, refs, k) for k in range(len(buffers)))
         self._base: list[int] = []
         total = 0
         for buffer in buffers:
@@ -94,10 +100,14 @@ class Storages:
                 numbers = [first + np.searchsorted(owners, core_ids(0, inner, values))]
             else:
                 numbers = [first + k for k in range(len(owners))]
+        starts_value = is_write or self.is_read_first[scope]
         return tuple(
-            Touch(np.asarray(n), is_write, True, self.needs_order[scope], scope if is_write else -1)
+            Touch(
+                np.asarray(n), is_write, not is_write or self.needs_order[scope], starts_value,
+                scope if starts_value else -1,
+            )
             for n in numbers
-        )
+        )  # fmt: skip
 
     def of_home(self, tensor: str) -> int | None:
         """Storage number of a tensor at home, if it needs one."""

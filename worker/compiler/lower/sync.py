@@ -3,9 +3,10 @@
 Every storage (lower/storage.py) has two tokens.  `ready` is signalled by instructions that write
 it, `free` by those that read it.  A reader waits for `ready`; a writer waits for `free` (the last
 value has been used), for `ready` where writes may overlap, and for both tokens of every other scope
-that uses the same addresses at another time.  As a token's time is the latest signal so far in program
-order, one pair per storage is enough: program order tells which signals count.
-Waits on tokens that nothing has signalled yet are dropped, signals nobody waits for too.
+that uses the same addresses at another time.
+As a token's time is the latest signal so far in program order, one pair per storage is enough:
+program order tells which signals count.  Waits on tokens that nothing has signalled yet are
+dropped, and so are signals nobody waits for.
 """
 
 from __future__ import annotations
@@ -67,11 +68,7 @@ def _tokens_of(batch: Batch, storages: Storages) -> tuple[list[Ints], list[Ints]
     for touch in batch.touches:
         storage = np.broadcast_to(touch.storage, (batch.count,))
         ready, free = storage * 2, storage * 2 + 1
-        if not touch.is_write:
-            waits.append(ready)
-            signals.append(free)
-            continue
-        signals.append(ready)
+        signals.append(ready if touch.is_write else free)
         if touch.waits_ready:
             waits.append(ready)
         if touch.waits_free:
