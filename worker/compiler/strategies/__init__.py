@@ -1,5 +1,5 @@
-"""Strategies: each turns a graph into verified schedules; they never import each other.
+"""Strategies: graphs to schedules, one folder each; they never import each other.
 
-In: a Graph or one canonical group, and a Machine.  Out: Grouping, Arrangement, Schedule, or a
-Shortfall.  Must not know lowering, kernels, the simulator, or where plans are cached.
+In: a Graph and a Machine.  Out: Grouping, Arrangement, Schedule, or a Shortfall.  Must not know
+lowering, code generation or the pipeline.
 """

@@ -1,4 +1,4 @@
-"""The seam between the pipeline and every strategy."""
+"""What every strategy offers: three typed steps, each of which may answer with a Shortfall."""
 
 from __future__ import annotations
 
@@ -12,24 +12,23 @@ from worker.compiler.schedule.stages import Arrangement, Grouping
 
 
 class Strategy(Protocol):
-    """Three steps, each a value; `name` and `version` are part of every cache key."""
+    """group -> schedule -> tile.  Implementations are stateless values."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name users choose it by."""
 
     @property
-    def version(self) -> str: ...
+    def version(self) -> str:
+        """Changes whenever the same input may give another schedule (part of cache keys)."""
 
     def group(self, graph: Graph, machine: Machine) -> Grouping:
-        """Say which operators live together, in execution order."""
-        ...
+        """Say which operators live together."""
 
     def schedule(
         self, grouping: Grouping, index: int, machine: Machine
     ) -> Arrangement | Shortfall:
-        """Choose engines and cores for one group (whose graph is canonical)."""
-        ...
+        """Arrange group `index`: its canonical graph, engines and cores."""
 
     def tile(self, arrangement: Arrangement, machine: Machine) -> Schedule | Shortfall:
         """Fix every extent."""
-        ...

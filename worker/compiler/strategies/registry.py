@@ -1,14 +1,33 @@
-"""Strategies by name."""
+"""The strategies users can name."""
 
 from __future__ import annotations
 
+from worker.compiler.errors import OptionError
 from worker.compiler.options import StrategyName
 from worker.compiler.strategies.base import Strategy
-from worker.compiler.strategies.naive.naive import NaiveStrategy
+from worker.compiler.strategies.naive.strategy import NaiveStrategy
+
+STRATEGIES: dict[str, Strategy] = {"naive": NaiveStrategy()}
 
 
-def strategy_for(name: StrategyName) -> Strategy:
-    """The strategy that `name` runs.  `auto` is `naive` while it is the only one there is."""
-    match name:
-        case StrategyName.AUTO | StrategyName.NAIVE:
-            return NaiveStrategy()
+def strategy(name: str) -> Strategy:
+    """The strategy called `name`.
+
+    Raises:
+        OptionError: there is none.
+    """
+    if name not in STRATEGIES:
+        raise OptionError(
+            "TW-OPT-001",
+            f"strategy must be one of auto, {', '.join(STRATEGIES)}",
+            pointer="/options/strategy",
+            limit=["auto", *STRATEGIES],
+            actual=name,
+        )
+    return STRATEGIES[name]
+
+
+def strategy_for(option: StrategyName | str) -> Strategy:
+    """The strategy an option stands for; `auto` is the best one there is."""
+    name = str(option)
+    return strategy("naive" if name == StrategyName.AUTO else name)

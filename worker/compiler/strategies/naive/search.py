@@ -1,9 +1,7 @@
-"""Choosing cores and tiles for one operator: a small, deterministic descent.
+"""Finding tiles: start from what fills the engine, grow what helps, stop when nothing fits.
 
-For each way of cutting the output over cores, start from the largest tile and halve the axis that
-costs least until the buffers fit; keep the cheapest result.  The cost is a two-term roofline per
-operator (engine time per core, home traffic over the shared port) plus what each instruction adds.
-The search never looks at a clock; its size is bounded by the number of axes.
+Coordinate ascent over (stage, axis): a size grows while the prediction falls and every buffer fits.
+Deterministic; about a hundred predictions per operator.
 """
 
 from __future__ import annotations
@@ -12,179 +10,239 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, prod
 
-from worker.compiler.cost.compute import engine_cycles
-from worker.compiler.errors import Shortfall
-from worker.compiler.ir.op import Tensor, TensorOp
-from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
-from worker.compiler.strategies.naive.nest import Nest, build_nest
+from worker.compiler.cost.compute import work
+from worker.compiler.machine.machine import Engine, Machine
+from worker.compiler.strategies.naive.facts import Facts, granules
+from worker.compiler.strategies.naive.plan import LevelPlan, Plan, Stage, footprint_terms, predict
+from worker.compiler.tiling.candidates import grown
+from worker.compiler.tiling.factors import divisors, largest_divisor
 
-SMALL_POINTS = 4096
-"""Domains below this stay on one core: splitting them costs more than it saves."""
-MAX_CORE_CUTS = 14
-INSTRUCTION_CYCLES = 4
-"""Cost of issuing one instruction, per core."""
-MAX_INSTRUCTIONS = 200_000
+MAX_LEAVES = 150_000
+"""Executed leaves a unit should stay below: beyond, lowering and simulation dominate."""
+MAX_SPLIT_AXES = 3
+MIN_BYTES_PER_CORE = 1024
+MIN_WORK_PER_CORE = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    nest: Nest
-    cycles: int
-    """Predicted."""
+class Sizes:
+    """A point of the search: tile sizes per stage, and whether operands are double-buffered."""
 
-
-def core_share_bytes(machine: Machine, level: MemoryLevel) -> int:
-    """Capacity one core may use of its instance of `level`."""
-    per_instance = max(1, machine.num_cores // level.instances)
-    return level.usable_bytes // per_instance
-
-
-def core_cuts(op: TensorOp, num_cores: int) -> list[dict[str, int]]:
-    """Ways to cut the output over cores: pieces per PARALLEL axis, at most three axes."""
-    if num_cores == 1 or op.num_points <= SMALL_POINTS:
-        return [{}]
-    axes = [a for a in op.parallel_axes if a.extent > 1]
-
-    def greedy(order: list[str]) -> dict[str, int]:
-        left = num_cores
-        cut: dict[str, int] = {}
-        extents = {a.name: a.extent for a in axes}
-        for name in order:
-            pieces = min(extents[name], left)
-            if pieces > 1 and len(cut) < 3:
-                chunk = ceil(extents[name] / pieces)
-                cut[name] = ceil(extents[name] / chunk)
-                left //= cut[name]
-        return cut
-
-    names = [a.name for a in axes]
-    by_extent = [a.name for a in sorted(axes, key=lambda a: -a.extent)]
-    orders = [names, by_extent, names[::-1]]
-    orders += [[n, *(m for m in by_extent if m != n)] for n in names]
-    cuts: list[dict[str, int]] = []
-    for order in orders:
-        cut = greedy(order)
-        if cut not in cuts:
-            cuts.append(cut)
-    for first in axes[:3]:
-        for second in axes:
-            pieces = 4
-            while first is not second and pieces * 2 <= num_cores:
-                cut = {
-                    first.name: min(pieces, first.extent),
-                    second.name: min(num_cores // pieces, second.extent),
-                }
-                if cut not in cuts:
-                    cuts.append(cut)
-                pieces *= 4
-    half: list[dict[str, int]] = [{}] if op.num_points < 64 * SMALL_POINTS else []
-    return (cuts[:MAX_CORE_CUTS] + half) or [{}]
-
-
-def predict(
-    op: TensorOp,
-    tensors: Mapping[str, Tensor],
-    nest: Nest,
-    machine: Machine,
-    level: MemoryLevel,
-    engine: Engine,
-) -> tuple[float, int]:
-    """(cycles, instructions) of a nest.
-
-    max(engine time of one core, home traffic / home bandwidth) + one tile's latency, plus the
-    issue cost of instructions.
-    """
-    tiles = nest.trips(len(nest.loops))
-    moves = sum(nest.trips(o.depth) for o in nest.operands) + nest.trips(nest.out_depth)
-    read = sum(nest.trips(o.depth) * o.slot_bytes for o in nest.operands)
-    written = nest.trips(nest.out_depth) * nest.out_bytes
-    points = tuple(min(nest.tile[a.name], a.extent) for a in op.domain)
-    gathered = sum(
-        prod(points) * tiles * tensors[t].dtype.size_bytes for t in nest.in_place
-    )
-    busy = engine_cycles(op, points, engine, tensors)
-    cores = nest.num_cores
-    home = machine.home
-    inner = level.write_bytes_per_cycle * min(cores, level.instances)
-    traffic = (read + gathered) / min(home.read_bytes_per_cycle, inner)
-    traffic += written / min(home.write_bytes_per_cycle, inner)
-    latency = home.latency_cycles + level.latency_cycles
-    per_core = ceil((tiles + moves) / cores)
-    cycles = max(busy * tiles / cores, traffic) + busy + 2 * latency
-    return cycles + INSTRUCTION_CYCLES * per_core + latency * 0.1 * moves / cores, tiles + moves
+    tiles: tuple[Mapping[str, int], ...]
+    double: bool
 
 
 def search(
-    op: TensorOp, tensors: Mapping[str, Tensor], machine: Machine, engine: Engine
-) -> Found | Shortfall:
-    """The cheapest nest that fits the innermost scratchpad, or what is missing.
+    facts: Facts, engine: Engine, stages: tuple[Stage, ...], machine: Machine
+) -> Plan | None:
+    """The best plan found, or None when even single steps do not fit.
 
-    Cost: O(cuts * halvings * axes) nest evaluations, a few milliseconds per operator.
+    Cost: about (stages x axes x doublings) predictions.
     """
-    level = machine.scratchpads[-1]
-    capacity = core_share_bytes(machine, level)
-    best: tuple[float, Nest] | None = None
-    smallest: Nest | None = None
-    for cut in core_cuts(op, machine.num_cores):
-        nest = _descend(op, tensors, machine, level, engine, cut, capacity)
-        if nest.buffer_bytes > capacity:
-            smallest = nest
-            continue
-        cycles, instructions = predict(op, tensors, nest, machine, level, engine)
-        if instructions > MAX_INSTRUCTIONS:
-            cycles *= instructions / MAX_INSTRUCTIONS
-        if best is None or cycles < best[0]:
-            best = (cycles, nest)
-    if best is not None:
-        return Found(best[1], ceil(best[0]))
-    assert smallest is not None
-    return _shortfall(smallest, op, level, capacity, machine)
+    if not stages:
+        return None
+    for double in (True, False):
+        for smallest in (False, True):
+            sizes = _first(facts, engine, stages, smallest=smallest, double=double)
+            plan = _plan(facts, engine, stages, sizes, machine)
+            if plan is not None:
+                return _climb(facts, engine, stages, sizes, plan, machine)
+    return None
 
 
-def _descend(
-    op: TensorOp,
-    tensors: Mapping[str, Tensor],
-    machine: Machine,
-    level: MemoryLevel,
+def _climb(
+    facts: Facts,
     engine: Engine,
-    cut: Mapping[str, int],
-    capacity: int,
-) -> Nest:
-    """Halve axes, cheapest first, until the buffers fit or nothing can be halved."""
-    tile = {a.name: ceil(a.extent / cut.get(a.name, 1)) for a in op.domain}
-    nest = build_nest(op, tensors, cut, tile, level.align_bytes)
-    while nest.buffer_bytes > capacity:
-        options: list[tuple[float, int, int, Nest]] = []
-        for k, axis in enumerate(op.domain):
-            if tile[axis.name] == 1:
-                continue
-            smaller = {**tile, axis.name: ceil(tile[axis.name] / 2)}
-            candidate = build_nest(op, tensors, cut, smaller, level.align_bytes)
-            cycles, _ = predict(op, tensors, candidate, machine, level, engine)
-            over = max(1.0, candidate.buffer_bytes / capacity)
-            options.append((cycles * over, candidate.buffer_bytes, k, candidate))
-        if not options:
-            return nest
-        nest = min(options, key=lambda o: o[:3])[3]
-        tile = dict(nest.tile)
-    return nest
+    stages: tuple[Stage, ...],
+    sizes: Sizes,
+    plan: Plan,
+    machine: Machine,
+) -> Plan:
+    while True:
+        before = _score(plan)
+        for k in reversed(range(len(stages))):
+            for name in (*facts.reduce_axes, *reversed(facts.out_axes)):
+                sizes, plan = _grow(facts, engine, stages, sizes, plan, machine, k, name)
+        if _score(plan) >= before:
+            return plan
 
 
-def _shortfall(
-    nest: Nest, op: TensorOp, level: MemoryLevel, capacity: int, machine: Machine
-) -> Shortfall:
-    terms = [(f"read {o.tensor} x{o.copies}", o.copies * o.slot_bytes) for o in nest.operands]
-    terms.append((f"write {op.write.tensor}", nest.out_bytes))
-    terms.sort(key=lambda t: (-t[1], t[0]))
-    need = nest.buffer_bytes * max(1, machine.num_cores // level.instances)
-    return Shortfall(
-        f"memory:{level.name}",
-        nest.buffer_bytes,
-        capacity,
-        "bytes per core",
-        tuple(terms),
-        (
-            f"raise the capacity of {level.name} to at least {need} bytes",
-            "leave the operator to the host by removing it from the capabilities",
-        ),
+def _grow(
+    facts: Facts,
+    engine: Engine,
+    stages: tuple[Stage, ...],
+    sizes: Sizes,
+    plan: Plan,
+    machine: Machine,
+    stage: int,
+    name: str,
+) -> tuple[Sizes, Plan]:
+    """Grow one axis at one stage while that lowers the prediction (looking two steps ahead)."""
+    trial = sizes
+    misses = 0
+    while misses < 2:
+        larger = _larger(facts, trial, stage, name)
+        if larger is None:
+            break
+        trial = larger
+        found = _plan(facts, engine, stages, trial, machine)
+        if found is None:
+            break
+        if _score(found) < _score(plan):
+            sizes, plan, misses = trial, found, 0
+        else:
+            misses += 1
+    return sizes, plan
+
+
+def _score(plan: Plan) -> float:
+    excess = max(1.0, plan.num_leaves / MAX_LEAVES)
+    return plan.predicted_cycles * excess + plan.num_leaves * 1e-3
+
+
+def _first(
+    facts: Facts, engine: Engine, stages: tuple[Stage, ...], *, smallest: bool, double: bool
+) -> Sizes:
+    sizes = dict.fromkeys(facts.extents, 1) if smallest else granules(facts, engine.array)
+    for name in facts.extents:
+        if name in facts.whole:
+            sizes[name] = facts.extents[name]
+        elif name in facts.single:
+            sizes[name] = 1
+        elif any(sizes[b] < facts.extents[b] for b in facts.below.get(name, ())):
+            sizes[name] = 1
+        elif name in facts.exact:
+            sizes[name] = largest_divisor(facts.extents[name], sizes[name])
+    return Sizes(tuple(sizes for _ in stages), double)
+
+
+def _larger(facts: Facts, sizes: Sizes, stage: int, name: str) -> Sizes | None:
+    """Sizes with axis `name` grown at `stage` (and outer stages kept multiples of it)."""
+    if name in facts.single or name in facts.whole:
+        return None
+    tiles = [dict(t) for t in sizes.tiles]
+    extent = facts.extents[name]
+    old = tiles[stage][name]
+    if old >= extent:
+        return None
+    if any(tiles[stage][b] < facts.extents[b] for b in facts.below.get(name, ())):
+        return None
+    is_exact = name in facts.exact
+    if stage == len(tiles) - 1 or is_exact:
+        new = grown(old, extent, exact=is_exact)
+        inner = tiles[stage + 1][name] if stage + 1 < len(tiles) else 1
+        while new % inner and new < extent:
+            new = grown(new, extent, exact=True)
+    else:
+        inner = tiles[stage + 1][name]
+        new = min(old * 2, -(-extent // inner) * inner)
+    if new <= old:
+        return None
+    tiles[stage][name] = new
+    for outer in reversed(range(stage)):
+        below = tiles[outer + 1][name]
+        if tiles[outer][name] % below:
+            size = -(-tiles[outer][name] // below) * below
+            if is_exact:
+                size = next((d for d in divisors(extent) if d >= size and d % below == 0), extent)
+            tiles[outer][name] = size
+    return Sizes(tuple(tiles), sizes.double)
+
+
+def _plan(
+    facts: Facts, engine: Engine, stages: tuple[Stage, ...], sizes: Sizes, machine: Machine
+) -> Plan | None:
+    """Complete sizes to a plan, or None when a buffer does not fit."""
+    best: Plan | None = None
+    for order in _orders(facts):
+        levels: list[LevelPlan] = []
+        outer: Mapping[str, int] = facts.extents
+        for k, stage in enumerate(stages):
+            level = _level(facts, stage, sizes, k, outer, order)
+            terms = footprint_terms(facts, stage, level.tile, level.copies)
+            budget = stage.level.usable_bytes // min(stage.sharers, max(1, level.units_used))
+            if sum(size for _, size in terms) > budget:
+                return None
+            levels.append(level)
+            outer = level.tile
+        cycles, leaves = predict(facts, engine, tuple(levels), machine)
+        plan = Plan(facts, engine, tuple(levels), cycles, leaves)
+        if best is None or _score(plan) < _score(best):
+            best = plan
+    return best
+
+
+def _orders(facts: Facts) -> tuple[tuple[str, ...], ...]:
+    """Orders of the output axes worth trying: each read's own axes outermost, so that it stays."""
+    found = {facts.out_axes: None}
+    if len(facts.reads) > 1:
+        for operand in facts.reads:
+            own = tuple(a for a in facts.out_axes if a in operand.axes)
+            found.setdefault((*own, *(a for a in facts.out_axes if a not in own)))
+    return tuple(found)
+
+
+def _level(
+    facts: Facts,
+    stage: Stage,
+    sizes: Sizes,
+    k: int,
+    outer: Mapping[str, int],
+    axis_order: tuple[str, ...],
+) -> LevelPlan:
+    tile = sizes.tiles[k]
+    counts = {a: -(-outer[a] // tile[a]) for a in facts.extents}
+    limit = min(stage.units, _useful_units(facts))
+    splittable = [a for a in facts.out_axes if counts[a] > 1 and a not in facts.whole]
+    must_divide = facts.out_axes if k else facts.exact
+    splits = _split(splittable, counts, limit, frozenset(must_divide))
+    trips = {a: -(-counts[a] // splits.get(a, 1)) for a in facts.extents}
+    out_loops = tuple(a for a in axis_order if trips[a] > 1)
+    reduce_loops = tuple(a for a in facts.reduce_axes if trips[a] > 1)
+    order = (*out_loops, *reduce_loops)
+    looped = frozenset(order)
+    copies = {
+        o.tensor: 2 if sizes.double and looped & o.axes else 1
+        for o in (*facts.reads, *((facts.out,) if facts.out else ()))
+    }
+    return LevelPlan(
+        stage, tile, counts, splits, trips, order, len(out_loops), copies
     )
+
+
+def _useful_units(facts: Facts) -> int:
+    """Cores worth waking: tiny operators stay on few."""
+    names = (*facts.op.input_names(), facts.op.write.tensor)
+    size = sum(facts.tensors[n].size_bytes for n in names)
+    amount = work(facts.op, facts.op.num_points)
+    return max(1, ceil(max(size / MIN_BYTES_PER_CORE, amount / MIN_WORK_PER_CORE)))
+
+
+def _split(
+    axes: list[str], counts: Mapping[str, int], units: int, exact: frozenset[str]
+) -> dict[str, int]:
+    """Split tiles over units along up to three axes, outer axes first, evening out the remainders.
+
+    Tries each axis as the first to be split and keeps the way that leaves the fewest tiles to the
+    busiest unit.
+    """
+    best: dict[str, int] = {}
+    best_trips = prod(counts[a] for a in axes)
+    for first in axes[:4]:
+        left = units
+        chosen: dict[str, int] = {}
+        for name in (first, *(a for a in axes if a != first)):
+            if left < 2 or len(chosen) == MAX_SPLIT_AXES:
+                break
+            ways = min(counts[name], left)
+            if name in exact:
+                ways = largest_divisor(counts[name], ways)
+            else:
+                ways = -(-counts[name] // -(-counts[name] // ways))
+            if ways > 1:
+                chosen[name] = ways
+                left //= ways
+        trips = prod(-(-counts[a] // chosen.get(a, 1)) for a in axes)
+        if trips < best_trips:
+            best, best_trips = chosen, trips
+    return {a: best[a] for a in axes if a in best}

@@ -1,0 +1,245 @@
+"""What tiling needs to know of one operator: which operands are placed, how, and what may be cut.
+
+Rule for reads.  A Place is found by tensor name, so all slots of one tensor share one Place: the
+hull of their boxes, possible when their indices differ by constants only and they agree on the
+fill.  Otherwise, and for tables indexed by a lookup, every slot reads the tensor at home.
+
+Rule for the write.  The result is placed when tiles of it are boxes without holes, so that storing
+a tile touches nothing else.  An axis that is not the outermost of its dimension, or whose end is not
+the tensor's end (concat), must be cut into equal parts; an axis that leaves holes (stride) is cut
+into single steps if the operator reduces, else the operator writes at home directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import gcd
+
+from worker.compiler.cost.compute import contraction
+from worker.compiler.ir.affine import Affine
+from worker.compiler.ir.axis import AxisKind
+from worker.compiler.ir.dtype import DType
+from worker.compiler.ir.op import Access, Tensor, TensorOp
+from worker.compiler.schedule.nodes import Span
+from worker.compiler.tiling.boxes import reach, start
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor that is placed: the result, or a tensor read through a box."""
+
+    tensor: str
+    index: tuple[Affine, ...]
+    """The smallest index per dimension over its slots."""
+    extra: tuple[int, ...]
+    """How far the other slots' indices lie above, per dimension."""
+    shape: tuple[int, ...]
+    dtype: DType
+    fill: float | int | None
+    axes: frozenset[str]
+    """Axes its box depends on."""
+    limits: tuple[tuple[int, int], ...]
+    """Per dimension: lowest index and number of positions over the whole domain."""
+
+    def widths(self, tile: Mapping[str, int], extents: Mapping[str, int]) -> tuple[int, ...]:
+        """Extents of its box for tiles of size `tile`."""
+        return tuple(
+            min(reach(expr, tile, extents).width + extra, whole[1])
+            for expr, extra, whole in zip(self.index, self.extra, self.limits, strict=True)
+        )
+
+    def box(
+        self,
+        starts: Mapping[str, Affine],
+        tile: Mapping[str, int],
+        extents: Mapping[str, int],
+    ) -> tuple[Span, ...]:
+        """Its box for the tile standing at `starts`."""
+        spans: list[Span] = []
+        for expr, extra, (low, whole) in zip(self.index, self.extra, self.limits, strict=True):
+            width = reach(expr, tile, extents).width + extra
+            if width >= whole:
+                spans.append(Span(Affine((), low), whole))
+            else:
+                spans.append(Span(start(expr, starts, tile, extents), width))
+        return tuple(spans)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One operator as tiling sees it."""
+
+    op: TensorOp
+    tensors: Mapping[str, Tensor]
+    extents: Mapping[str, int]
+    reads: tuple[Operand, ...]
+    at_home: tuple[int, ...]
+    """Read slots served from the home level."""
+    out: Operand | None
+    """None: written at home directly."""
+    accumulates: bool
+    """The result needs an accumulator started at the identity."""
+    exact: frozenset[str]
+    """Axes cut into equal parts only."""
+    single: frozenset[str]
+    """Axes cut into single steps only."""
+    whole: frozenset[str]
+    """Axes not cut at all (their order matters)."""
+    below: Mapping[str, tuple[str, ...]]
+    """axis -> axes that must be whole in a tile before it may exceed 1."""
+
+    @property
+    def out_axes(self) -> tuple[str, ...]:
+        return tuple(a.name for a in self.op.domain if a.kind is not AxisKind.REDUCE)
+
+    @property
+    def reduce_axes(self) -> tuple[str, ...]:
+        return tuple(a.name for a in self.op.reduce_axes)
+
+
+def facts_of(op: TensorOp, tensors: Mapping[str, Tensor]) -> Facts:
+    """Derive the facts.  Cost: linear in the operator."""
+    extents = {a.name: a.extent for a in op.domain}
+    reads, at_home = _placed_reads(op, tensors, extents)
+    accumulates = op.reduce is not None
+    exact, single, below = _write_rules(op, tensors[op.write.tensor].shape, extents)
+    in_place = op.write.tensor in op.input_names() or (
+        not accumulates and any(extents[a] > 1 for a in single)
+    )
+    out = None if in_place else _operand(op.write, (op.write,), tensors, extents)
+    if out is None:
+        exact, single, below = set(), set(), {}
+        reads = tuple(r for r in reads if r.tensor != op.write.tensor)
+        at_home = tuple(
+            k for k, a in enumerate(op.reads)
+            if k in at_home or a.tensor == op.write.tensor
+        )  # fmt: skip
+    elif accumulates:
+        width = tensors[op.write.tensor].dtype.accumulator
+        out = Operand(
+            out.tensor, out.index, out.extra, out.shape, width, None, out.axes, out.limits
+        )
+    return Facts(
+        op, tensors, extents, reads, at_home, out, accumulates, frozenset(exact),
+        frozenset(single),
+        frozenset(a.name for a in op.domain if a.kind is AxisKind.SCAN), below,
+    )  # fmt: skip
+
+
+def _placed_reads(
+    op: TensorOp, tensors: Mapping[str, Tensor], extents: Mapping[str, int]
+) -> tuple[tuple[Operand, ...], tuple[int, ...]]:
+    slots: dict[str, list[int]] = {}
+    for k, access in enumerate(op.reads):
+        slots.setdefault(access.tensor, []).append(k)
+    placed: list[Operand] = []
+    at_home: list[int] = []
+    for numbers in slots.values():
+        accesses = tuple(op.reads[k] for k in numbers)
+        operand = _operand(accesses[0], accesses, tensors, extents)
+        if operand is None:
+            at_home.extend(numbers)
+        else:
+            placed.append(operand)
+    return tuple(placed), tuple(sorted(at_home))
+
+
+def _operand(
+    first: Access,
+    accesses: tuple[Access, ...],
+    tensors: Mapping[str, Tensor],
+    extents: Mapping[str, int],
+) -> Operand | None:
+    """The hull of several slots of one tensor, or None when one Place cannot serve them."""
+    fills = {a.fill for a in accesses} - {None}
+    if len(fills) > 1 or any(e.has_lookup for a in accesses for e in a.index):
+        return None
+    tensor = tensors[first.tensor]
+    index: list[Affine] = []
+    extra: list[int] = []
+    limits: list[tuple[int, int]] = []
+    fill = next(iter(fills), None)
+    for dim, expr in enumerate(first.index):
+        others = [a.index[dim] for a in accesses]
+        if any(o.terms != expr.terms for o in others):
+            return None
+        low = min(o.const for o in others)
+        index.append(Affine(expr.terms, low))
+        extra.append(max(o.const for o in others) - low)
+        bounds = _domain_bounds(index[-1], extents)
+        if fill is None:
+            limits.append((0, tensor.shape[dim]))
+        else:
+            limits.append((bounds[0], bounds[1] - bounds[0] + 1 + extra[-1]))
+    axes = frozenset(v for e in index for v in e.variables() if extents[v] > 1)
+    return Operand(
+        tensor.name, tuple(index), tuple(extra), tensor.shape, tensor.dtype, fill, axes,
+        tuple(limits),
+    )  # fmt: skip
+
+
+def _domain_bounds(expr: Affine, extents: Mapping[str, int]) -> tuple[int, int]:
+    low, high, _ = expr.bounds({name: (0, extents[name] - 1) for name in expr.variables()})
+    return low, high
+
+
+def _write_rules(
+    op: TensorOp, shape: tuple[int, ...], extents: Mapping[str, int]
+) -> tuple[set[str], set[str], dict[str, tuple[str, ...]]]:
+    exact: set[str] = set()
+    single: set[str] = set()
+    below: dict[str, tuple[str, ...]] = {}
+    seen: set[str] = set()
+    for expr, size in zip(op.write.index, shape, strict=True):
+        names = expr.variables()
+        single.update(n for n in names if n in seen)
+        seen.update(names)
+        if not expr.is_linear:
+            single.update(names)
+            continue
+        chain: list[str] = []
+        expected = 1
+        is_regular = True
+        for name in sorted(names, key=lambda n: (abs(expr.coeff(n)), n)):
+            if is_regular and expr.coeff(name) == expected and name not in single:
+                below[name] = tuple(chain)
+                chain.append(name)
+                expected *= extents[name]
+            elif extents[name] > 1:
+                is_regular = False
+                single.add(name)
+        exact.update(chain[:-1])
+        reaches_end = is_regular and expr.const + expected == size
+        if chain and not reaches_end:
+            exact.add(chain[-1])
+    return exact, single, below
+
+
+def granules(facts: Facts, array: tuple[int, ...]) -> dict[str, int]:
+    """Smallest sensible tile per axis for an engine of `array`: fill its lanes, then grow.
+
+    Axes of a matrix-like operator fill columns (n) and rows (k) of the array from the innermost
+    axis outwards; other operators start with a row of the innermost axis.
+    """
+    sizes = dict.fromkeys(facts.extents, 1)
+    roles = contraction(facts.op)
+    names = [a.name for a in facts.op.domain]
+    if roles is None or not array:
+        for name in reversed(facts.out_axes):
+            if facts.extents[name] > 1:
+                sizes[name] = min(facts.extents[name], 16)
+                break
+        return sizes
+    targets = {2: (0, array[1], array[0]), 3: array}.get(len(array), (0, array[0], 1))
+    groups = (roles.rows, roles.columns, roles.depth)
+    for group, target in zip(groups, targets, strict=True):
+        left = target
+        for k in reversed(group) if group is not roles.depth else group:
+            if left > 1:
+                sizes[names[k]] = min(facts.extents[names[k]], left)
+                left = -(-left // sizes[names[k]])
+    for name in sizes:
+        if name in facts.exact:
+            sizes[name] = gcd(sizes[name], facts.extents[name])
+    return sizes

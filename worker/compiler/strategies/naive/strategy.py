@@ -1,0 +1,106 @@
+"""The naive strategy's three steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from worker.compiler.cost.compute import pick_engine
+from worker.compiler.cost.fit import missing_engine, opaque_shortfall, shortfall_of
+from worker.compiler.errors import Shortfall
+from worker.compiler.ir.graph import Graph
+from worker.compiler.ir.op import TensorOp
+from worker.compiler.ir.region import subgraph
+from worker.compiler.ir.signature import canonicalize
+from worker.compiler.machine.machine import Machine, Managed, MemoryLevel
+from worker.compiler.schedule.nodes import Schedule
+from worker.compiler.schedule.stages import Arrangement, Group, Grouping
+from worker.compiler.strategies.naive.emit import emit
+from worker.compiler.strategies.naive.facts import Facts, facts_of
+from worker.compiler.strategies.naive.plan import Plan, footprint_terms, stages_of
+from worker.compiler.strategies.naive.search import search
+
+
+@dataclass(frozen=True, slots=True)
+class NaiveStrategy:
+    """One operator at a time; see the package docstring."""
+
+    name: str = "naive"
+    version: str = "1"
+
+    def group(self, graph: Graph, machine: Machine) -> Grouping:
+        """One group per operator, in graph order."""
+        del machine
+        return Grouping(graph, tuple(Group((op.name,)) for op in graph.ops))
+
+    def schedule(
+        self, grouping: Grouping, index: int, machine: Machine
+    ) -> Arrangement | Shortfall:
+        """The group's canonical graph with its engine; a Shortfall for opaque operators."""
+        graph = canonicalize(subgraph(grouping.graph, grouping.groups[index].ops)).graph
+        engines: list[tuple[str, str]] = []
+        for op in graph.ops:
+            if not isinstance(op, TensorOp):
+                return opaque_shortfall(op.name, str(op.kind))
+            engine = pick_engine(op, machine, graph.tensors)
+            if engine is None:
+                return missing_engine(op.name)
+            engines.append((op.name, engine.name))
+        return Arrangement(graph, tuple(engines), machine.num_cores)
+
+    def tile(self, arrangement: Arrangement, machine: Machine) -> Schedule | Shortfall:
+        """Tiles for the single operator of the arrangement.
+
+        Every chain of scratchpads that ends where the engine works is tried, at most one of them
+        outside the innermost; the best prediction wins.
+        """
+        name, engine_name = arrangement.engine_of_op[0]
+        op = arrangement.graph.tensor_op(name)
+        engine = machine.engine(engine_name)
+        facts = facts_of(op, arrangement.graph.tensors)
+        best: Plan | None = None
+        for chain in chains(machine, engine.memory, facts):
+            found = search(facts, engine, stages_of(machine, chain), machine)
+            if found is not None and (
+                best is None or found.predicted_cycles < best.predicted_cycles
+            ):
+                best = found
+        if best is None:
+            return _shortfall(facts, machine, engine.memory)
+        cycles = best.predicted_cycles + machine.launch_overhead_cycles
+        return Schedule(arrangement.graph, emit(best), self.name, cycles)
+
+
+def chains(machine: Machine, memory: str, facts: Facts) -> tuple[tuple[MemoryLevel, ...], ...]:
+    """Scratchpads to place operands in, outer to inner: the engine's alone, or one more outside."""
+    pads = reachable(machine, memory)
+    if not pads:
+        return ()
+    inner = pads[-1]
+    if facts.out is None or not facts.reduce_axes:
+        return ((inner,),)
+    return ((inner,), *((outer, inner) for outer in pads[:-1] if outer.instances <= inner.instances))
+
+
+def reachable(machine: Machine, memory: str) -> tuple[MemoryLevel, ...]:
+    """Scratchpads from home (excluded) down to the one that serves an engine at `memory`."""
+    last = machine.level_index(memory)
+    return tuple(
+        level for level in machine.levels[1 : last + 1] if level.managed is Managed.SCRATCHPAD
+    )
+
+
+def _shortfall(facts: Facts, machine: Machine, memory: str) -> Shortfall:
+    pads = reachable(machine, memory)
+    if not pads:
+        return Shortfall(
+            "memory", 1, 0, "scratchpads", ((facts.op.name, 1),),
+            (f"mark a level between home and {memory} as a scratchpad",),
+        )  # fmt: skip
+    stage = stages_of(machine, pads[-1:])[0]
+    smallest = {
+        name: extent if name in facts.whole else 1 for name, extent in facts.extents.items()
+    }
+    terms = footprint_terms(facts, stage, smallest, {})
+    found = shortfall_of(stage.level, terms)
+    assert found is not None, "the search refuses only what does not fit"
+    return found
