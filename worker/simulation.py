@@ -6,9 +6,9 @@ from hashlib import sha256
 
 from worker.compiler.cache import Cache, CacheKey, CacheKind
 from worker.compiler.errors import SimulationError
-from worker.compiler.isa.binary import encode_unit
 from worker.compiler.machine import digest
 from worker.compiler.pipeline import CompiledModel
+from worker.compiler.units import encode_unit
 from worker.simulator.results import ModelSimulation, UnitSimulation
 from worker.simulator.run import SIMULATOR_VERSION, simulate_program, simulate_unit
 

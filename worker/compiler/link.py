@@ -16,8 +16,9 @@ import onnx_ir
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Tensor
-from worker.compiler.isa.program import Binding, HostCall, Program, UnitCall
-from worker.compiler.lower.memory_map import HomePlan, HomeRequest, plan_home
+from worker.compiler.isa.program import Binding, HostCall, OperandRole, Program, UnitCall
+from worker.compiler.lower.memory_map import CallUse, HomeMap, plan_home
+from worker.compiler.machine.machine import Machine
 from worker.compiler.partition.host_work import host_flops
 from worker.compiler.units import Unit
 
@@ -66,7 +67,7 @@ class LinkedModel:
     constants: tuple[str, ...]
     """Names of the constants with storage, in address order."""
     views: tuple[View, ...]
-    home: HomePlan
+    home: HomeMap
 
 
 def link(
@@ -74,25 +75,29 @@ def link(
     calls: Sequence[PlannedCall | PlannedHost],
     units: Sequence[Unit],
     graphs: Sequence[Graph],
+    machine: Machine,
 ) -> LinkedModel:
-    """Plan the home arena and bind every call.  Cost: near-linear in calls and tensors."""
+    """Plan the home arena and bind every call.
+
+    Raises:
+        Infeasible: the model does not fit the home level.
+    Cost: near-linear in calls and tensors.
+    """
     tensors: dict[str, Tensor] = {}
     constants: dict[str, None] = {}
     for graph in graphs:
         tensors.update(graph.tensors)
         constants.update(dict.fromkeys(graph.constants))
-    root = _view_roots(calls)
-    span = _live_spans(model, calls, constants, root, tensors)
-    requests = tuple(
-        HomeRequest(name, tensors[name].size_bytes, first, last, name in constants)
-        for name, (first, last) in span.items()
+    used = _touched(model, calls, tensors)
+    plan = plan_home(
+        {name: tensors[name].size_bytes for name in used},
+        [name for name in constants if name in used],
+        [v.name for v in model.ir.graph.inputs if v.name in used],
+        [v.name for v in model.ir.graph.outputs if v.name in used],
+        [_use(call, units, used) for call in calls],
+        {dst: src for dst, src in map(_view, calls) if dst},
+        machine,
     )
-    plan = plan_home(requests)
-    address_of = {
-        name: plan.address_of[root.get(name, name)]
-        for name in tensors
-        if root.get(name, name) in plan.address_of
-    }
     bound: list[UnitCall | HostCall] = []
     hosts: list[PlannedHost] = []
     views: list[View] = []
@@ -101,73 +106,67 @@ def link(
             bound.append(_host_call(call, len(hosts), model, tensors))
             hosts.append(call)
         elif call.unit is None:
-            names = dict(call.names)
-            views.append(View(names["dst"], names["src"], call.onnx_nodes))
+            dst, src = _view(call)
+            views.append(View(dst, src, call.onnx_nodes))
         else:
             names = dict(call.names)
             bindings = tuple(
-                Binding(names[o.tensor], address_of[names[o.tensor]])
+                Binding(names[o.tensor], plan.address_of[names[o.tensor]])
                 for o in units[call.unit].program.operands
             )
             bound.append(UnitCall(call.unit, bindings, call.onnx_nodes, call.op_type))
     program = Program(
-        tuple(u.program for u in units), tuple(bound), plan.total_bytes, plan.weight_bytes,
+        tuple(u.program for u in units), tuple(bound), plan.home_bytes, plan.weight_bytes,
         plan.peak_activation_bytes,
     )  # fmt: skip
-    stored = sorted((n for n in constants if n in address_of), key=lambda n: (address_of[n], n))
+    stored = sorted((n for n in constants if n in used), key=lambda n: (plan.address_of[n], n))
     return LinkedModel(
-        program, tuple(hosts), MappingProxyType(tensors), MappingProxyType(address_of),
-        tuple(stored), tuple(views), plan,
+        program, tuple(hosts), MappingProxyType({n: tensors[n] for n in used}),
+        MappingProxyType(dict(plan.address_of)), tuple(stored), tuple(views), plan,
     )  # fmt: skip
 
 
-def _view_roots(calls: Sequence[PlannedCall | PlannedHost]) -> dict[str, str]:
-    """For each viewed tensor, the tensor whose storage it shares."""
-    root: dict[str, str] = {}
-    for call in calls:
-        if isinstance(call, PlannedCall) and call.unit is None:
-            names = dict(call.names)
-            root[names["dst"]] = root.get(names["src"], names["src"])
-    return root
+def _view(call: PlannedCall | PlannedHost) -> tuple[str, str]:
+    """(tensor, source) of a view call; empty names otherwise."""
+    if isinstance(call, PlannedHost) or call.unit is not None:
+        return "", ""
+    names = dict(call.names)
+    return names["dst"], names["src"]
 
 
-def _live_spans(
-    model: OnnxModel,
-    calls: Sequence[PlannedCall | PlannedHost],
-    constants: Mapping[str, None],
-    root: Mapping[str, str],
-    tensors: Mapping[str, Tensor],
-) -> dict[str, tuple[int, int]]:
-    """(first, last) call index during which each root tensor must keep its storage.
-
-    Graph inputs live from -1, graph outputs until the end, constants always.
-    """
-    end = len(calls)
-    span: dict[str, tuple[int, int]] = {}
-
-    def touch(name: str, when: int) -> None:
-        if name not in tensors:
-            return
-        owner = root.get(name, name)
-        first, last = span.get(owner, (when, when))
-        span[owner] = (min(first, when), max(last, when))
-
+def _touched(
+    model: OnnxModel, calls: Sequence[PlannedCall | PlannedHost], tensors: Mapping[str, Tensor]
+) -> dict[str, None]:
+    """Tensors that need storage, in order of first use (inputs first)."""
+    names: dict[str, None] = {}
     for value in model.ir.graph.inputs:
-        touch(value.name or "", -1)
-    for when, call in enumerate(calls):
-        names = (
-            [*call.inputs, *call.outputs]
-            if isinstance(call, PlannedHost)
-            else [name for _, name in call.names]
+        names.setdefault(value.name or "")
+    for call in calls:
+        if isinstance(call, PlannedHost):
+            names.update(dict.fromkeys((*call.inputs, *call.outputs)))
+        else:
+            names.update(dict.fromkeys(name for _, name in call.names))
+    return {name: None for name in names if name in tensors}
+
+
+def _use(
+    call: PlannedCall | PlannedHost, units: Sequence[Unit], used: Mapping[str, None]
+) -> CallUse:
+    if isinstance(call, PlannedHost):
+        return CallUse(
+            tuple(n for n in call.inputs if n in used),
+            tuple(n for n in call.outputs if n in used),
         )
-        for name in names:
-            touch(name, when)
-    for value in model.ir.graph.outputs:
-        touch(value.name or "", end)
-    for name in constants:
-        if root.get(name, name) in span:
-            span[root.get(name, name)] = (-1, end)
-    return span
+    if call.unit is None:
+        dst, src = _view(call)
+        return CallUse((src,), (dst,))
+    names = dict(call.names)
+    operands = units[call.unit].program.operands
+    written = (OperandRole.OUTPUT, OperandRole.SCRATCH)
+    return CallUse(
+        tuple(names[o.tensor] for o in operands if o.role not in written),
+        tuple(names[o.tensor] for o in operands if o.role in written),
+    )
 
 
 def _host_call(

@@ -103,7 +103,7 @@ def compile_model(
     if options.fail_on_fallback:
         _refuse_fallback(placement, solved, refused)
     progress.stage("codegen", "started")
-    linked = link(model, solved.calls, solved.units, solved.graphs)
+    linked = link(model, solved.calls, solved.units, solved.graphs, machine)
     progress.stage("codegen", "finished")
     return CompiledModel(
         model, machine, strategy.name, placement, solved.units, linked, solved.constants,

@@ -18,8 +18,8 @@ from worker.compiler.codegen.kernel import CODEGEN_VERSION, generate_kernel
 from worker.compiler.errors import OptionError, Shortfall
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.signature import IR_VERSION, Canonical
-from worker.compiler.isa.binary import decode_unit, encode_unit
-from worker.compiler.isa.program import UnitProgram
+from worker.compiler.isa.binary import decode_program, encode_program
+from worker.compiler.isa.program import Program, UnitProgram
 from worker.compiler.lower.lower import LOWER_VERSION, lower_unit
 from worker.compiler.machine import digest
 from worker.compiler.machine.machine import Machine
@@ -43,6 +43,17 @@ class Unit:
     kernel_name: str
     kernel: str
     """C text."""
+
+
+def encode_unit(program: UnitProgram) -> bytes:
+    """One unit as bytes: a program with no calls."""
+    return encode_program(Program((program,), (), 0, 0, 0))
+
+
+def decode_unit(data: bytes) -> UnitProgram:
+    """The inverse of `encode_unit`."""
+    (program,) = decode_program(data).units
+    return program
 
 
 class _KernelEntry(msgspec.Struct, frozen=True, array_like=True):

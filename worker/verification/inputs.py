@@ -15,7 +15,7 @@ import onnx_ir
 
 from worker.compiler.errors import ModelError
 from worker.compiler.frontend.model import OnnxModel
-from worker.compiler.partition.limits import shape_of
+from worker.compiler.frontend.work import static_shape
 
 _CARRIERS = frozenset(
     {"Cast", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Slice", "Split",
@@ -37,7 +37,7 @@ def _index_limit(value: onnx_ir.Value) -> int | None:
         for use in current.uses():
             node, slot = use.node, use.idx
             if node.op_type in _INDEXERS and slot == 1:
-                shape = shape_of(node.inputs[0])
+                shape = static_shape(node.inputs[0])
                 axis = node.attributes.get("axis")
                 if shape:
                     limits.append(shape[axis.as_int() if axis is not None else 0])
@@ -55,7 +55,7 @@ def seeded_inputs(model: OnnxModel, seed: int) -> dict[str, npt.NDArray[Any]]:
     rng = np.random.default_rng(seed)
     arrays: dict[str, npt.NDArray[Any]] = {}
     for value in model.ir.graph.inputs:
-        shape = shape_of(value)
+        shape = static_shape(value)
         if shape is None or value.dtype is None or value.name is None:
             raise ModelError("TW-MODEL-017", f"input {value.name!r} has no static shape")
         try:

@@ -8,18 +8,10 @@ from __future__ import annotations
 
 import onnx_ir
 
+from worker.compiler.frontend.work import static_shape
+
 _WINDOWED = ("Conv", "ConvTranspose", "ConvInteger", "MaxPool", "AveragePool", "LpPool")
 _WEIGHTED = ("Conv", "ConvTranspose", "ConvInteger")
-
-
-def shape_of(value: onnx_ir.Value | None) -> tuple[int, ...] | None:
-    """Static shape, or None when unknown or symbolic."""
-    if value is None or value.shape is None:
-        return None
-    dims = tuple(value.shape)
-    if not all(isinstance(d, int) for d in dims):
-        return None
-    return tuple(int(d) for d in dims if isinstance(d, int))
 
 
 def _pair(node: onnx_ir.Node, name: str, default: int) -> tuple[int, int] | None:
@@ -33,7 +25,7 @@ def _pair(node: onnx_ir.Node, name: str, default: int) -> tuple[int, int] | None
 def quantities(node: onnx_ir.Node) -> dict[str, int]:
     """Every limited quantity this node has, by name; absent ones do not apply to it."""
     found: dict[str, int] = {}
-    first = shape_of(node.inputs[0]) if node.inputs else None
+    first = static_shape(node.inputs[0]) if node.inputs else None
     if first is not None:
         found["rank"] = len(first)
         if first:
@@ -42,7 +34,7 @@ def quantities(node: onnx_ir.Node) -> dict[str, int]:
             found["in_channels"] = first[1]
     if node.op_type in _WINDOWED:
         kernel = _pair(node, "kernel_shape", 1)
-        weight = shape_of(node.inputs[1]) if node.op_type in _WEIGHTED else None
+        weight = static_shape(node.inputs[1]) if node.op_type in _WEIGHTED else None
         if weight is not None and len(weight) > 2:
             kernel = (weight[2], weight[-1])
         for label, pair in (
@@ -55,7 +47,7 @@ def quantities(node: onnx_ir.Node) -> dict[str, int]:
         if node.op_type in _WEIGHTED:
             group = node.attributes.get("group")
             found["group"] = group.as_int() if group is not None else 1
-            out = shape_of(node.outputs[0])
+            out = static_shape(node.outputs[0])
             if out is not None and len(out) > 1:
                 found["out_channels"] = out[1]
             is_depthwise = found["group"] > 1 and found["group"] == found.get("in_channels")

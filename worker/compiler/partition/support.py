@@ -6,7 +6,8 @@ import onnx_ir
 
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.machine import Capabilities
-from worker.compiler.partition.limits import quantities, shape_of
+from worker.compiler.frontend.work import static_shape
+from worker.compiler.partition.limits import quantities
 from worker.compiler.rejection import ReasonCode, Rejection
 
 DTYPE_OF_ONNX: dict[onnx_ir.DataType, DType] = {
@@ -52,7 +53,7 @@ def refusal(node: onnx_ir.Node, capabilities: Capabilities) -> Rejection | None:
                 ReasonCode.CAPABILITY_DTYPE,
                 f"{node.op_type} of {value.dtype.name.lower()} is not offered (offered: {names})",
             )
-        shape = shape_of(value)
+        shape = static_shape(value)
         if shape is not None and len(shape) > capabilities.max_rank:
             return Rejection(
                 ReasonCode.CAPABILITY_RANK,

@@ -1,0 +1,132 @@
+"""Run the compiled kernels and judge them.
+
+`full`: the whole model on seeded inputs against ONNX Runtime on the user's original file.
+`sample`: every unique kernel once, on the values it meets in a whole run's first call of it,
+against the numpy oracle at sampled points (corners and a seeded draw), and then the outputs as well.
+`none`: nothing runs, and the report says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from worker.compiler.errors import CompilerError, Mismatch
+from worker.compiler.isa.program import UnitCall
+from worker.compiler.options import CompileOptions, VerifyMode
+from worker.compiler.package.build import build_library
+from worker.compiler.package.runtime import ModelRunner
+from worker.compiler.package.verify_numerics import Comparison, coarsest, compare_outputs
+from worker.compiler.partition.support import DTYPE_OF_ONNX
+from worker.compiler.pipeline import CompiledModel
+from worker.packing import executable_model, host_models
+from worker.report.document import Verification
+from worker.verification.inputs import seeded_inputs
+from worker.verification.reference import reference_outputs
+from worker.verification.sampling import check_unit
+
+Array = npt.NDArray[Any]
+
+
+def verify_model(
+    path: Path, compiled: CompiledModel, options: CompileOptions, build_dir: Path
+) -> Verification:
+    """Verify as `options.verify` says.  A missing C compiler is reported, not raised.
+
+    Raises:
+        CompilerError: TW-VERIFY-003 when ONNX Runtime rejects the original model.
+        MemoryFault: a kernel left its buffers.
+    """
+    mode = options.verify
+    if mode is VerifyMode.NONE:
+        return Verification("none", "none", None, None, None, None, "not asked for")
+    try:
+        kernels = {unit.kernel_name: unit.kernel for unit in compiled.units}
+        library = build_library(kernels, build_dir)
+    except CompilerError as error:
+        if error.code != "TW-VERIFY-002":
+            raise
+        return Verification(str(mode), "none", None, None, None, None, error.message)
+    runner = ModelRunner(executable_model(compiled), library, host_models(compiled))
+    runner.load_constants(compiled.constants)
+    inputs = seeded_inputs(compiled.model, options.seed)
+    rows: list[tuple[str, float, float, float]] = []
+    seen: set[int] = set()
+
+    def observe(position: int, call: UnitCall, read: Callable[[str], Array]) -> None:
+        del position
+        if call.unit in seen:
+            return
+        seen.add(call.unit)
+        unit = compiled.units[call.unit]
+        names = {
+            operand.tensor: binding.tensor
+            for operand, binding in zip(unit.program.operands, call.bindings, strict=True)
+        }
+        arrays = {local: read(name) for local, name in names.items()}
+        rows.append(check_unit(unit, arrays, options.seed, call.onnx_nodes))
+
+    watch = observe if mode is VerifyMode.SAMPLE else None
+    outputs = runner.run(_storage(inputs), watch)
+    del runner
+    reference = reference_outputs(path, compiled.model, inputs)
+    comparison = _compare(compiled, outputs, reference)
+    rows += [(o.name, o.max_abs_err, o.max_rel_err, o.tolerance) for o in comparison.outputs]
+    failed = [row for row in rows if row[2] > row[3]]
+    passed = comparison.passed and not failed
+    reasons = [o.reason for o in comparison.outputs if not o.passed]
+    detail = (
+        f"{len(comparison.outputs)} outputs, {len(seen)} kernels sampled, seed {options.seed}"
+        if passed
+        else "; ".join([*reasons, *(f"{r[0]}: {r[2]:.3g} > {r[3]:.3g}" for r in failed)][:4])
+    )
+    return Verification(
+        str(mode),
+        "ONNX Runtime on the original model, no optimisations",
+        comparison.max_abs_err,
+        comparison.max_rel_err,
+        max((o.tolerance for o in comparison.outputs), default=None),
+        passed,
+        detail,
+        tuple(rows),
+    )
+
+
+def _storage(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """bfloat16 arrays as the uint16 bits kernels store."""
+    return {
+        name: value.view(np.uint16) if str(value.dtype) == "bfloat16" else value
+        for name, value in inputs.items()
+    }
+
+
+def _compare(
+    compiled: CompiledModel, outputs: Mapping[str, Array], reference: Mapping[str, Array]
+) -> Comparison:
+    used = [
+        DTYPE_OF_ONNX[value.dtype]
+        for node in compiled.model.ir.graph
+        for value in node.outputs
+        if value.dtype in DTYPE_OF_ONNX
+    ]
+    dtypes = {
+        v.name: DTYPE_OF_ONNX[v.dtype]
+        for v in compiled.model.ir.graph.outputs
+        if v.name is not None and v.dtype in DTYPE_OF_ONNX
+    }
+    depth = len(compiled.linked.program.calls)
+    return compare_outputs(outputs, reference, coarsest(used), depth, dtypes)
+
+
+def refuse_mismatch(verification: Verification) -> None:
+    """Fail the job when kernels ran and were wrong (the report that shows it is written first)."""
+    if verification.passed is False:
+        raise Mismatch(
+            f"the kernels' outputs differ from the reference: {verification.detail}",
+            limit=verification.tolerance or 0.0,
+            actual=verification.max_rel_err or 0.0,
+        )
