@@ -1,0 +1,73 @@
+"""Lower bounds on a unit's cycles that no schedule of the same work can beat.
+
+`compute:ENGINE`: its operations at the peak rate on every core of the machine.
+`traffic:LEVEL`: compulsory bytes (each input and constant in once, each output out once) over the
+total bandwidth of the level's instances.  An operator that reads only part of an operand (Gather,
+Slice) makes "whole operand" too much to ask, so the compulsory bytes never exceed those that the
+program really moved; hence every bound holds for this program as well.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from worker.compiler.isa.program import OperandRole, UnitProgram
+from worker.compiler.machine.machine import EngineKind, Machine
+from worker.simulator.engine import Run
+from worker.simulator.rates import peak_rate
+from worker.simulator.results import Bound, LevelTraffic
+
+
+def traffic(program: UnitProgram, machine: Machine, run: Run) -> tuple[LevelTraffic, ...]:
+    """Bytes through the ports of each level, summed over instances."""
+    table = {level.name: [0, 0] for level in machine.levels}
+    for port, num_bytes in zip(program.resources, run.resource_bytes.tolist(), strict=True):
+        if port.direction != "link":
+            table[port.level][port.direction == "write"] += num_bytes
+    return tuple(LevelTraffic(name, read, write) for name, (read, write) in table.items())
+
+
+def compulsory(program: UnitProgram) -> tuple[int, int]:
+    """(bytes that must come in, bytes that must go out)."""
+    inward = sum(
+        o.size_bytes
+        for o in program.operands
+        if o.role in (OperandRole.INPUT, OperandRole.CONSTANT)
+    )
+    return inward, sum(o.size_bytes for o in program.operands if o.role is OperandRole.OUTPUT)
+
+
+def lower_bounds(
+    program: UnitProgram, machine: Machine, run: Run, moved: tuple[LevelTraffic, ...]
+) -> tuple[Bound, ...]:
+    """All bounds, engines first, then levels from slow to fast."""
+    bounds: list[Bound] = []
+    work_of: dict[str, int] = {}
+    for stream, work in zip(program.streams, run.stream_macs.tolist(), strict=True):
+        work_of[stream.engine] = work_of.get(stream.engine, 0) + work
+    for engine in machine.engines:
+        if engine.kind in (EngineKind.DMA_IN, EngineKind.DMA_OUT):
+            continue
+        work = work_of.get(engine.name, 0)
+        rate = peak_rate(engine, program) * machine.num_cores
+        bounds.append(Bound(f"compute:{engine.name}", floor_cycles(work, rate)))
+    inward, outward = compulsory(program)
+    for level, flow in zip(machine.levels, moved, strict=True):
+        # Seen from home, bytes come in through reads and go out through writes; below it, inverted.
+        is_home = level.name == machine.home.name
+        reads = min(inward if is_home else outward, flow.read_bytes)
+        writes = min(outward if is_home else inward, flow.write_bytes)
+        cycles = max(
+            floor_cycles(reads, level.read_bytes_per_cycle * level.instances),
+            floor_cycles(writes, level.write_bytes_per_cycle * level.instances),
+        )
+        bounds.append(Bound(f"traffic:{level.name}", cycles))
+    return tuple(bounds)
+
+
+def floor_cycles(amount: int, per_cycle: float) -> int:
+    """Whole cycles that `amount` takes at least.
+
+    The tolerance keeps a rounding error of the division from adding a cycle to a bound.
+    """
+    return max(0, ceil(amount / per_cycle * (1 - 1e-12)))

@@ -1,0 +1,193 @@
+"""A whole program: unit runs and host parts, one after the other, with barriers between them.
+
+A unit call costs the launch overhead plus the unit's cycles.  A host call costs its launch, its
+boundary copies over the host link (none where memory is shared) and a roofline of its work.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from worker.compiler.isa.program import HostCall, OperandRole, Program, UnitCall
+from worker.compiler.machine.machine import EngineKind, Host, Machine
+from worker.simulator.bounds import floor_cycles
+from worker.simulator.energy import static_pj
+from worker.simulator.results import (
+    CallTiming,
+    Check,
+    EnergyLine,
+    LevelTraffic,
+    ModelSimulation,
+    UnitSimulation,
+)
+
+
+def simulate_program(
+    program: Program, units: tuple[UnitSimulation, ...], machine: Machine
+) -> ModelSimulation:
+    """Compose the simulations of `program.units` (parallel) into the program's run."""
+    clock = 0
+    timings: list[CallTiming] = []
+    host_cycles = launch_cycles = boundary_bytes = macs = 0
+    energy: dict[str, float] = {}
+    moved = {level.name: [0, 0] for level in machine.levels}
+    host_pj = 0.0
+    for number, call in enumerate(program.calls):
+        match call:
+            case UnitCall():
+                sim = units[call.unit]
+                overhead = machine.launch_overhead_cycles
+                length = overhead + sim.cycles
+                launch_cycles += overhead
+                macs += sim.macs
+                pj = sim.energy_pj + static_pj(machine, overhead)
+                for line in sim.energy:
+                    if line.item != "static":
+                        energy[line.item] = energy.get(line.item, 0.0) + line.pj
+                for flow in sim.traffic:
+                    moved[flow.level][0] += flow.read_bytes
+                    moved[flow.level][1] += flow.write_bytes
+                kind = "unit"
+            case HostCall():
+                overhead, work = host_time(call, machine)
+                length = overhead + work
+                host_cycles += length
+                boundary_bytes += copied_bytes(call, machine.host)
+                own = call.flops * machine.host.energy_pj_per_flop
+                host_pj += own
+                pj = own + static_pj(machine, length)
+                kind = "host"
+        timings.append(CallTiming(number, kind, clock, clock + length, overhead, pj))
+        clock += length
+    if host_pj:
+        energy["host"] = host_pj
+    energy["static"] = static_pj(machine, clock)
+    lines = tuple(EnergyLine(item, pj) for item, pj in energy.items())
+    flows = tuple(LevelTraffic(name, r, w) for name, (r, w) in moved.items())
+    bounds = model_bounds(program, units, machine)
+    name, cycles = max(bounds, key=lambda b: b[1])
+    return ModelSimulation(
+        cycles=clock,
+        calls=tuple(timings),
+        host_cycles=host_cycles,
+        launch_cycles=launch_cycles,
+        boundary_bytes=boundary_bytes,
+        traffic=flows,
+        energy=lines,
+        macs=macs,
+        lower_bound_cycles=cycles,
+        lower_bound_by=name,
+        peak_bytes=_peaks(program, units, machine),
+        checks=_checks(program, units, machine, timings, clock, lines, (name, cycles), host_cycles),
+    )
+
+
+def copied_bytes(call: HostCall, host: Host) -> int:
+    """Bytes that cross the host link around a host part."""
+    return 0 if host.shared_memory else call.input_bytes + call.output_bytes
+
+
+def host_time(call: HostCall, machine: Machine) -> tuple[int, int]:
+    """(cycles of launch and copies, cycles of the work) of a host part."""
+    host = machine.host
+    overhead = host.launch_overhead_s
+    if not host.shared_memory:
+        for num_bytes in (call.input_bytes, call.output_bytes):
+            if num_bytes:
+                overhead += host.link_latency_s + num_bytes / host.link_bytes_per_s
+    work = max(call.flops / host.flops_per_s, call.memory_bytes / host.memory_bytes_per_s)
+    return ceil(overhead * machine.clock_hz), ceil(work * machine.clock_hz)
+
+
+def model_bounds(
+    program: Program, units: tuple[UnitSimulation, ...], machine: Machine
+) -> tuple[tuple[str, int], ...]:
+    """Bounds no schedule of the same placement can beat, fused or not.
+
+    Compute per engine; compulsory traffic of the home level: every weight and every outside input
+    read once, every result written once (intermediates could have stayed inside); the host's own
+    work.
+    """
+    calls = [call for call in program.calls if isinstance(call, UnitCall)]
+    hosts = [call for call in program.calls if isinstance(call, HostCall)]
+    bounds: list[tuple[str, int]] = []
+    for engine in machine.engines:
+        if engine.kind not in (EngineKind.DMA_IN, EngineKind.DMA_OUT):
+            name = f"compute:{engine.name}"
+            bounds.append((name, sum(_bound(units[c.unit], name) for c in calls)))
+    made: set[str] = set()
+    read: set[str] = set()
+    wanted: dict[str, int] = {}
+    inward = 0
+    for call in calls:
+        unit = program.units[call.unit]
+        fresh = 0
+        for operand, binding in zip(unit.operands, call.bindings, strict=True):
+            if operand.role in (OperandRole.INPUT, OperandRole.CONSTANT):
+                if binding.tensor not in made and binding.tensor not in read:
+                    fresh += operand.size_bytes
+                read.add(binding.tensor)
+                wanted.pop(binding.tensor, None)
+        for operand, binding in zip(unit.operands, call.bindings, strict=True):
+            if operand.role is OperandRole.OUTPUT:
+                made.add(binding.tensor)
+                wanted[binding.tensor] = operand.size_bytes
+        home = units[call.unit].traffic[0].read_bytes
+        inward += min(fresh, home)
+    outward = min(sum(wanted.values()), sum(units[c.unit].traffic[0].write_bytes for c in calls))
+    level = machine.home
+    cycles = max(
+        floor_cycles(inward, level.read_bytes_per_cycle),
+        floor_cycles(outward, level.write_bytes_per_cycle),
+    )
+    bounds.append((f"traffic:{level.name}", cycles))
+    bounds.append(("host", sum(host_time(call, machine)[1] for call in hosts)))
+    return tuple(bounds)
+
+
+def _bound(sim: UnitSimulation, name: str) -> int:
+    return next((b.cycles for b in sim.bounds if b.name == name), 0)
+
+
+def _peaks(
+    program: Program, units: tuple[UnitSimulation, ...], machine: Machine
+) -> tuple[tuple[str, int], ...]:
+    peaks = {machine.home.name: program.home_bytes}
+    for level in machine.scratchpads:
+        peaks[level.name] = max(
+            (c.peak_bytes for sim in units for c in sim.occupancy if c.level == level.name),
+            default=0,
+        )
+    return tuple(peaks.items())
+
+
+def _checks(
+    program: Program,
+    units: tuple[UnitSimulation, ...],
+    machine: Machine,
+    timings: list[CallTiming],
+    cycles: int,
+    energy: tuple[EnergyLine, ...],
+    bound: tuple[str, int],
+    host_cycles: int,
+) -> tuple[Check, ...]:
+    calls = [call for call in program.calls if isinstance(call, UnitCall)]
+    launches = machine.launch_overhead_cycles * len(calls)
+    parts = sum(units[c.unit].cycles for c in calls) + launches + host_cycles
+    by_call, by_line = sum(t.energy_pj for t in timings), sum(line.pj for line in energy)
+    usable = machine.home.usable_bytes
+    return (
+        Check(
+            "cycles-above-bounds", cycles >= bound[1],
+            f"{cycles} cycles, {bound[0]} needs {bound[1]}",
+        ),
+        Check("parts-sum-to-total", parts == cycles, f"residual {cycles - parts} cycles"),
+        Check(
+            "energy-sums", abs(by_call - by_line) <= 1e-9 * max(by_line, 1.0),
+            f"by call {by_call:.6g} pJ, by item {by_line:.6g} pJ",
+        ),
+        Check(
+            "home-within-capacity", program.home_bytes <= usable,
+            f"{program.home_bytes} of {usable} bytes of {machine.home.name}",
+        ),
+    )  # fmt: skip

@@ -1,0 +1,76 @@
+"""The sanity block: what must hold of any simulation, checked on each one.
+
+A violated check is our bug; it is printed on the report and fails the job.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from worker.compiler.isa.program import Opcode, UnitProgram
+from worker.compiler.machine.machine import Machine, Managed
+from worker.simulator.engine import Run
+from worker.simulator.results import Bound, Check, LevelTraffic, Occupancy
+from worker.simulator.timing import BUSY, RESOURCE, TOKEN
+
+
+def unit_checks(
+    program: UnitProgram,
+    machine: Machine,
+    run: Run,
+    bounds: tuple[Bound, ...],
+    moved: tuple[LevelTraffic, ...],
+    curves: tuple[Occupancy, ...],
+) -> tuple[Check, ...]:
+    """All checks of one unit.  Totals are re-counted from the instructions, apart from the loop."""
+    rows = program.instructions
+    payload = int(rows["bytes"].sum())
+    first, last = _end_bytes(program)
+    work = int(rows["macs"].sum())
+    counted = int(run.stream_macs.sum())
+    busy, idle = run.stream_stats[:, BUSY], run.stream_stats[:, [TOKEN, RESOURCE]].sum(axis=1)
+    residual = int(np.abs(run.stream_free - busy - idle).sum())
+    over = int(busy.max(initial=0))
+    ports = int(run.resource_busy.max(initial=0))
+    overflow = [c for c in curves if c.peak_bytes > machine.level(c.level).usable_bytes]
+    caches = {level.name for level in machine.levels if level.managed is Managed.CACHE}
+    ports_read = sum(m.read_bytes for m in moved if m.level not in caches)
+    ports_written = sum(m.write_bytes for m in moved if m.level not in caches)
+    tightest = max(bounds, key=lambda b: b.cycles)
+    return (
+        Check(
+            "cycles-above-bounds", run.cycles >= tightest.cycles,
+            f"{run.cycles} cycles, {tightest.name} needs {tightest.cycles}",
+        ),
+        Check(
+            "bytes-conserved",
+            first == payload == last and ports_read == ports_written == payload,
+            f"payload {payload}, read {ports_read}, written {ports_written}",
+        ),
+        Check("macs-conserved", work == counted, f"instructions {work}, engines {counted}"),
+        Check(
+            "occupancy-within-capacity", not overflow,
+            ", ".join(f"{c.level} {c.peak_bytes}/{c.capacity_bytes}" for c in overflow or curves),
+        ),
+        Check("parts-sum-to-total", residual == 0, f"residual {residual} cycles"),
+        Check(
+            "no-overbooking", over <= run.cycles and ports <= run.cycles,
+            f"busiest engine {over}, busiest port {ports}, of {run.cycles} cycles",
+        ),
+    )  # fmt: skip
+
+
+def _end_bytes(program: UnitProgram) -> tuple[int, int]:
+    """Bytes that leave through first ports of transfers and arrive at last ports (recounted)."""
+    rows = program.instructions
+    transfers = rows[rows["opcode"] != int(Opcode.COMPUTE)]
+    if not len(transfers):
+        return 0, 0
+    ports = transfers["resource"]
+    count = (ports >= 0).sum(axis=1)
+    has_port = count > 0
+    direction = np.array([r.direction for r in program.resources] or [""])
+    first = direction[ports[:, 0]] == "read"
+    last = direction[ports[np.arange(len(ports)), np.maximum(count - 1, 0)]] == "write"
+    size = transfers["bytes"]
+    return int(size[has_port & first].sum()), int(size[has_port & last].sum())
