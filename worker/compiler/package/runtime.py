@@ -82,6 +82,9 @@ class ModelRunner:
         """
         check_inputs(self.model.inputs, inputs)
         values: dict[str, Array] = {}
+        if self._poison:
+            for start, end in self._between_weights():
+                self._fill(start, end - start)
         for port in self.model.inputs:
             self._define(port.name, np.asarray(inputs[port.name]), values)
         fresh = set(self._tensors) - set(self.model.constants) - {p.name for p in self.model.inputs}
@@ -130,6 +133,20 @@ class ModelRunner:
 
     def _fill(self, address: int, size_bytes: int) -> None:
         np.frombuffer(self._home.buffer(), np.uint8, size_bytes, address)[:] = 0xFF
+
+    def _between_weights(self) -> list[tuple[int, int]]:
+        """Address ranges of the home memory that hold no weights."""
+        held = sorted(
+            (t.address, t.address + t.size_bytes)
+            for t in (self._tensors[name] for name in self.model.constants)
+        )
+        free: list[tuple[int, int]] = []
+        top = 0
+        for start, end in (*held, (self.model.program.home_bytes,) * 2):
+            if start > top:
+                free.append((top, start))
+            top = max(top, end)
+        return free
 
     def _run_host(self, call: HostCall, values: dict[str, Array]) -> None:
         feeds = {name: self._value(name, values) for name in call.inputs}

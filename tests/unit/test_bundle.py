@@ -1,0 +1,284 @@
+"""Bundles: determinism, damage, running them, wrong inputs, no compiler."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kernel_toys import BUILD_DIR, machine, matmul_graph, stacked_program, tiled
+from onnx import TensorProto, helper
+
+from worker.compiler.codegen.kernel import generate_kernel
+from worker.compiler.errors import CompilerError, InputError, MemoryFault
+from worker.compiler.isa.binary import encode_program
+from worker.compiler.isa.program import Binding, HostCall, Program, UnitCall
+from worker.compiler.package.build import build_library, find_compiler
+from worker.compiler.package.bundle import BundleContents, write_bundle
+from worker.compiler.package.executable import ExecutableModel, HomeTensor, Port, level_specs
+from worker.compiler.package.runtime import ModelRunner, run_bundle
+
+M, N, K = 12, 20, 33
+
+
+def host_model() -> bytes:
+    """s = softmax(c); also passes an untouched boolean through."""
+    graph = helper.make_graph(
+        [helper.make_node("Softmax", ["c"], ["s"], axis=1), helper.make_node("Not", ["f"], ["g"])],
+        "host",
+        [helper.make_tensor_value_info("c", TensorProto.FLOAT, [M, N]),
+         helper.make_tensor_value_info("f", TensorProto.BOOL, [2])],
+        [helper.make_tensor_value_info("s", TensorProto.FLOAT, [M, N]),
+         helper.make_tensor_value_info("g", TensorProto.BOOL, [2])],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return bytes(model.SerializeToString(deterministic=True))
+
+
+def contents(seed: int = 1) -> BundleContents:
+    """c = a @ b (kernel); s = softmax(c), g = not f (host); d = s @ e (kernel, same unit shape)."""
+    mach = machine()
+    first = tiled(matmul_graph(M, N, K), {"i": 5, "k": 16})
+    second = tiled(matmul_graph(M, 7, N), {"i": 5})
+    units = tuple(stacked_program(s, mach) for s in (first, second))
+    shapes = {"b": (K, N), "e": (N, 7), "a": (M, K), "c": (M, N), "s": (M, N), "d": (M, 7)}
+    address, tensors = 0, []
+    for name, shape in shapes.items():
+        size = 4 * shape[0] * shape[1]
+        tensors.append(HomeTensor(name, "f32", shape, address, size))
+        address += -(-size // 64) * 64
+    where = {t.name: t.address for t in tensors}
+
+    def call(unit: int, *names: str) -> UnitCall:
+        return UnitCall(unit, tuple(Binding(n, where[n]) for n in names), ("node",), "MatMul")
+
+    host = HostCall(0, ("c", "f"), ("s", "g"), 0, 0, 0, 0, ("softmax", "not"), ("Softmax", "Not"))
+    program = Program(units, (call(0, "a", "b", "c"), host, call(1, "s", "e", "d")), address, 0, 0)
+    names = ("tw_first", "tw_second")
+    kernels = {
+        n: generate_kernel(s, p, mach, n)
+        for n, s, p in zip(names, (first, second), units, strict=True)
+    }
+    model = ExecutableModel(
+        "toy",
+        (Port("a", "f32", (M, K)), Port("f", "bool", (2,))),
+        (Port("d", "f32", (M, 7)), Port("g", "bool", (2,)), Port("s", "f32", (M, N))),
+        level_specs(mach), program, names, tuple(tensors), ("b", "e"),
+    )  # fmt: skip
+    rng = np.random.default_rng(seed)
+    weights = {n: rng.standard_normal(shapes[n], dtype=np.float32) for n in ("b", "e")}
+    return BundleContents(
+        model, kernels, {n: (lambda n=n: weights[n]) for n in weights}, (host_model(),),
+        encode_program(program), "text of the program\n", b"{}", b'{"a": 1}', b"\x1f\x8bgz",
+        {"version": "0.1", "ir": "1"}, "toy", "0" * 64,
+    )  # fmt: skip
+
+
+def inputs() -> dict[str, np.ndarray]:
+    a = np.random.default_rng(5).standard_normal((M, K), dtype=np.float32)
+    return {"a": a, "f": np.array([True, False])}
+
+
+def expected() -> tuple[np.ndarray, np.ndarray]:
+    made = contents()
+    c = inputs()["a"] @ made.constants["b"]()
+    e = np.exp(c - c.max(axis=1, keepdims=True))
+    s = e / e.sum(axis=1, keepdims=True)
+    return s, s @ made.constants["e"]()
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    path = tmp_path / "toy.twb"
+    digest = write_bundle(path, contents())
+    assert digest == sha256(path.read_bytes()).hexdigest()
+    return path
+
+
+def test_same_contents_give_the_same_bytes(bundle: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again.twb"
+    write_bundle(again, contents())
+    assert again.read_bytes() == bundle.read_bytes()
+    write_bundle(again, contents(seed=2))
+    assert again.read_bytes() != bundle.read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["again.twb", "toy.twb"]
+
+
+def test_manifest_lists_every_member_with_its_digest(bundle: Path) -> None:
+    with zipfile.ZipFile(bundle) as archive:
+        manifest = json.loads(archive.read("manifest.json"))
+        assert {m["name"] for m in manifest["members"]} == set(archive.namelist()) - {
+            "manifest.json"
+        }
+        for member in manifest["members"]:
+            data = archive.read(member["name"])
+            assert sha256(data).hexdigest() == member["sha256"]
+            assert len(data) == member["size_bytes"]
+        assert archive.getinfo("weights.safetensors").compress_type == zipfile.ZIP_STORED
+        assert all(i.date_time == (1980, 1, 1, 0, 0, 0) for i in archive.infolist())
+        graph = json.loads(archive.read("model/graph.json"))
+    assert manifest["provenance"][0]["onnx_nodes"] == ["node"]
+    assert [call["type"] for call in graph["calls"]] == ["kernel", "host", "kernel"]
+    assert [o["tensor"] for o in graph["calls"][0]["operands"]] == ["a", "b", "c"]
+
+
+def test_weights_are_readable_by_the_safetensors_library(bundle: Path) -> None:
+    from safetensors.numpy import load
+
+    with zipfile.ZipFile(bundle) as archive:
+        tensors = load(archive.read("weights.safetensors"))
+    np.testing.assert_array_equal(tensors["e"], contents().constants["e"]())
+    np.testing.assert_array_equal(tensors["b"], contents().constants["b"]())
+
+
+def test_a_bundle_runs_kernels_and_host_parts(bundle: Path) -> None:
+    outputs = run_bundle(bundle, inputs(), BUILD_DIR)
+    s, d = expected()
+    assert list(outputs) == ["d", "g", "s"]
+    np.testing.assert_allclose(outputs["s"], s, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(outputs["d"], d, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(outputs["g"], [False, True])
+
+
+def test_a_model_runs_without_a_bundle_and_shows_every_call() -> None:
+    made = contents()
+    runner = ModelRunner(made.model, build_library(made.kernels, BUILD_DIR), made.host_models)
+    runner.load_constants(made.constants)
+    seen: list[tuple[int, float]] = []
+    first = runner.run(
+        inputs(), lambda k, call, read: seen.append((k, float(read(call.bindings[2].tensor)[0, 0])))
+    )
+    second = runner.run(inputs())
+    assert [k for k, _ in seen] == [0, 2]
+    assert seen[1][1] == first["d"][0, 0]
+    np.testing.assert_array_equal(first["d"], second["d"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"f": np.zeros(2, bool)}, "input 'a' is missing"),
+        ({"a": np.zeros((M, K + 1), np.float32)}, r"must be f32\[12, 33\], got float32\[12, 34\]"),
+        ({"a": np.zeros((M, K), np.float64)}, "got float64"),
+        ({"zz": np.zeros(1)}, "no input 'zz'"),
+    ],
+)
+def test_wrong_inputs_are_refused(
+    bundle: Path, wrong: dict[str, np.ndarray], message: str
+) -> None:
+    given = {**inputs(), **wrong}
+    if "missing" in message:
+        del given["a"]
+    with pytest.raises(InputError, match=message) as caught:
+        run_bundle(bundle, given, BUILD_DIR)
+    assert caught.value.code == "TW-RUN-002" and len(caught.value.findings) == 1
+
+
+def rewrite(path: Path, change: dict[str, bytes | None]) -> None:
+    """Replace or drop members without touching the manifest."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in {**members, **change}.items():
+            if data is not None:
+                archive.writestr(name, data)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("kernels/tw_first.c", b"int x;", "kernels/tw_first.c does not match its digest"),
+        ("program.bin", None, "disagree about program.bin"),
+        ("extra.txt", b"", "disagree about extra.txt"),
+        ("manifest.json", b"{", "manifest.json is not valid"),
+        ("../evil", b"", "unsafe member name"),
+    ],
+)
+def test_damaged_bundles_are_refused(
+    bundle: Path, name: str, data: bytes | None, message: str
+) -> None:
+    rewrite(bundle, {name: data})
+    with pytest.raises(InputError, match=message) as caught:
+        run_bundle(bundle, inputs(), BUILD_DIR)
+    assert caught.value.code == "TW-RUN-001"
+
+
+def test_truncated_flipped_and_foreign_files_are_refused(bundle: Path, tmp_path: Path) -> None:
+    whole = bundle.read_bytes()
+    broken = tmp_path / "broken.twb"
+    flipped = bytearray(whole)
+    with zipfile.ZipFile(bundle) as archive:
+        flipped[archive.getinfo("weights.safetensors").header_offset + 400] ^= 1
+    for data in (whole[: len(whole) // 2], bytes(flipped), b"PK", b""):
+        broken.write_bytes(data)
+        with pytest.raises(InputError) as caught:
+            run_bundle(broken, inputs(), BUILD_DIR)
+        assert caught.value.code == "TW-RUN-001"
+    with pytest.raises(InputError):
+        run_bundle(tmp_path / "absent.twb", inputs(), BUILD_DIR)
+
+
+def test_another_format_version_is_refused(bundle: Path) -> None:
+    with zipfile.ZipFile(bundle) as archive:
+        manifest = json.loads(archive.read("manifest.json"))
+    manifest["format_version"] = 99
+    rewrite(bundle, {"manifest.json": json.dumps(manifest).encode()})
+    with pytest.raises(InputError, match="format 99"):
+        run_bundle(bundle, inputs(), BUILD_DIR)
+
+
+def test_without_a_c_compiler_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CompilerError) as caught:
+        find_compiler("no-such-compiler")
+    assert caught.value.code == "TW-VERIFY-002"
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with pytest.raises(CompilerError, match="cc, gcc, clang"):
+        find_compiler()
+
+
+def test_rejected_c_is_our_bug_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(CompilerError, match="rejects generated code") as caught:
+        build_library({"k": "this is not C"}, tmp_path)
+    assert caught.value.code == "TW-INT-001"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_libraries_are_reused_by_content(tmp_path: Path) -> None:
+    made = contents()
+    first = build_library(made.kernels, tmp_path)
+    stamp = first.stat().st_mtime_ns
+    assert build_library(made.kernels, tmp_path) == first
+    assert first.stat().st_mtime_ns == stamp
+    assert build_library({"k": "int tw_k(void); int tw_k(void) { return 1; }"}, tmp_path) != first
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_poisoned_results_stay_visible_when_a_call_is_missing() -> None:
+    made = contents()
+    model = made.model
+    program = model.program
+    skipped = Program(program.units, program.calls[1:], program.home_bytes, 0, 0)
+    broken = ExecutableModel(
+        model.name, model.inputs, model.outputs, model.levels, skipped, model.kernels,
+        model.tensors, model.constants,
+    )  # fmt: skip
+    runner = ModelRunner(broken, build_library(made.kernels, BUILD_DIR), made.host_models)
+    runner.load_constants(made.constants)
+    assert np.isnan(runner.run(inputs())["d"]).all()
+
+
+def test_a_fault_names_buffer_path_and_numbers() -> None:
+    made = contents()
+    text = made.kernels["tw_first"].replace("0, 1, v1,", "0, 1, 99,").replace(
+        "0, 1, 0,", "0, 1, 99,"
+    )  # fmt: skip
+    library = build_library({**made.kernels, "tw_first": text}, BUILD_DIR)
+    runner = ModelRunner(made.model, library, made.host_models)
+    with pytest.raises(MemoryFault, match=r"buffer of c at 0\.0 in L1 asks for instance 99 of 16"):
+        runner.run(inputs())
+
+
