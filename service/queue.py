@@ -59,7 +59,6 @@ def create_app(settings: Settings) -> Celery:
             "max_retries": 1,
             "interval_start": 0.1,
             "interval_max": 0.5,
-            "timeout": 5.0,
         },
         broker_transport_options=_transport_options(settings),
         broker_connection_timeout=5,

@@ -144,17 +144,12 @@ def _with_database(url: str, name: str) -> str:
     return base.replace("postgresql://", "postgresql+psycopg://", 1)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """The URL of a migrated, empty database; each test that uses it runs on both back ends."""
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path / 'tw' / 'tilewright.db'}"
-        migrate(url)
-        yield url
-        return
+@pytest.fixture
+def pg_database_url(pg_template: tuple[str, str]) -> Iterator[str]:
+    """The URL of a migrated, empty PostgreSQL database."""
     import psycopg
 
-    admin_url, template = request.getfixturevalue("pg_template")
+    admin_url, template = pg_template
     name = f"tw_test_{secrets.token_hex(6)}"
     with psycopg.connect(admin_url, autocommit=True) as admin:
         admin.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
@@ -162,6 +157,17 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
             yield _with_database(admin_url, name)
         finally:
             admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a migrated, empty database; each test that uses it runs on both back ends."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path / 'tw' / 'tilewright.db'}"
+        migrate(url)
+        return url
+    found: str = request.getfixturevalue("pg_database_url")
+    return found
 
 
 @pytest.fixture(scope="session")

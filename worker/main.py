@@ -17,6 +17,8 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import IO, Any
 
+from celery import signals
+from celery.bootsteps import CLOSE, RUN
 from sqlalchemy.exc import DBAPIError
 
 from service.bootstrap import Services, open_services
@@ -229,14 +231,17 @@ class EmbeddedWorker:
             self._runner.stop()
         if self._reconciler is not None:
             self._reconciler.stop()
-        if self._controller is not None:
-            # The consumer looks up from its queue every two seconds, or when a bell rings.
-            self._controller.signal_consumer_close()
+        if self._controller is not None and self._thread is not None:
+            # The consumer looks up from its queue every two seconds, or when a bell rings: let its
+            # loop end first, then run the regular shutdown.
+            consumer = self._controller.consumer.blueprint
+            consumer.state = CLOSE
             ring(self._services.celery, "stop")
+            self._thread.join(timeout=5)
+            consumer.state = RUN
             self._controller.stop()
-        if self._thread is not None:
             self._thread.join(timeout=30)
-            self._thread = None
+            self._controller = self._thread = None
             self._directory.unlock()
             self._only.release()
 
@@ -283,6 +288,9 @@ def run_worker(
         loglevel="WARNING",
         quiet=True,
     )
+    # Long jobs go back to the queue instead of holding up a shutdown.  (A prefork pool's children
+    # do not hear this: they finish their item.)
+    signals.worker_shutting_down.connect(lambda **_: runner.stop(), weak=False)
     reconciler.start()
     try:
         worker.start()

@@ -108,7 +108,7 @@ class ItemRunner:
         self._settings = services.settings
         self._worker_id = worker_id
         self._on_step = on_step
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # `stop` may be called from a signal handler
         self._running: set[Sandbox] = set()
         self._stopping = False
 

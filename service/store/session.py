@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,18 +90,16 @@ class Database:
         self.url = url
         self._pool_size = pool_size
         self._engine: Engine | None = None
-        self._pid = 0
         self._lock = threading.Lock()
+        mine = weakref.ref(self)
+        os.register_at_fork(after_in_child=lambda: _forget_engine(mine))
 
     @property
     def engine(self) -> Engine:
-        """The engine of this process: a forked child must not share its parent's sockets."""
+        """The engine of this process, made on first use."""
         with self._lock:
-            if self._engine is None or self._pid != os.getpid():
-                if self._engine is not None:
-                    self._engine.dispose(close=False)
+            if self._engine is None:
                 self._engine = create_database_engine(self.url, pool_size=self._pool_size)
-                self._pid = os.getpid()
             return self._engine
 
     @contextmanager
@@ -122,9 +121,23 @@ class Database:
     def close(self) -> None:
         """Give back every connection."""
         with self._lock:
-            if self._engine is not None and self._pid == os.getpid():
+            if self._engine is not None:
                 self._engine.dispose()
             self._engine = None
+
+    def _after_fork(self) -> None:
+        # The parent's sockets are not ours to close, and its lock may have been held by a thread
+        # that does not exist here.
+        self._lock = threading.Lock()
+        if self._engine is not None:
+            self._engine.dispose(close=False)
+            self._engine = None
+
+
+def _forget_engine(reference: weakref.ref[Database]) -> None:
+    database = reference()
+    if database is not None:
+        database._after_fork()
 
 
 def migrate(url: str, revision: str = "head") -> None:

@@ -1,0 +1,103 @@
+"""Migrations: up, down, up with rows present; the models equal the head; one at a time."""
+
+from __future__ import annotations
+
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import inspect
+
+from migrations.runner import connect
+from service.jobs import query, submit
+from service.store.records import BlobRef
+from service.store.session import Database, current_revision, migrate
+from service.store.tables import Base
+
+HEAD = "0001"
+
+
+def _tables(url: str) -> set[str]:
+    with connect(url) as connection:
+        return set(inspect(connection).get_table_names()) - {"alembic_version"}
+
+
+def test_up_down_up(database_url: str) -> None:
+    assert current_revision(database_url) == HEAD
+    assert _tables(database_url) == set(Base.metadata.tables)
+    migrate(database_url, "base")
+    assert current_revision(database_url) is None
+    assert _tables(database_url) == set()
+    migrate(database_url)
+    assert _tables(database_url) == set(Base.metadata.tables)
+
+
+def test_models_equal_head(database_url: str) -> None:
+    with connect(database_url) as connection:
+        context = MigrationContext.configure(
+            connection, opts={"compare_type": True, "render_as_batch": True}
+        )
+        assert compare_metadata(context, Base.metadata) == []
+
+
+def test_every_design_table_exists() -> None:
+    assert set(Base.metadata.tables) == {
+        "api_key",
+        "artifact",
+        "attempt",
+        "blob",
+        "cache_entry",
+        "dep",
+        "event",
+        "hw_spec",
+        "idempotency",
+        "job",
+        "job_item",
+        "model",
+        "upload",
+        "work_item",
+        "worker",
+    }
+
+
+def test_migrating_twice_keeps_rows(database_url: str) -> None:
+    database = Database(database_url)
+    ref = BlobRef("a" * 64, 3, "application/octet-stream")
+    model, created = submit.add_model(database, ref, name="m", kind="onnx")
+    assert created
+    database.close()
+    migrate(database_url)
+    assert query.get_model(database, model.id).name == "m"
+    database.close()
+
+
+def test_concurrent_migrations_of_an_empty_database(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'new.db'}"
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: migrate(url), range(4)))
+    assert current_revision(url) == HEAD
+
+
+def test_file_is_backed_up_before_a_change(tmp_path: Path) -> None:
+    path = tmp_path / "tw.db"
+    url = f"sqlite:///{path}"
+    migrate(url)
+    with sqlite3.connect(path) as connection:
+        connection.execute("INSERT INTO blob VALUES ('b', 1, 'text/plain', 0, NULL)")
+    migrate(url, "base")
+    with sqlite3.connect(f"{path}.before-{HEAD}") as saved:
+        assert saved.execute("SELECT sha256 FROM blob").fetchall() == [("b",)]
+
+
+@pytest.mark.parametrize("pragma", ["journal_mode", "synchronous", "foreign_keys"])
+def test_sqlite_pragmas(tmp_path: Path, pragma: str) -> None:
+    url = f"sqlite:///{tmp_path / 'tw.db'}"
+    migrate(url)
+    database = Database(url)
+    with database.engine.connect() as connection:
+        value = connection.exec_driver_sql(f"PRAGMA {pragma}").scalar()
+    database.close()
+    assert value == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}[pragma]

@@ -1,0 +1,221 @@
+"""Blobs, cache and database misbehave: results are recomputed or retried, never lost."""
+
+from __future__ import annotations
+
+import io
+import os
+import time
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from service_fixtures import Desk, MakeSettings
+from sqlalchemy import update
+from sqlalchemy.exc import OperationalError
+
+import service.jobs.claim as protocol
+from service.errors import DigestMismatch, NotFound, TooLarge
+from service.jobs import query
+from service.jobs.reconcile import collect_garbage
+from service.settings import Settings
+from service.states import JobState
+from service.store.blobs import (
+    BlobWriter,
+    LocalBlobStore,
+    copy_to,
+    put_bytes,
+    put_stream,
+    read_bytes,
+    sweep_spool,
+)
+from service.store.tables import BlobRow, ItemRow, db_now
+from worker.compiler.cache import CacheKey, CacheKind
+from worker.main import EmbeddedWorker
+from worker.store_cache import StoreCache
+
+OpenDesk = Callable[[Settings], Desk]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalBlobStore:
+    return LocalBlobStore(tmp_path / "blobs", tmp_path / "blobs" / "spool")
+
+
+def _damage(path: Path) -> None:
+    path.chmod(0o644)
+    path.write_bytes(b"damaged")
+
+
+def test_put_and_read(store: LocalBlobStore, tmp_path: Path) -> None:
+    data = os.urandom(3_000_000)
+    ref = put_stream(store, io.BytesIO(data), 4_000_000, "application/octet-stream")
+    assert ref.sha256 == sha256(data).hexdigest()
+    assert store.head(ref.sha256) == len(data)
+    assert read_bytes(store, ref.sha256) == data
+    assert b"".join(store.open_range(ref.sha256, 1_000_000, 10)) == data[1_000_000:1_000_010]
+    assert copy_to(store, ref.sha256, tmp_path / "copy") == len(data)
+    assert list(store.list_digests()) == [ref.sha256]
+    assert store.path(ref.sha256).stat().st_mode & 0o777 == 0o444
+    assert list(store.spool_dir.iterdir()) == []
+    assert put_bytes(store, data, "x").sha256 == ref.sha256
+
+
+def test_limits_and_declarations(store: LocalBlobStore) -> None:
+    with pytest.raises(TooLarge) as caught:
+        put_stream(store, io.BytesIO(b"12345"), 4, "x")
+    assert (caught.value.limit, caught.value.actual) == (4, 5)
+    with (
+        pytest.raises(DigestMismatch),
+        BlobWriter(store, limit_bytes=10, media_type="x") as writer,
+    ):
+        writer.write(b"abc")
+        writer.commit(expected_sha256="0" * 64)
+    with (
+        pytest.raises(DigestMismatch),
+        BlobWriter(store, limit_bytes=10, media_type="x") as writer,
+    ):
+        writer.write(b"abc")
+        writer.commit(expected_bytes=4)
+    assert list(store.spool_dir.iterdir()) == []
+    assert list(store.list_digests()) == []
+
+
+@pytest.mark.parametrize("digest", ["../../etc/passwd", "A" * 64, "", "0" * 63])
+def test_digests_never_become_paths(store: LocalBlobStore, digest: str) -> None:
+    with pytest.raises(NotFound):
+        store.path(digest)
+    assert store.head(digest) is None
+
+
+def test_missing_and_damaged_blobs(store: LocalBlobStore, tmp_path: Path) -> None:
+    with pytest.raises(NotFound):
+        store.open_range("0" * 64)
+    ref = put_bytes(store, b"good", "x")
+    _damage(store.path(ref.sha256))
+    with pytest.raises(DigestMismatch):
+        read_bytes(store, ref.sha256)
+    with pytest.raises(DigestMismatch):
+        copy_to(store, ref.sha256, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_spool_sweep_spares_the_young(store: LocalBlobStore) -> None:
+    with BlobWriter(store, limit_bytes=10, media_type="x") as writer:
+        writer.write(b"abc")
+        assert sweep_spool(store.spool_dir, older_than_s=60.0) == 0
+        assert sweep_spool(store.spool_dir, older_than_s=0.0) == 1
+
+
+@pytest.fixture
+def desk(database_url: str, make_settings: MakeSettings, open_desk: OpenDesk) -> Desk:
+    return open_desk(make_settings(database_url=database_url))
+
+
+def _key(name: str) -> CacheKey:
+    return CacheKey(CacheKind.SCHEDULE, (("signature", name),))
+
+
+def test_cache_first_writer_wins_and_counts_hits(desk: Desk) -> None:
+    services = desk.services
+    cache = StoreCache(services.database, services.blobs, job_id="job_1", inline_bytes=100)
+    small, large = b"s" * 100, b"l" * 101
+    cache.put(_key("small"), small)
+    cache.put(_key("small"), b"other")
+    cache.put(_key("large"), large)
+    assert cache.get(_key("small")) == small
+    assert cache.get(_key("large")) == large
+    assert cache.get(_key("none")) is None
+    cache.flush_hits()
+    entry = query.get_cache_entry(services.database, _key("large").digest)
+    assert (entry.hits, entry.size_bytes, entry.filled_by_job) == (1, 101, "job_1")
+    assert entry.fields == (("signature", "large"),)
+
+
+@pytest.mark.parametrize("fault", ["missing", "damaged"])
+def test_lost_cache_value_is_a_miss_and_is_filled_again(desk: Desk, fault: str) -> None:
+    services = desk.services
+    assert isinstance(services.blobs, LocalBlobStore)
+    cache = StoreCache(services.database, services.blobs, job_id=None, inline_bytes=0)
+    value = b"value"
+    cache.put(_key("a"), value)
+    path = services.blobs.path(sha256(value).hexdigest())
+    if fault == "missing":
+        path.unlink()
+    else:
+        _damage(path)
+    assert cache.get(_key("a")) is None
+    cache.put(_key("a"), value)
+    assert cache.get(_key("a")) == value
+
+
+def test_lost_model_fails_the_job_with_a_remedy(
+    make_settings: MakeSettings, open_desk: OpenDesk
+) -> None:
+    desk = open_desk(make_settings("quick"))
+    assert isinstance(desk.services.blobs, LocalBlobStore)
+    job = desk.submit(model=b"soon lost")
+    desk.services.blobs.path(sha256(b"soon lost").hexdigest()).unlink()
+    with EmbeddedWorker(desk.services):
+        done = desk.wait(job.id)
+    assert done.state is JobState.FAILED
+    assert done.error is not None
+    assert (done.error["code"], done.error["remedy"]) == ("TW-SVC-012", "Upload the file again.")
+
+
+def test_finish_is_retried_while_the_lease_lives(
+    make_settings: MakeSettings, open_desk: OpenDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database restarts exactly when the result is published."""
+    desk = open_desk(make_settings("quick"))
+    real, calls = protocol.succeed, []
+
+    def flaky(*args: object, **kwargs: object) -> None:
+        calls.append(1)
+        if len(calls) < 3:
+            raise OperationalError("UPDATE", {}, Exception("server closed the connection"))
+        real(*args, **kwargs)  # type: ignore[arg-type]  # passed through
+
+    monkeypatch.setattr(protocol, "succeed", flaky)
+    with EmbeddedWorker(desk.services):
+        job = desk.wait(desk.submit().id)
+    assert job.state is JobState.SUCCEEDED
+    assert (len(calls), job.attempts) == (3, 1)
+
+
+def test_lost_lease_kills_the_child_and_the_job_runs_again(
+    make_settings: MakeSettings, open_desk: OpenDesk, tmp_path: Path
+) -> None:
+    """Another worker took the item while this one was stopped: its child dies, its result too."""
+    gate = tmp_path / "gate"
+    desk = open_desk(make_settings("hold", heartbeat_s=0.2))
+    with EmbeddedWorker(desk.services):
+        job = desk.submit({"gate": str(gate)})
+        desk.wait(job.id, stage="ingest")
+        with desk.services.database.write() as session:
+            session.execute(update(ItemRow).values(lease_until=db_now() - 60.0, owner="other"))
+        deadline = time.monotonic() + 20
+        while desk.job(job.id).attempts < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        gate.touch()
+        done = desk.wait(job.id)
+    assert done.state is JobState.SUCCEEDED
+    outcomes = [a.outcome for a in query.list_attempts(desk.services.database, job.id)]
+    assert outcomes == ["lost", "succeeded"]
+
+
+def test_garbage_goes_and_what_is_used_stays(desk: Desk) -> None:
+    services = desk.services
+    desk.submit()
+    lonely = put_bytes(services.blobs, b"lonely", "x")
+    with services.database.write() as session:
+        session.add(BlobRow(sha256=lonely.sha256, size_bytes=6, media_type="x", created=db_now()))
+    collect_garbage(services.database, services.blobs, services.settings)
+    assert services.blobs.head(lonely.sha256) == 6  # younger than the grace period
+    collect_garbage(services.database, services.blobs, services.settings, grace_s=-1.0)
+    assert services.blobs.head(lonely.sha256) is None
+    kept = sha256(b"fake model").hexdigest()
+    assert services.blobs.head(kept) == len(b"fake model")
+    with pytest.raises(NotFound):
+        query.get_blob(services.database, lonely.sha256)

@@ -1,0 +1,254 @@
+"""kill -9 of a real worker process at every step of the protocol: one result, nothing left over."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from service_fixtures import TESTS, Desk, MakeSettings
+
+from service.jobs import query
+from service.settings import Settings
+from service.states import ItemState, JobState
+from service.store.records import JobRecord
+from service.store.repos import items
+from worker.tasks import Step
+
+OpenDesk = Callable[[Settings], Desk]
+REPO = TESTS.parent
+
+
+class Worker:
+    """Starts and kills worker processes on one service."""
+
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        self._settings = json.loads(settings.model_dump_json())
+        self.marker = folder / "paused"
+        self._log = (folder / "workers.log").open("wb")
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, pause: Step | None = None, **changes: object) -> subprocess.Popen[bytes]:
+        request = {
+            "settings": {**self._settings, **changes},
+            "pause": pause,
+            "marker": str(self.marker),
+        }
+        self.marker.unlink(missing_ok=True)
+        process = subprocess.Popen(
+            [sys.executable, str(TESTS / "service_worker_process.py"), json.dumps(request)],
+            env={**os.environ, "PYTHONPATH": f"{REPO}:{TESTS}"},
+            stdout=self._log,
+            stderr=self._log,
+        )
+        self._processes.append(process)
+        return process
+
+    def wait_paused(self, timeout_s: float = 40.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not self.marker.exists():
+            assert time.monotonic() < deadline, Path(self._log.name).read_text()[-3000:]
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        self._log.close()
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[Callable[[Settings], Worker]]:
+    made: list[Worker] = []
+
+    def make(settings: Settings) -> Worker:
+        made.append(Worker(settings, tmp_path))
+        return made[-1]
+
+    yield make
+    for worker in made:
+        worker.close()
+
+
+def _check(desk: Desk, job: JobRecord, fences: int) -> None:
+    """One result, fences grow, nothing leased, nothing left on disk."""
+    database, settings = desk.services.database, desk.services.settings
+    assert job.state is JobState.SUCCEEDED, job.error
+    states = [
+        event.payload["state"]
+        for event in query.list_events(database, job.id)
+        if event.type == "state"
+    ]
+    assert states == ["queued", "running", "succeeded"]
+    attempts = query.list_attempts(database, job.id)
+    assert [attempt.fence for attempt in attempts] == list(range(1, fences + 1))
+    assert [attempt.outcome for attempt in attempts] == ["lost"] * (fences - 1) + ["succeeded"]
+    assert [artifact.name for artifact in query.list_artifacts(database, job.id)] == [
+        "layers",
+        "report",
+    ]
+    with database.read() as session:
+        (item,) = items.of_job(session, job.id)
+    assert (item.state, item.owner, item.lease_until) == (ItemState.DONE, None, None)
+    deadline = time.monotonic() + 5
+    while settings.embedded and list(settings.work_dir.glob("*")):
+        assert time.monotonic() < deadline, list(settings.work_dir.glob("*"))
+        time.sleep(0.05)
+    assert not list(desk.services.blobs.spool_dir.glob("*.part"))
+
+
+@pytest.mark.parametrize("step", list(Step))
+def test_embedded_process_killed_at(
+    step: Step,
+    make_settings: MakeSettings,
+    open_desk: OpenDesk,
+    workers: Callable[[Settings], Worker],
+) -> None:
+    settings = make_settings("quick")
+    desk = open_desk(settings)
+    job = desk.submit()  # its bell rings in this process: lost, like that of a dead API
+    worker = workers(settings)
+    process = worker.start(step)
+    worker.wait_paused()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    worker.start()
+    _check(desk, desk.wait(job.id, timeout_s=40), fences=1 if step is Step.PUBLISHED else 2)
+
+
+@pytest.mark.parametrize(
+    ("step", "broker"),
+    [
+        (Step.CHILD_STARTED, "redis"),
+        (Step.BLOBS_STORED, "amqp"),
+        *(
+            pytest.param(step, broker, marks=pytest.mark.campaign)
+            for step in Step
+            for broker in ("redis", "amqp")
+        ),
+    ],
+)
+def test_scaled_out_worker_killed_at(
+    step: Step,
+    broker: str,
+    request: pytest.FixtureRequest,
+    make_settings: MakeSettings,
+    open_desk: OpenDesk,
+    workers: Callable[[Settings], Worker],
+    pg_database_url: str,
+) -> None:
+    settings = make_settings(
+        "quick",
+        database_url=pg_database_url,
+        broker_url=request.getfixturevalue(f"{broker}_url"),
+        queue_name=f"tw-test-{secrets.token_hex(6)}",
+        worker_pool="threads",
+        lease_ttl_s=3.0,
+        heartbeat_s=0.5,
+    )
+    desk = open_desk(settings)
+    worker = workers(settings)
+    process = worker.start(step)
+    job = desk.submit()
+    worker.wait_paused()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    worker.start()
+    try:
+        fences = 1 if step is Step.PUBLISHED else 2
+        _check(desk, desk.wait(job.id, timeout_s=40), fences)
+    finally:
+        _delete_queue(desk)
+
+
+@pytest.mark.parametrize("broker", ["redis", pytest.param("amqp", marks=pytest.mark.campaign)])
+def test_prefork_worker_runs_jobs_and_stops_on_sigterm(
+    broker: str,
+    request: pytest.FixtureRequest,
+    make_settings: MakeSettings,
+    open_desk: OpenDesk,
+    workers: Callable[[Settings], Worker],
+    pg_database_url: str,
+) -> None:
+    settings = make_settings(
+        "quick",
+        database_url=pg_database_url,
+        broker_url=request.getfixturevalue(f"{broker}_url"),
+        worker_pool="prefork",
+    )
+    desk = open_desk(settings)
+    process = workers(settings).start()
+    try:
+        made = [desk.submit({"n": n}) for n in range(4)]
+        for job in made:
+            assert desk.wait(job.id, timeout_s=40).state is JobState.SUCCEEDED
+        process.terminate()
+        assert process.wait(timeout=20) == 0
+        assert query.list_workers(desk.services.database) == ()
+    finally:
+        _delete_queue(desk)
+
+
+def _delete_queue(desk: Desk) -> None:
+    """Leave nothing behind on a shared broker."""
+    with desk.services.celery.connection_for_write() as connection:
+        channel = connection.default_channel
+        channel.queue_delete(desk.services.settings.queue)
+
+
+def test_second_instance_is_refused(
+    make_settings: MakeSettings,
+    open_desk: OpenDesk,
+    workers: Callable[[Settings], Worker],
+    tmp_path: Path,
+) -> None:
+    settings = make_settings("quick")
+    open_desk(settings)
+    worker = workers(settings)
+    first = worker.start()
+    deadline = time.monotonic() + 30
+    while not worker.marker.with_suffix(".up").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    second = worker.start()
+    assert second.wait(timeout=30) != 0
+    assert "another tilewright process" in (tmp_path / "workers.log").read_text()
+    assert first.poll() is None
+
+
+@pytest.mark.campaign
+def test_chaos_of_random_kills(
+    make_settings: MakeSettings,
+    open_desk: OpenDesk,
+    workers: Callable[[Settings], Worker],
+) -> None:
+    """20 jobs, the only process killed every second: all succeed, each once."""
+    settings = make_settings("patient", max_attempts=50)
+    desk = open_desk(settings)
+    made = [desk.submit({"n": n, "seconds": 0.3}) for n in range(20)]
+    worker = workers(settings)
+    deadline = time.monotonic() + 180
+    while any(desk.job(job.id).state is not JobState.SUCCEEDED for job in made):
+        assert time.monotonic() < deadline
+        process = worker.start()
+        time.sleep(2.5)
+        process.kill()
+        process.wait()
+    database = desk.services.database
+    for job in made:
+        done = [
+            e
+            for e in query.list_events(database, job.id)
+            if e.type == "state" and e.payload["state"] == "succeeded"
+        ]
+        assert len(done) == 1
+        outcomes = [a.outcome for a in query.list_attempts(database, job.id)]
+        assert outcomes.count("succeeded") == 1
