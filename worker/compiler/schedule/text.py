@@ -1,14 +1,24 @@
-"""Schedules as text: the golden-file surface and the stored form in the cache.
+"""Schedules as text: the cached form, the golden-file surface, and its parser.
 
-One node a line, children indented by two spaces:
-    loop VAR TRIP KIND [stride N]        seq            place T @MEM [box] copies N [dtype D] [init I]
-    move T SRC -> DST [box] [fill V]     compute OP [box] on ENGINE [as INTRINSIC] [recompute]
-    pipe VAR TRIP                        stage +OFFSET
-    queue T @MEM [box] depth N from I to {J, ..} [dtype D] [init I]
-A box is a list of `start : extent`.  The graph follows after a line `graph`.
+Grammar (two spaces of indentation per level; a node's children are the lines indented below it):
+    schedule STRATEGY cycles=N
+    graph
+      ...                                    as ir.text prints it
+    tree
+      loop KIND VAR TRIP [stride=N]          one child
+      seq                                    children in order
+      place TENSOR MEMORY [start:extent, ..] [copies=N] [dtype=T] [init=identity]     one child
+      move TENSOR SRC : DST [start:extent, ..] [fill=V]
+      compute OP ENGINE [start:extent, ..] [intrinsic=NAME] [recompute]
+      pipe VAR TRIP                          queues, then stages
+        queue TENSOR MEMORY [..] depth=N from=I to={J, ..} [dtype=T] [init=identity]
+        stage OFFSET                         one child
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
 
 from worker.compiler.errors import VerifyError
 from worker.compiler.ir.dtype import DType
@@ -32,58 +42,130 @@ from worker.compiler.schedule.nodes import (
 )
 
 
+def print_schedule(schedule: Schedule) -> str:
+    """Print a schedule.  `parse_schedule(print_schedule(s)) == s`."""
+    lines = [f"schedule {quote(schedule.strategy)} cycles={schedule.predicted_cycles}", "graph"]
+    lines += [f"  {line}" for line in print_graph(schedule.graph).splitlines()]
+    lines.append("tree")
+    _print(schedule.root, 1, lines)
+    return "\n".join(lines) + "\n"
+
+
+def print_tree(node: Node) -> str:
+    """Print a tree alone."""
+    lines: list[str] = []
+    _print(node, 0, lines)
+    return "\n".join(lines) + "\n"
+
+
 def _box(box: Box) -> str:
-    return "[" + ", ".join(f"{s.start} : {s.extent}" for s in box) + "]"
+    return "[" + ", ".join(f"{span.start}:{span.extent}" for span in box) + "]"
 
 
 def _storage(dtype: DType | None, init: Init) -> str:
-    text = "" if dtype is None else f" dtype {dtype}"
-    return text if init is Init.UNDEFINED else f"{text} init {init}"
+    text = "" if dtype is None else f" dtype={dtype}"
+    return text if init is Init.UNDEFINED else f"{text} init={init}"
 
 
-def print_node(node: Node, indent: int = 0) -> list[str]:
-    """Lines of a tree."""
-    pad = "  " * indent
+def _print(node: Node, level: int, lines: list[str]) -> None:
+    pad = "  " * level
     match node:
         case Loop(var, trip, kind, body, stride):
-            tail = f" stride {stride}" if kind is LoopKind.CORES else ""
-            return [f"{pad}loop {quote(var)} {trip} {kind}{tail}", *print_node(body, indent + 1)]
+            step = f" stride={stride}" if stride else ""
+            lines.append(f"{pad}loop {kind} {quote(var)} {trip}{step}")
+            _print(body, level + 1, lines)
         case Seq(parts):
-            lines = [f"{pad}seq"]
+            lines.append(f"{pad}seq")
             for part in parts:
-                lines += print_node(part, indent + 1)
-            return lines
-        case Place(tensor, memory, tile, copies, body, dtype, init):
-            head = (f"{pad}place {quote(tensor)} @{quote(memory)} {_box(tile)} copies {copies}"
-                    f"{_storage(dtype, init)}")  # fmt: skip
-            return [head, *print_node(body, indent + 1)]
-        case Move(tensor, src, dst, box, fill):
-            tail = "" if fill is None else f" fill {number(fill)}"
-            return [f"{pad}move {quote(tensor)} {quote(src)} to {quote(dst)} {_box(box)}{tail}"]
-        case Compute(op, box, engine, intrinsic, recompute):
-            tail = "" if intrinsic is None else f" as {quote(intrinsic)}"
-            again = " recompute" if recompute else ""
-            return [f"{pad}compute {quote(op)} {_box(box)} on {quote(engine)}{tail}{again}"]
-        case Pipe(var, trip, stages, queues):
-            lines = [f"{pad}pipe {quote(var)} {trip}"]
-            lines += [f"{pad}  {_queue(q)}" for q in queues]
-            for stage in stages:
-                lines.append(f"{pad}  stage {stage.core_offset}")
-                lines += print_node(stage.body, indent + 2)
-            return lines
+                _print(part, level + 1, lines)
+        case Place():
+            copies = "" if node.copies == 1 else f" copies={node.copies}"
+            lines.append(
+                f"{pad}place {quote(node.tensor)} {quote(node.memory)} {_box(node.tile)}"
+                f"{copies}{_storage(node.dtype, node.init)}"
+            )
+            _print(node.body, level + 1, lines)
+        case Move():
+            fill = "" if node.fill is None else f" fill={number(node.fill)}"
+            lines.append(
+                f"{pad}move {quote(node.tensor)} {quote(node.src)} : {quote(node.dst)}"
+                f" {_box(node.box)}{fill}"
+            )
+        case Compute():
+            intrinsic = "" if node.intrinsic is None else f" intrinsic={quote(node.intrinsic)}"
+            again = " recompute" if node.recompute else ""
+            lines.append(
+                f"{pad}compute {quote(node.op)} {quote(node.engine)} {_box(node.box)}"
+                f"{intrinsic}{again}"
+            )
+        case Pipe():
+            _print_pipe(node, level, lines)
+        case _:
+            assert_never(node)
 
 
-def _queue(queue: Queue) -> str:
-    readers = ", ".join(map(str, queue.consumers))
-    return (f"queue {quote(queue.tensor)} @{quote(queue.memory)} {_box(queue.tile)}"
-            f" depth {queue.depth} from {queue.producer} to {{{readers}}}"
-            f"{_storage(queue.dtype, queue.init)}")  # fmt: skip
+def _print_pipe(pipe: Pipe, level: int, lines: list[str]) -> None:
+    pad = "  " * level
+    lines.append(f"{pad}pipe {quote(pipe.var)} {pipe.trip}")
+    for queue in pipe.queues:
+        to = ", ".join(map(str, queue.consumers))
+        lines.append(
+            f"{pad}  queue {quote(queue.tensor)} {quote(queue.memory)} {_box(queue.tile)}"
+            f" depth={queue.depth} from={queue.producer} to={{{to}}}"
+            f"{_storage(queue.dtype, queue.init)}"
+        )
+    for stage in pipe.stages:
+        lines.append(f"{pad}  stage {stage.core_offset}")
+        _print(stage.body, level + 2, lines)
 
 
-def print_schedule(schedule: Schedule) -> str:
-    """Print a schedule with its graph.  `parse_schedule(print_schedule(s)) == s`."""
-    head = f"schedule {quote(schedule.strategy)} predicted {schedule.predicted_cycles}"
-    return "\n".join([head, *print_node(schedule.root), "graph", print_graph(schedule.graph)])
+@dataclass(slots=True)
+class _Line:
+    level: int
+    tokens: Tokens
+
+
+def parse_schedule(text: str) -> Schedule:
+    """Parse what `print_schedule` prints.
+
+    Raises:
+        VerifyError: the text does not follow the grammar (line and token named), or the graph
+            breaks a rule.
+    """
+    rows = text.splitlines()
+    try:
+        tree_at = rows.index("tree")
+    except ValueError:
+        raise VerifyError("parse", "line 1", "grammar", "a schedule needs a tree") from None
+    head = Tokens(rows[0], 1)
+    head.expect("schedule")
+    strategy = head.name()
+    cycles = _named(head, "cycles").integer()
+    if rows[1] != "graph":
+        raise VerifyError("parse", "line 2", "grammar", "expected 'graph'")
+    graph = parse_graph("\n".join(row[2:] for row in rows[2:tree_at]) + "\n")
+    lines = []
+    for offset, row in enumerate(rows[tree_at + 1 :]):
+        if row.strip():
+            indent = len(row) - len(row.lstrip(" "))
+            lines.append(_Line(indent // 2, Tokens(row, tree_at + offset + 2)))
+    parser = _Parser(lines)
+    root = parser.node(1)
+    parser.finish()
+    return Schedule(graph, root, strategy, cycles)
+
+
+def _named(tokens: Tokens, name: str) -> Tokens:
+    tokens.expect(name)
+    tokens.expect("=")
+    return tokens
+
+
+def _take_named(tokens: Tokens, name: str) -> bool:
+    if tokens.take(name):
+        tokens.expect("=")
+        return True
+    return False
 
 
 def _parse_box(tokens: Tokens) -> Box:
@@ -96,112 +178,89 @@ def _parse_box(tokens: Tokens) -> Box:
 
 
 def _parse_storage(tokens: Tokens) -> tuple[DType | None, Init]:
-    dtype = DType(tokens.name()) if tokens.take("dtype") else None
-    init = Init(tokens.name()) if tokens.take("init") else Init.UNDEFINED
+    dtype = DType(tokens.name()) if _take_named(tokens, "dtype") else None
+    init = Init(tokens.name()) if _take_named(tokens, "init") else Init.UNDEFINED
     return dtype, init
 
 
-class _Reader:
-    """A cursor over indented lines."""
+@dataclass(slots=True)
+class _Parser:
+    lines: list[_Line]
+    at: int = 0
 
-    def __init__(self, lines: list[str]) -> None:
-        self._lines = [(k, line) for k, line in enumerate(lines, 2) if line.strip()]
-        self._at = 0
+    def peek(self, level: int) -> Tokens | None:
+        """The next line when it stands at `level`."""
+        if self.at < len(self.lines) and self.lines[self.at].level == level:
+            return self.lines[self.at].tokens
+        return None
 
-    def depth(self) -> int:
-        if self._at >= len(self._lines):
-            return -1
-        line = self._lines[self._at][1]
-        return (len(line) - len(line.lstrip(" "))) // 2
+    def finish(self) -> None:
+        if self.at < len(self.lines):
+            raise self.lines[self.at].tokens.error("unexpected line")
 
-    def word(self) -> str:
-        return self._lines[self._at][1].split()[0] if self._at < len(self._lines) else ""
+    def take(self, level: int) -> Tokens:
+        tokens = self.peek(level)
+        if tokens is None:
+            where = min(self.at, len(self.lines) - 1)
+            raise VerifyError("parse", f"tree line {where + 1}", "grammar", "a child is missing")
+        self.at += 1
+        return tokens
 
-    def line(self) -> Tokens:
-        number, text = self._lines[self._at]
-        self._at += 1
-        return Tokens(text, number)
+    def children(self, level: int) -> tuple[Node, ...]:
+        found = []
+        while self.peek(level) is not None:
+            found.append(self.node(level))
+        return tuple(found)
 
-    def node(self, depth: int) -> Node:
-        """Parse the node whose line stands at `depth`."""
-        if self.depth() != depth:
-            line = self._lines[min(self._at, len(self._lines) - 1)][0]
-            raise VerifyError("parse", f"line {line}", "grammar", f"no node at depth {depth}")
-        tokens = self.line()
+    def node(self, level: int) -> Node:
+        tokens = self.take(level)
         match tokens.name():
             case "loop":
-                var, trip, kind = tokens.name(), tokens.integer(), LoopKind(tokens.name())
-                stride = tokens.integer() if tokens.take("stride") else 0
-                return Loop(var, trip, kind, self.node(depth + 1), stride)
+                kind, var, trip = LoopKind(tokens.name()), tokens.name(), tokens.integer()
+                stride = tokens.integer() if _take_named(tokens, "stride") else 0
+                return Loop(var, trip, kind, self.node(level + 1), stride)
             case "seq":
-                parts: list[Node] = []
-                while self.depth() == depth + 1:
-                    parts.append(self.node(depth + 1))
-                return Seq(tuple(parts))
+                return Seq(self.children(level + 1))
             case "place":
-                tensor = tokens.name()
-                tokens.expect("@")
-                memory, tile = tokens.name(), _parse_box(tokens)
-                tokens.expect("copies")
-                copies = tokens.integer()
+                tensor, memory, box = tokens.name(), tokens.name(), _parse_box(tokens)
+                copies = tokens.integer() if _take_named(tokens, "copies") else 1
                 dtype, init = _parse_storage(tokens)
-                return Place(tensor, memory, tile, copies, self.node(depth + 1), dtype, init)
+                return Place(tensor, memory, box, copies, self.node(level + 1), dtype, init)
             case "move":
                 tensor, src = tokens.name(), tokens.name()
-                tokens.expect("to")
+                tokens.expect(":")
                 dst, box = tokens.name(), _parse_box(tokens)
-                fill = tokens.number() if tokens.take("fill") else None
+                fill = tokens.number() if _take_named(tokens, "fill") else None
                 return Move(tensor, src, dst, box, fill)
             case "compute":
-                op, box = tokens.name(), _parse_box(tokens)
-                tokens.expect("on")
-                engine = tokens.name()
-                intrinsic = tokens.name() if tokens.take("as") else None
+                op, engine, box = tokens.name(), tokens.name(), _parse_box(tokens)
+                intrinsic = tokens.name() if _take_named(tokens, "intrinsic") else None
                 return Compute(op, box, engine, intrinsic, tokens.take("recompute"))
             case "pipe":
-                return self._pipe(tokens, depth)
+                return self.pipe(level, tokens)
             case word:
                 raise tokens.error(f"unknown node {word!r}")
 
-    def _pipe(self, tokens: Tokens, depth: int) -> Pipe:
+    def pipe(self, level: int, tokens: Tokens) -> Pipe:
         var, trip = tokens.name(), tokens.integer()
         queues: list[Queue] = []
         stages: list[Stage] = []
-        while self.depth() == depth + 1:
-            inner = self.line()
-            if inner.take("stage"):
-                offset = inner.integer()
-                stages.append(Stage(self.node(depth + 2), offset))
-                continue
-            inner.expect("queue")
-            tensor = inner.name()
-            inner.expect("@")
-            memory, tile = inner.name(), _parse_box(inner)
-            inner.expect("depth")
-            size = inner.integer()
-            inner.expect("from")
-            producer = inner.integer()
-            inner.expect("to")
-            consumers = inner.listed("{", "}", inner.integer)
-            dtype, init = _parse_storage(inner)
-            queues.append(Queue(tensor, memory, tile, size, producer, consumers, dtype, init))
+        while (line := self.peek(level + 1)) is not None:
+            self.at += 1
+            if line.take("queue"):
+                queues.append(_parse_queue(line))
+            else:
+                line.expect("stage")
+                offset = line.integer()
+                stages.append(Stage(self.node(level + 2), offset))
         return Pipe(var, trip, tuple(stages), tuple(queues))
 
 
-def parse_schedule(text: str) -> Schedule:
-    """Parse what `print_schedule` wrote.
-
-    Raises:
-        VerifyError: rule `grammar`, with the line; or whatever `Graph.build` refuses.
-    """
-    head, _, rest = text.partition("\n")
-    tree, found, graph = rest.partition("\ngraph\n")
-    if not found:
-        raise VerifyError("parse", "line 1", "grammar", "no graph section")
-    tokens = Tokens(head, 1)
-    tokens.expect("schedule")
-    strategy = tokens.name()
-    tokens.expect("predicted")
-    predicted = tokens.integer()
-    root = _Reader(tree.split("\n")).node(0)
-    return Schedule(parse_graph(graph), root, strategy, predicted)
+def _parse_queue(tokens: Tokens) -> Queue:
+    tensor, memory, box = tokens.name(), tokens.name(), _parse_box(tokens)
+    depth = _named(tokens, "depth").integer()
+    producer = _named(tokens, "from").integer()
+    _named(tokens, "to")
+    consumers = tokens.listed("{", "}", tokens.integer)
+    dtype, init = _parse_storage(tokens)
+    return Queue(tensor, memory, box, depth, producer, consumers, dtype, init)

@@ -15,6 +15,7 @@ import numpy as np
 
 from worker.compiler.errors import VerifyError
 from worker.compiler.ir.dtype import DType
+from worker.compiler.ir.footprint import footprint, full_box
 from worker.compiler.ir.op import Access, TensorOp
 from worker.compiler.machine.machine import EngineKind, Machine
 from worker.compiler.schedule.cover import box_ranges, covers_once, painted, volumes
@@ -346,8 +347,9 @@ def _check_coverage(op: TensorOp, walk: _Walk) -> None:
 
 
 def _check_drained(name: str, walk: _Walk) -> None:
-    """An output must reach home completely, by moves or by computing there."""
-    shape = walk.schedule.graph.tensors[name].shape
+    """Every element that operators write of an output must reach home, by moves or directly."""
+    graph = walk.schedule.graph
+    shape = graph.tensors[name].shape
     boxes = walk.drains.get(name, [])
     if any("" in trips for _, trips in boxes):
         return
@@ -358,9 +360,19 @@ def _check_drained(name: str, walk: _Walk) -> None:
     parts = [box_ranges(box, trips, shape) for box, trips in boxes]
     low = np.concatenate([a for a, _ in parts])
     high = np.concatenate([b for _, b in parts])
-    if covers_once(low, high, shape) is None:
-        return
-    kept = volumes(low, high) > 0
-    counts = painted(low[kept], high[kept], shape, np.ones(int(kept.sum()), dtype=np.int64))
-    if counts is None or counts.min() < 1:
-        raise _fail("0", "drained", f"output {name} reaches home only in part")
+    for op in graph.ops:
+        if not isinstance(op, TensorOp) or op.write.tensor != name:
+            continue
+        written = footprint(op.write, full_box(op), shape).box
+        first = np.array([a for a, _ in written], dtype=np.int64)
+        extents = tuple(b - a + 1 for a, b in written)
+        top = np.array(extents, dtype=np.int64)
+        inner_low = np.clip(low - first, 0, top)
+        inner_high = np.clip(high - first, 0, top)
+        if covers_once(inner_low, inner_high, extents) is None:
+            continue
+        kept = volumes(inner_low, inner_high) > 0
+        weight = np.ones(int(kept.sum()), dtype=np.int64)
+        counts = painted(inner_low[kept], inner_high[kept], extents, weight)
+        if counts is None or counts.min() < 1:
+            raise _fail("0", "drained", f"output {name} reaches home only in part")
