@@ -9,12 +9,25 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, TextIO, cast
 
 import structlog
 from structlog.typing import FilteringBoundLogger, Processor
 
 LogFormat = Literal["json", "console"]
+
+
+class _CurrentStderr:
+    """Whatever sys.stderr is when a line is written: test runners replace and close it."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+_STDERR = cast("TextIO", _CurrentStderr())
 
 
 def configure(level: str = "INFO", log_format: LogFormat = "json") -> None:
@@ -37,10 +50,10 @@ def configure(level: str = "INFO", log_format: LogFormat = "json") -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level]),
-        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(file=_STDERR),
         cache_logger_on_first_use=False,
     )
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s: %(message)s")
+    logging.basicConfig(level=logging.WARNING, stream=_STDERR, format="%(name)s: %(message)s")
 
 
 def get_logger(**fields: object) -> FilteringBoundLogger:

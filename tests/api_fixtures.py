@@ -16,6 +16,7 @@ import uvicorn
 from service.api.app import create_app
 from service.bootstrap import Services, open_services
 from service.client import Client
+from service.log import configure
 from service.settings import Settings
 from service.store.session import migrate
 from worker.main import EmbeddedWorker
@@ -73,6 +74,8 @@ Serve = Callable[..., Served]
 @pytest.fixture
 def serve(make_settings: Callable[..., Settings]) -> Iterator[Serve]:
     """Start services; `worker=False` leaves jobs in the queue."""
+    # Its log lines would mix with the output of commands that a test runs in this process.
+    configure("ERROR", "console")
     with ExitStack() as stack:
 
         def start(runner: str = "quick", *, worker: bool = True, **changes: Any) -> Served:

@@ -19,6 +19,7 @@ from service.store.records import HardwareRecord, ModelRecord
 from worker.compiler.options import CompileOptions
 
 LIMIT_S = 120
+_IMPORT_ROOT = Path(__file__).parents[2]
 
 
 class PreflightRefused(ServiceError):
@@ -51,6 +52,8 @@ def run_preflight(
         PreflightRefused: the model or the options are refused.
         Unavailable: the child died or ran too long.
     """
+    settings = state.settings
+    memory = settings.memory_base_bytes + int(settings.memory_per_model_byte * model.size_bytes)
     options = CompileOptions.from_json({"symbols": _symbols(pairs)})
     with tempfile.TemporaryDirectory(prefix="tilewright-preflight-") as folder:
         path = Path(folder) / ("model.zip" if model.kind == "zip" else "model.onnx")
@@ -59,14 +62,19 @@ def run_preflight(
             "model": str(path),
             "hardware": dict(spec.document),
             "options": options.to_json(),
+            "memory_bytes": memory,
+            "cpu_s": LIMIT_S,
         }
         try:
             child = subprocess.run(
-                [sys.executable, "-m", "worker.preflight"],
+                [sys.executable, "-P", "-m", "worker.preflight_child"],
                 input=json.dumps(request).encode(),
                 capture_output=True,
                 timeout=LIMIT_S,
                 check=False,
+                # Nothing of the service's own environment: it may hold credentials.
+                env={"PATH": settings.child_path, "PYTHONPATH": str(_IMPORT_ROOT), "HOME": folder},
+                cwd=folder,
             )
         except subprocess.TimeoutExpired as error:
             raise Unavailable(f"preflight took longer than {LIMIT_S} s", limit=LIMIT_S) from error

@@ -43,6 +43,13 @@ def load_settings(data_dir: Path | None = None, **values: Any) -> Settings:
     return Settings(**chosen)
 
 
+def quiet_logs() -> None:
+    """Send the service's warnings to stderr when it runs inside this command; stdout is data."""
+    from service.log import configure
+
+    configure("WARNING", "console")
+
+
 def connect(server: str | None, data_dir: Path | None = None) -> Client:
     """Open a client: to `server`, or to the API in this process.
 
@@ -58,6 +65,7 @@ def connect(server: str | None, data_dir: Path | None = None) -> Client:
     from service.client.in_process import InProcessTransport
     from service.store.session import migrate
 
+    quiet_logs()
     settings = load_settings(data_dir)
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     migrate(settings.database_url)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from typing import Any
 
 import typer
@@ -32,9 +33,12 @@ class TilewrightGroup(TyperGroup):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(Exit.OK) from error
         except Exception as error:  # the task boundary of the command line
+            if isinstance(error, typer.Exit | typer.Abort) or hasattr(error, "show"):
+                raise  # Typer's own: it prints usage errors and ends with their code
             problem = problem_of(error)
             if problem is None:
-                raise
+                traceback.print_exc()
+                problem = Failure("TW-INT-001", f"{type(error).__name__}: {error}").to_problem()
             if wants_json(ctx):
                 print_json(problem)
             print_problem(problem)
@@ -58,7 +62,7 @@ class Failure(Exception):
 
 
 def problem_of(error: BaseException) -> dict[str, Any] | None:
-    """Give the problem document of a known failure, None for a bug or for Typer's own errors."""
+    """Give the problem document of a known failure, None for a bug."""
     own = getattr(error, "problem", None)
     if isinstance(own, dict):
         return own

@@ -104,11 +104,9 @@ def schedule(
         print_json(document)
         return
     for unit in document.get("units", []) if isinstance(document, dict) else []:
-        text = unit.get("text") if isinstance(unit, dict) else None
-        if text:
-            print_text(str(text))
-            continue
-        print_json(unit)
+        nodes = ", ".join(str(node) for node in unit.get("onnx_nodes", []))
+        print_text(f"# {unit.get('kernel')} by {unit.get('strategy')}: {nodes}")
+        print_text(str(unit.get("text", "")))
 
 
 def trace(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from service.cli.compiling import Order
-from service.cli.connection import load_settings
+from service.cli.connection import load_settings, quiet_logs
 from service.cli.failures import problem_of
 from service.cli.progress import ProgressView
 
@@ -49,6 +49,7 @@ def compile_here(order: Order, data_dir: Path | None, *, quiet: bool) -> dict[st
     from worker.request import JobRequest
     from worker.store_cache import StoreCache
 
+    quiet_logs()
     settings = load_settings(data_dir)
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     migrate(settings.database_url)

@@ -26,14 +26,14 @@ _SUMMARY = (
 
 def print_summary(report: Mapping[str, Any]) -> None:
     """Print the head of a report: model, machine, numbers, cache, verification, sanity."""
-    model, hardware = report.get("model") or {}, report.get("hardware") or {}
+    model, hardware = _part(report, "model"), _part(report, "hardware")
     print_text(f"{model.get('name', 'model')} on {hardware.get('name', 'hardware')}")
-    print_fields(report.get("summary") or {}, _SUMMARY)
-    cache = report.get("cache") or {}
+    print_fields(_part(report, "summary"), _SUMMARY)
+    cache = _part(report, "cache")
     hits, misses = int(cache.get("hits", 0)), int(cache.get("misses", 0))
     every = " (every unit)" if hits and not misses else ""
     print_text(f"cache: {hits} hits, {misses} misses{every}")
-    print_text(_verification_line(report.get("verification") or {}))
+    print_text(_verification_line(_part(report, "verification")))
     failed = [row for row in report.get("sanity") or [] if not row.get("passed")]
     checks = len(report.get("sanity") or [])
     print_text(f"sanity: {checks - len(failed)} of {checks} checks passed")
@@ -43,10 +43,16 @@ def print_summary(report: Mapping[str, Any]) -> None:
         note(f"warning {warning.get('code')}: {warning.get('message')}")
 
 
+def _part(report: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Give an object of the report; the report of a newer version may have another shape."""
+    value = report.get(name)
+    return value if isinstance(value, dict) else {}
+
+
 def _verification_line(verification: Mapping[str, Any]) -> str:
     mode, passed = verification.get("mode", "none"), verification.get("passed")
     if passed is None:
-        reason = verification.get("reason")
+        reason = verification.get("detail")
         return f"verification: not run (mode {mode}{f': {reason}' if reason else ''})"
     return (
         f"verification: {'passed' if passed else 'FAILED'} (mode {mode}, against "

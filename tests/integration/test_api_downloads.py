@@ -121,9 +121,7 @@ class Breaking(httpx.BaseTransport):
 def test_client_resumes_a_broken_download(stored: tuple[Served, str], tmp_path: Path) -> None:
     served, url = stored
     transport = Breaking(after=1_000_000, breaks=2)
-    with Client(
-        served.url, http=httpx.Client(transport=transport, base_url=served.url)
-    ) as client:
+    with Client(served.url, http=httpx.Client(transport=transport, base_url=served.url)) as client:
         assert client.download(url, tmp_path / "x.bin") == sha256(BODY).hexdigest()
     assert (tmp_path / "x.bin").read_bytes() == BODY
     assert transport.ranges == [None, "bytes=1000000-", "bytes=2000000-"]

@@ -33,9 +33,7 @@ def test_spec_is_stored_once_with_inheritance_resolved(serve: Serve) -> None:
     sizes = {row["name"]: row["capacity_bytes"] for row in spec["document"]["levels"]}
     assert sizes["GBUF"] in (65536, {"value": 65536})
     as_yaml = yaml.safe_dump(MY_CHIP)
-    again = http.post(
-        "/v1/hardware", content=as_yaml, headers={"Content-Type": "application/yaml"}
-    )
+    again = http.post("/v1/hardware", content=as_yaml, headers={"Content-Type": "application/yaml"})
     assert (again.status_code, again.json()["id"]) == (200, spec["id"])
     assert http.get(first.headers["location"]).json() == spec
     assert [row["id"] for row in http.get("/v1/hardware").json()["items"]] == [spec["id"]]
@@ -51,7 +49,12 @@ def test_name_changes_the_id_but_not_the_machine(serve: Serve) -> None:
 
 def test_refusal_lists_every_finding_with_a_pointer(serve: Serve) -> None:
     http = serve(worker=False).http
-    bad = {**MY_CHIP, "clock_hz": -1, "levels": [{"name": "GBUF", "read_bytes_per_cycle": 0}], "x": 1}
+    bad = {
+        **MY_CHIP,
+        "clock_hz": -1,
+        "levels": [{"name": "GBUF", "read_bytes_per_cycle": 0}],
+        "x": 1,
+    }
     problem = assert_problem(http.post("/v1/hardware", json=bad), 422, "TW-SPEC-001")
     pointers = {finding["pointer"] for finding in problem["errors"]}
     assert {"/clock_hz", "/x"} <= pointers

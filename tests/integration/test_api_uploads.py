@@ -100,9 +100,7 @@ def test_zip_is_recognised_by_its_bytes(serve: Serve) -> None:
 
 def test_digest_mismatch_stores_nothing(serve: Serve) -> None:
     served = serve(worker=False)
-    response = served.http.post(
-        "/v1/models", params={"digest": "sha256:" + "0" * 64}, content=BODY
-    )
+    response = served.http.post("/v1/models", params={"digest": "sha256:" + "0" * 64}, content=BODY)
     problem = assert_problem(response, 422, "TW-SVC-012")
     assert problem["actual"] == digest(BODY)
     assert served.http.get("/v1/models").json()["items"] == []

@@ -117,7 +117,7 @@ def list_presets() -> PresetList:
     """List the presets that ship with the service."""
     items = []
     for name in preset_names():
-        document = cast("dict[str, Any]", preset_document(name))
+        document = preset_document(name)
         description = str(document.get("description") or "")
         items.append(PresetAnswer(name=name, description=description, document=document))
     return PresetList(items=items)

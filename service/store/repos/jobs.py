@@ -187,7 +187,7 @@ def events(session: Session, job_id: str, after_seq: int, limit: int) -> list[Ev
 def event_numbers(session: Session, job_ids: Iterable[str]) -> dict[str, int]:
     """Give the number of the latest event of each job that exists."""
     query = select(JobRow.id, JobRow.event_seq).where(JobRow.id.in_(sorted(job_ids)))
-    return {job_id: seq for job_id, seq in session.execute(query)}
+    return dict(session.execute(query).tuples().all())
 
 
 def set_stage(session: Session, job_id: str, stage: str) -> None:
