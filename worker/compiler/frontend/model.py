@@ -1,0 +1,27 @@
+"""The ONNX model as the front end hands it on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxModel:
+    """A loaded model.
+
+    After `simplify`: nodes sorted, each with a unique non-empty name, opset `opset`, and every
+    value's shape static, except values downstream of an operator whose output shape depends on
+    data; ask `is_static` for those.
+    """
+
+    ir: onnx_ir.Model
+    name: str
+    sha256: str
+    """Of the user's file."""
+    opset: int
+
+    def is_static(self, value: onnx_ir.Value) -> bool:
+        """Whether every dimension of `value` is known."""
+        return value.shape is not None and all(isinstance(d, int) for d in value.shape)

@@ -1,0 +1,75 @@
+"""Static shapes: inference over the whole model, and node by node where that gave up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+import onnx.defs
+import onnx.shape_inference
+import onnx_ir
+
+from worker.compiler.frontend.edit import constant_of
+
+_INFERENCE_ERRORS = (
+    onnx.shape_inference.InferenceError, RuntimeError, ValueError, TypeError, IndexError,
+    KeyError, onnx.defs.SchemaError,
+)  # fmt: skip
+_SMALL_ELEMENTS = 1024
+"""Constants up to this size may steer shapes, so inference is shown their values."""
+
+
+def is_static(value: onnx_ir.Value) -> bool:
+    """Whether every dimension of `value` is known."""
+    return value.shape is not None and all(isinstance(d, int) for d in value.shape)
+
+
+def infer_model(model: onnx_ir.Model) -> None:
+    """Infer what can be inferred in one sweep, sub-graphs included, with data propagation.
+
+    Cost: linear; big weights are not serialised.
+    """
+    import logging
+
+    from onnx_ir.passes.common import ShapeInferencePass
+
+    logging.getLogger("onnx_ir.passes.common.shape_inference").setLevel(logging.ERROR)
+    ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+
+
+def infer_node(node: onnx_ir.Node, opset: int) -> None:
+    """Infer one node's outputs from what is known about its inputs now."""
+    if node.domain != "" or any(
+        a.type in (onnx_ir.AttributeType.GRAPH, onnx_ir.AttributeType.GRAPHS)
+        for a in node.attributes.values()
+    ):
+        return
+    types: dict[str, Any] = {}
+    data: dict[str, Any] = {}
+    for value in node.inputs:
+        if value is None or not value.name:
+            continue
+        if value.type is None:
+            return
+        types[value.name] = onnx_ir.serde.serialize_value(value).type
+        tensor = constant_of(value)
+        if tensor is not None and tensor.size <= _SMALL_ELEMENTS:
+            data[value.name] = onnx_ir.serde.serialize_tensor(tensor)
+    try:
+        schema = onnx.defs.get_schema(node.op_type, opset, "")
+        found = onnx.shape_inference.infer_node_outputs(
+            schema, onnx_ir.serde.serialize_node(node), types, data,
+            opset_imports=[onnx.helper.make_opsetid("", opset)],
+        )  # fmt: skip
+    except _INFERENCE_ERRORS:
+        return
+    for value in node.outputs:
+        proto = found.get(value.name or "")
+        if proto is None:
+            continue
+        shape = onnx_ir.serde.deserialize_type_proto_for_shape(proto)
+        kind = onnx_ir.serde.deserialize_type_proto_for_type(proto)
+        if kind is not None and value.type is None:
+            value.type = kind
+        if shape is not None and (value.shape is None or not is_static(value)):
+            value.shape = shape
