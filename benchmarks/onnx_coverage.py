@@ -99,7 +99,7 @@ def prepare(case: Case) -> tuple[ir.Node, int, Rejection | None]:
     node = _node(case)
     why = rejection(node, opset)
     if why is not None and why.code is ReasonCode.DATA_DEPENDENT:
-        frozen = _node(case, frozen=True)
+        frozen = frozen_node(case.model, case.inputs)
         second = rejection(frozen, opset)
         if second is None or second.code is not ReasonCode.DATA_DEPENDENT:
             node, why = frozen, second
@@ -112,15 +112,18 @@ def run_case(case: Case) -> Outcome:
     return _compare(case, node, opset) if why is None else _refused(case, why)
 
 
-def _node(case: Case, *, frozen: bool = False) -> ir.Node:
-    model = ir.serde.deserialize_model(case.model)
-    for value, array in zip(model.graph.inputs[1:], case.inputs[1:], strict=False):
-        if frozen and isinstance(array, np.ndarray | np.generic):
-            value.const_value = ir.tensor(np.asarray(array), name=value.name)
-    for value, array in zip(model.graph.inputs, case.inputs, strict=False):
+def _node(case: Case) -> ir.Node:
+    (node,) = ir.serde.deserialize_model(case.model).graph
+    return node
+
+
+def frozen_node(model: onnx.ModelProto, inputs: tuple[Any, ...]) -> ir.Node:
+    """The only node of `model`, every input but the first a constant with the value given."""
+    parsed = ir.serde.deserialize_model(model)
+    for value, array in zip(parsed.graph.inputs[1:], inputs[1:], strict=False):
         if isinstance(array, np.ndarray | np.generic):
-            value.shape = ir.Shape(np.shape(array))
-    (node,) = model.graph
+            value.const_value = ir.tensor(np.asarray(array), name=value.name)
+    (node,) = parsed.graph
     return node
 
 
@@ -132,17 +135,13 @@ def _compare(case: Case, node: ir.Node, opset: int) -> Outcome:
     names = [o.name for o in node.outputs if o.name]
     expressed = express_region([node], names, opset)
     graph = expressed.graph
-    given = {
-        value.name: (value, array)
-        for value, array in zip(node.graph.inputs, case.inputs, strict=True)
-    }
+    given = dict(zip((i.name for i in case.model.graph.input), case.inputs, strict=True))
     feeds = {
-        name: storage(np.asarray(given[name][1]), graph.tensors[name].dtype)
-        for name in graph.inputs
+        name: storage(np.asarray(given[name]), graph.tensors[name].dtype) for name in graph.inputs
     }
     feeds.update({name: thunk() for name, thunk in expressed.constants.items()})
     results = evaluate(graph, feeds)
-    for value, expected in zip(node.graph.outputs, case.outputs, strict=True):
+    for value, expected in zip(case.model.graph.output, case.outputs, strict=True):
         got = load(results[value.name], graph.tensors[value.name].dtype)
         error = difference(np.asarray(expected), got, case.rtol, case.atol)
         if error:

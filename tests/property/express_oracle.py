@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +14,17 @@ from worker.compiler.frontend.express import Expressed, express_region, rejectio
 from worker.compiler.frontend.ops.call import storage
 from worker.compiler.ir.bits import load
 from worker.compiler.ir.evaluate import evaluate
+from worker.compiler.ir.op import TensorOp
 from worker.compiler.rejection import Rejection
 
 OPSET = 20
+Inputs: TypeAlias = "Sequence[npt.NDArray[Any] | np.generic | None]"
+"""Arrays by input position; None where an optional input is absent."""
 
 
 def model_of(
     op_type: str,
-    inputs: list[npt.NDArray[Any] | None],
+    inputs: Inputs,
     attributes: dict[str, Any] | None = None,
     *,
     constants: tuple[int, ...] = (),
@@ -65,6 +69,13 @@ def express(model: onnx.ModelProto) -> Expressed:
     return express_region([node], [o.name for o in node.outputs if o.name], opset)
 
 
+def only_op(model: onnx.ModelProto) -> TensorOp:
+    """The one operator that the model's node becomes."""
+    (op,) = express(model).graph.ops
+    assert isinstance(op, TensorOp)
+    return op
+
+
 def reason(model: onnx.ModelProto) -> Rejection:
     """Why the model's node is refused."""
     why = rejection(node_of(model), model.opset_import[0].version)
@@ -72,7 +83,7 @@ def reason(model: onnx.ModelProto) -> Rejection:
     return why
 
 
-def ours(model: onnx.ModelProto, inputs: list[npt.NDArray[Any] | None]) -> list[npt.NDArray[Any]]:
+def ours(model: onnx.ModelProto, inputs: Inputs) -> list[npt.NDArray[Any]]:
     """Outputs by express and evaluate."""
     expressed = express(model)
     graph = expressed.graph
@@ -84,7 +95,7 @@ def ours(model: onnx.ModelProto, inputs: list[npt.NDArray[Any] | None]) -> list[
 
 
 def onnxruntime(
-    model: onnx.ModelProto, inputs: list[npt.NDArray[Any] | None]
+    model: onnx.ModelProto, inputs: Inputs
 ) -> list[npt.NDArray[Any]]:
     """Outputs by ONNX Runtime, unoptimised."""
     import onnxruntime as ort
@@ -95,12 +106,12 @@ def onnxruntime(
     options.log_severity_level = 3
     session = ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
     feeds = {i.name: np.asarray(inputs[int(i.name[1:])]) for i in session.get_inputs()}
-    return list(session.run(None, feeds))
+    return [np.asarray(a) for a in session.run(None, feeds)]
 
 
 def agree(
     op_type: str,
-    inputs: list[npt.NDArray[Any] | None],
+    inputs: Inputs,
     attributes: dict[str, Any] | None = None,
     *,
     rtol: float = 1e-4,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import pytest
-from express_oracle import agree, express, model_of, onnxruntime, ours, reason
+from express_oracle import agree, express, model_of, only_op, onnxruntime, ours, reason
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -16,14 +17,15 @@ from worker.compiler.ir.op import TensorOp
 from worker.compiler.ir.region import is_view
 from worker.compiler.rejection import ReasonCode
 
+Array: TypeAlias = "npt.NDArray[Any]"
 SHAPES = st.lists(st.integers(1, 6), min_size=1, max_size=4)
 
 
-def ramp(*shape: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+def ramp(*shape: int) -> Array:
     return np.arange(prod(shape), dtype=np.float32).reshape(shape)
 
 
-def ints(*values: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+def ints(*values: int) -> Array:
     return np.asarray(values, np.int64)
 
 
@@ -50,15 +52,12 @@ def test_reshape_is_a_view_with_the_same_elements(shapes: tuple[list[int], list[
     before, after = shapes
     x = ramp(*before)
     model = model_of("Reshape", [x, ints(*after)], constants=(1,))
-    graph = express(model).graph
-    (op,) = graph.ops
-    assert isinstance(op, TensorOp)
-    assert is_view(op, graph.tensors)
+    assert is_view(only_op(model), express(model).graph.tensors)
     np.testing.assert_array_equal(ours(model, [x, None])[0], x.reshape(after))
 
 
 def test_splitting_a_dimension_reads_linearly() -> None:
-    (op,) = express(model_of("Reshape", [ramp(6, 5), ints(2, 3, 5)], constants=(1,))).graph.ops
+    op = only_op(model_of("Reshape", [ramp(6, 5), ints(2, 3, 5)], constants=(1,)))
     assert all(e.is_linear for e in op.reads[0].index)
 
 
@@ -103,7 +102,7 @@ def test_pad(shape: list[int], mode: str, data: st.DataObject) -> None:
     after = [data.draw(st.integers(0, n - 1)) for n in shape]
     assume(all(n + b + a > 0 for n, b, a in zip(shape, before, after, strict=True)))
     x = ramp(*shape)
-    inputs = [x, ints(*before, *after), np.float32(2.5)]
+    inputs = [x, ints(*before, *after), np.asarray(2.5, np.float32)]
     model = model_of("Pad", inputs, {"mode": mode}, constants=(1, 2))
     cropped = x[tuple(slice(max(-b, 0), None) for b in before)]
     widths = [(max(b, 0), a) for b, a in zip(before, after, strict=True)]
@@ -120,7 +119,7 @@ def test_mirrored_pad_of_two_dimensions_is_affine_copies() -> None:
     )
     graph = express(model).graph
     assert len(graph.ops) == 9
-    assert not any(op.has_lookup for op in graph.ops)
+    assert not any(op.has_lookup for op in graph.ops if isinstance(op, TensorOp))
 
 
 @settings(max_examples=25, deadline=None)
@@ -137,10 +136,8 @@ def test_gather(rows: int, axis: int, constant: bool, values: list[int]) -> None
 
 def test_gather_of_one_known_row_is_a_plain_read() -> None:
     model = model_of("Gather", [ramp(4, 3), np.asarray(-1, np.int64)], constants=(1,))
-    graph = express(model).graph
-    (op,) = graph.ops
-    assert not op.has_lookup
-    assert graph.constants == ()
+    assert not only_op(model).has_lookup
+    assert express(model).graph.constants == ()
 
 
 def test_gather_out_of_range_is_refused() -> None:
@@ -177,8 +174,7 @@ def test_resize_by_an_integer_is_affine(mode: str, transform: str) -> None:
     scales = np.asarray([1, 1, 2, 2], np.float32)
     inputs = [ramp(1, 2, 4, 4), None, scales]
     attributes = {"mode": mode, "coordinate_transformation_mode": transform}
-    (op,) = express(model_of("Resize", inputs, attributes, constants=(2,))).graph.ops
-    assert not op.has_lookup
+    assert not only_op(model_of("Resize", inputs, attributes, constants=(2,))).has_lookup
 
 
 @settings(max_examples=30, deadline=None)
@@ -220,3 +216,10 @@ def test_a_contradicting_recorded_shape_is_refused() -> None:
         onnx.helper.make_tensor_value_info("y0", onnx.TensorProto.FLOAT, [3, 2])
     )
     assert reason(model).code is ReasonCode.SHAPE_MISMATCH
+
+
+def test_a_dimension_too_long_for_a_table_is_refused() -> None:
+    resize = model_of("Resize", [ramp(2, 2), None, None, ints(2, 2**40)], constants=(3,))
+    pad = model_of("Pad", [ramp(2, 2), ints(0, 0, 0, 2**40)], {"mode": "edge"}, constants=(1,))
+    for model in (resize, pad):
+        assert reason(model).code is ReasonCode.SIZE_LIMIT

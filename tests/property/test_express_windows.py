@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from express_oracle import agree, express, model_of, reason
+from express_oracle import agree, express, model_of, only_op, reason
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from worker.compiler.ir.axis import AxisKind
+from worker.compiler.ir.op import writes_of
 from worker.compiler.rejection import ReasonCode
 
 ATTRIBUTE = ReasonCode.UNSUPPORTED_ATTRIBUTE
@@ -94,8 +95,7 @@ def test_average_pool(data: st.DataObject, rank: int, ceil: bool, counts: bool) 
 
 
 def test_conv_axes_are_in_scheduling_order_and_linear() -> None:
-    graph = express(model_of("Conv", [floats(2, 4, 8, 8), floats(6, 2, 3, 3)], {"group": 2})).graph
-    (op,) = graph.ops
+    op = only_op(model_of("Conv", [floats(2, 4, 8, 8), floats(6, 2, 3, 3)], {"group": 2}))
     assert [a.name for a in op.domain] == ["n", "g", "co", "o0", "o1", "ci", "k0", "k1"]
     assert [a.name for a in op.reduce_axes] == ["ci", "k0", "k1"]
     assert all(e.is_linear for access in op.reads for e in access.index)
@@ -103,13 +103,12 @@ def test_conv_axes_are_in_scheduling_order_and_linear() -> None:
 
 
 def test_depthwise_conv_has_no_channel_axes_left() -> None:
-    graph = express(model_of("Conv", [floats(1, 4, 8, 8), floats(4, 1, 3, 3)], {"group": 4})).graph
-    (op,) = graph.ops
+    op = only_op(model_of("Conv", [floats(1, 4, 8, 8), floats(4, 1, 3, 3)], {"group": 4}))
     assert [a.name for a in op.domain] == ["g", "o0", "o1", "k0", "k1"]
 
 
 def test_pointwise_conv_of_one_channel_does_not_reduce() -> None:
-    (op,) = express(model_of("Conv", [floats(1, 1, 4, 4), floats(3, 1, 1, 1)])).graph.ops
+    op = only_op(model_of("Conv", [floats(1, 1, 4, 4), floats(3, 1, 1, 1)]))
     assert op.reduce is None
     assert all(a.kind is AxisKind.PARALLEL for a in op.domain)
 
@@ -123,7 +122,8 @@ def test_half_precision_bias_is_added_in_f32() -> None:
     inputs = [a.astype(np.float16) for a in (floats(1, 2, 4, 4), floats(3, 2, 1, 1), floats(3))]
     model = model_of("Conv", inputs, output_type=onnx.TensorProto.FLOAT16)
     graph = express(model).graph
-    assert [str(graph.tensors[op.write.tensor].dtype) for op in graph.ops] == ["f32", "f16"]
+    written = [name for op in graph.ops for name in writes_of(op)]
+    assert [str(graph.tensors[name].dtype) for name in written] == ["f32", "f16"]
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,8 @@ class ReasonCode(StrEnum):
     """The result's shape or addressing depends on values known only at run time."""
     CONTROL_FLOW = "CONTROL_FLOW"
     RANK_LIMIT = "RANK_LIMIT"
+    SIZE_LIMIT = "SIZE_LIMIT"
+    """A dimension too long for the index tables that the operator needs."""
     EMPTY_TENSOR = "EMPTY_TENSOR"
     """A tensor with a zero dimension: nothing to compute."""
     SHAPE_MISMATCH = "SHAPE_MISMATCH"

@@ -23,7 +23,7 @@ from worker.compiler.frontend.ops.body import (
 from worker.compiler.frontend.ops.call import Call, Expression
 from worker.compiler.frontend.ops.elementwise import emit_same_type, require_float
 from worker.compiler.frontend.ops.pointwise import broadcast_shape, pointwise
-from worker.compiler.frontend.ops.refusal import shape_mismatch
+from worker.compiler.frontend.ops.refusal import shape_mismatch, unsupported_attribute
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.scalar import Fn, Scalar
 
@@ -85,6 +85,8 @@ def _selu(call: Call, x: Scalar, dtype: DType) -> Scalar:
 
 def _celu(call: Call, x: Scalar, dtype: DType) -> Scalar:
     alpha = call.attrs.real("alpha", 1.0)
+    if alpha == 0.0:
+        raise unsupported_attribute("Celu with alpha 0 divides by it")
     scaled = mul(x, lit(1.0 / alpha, dtype))
     zero = lit(0, dtype)
     negative = mul(lit(alpha, dtype), _exp_minus_one(scaled, dtype))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isnan
+
 import onnx_ir as ir
 
 from worker.compiler.frontend.ops.refusal import Refusal, unsupported_attribute
@@ -53,7 +55,10 @@ class Attributes:
         """A FLOAT attribute."""
         attr = self._get(name, ir.AttributeType.FLOAT)
         if attr is not None:
-            return float(attr.as_float())
+            value = float(attr.as_float())
+            if isnan(value):
+                raise unsupported_attribute(f"attribute {name!r} is not a number")
+            return value
         if default is None:
             raise self._require(name)
         return default

@@ -15,7 +15,7 @@ from worker.compiler.rejection import ReasonCode
 
 def _comparison(fn: Fn) -> Expression:
     def express(call: Call) -> None:
-        operands, shape, _ = operands_of(call)
+        operands, shape, _ = operands_of(call, 2)
         out = call.output(0, shape, DType.BOOL)
         pointwise(call, out, operands, lambda v: apply(fn, v[0], v[1]))
 
@@ -28,7 +28,7 @@ def _logic(fn: Fn) -> Expression:
             raise Refusal(
                 ReasonCode.UNSUPPORTED_DTYPE, f"{call.node.op_type} of {call.dtype(0)}, not bool"
             )
-        emit_same_type(call, lambda v: apply(fn, *v))
+        emit_same_type(call, lambda v: apply(fn, *v), 1 if fn is Fn.NOT else 2)
 
     return express
 

@@ -16,6 +16,8 @@ _DOTS = "..."
 
 def einsum(call: Call) -> None:
     """Einsum with any number of operands, repeated letters (diagonals) and broadcast dots."""
+    if call.num_inputs == 0:
+        raise shape_mismatch("Einsum of nothing")
     tensors = [call.tensor(k) for k in range(call.num_inputs)]
     dtype = tensors[0].dtype
     if dtype is DType.BOOL or any(t.dtype is not dtype for t in tensors):

@@ -26,8 +26,16 @@ from worker.compiler.ir.scalar_type import promoted
 from worker.compiler.rejection import ReasonCode
 
 
-def operands_of(call: Call) -> tuple[list[Operand], tuple[int, ...], DType]:
-    """All inputs as operands, the shape they broadcast to, and their common element type."""
+def operands_of(call: Call, arity: int | None) -> tuple[list[Operand], tuple[int, ...], DType]:
+    """All inputs as operands, the shape they broadcast to, and their common element type.
+
+    `arity` is the number of inputs the operator takes; None: one or more.
+    """
+    if call.num_inputs != (max(call.num_inputs, 1) if arity is None else arity):
+        raise Refusal(
+            ReasonCode.UNSUPPORTED_INPUT,
+            f"{call.node.op_type} has {call.num_inputs} inputs, not {arity or 'one or more'}",
+        )
     operands = [call.operand(k) for k in range(call.num_inputs)]
     shape = broadcast_shape([call.shape(k) for k in range(call.num_inputs)])
     kinds = [call.dtype(k) for k in range(call.num_inputs)]
@@ -39,9 +47,9 @@ def operands_of(call: Call) -> tuple[list[Operand], tuple[int, ...], DType]:
     return operands, shape, kinds[0]
 
 
-def emit_same_type(call: Call, body: BodyOf) -> None:
+def emit_same_type(call: Call, body: BodyOf, arity: int | None = 1) -> None:
     """Emit a pointwise operator whose result has its operands' type."""
-    operands, shape, dtype = operands_of(call)
+    operands, shape, dtype = operands_of(call, arity)
     pointwise(call, call.output(0, shape, dtype), operands, body)
 
 
@@ -68,7 +76,7 @@ def require_float(call: Call) -> None:
         )
 
 
-def _fold(fn: Fn) -> Expression:
+def _fold(fn: Fn, arity: int | None = 2) -> Expression:
     def body(values: Sequence[Scalar]) -> Scalar:
         result = values[0]
         for value in values[1:]:
@@ -76,7 +84,7 @@ def _fold(fn: Fn) -> Expression:
         return result
 
     def express(call: Call) -> None:
-        emit_same_type(call, body)
+        emit_same_type(call, body, arity)
 
     return express
 
@@ -84,7 +92,7 @@ def _fold(fn: Fn) -> Expression:
 def mean(call: Call) -> None:
     """Mean of any number of operands."""
     require_float(call)
-    count = lit(1.0 / call.num_inputs, call.dtype(0))
+    count = lit(1.0 / max(call.num_inputs, 1), call.dtype(0))
 
     def body(values: Sequence[Scalar]) -> Scalar:
         total = values[0]
@@ -92,13 +100,13 @@ def mean(call: Call) -> None:
             total = add(total, value)
         return total if len(values) == 1 else apply(Fn.MUL, total, count)
 
-    emit_same_type(call, body)
+    emit_same_type(call, body, arity=None)
 
 
 def mod(call: Call) -> None:
     """Mod: the sign follows the divisor, or the dividend when fmod=1."""
     is_fmod = call.attrs.integer("fmod", 0) != 0
-    emit_same_type(call, lambda v: apply(Fn.FMOD if is_fmod else Fn.FLOORMOD, v[0], v[1]))
+    emit_same_type(call, lambda v: apply(Fn.FMOD if is_fmod else Fn.FLOORMOD, v[0], v[1]), 2)
 
 
 def power(call: Call) -> None:
@@ -138,7 +146,7 @@ def power(call: Call) -> None:
 
 def divide(call: Call) -> None:
     """Div: IEEE for floats, toward zero for integers."""
-    emit_same_type(call, lambda v: div(v[0], v[1]))
+    emit_same_type(call, lambda v: div(v[0], v[1]), 2)
 
 
 def clip(call: Call) -> None:
@@ -171,7 +179,8 @@ def clip(call: Call) -> None:
 def bit_shift(call: Call) -> None:
     """BitShift of unsigned integers."""
     direction = call.attrs.choice("direction", "", ("LEFT", "RIGHT"))
-    emit_same_type(call, lambda v: apply(Fn.SHL if direction == "LEFT" else Fn.SHR, v[0], v[1]))
+    fn = Fn.SHL if direction == "LEFT" else Fn.SHR
+    emit_same_type(call, lambda v: apply(fn, v[0], v[1]), 2)
 
 
 EXPRESSIONS: dict[str, Expression] = {
@@ -181,9 +190,9 @@ EXPRESSIONS: dict[str, Expression] = {
     "Div": divide,
     "Mod": mod,
     "Pow": power,
-    "Max": _fold(Fn.MAX),
-    "Min": _fold(Fn.MIN),
-    "Sum": _fold(Fn.ADD),
+    "Max": _fold(Fn.MAX, None),
+    "Min": _fold(Fn.MIN, None),
+    "Sum": _fold(Fn.ADD, None),
     "Mean": mean,
     "Neg": _unary(Fn.NEG),
     "Abs": _unary(Fn.ABS),

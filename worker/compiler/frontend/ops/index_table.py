@@ -6,7 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from worker.compiler.frontend.ops.refusal import Refusal
 from worker.compiler.ir.affine import Affine
+from worker.compiler.rejection import ReasonCode
+
+MAX_TABLE = 1 << 16
+"""Index tables are built for dimensions up to this extent."""
+
+
+def check_table(op_type: str, extent: int) -> None:
+    """Refuse a dimension too long for a table."""
+    if extent > MAX_TABLE:
+        raise Refusal(
+            ReasonCode.SIZE_LIMIT,
+            f"{op_type} to {extent} elements in one dimension; the limit is {MAX_TABLE}",
+        )
 
 
 def fit(table: Sequence[int], index: Affine, slopes: Sequence[Fraction] = ()) -> Affine | None:

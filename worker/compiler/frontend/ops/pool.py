@@ -66,12 +66,19 @@ def average_pool(call: Call) -> None:
 def lp_pool(call: Call) -> None:
     """LpPool: p-th root of the sum of p-th powers of absolute values."""
     require_float(call)
-    order = call.attrs.integer("p", 2)
+    order = _order(call)
     x, windows = _geometry(call)
     out = call.output(0, _shape(x, windows), x.dtype)
     total = call.temp("sum", out.shape, promoted(x.dtype))
     _slide(call, total, x, windows, Reduce.ADD, 0.0, order=order)
     pointwise(call, out, [total], lambda v: _root(v[0], order, x.dtype))
+
+
+def _order(call: Call) -> int:
+    order = call.attrs.integer("p", 2)
+    if order < 1:
+        raise unsupported_attribute(f"attribute 'p' is {order}; 1 or more needed")
+    return order
 
 
 def _power(x: Scalar, order: int, dtype: DType) -> Scalar:
@@ -152,7 +159,7 @@ def _global(reduce: Reduce, order: int, *, is_mean: bool) -> Expression:
             raise shape_mismatch(f"{call.node.op_type} of {x.shape}: no spatial dimensions")
         if is_mean or order:
             require_float(call)
-        p = call.attrs.integer("p", 2) if order else 0
+        p = _order(call) if order else 0
         axes = tuple(range(2, len(x.shape)))
         out = call.output(0, (*x.shape[:2], *(1 for _ in axes)), x.dtype)
         scale = lit(1.0 / prod(x.shape[2:]), x.dtype) if is_mean else None

@@ -11,7 +11,7 @@ import numpy as np
 from worker.compiler.frontend.ops.body import mul
 from worker.compiler.frontend.ops.call import Call, Expression
 from worker.compiler.frontend.ops.elementwise import require_float
-from worker.compiler.frontend.ops.index_table import fit
+from worker.compiler.frontend.ops.index_table import check_table, fit
 from worker.compiler.frontend.ops.nest import Nest
 from worker.compiler.frontend.ops.reduce import normal_axis
 from worker.compiler.frontend.ops.refusal import shape_mismatch, unsupported_attribute
@@ -144,6 +144,7 @@ def _dimensions(
                 f"align_corners with scale {float(factor):g} of {x.shape[a]} elements, which is no"
                 " whole number; give sizes instead"
             )
+        check_table("Resize", max(out, x.shape[a]))
         dims[a] = Resample(x.shape[a], out, factor, transform, region)
     return dims
 

@@ -10,7 +10,7 @@ import numpy as np
 from worker.compiler.frontend.ops.body import call as apply
 from worker.compiler.frontend.ops.body import less, lit, select
 from worker.compiler.frontend.ops.call import Call, Expression, Operand
-from worker.compiler.frontend.ops.index_table import fit, runs
+from worker.compiler.frontend.ops.index_table import check_table, fit, runs
 from worker.compiler.frontend.ops.reduce import normal_axis
 from worker.compiler.frontend.ops.refusal import shape_mismatch, unsupported_attribute
 from worker.compiler.ir.affine import Affine
@@ -80,6 +80,7 @@ def pad(call: Call) -> None:
         where = [(e - b).mod(n) for e, b, n in zip(index, before, x.shape, strict=True)]
         nest.write(out, index, nest.read(x, where))
     else:
+        check_table("Pad", max(shape, default=0))
         tables = [
             _mirror(n, b, extent, is_edge=mode == "edge")
             for n, b, extent in zip(x.shape, before, shape, strict=True)
