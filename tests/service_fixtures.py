@@ -299,3 +299,9 @@ def open_desk() -> Iterator[Callable[[Settings], Desk]]:
     yield make
     for services in opened:
         services.close()
+
+
+def delete_queue(services: Services) -> None:
+    """Leave nothing behind on a shared broker."""
+    with services.celery.connection_for_write() as connection:
+        connection.default_channel.queue_delete(services.settings.queue)

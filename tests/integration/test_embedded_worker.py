@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from service_fixtures import Desk, MakeSettings
+import pytest
+from service_fixtures import Desk, MakeSettings, delete_queue
 
+from service.errors import Conflict
 from service.jobs import query
+from service.queue import RUN_ITEM, ring
 from service.settings import Settings
 from service.states import JobState
 from service.store.blobs import read_bytes
-from worker.main import EmbeddedWorker
+from worker.main import DataDirectory, EmbeddedWorker
 
 OpenDesk = Callable[[Settings], Desk]
 
 
-def test_job_succeeds_with_artifacts_events_and_cache(
-    make_settings: MakeSettings, open_desk: OpenDesk
-) -> None:
-    desk = open_desk(make_settings("quick"))
+@pytest.fixture
+def desk(
+    make_settings: MakeSettings, open_desk: OpenDesk, database_url: str, broker_url: str
+) -> Iterator[Desk]:
+    desk = open_desk(make_settings("quick", database_url=database_url, broker_url=broker_url))
+    yield desk
+    if not desk.services.settings.embedded:
+        delete_queue(desk.services)
+
+
+def test_job_succeeds_with_artifacts_events_and_cache(desk: Desk) -> None:
     with EmbeddedWorker(desk.services):
         job = desk.wait(desk.submit().id)
         again = desk.wait(desk.submit().id)
@@ -40,3 +50,66 @@ def test_job_succeeds_with_artifacts_events_and_cache(
     (stats,) = query.cache_stats(database)
     assert (stats.kind, stats.entries, stats.hits) == ("schedule", 3, 3)
     assert not list(desk.services.settings.work_dir.iterdir())
+
+
+def test_bells_that_are_none_are_ignored(desk: Desk) -> None:
+    """Unknown ids, doubled bells and garbage must not disturb the next job."""
+    app = desk.services.celery
+    with EmbeddedWorker(desk.services):
+        for args in ([], [17], [{"a": 1}], ["job_unknown:compile"], ["x", "y"]):
+            app.send_task(RUN_ITEM, args=args)
+        job = desk.submit()
+        for _ in range(5):
+            ring(app, f"{job.id}:compile")
+        done = desk.wait(job.id)
+        again = desk.wait(desk.submit({"n": 2}).id)
+    assert (done.state, again.state) == (JobState.SUCCEEDED, JobState.SUCCEEDED)
+    assert (done.attempts, again.attempts) == (1, 1)
+
+
+def test_a_long_queue_drains_through_two_slots(desk: Desk) -> None:
+    """More jobs than one round of bells, submitted before the worker exists."""
+    made = [desk.submit({"n": n}, priority=n % 3) for n in range(6)]
+    with EmbeddedWorker(desk.services):
+        states = [desk.wait(job.id, timeout_s=40).state for job in made]
+        workers = query.list_workers(desk.services.database)
+    assert states == [JobState.SUCCEEDED] * 6
+    assert [worker.slots for worker in workers] == [2]
+    assert query.list_workers(desk.services.database) == ()
+
+
+def test_jobs_are_taken_by_priority(make_settings: MakeSettings, open_desk: OpenDesk) -> None:
+    desk = open_desk(make_settings("quick", workers=1))
+    made = [desk.submit({"n": n}, priority=n) for n in range(4)]
+    with EmbeddedWorker(desk.services):
+        done = [desk.wait(job.id) for job in made]
+    started = [job.started for job in done]
+    assert started == sorted(started, key=lambda at: -(at or 0.0))
+
+
+def test_submitting_while_the_broker_is_down_loses_nothing(
+    make_settings: MakeSettings, open_desk: OpenDesk
+) -> None:
+    settings = make_settings("quick")
+    away = open_desk(settings.model_copy(update={"broker_url": "redis://127.0.0.1:1/0"}))
+    job = away.submit()
+    assert away.job(job.id).state is JobState.QUEUED
+    back = open_desk(settings)
+    with EmbeddedWorker(back.services):
+        assert back.wait(job.id).state is JobState.SUCCEEDED
+
+
+def test_one_embedded_worker_per_process_and_per_directory(
+    make_settings: MakeSettings, open_desk: OpenDesk
+) -> None:
+    desk = open_desk(make_settings("quick"))
+    with EmbeddedWorker(desk.services), pytest.raises(Conflict):
+        EmbeddedWorker(desk.services).start()
+    directory = DataDirectory(desk.services.settings)
+    identity = directory.lock()
+    with pytest.raises(Conflict, match="another tilewright process"):
+        EmbeddedWorker(desk.services).start()
+    directory.unlock()
+    with EmbeddedWorker(desk.services):
+        (worker,) = query.list_workers(desk.services.database)
+    assert worker.id.startswith(f"{identity}.")

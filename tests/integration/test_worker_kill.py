@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from service_fixtures import TESTS, Desk, MakeSettings
+from service_fixtures import TESTS, Desk, MakeSettings, delete_queue
 
 from service.jobs import query
 from service.settings import Settings
@@ -166,7 +166,7 @@ def test_scaled_out_worker_killed_at(
         fences = 1 if step is Step.PUBLISHED else 2
         _check(desk, desk.wait(job.id, timeout_s=40), fences)
     finally:
-        _delete_queue(desk)
+        delete_queue(desk.services)
 
 
 @pytest.mark.parametrize("broker", ["redis", pytest.param("amqp", marks=pytest.mark.campaign)])
@@ -194,14 +194,51 @@ def test_prefork_worker_runs_jobs_and_stops_on_sigterm(
         assert process.wait(timeout=20) == 0
         assert query.list_workers(desk.services.database) == ()
     finally:
-        _delete_queue(desk)
+        delete_queue(desk.services)
 
 
-def _delete_queue(desk: Desk) -> None:
-    """Leave nothing behind on a shared broker."""
-    with desk.services.celery.connection_for_write() as connection:
-        channel = connection.default_channel
-        channel.queue_delete(desk.services.settings.queue)
+def test_stopped_worker_loses_its_lease_and_its_child(
+    make_settings: MakeSettings,
+    open_desk: OpenDesk,
+    workers: Callable[[Settings], Worker],
+    pg_database_url: str,
+    redis_url: str,
+    tmp_path: Path,
+) -> None:
+    """SIGSTOP past the lease: another worker finishes, and the first one's work is void."""
+    gate = tmp_path / "gate"
+    settings = make_settings(
+        "hold",
+        database_url=pg_database_url,
+        broker_url=redis_url,
+        worker_pool="threads",
+        lease_ttl_s=2.0,
+        heartbeat_s=0.4,
+        wall_limit_s=60.0,
+    )
+    desk = open_desk(settings)
+    worker = workers(settings)
+    try:
+        first = worker.start()
+        job = desk.submit({"gate": str(gate)})
+        desk.wait(job.id, stage="ingest", timeout_s=40)
+        first.send_signal(signal.SIGSTOP)
+        worker.start(data_dir=str(tmp_path / "other"), blob_url=settings.blob_url)
+        deadline = time.monotonic() + 40
+        while desk.job(job.id).attempts < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        gate.touch()
+        done = desk.wait(job.id)
+        digest = done.bundle_digest
+        first.send_signal(signal.SIGCONT)
+        time.sleep(1.5)
+        _check(desk, desk.job(job.id), fences=2)
+        assert desk.job(job.id).bundle_digest == digest
+        assert first.poll() is None
+        assert not list(settings.work_dir.glob("*"))
+    finally:
+        delete_queue(desk.services)
 
 
 def test_second_instance_is_refused(
