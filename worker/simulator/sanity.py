@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from worker.compiler.isa.program import Opcode, UnitProgram
+from worker.compiler.isa.program import UnitProgram
 from worker.compiler.machine.machine import Machine, Managed
 from worker.simulator.engine import Run
 from worker.simulator.results import Bound, Check, LevelTraffic, Occupancy
@@ -63,14 +63,14 @@ def unit_checks(
 def _end_bytes(program: UnitProgram) -> tuple[int, int]:
     """Bytes that leave through first ports of transfers and arrive at last ports (recounted)."""
     rows = program.instructions
-    transfers = rows[rows["opcode"] != int(Opcode.COMPUTE)]
-    if not len(transfers):
-        return 0, 0
-    ports = transfers["resource"]
-    count = (ports >= 0).sum(axis=1)
-    has_port = count > 0
-    direction = np.array([r.direction for r in program.resources] or [""])
-    first = direction[ports[:, 0]] == "read"
-    last = direction[ports[np.arange(len(ports)), np.maximum(count - 1, 0)]] == "write"
-    size = transfers["bytes"]
-    return int(size[has_port & first].sum()), int(size[has_port & last].sum())
+    directions = [r.direction for r in program.resources]
+    is_read = np.array([d == "read" for d in directions] + [False])  # index -1: no port
+    is_write = np.array([d == "write" for d in directions] + [False])
+    size, ports = rows["bytes"], rows["resource"]
+    last = ports[:, 0]
+    for column in range(1, ports.shape[1]):
+        port = ports[:, column]
+        if len(port) == 0 or port.max() < 0:
+            break
+        last = np.where(port >= 0, port, last)
+    return int(size[is_read[ports[:, 0]]].sum()), int(size[is_write[last]].sum())
