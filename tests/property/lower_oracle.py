@@ -1,7 +1,7 @@
 """A plain walk of a schedule tree: the meaning of lowering, one iteration at a time.
 
-Shares no code with worker/compiler/lower: storage, slots, cores and clipping are decided again here,
-from the docstring of schedule/nodes.py.
+Shares no code with worker/compiler/lower: storage, slots, cores and clipping are decided again
+here, from the docstring of schedule/nodes.py.
 """
 
 from __future__ import annotations
@@ -231,7 +231,10 @@ class Walk:
             is_write = slot == len(op.reads)
             spans = [b for p in touched[slot] for b in self.span(storage, access.tensor, p)]
             if storage is None:
-                staged = [(f"stage:{path}", core, slot)]
+                # Staging holds two steps: the transfer of one runs beside the compute of another.
+                key = (f"{path}#{slot}", core)
+                staged = [(f"stage:{path}", core, slot * 2 + self.entries[key] % 2)]
+                self.entries[key] += 1
                 corner = min(touched[slot])
                 transfer = (len(spans), self.home_offset(access.tensor, corner), spans, staged)
                 if is_write:
@@ -312,6 +315,7 @@ def finish_before(program: UnitProgram) -> list[int]:
             done |= signalled[token]
         before[i] = done
         in_stream[stream] = i
-        for token in program.signal_token[program.signal_ptr[i] : program.signal_ptr[i + 1]].tolist():
+        low, high = program.signal_ptr[i], program.signal_ptr[i + 1]
+        for token in program.signal_token[low:high].tolist():
             signalled[token] = signalled.get(token, 0) | done | 1 << i
     return before

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from worker.compiler.ir.affine import Affine, var
+from worker.compiler.ir.affine import Affine, Lookup, var
 from worker.compiler.ir.axis import Axis, AxisKind
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.graph import Graph
@@ -180,15 +180,15 @@ def chain_graph(rows: int, cols: int, halo: int = 0) -> Graph:
     )  # fmt: skip
 
 
-def fused_rows(rows: int, cols: int, tile: int) -> Schedule:
+def fused_rows(rows: int, cols: int, tile: int, copies: int = 2) -> Schedule:
     """Row tiles through two operators; the intermediate never leaves the scratchpad."""
     box = (span(var("i") * tile, tile), span(0, cols))
     domain = (*box, span(0, 1))
-    body = Place("t0", "L1", box, 2, Seq((
+    body = Place("t0", "L1", box, copies, Seq((
         Move("t0", "DDR", "L1", box),
         Place("t1", "L1", box, 1, Seq((
             Compute("op0", box, "vec"),
-            Place("t2", "L1", box, 2, Seq((
+            Place("t2", "L1", box, copies, Seq((
                 Compute("op1", domain, "vec"), Move("t2", "L1", "DDR", box),
             )), None, Init.IDENTITY),
         ))),
@@ -236,3 +236,58 @@ def in_place(rows: int, cols: int, tile: int) -> Schedule:
     box = (span(var("i") * tile, tile), span(0, cols))
     body = Seq((Compute("op0", box, "vec"), Compute("op1", (*box, span(0, 1)), "vec")))
     return Schedule(chain_graph(rows, cols), time("i", -(-rows // tile), body), "hand", 0)
+
+
+def private_rows(rows: int, cols: int, tile: int, num_cores: int, copies: int) -> Schedule:
+    """Every core has its own tile in a memory that its cluster shares."""
+    chunk = -(-rows // (num_cores * tile)) * tile
+    box = (span(var("c") * chunk + var("i") * tile, tile), span(0, cols))
+    compute = Place("t1", "L1", box, 1, Seq((
+        Compute("op0", box, "vec"),
+        Place("t2", "L1", box, 1, Seq((
+            Compute("op1", (*box, span(0, 1)), "vec"), Move("t2", "L1", "DDR", box),
+        )), None, Init.IDENTITY),
+    )))  # fmt: skip
+    body = Place("t0", "LLB", box, copies, Seq((
+        Move("t0", "DDR", "LLB", box),
+        Place("t0", "L1", box, 1, Seq((Move("t0", "LLB", "L1", box), compute))),
+    )))  # fmt: skip
+    root = cores("c", num_cores, time("i", -(-chunk // tile), body))
+    return Schedule(chain_graph(rows, cols), root, "hand", 0)
+
+
+def gather(rows: int, cols: int, table: int, tile: int) -> Schedule:
+    """t2[i, j] = t0[t1[i], j]: the table is read in place from home."""
+    op = TensorOp(
+        "op0", (Axis("a0", rows), Axis("a1", cols)),
+        (Access("t1", (var("a0"),)), Access("t0", (Affine(((Lookup(0), 1),)), var("a1")))),
+        Access("t2", (var("a0"), var("a1"))), Read(1), None, ORIGIN,
+    )  # fmt: skip
+    tensors = (
+        Tensor("t0", (table, cols), DType.F32), Tensor("t1", (rows,), DType.I64),
+        Tensor("t2", (rows, cols), DType.F32),
+    )  # fmt: skip
+    graph = Graph.build((op,), tensors, ("t1",), ("t2",), ("t0",))
+    box = (span(var("i") * tile, tile), span(0, cols))
+    body = Place("t1", "L1", box[:1], 2, Seq((
+        Move("t1", "DDR", "L1", box[:1]),
+        Place("t2", "L1", box, 1, Seq((
+            Compute("op0", box, "vec"), Move("t2", "L1", "DDR", box),
+        ))),
+    )))  # fmt: skip
+    return Schedule(graph, time("i", -(-rows // tile), body), "hand", 0)
+
+
+def laned(rows: int, cols: int, lanes: int) -> Schedule:
+    """op0 of the chain with rows over `lanes` LANES, one row tile each; op1 follows plainly."""
+    each = -(-rows // lanes)
+    part = (span(var("l") * each, each), span(0, cols))
+    box = whole(rows, cols)
+    root = Place("t0", "L1", box, 1, Place("t1", "L1", box, 1, Seq((
+        Move("t0", "DDR", "L1", box),
+        Loop("l", lanes, LoopKind.LANES, Compute("op0", part, "vec")),
+        Place("t2", "L1", box, 1, Seq((
+            Compute("op1", (*box, span(0, 1)), "vec"), Move("t2", "L1", "DDR", box),
+        )), None, Init.IDENTITY),
+    ))))  # fmt: skip
+    return Schedule(chain_graph(rows, cols), root, "hand", 0)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import lower_toys as toys
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lower_oracle import Walk, finish_before, listed, order_of_events
 
+from worker.compiler.cost.compute import engine_cycles
+from worker.compiler.errors import Infeasible, VerifyError
 from worker.compiler.isa.binary import decode_program, encode_program
 from worker.compiler.isa.program import Binding, HostCall, Opcode, Program, UnitCall, UnitProgram
 from worker.compiler.isa.text import parse_program, print_program
@@ -31,7 +35,7 @@ def cases(draw: st.DrawFn) -> Case:
     dmas = draw(st.integers(1, 2))
     tight = draw(st.booleans())
     flat = toys.flat_machine(max(num_cores, 2), 1 << 16, dmas)
-    match draw(st.integers(0, 6)):
+    match draw(st.integers(0, 7)):
         case 0:
             tiles = (tile, draw(st.integers(1, 4)), draw(st.integers(1, 4)))
             copies = draw(st.integers(1, 3))
@@ -43,9 +47,11 @@ def cases(draw: st.DrawFn) -> Case:
                 clusters, per_cluster
             )
         case 2:
-            # Tight: t0 twice and t2 twice fill the memory, so t1 must find room by liveness.
-            capacity = tile * cols * 4 * 5 if tight else 1 << 16
-            return toys.fused_rows(rows, cols, tile), toys.flat_machine(2, capacity, dmas)
+            # Tight: two tiles fit, so t2 must take the place of t0, which is dead by then.
+            capacity = tile * cols * 4 * 2 if tight else 1 << 16
+            copies = 1 if tight else draw(st.integers(1, 3))
+            schedule = toys.fused_rows(rows, cols, tile, copies)
+            return schedule, toys.flat_machine(2, capacity, dmas)
         case 3:
             return toys.split_halo(max(rows, 2), cols), toys.flat_machine(2, 1 << 16, dmas)
         case 4:
@@ -54,6 +60,9 @@ def cases(draw: st.DrawFn) -> Case:
         case 5:
             depth = draw(st.integers(1, 3))
             return toys.piped(rows, cols, tile, depth, "LLB", 2), toys.cluster_machine()
+        case 6:
+            copies = draw(st.integers(1, 2))
+            return toys.private_rows(rows, cols, tile, 4, copies), toys.cluster_machine()
         case _:
             return toys.in_place(rows, cols, tile), flat
 
@@ -79,6 +88,32 @@ def test_same_instructions_as_the_walk(case: Case) -> None:
 @settings(deadline=None, max_examples=60)
 @given(cases())
 def test_tokens_order_every_conflict(case: Case) -> None:
+    check_conflicts(case)
+
+
+def test_shared_addresses_are_guarded() -> None:
+    """Two tiles fit: the third buffer takes the place of the first, and waits for it."""
+    tight = toys.flat_machine(2, 2 * 4 * 4 * 2)
+    case = toys.fused_rows(8, 4, 2, 1), tight
+    first, _, third = lowered(case).buffers
+    assert (first.tensor, third.tensor) == ("t0", "t2")
+    assert first.address == third.address
+    check_conflicts(case)
+    roomy = lowered((case[0], toys.flat_machine())).buffers
+    assert len({b.address for b in roomy}) == 3, "nothing is shared without need"
+
+
+def test_overflow_names_memory_and_terms() -> None:
+    with pytest.raises(Infeasible) as caught:
+        lower_unit(toys.fused_rows(8, 4, 2, 2), toys.flat_machine(2, 100), "s")
+    shortfall = caught.value.shortfall
+    assert shortfall.resource == "memory:L1"
+    assert (shortfall.demand, shortfall.bound) == (5 * 32, 100)
+    assert dict(shortfall.terms)["t0@0.0"] == 64
+    assert "160" in shortfall.levers[0]
+
+
+def check_conflicts(case: Case) -> None:
     """Whatever touches the same byte, one writing, is ordered as in the sequential meaning."""
     program = lowered(case)
     walk = Walk(*case, program)
@@ -154,6 +189,38 @@ def test_pipe_stages_overlap() -> None:
     assert pushes[2] > stores[0]
 
 
+def test_lanes_are_one_instruction() -> None:
+    """Seven rows on four lanes: work of all lanes, time of the fullest."""
+    schedule, machine = toys.laned(7, 8, 4), toys.flat_machine()
+    program = lowered((schedule, machine))
+    rows = program.instructions[program.instructions["opcode"] == Opcode.COMPUTE]
+    assert len(rows) == 2
+    assert rows["macs"][0] == 7 * 8
+    graph = schedule.graph
+    assert rows["cycles"][0] == engine_cycles(
+        graph.tensor_op("op0"), (2, 8), machine.engine("vec"), graph.tensors, 4
+    )
+
+
+def test_gather_loads_what_its_points_touch() -> None:
+    program = lowered((toys.gather(10, 8, 1000, 4), toys.flat_machine()))
+    rows = program.instructions
+    in_place = rows[(rows["opcode"] == Opcode.LOAD) & (rows["dst"] < 0)]
+    assert in_place["bytes"].tolist() == [4 * 8 * 4, 4 * 8 * 4, 2 * 8 * 4]
+    before = finish_before(program)
+    computes = np.flatnonzero(rows["opcode"] == Opcode.COMPUTE).tolist()
+    loads = np.flatnonzero((rows["opcode"] == Opcode.LOAD) & (rows["dst"] < 0)).tolist()
+    assert all(before[c] >> load & 1 for c, load in zip(computes, loads, strict=True))
+
+
+def test_cores_of_one_instance_get_private_blocks() -> None:
+    program = lowered((toys.private_rows(16, 4, 2, 4, 2), toys.cluster_machine()))
+    shared = next(b for b in program.buffers if b.level == "LLB")
+    assert (shared.blocks, shared.block_stride, shared.copies) == (2, 1, 2)
+    assert shared.size_bytes == 2 * 2 * 2 * 4 * 4
+    assert [shared.block_of(core, 2) for core in range(4)] == [0, 1, 0, 1]
+
+
 def test_single_dma_engine_is_shared() -> None:
     program = lowered((toys.naive_matmul(4, 4, 4, (2, 2, 2), 1), toys.flat_machine(2, 1 << 16, 1)))
     assert {s.engine for s in program.streams} == {"din", "mme"}
@@ -161,10 +228,6 @@ def test_single_dma_engine_is_shared() -> None:
 
 @pytest.mark.parametrize("damage", ["late", "stream", "offset", "ports"])
 def test_verify_refuses(damage: str) -> None:
-    from dataclasses import replace
-
-    from worker.compiler.errors import VerifyError
-
     schedule, machine = toys.naive_matmul(4, 4, 4, (2, 2, 2), 1), toys.flat_machine()
     program = lower_unit(schedule, machine, "s")
     rows = program.instructions.copy()
@@ -175,7 +238,7 @@ def test_verify_refuses(damage: str) -> None:
             pointer[1:] += 1
             program = replace(
                 program, wait_ptr=pointer,
-                wait_token=__import__("numpy").concatenate([[0], program.wait_token]),
+                wait_token=np.concatenate([[0], program.wait_token]),
             )  # fmt: skip
         case "stream":
             rows["stream"][3] = 99
