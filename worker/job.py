@@ -12,24 +12,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
 from worker.compiler.cache import Cache, NullCache
 from worker.compiler.codegen.kernel import CODEGEN_VERSION
 from worker.compiler.errors import Detail
-from worker.compiler.frontend.load import Limits
+from worker.compiler.frontend.limits import Limits
 from worker.compiler.ir.signature import IR_VERSION
 from worker.compiler.lower.lower import LOWER_VERSION
-from worker.compiler.machine import canonical_document, load_machine
-from worker.compiler.options import CompileOptions, VerifyMode
+from worker.compiler.machine import load_machine
+from worker.compiler.options import VerifyMode
 from worker.compiler.package.bundle import write_bundle
 from worker.compiler.pipeline import CompiledModel, compile_model
+from worker.hardware import resolve_hardware
 from worker.packing import bundle_contents
 from worker.report.document import Verification, report_document
 from worker.report.layers import layers_csv
 from worker.report.page import report_page
+from worker.request import JobOutcome, JobRequest, ProgressSink
 from worker.simulation import refuse_violations, simulate_model
 from worker.simulator.results import ModelSimulation, UnitSimulation
 from worker.simulator.run import SIMULATOR_VERSION
@@ -46,47 +48,6 @@ STAGES = (
     "verify",
     "report",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class JobRequest:
-    """Everything a job needs, by value or path."""
-
-    model_path: Path
-    """An .onnx file, or a .zip bundle with one model and its external data."""
-    model_name: str
-    hardware: Mapping[str, Detail]
-    """A hardware spec document, or {"preset": NAME}."""
-    options: CompileOptions
-    build_dir: Path
-    """Where compiled kernels may be kept between jobs (content-addressed)."""
-
-
-@dataclass(frozen=True, slots=True)
-class JobOutcome:
-    """What a finished job leaves in `out_dir`."""
-
-    artifacts: tuple[tuple[str, str], ...]
-    """(artifact name, file name relative to out_dir); names: report, report_html, layers, trace,
-    bundle, placement, schedule, graph."""
-    bundle_digest: str
-    summary: Mapping[str, Detail]
-
-
-class ProgressSink(Protocol):
-    """Receives progress; implementations must be cheap and must not raise."""
-
-    def stage(self, name: str, state: str) -> None:
-        """`state` is `started` or `finished`."""
-        ...
-
-    def units(self, solved: int, cached: int, total: int) -> None:
-        """Count schedule units: newly solved, taken from the cache, and all."""
-        ...
-
-    def artifact(self, name: str, file_name: str) -> None:
-        """A stage's artifact is complete on disk (kept even if a later stage fails)."""
-        ...
 
 
 class _TimedProgress:
@@ -148,14 +109,6 @@ def toolchain() -> dict[str, Detail]:
         "codegen": CODEGEN_VERSION,
         "simulator": SIMULATOR_VERSION,
     }
-
-
-def resolve_hardware(document: Mapping[str, Detail]) -> dict[str, Any]:
-    """A full spec document from a spec, or from {"preset": NAME}."""
-    preset = document.get("preset")
-    if set(document) == {"preset"} and isinstance(preset, str):
-        return dict(canonical_document({"inherits": preset, "name": preset}))
-    return dict(canonical_document(document))
 
 
 def run_job(

@@ -20,7 +20,8 @@ from worker.compiler.cache import Cache, CacheEvent
 from worker.compiler.errors import CompilerError, Finding, Shortfall
 from worker.compiler.frontend.bind import bind
 from worker.compiler.frontend.express import express_region
-from worker.compiler.frontend.load import Limits, load_model
+from worker.compiler.frontend.limits import Limits
+from worker.compiler.frontend.load import load_model
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.simplify import simplify
 from worker.compiler.ir.graph import Graph

@@ -130,6 +130,17 @@ class UnitSolver:
         self.cache.put(key, msgspec.msgpack.encode(entry))
         return Unit(signature, schedule, text, program, name, kernel)
 
+    def plan(self, graph: Graph) -> Schedule | Shortfall:
+        """Run the strategy on one canonical graph, without the cache, and verify its plan."""
+        whole = Grouping(graph, (Group(tuple(op.name for op in graph.ops)),))
+        arrangement = self.strategy.schedule(whole, 0, self.machine)
+        if isinstance(arrangement, Shortfall):
+            return arrangement
+        found = self.strategy.tile(arrangement, self.machine)
+        if not isinstance(found, Shortfall):
+            verify(found, self.machine)
+        return found
+
     def _schedule(
         self, graph: Graph, signature: str, label: str
     ) -> tuple[Schedule, str] | Shortfall:
@@ -140,14 +151,9 @@ class UnitSolver:
             schedule = parse_schedule(text)
             verify(schedule, self.machine)
             return schedule, text
-        whole = Grouping(graph, (Group(tuple(op.name for op in graph.ops)),))
-        arrangement = self.strategy.schedule(whole, 0, self.machine)
-        if isinstance(arrangement, Shortfall):
-            return arrangement
-        found = self.strategy.tile(arrangement, self.machine)
+        found = self.plan(graph)
         if isinstance(found, Shortfall):
             return found
-        verify(found, self.machine)
         text = print_schedule(found)
         self.cache.put(key, text.encode())
         return found, text
