@@ -188,7 +188,8 @@ def _softmax(site: _Site) -> None:
     back = onnx_ir.node("Reshape", [out, shape.outputs[0]], name=f"{node.name}_reshape")
     for made, suffix in ((shape, "shape"), (flat, "matrix")):
         made.outputs[0].name = site.names.fresh(f"{base}_{suffix}")
-        made.outputs[0].dtype = onnx_ir.DataType.INT64 if made is shape else data.dtype
+        kind = onnx_ir.TensorType(onnx_ir.DataType.INT64) if made is shape else data.type
+        made.outputs[0].type = kind
     node.attributes["axis"] = onnx_ir.AttrInt64("axis", -1)
     back.outputs[0].shape, back.outputs[0].type = out.shape, out.type
     graph.insert_before(node, [shape, flat])

@@ -31,9 +31,13 @@ Array = npt.NDArray[Any]
 
 def may_fold(node: onnx_ir.Node) -> bool:
     """Whether the operator is a pure function worth evaluating at compile time."""
-    return node.domain == "" and node.op_type not in _RANDOM | _HEAVY and not any(
-        a.type in (onnx_ir.AttributeType.GRAPH, onnx_ir.AttributeType.GRAPHS)
-        for a in node.attributes.values()
+    return (
+        node.domain == ""
+        and node.op_type not in _RANDOM | _HEAVY
+        and not any(
+            a.type in (onnx_ir.AttributeType.GRAPH, onnx_ir.AttributeType.GRAPHS)
+            for a in node.attributes.values()
+        )
     )
 
 
@@ -67,9 +71,10 @@ def estimated_elements(node: onnx_ir.Node, inputs: Sequence[Array | None]) -> in
               | "GatherND" | "ScatterND" | "ScatterElements" | "CumSum" | "Trilu"):  # fmt: skip
             rank = max((a.ndim for a in inputs if a is not None), default=1)
             index = sizes[1] if node.op_type == "Gather" and len(sizes) > 1 else 1
-            return max(sizes, default=0) * max(index, 1) * (rank if node.op_type == "NonZero" else 1)
-        case ("Add" | "Sub" | "Mul" | "Div" | "Mod" | "Pow" | "Equal" | "Less" | "Greater" | "And"
-              | "Or" | "Xor" | "Where" | "Min" | "Max" | "LessOrEqual" | "GreaterOrEqual"):  # fmt: skip
+            largest = max(sizes, default=0) * max(index, 1)
+            return largest * rank if node.op_type == "NonZero" else largest
+        case ("Add" | "Sub" | "Mul" | "Div" | "Mod" | "Pow" | "Equal" | "Less" | "Greater"
+              | "And" | "Or" | "Xor" | "Where" | "Min" | "Max" | "LessOrEqual" | "GreaterOrEqual"):  # fmt: skip
             shape: tuple[int, ...] = ()
             for array in inputs:
                 if array is not None:
@@ -81,7 +86,9 @@ def estimated_elements(node: onnx_ir.Node, inputs: Sequence[Array | None]) -> in
     return None
 
 
-def evaluate_node(node: onnx_ir.Node, inputs: Sequence[Array | None], opset: int) -> list[Array] | None:
+def evaluate_node(
+    node: onnx_ir.Node, inputs: Sequence[Array | None], opset: int
+) -> list[Array] | None:
     """Outputs of `node`, or None when it is too large, unknown, or cannot be computed.
 
     `may_fold(node)` must hold.
@@ -105,8 +112,9 @@ def _quick(node: onnx_ir.Node, inputs: Sequence[Array | None]) -> Array | None:
     try:
         match node.op_type:
             case "Concat" if all(a is not None for a in inputs):
-                return np.concatenate([a for a in inputs if a is not None],
-                                      axis=attributes["axis"].as_int())
+                return np.concatenate(
+                    [a for a in inputs if a is not None], axis=attributes["axis"].as_int()
+                )
             case "Gather" if inputs[1] is not None:
                 axis = attributes["axis"].as_int() if "axis" in attributes else 0
                 return np.asarray(np.take(first, inputs[1], axis=axis))
@@ -114,7 +122,8 @@ def _quick(node: onnx_ir.Node, inputs: Sequence[Array | None]) -> Array | None:
                 return np.expand_dims(first, tuple(int(a) for a in inputs[1].flat))
             case "Cast" if node.outputs[0].dtype is None and "saturate" not in attributes:
                 kind = onnx_ir.DataType(attributes["to"].as_int())
-                if kind in (onnx_ir.DataType.INT64, onnx_ir.DataType.INT32) and first.dtype.kind in "iub":
+                whole = kind in (onnx_ir.DataType.INT64, onnx_ir.DataType.INT32)
+                if whole and first.dtype.kind in "iub":
                     return first.astype(kind.numpy())
     except (ValueError, IndexError, KeyError, TypeError):
         return None
@@ -136,7 +145,9 @@ def _reference(
         [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in proto.output if name],
     )  # fmt: skip
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
-    feeds = {v.name: a for v, a in zip(node.inputs, inputs, strict=True) if v is not None}
+    feeds: dict[str, Any] = {
+        v.name or "": a for v, a in zip(node.inputs, inputs, strict=True) if v is not None
+    }
     try:
         with np.errstate(all="ignore"):
             found = ReferenceEvaluator(model).run(None, feeds)
@@ -146,7 +157,7 @@ def _reference(
         # Left in the graph: the run-time, or a later stage, says what is wrong with it.
         return None
     arrays: list[Array] = []
-    for value in found:  # type: ignore[union-attr]  # a list of outputs
+    for value in found:
         if not isinstance(value, np.ndarray | np.generic):
             return None
         arrays.append(np.asarray(value))

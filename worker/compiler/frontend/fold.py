@@ -26,6 +26,7 @@ def fold_constants(model: onnx_ir.Model, opset: int) -> int:
     for node in list(graph):
         if not all(is_static(v) for v in node.outputs if v.name):
             infer_node(node, opset)
+        _fix_cast_like(node)
         if any(v.is_graph_output() for v in node.outputs) or not may_fold(node):
             continue
         if node.op_type in ("Shape", "Size"):
@@ -37,6 +38,17 @@ def fold_constants(model: onnx_ir.Model, opset: int) -> int:
             _replace(graph, node, outputs)
             folded += 1
     return folded
+
+
+def _fix_cast_like(node: onnx_ir.Node) -> None:
+    """CastLike needs only the type of its second input: say it, so that constants fold."""
+    if node.op_type != "CastLike" or node.domain != "" or node.inputs[1] is None:
+        return
+    dtype = node.inputs[1].dtype
+    if dtype is not None:
+        node.op_type = "Cast"
+        node.resize_inputs(1)
+        node.attributes["to"] = onnx_ir.AttrInt64("to", int(dtype))
 
 
 def _measured(node: onnx_ir.Node) -> list[Array] | None:

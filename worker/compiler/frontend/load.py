@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import google.protobuf.message
 import numpy as np
 import onnx
+import onnx.checker
 import onnx_ir
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from worker.compiler.errors import Finding, ModelError
 from worker.compiler.frontend.bundle_files import ModelFile, open_model_file, unsafe_name
@@ -39,6 +40,7 @@ def load_model(path: Path, limits: Limits, name: str = "model") -> OnnxModel:
     skeleton = strip(file.model, limits)
     proto = _parse(skeleton.stripped, file.model, limits)
     try:
+        _require_text(proto)
         _inline_functions(proto)
         views = {
             position: file.model[start : start + size]
@@ -62,7 +64,7 @@ def _parse(stripped: bytes, whole: memoryview, limits: Limits) -> onnx.ModelProt
         proto.ParseFromString(stripped)
     except MemoryError:
         raise ModelError("TW-MODEL-014", "the model needs more memory than allowed") from None
-    except (google.protobuf.message.DecodeError, ValueError) as error:
+    except (DecodeError, ValueError) as error:
         depth = nesting_depth(whole, _PARSER_DEPTH)
         if depth >= _PARSER_DEPTH:
             raise ModelError(
@@ -71,6 +73,23 @@ def _parse(stripped: bytes, whole: memoryview, limits: Limits) -> onnx.ModelProt
             ) from None  # fmt: skip
         raise ModelError("TW-MODEL-001", f"the file is not an ONNX model: {error}") from None
     return proto
+
+
+def _require_text(message: Any) -> None:
+    """Refuse strings that are not UTF-8: the parser hands those on as bytes, to fail anywhere.
+
+    Raises:
+        UnicodeError: such a string is somewhere in `message`.
+    """
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING:
+            texts = [value] if isinstance(value, str | bytes) else value
+            if any(isinstance(text, bytes) for text in texts):
+                raise UnicodeError(field.name)
+        elif field.type == field.TYPE_MESSAGE:
+            single = hasattr(value, "ListFields")
+            for inner in [value] if single else value:
+                _require_text(inner)
 
 
 def _inline_functions(proto: onnx.ModelProto) -> None:

@@ -59,7 +59,7 @@ def host_submodel(
         _declare(proto.graph.output.add(), name, values.get(name))
     for node in nodes:
         onnx_ir.serde.serialize_node_into(proto.graph.node.add(), node)
-    return proto.SerializeToString(deterministic=True)
+    return bytes(proto.SerializeToString(deterministic=True))
 
 
 def _declare(

@@ -35,7 +35,9 @@ def check_types(proto: onnx.ModelProto, limits: Limits) -> None:
     else:
         return
     findings = [
-        Finding("TW-MODEL-006", f"{node.op_type}: {match[2][:400]}", None, label(node, int(match[1])))
+        Finding(
+            "TW-MODEL-006", f"{node.op_type}: {match[2][:400]}", None, label(node, int(match[1]))
+        )
         for match in _BY_POSITION.finditer(text)
         if int(match[1]) < len(proto.graph.node)
         for node in [proto.graph.node[int(match[1])]]
