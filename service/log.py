@@ -67,3 +67,8 @@ def bound(**fields: object) -> Iterator[None]:
     """Add `fields` to every line logged by this thread or task inside the block."""
     with structlog.contextvars.bound_contextvars(**fields):
         yield
+
+
+if not structlog.is_configured():
+    # Also before `configure`: a library that logs must not write into a command's data.
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(file=_STDERR))

@@ -40,7 +40,9 @@ def create_app(settings: Settings) -> Celery:
 
     Nothing connects before the first message.  Two applications may live in one process.
     """
-    app = Celery("tilewright", set_as_current=False, broker=settings.broker_url)
+    # A host name, though memory has none: kombu warns about its absence on every connection.
+    broker = "memory://localhost//" if settings.embedded else settings.broker_url
+    app = Celery("tilewright", set_as_current=False, broker=broker)
     app.conf.update(
         task_default_queue=settings.queue,
         task_queues=(Queue(settings.queue, durable=not settings.embedded),),  # type: ignore[no-untyped-call]

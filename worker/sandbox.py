@@ -36,6 +36,8 @@ class End(StrEnum):
 
     EXITED = "exited"
     WALL = "wall"
+    CROWD = "crowd"
+    """It had too many processes."""
     CLOSED = "closed"
     """The worker closed the lifeline."""
     UNKNOWN = "unknown"
@@ -72,6 +74,8 @@ class Report:
         """Say in words how it ended."""
         if self.end is End.WALL:
             return "the wall clock ran out"
+        if self.end is End.CROWD:
+            return "it started too many processes"
         if self.end is End.CLOSED:
             return "it was killed by its worker"
         if self.signal is not None:
@@ -125,8 +129,6 @@ class Sandbox:
             # Backstop for a payload that outlives the supervisor: far above what it needs.
             "CPU": int(self._limits.wall_s * (os.cpu_count() or 1)) + 60,
         }
-        if os.getuid() != 0:  # the kernel does not enforce it for root, and counts per user
-            limits["NPROC"] = self._limits.processes
         spec = {
             "argv": [part.replace("{channel}", str(number)) for part in self._argv],
             "env": self._env,
@@ -136,6 +138,9 @@ class Sandbox:
             "lifeline": self._lifeline,
             "wall_s": self._limits.wall_s,
             "output_limit": self._limits.output_bytes,
+            # Counted by the supervisor: the kernel's own limit does not hold for root, and for
+            # others it counts every process of the user, other jobs included.
+            "processes": self._limits.processes,
             "limits": limits,
         }
         self._process = subprocess.Popen(

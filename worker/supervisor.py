@@ -28,6 +28,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _SWEEP_LIMIT_S = 20.0
 _READ_BYTES = 65_536
+_COUNT_EVERY_S = 1.0
 
 
 def _prctl(option: int, value: int) -> bool:
@@ -94,9 +95,36 @@ def _drain(output: int, log: _Log) -> None:
         return
 
 
-def _wait(pidfd: int, lifeline: int, output: int, log: _Log, wall_s: float) -> str:
-    """Wait for the first of: payload ended, lifeline closed, wall clock."""
+def _parents() -> dict[int, int]:
+    """Read the parent of every process."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
+                    found[int(name)] = int(file.read().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+    return found
+
+
+def _descendants() -> int:
+    """Count the processes below this one."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in _parents().items():
+        children.setdefault(parent, []).append(pid)
+    count, frontier = 0, [os.getpid()]
+    while frontier:
+        below = children.get(frontier.pop(), [])
+        count += len(below)
+        frontier += below
+    return count
+
+
+def _wait(pidfd: int, lifeline: int, output: int, log: _Log, wall_s: float, processes: int) -> str:
+    """Wait for the first of: payload ended, lifeline closed, wall clock, too many processes."""
     deadline = time.monotonic() + wall_s
+    next_count = time.monotonic() + _COUNT_EVERY_S
     poll = select.poll()
     for descriptor in (pidfd, lifeline, output):
         poll.register(descriptor, select.POLLIN | select.POLLHUP)
@@ -104,7 +132,11 @@ def _wait(pidfd: int, lifeline: int, output: int, log: _Log, wall_s: float) -> s
         left = deadline - time.monotonic()
         if left <= 0:
             return "wall"
-        ready = {descriptor for descriptor, _ in poll.poll(min(left, 3600.0) * 1000)}
+        ready = {descriptor for descriptor, _ in poll.poll(min(left, _COUNT_EVERY_S) * 1000)}
+        if time.monotonic() >= next_count:
+            if _descendants() > processes:
+                return "crowd"
+            next_count = time.monotonic() + _COUNT_EVERY_S
         if output in ready:
             chunk = os.read(output, _READ_BYTES)
             log.take(chunk)
@@ -124,17 +156,7 @@ def _children() -> list[int]:
             return [int(text) for text in file.read().split()]
     except OSError:
         pass  # the kernel was built without this file
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
-                    fields = file.read().rpartition(")")[2].split()
-            except OSError:
-                continue
-            if int(fields[1]) == me:
-                found.append(int(name))
-    return found
+    return [pid for pid, parent in _parents().items() if parent == me]
 
 
 def _kill(pid: int, *, group: bool = False) -> None:
@@ -185,7 +207,9 @@ def main() -> None:
     # Only the payload may hold the channel: its closing tells the worker that all is over.
     os.close(spec["channel"])
     log = _Log(spec["log"], spec["output_limit"])
-    end = _wait(os.pidfd_open(pid), spec["lifeline"], output, log, spec["wall_s"])
+    end = _wait(
+        os.pidfd_open(pid), spec["lifeline"], output, log, spec["wall_s"], spec["processes"]
+    )
     _kill(pid, group=True)
     _kill(pid)  # in case it had not reached setsid yet
     _, status, usage = os.wait4(pid, 0)

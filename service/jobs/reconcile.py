@@ -148,10 +148,8 @@ def collect_garbage(
     removed = 0
     for digest in unused:
         with database.write() as session:
-            again = digest in results.unreferenced_blobs(session, grace_s, _BATCH)
-            if again and results.remove_blob(session, digest):
-                removed += 1
-            else:
-                continue
-        blobs.delete(digest, older_than_s=grace_s)
+            gone = results.remove_unused_blob(session, digest, grace_s)
+        if gone:
+            blobs.delete(digest, older_than_s=grace_s)
+            removed += 1
     return removed

@@ -191,3 +191,19 @@ def test_no_descriptor_of_the_worker_leaks(start: Start, tmp_path: Path) -> None
         listed = (tmp_path / "log").read_text()
     # 0, 1, 2, the channel, and the folder handle of listdir itself
     assert len(listed.split(",")) == 5, listed
+
+
+def test_fork_bomb_is_stopped(start: Start) -> None:
+    """Also as root, for whom the kernel's process limit does not hold."""
+    code = (
+        "import os, time\n"
+        "for _ in range(150):\n"
+        "    if os.fork() == 0:\n"
+        "        time.sleep(60)\n"
+        "time.sleep(60)\n"
+    )
+    began = time.monotonic()
+    report = _report(start(code, processes=50))
+    assert report.end is End.CROWD
+    assert time.monotonic() - began < 10
+    assert "too many processes" in report.sentence()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import delete, exists, func, literal, select, update
+from sqlalchemy import and_, delete, exists, func, literal, select, update
 from sqlalchemy.orm import Session
+from sqlalchemy.sql.elements import ColumnElement
 
 from service.store.records import ArtifactRecord, AttemptRecord, BlobRef
 from service.store.repos.rows import affected, insert_or_ignore, upsert
@@ -158,20 +159,23 @@ def count_attempts(session: Session) -> tuple[tuple[str, int], ...]:
     return tuple((name, count) for name, count in session.execute(query))
 
 
-def unreferenced_blobs(session: Session, grace_s: float, limit: int) -> list[str]:
-    """List blobs that nothing refers to and that are older than `grace_s`."""
+def _unused(grace_s: float) -> ColumnElement[bool]:
     users = (
         select(literal(1)).where(ArtifactRow.blob_sha256 == BlobRow.sha256),
         select(literal(1)).where(ModelRow.blob_sha256 == BlobRow.sha256),
         select(literal(1)).where(CacheEntryRow.blob_sha256 == BlobRow.sha256),
         select(literal(1)).where(AttemptRow.log_sha256 == BlobRow.sha256),
     )
-    query = select(BlobRow.sha256).where(BlobRow.created < db_now() - grace_s)
-    for user in users:
-        query = query.where(~exists(user))
-    return list(session.scalars(query.order_by(BlobRow.sha256).limit(limit)))
+    return and_(BlobRow.created < db_now() - grace_s, *(~exists(user) for user in users))
 
 
-def remove_blob(session: Session, sha256: str) -> bool:
-    """Forget a blob; False when it is unknown."""
-    return affected(session, delete(BlobRow).where(BlobRow.sha256 == sha256)) == 1
+def unreferenced_blobs(session: Session, grace_s: float, limit: int) -> list[str]:
+    """List blobs that nothing refers to and that are older than `grace_s`."""
+    query = select(BlobRow.sha256).where(_unused(grace_s)).order_by(BlobRow.sha256)
+    return list(session.scalars(query.limit(limit)))
+
+
+def remove_unused_blob(session: Session, sha256: str, grace_s: float) -> bool:
+    """Forget a blob if nothing refers to it now; False when something does."""
+    statement = delete(BlobRow).where(BlobRow.sha256 == sha256, _unused(grace_s))
+    return affected(session, statement) == 1
