@@ -147,7 +147,7 @@ def _solve(
         expressed = express_region([nodes[k] for k in part.nodes], part.outputs, model.opset)
         regions.append((part, expressed, strategy.group(expressed.graph, machine)))
     total = sum(len(grouping.groups) for _, _, grouping in regions if grouping is not None)
-    done = cached = 0
+    done = solved_now = 0
     for part, expressed, grouping in regions:
         if expressed is None or grouping is None:
             calls.append(_host_call(part, nodes))
@@ -160,6 +160,7 @@ def _solve(
             ops = [graph.op(name) for name in group.ops]
             if len(ops) == 1 and is_view(ops[0], graph.tensors):
                 calls.append(_view_call(ops[0]))
+                progress.units(solved_now, done - solved_now, total)
                 continue
             origin_nodes = tuple(dict.fromkeys(n for op in ops for n in op.origin.nodes))
             kernel_nodes.update(origin_nodes)
@@ -173,7 +174,7 @@ def _solve(
                     continue
                 units[signature] = len(solved)
                 solved.append(unit)
-                cached += all(e.outcome == "hit" for e in solver.events[before:])
+                solved_now += any(e.outcome == "miss" for e in solver.events[before:])
             names = dict(canonical.tensor_of)
             calls.append(
                 PlannedCall(
@@ -183,7 +184,7 @@ def _solve(
                     ops[0].origin.op_type,
                 )
             )
-            progress.units(done - cached, cached, total)
+            progress.units(solved_now, done - solved_now, total)
     every_node = {
         nodes[k].name or "" for p in parts.parts if p.target is Target.ACCELERATOR for k in p.nodes
     }
