@@ -15,7 +15,7 @@ def bf16_to_f32(bits: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
 
 def f32_to_bf16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
     """Round to nearest even; NaN stays NaN (quiet)."""
-    raw = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    raw = np.asarray(values, dtype=np.float32, order="C").view(np.uint32)
     rounded = (raw + np.uint32(0x7FFF) + ((raw >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
     nan = np.isnan(values)
     return np.where(nan, np.uint32(0x7FC0), rounded).astype(np.uint16)
