@@ -50,8 +50,9 @@ def _ports(compiled: CompiledModel, values: object) -> tuple[Port, ...]:
 
 def host_models(compiled: CompiledModel) -> tuple[bytes, ...]:
     """Standalone ONNX models of the host parts, in call order."""
+    nodes = list(compiled.model.ir.graph)
     return tuple(
-        host_submodel(compiled.model, host.nodes, host.inputs, host.outputs)
+        host_submodel(compiled.model, [nodes[k] for k in host.nodes], host.inputs, host.outputs)
         for host in compiled.linked.hosts
     )
 

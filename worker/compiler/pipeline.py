@@ -19,7 +19,7 @@ import numpy.typing as npt
 from worker.compiler.cache import Cache, CacheEvent
 from worker.compiler.errors import CompilerError, Finding, Shortfall
 from worker.compiler.frontend.bind import bind
-from worker.compiler.frontend.express import express_region
+from worker.compiler.frontend.express import Expressed, express_region
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.frontend.load import load_model
 from worker.compiler.frontend.model import OnnxModel
@@ -33,6 +33,7 @@ from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions
 from worker.compiler.partition.partition import Part, Partitioning, Placement, Target, partition
 from worker.compiler.rejection import ReasonCode, Rejection
+from worker.compiler.schedule.stages import Grouping
 from worker.compiler.strategies.base import Strategy
 from worker.compiler.strategies.registry import strategy_for
 from worker.compiler.units import Unit, UnitSolver
@@ -139,13 +140,13 @@ def _solve(
     constants: dict[str, Callable[[], npt.NDArray[Any]]] = {}
     shortfalls: dict[str, Shortfall] = {}
     kernel_nodes: set[str] = set()
-    regions = []
+    regions: list[tuple[Part, Expressed | None, Grouping | None]] = []
     for part in parts.parts:
         if part.target is Target.HOST:
             regions.append((part, None, None))
             continue
-        expressed = express_region([nodes[k] for k in part.nodes], part.outputs, model.opset)
-        regions.append((part, expressed, strategy.group(expressed.graph, machine)))
+        region = express_region([nodes[k] for k in part.nodes], part.outputs, model.opset)
+        regions.append((part, region, strategy.group(region.graph, machine)))
     total = sum(len(grouping.groups) for _, _, grouping in regions if grouping is not None)
     done = solved_now = 0
     for part, expressed, grouping in regions:

@@ -235,9 +235,9 @@ def _gather(
 def _cast(value: Array, dtype: DType) -> Array:
     """Explicit conversion: float -> int truncates toward zero and saturates, NaN gives 0."""
     if dtype is DType.BOOL:
-        return value != 0
+        return np.asarray(value != 0)
     if np.issubdtype(value.dtype, np.floating) and not dtype.is_float:
-        limits = np.iinfo(dtype.numpy)
+        limits = np.iinfo(str(dtype.numpy))
         clean = np.where(np.isnan(value), 0.0, np.trunc(value.astype(np.float64)))
         low = clean <= float(limits.min)
         high = clean >= float(limits.max)

@@ -58,8 +58,8 @@ class Reduce(StrEnum):
             return 0 if self is Reduce.MAX else 1
         bits = dtype.size_bytes * 8
         if dtype.is_signed:
-            return -(2 ** (bits - 1)) if self is Reduce.MAX else 2 ** (bits - 1) - 1
-        return 0 if self is Reduce.MAX else 2**bits - 1
+            return -(1 << (bits - 1)) if self is Reduce.MAX else (1 << (bits - 1)) - 1
+        return 0 if self is Reduce.MAX else (1 << bits) - 1
 
 
 @dataclass(frozen=True, slots=True)
