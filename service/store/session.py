@@ -11,7 +11,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +91,9 @@ class Database:
         self._pool_size = pool_size
         self._engine: Engine | None = None
         self._lock = threading.Lock()
+        self._writer = threading.Lock()
+        """Queue of this process's SQLite writers: SQLite itself makes them poll with growing
+        pauses, and under load the unlucky wait for seconds."""
         mine = weakref.ref(self)
         os.register_at_fork(after_in_child=lambda: _forget_engine(mine))
 
@@ -108,7 +111,12 @@ class Database:
 
         Keep I/O out of the block: on SQLite it holds the only write lock.
         """
-        with Session(self.engine, expire_on_commit=False) as session, session.begin():
+        engine = self.engine
+        with ExitStack() as stack:
+            if is_sqlite(self.url):
+                stack.enter_context(self._writer)
+            session = stack.enter_context(Session(engine, expire_on_commit=False))
+            stack.enter_context(session.begin())
             yield session
 
     @contextmanager
