@@ -1,0 +1,411 @@
+"""What an instruction touches is in its buffer, and something put it there before.
+
+For every leaf and operand: the needed box is inside the tile of the storage it uses, and inside
+what earlier leaves wrote to that storage.  A writer inside loops that the reader is outside of
+counts with everything those loops wrote (their spans must join up); inside shared loops only the
+same iteration counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from worker.compiler.ir.affine import Affine, Var
+from worker.compiler.ir.evaluate import affine_values
+from worker.compiler.ir.op import TensorOp
+from worker.compiler.machine.machine import Machine
+from worker.compiler.schedule.grid import (
+    Ints,
+    Range,
+    access_range,
+    coordinates,
+    expr_range,
+    span_range,
+)
+from worker.compiler.schedule.nodes import Box, Compute, Init, LoopKind, Move, Schedule, Span
+from worker.compiler.schedule.verify_structure import refuse
+from worker.compiler.schedule.walk import (
+    Ends,
+    Frame,
+    Leaf,
+    Scope,
+    Walk,
+    compute_scope,
+    move_ends,
+    reach_memory,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """One operand of a leaf."""
+
+    tensor: str
+    scope: Scope | None
+    ranges: tuple[Range, ...]
+    """Inclusive bounds per dimension, broadcastable over the leaf's loops; unclipped."""
+    clip: bool
+    """Only the part inside the tensor is touched."""
+    fill: float | int | None = None
+
+
+class _Residency:
+    def __init__(self, schedule: Schedule, flat: Walk, machine: Machine) -> None:
+        self.graph = schedule.graph
+        self.flat = flat
+        self.machine = machine
+        self.ends = [self._ends(leaf) for leaf in flat.leaves]
+        self.writers: dict[tuple[str, str], list[Leaf]] = {}
+        for leaf, ends in zip(flat.leaves, self.ends, strict=True):
+            self.writers.setdefault(_key(self._written(leaf), ends.write), []).append(leaf)
+
+    def _ends(self, leaf: Leaf) -> Ends:
+        if isinstance(leaf.node, Move):
+            ends = move_ends(leaf, leaf.node, self.machine.home.name)
+            if isinstance(ends, str):
+                raise refuse(leaf.path, "resident", ends)
+            return ends
+        op = self.graph.tensor_op(leaf.node.op)
+        reach = reach_memory(leaf.node.engine, self.machine)
+        return Ends(
+            tuple(compute_scope(leaf, a.tensor, reach) for a in op.reads),
+            compute_scope(leaf, op.write.tensor, reach),
+        )
+
+    def _written(self, leaf: Leaf) -> str:
+        if isinstance(leaf.node, Move):
+            return leaf.node.tensor
+        return self.graph.tensor_op(leaf.node.op).write.tensor
+
+    def check(self) -> None:
+        for leaf, ends in zip(self.flat.leaves, self.ends, strict=True):
+            coords = coordinates(leaf.frames)
+            if isinstance(leaf.node, Move):
+                self._check_move(leaf, leaf.node, ends, coords)
+            else:
+                self._check_compute(leaf, leaf.node, ends, coords)
+        self._check_outputs()
+
+    def _check_move(
+        self, leaf: Leaf, move: Move, ends: Ends, coords: dict[str, Ints]
+    ) -> None:
+        ranges = tuple(span_range(span, coords) for span in move.box)
+        clip = move.fill is None
+        # What lies outside the tensor is written by the fill, or not at all: it is never read.
+        source = _Need(move.tensor, ends.reads[0], ranges, clip=True)
+        self._check_inside(leaf, source, None)
+        self._check_inside(leaf, _Need(move.tensor, ends.write, ranges, clip=clip), None)
+        self._check_filled(leaf, source, coords)
+        self._check_drain(leaf, move, ends)
+
+    def _check_compute(
+        self, leaf: Leaf, compute: Compute, ends: Ends, coords: dict[str, Ints]
+    ) -> None:
+        op = self.graph.tensor_op(compute.op)
+        box: dict[str, Range] = {}
+        empty: Ints = np.zeros((), dtype=bool)
+        for axis, span in zip(op.domain, compute.box, strict=True):
+            low, high = span_range(span, coords)
+            low, high = np.maximum(low, 0), np.minimum(high, axis.extent - 1)
+            empty = empty | (high < low)
+            box[axis.name] = (low, high)
+        for access, scope in zip(op.reads, ends.reads, strict=True):
+            shape = self.graph.tensors[access.tensor].shape
+            need = _Need(
+                access.tensor, scope, access_range(access, box, shape), access.fill is None,
+                access.fill,
+            )  # fmt: skip
+            if access.tensor == op.write.tensor:
+                # A recurrence reads what its own earlier steps wrote; order is the axis's business.
+                continue
+            self._check_inside(leaf, need, empty)
+            self._check_filled(leaf, need, coords, empty)
+            self._check_padding(leaf, need)
+        shape = self.graph.tensors[op.write.tensor].shape
+        written = access_range(op.write, box, shape)
+        self._check_inside(leaf, _Need(op.write.tensor, ends.write, written, clip=True), empty)
+        if op.reduce is not None:
+            self._check_accumulation(leaf, op, compute, ends.write)
+
+    def _check_inside(self, leaf: Leaf, need: _Need, empty: Ints | None) -> None:
+        """The needed box lies in the storage's tile."""
+        if need.scope is None or need.scope.tile is None:
+            return
+        coords = coordinates(leaf.frames)
+        sizes = self.graph.tensors[need.tensor].shape
+        for dim, ((low, high), span, size) in enumerate(
+            zip(need.ranges, need.scope.tile, sizes, strict=True)
+        ):
+            first, last = span_range(span, coords)
+            if need.clip:
+                low, high = np.maximum(low, 0), np.minimum(high, size - 1)
+            outside = ((low < first) | (high > last)) & (low <= high)
+            if np.any(outside) and (empty is None or np.any(outside & ~empty)):
+                raise refuse(
+                    leaf.path, "resident",
+                    f"dimension {dim} of {need.tensor} leaves the tile of {need.scope.path}",
+                )  # fmt: skip
+
+    def _check_filled(
+        self, leaf: Leaf, need: _Need, coords: dict[str, Ints], empty: Ints | None = None
+    ) -> None:
+        """Earlier leaves wrote all of the needed box."""
+        is_given = need.tensor in (*self.graph.inputs, *self.graph.constants)
+        if need.scope is None and is_given:
+            return
+        if need.scope is not None and need.scope.init is Init.IDENTITY:
+            return
+        sizes = self.graph.tensors[need.tensor].shape
+        wanted = [
+            (np.maximum(low, 0), np.minimum(high, size - 1)) if need.clip or need.fill is not None
+            else (low, high)
+            for (low, high), size in zip(need.ranges, sizes, strict=True)
+        ]  # fmt: skip
+        hulls = []
+        for writer in self.writers.get(_key(need.tensor, need.scope), ()):
+            if writer.number < leaf.number:
+                hull = self._hull(writer, leaf, coords)
+                if hull is not None:
+                    hulls.append(hull)
+        if not _covered(wanted, hulls, empty):
+            where = "home" if need.scope is None else need.scope.path
+            raise refuse(
+                leaf.path, "resident", f"{need.tensor} in {where} is not written before its use"
+            )
+
+    def _hull(
+        self, writer: Leaf, reader: Leaf | None, coords: dict[str, Ints]
+    ) -> list[Range] | None:
+        """Everything `writer` wrote by the time `reader` runs, in the reader's coordinates."""
+        shared = _common_frames(writer, reader)
+        free = {f.var: f for f in writer.frames if f.var not in shared}
+        if isinstance(writer.node, Move):
+            spans = _spread(writer.node.box, free)
+            if spans is None:
+                return None
+            ranges = [span_range(span, coords) for span in spans]
+            if writer.node.fill is None:
+                return ranges
+            # A fill makes everything outside the tensor valid as well.
+            return ranges
+        op = self.graph.tensor_op(writer.node.op)
+        needed = {v for e in op.write.index for v in e.variables()}
+        named = [
+            (axis, span)
+            for axis, span in zip(op.domain, writer.node.box, strict=True)
+            if axis.name in needed
+        ]
+        spread = _spread(tuple(span for _, span in named), free)
+        if spread is None:
+            return None
+        box: dict[str, Range] = {}
+        for (axis, _), span in zip(named, spread, strict=True):
+            low, high = span_range(span, coords)
+            box[axis.name] = (np.maximum(low, 0), np.minimum(high, axis.extent - 1))
+        return [expr_range(expr, box) for expr in op.write.index]
+
+    def _check_padding(self, leaf: Leaf, need: _Need) -> None:
+        """A read with a fill from a buffer finds the fill where it leaves the tensor."""
+        if need.fill is None or need.scope is None:
+            return
+        sizes = self.graph.tensors[need.tensor].shape
+        leaves_it = any(
+            np.any(low < 0) or np.any(high >= size)
+            for (low, high), size in zip(need.ranges, sizes, strict=True)
+        )
+        if not leaves_it:
+            return
+        for writer in self.writers.get(_key(need.tensor, need.scope), ()):
+            if writer.number < leaf.number and (
+                not isinstance(writer.node, Move) or writer.node.fill != need.fill
+            ):
+                raise refuse(
+                    leaf.path, "fill",
+                    f"{need.tensor} is padded with {need.fill}, {writer.path} does not write it",
+                )  # fmt: skip
+
+    def _check_accumulation(
+        self, leaf: Leaf, op: TensorOp, compute: Compute, scope: Scope | None
+    ) -> None:
+        if scope is None:
+            raise refuse(leaf.path, "init", f"{op.name} accumulates at home, uninitialised")
+        reduce_names = {a.name for a in op.reduce_axes}
+        by_axis = list(zip(op.domain, compute.box, strict=True))
+        is_partial = any(
+            axis.name in reduce_names and span.extent < axis.extent for axis, span in by_axis
+        )
+        wide = self.graph.tensors[op.write.tensor].dtype.accumulator
+        owner = self._initialised(leaf, scope, wide, is_partial)
+        steps = {v for a, s in by_axis if a.name in reduce_names for v in s.start.variables()}
+        outside = {f.var for f in owner.frames}
+        for frame in leaf.frames:
+            if frame.trip == 1 or frame.var not in steps:
+                continue
+            if frame.var in outside:
+                raise refuse(leaf.path, "init", f"{frame.var} restarts the sum in {owner.path}")
+            if frame.kind is LoopKind.CORES:
+                raise refuse(leaf.path, "init", f"{frame.var} sums over cores into one buffer")
+
+    def _initialised(self, leaf: Leaf, scope: Scope, wide: object, is_partial: bool) -> Scope:
+        """The scope whose initialisation the accumulation in `scope` goes back to."""
+        while True:
+            if is_partial and scope.dtype is not wide:
+                raise refuse(
+                    scope.path, "partial", f"partial sums need {wide}, the place has {scope.dtype}"
+                )
+            if scope.init is Init.IDENTITY:
+                return scope
+            loader = next(
+                (
+                    w for w in self.writers.get(_key(scope.tensor, scope), ())
+                    if isinstance(w.node, Move) and w.number < leaf.number
+                ),
+                None,
+            )  # fmt: skip
+            source = self.ends[loader.number].reads[0] if loader is not None else None
+            if source is None:
+                raise refuse(
+                    leaf.path, "init", f"{scope.tensor} in {scope.path} starts undefined"
+                )
+            scope = source
+
+    def _check_drain(self, leaf: Leaf, move: Move, ends: Ends) -> None:
+        """A result leaves for home only when its sum is complete."""
+        if ends.write is not None:
+            return
+        for writer in self.writers.get(_key(move.tensor, ends.reads[0]), ()):
+            if not isinstance(writer.node, Compute):
+                self._check_drained_chain(leaf, writer)
+                continue
+            self._refuse_partial(leaf, writer)
+
+    def _check_drained_chain(self, leaf: Leaf, writer: Leaf) -> None:
+        source = self.ends[writer.number].reads[0]
+        assert isinstance(writer.node, Move)
+        if source is None:
+            return
+        for inner in self.writers.get(_key(writer.node.tensor, source), ()):
+            if isinstance(inner.node, Compute):
+                self._refuse_partial(leaf, inner)
+
+    def _refuse_partial(self, leaf: Leaf, writer: Leaf) -> None:
+        assert isinstance(writer.node, Compute)
+        op = self.graph.tensor_op(writer.node.op)
+        reduce_names = {a.name for a in op.reduce_axes}
+        shared = _common_frames(writer, leaf)
+        for axis, span in zip(op.domain, writer.node.box, strict=True):
+            if axis.name not in reduce_names:
+                continue
+            names = [v for v in span.start.variables() if v in shared]
+            trips = {f.var: f.trip for f in writer.frames}
+            if any(trips[v] > 1 for v in names):
+                raise refuse(
+                    leaf.path, "partial", f"{writer.node.op} is drained inside loop {names[0]}"
+                    " before its sum is complete",
+                )  # fmt: skip
+
+    def _check_outputs(self) -> None:
+        for name in self.graph.outputs:
+            for op in self.graph.ops:
+                if not isinstance(op, TensorOp) or op.write.tensor != name:
+                    continue
+                whole = {a.name: (np.asarray(0), np.asarray(a.extent - 1)) for a in op.domain}
+                wanted = [expr_range(expr, whole) for expr in op.write.index]
+                hulls = [
+                    hull
+                    for writer in self.writers.get(_key(name, None), ())
+                    if (hull := self._hull(writer, None, {})) is not None
+                ]
+                if not _covered(wanted, hulls, None) and not self._computed_home(op.name):
+                    raise refuse("0", "resident", f"output {name} is not all written to home")
+
+    def _computed_home(self, op: str) -> bool:
+        """Every Compute of `op` writes at home (then coverage proves that all of it is there)."""
+        return all(
+            self.ends[leaf.number].write is None
+            for leaf in self.flat.leaves
+            if isinstance(leaf.node, Compute) and leaf.node.op == op
+        )
+
+
+def check_residency(schedule: Schedule, flat: Walk, machine: Machine) -> None:
+    """Raise VerifyError for resident, init, partial and fill.
+
+    Cost: leaves x writers of a storage x iterations of the loops that the compared boxes use.
+    """
+    _Residency(schedule, flat, machine).check()
+
+
+def _key(tensor: str, scope: Scope | None) -> tuple[str, str]:
+    return tensor, "" if scope is None else scope.path
+
+
+def _common_frames(writer: Leaf, reader: Leaf | None) -> set[str]:
+    shared: set[str] = set()
+    if reader is not None:
+        for a, b in zip(writer.frames, reader.frames, strict=False):
+            if a.path != b.path:
+                break
+            shared.add(a.var)
+    return shared
+
+
+def _spread(box: Box, free: dict[str, Frame]) -> Box | None:
+    """The box that all iterations of the free loops write together, or None when it has gaps."""
+    used: set[str] = set()
+    spans: list[Span] = []
+    for span in box:
+        names = [v for v in span.start.variables() if v in free and free[v].trip > 1]
+        rest = {v: 0 for v in span.start.variables() if v in free and free[v].trip == 1}
+        start = span.start.substitute(rest) if rest else span.start
+        if not names:
+            spans.append(Span(start, span.extent))
+            continue
+        if used.intersection(names) or any(start.coeff(v) == 0 for v in names):
+            return None
+        used.update(names)
+        moving = Affine(tuple((a, c) for a, c in start.terms if _named(a, names)), 0)
+        fixed = start - moving
+        if set(fixed.variables()) & set(names):
+            return None
+        offsets = np.unique(affine_values(moving, coordinates([free[v] for v in names])))
+        if np.any(np.diff(offsets) > span.extent):
+            return None
+        low, high = int(offsets[0]), int(offsets[-1])
+        spans.append(Span(fixed + low, high - low + span.extent))
+    return tuple(spans)
+
+
+def _named(atom: object, names: Sequence[str]) -> bool:
+    return isinstance(atom, Var) and atom.name in names
+
+
+def _covered(wanted: list[Range], hulls: list[list[Range]], empty: Ints | None) -> bool:
+    """True when, at every iteration, the union of the hulls holds the wanted box.
+
+    One hull alone, or several that follow each other along one dimension and cover the others.
+    """
+    void: Ints = np.zeros((), dtype=bool) if empty is None else empty
+    for low, high in wanted:
+        void = void | (high < low)
+    if not wanted:
+        return bool(hulls) or bool(np.all(void))
+    for along in range(len(wanted)):
+        low, high = wanted[along]
+        reached: Ints = low
+        for _ in hulls:
+            for hull in hulls:
+                usable: Ints = np.ones((), dtype=bool)
+                for dim, (first, last) in enumerate(hull):
+                    if dim != along:
+                        usable = usable & (first <= wanted[dim][0]) & (last >= wanted[dim][1])
+                usable = usable & (hull[along][0] <= reached)
+                reached = np.where(usable, np.maximum(reached, hull[along][1] + 1), reached)
+            if np.all((reached > high) | void):
+                return True
+        if len(hulls) == 1:
+            return False
+    return bool(np.all(void))
