@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from worker.compiler.errors import Detail
 from worker.compiler.frontend.slice import host_submodel
 from worker.compiler.frontend.work import static_shape
 from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.binary import encode_program
+from worker.compiler.isa.program import UnitProgram
 from worker.compiler.isa.text import print_program
 from worker.compiler.machine import digest
 from worker.compiler.package.bundle import BundleContents
@@ -16,7 +18,7 @@ from worker.compiler.package.executable import ExecutableModel, HomeTensor, Port
 from worker.compiler.partition.support import DTYPE_OF_ONNX
 from worker.compiler.pipeline import CompiledModel
 
-MAX_LISTED_INSTRUCTIONS = 20_000
+MAX_LISTED_INSTRUCTIONS = 128
 """Longer units are listed by their first instructions only: program.bin holds them all."""
 
 
@@ -58,17 +60,27 @@ def host_models(compiled: CompiledModel) -> tuple[bytes, ...]:
 
 
 def program_text(compiled: CompiledModel) -> str:
-    """Disassembly of every unit; very long ones are cut with a note."""
+    """Disassembly of every unit; long ones are cut after their first instructions, with a note."""
     parts: list[str] = []
     for unit in compiled.units:
-        if unit.program.num_instructions <= MAX_LISTED_INSTRUCTIONS:
-            parts.append(print_program(unit.program))
-        else:
-            parts.append(
-                f"unit {unit.signature}: {unit.program.num_instructions} instructions,"
-                " not listed here (see program.bin)\n"
-            )
+        count = unit.program.num_instructions
+        parts.append(print_program(_head(unit.program)))
+        if count > MAX_LISTED_INSTRUCTIONS:
+            parts.append(f"# {MAX_LISTED_INSTRUCTIONS} of {count} instructions; see program.bin\n")
     return "\n".join(parts)
+
+
+def _head(program: UnitProgram) -> UnitProgram:
+    """The unit with its first instructions only."""
+    count = min(program.num_instructions, MAX_LISTED_INSTRUCTIONS)
+    return replace(
+        program,
+        instructions=program.instructions[:count],
+        wait_ptr=program.wait_ptr[: count + 1],
+        wait_token=program.wait_token[: program.wait_ptr[count]],
+        signal_ptr=program.signal_ptr[: count + 1],
+        signal_token=program.signal_token[: program.signal_ptr[count]],
+    )
 
 
 def bundle_contents(

@@ -15,7 +15,7 @@ from worker.compiler.isa.program import HostCall, Program
 from worker.compiler.machine.machine import Machine
 from worker.simulator.results import ModelSimulation, UnitSimulation
 
-MAX_EVENTS = 200_000
+MAX_EVENTS = 60_000
 
 
 def trace_json(
