@@ -12,7 +12,9 @@ import numpy.typing as npt
 from worker.compiler.isa.program import Stream, UnitProgram
 from worker.compiler.lower.batch import merge
 from worker.compiler.lower.buffers import plan_buffers, plan_operands
-from worker.compiler.lower.emit import Emitter, staged_width
+from worker.compiler.lower.carry import Carrier
+from worker.compiler.lower.emit import Emitter
+from worker.compiler.lower.emit_compute import staged_width
 from worker.compiler.lower.grid import Ints
 from worker.compiler.lower.hazards import home_hazards
 from worker.compiler.lower.issue import hoisted_loops, prefetches, timings
@@ -44,7 +46,8 @@ def lower_unit(schedule: Schedule, machine: Machine, signature: str) -> UnitProg
     hazards = home_hazards(nest, refs)
     num_staged = sum(ref.staged for r in refs for ref in (*r.reads, r.write))
     storages = Storages(nest, refs, buffers, machine, hazards.tensors, num_staged)
-    emitter = Emitter(nest, machine, storages, hazards.disjoint)
+    carrier = Carrier(nest, machine, storages, hazards.disjoint)
+    emitter = Emitter(carrier)
     batches = [
         batch
         for number, leaf in enumerate(nest.leaves)
@@ -57,7 +60,7 @@ def lower_unit(schedule: Schedule, machine: Machine, signature: str) -> UnitProg
         instructions["stream"], machine.num_cores * len(machine.engines)
     )
     instructions["stream"] = number_of[instructions["stream"]]
-    used, number_of = _compact(instructions["resource"], len(emitter.roads.resources))
+    used, number_of = _compact(instructions["resource"], len(carrier.roads.resources))
     instructions["resource"] = number_of[instructions["resource"]]  # -1 stays -1: the last entry
 
     for array in (
@@ -70,7 +73,7 @@ def lower_unit(schedule: Schedule, machine: Machine, signature: str) -> UnitProg
         plan_operands(nest, refs),
         buffers,
         tuple(Stream(*_core_engine(s, engines)) for s in used_streams.tolist()),
-        tuple(emitter.roads.resources[r] for r in used.tolist()),
+        tuple(carrier.roads.resources[r] for r in used.tolist()),
         tuple(leaf.path for leaf in nest.leaves),
         instructions,
         tokens.wait_ptr,

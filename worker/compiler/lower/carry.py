@@ -1,0 +1,115 @@
+"""Emitting transfers: addresses, ports and tokens of both ends at all iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from worker.compiler.ir.dtype import DType
+from worker.compiler.isa.program import Opcode
+from worker.compiler.lower.batch import Batch
+from worker.compiler.lower.fold import ZERO, Flat, flat_touch
+from worker.compiler.lower.grid import Grid, Ints, evaluate, flat_offset
+from worker.compiler.lower.nest import Leaf, Nest
+from worker.compiler.lower.resolve import Ref
+from worker.compiler.lower.storage import Storages, Touch
+from worker.compiler.lower.transfers import Roads, instance_numbers
+from worker.compiler.machine.machine import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One end of a transfer at all iterations."""
+
+    level: str
+    buffer: int
+    """Index of the buffer, -1 at home."""
+    instance: Ints
+    offset: Ints
+    """Bytes from the base of the buffer or operand."""
+    dtype: DType
+    touches: tuple[Touch, ...]
+
+
+class Carrier:
+    """Emits transfers of one unit."""
+
+    def __init__(
+        self, nest: Nest, machine: Machine, storages: Storages, disjoint_home: frozenset[str]
+    ) -> None:
+        self.nest = nest
+        self.machine = machine
+        self.storages = storages
+        self.disjoint_home = disjoint_home
+        self.roads = Roads(machine)
+        self.tensors = nest.schedule.graph.tensors
+        self.engine_number = {e.name: k for k, e in enumerate(machine.engines)}
+
+    def end(
+        self,
+        ref: Ref,
+        leaf: Leaf,
+        grid: Grid,
+        core: Ints,
+        start: Sequence[Ints],
+        *,
+        is_write: bool,
+    ) -> End:
+        """The end of a transfer at `ref` whose first element is `start`."""
+        tensor = self.tensors[ref.tensor]
+        if ref.scope is None:
+            home = self.machine.home.name
+            offset = flat_offset(start, tensor.shape) * tensor.dtype.size_bytes
+            touches = self.home_touches(ref.tensor, is_write=is_write)
+            return End(
+                home, -1, instance_numbers(home, core, self.machine), offset, tensor.dtype, touches
+            )
+        scope, buffer = self.nest.scopes[ref.scope], self.storages.buffers[ref.scope]
+        _, instance, local = self.storages.place(ref.scope, grid.values)
+        inside = [
+            low - evaluate(span.start, grid.values)
+            for low, span in zip(start, scope.tile, strict=True)
+        ]
+        offset = local * buffer.slot_bytes
+        offset = offset + flat_offset(inside, buffer.extents) * scope.dtype.size_bytes
+        touches = self.storages.touch(ref.scope, leaf, grid.values, is_write=is_write)
+        return End(scope.memory, ref.scope, instance, offset, scope.dtype, touches)
+
+    def home_touches(self, tensor: str, *, is_write: bool) -> tuple[Touch, ...]:
+        """Access to a tensor at home; nothing when no token protects it."""
+        storage = self.storages.of_home(tensor)
+        if storage is None:
+            return ()
+        ordered = tensor not in self.disjoint_home
+        number = np.array(storage, dtype=np.int64)
+        return (Touch(number, is_write, ordered or not is_write, ordered and is_write),)
+
+    def transfer(
+        self,
+        number: int,
+        grid: Grid,
+        position: Ints,
+        core: Ints,
+        opcode: Opcode,
+        src: End,
+        dst: End,
+        num_bytes: Ints,
+        keep: npt.NDArray[np.bool_] | None,
+        outward: bool,
+    ) -> Batch | None:
+        """The transfers of all iterations that `keep` wants (None: all); None when none is left."""
+        path = self.roads.path(src.level, dst.level, outward=outward)
+        ports = self.roads.resource_numbers(path, core, src.instance, dst.instance)
+        flat = Flat.of(grid.shape, keep)
+        if flat.count == 0:
+            return None
+        return Batch(
+            flat.count, flat.full(position), flat.full(core), opcode,
+            self.engine_number[path.engine], number, -1, flat(num_bytes), ZERO, ZERO,
+            path.latency_cycles, tuple(flat(p) for p in ports), src.buffer, dst.buffer,
+            flat(src.offset), flat(dst.offset),
+            tuple(flat_touch(t, flat) for t in (*src.touches, *dst.touches)),
+        )  # fmt: skip

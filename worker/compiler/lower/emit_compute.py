@@ -1,0 +1,226 @@
+"""Emitting computes, with the transfers of operands their engine cannot address (staged)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from worker.compiler.cost.compute import engine_cycles, work
+from worker.compiler.ir.op import Access, TensorOp
+from worker.compiler.isa.program import Opcode
+from worker.compiler.lower.batch import Batch
+from worker.compiler.lower.carry import Carrier, End
+from worker.compiler.lower.fold import ZERO, Flat, first_lane, flat_touch, over_lanes, steps_of
+from worker.compiler.lower.grid import Clipped, Grid, Ints, bounds, clip, evaluate
+from worker.compiler.lower.nest import Leaf
+from worker.compiler.lower.resolve import Ref, Refs, engine_memory
+from worker.compiler.lower.storage import Touch
+from worker.compiler.lower.transfers import instance_numbers
+from worker.compiler.schedule.nodes import Compute
+
+
+class ComputeEmitter:
+    """Emits the computes of one unit."""
+
+    def __init__(self, carrier: Carrier) -> None:
+        self.carrier = carrier
+        self.nest = carrier.nest
+        self.machine = carrier.machine
+        self.storages = carrier.storages
+        self.tensors = carrier.tensors
+        self.op_number = {op.name: k for k, op in enumerate(carrier.nest.schedule.graph.ops)}
+        self.next_staged = 0
+
+    def emit(
+        self,
+        number: int,
+        leaf: Leaf,
+        compute: Compute,
+        refs: Refs,
+        grid: Grid,
+        position: Ints,
+        core: Ints,
+    ) -> list[Batch]:
+        op = self.nest.schedule.graph.tensor_op(compute.op)
+        box = clip(compute.box, [a.extent for a in op.domain], grid.values)
+        points = np.broadcast_to(box.num_elems, grid.shape)
+        keep = over_lanes(points, grid, np.max) > 0
+        low = {a.name: s for a, s in zip(op.domain, box.start, strict=True)}
+        high = {
+            a.name: s + np.maximum(e, 1) - 1
+            for a, s, e in zip(op.domain, box.start, box.extent, strict=True)
+        }
+        step = steps_of(leaf, grid)
+        reach = engine_memory(compute.engine, self.machine)
+        batches: list[Batch] = []
+        touches: list[Touch] = []
+        done: list[Ref] = []
+        for access, ref in zip(op.reads, refs.reads, strict=True):
+            if ref in done and not ref.staged:
+                continue
+            done.append(ref)
+            if not ref.staged:
+                touches.extend(self._direct(ref, leaf, grid, is_write=False))
+                continue
+            buffered = _buffered(self._staged(core, step))
+            batches += self._stage(
+                number, leaf, access, ref, (low, high), points, grid,
+                position + len(batches), core, reach, buffered,
+            )  # fmt: skip
+            touches.append(_taken(buffered))
+        at = position + staged_width(refs) - 1 - refs.write.staged
+        store: list[Batch] = []
+        if refs.write.staged:
+            buffered = _buffered(self._staged(core, step))
+            touches.append(buffered)
+            store = self._stage(
+                number, leaf, op.write, refs.write, (low, high), points, grid, at + 1, core, reach,
+                _taken(buffered),
+            )  # fmt: skip
+        else:
+            touches.extend(self._direct(refs.write, leaf, grid, is_write=True))
+        flat = Flat.of(keep.shape, keep)
+        if flat.count == 0:
+            return []
+        cycles = over_lanes(
+            np.broadcast_to(self._cycles(op, compute, box, grid), grid.shape), grid, np.max
+        )
+        macs = over_lanes(points, grid, np.sum) * work(op, 1)
+        src = next((r.scope for r in refs.reads if r.scope is not None and not r.staged), None)
+        dst = None if refs.write.staged else refs.write.scope
+        batches.append(
+            Batch(
+                flat.count, flat.full(at), flat.full(core), Opcode.COMPUTE,
+                self.carrier.engine_number[compute.engine], number, self.op_number[op.name], ZERO,
+                flat(macs), flat(cycles), 0, (), -1 if src is None else src,
+                -1 if dst is None else dst, flat(self._slot_offset(src, grid)),
+                flat(self._slot_offset(dst, grid)), tuple(flat_touch(t, flat) for t in touches),
+            )
+        )  # fmt: skip
+        return [*batches, *store]
+
+    def _direct(self, ref: Ref, leaf: Leaf, grid: Grid, *, is_write: bool) -> tuple[Touch, ...]:
+        if ref.scope is None:
+            return self.carrier.home_touches(ref.tensor, is_write=is_write)
+        return self.storages.touch(ref.scope, leaf, grid.values, is_write=is_write)
+
+    def _slot_offset(self, scope: int | None, grid: Grid) -> Ints:
+        if scope is None:
+            return ZERO
+        local = self.storages.place(scope, grid.values)[2]
+        return np.asarray(local * self.storages.buffers[scope].slot_bytes)
+
+    def _staged(self, core: Ints, step: Ints) -> Ints:
+        number = self.storages.of_staged(self.next_staged, core, step)
+        self.next_staged += 1
+        return number
+
+    def _stage(
+        self,
+        number: int,
+        leaf: Leaf,
+        access: Access,
+        ref: Ref,
+        box: tuple[Mapping[str, Ints], Mapping[str, Ints]],
+        points: Ints,
+        grid: Grid,
+        position: Ints,
+        core: Ints,
+        reach: str,
+        buffered: Touch,
+    ) -> list[Batch]:
+        """The transfer of a staged operand: what the compute touches of it, both ways."""
+        is_write = not buffered.is_write
+        start, elems = self._touched(access, ref, box, points, grid)
+        far = self.carrier.end(ref, leaf, grid, core, start, is_write=is_write)
+        near = End(
+            reach, -1, instance_numbers(reach, core, self.machine), ZERO, far.dtype, (buffered,)
+        )
+        kept = len(grid.frames) - grid.num_lane_axes
+        folded = Grid(grid.frames[:kept], grid.shape[:kept], grid.values)
+        total = over_lanes(np.broadcast_to(elems, grid.shape), grid, np.sum) * far.dtype.size_bytes
+        far = End(
+            far.level, far.buffer, first_lane(far.instance, grid), first_lane(far.offset, grid),
+            far.dtype,
+            tuple(replace(t, storage=first_lane(t.storage, grid)) for t in far.touches),
+        )  # fmt: skip
+        is_ring = ref.scope is not None and self.nest.scopes[ref.scope].queue is not None
+        if is_write:
+            opcode = Opcode.PUSH if is_ring else Opcode.STORE
+        else:
+            opcode = Opcode.POP if is_ring else Opcode.LOAD
+        src, dst = (near, far) if is_write else (far, near)
+        batch = self.carrier.transfer(
+            number, folded, first_lane(position, grid), core, opcode, src, dst, total, total > 0,
+            is_write,
+        )  # fmt: skip
+        return [] if batch is None else [batch]
+
+    def _touched(
+        self,
+        access: Access,
+        ref: Ref,
+        box: tuple[Mapping[str, Ints], Mapping[str, Ints]],
+        points: Ints,
+        grid: Grid,
+    ) -> tuple[list[Ints], Ints]:
+        """(first element, number of elements) that a staged access touches.
+
+        A data-dependent index touches one element per point, anywhere.
+        """
+        shape = self.tensors[ref.tensor].shape
+        tile = self.nest.scopes[ref.scope].tile if ref.scope is not None else None
+        if any(e.has_lookup for e in access.index):
+            origin = [
+                ZERO if tile is None else evaluate(tile[d].start, grid.values)
+                for d in range(len(shape))
+            ]
+            return origin, points
+        start: list[Ints] = []
+        elems: Ints = np.array(1, dtype=np.int64)
+        for expr, extent in zip(access.index, shape, strict=True):
+            low, high = bounds(expr, *box)
+            low, high = np.maximum(low, 0), np.minimum(high, extent - 1)
+            start.append(np.minimum(low, extent - 1))
+            elems = elems * np.maximum(high - low + 1, 0)
+        return start, np.minimum(elems, points)
+
+    def _cycles(self, op: TensorOp, compute: Compute, box: Clipped, grid: Grid) -> Ints:
+        """Engine cycles at all iterations; asks the cost model once per distinct box shape."""
+        engine = self.machine.engine(compute.engine)
+        distinct = [np.unique(e) for e in box.extent]
+        radix = prod(len(d) for d in distinct)
+        code: Ints = ZERO
+        for extent, values in zip(box.extent, distinct, strict=True):
+            code = code * len(values) + np.searchsorted(values, extent)
+        used = np.unique(code) if radix > 1 << 20 else np.flatnonzero(
+            np.bincount(np.ravel(code), minlength=radix)
+        )
+        costs: list[int] = []
+        for number in used.tolist():
+            extents: list[int] = []
+            for values in reversed(distinct):
+                number, digit = divmod(number, len(values))
+                extents.append(int(values[digit]))
+            costs.append(
+                engine_cycles(op, tuple(reversed(extents)), engine, self.tensors, grid.num_lanes)
+            )
+        return np.array(costs, dtype=np.int64)[np.searchsorted(used, code)]
+
+
+def staged_width(refs: Refs) -> int:
+    """How many instructions one iteration of a leaf may become."""
+    return sum(ref.staged for ref in (*refs.reads, refs.write)) + 1
+
+
+def _buffered(storage: Ints) -> Touch:
+    """The write of a staged operand."""
+    return Touch(storage, is_write=True, waits_ready=True, waits_free=True)
+
+
+def _taken(buffered: Touch) -> Touch:
+    """The read that matches a `_buffered` write."""
+    return Touch(buffered.storage, is_write=False, waits_ready=True, waits_free=False)
