@@ -22,6 +22,7 @@ class ProgressView(AbstractContextManager["ProgressView"]):
         self._task: TaskID | None = None
         self._stage = ""
         self._shown: tuple[object, ...] = ()
+        self._quarter = 0
 
     def __enter__(self) -> Self:
         if is_interactive() and not self._quiet:
@@ -99,7 +100,12 @@ class ProgressView(AbstractContextManager["ProgressView"]):
                 self._bar.update(self._task, completed=counts[0] + counts[1], total=counts[2])
             return
         if counts and counts[2]:
-            self._line(self._stage, f"{counts[0]} solved, {counts[1]} cached of {counts[2]} units")
+            done = counts[0] + counts[1]
+            # A line per quarter: a log is read later, by somebody with little patience.
+            if done == counts[2] or self._quarter != done * 4 // counts[2]:
+                self._quarter = done * 4 // counts[2]
+                text = f"{counts[0]} solved, {counts[1]} cached of {counts[2]} units"
+                self._line(self._stage, text)
         else:
             self._line(self._stage)
 
