@@ -43,8 +43,14 @@ def bind(model: OnnxModel, symbols: Mapping[str, int]) -> OnnxModel:
         if value.shape is None and not _is_sequence(value)
     ]
     findings += [
-        Finding("TW-MODEL-012", f"the model has no symbolic dimension {name!r}", None, None,
-                list[Detail](known), name)
+        Finding(
+            "TW-MODEL-012",
+            f"the model has no symbolic dimension {name!r}",
+            None,
+            None,
+            list[Detail](known),
+            name,
+        )
         for name in sorted(set(symbols) - set(known))
     ]
     findings += [
@@ -53,8 +59,14 @@ def bind(model: OnnxModel, symbols: Mapping[str, int]) -> OnnxModel:
         if not 1 <= value <= limits.max_dim
     ]
     findings += [
-        Finding("TW-MODEL-012", f"symbol {name!r} has no value; it is used at {', '.join(places)}",
-                None, None, "an integer from 1", name)
+        Finding(
+            "TW-MODEL-012",
+            f"symbol {name!r} has no value; it is used at {', '.join(places)}",
+            None,
+            None,
+            "an integer from 1",
+            name,
+        )
         for name, places in known.items()
         if name not in symbols
     ]
@@ -68,8 +80,14 @@ def bind(model: OnnxModel, symbols: Mapping[str, int]) -> OnnxModel:
             ]
             if math.prod(dims) > limits.max_elements:
                 findings.append(
-                    Finding("TW-MODEL-007", f"input {value.name!r} has {math.prod(dims)} elements",
-                            None, None, limits.max_elements, str(math.prod(dims)))
+                    Finding(
+                        "TW-MODEL-007",
+                        f"input {value.name!r} has {math.prod(dims)} elements",
+                        None,
+                        None,
+                        limits.max_elements,
+                        str(math.prod(dims)),
+                    )
                 )
             value.shape = onnx_ir.Shape(dims)
     if findings:

@@ -129,9 +129,7 @@ def _unsafe(member: str, why: str) -> ModelError:
     )
 
 
-def _table_of_contents(
-    data: memoryview, path: Path, limits: Limits
-) -> Mapping[str, Member]:
+def _table_of_contents(data: memoryview, path: Path, limits: Limits) -> Mapping[str, Member]:
     _guard_directory(data, limits)
     try:
         with zipfile.ZipFile(path) as archive:
@@ -158,13 +156,25 @@ def _table_of_contents(
     packed = sum(info.compress_size for info in infos)
     if total > limits.max_bytes:
         problems.append(
-            Finding("TW-MODEL-011", f"the bundle unpacks to {total} bytes", None, None,
-                    limits.max_bytes, total)
+            Finding(
+                "TW-MODEL-011",
+                f"the bundle unpacks to {total} bytes",
+                None,
+                None,
+                limits.max_bytes,
+                total,
+            )
         )
     if total > _SMALL_BYTES and total > limits.max_ratio * max(packed, 1):
         problems.append(
-            Finding("TW-MODEL-011", f"the bundle unpacks {packed} bytes to {total}", None, None,
-                    limits.max_ratio, total // max(packed, 1))
+            Finding(
+                "TW-MODEL-011",
+                f"the bundle unpacks {packed} bytes to {total}",
+                None,
+                None,
+                limits.max_ratio,
+                total // max(packed, 1),
+            )
         )
     starts, overlaps = _extents(data, infos, directory)
     problems += overlaps
@@ -172,11 +182,13 @@ def _table_of_contents(
         raise ModelError(
             "TW-MODEL-011", problems[0].message, findings=tuple(problems[: limits.max_findings])
         )
-    return MappingProxyType({
-        info.filename: Member(info, start, data)
-        for info, start in zip(infos, starts, strict=True)
-        if not info.is_dir()
-    })
+    return MappingProxyType(
+        {
+            info.filename: Member(info, start, data)
+            for info, start in zip(infos, starts, strict=True)
+            if not info.is_dir()
+        }
+    )
 
 
 def _guard_directory(data: memoryview, limits: Limits) -> None:
@@ -242,9 +254,7 @@ def _extents(
     end_before, before = 0, ""
     for start, end, name in sorted(spans):
         if start < end_before:
-            findings.append(
-                Finding("TW-MODEL-011", f"zip members {before!r} and {name!r} overlap")
-            )
+            findings.append(Finding("TW-MODEL-011", f"zip members {before!r} and {name!r} overlap"))
         if end > directory:
             findings.append(
                 Finding("TW-MODEL-011", f"zip member {name!r} runs into the table of contents")

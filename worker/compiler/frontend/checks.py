@@ -41,8 +41,14 @@ class _Check:
     schemas: dict[tuple[str, str], str | None] = field(default_factory=dict)
     num_nodes: int = 0
 
-    def add(self, code: str, message: str, node: str | None = None, allowed: Detail = None,
-            actual: Detail = None) -> None:
+    def add(
+        self,
+        code: str,
+        message: str,
+        node: str | None = None,
+        allowed: Detail = None,
+        actual: Detail = None,
+    ) -> None:
         self.findings.append(Finding(code, message, None, node, allowed, actual))
 
     @property
@@ -92,16 +98,28 @@ def _versions(proto: onnx.ModelProto) -> list[Finding]:
     found: list[Finding] = []
     if not _OLDEST_IR_VERSION <= proto.ir_version <= onnx.IR_VERSION:
         found.append(
-            Finding("TW-MODEL-009", f"IR version {proto.ir_version} is not supported", None, None,
-                    f"{_OLDEST_IR_VERSION} to {onnx.IR_VERSION}", proto.ir_version)
+            Finding(
+                "TW-MODEL-009",
+                f"IR version {proto.ir_version} is not supported",
+                None,
+                None,
+                f"{_OLDEST_IR_VERSION} to {onnx.IR_VERSION}",
+                proto.ir_version,
+            )
         )
     newest = onnx.defs.onnx_opset_version()
     main = [e.version for e in proto.opset_import if e.domain in MAIN_DOMAINS]
     if len(set(main)) != 1 or not OLDEST_OPSET <= main[0] <= newest:
         said = ", ".join(map(str, main)) or "missing"
         found.append(
-            Finding("TW-MODEL-009", f"opset {said} is not supported", None, None,
-                    f"{OLDEST_OPSET} to {newest}", said)
+            Finding(
+                "TW-MODEL-009",
+                f"opset {said} is not supported",
+                None,
+                None,
+                f"{OLDEST_OPSET} to {newest}",
+                said,
+            )
         )
     return found
 
@@ -109,13 +127,23 @@ def _versions(proto: onnx.ModelProto) -> list[Finding]:
 def _graph(graph: Any, check: _Check, outer: dict[str, None], depth: int, owner: str) -> None:
     limits = check.limits
     if depth > limits.max_depth:
-        check.add("TW-MODEL-014", f"graphs are nested deeper than {limits.max_depth}", owner or None,
-                  limits.max_depth, depth)
+        check.add(
+            "TW-MODEL-014",
+            f"graphs are nested deeper than {limits.max_depth}",
+            owner or None,
+            limits.max_depth,
+            depth,
+        )
         return
     check.num_nodes += len(graph.node)
     if check.num_nodes > limits.max_nodes:
-        check.add("TW-MODEL-014", f"the model has more than {limits.max_nodes} nodes", None,
-                  limits.max_nodes, check.num_nodes)
+        check.add(
+            "TW-MODEL-014",
+            f"the model has more than {limits.max_nodes} nodes",
+            None,
+            limits.max_nodes,
+            check.num_nodes,
+        )
         return
     main = depth == 1
     tensors: dict[str, Any] = {}
@@ -124,8 +152,7 @@ def _graph(graph: Any, check: _Check, outer: dict[str, None], depth: int, owner:
         where = f"initializer {tensor.name!r}"
         if tensor.name in tensors or not tensor.name:
             check.add("TW-MODEL-016", f"{where} is defined twice or has no name")
-        problems = check_tensor(tensor, where, limits,
-                                check.stored.get(position) if main else None)
+        problems = check_tensor(tensor, where, limits, check.stored.get(position) if main else None)
         check.findings += problems
         if not problems and not (main and position in check.stored):
             sound.add(tensor.name)
@@ -148,8 +175,10 @@ def _graph(graph: Any, check: _Check, outer: dict[str, None], depth: int, owner:
         if not check.is_full
     ]
     for value in graph.output:
-        if value.name not in produced and value.name not in defined and (
-            main or value.name not in outer
+        if (
+            value.name not in produced
+            and value.name not in defined
+            and (main or value.name not in outer)
         ):
             check.add("TW-MODEL-005", f"graph output {value.name!r} is not produced by any node")
     if len(edges) == len(graph.node):
@@ -176,8 +205,11 @@ def _declared(
         if value.name in seen:
             check.add("TW-MODEL-016", f"graph output {value.name!r} is listed twice")
         seen.add(value.name)
-    for role, values in (("input", graph.input), ("output", graph.output),
-                         ("value", graph.value_info)):
+    for role, values in (
+        ("input", graph.input),
+        ("output", graph.output),
+        ("value", graph.value_info),
+    ):
         for value in values:
             for dim in value.type.tensor_type.shape.dim:
                 if dim.WhichOneof("value") != "dim_value":
@@ -187,8 +219,9 @@ def _declared(
                 if bad is not None:
                     check.findings.append(bad)
                 elif role == "input" and main and dim.dim_value == 0 and value.name not in tensors:
-                    check.add("TW-MODEL-007", f"{where} has dimension 0", None,
-                              check.limits.max_dim, 0)
+                    check.add(
+                        "TW-MODEL-007", f"{where} has dimension 0", None, check.limits.max_dim, 0
+                    )
     return names
 
 
@@ -212,9 +245,10 @@ def _node(
             check.add("TW-MODEL-005", f"{node.op_type} reads {read!r}, which nothing defines", name)
         elif read in produced:
             needs.add(produced[read])
-    if node.op_type in _QUANTIZERS and len(node.input) > 1 and node.input[1] in sound:
-        if has_nan(tensors[node.input[1]], infinite_too=True):
-            check.add("TW-MODEL-018", f"the scale {node.input[1]!r} is not finite", name)
+    quantizes = node.op_type in _QUANTIZERS and len(node.input) > 1
+    scale = node.input[1] if quantizes else ""
+    if scale in sound and has_nan(tensors[scale], infinite_too=True):
+        check.add("TW-MODEL-018", f"the scale {node.input[1]!r} is not finite", name)
     nested = False
     is_sound = problem is None
     for attribute in node.attribute:
@@ -230,8 +264,9 @@ def _node(
             _graph(graph, check, scope, depth + 1, name)
     if is_sound and not nested:
         try:
-            onnx.checker.C.check_node(node.SerializeToString(), check.context,
-                                      onnx.checker.C.LexicalScopeContext())
+            onnx.checker.C.check_node(
+                node.SerializeToString(), check.context, onnx.checker.C.LexicalScopeContext()
+            )
         except onnx.checker.ValidationError as error:
             check.add("TW-MODEL-006", str(error).strip().split("\n", 1)[0][:500], name)
     return needs
@@ -311,5 +346,6 @@ def _cycles(graph: Any, edges: list[set[int]], check: _Check) -> None:
     for index, count in enumerate(waiting):
         if count > 0 and not check.is_full:
             node = graph.node[index]
-            check.add("TW-MODEL-004", f"{node.op_type} is on a cycle or behind one",
-                      label(node, index))
+            check.add(
+                "TW-MODEL-004", f"{node.op_type} is on a cycle or behind one", label(node, index)
+            )

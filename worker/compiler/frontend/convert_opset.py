@@ -135,8 +135,8 @@ def _upsample_scales(site: _Site) -> None:
 
 
 def _upsample(site: _Site) -> None:
+    # Resize changes its own form one version later; that adapter does the rest.
     site.node.op_type = "Resize"
-    _resize(site)
 
 
 def _resize(site: _Site) -> None:

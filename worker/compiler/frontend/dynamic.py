@@ -46,8 +46,14 @@ def refuse_unknown_shapes(model: onnx_ir.Model) -> None:
         # What lies downstream is unknown because of this one; naming it too would be noise,
         # but every tensor without a shape is asked for, so it is listed.
         findings += [
-            Finding("TW-MODEL-017", f"tensor {v.name!r} of {node.op_type} has no static shape",
-                    None, node.name, None, str(v.shape))
+            Finding(
+                "TW-MODEL-017",
+                f"tensor {v.name!r} of {node.op_type} has no static shape",
+                None,
+                node.name,
+                None,
+                str(v.shape),
+            )
             for v in unknown
         ]
     if findings:

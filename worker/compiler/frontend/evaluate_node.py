@@ -67,14 +67,16 @@ def estimated_elements(node: onnx_ir.Node, inputs: Sequence[Array | None]) -> in
             return 64
         case ("Gather" | "Slice" | "Reshape" | "Squeeze" | "Unsqueeze" | "Transpose" | "Cast"
               | "Identity" | "Flatten" | "Split" | "Not" | "Neg" | "Abs" | "Sqrt" | "Floor" | "Ceil"
-              | "ReduceProd" | "ReduceSum" | "ReduceMax" | "ReduceMin" | "NonZero" | "GatherElements"
+              | "ReduceProd" | "ReduceSum" | "ReduceMax" | "ReduceMin" | "NonZero"
+              | "GatherElements"
               | "GatherND" | "ScatterND" | "ScatterElements" | "CumSum" | "Trilu"):  # fmt: skip
             rank = max((a.ndim for a in inputs if a is not None), default=1)
             index = sizes[1] if node.op_type == "Gather" and len(sizes) > 1 else 1
             largest = max(sizes, default=0) * max(index, 1)
             return largest * rank if node.op_type == "NonZero" else largest
         case ("Add" | "Sub" | "Mul" | "Div" | "Mod" | "Pow" | "Equal" | "Less" | "Greater"
-              | "And" | "Or" | "Xor" | "Where" | "Min" | "Max" | "LessOrEqual" | "GreaterOrEqual"):  # fmt: skip
+              | "And" | "Or" | "Xor" | "Where" | "Min" | "Max" | "LessOrEqual"
+              | "GreaterOrEqual"):  # fmt: skip
             shape: tuple[int, ...] = ()
             for array in inputs:
                 if array is not None:

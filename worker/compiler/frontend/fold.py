@@ -84,10 +84,15 @@ def _replace(graph: onnx_ir.Graph, node: onnx_ir.Node, outputs: list[Array]) -> 
         if not old.name:
             continue
         kind = old.dtype if old.dtype is not None and old.dtype.numpy() == array.dtype else None
-        tensor = onnx_ir.tensor(np.ascontiguousarray(array).reshape(array.shape), dtype=kind,
-                                name=old.name)
-        new = onnx_ir.Value(name=old.name, shape=onnx_ir.Shape(array.shape),
-                            type=onnx_ir.TensorType(tensor.dtype), const_value=tensor)
+        tensor = onnx_ir.tensor(
+            np.ascontiguousarray(array).reshape(array.shape), dtype=kind, name=old.name
+        )
+        new = onnx_ir.Value(
+            name=old.name,
+            shape=onnx_ir.Shape(array.shape),
+            type=onnx_ir.TensorType(tensor.dtype),
+            const_value=tensor,
+        )
         old.replace_all_uses_with(new)
         made.append(new)
     graph.remove(node, safe=True)

@@ -199,9 +199,7 @@ def _build(proto: onnx.ModelProto, views: dict[int, memoryview]) -> onnx_ir.Mode
     try:
         model = onnx_ir.serde.deserialize_model(proto)
     except (onnx_ir.serde.SerdeError, ValueError, TypeError, KeyError) as error:
-        raise ModelError(
-            "TW-MODEL-001", f"the model cannot be read: {str(error)[:300]}"
-        ) from None
+        raise ModelError("TW-MODEL-001", f"the model cannot be read: {str(error)[:300]}") from None
     for name, position in names.items():
         value = model.graph.initializers[name]
         value.const_value = _tensor(proto.graph.initializer[position], views[position])

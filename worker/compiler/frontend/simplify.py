@@ -1,6 +1,6 @@
 """From a bound model to the form the rest of the compiler reads.
 
-    lift constants -> infer -> convert opset -> {fold and infer, tidy}* -> fold BN -> name, check
+lift constants -> infer -> convert opset -> {fold and infer, tidy}* -> fold BN -> name, check
 """
 
 from __future__ import annotations

@@ -62,9 +62,7 @@ def host_submodel(
     return bytes(proto.SerializeToString(deterministic=True))
 
 
-def _declare(
-    target: onnx.ValueInfoProto, name: str, value: onnx_ir.Value | None
-) -> None:
+def _declare(target: onnx.ValueInfoProto, name: str, value: onnx_ir.Value | None) -> None:
     target.name = name
     if value is None or value.type is None:
         return

@@ -77,8 +77,14 @@ def check_tensor(
         have = len(tensor.raw_data) if stored_bytes is None else stored_bytes
         if need != have or filled:
             return [
-                Finding("TW-MODEL-015", f"{where} stores {have} bytes, its type and shape need"
-                        f" {need}", None, None, need, have)
+                Finding(
+                    "TW-MODEL-015",
+                    f"{where} stores {have} bytes, its type and shape need {need}",
+                    None,
+                    None,
+                    need,
+                    have,
+                )
             ]
         return []
     field, per_element = _FIELD_OF_TYPE.get(kind, ("int32_data", 1))
@@ -90,8 +96,14 @@ def check_tensor(
     have = len(getattr(tensor, field))
     if have != need or filled not in ([], [field]):
         return [
-            Finding("TW-MODEL-015", f"{where} stores {have} numbers, its type and shape need"
-                    f" {need}", None, None, need, have)
+            Finding(
+                "TW-MODEL-015",
+                f"{where} stores {have} numbers, its type and shape need {need}",
+                None,
+                None,
+                need,
+                have,
+            )
         ]
     return []
 
