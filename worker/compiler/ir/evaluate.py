@@ -196,6 +196,26 @@ def affine_values(expr: Affine, coords: Mapping[str, Array]) -> Array:
     return _affine(expr, coords, ())
 
 
+def index_values(expr: Affine, coords: Mapping[str, Array], reads: tuple[Array, ...]) -> Array:
+    """Like `affine_values`, with lookups taken from the values of earlier read slots."""
+    return _affine(expr, coords, reads)
+
+
+def scalar_values(expr: Scalar, reads: list[Array], coords: Mapping[str, Array]) -> Array:
+    """Values of a body: `reads[k]` are slot k's promoted elements, broadcastable with `coords`."""
+    return _scalar(expr, reads, coords)
+
+
+def combine(reduce: Reduce, total: Array, values: Array) -> Array:
+    """One step of a reduction, element by element."""
+    return _combine(reduce, total, values)
+
+
+def reduce_over(reduce: Reduce, values: Array, axes: tuple[int, ...]) -> Array:
+    """Reduce whole array dimensions."""
+    return np.asarray(_UFUNC[reduce].reduce(values, axis=axes))
+
+
 def _affine(expr: Affine, coords: Mapping[str, Array], reads: tuple[Array, ...]) -> Array:
     total: Array = np.asarray(expr.const, dtype=np.int64)
     for atom, coeff in expr.terms:
