@@ -32,8 +32,8 @@ class HomeHazards:
 
 
 @dataclass(frozen=True, slots=True)
-class _Boxes:
-    """Shapes: start, end [n, rank]."""
+class Boxes:
+    """Half-open boxes of elements.  Shapes: start, end [n, rank]."""
 
     start: Ints
     end: Ints
@@ -56,7 +56,7 @@ def home_hazards(nest: Nest, refs: Sequence[Refs]) -> HomeHazards:
     return HomeHazards(needed, disjoint)
 
 
-def are_disjoint(boxes: Sequence[_Boxes]) -> bool:
+def are_disjoint(boxes: Sequence[Boxes]) -> bool:
     """True when no two boxes provably overlap; False may also mean "not known".
 
     Each set must tile a grid (every box one cell, no cell twice) and the hulls of different sets
@@ -71,7 +71,7 @@ def are_disjoint(boxes: Sequence[_Boxes]) -> bool:
     return all(_tiles_grid(b) for b in filled)
 
 
-def _tiles_grid(boxes: _Boxes) -> bool:
+def _tiles_grid(boxes: Boxes) -> bool:
     cell: Ints = np.zeros(boxes.start.shape[0], dtype=np.int64)
     total = 1
     for dim in range(boxes.start.shape[1]):
@@ -87,7 +87,7 @@ def _tiles_grid(boxes: _Boxes) -> bool:
     return len(np.unique(cell)) == len(cell)
 
 
-def _home_boxes(nest: Nest, leaf: Leaf) -> _Boxes:
+def _home_boxes(nest: Nest, leaf: Leaf) -> Boxes:
     box = write_box(nest, leaf)
     tensor = nest.schedule.graph.tensors[_written(nest, leaf)]
     grid = Grid.of(leaf.frames)
@@ -95,7 +95,7 @@ def _home_boxes(nest: Nest, leaf: Leaf) -> _Boxes:
     start = _stacked(clipped.start, grid.shape)
     extent = _stacked(clipped.extent, grid.shape)
     keep = np.all(extent > 0, axis=1)
-    return _Boxes(start[keep], (start + extent)[keep])
+    return Boxes(start[keep], (start + extent)[keep])
 
 
 def _written(nest: Nest, leaf: Leaf) -> str:
@@ -196,7 +196,7 @@ def _boxes_in(nest: Nest, leaf: Leaf, refs: Refs, index: int) -> list[Box]:
 def ordered_writes(nest: Nest, refs: Sequence[Refs], index: int) -> bool:
     """Whether writes of one entry of scope `index` may overlap, so that they need an order."""
     scope = nest.scopes[index]
-    boxes: list[_Boxes] = []
+    boxes: list[Boxes] = []
     if not any(ref.scope == index for leaf_refs in refs for ref in leaf_refs.reads):
         return True  # no reader between two entries would keep their writes apart
     for leaf, leaf_refs in zip(nest.leaves, refs, strict=True):
@@ -222,7 +222,7 @@ def reads_identity(nest: Nest, refs: Sequence[Refs], index: int) -> bool:
     return bool(users) and refs[users[0]].write.scope != index
 
 
-def _entry_boxes(leaf: Leaf, box: Box, scope: Scope) -> _Boxes | None:
+def _entry_boxes(leaf: Leaf, box: Box, scope: Scope) -> Boxes | None:
     """Boxes written during one entry, relative to the tile; None when they differ by entry."""
     inner = inner_frames(leaf, scope)
     names = {f.var for f in inner}
@@ -235,7 +235,7 @@ def _entry_boxes(leaf: Leaf, box: Box, scope: Scope) -> _Boxes | None:
         starts.append(evaluate(relative, grid.values))
     start = _stacked(starts, grid.shape)
     extent = np.array([span.extent for span in box], dtype=np.int64)
-    return _Boxes(start, start + extent)
+    return Boxes(start, start + extent)
 
 
 def _stacked(arrays: Sequence[Ints], shape: tuple[int, ...]) -> Ints:

@@ -1,0 +1,95 @@
+"""Vectorised arithmetic of lowering against the scalar definitions."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from worker.compiler.ir.affine import Affine, const, var
+from worker.compiler.lower.grid import Grid, bounds, clip, evaluate
+from worker.compiler.lower.hazards import Boxes, are_disjoint
+from worker.compiler.lower.nest import Frame, FrameKind
+from worker.compiler.schedule.nodes import Span
+
+TRIPS = {"x": 5, "y": 3, "z": 4}
+leaves = st.one_of(
+    st.integers(-6, 6).map(const), st.sampled_from(sorted(TRIPS)).map(var)
+)
+exprs = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.tuples(inner, inner).map(lambda p: p[0] + p[1]),
+        st.tuples(inner, st.integers(-4, 4)).map(lambda p: p[0] * p[1]),
+        st.tuples(inner, st.integers(1, 5)).map(lambda p: p[0].floordiv(p[1])),
+        st.tuples(inner, st.integers(1, 5)).map(lambda p: p[0].mod(p[1])),
+    ),
+    max_leaves=6,
+)
+KINDS = {"x": FrameKind.CORES, "y": FrameKind.TIME, "z": FrameKind.LANES}
+GRID = Grid.of([Frame(v, t, KINDS[v], 1, v) for v, t in TRIPS.items()])
+
+
+@settings(deadline=None, max_examples=150)
+@given(exprs)
+def test_evaluate(expr: Affine) -> None:
+    assert [f.var for f in GRID.frames] == ["y", "x", "z"], "time, then cores, then lanes"
+    values = np.broadcast_to(evaluate(expr, GRID.values), GRID.shape)
+    for y, x, z in product(range(3), range(5), range(4)):
+        assert values[y, x, z] == expr.evaluate({"x": x, "y": y, "z": z})
+
+
+@settings(deadline=None, max_examples=150)
+@given(exprs, st.lists(st.integers(0, 4), min_size=3, max_size=3))
+def test_bounds(expr: Affine, lengths: list[int]) -> None:
+    low = dict(GRID.values)
+    high = {v: GRID.values[v] + n for v, n in zip(sorted(TRIPS), lengths, strict=True)}
+    least, most = (np.broadcast_to(b, GRID.shape) for b in bounds(expr, low, high))
+    for y, x, z in product(range(3), range(5), range(4)):
+        at = {"x": x, "y": y, "z": z}
+        box = {v: (at[v], at[v] + n) for v, n in zip(sorted(TRIPS), lengths, strict=True)}
+        expected = expr.bounds(box)
+        assert (least[y, x, z], most[y, x, z]) == expected[:2]
+
+
+@settings(deadline=None, max_examples=100)
+@given(exprs, st.integers(1, 6), st.integers(1, 8))
+def test_clip(expr: Affine, extent: int, size: int) -> None:
+    cut = clip((Span(expr, extent),), (size,), GRID.values)
+    start = np.broadcast_to(cut.start[0], GRID.shape)
+    count = np.broadcast_to(cut.extent[0], GRID.shape)
+    for y, x, z in product(range(3), range(5), range(4)):
+        first = expr.evaluate({"x": x, "y": y, "z": z})
+        inside = [i for i in range(first, first + extent) if 0 <= i < size]
+        assert count[y, x, z] == len(inside)
+        if inside:
+            assert start[y, x, z] == inside[0]
+
+
+boxes = st.lists(
+    st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(1, 3), st.integers(1, 3)),
+    min_size=0, max_size=5,
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(boxes, min_size=1, max_size=3))
+def test_disjoint_is_never_wrong(sets: list[list[tuple[int, int, int, int]]]) -> None:
+    painted = np.zeros((8, 8), dtype=int)
+    arrays = []
+    for drawn in sets:
+        rows = np.array(drawn, dtype=np.int64).reshape(-1, 4)
+        arrays.append(Boxes(rows[:, :2], rows[:, :2] + rows[:, 2:]))
+        for a, b, h, w in drawn:
+            painted[a : a + h, b : b + w] += 1
+    if are_disjoint(arrays):
+        assert painted.max(initial=0) <= 1
+
+
+def test_a_tiling_is_disjoint() -> None:
+    starts = np.array([(i, j) for i in range(0, 10, 3) for j in range(0, 8, 4)], dtype=np.int64)
+    ends = np.minimum(starts + (3, 4), (10, 8))
+    assert are_disjoint([Boxes(starts, ends)])
+    assert not are_disjoint([Boxes(starts, ends), Boxes(starts[:1], ends[:1])])
