@@ -27,7 +27,7 @@ from worker.compiler.ir.scalar import Apply, Fn, Scalar, slots_read
 from worker.compiler.ir.scalar_type import promoted
 
 _PANEL_TYPE = {DType.F32: "float", DType.F64: "double", DType.I32: "uint32_t"}
-_MIN_ROWS, _MIN_COLUMNS, _MIN_DEPTH = 3, 8, 3
+_MIN_ROWS, _MIN_COLUMNS, _MIN_DEPTH = 2, 8, 3
 """Below these, packing costs more than it saves and the generic nest wins."""
 
 
@@ -291,8 +291,14 @@ class _ProductWriter:
                 ):
                     w.line(f"to[k * TW_NR + c] = {self._value(side, straight)};")
                 w.line("else")
-            with w.loop("k", depth.count):
-                with w.loop("c", "wide"):
+            with w.block(""):
+                w.line(
+                    f"if (wide < TW_NR) memset(to, 0, (size_t)({depth.count} * TW_NR) *"
+                    f" sizeof({self.panel}));"
+                )
+                with ExitStack() as stack:
+                    for loop in self._order_of_packing(ports):
+                        stack.enter_context(w.block(loop))
                     value = self._value(
                         side,
                         lambda e: self._rest(e)
@@ -300,7 +306,26 @@ class _ProductWriter:
                         + self._part(depth, e, "k"),
                     )
                     w.line(f"to[k * TW_NR + c] = {value};")
-                w.line("for (int64_t c = wide; c < TW_NR; ++c) to[k * TW_NR + c] = 0;")
+
+    def _order_of_packing(self, ports: Sequence[Port]) -> tuple[str, ...]:
+        """Loop heads over depth `k` and column `c`.
+
+        Where an operand runs along the depth, short pieces of each column are read in turn: column
+        by column for every k would touch one cache line per element.
+        """
+        along = self.depth.axes[-1].name
+        across = self.columns.axes[-1].name
+        count = self.depth.count
+        columns = "for (int64_t c = 0; c < wide; ++c)"
+        if any(
+            abs(p.moving.coeff(along)) == 1 and abs(p.moving.coeff(across)) != 1 for p in ports
+        ):
+            return (
+                f"for (int64_t q = 0; q < {count}; q += 16)",
+                columns,
+                f"for (int64_t k = q; k < tw_min_index(q + 16, {count}); ++k)",
+            )
+        return (f"for (int64_t k = 0; k < {count}; ++k)", columns)
 
     def _write_back(self) -> None:
         w = self.w

@@ -128,7 +128,7 @@ def _emit_copy(
     writer: Writer, dims: list[_Dim], src: Storage, dst: Storage, offsets: Sequence[str]
 ) -> None:
     size = src.dtype.size_bytes
-    run = str(size)
+    run = ""
     if dims and dims[-1].src_stride == 1 and dims[-1].dst_stride == 1:
         last = dims.pop()
         run = str(last.static_count * size) if last.static_count else f"{last.count} * {size}"
@@ -144,10 +144,11 @@ def _emit_copy(
         counts = ", ".join(d.count for d in padded)
         to_strides = ", ".join(str(d.dst_stride * size) for d in padded)
         from_strides = ", ".join(str(d.src_stride * size) for d in padded)
+        transfer = "tw_dma_3d" if run else f"tw_dma_elements_{size}"
         writer.line(
-            f"tw_dma_3d({dst.pointer} + {size} * ({' + '.join(to_terms)}),"
+            f"{transfer}({dst.pointer} + {size} * ({' + '.join(to_terms)}),"
             f" {src.pointer} + {size} * ({' + '.join(from_terms)}),"
-            f" {counts}, {run}, {to_strides}, {from_strides});"
+            f" {counts}, {f'{run}, ' if run else ''}{to_strides}, {from_strides});"
         )
 
 

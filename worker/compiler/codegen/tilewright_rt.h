@@ -128,6 +128,25 @@ TW_FN void tw_dma_3d(unsigned char *dst, const unsigned char *src, int64_t n0, i
                        (size_t)bytes);
 }
 
+/* The same for single elements of a fixed size (a transposing or gathering transfer). */
+#define TW_DMA_ELEMENTS(BYTES)                                                                  \
+    static TW_UNUSED void tw_dma_elements_##BYTES(                                              \
+        unsigned char *dst, const unsigned char *src, int64_t n0, int64_t n1, int64_t n2,       \
+        int64_t d0, int64_t d1, int64_t d2, int64_t s0, int64_t s1, int64_t s2)                 \
+    {                                                                                           \
+        for (int64_t i = 0; i < n0; ++i)                                                        \
+            for (int64_t j = 0; j < n1; ++j) {                                                  \
+                unsigned char *to = dst + i * d0 + j * d1;                                      \
+                const unsigned char *from = src + i * s0 + j * s1;                              \
+                for (int64_t k = 0; k < n2; ++k)                                                \
+                    memcpy(to + k * d2, from + k * s2, BYTES);                                  \
+            }                                                                                   \
+    }
+TW_DMA_ELEMENTS(1)
+TW_DMA_ELEMENTS(2)
+TW_DMA_ELEMENTS(4)
+TW_DMA_ELEMENTS(8)
+
 /* ---- 16-bit floats ------------------------------------------------------------------------ */
 
 TW_FN float tw_f32_of_bits(uint32_t bits)
