@@ -1,0 +1,181 @@
+"""The compiled timing loop equals a plain oracle; physics holds for random programs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lower_toys import (
+    cluster_machine,
+    cluster_matmul,
+    flat_machine,
+    fused_rows,
+    naive_matmul,
+    piped,
+)
+from timing_oracle import Step, oracle, unit_program
+
+from worker.compiler.isa.program import Opcode, Operand, OperandRole, Resource, Stream, UnitProgram
+from worker.compiler.lower.lower import lower_unit
+from worker.compiler.machine.machine import Machine
+from worker.compiler.schedule.nodes import Schedule
+from worker.simulator.engine import compute_cycles, run_unit
+from worker.simulator.results import UnitSimulation
+from worker.simulator.run import simulate_unit
+from worker.simulator.timing import BUSY, RESOURCE, TOKEN
+
+STREAMS = tuple(Stream(c, e) for c in range(2) for e in ("mme", "vec", "din", "dout"))
+RATES = [1.0, 3.0, 16.0, 2.5, 7.0]
+PORTS = (
+    Resource("DDR", 0, "read", RATES[0]), Resource("DDR", 0, "write", RATES[1]),
+    Resource("L2", 0, "read", RATES[2]), Resource("L1", 0, "write", RATES[3]),
+    Resource("L1", 1, "read", RATES[4]),
+)  # fmt: skip
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> list[Step]:
+    """Random legal programs: waits only on tokens signalled earlier."""
+    steps: list[Step] = []
+    known: list[int] = []
+    for _ in range(draw(st.integers(1, 40))):
+        waits = tuple(draw(st.lists(st.sampled_from(known), max_size=3))) if known else ()
+        signals = tuple(draw(st.lists(st.integers(0, 9), max_size=2, unique=True)))
+        latency = draw(st.integers(0, 20))
+        if draw(st.booleans()):
+            core = draw(st.integers(0, 1))
+            engine = draw(st.integers(0, 1))
+            step = Step(
+                core * 4 + engine, Opcode.COMPUTE, draw(st.integers(0, 50)), 0,
+                draw(st.integers(0, 99)), latency, (), waits, signals,
+            )  # fmt: skip
+        else:
+            reads = draw(st.sampled_from([(0,), (0, 2), (4,)]))
+            writes = draw(st.sampled_from([1, 3]))
+            step = Step(
+                draw(st.sampled_from([2, 3, 6, 7])), Opcode.LOAD, 0, draw(st.integers(0, 200)), 0,
+                latency, (*reads, writes), waits, signals,
+            )  # fmt: skip
+        steps.append(step)
+        known = sorted({*known, *signals})
+    return steps
+
+
+@settings(deadline=None, max_examples=150)
+@given(programs())
+def test_loop_equals_oracle(steps: list[Step]) -> None:
+    run = run_unit(unit_program(steps, STREAMS, PORTS), flat_machine())
+    expected = oracle(steps, RATES)
+    assert run.cycles == expected.cycles
+    assert run.begin.tolist() == expected.start
+    assert run.stream_stats[:, TOKEN].sum() == expected.token_stall
+    assert run.stream_stats[:, RESOURCE].sum() == expected.resource_stall
+    assert run.stream_stats[:, BUSY].tolist() == [expected.busy[s] for s in range(len(STREAMS))]
+    assert run.resource_bytes.tolist() == [expected.port_bytes[p] for p in range(len(PORTS))]
+
+
+@settings(deadline=None, max_examples=100)
+@given(programs())
+def test_compute_cycles_is_the_union_of_busy_cycles(steps: list[Step]) -> None:
+    program = unit_program(steps, STREAMS, PORTS)
+    run = run_unit(program, flat_machine())
+    expected = oracle(steps, RATES)
+    busy: set[int] = set()
+    for step, start, end in zip(steps, expected.start, expected.end, strict=True):
+        if step.opcode is Opcode.COMPUTE:
+            busy.update(range(start, end))
+    assert compute_cycles(program, run) == len(busy)
+
+
+@settings(deadline=None, max_examples=100)
+@given(programs(), st.integers(0, 5000), st.integers(0, 5000))
+def test_every_sanity_check_passes(steps: list[Step], inward: int, outward: int) -> None:
+    operands = (
+        Operand("t0", OperandRole.INPUT, "f32", (inward,), inward),
+        Operand("t1", OperandRole.OUTPUT, "f32", (outward,), outward),
+    )
+    sim = simulate_unit(unit_program(steps, STREAMS, PORTS, operands), flat_machine())
+    assert [c for c in sim.checks if not c.passed] == []
+    assert sim.cycles >= sim.lower_bound.cycles
+    assert all(0 <= s.start_cycle <= s.end_cycle <= sim.cycles for s in sim.slices)
+    assert sum(s.merged for s in sim.slices) == len(steps)
+    assert UnitSimulation.from_bytes(sim.to_bytes()) == sim
+
+
+def lowered(kind: int, tile: int) -> tuple[Schedule, Machine]:
+    match kind:
+        case 0:
+            return naive_matmul(32, 32, 32, (tile, 8, 8), 1), flat_machine(1)
+        case 1:
+            return fused_rows(32, 16, tile), flat_machine(1)
+        case 2:
+            return naive_matmul(32, 24, 40, (tile, 8, 8), 2), flat_machine(2)
+        case 3:
+            return piped(32, 16, tile, 2, "L1"), flat_machine(2)
+        case _:
+            return cluster_matmul(), cluster_machine()
+
+
+def scaled(machine: Machine, level: str, factor: float) -> Machine:
+    levels = tuple(
+        replace(
+            m, read_bytes_per_cycle=m.read_bytes_per_cycle * factor,
+            write_bytes_per_cycle=m.write_bytes_per_cycle * factor,
+        ) if m.name == level else m
+        for m in machine.levels
+    )  # fmt: skip
+    return replace(machine, levels=levels)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.integers(0, 1), st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from(["DDR", "L2", "L1"]),
+    st.sampled_from([1.5, 2.0, 7.0, 100.0]),
+)  # fmt: skip
+def test_a_faster_memory_never_slows_a_single_core(
+    kind: int, tile: int, level: str, factor: float
+) -> None:
+    schedule, machine = lowered(kind, tile)
+    slow = simulate_unit(lower_unit(schedule, machine, "u"), machine)
+    fast_machine = scaled(machine, level, factor)
+    fast = simulate_unit(lower_unit(schedule, fast_machine, "u"), fast_machine)
+    assert fast.cycles <= slow.cycles
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 4), st.sampled_from([2, 4, 8]))
+def test_lowered_toys_pass_every_check(kind: int, tile: int) -> None:
+    schedule, machine = lowered(kind, tile)
+    program = lower_unit(schedule, machine, "u")
+    sim = simulate_unit(program, machine)
+    assert [c for c in sim.checks if not c.passed] == []
+    assert sim.cycles > sim.lower_bound.cycles > 0
+    moved = {t.level: t for t in sim.traffic}["DDR"]
+    assert moved.read_bytes > 0
+    assert moved.write_bytes > 0
+    assert all(0 < o.peak_bytes <= machine.level(o.level).usable_bytes for o in sim.occupancy)
+    assert simulate_unit(program, machine) == sim
+
+
+@settings(deadline=None, max_examples=60)
+@given(programs(), st.integers(0, 40))
+def test_delaying_one_instruction_never_shortens_the_run(steps: list[Step], pick: int) -> None:
+    slower = list(steps)
+    k = pick % len(steps)
+    slower[k] = replace(steps[k], latency=steps[k].latency + 10)
+    machine = flat_machine()
+
+    def cycles(some: list[Step]) -> int:
+        return run_unit(unit_program(some, STREAMS, PORTS), machine).cycles
+
+    assert cycles(slower) >= cycles(steps)
+
+
+def test_an_empty_program_takes_no_time() -> None:
+    program: UnitProgram = unit_program([], STREAMS, PORTS)
+    sim = simulate_unit(program, flat_machine())
+    assert sim.cycles == 0
+    assert all(c.passed for c in sim.checks)
+    assert np.sum([t.read_bytes + t.write_bytes for t in sim.traffic]) == 0

@@ -1,0 +1,330 @@
+"""Every rule of the hardware lint refuses what it should, at the right place, all at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from worker.compiler.errors import Finding, SpecError
+from worker.compiler.machine import (
+    canonical_document,
+    lint_document,
+    load_machine,
+    parse_document,
+    preset_document,
+)
+from worker.compiler.machine.lint_rules import RULES, View
+
+Document = dict[str, Any]
+
+
+def tiny() -> Document:
+    """A small valid document, numbers plain."""
+    level = {"read_bytes_per_cycle": 8, "write_bytes_per_cycle": 8, "latency_cycles": 1}
+    return {
+        "name": "tiny",
+        "clock_hz": 1e9,
+        "num_cores": 4,
+        "num_clusters": 2,
+        "launch_overhead_cycles": 10,
+        "levels": [
+            {"name": "DDR", "capacity_bytes": 1 << 30, "instances": 1, **level},
+            {"name": "L2", "capacity_bytes": 1 << 20, "instances": 1, "managed": "cache", **level},
+            {"name": "L1", "capacity_bytes": 1 << 16, "instances": 4, **level},
+        ],
+        "engines": [
+            {"name": "MM", "kind": "matrix", "memory": "L1", "macs_per_cycle": {"f32": 16},
+             "array": [4, 4]},
+            {"name": "VEC", "kind": "vector", "memory": "L1",
+             "macs_per_cycle": {"f32": 4, "i64": 1}},
+            {"name": "IN", "kind": "dma_in", "memory": "L1"},
+            {"name": "OUT", "kind": "dma_out", "memory": "L1"},
+        ],
+        "links": [
+            {"name": "NOC", "src": "L1", "dst": "L1", "kind": "noc", "bytes_per_cycle": 4,
+             "latency_cycles": 2},
+        ],
+        "host": {
+            "name": "cpu", "flops_per_s": 1e9, "memory_bytes_per_s": 1e9, "link_bytes_per_s": 1e9,
+            "link_latency_s": 1e-6, "launch_overhead_s": 1e-6,
+        },
+        "capabilities": {
+            "dtypes": ["f32", "i64"], "max_rank": 6, "groups": ["broad"],
+            "ops": [{"op_type": "Conv", "limits": {"kernel_h": {"min": 1, "max": 7}}}],
+        },
+    }  # fmt: skip
+
+
+def edit(pointer: str, value: object) -> Callable[[Document], None]:
+    def apply(document: Document) -> None:
+        *path, last = pointer.split("/")[1:]
+        target: Any = document
+        for part in path:
+            target = target[int(part)] if isinstance(target, list) else target[part]
+        if isinstance(target, list):
+            target[int(last)] = value
+        else:
+            target[last] = value
+
+    return apply
+
+
+def drop(pointer: str) -> Callable[[Document], None]:
+    def apply(document: Document) -> None:
+        *path, last = pointer.split("/")[1:]
+        target: Any = document
+        for part in path:
+            target = target[int(part)] if isinstance(target, list) else target[part]
+        del target[int(last) if isinstance(target, list) else last]
+
+    return apply
+
+
+REFUSALS: list[tuple[str, Callable[[Document], None], str, str, str]] = [
+    # name, edit, code, pointer, part of the message
+    ("zero bandwidth", edit("/levels/0/read_bytes_per_cycle", 0), "TW-SPEC-001",
+     "/levels/0/read_bytes_per_cycle", "must be > 0"),
+    ("zero bandwidth, tagged", edit("/levels/0/read_bytes_per_cycle", {"value": 0, "tag": "G"}),
+     "TW-SPEC-001", "/levels/0/read_bytes_per_cycle", "must be > 0"),
+    ("negative", edit("/levels/2/latency_cycles", -1), "TW-SPEC-001", "/levels/2/latency_cycles",
+     ">= 0"),
+    ("nan", edit("/clock_hz", math.nan), "TW-SPEC-001", "/clock_hz", "nan"),
+    ("infinite", edit("/host/link_bytes_per_s", math.inf), "TW-SPEC-001", "/host/link_bytes_per_s",
+     "inf"),
+    ("absurd", edit("/clock_hz", 1e15), "TW-SPEC-001", "/clock_hz", "nearest preset value"),
+    ("fractional count", edit("/num_cores", 2.5), "TW-SPEC-001", "/num_cores", "integer"),
+    ("text for a number", edit("/clock_hz", "fast"), "TW-SPEC-001", "/clock_hz",
+     "must be a number"),
+    ("bool for a number", edit("/num_cores", True), "TW-SPEC-001", "/num_cores",
+     "must be a number"),
+    ("unknown key", edit("/levels/0/capactiy", 1), "TW-SPEC-001", "/levels/0/capactiy",
+     "did you mean capacity_bytes?"),
+    ("missing field", drop("/levels/0/capacity_bytes"), "TW-SPEC-001", "/levels/0/capacity_bytes",
+     "missing"),
+    ("unknown tag", edit("/clock_hz", {"value": 1e9, "tag": "Z"}), "TW-SPEC-001", "/clock_hz/tag",
+     "tag"),
+    ("unknown dtype", edit("/engines/0/macs_per_cycle", {"f31": 4}), "TW-SPEC-001",
+     "/engines/0/macs_per_cycle/f31", "f31"),
+    ("hostile name", edit("/levels/2/name", 'L1"; rm'), "TW-SPEC-001", "/levels/2/name", "name"),
+    ("duplicate name", edit("/levels/1/name", "L1"), "TW-SPEC-002", "/levels/2/name",
+     "already used at /levels/1"),
+    ("engine in unknown level", edit("/engines/0/memory", "L3"), "TW-SPEC-002",
+     "/engines/0/memory", "does not exist"),
+    ("link to unknown level", edit("/links/0/dst", "L9"), "TW-SPEC-002", "/links/0/dst",
+     "does not exist"),
+    ("link to itself", edit("/links/0/kind", "bus"), "TW-SPEC-002", "/links/0/dst", "to itself"),
+    ("instances do not divide", edit("/levels/2/instances", 3), "TW-SPEC-002",
+     "/levels/2/instances", "cannot be shared evenly"),
+    ("clusters do not divide", edit("/num_clusters", 3), "TW-SPEC-002", "/num_clusters",
+     "cannot share"),
+    ("capacity below one element", edit("/levels/2/capacity_bytes", 4), "TW-SPEC-002",
+     "/levels/2/capacity_bytes", "cannot hold one i64 element of 8 bytes"),
+    ("alignment", edit("/levels/2/align_bytes", 24), "TW-SPEC-002", "/levels/2/align_bytes",
+     "power of two"),
+    ("capacities out of order", edit("/levels/2/capacity_bytes", 1 << 21), "TW-SPEC-002",
+     "/levels/2/capacity_bytes", "out of order"),
+    ("home is a cache", edit("/levels/0/managed", "cache"), "TW-SPEC-002", "/levels/0/managed",
+     "home of whole tensors"),
+    ("two homes", edit("/levels/0/instances", 2), "TW-SPEC-002", "/levels/0/instances",
+     "one address space"),
+    ("no scratchpad", edit("/levels/2/managed", "cache"), "TW-SPEC-002", "/levels",
+     "no scratchpad"),
+    ("no vector engine", drop("/engines/1"), "TW-SPEC-002", "/engines", "no vector engine"),
+    ("no dma out", drop("/engines/3"), "TW-SPEC-002", "/engines", "no dma_out engine"),
+    ("engine at home", edit("/engines/0/memory", "DDR"), "TW-SPEC-002", "/engines/0/memory",
+     "scratchpad below the home"),
+    ("engine without rate", edit("/engines/0/macs_per_cycle", {}), "TW-SPEC-002",
+     "/engines/0/macs_per_cycle", "needs a rate"),
+    ("dma with rate", edit("/engines/2/macs_per_cycle", {"f32": 1}), "TW-SPEC-002",
+     "/engines/2/macs_per_cycle", "computes nothing"),
+    ("dtype without engine", edit("/capabilities/dtypes", ["f32", "bf16"]), "TW-SPEC-002",
+     "/capabilities/dtypes/1", "no engine has a rate"),
+    ("misspelt op", edit("/capabilities/ops/0/op_type", "Covn"), "TW-SPEC-002",
+     "/capabilities/ops/0/op_type", "did you mean Conv?"),
+    ("unknown group", edit("/capabilities/groups", ["broda"]), "TW-SPEC-002",
+     "/capabilities/groups/0", "did you mean broad?"),
+    ("unknown limit", edit("/capabilities/ops/0/limits", {"kernel": {"min": 1, "max": 2}}),
+     "TW-SPEC-002", "/capabilities/ops/0/limits/kernel", "cannot be limited|not a quantity"),
+    ("limits reversed", edit("/capabilities/ops/0/limits/kernel_h", {"min": 3, "max": 2}),
+     "TW-SPEC-002", "/capabilities/ops/0/limits/kernel_h/max", "below the minimum"),
+    ("intrinsic extents", edit("/engines/0/intrinsics", [
+        {"name": "mm", "op": "matmul", "extents": [4, 4], "cycles": 1}]), "TW-SPEC-002",
+     "/engines/0/intrinsics/0/extents", "m, n, k"),
+]  # fmt: skip
+
+
+def findings_at(findings: tuple[Finding, ...], pointer: str) -> list[Finding]:
+    return [f for f in findings if f.pointer == pointer]
+
+
+def test_the_tiny_document_is_accepted() -> None:
+    assert lint_document(tiny()) == ()
+    machine = load_machine(tiny())
+    assert machine.num_cores == 4
+    assert machine.level("L1").capacity_bytes == 1 << 16
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "pointer", "part"),
+    [row[1:] for row in REFUSALS],
+    ids=[row[0] for row in REFUSALS],
+)
+def test_refusal(change: Callable[[Document], None], code: str, pointer: str, part: str) -> None:
+    document = tiny()
+    change(document)
+    found = findings_at(lint_document(document), pointer)
+    assert found, f"nothing at {pointer}: {lint_document(document)}"
+    assert found[0].code == code
+    assert any(p in found[0].message for p in part.split("|"))
+    assert found[0].allowed
+    with pytest.raises(SpecError) as caught:
+        load_machine(document)
+    assert found[0] in caught.value.findings
+
+
+def test_levels_with_fewer_instances_than_the_level_before() -> None:
+    document = tiny()
+    document["levels"].insert(2, {**document["levels"][2], "name": "LLB", "instances": 4})
+    document["levels"][3]["instances"] = 2
+    found = findings_at(lint_document(document), "/levels/3/instances")
+    assert "fewer instances than LLB" in found[0].message
+
+
+def test_an_array_far_smaller_than_its_rate() -> None:
+    document = tiny()
+    document["engines"][0]["array"] = [1, 1]
+    document["engines"][0]["macs_per_cycle"] = {"f32": 100}
+    found = findings_at(lint_document(document), "/engines/0/array")
+    assert "1 cells cannot do 100" in found[0].message
+
+
+def test_every_rule_has_a_refusal() -> None:
+    fired = set()
+    documents = []
+    for _, change, *_ in REFUSALS:
+        document = tiny()
+        change(document)
+        documents.append(document)
+    for document in documents:
+        fired |= {rule.__name__ for rule in RULES if list(rule(View(document)))}
+    assert fired == {rule.__name__ for rule in RULES}
+
+
+def test_all_findings_come_at_once() -> None:
+    document = tiny()
+    for pointer, value in (
+        ("/clock_hz", -1), ("/levels/0/read_bytes_per_cycle", "x"), ("/engines/0/memory", "L7"),
+        ("/levels/2/instances", 3),
+    ):  # fmt: skip
+        edit(pointer, value)(document)
+    pointers = {f.pointer for f in lint_document(document)}
+    assert pointers >= {
+        "/clock_hz", "/levels/0/read_bytes_per_cycle", "/engines/0/memory", "/levels/2/instances",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("junk", [[], "x", 3, None])
+def test_junk_in_any_place_is_a_finding_not_a_crash(junk: object) -> None:
+    for key in tiny():
+        document = tiny()
+        document[key] = junk
+        findings = lint_document(document)
+        if (key, junk) in (("description", "x"), ("name", "x"), ("links", [])):
+            continue
+        if key in ("clock_hz", "num_cores", "launch_overhead_cycles") and junk == 3:
+            continue
+        if key == "num_clusters" and junk is None:
+            continue
+        assert findings, (key, junk)
+        assert any(f.pointer is not None and f.pointer.startswith(f"/{key}") for f in findings)
+
+
+def test_a_finding_in_an_inherited_document_points_into_the_users_text() -> None:
+    document = {"name": "mine", "inherits": "stcp920",
+                "levels": [{"name": "L1", "capacity_bytes": 0}]}  # fmt: skip
+    found = lint_document(document)
+    assert [f.pointer for f in found] == ["/levels/0/capacity_bytes"]
+    assert "nearest preset value" in found[0].message
+
+
+def test_a_contradiction_with_an_inherited_field_says_so() -> None:
+    found = lint_document({"name": "mine", "inherits": "stcp920", "num_cores": 30})
+    assert any("(inherited from stcp920)" in f.message for f in found)
+    assert {f.pointer for f in found} >= {"/levels/1/instances", "/levels/2/instances"}
+
+
+def test_unknown_base_preset_is_a_finding_with_suggestions() -> None:
+    found = lint_document({"name": "mine", "inherits": "stcp92"})
+    assert found[0].code == "TW-SPEC-003"
+    assert "did you mean stcp920" in found[0].message
+
+
+class TestInheritance:
+    def test_named_items_merge_and_the_rest_stays(self) -> None:
+        document = {
+            "name": "mine", "inherits": "a100", "clock_hz": 2e9,
+            "levels": [{"name": "SMEM", "capacity_bytes": 1 << 18}],
+        }  # fmt: skip
+        machine, base = load_machine(document), load_machine(preset_document("a100"))
+        assert machine.name == "mine"
+        assert machine.clock_hz == 2e9
+        assert machine.level("SMEM").capacity_bytes == 1 << 18
+        assert machine.level("SMEM").instances == base.level("SMEM").instances
+        assert machine.engines == base.engines
+
+    def test_items_can_be_removed_and_placed(self) -> None:
+        document = {
+            "name": "mine", "inherits": "a100",
+            "levels": [
+                {"name": "REG", "remove": True},
+                {"name": "LLC", "after": "DRAM", "capacity_bytes": 1 << 27, "instances": 1,
+                 "read_bytes_per_cycle": 3000, "write_bytes_per_cycle": 3000,
+                 "latency_cycles": 250, "managed": "cache"},
+            ],
+        }  # fmt: skip
+        names = [level.name for level in load_machine(document).levels]
+        assert names == ["DRAM", "LLC", "L2", "SMEM"]
+
+    @pytest.mark.parametrize("key", ["remove", "after"])
+    def test_an_edit_of_nothing_is_refused(self, key: str) -> None:
+        item = {"name": "NONE", key: True if key == "remove" else "NOWHERE"}
+        found = lint_document({"name": "m", "inherits": "a100", "levels": [item]})
+        assert found[0].pointer == f"/levels/0/{key}"
+
+    def test_the_base_is_not_changed(self) -> None:
+        before = deepcopy(preset_document("a100"))
+        canonical_document({"name": "m", "inherits": "a100", "clock_hz": 1e9})
+        assert preset_document("a100") == before
+
+    def test_resolving_twice_changes_nothing(self) -> None:
+        once = canonical_document(preset_document("stcp920-inferred"))
+        assert canonical_document(once) == once
+
+
+class TestText:
+    def test_numbers_in_every_usual_spelling(self) -> None:
+        document = parse_document("a: 1e9\nb: 1.5E+3\nc: 12\nd: 2.5\ne: .5e1\n")
+        assert document == {"a": 1e9, "b": 1500.0, "c": 12, "d": 2.5, "e": 5.0}
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "", "[1, 2]", "just text", "a: [1", "a: 1\na: 2", '{"a": 1, "a": 2}',
+            '{"a": ', "a: !!python/object/apply:os.getcwd []", "a: &x [*x]", "[" * 3000,
+            "a: " + "{b: " * 200 + "1" + "}" * 200, "x: " + "y" * (1 << 21),
+            "a: &a [1,1,1,1,1,1,1,1,1,1]\n" + "".join(
+                f"{c}: &{c} [{', '.join([f'*{p}'] * 10)}]\n"
+                for p, c in zip("abcdefgh", "bcdefghi", strict=True)),
+        ],
+    )  # fmt: skip
+    def test_unreadable_text_is_refused(self, text: str) -> None:
+        with pytest.raises(SpecError) as caught:
+            parse_document(text)
+        assert caught.value.code == "TW-SPEC-004"
+
+    def test_json_is_read_too(self) -> None:
+        assert parse_document('{"name": "x", "clock_hz": 1e9}') == {"name": "x", "clock_hz": 1e9}

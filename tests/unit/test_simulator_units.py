@@ -1,0 +1,331 @@
+"""Tiny programs whose time, traffic, energy, occupancy and bounds are worked out by hand."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from worker.compiler.errors import Deadlock
+from worker.compiler.ir.dtype import DType
+from worker.compiler.isa.program import (
+    Binding,
+    Buffer,
+    HostCall,
+    Opcode,
+    Operand,
+    OperandRole,
+    Program,
+    Resource,
+    Stream,
+    UnitCall,
+    UnitProgram,
+)
+from worker.compiler.machine.machine import (
+    Capabilities,
+    Engine,
+    EngineKind,
+    Host,
+    Link,
+    LinkKind,
+    Machine,
+    Managed,
+    MemoryLevel,
+)
+from worker.simulator.engine import MAX_SLICES
+from worker.simulator.results import UnitSimulation
+from worker.simulator.run import simulate_program, simulate_unit
+from worker.simulator.trace import trace_json
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "property"))
+from timing_oracle import Step, unit_program
+
+HOST = Host("cpu", 1e9, 2e9, 1e9, 1e-6, 2e-6, energy_pj_per_flop=3.0)
+MACHINE = Machine(
+    name="toy", clock_hz=1e9, num_cores=2, num_clusters=1,
+    levels=(
+        MemoryLevel("DDR", 1 << 20, 1, 4.0, 4.0, 10, 5.0, 6.0, Managed.SCRATCHPAD),
+        MemoryLevel("L1", 1024, 2, 16.0, 8.0, 1, 0.5, 0.25, Managed.SCRATCHPAD),
+        MemoryLevel("R", 64, 2, 64.0, 64.0, 0, 0.1, 0.2, Managed.REGISTER),
+    ),
+    engines=(
+        Engine("mm", EngineKind.MATRIX, "L1", {DType.F32: 4.0, DType.I8: 16.0}, (2, 4),
+               op_energy_pj={DType.F32: 2.0, DType.I8: 0.5}),
+        Engine("vec", EngineKind.VECTOR, "L1", {DType.F32: 2.0}, op_energy_pj={DType.F32: 1.0}),
+        Engine("in", EngineKind.DMA_IN, "L1", {}),
+        Engine("out", EngineKind.DMA_OUT, "L1", {}),
+    ),
+    links=(Link("bus", "DDR", "L1", LinkKind.BUS, 2.0, 3, 0.5),),
+    host=HOST, capabilities=Capabilities((), (DType.F32,), 4), launch_overhead_cycles=100,
+    static_power_w=0.001,
+)  # fmt: skip
+STREAMS = (Stream(0, "in"), Stream(0, "mm"), Stream(0, "out"), Stream(1, "in"), Stream(1, "vec"))
+PORTS = (
+    Resource("DDR", 0, "read", 4.0), Resource("DDR", 0, "write", 4.0),
+    Resource("L1", 0, "write", 8.0), Resource("L1", 0, "read", 16.0),
+    Resource("L1", 1, "write", 8.0), Resource("bus", 0, "link", 2.0),
+)  # fmt: skip
+OPERANDS = (
+    Operand("a", OperandRole.INPUT, "f32", (16,), 64),
+    Operand("w", OperandRole.CONSTANT, "f32", (8,), 32),
+    Operand("y", OperandRole.OUTPUT, "f32", (4,), 16),
+)
+BUFFERS = (
+    Buffer("a", "L1", 0, 64, 1, "f32", (16,), "0.0"),
+    Buffer("w", "L1", 64, 32, 1, "f32", (8,), "0.0"),
+    Buffer("y", "L1", 128, 16, 1, "f32", (4,), "0.0.1"),
+)
+
+
+def load(num_bytes: int, token: int, *, stream: int = 0, dst: int = 0, latency: int = 10) -> Step:
+    port = 2 if stream == 0 else 4
+    return Step(stream, Opcode.LOAD, 0, num_bytes, 0, latency, (0, port), (), (token,), 0, -1, dst)
+
+
+def chain() -> UnitProgram:
+    """Load a (64 B), load w (32 B), multiply (40 MACs, 12 cycles), store y (16 B)."""
+    steps = [
+        load(64, 0),
+        load(32, 1, dst=1),
+        Step(1, Opcode.COMPUTE, 12, 0, 40, 0, (), (0, 1), (2,), 1, 0, 2),
+        Step(2, Opcode.STORE, 0, 16, 0, 10, (3, 1), (2,), (), 2, 2, -1),
+    ]
+    return unit_program(steps, STREAMS, PORTS, OPERANDS, BUFFERS, ("0.0.0", "0.0.1.0", "0.0.1.1"))
+
+
+def test_a_chain_by_hand() -> None:
+    sim = simulate_unit(chain(), MACHINE, predicted_cycles=7)
+    # 64 B at 4 B/cycle: 0..16; 32 B: 16..24; both visible 10 later; compute 34..46; 16 B: 46..50,
+    # visible at 60.
+    assert sim.cycles == 60
+    assert sim.instructions == 4
+    assert (sim.macs, sim.vector_ops, sim.active_cores) == (40, 0, 2)
+    assert sim.compute_cycles == 12
+    assert sim.predicted_cycles == 7
+    # The matrix engine waited 34 cycles for data, the store engine 46; nothing waited for a port.
+    assert {s.cause: s.cycles for s in sim.stalls} == {"token": 80, "resource": 0, "stream": 0}
+    assert {(t.level, t.read_bytes, t.write_bytes) for t in sim.traffic} == {
+        ("DDR", 96, 16), ("L1", 16, 96), ("R", 0, 0),
+    }  # fmt: skip
+    assert {(e.engine, e.busy_cycles, e.instructions) for e in sim.engines} == {
+        ("in", 24, 2), ("mm", 12, 1), ("out", 4, 1), ("vec", 0, 0),
+    }  # fmt: skip
+    assert all(c.passed for c in sim.checks)
+
+
+def test_bounds_by_hand() -> None:
+    sim = simulate_unit(chain(), MACHINE)
+    assert {b.name: b.cycles for b in sim.bounds} == {
+        "compute:mm": 5,  # 40 MACs / (4 per cycle x 2 cores): f32 only, the int8 rate is out
+        "compute:vec": 0,
+        "traffic:DDR": 24,  # 96 B in at 4 B/cycle; 16 B out: 4
+        "traffic:L1": 6,  # 96 B written at 2 x 8 B/cycle
+        "traffic:R": 0,
+    }
+    assert sim.lower_bound.name == "traffic:DDR"
+
+
+def test_energy_by_hand() -> None:
+    sim = simulate_unit(chain(), MACHINE)
+    lines = {line.item: line.pj for line in sim.energy}
+    expected = {
+        "mac": 40 * 2.0,
+        "level:DDR": 96 * 5.0 + 16 * 6.0,
+        "level:L1": 16 * 0.5 + 96 * 0.25,
+        "feed:L1": 40 * 4 * (1 / 2 + 1 / 4) * 0.5,
+        "register:R": 40 * 4 * (2 * 0.1 + 0.2),
+        "static": 0.001 * 60e-9 * 1e12,
+    }
+    assert lines == pytest.approx(expected)
+    assert sim.energy_pj == pytest.approx(sum(expected.values()))
+
+
+def test_occupancy_by_hand() -> None:
+    (curve,) = simulate_unit(chain(), MACHINE).occupancy
+    # a and w live from the first load (0) to the last finish below their Place (60); y from its
+    # compute (34) on.  96 bytes, then 112.
+    assert (curve.level, curve.capacity_bytes, curve.peak_bytes) == ("L1", 1024, 112)
+    assert list(zip(curve.cycles, curve.used_bytes, strict=True)) == [(0, 96), (34, 112), (60, 0)]
+
+
+def test_buffers_that_share_an_address_count_once() -> None:
+    program = chain()
+    shared = replace(program.buffers[2], address=64)
+    sim = simulate_unit(replace(program, buffers=(*program.buffers[:2], shared)), MACHINE)
+    assert sim.occupancy[0].peak_bytes == 96
+
+
+def test_a_shared_port_serves_one_after_the_other() -> None:
+    steps = [load(64, 0), load(64, 1, stream=3), load(8, 2)]
+    sim = simulate_unit(unit_program(steps, STREAMS, PORTS), MACHINE)
+    # Core 0: 0..16; core 1 waits for DDR: 16..32; core 0 again: 32..34, +10.
+    assert sim.cycles == 44
+    assert {s.cause: s.cycles for s in sim.stalls}["resource"] == 16 + 16
+
+
+def test_a_wide_port_is_shared_without_loss() -> None:
+    """Each transfer holds a port only as long as that port needs."""
+    wide = (replace(PORTS[0], bytes_per_cycle=16.0), *PORTS[1:])
+    steps = [load(64, 0), load(64, 1, stream=3)]
+    sim = simulate_unit(unit_program(steps, STREAMS, wide), MACHINE)
+    # DDR needs 4 cycles each, L1 8: core 1 starts at 4 and ends at 12.
+    assert sim.cycles == 12 + 10
+
+
+def test_double_buffering_hides_the_loads() -> None:
+    def steps(copies: int) -> list[Step]:
+        rows = []
+        for i in range(6):
+            slot = i % copies
+            free = (10 + slot,) if i >= copies else ()
+            rows.append(Step(0, Opcode.LOAD, 0, 64, 0, 0, (0, 2), free, (slot,), 0, -1, 0))
+            rows.append(Step(1, Opcode.COMPUTE, 16, 0, 8, 0, (), (slot,), (10 + slot,), 1, 0, 2))
+        return rows
+
+    def cycles(copies: int) -> int:
+        program = unit_program(steps(copies), STREAMS, PORTS, (), (), ("0.0", "0.1"))
+        return simulate_unit(program, MACHINE).cycles
+
+    assert cycles(1) == 6 * (16 + 16)
+    assert cycles(2) == 6 * 16 + 16
+
+
+def test_latency_delays_the_consumer_but_not_the_engine() -> None:
+    steps = [load(64, 0, latency=100), load(64, 1, latency=0)]
+    sim = simulate_unit(unit_program(steps, STREAMS, PORTS), MACHINE)
+    assert sim.cycles == 116
+    assert {e.engine: e.busy_cycles for e in sim.engines}["in"] == 32
+
+
+def test_a_link_is_a_port_and_costs_energy() -> None:
+    step = Step(0, Opcode.LOAD, 0, 64, 0, 0, (0, 5, 2), (), (), 0, -1, 0)
+    sim = simulate_unit(unit_program([step], STREAMS, PORTS), MACHINE)
+    assert sim.cycles == 32
+    assert {line.item: line.pj for line in sim.energy}["link:bus"] == 64 * 0.5
+    assert all(c.passed for c in sim.checks)
+
+
+def test_a_wait_that_nobody_answers_is_a_deadlock_with_a_name() -> None:
+    steps = [load(8, 0), Step(1, Opcode.COMPUTE, 1, 0, 1, 0, (), (5,), (), 0)]
+    with pytest.raises(Deadlock, match=r"instruction 1 \(COMPUTE, node 0, core 0 mm\).*token 5"):
+        simulate_unit(unit_program(steps, STREAMS, PORTS), MACHINE)
+
+
+def test_a_violated_invariant_is_reported() -> None:
+    big = Buffer("a", "L1", 0, 2048, 1, "f32", (512,), "0")
+    program = unit_program([load(8, 0)], STREAMS, PORTS, (), (big,), ("0.0",))
+    failed = [c for c in simulate_unit(program, MACHINE).checks if not c.passed]
+    assert [c.name for c in failed] == ["occupancy-within-capacity"]
+    assert "2048/1024" in failed[0].detail
+
+
+def test_a_transfer_that_loses_bytes_is_reported() -> None:
+    step = Step(0, Opcode.LOAD, 0, 64, 0, 0, (0,), (), (), 0, -1, 0)
+    failed = [
+        c.name
+        for c in simulate_unit(unit_program([step], STREAMS, PORTS), MACHINE).checks
+        if not c.passed
+    ]
+    assert failed == ["bytes-conserved"]
+
+
+def test_long_streams_are_merged_in_the_timeline() -> None:
+    steps = [Step(1, Opcode.COMPUTE, 2, 0, 1) for _ in range(5000)]
+    sim = simulate_unit(unit_program(steps, STREAMS, PORTS), MACHINE)
+    assert len(sim.slices) <= MAX_SLICES
+    assert sum(s.merged for s in sim.slices) == 5000
+    assert sim.slices[0].start_cycle == 0
+    assert sim.slices[-1].end_cycle == 10_000
+    assert "instructions from COMPUTE 0" in sim.slices[0].name
+
+
+# -- whole programs --------------------------------------------------------------------------------
+
+
+def two_calls_and_a_host() -> Program:
+    unit = chain()
+    first = UnitCall(0, (Binding("x", 0), Binding("w0", 64), Binding("m", 96)), ("n1",), "MatMul")
+    second = UnitCall(0, (Binding("m2", 0), Binding("w0", 64), Binding("z", 96)), ("n3",), "MatMul")
+    host = HostCall(0, ("m",), ("m2",), 1000, 3000, 8000, 4000, ("n2",), ("TopK",))
+    return Program((unit,), (first, host, second), 4096, 32, 128)
+
+
+def test_a_program_by_hand() -> None:
+    program = two_calls_and_a_host()
+    sim = simulate_unit(program.units[0], MACHINE)
+    whole = simulate_program(program, (sim,), MACHINE)
+    # Host: 2 us launch + 2 x 1 us link latency + 1 us + 3 us of copies, then 8 us of work
+    # (8000 flop at 1e9; its 4000 B would take 2 us).
+    assert [(c.kind, c.start_cycle, c.end_cycle, c.overhead_cycles) for c in whole.calls] == [
+        ("unit", 0, 160, 100), ("host", 160, 16160, 8000), ("unit", 16160, 16320, 100),
+    ]  # fmt: skip
+    assert (whole.cycles, whole.host_cycles, whole.launch_cycles) == (16320, 16000, 200)
+    assert whole.boundary_bytes == 4000
+    assert whole.macs == 80
+    assert dict(whole.peak_bytes) == {"DDR": 4096, "L1": 112}
+    assert {line.item: line.pj for line in whole.energy}["host"] == 24_000
+    assert {line.item: line.pj for line in whole.energy}["mac"] == 160
+    assert (whole.lower_bound_by, whole.lower_bound_cycles) == ("host", 8000)
+    assert all(c.passed for c in whole.checks)
+    assert whole.energy_pj == pytest.approx(sum(c.energy_pj for c in whole.calls))
+
+
+def test_the_model_bound_counts_each_weight_once_and_no_intermediate() -> None:
+    unit = chain()
+    calls = (
+        UnitCall(0, (Binding("x", 0), Binding("w0", 64), Binding("m", 96)), ("n1",), "MatMul"),
+        UnitCall(0, (Binding("m", 0), Binding("w0", 64), Binding("y", 96)), ("n2",), "MatMul"),
+    )
+    sim = simulate_unit(unit, MACHINE)
+    whole = simulate_program(Program((unit,), calls, 4096, 32, 128), (sim,), MACHINE)
+    # x (64 B) and w0 (32 B) once: 96 B at 4 B/cycle; the two units alone would ask for 48.
+    assert (whole.lower_bound_by, whole.lower_bound_cycles) == ("traffic:DDR", 24)
+
+
+def test_shared_memory_needs_no_copies() -> None:
+    program = two_calls_and_a_host()
+    machine = replace(MACHINE, host=replace(HOST, shared_memory=True))
+    sim = simulate_unit(program.units[0], machine)
+    whole = simulate_program(program, (sim,), machine)
+    assert whole.boundary_bytes == 0
+    assert whole.calls[1].overhead_cycles == 2000
+
+
+def test_a_home_that_overflows_is_reported() -> None:
+    program = replace(two_calls_and_a_host(), home_bytes=1 << 21)
+    sim = simulate_unit(program.units[0], MACHINE)
+    failed = [c.name for c in simulate_program(program, (sim,), MACHINE).checks if not c.passed]
+    assert failed == ["home-within-capacity"]
+
+
+def test_the_trace_is_valid_deterministic_and_complete() -> None:
+    program = two_calls_and_a_host()
+    sim = simulate_unit(program.units[0], MACHINE)
+    stored = UnitSimulation.from_bytes(sim.to_bytes())
+    whole = simulate_program(program, (sim,), MACHINE)
+    raw = trace_json(program, (sim,), whole, MACHINE)
+    assert raw == trace_json(program, (stored,), whole, MACHINE)
+    events = json.loads(raw)["traceEvents"]
+    slices = [e for e in events if e["ph"] == "X"]
+    calls = [e for e in slices if e["pid"] == 0]
+    assert [(e["name"], e["tid"], e["ts"], e["dur"]) for e in calls] == [
+        ("MatMul", 0, 0.0, 0.16), ("TopK", 1, 0.16, 16.0), ("MatMul", 0, 16.16, 0.16),
+    ]  # fmt: skip
+    compute = [e for e in slices if e["name"].startswith("COMPUTE")]
+    assert [(e["ts"], e["dur"]) for e in compute] == [(0.134, 0.012), (16.294, 0.012)]
+    tracks = {(e["pid"], e["tid"]) for e in slices}
+    named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
+    assert tracks <= named
+
+
+def test_a_huge_trace_is_thinned_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = two_calls_and_a_host()
+    sim = simulate_unit(program.units[0], MACHINE)
+    whole = simulate_program(program, (sim,), MACHINE)
+    monkeypatch.setattr("worker.simulator.trace.MAX_EVENTS", 4)
+    document = json.loads(trace_json(program, (sim,), whole, MACHINE))
+    assert "2 calls are drawn without their engines" in document["otherData"]["note"]
+    assert sum(e["ph"] == "X" for e in document["traceEvents"]) == 3
