@@ -198,10 +198,17 @@ def _listed(value: Detail) -> list[Detail]:
     return value if isinstance(value, list) else []
 
 
+RESULT_OPTIONS = ("strategy", "objective", "effort", "symbols")
+"""Options that decide what is compiled; the others decide how the job runs."""
+
+
 def stable_report(document: Mapping[str, Detail]) -> dict[str, Detail]:
-    """The report without anything that differs between a cold and a warm compile, or that is
-    known only after packaging (verification)."""
+    """The report without anything that differs between a cold and a warm compile, that is known
+    only after packaging (verification), or that decides no result (how the cache may be used)."""
     kept = {k: v for k, v in document.items() if k not in ("timings", "cache", "verification")}
+    options = document["options"]
+    if isinstance(options, dict):
+        kept["options"] = {k: v for k, v in options.items() if k in RESULT_OPTIONS}
     kept["layers"] = [
         {k: v for k, v in row.items() if k != "cache"}
         for row in _listed(document["layers"])
