@@ -137,16 +137,18 @@ def naive_matmul(
     return Schedule(matmul_graph(m, n, k), cores("c", num_cores, body), "hand", 0)
 
 
-def cluster_matmul(clusters: int = 2, per_cluster: int = 2) -> Schedule:
-    """Two scratchpads: 8x8x8 rows over clusters, columns over cores, k in two chunks per level."""
-    row, col = var("g") * 4, var("c") * 4 + var("v") * 2
+def cluster_matmul(clusters: int = 2, per_cluster: int = 2, tiles: int = 1) -> Schedule:
+    """Two scratchpads: 8x8x8, rows over clusters and `tiles`, columns over cores, k in two chunks
+    per level; partial sums wait in the outer scratchpad."""
+    high = 4 // tiles
+    row, col = var("g") * 4 + var("u") * high, var("c") * 4 + var("v") * 2
     red1, red2 = var("r") * 4, var("r") * 4 + var("s") * 2
-    out1, out2 = (span(row, 4), span(0, 8)), (span(row, 4), span(col, 2))
-    a1, a2 = (span(row, 4), span(red1, 4)), (span(row, 4), span(red2, 2))
+    out1, out2 = (span(row, high), span(0, 8)), (span(row, high), span(col, 2))
+    a1, a2 = (span(row, high), span(red1, 4)), (span(row, high), span(red2, 2))
     b1, b2 = (span(red1, 4), span(0, 8)), (span(red2, 2), span(col, 2))
     core = Place("t0", "L1", a2, 2, Place("t1", "L1", b2, 2, Seq((
         Move("t0", "LLB", "L1", a2, 0), Move("t1", "LLB", "L1", b2, 0),
-        Compute("op0", (span(row, 4), span(col, 2), span(red2, 2)), "mme"),
+        Compute("op0", (span(row, high), span(col, 2), span(red2, 2)), "mme"),
     ))))  # fmt: skip
     tile2 = Place("t2", "L1", out2, 1, Seq((
         Move("t2", "LLB", "L1", out2), time("s", 2, core), Move("t2", "L1", "LLB", out2),
@@ -155,9 +157,10 @@ def cluster_matmul(clusters: int = 2, per_cluster: int = 2) -> Schedule:
         Move("t0", "DDR", "LLB", a1, 0), Move("t1", "DDR", "LLB", b1, 0),
         cores("c", per_cluster, time("v", 2, tile2)),
     ))))  # fmt: skip
-    root = cores("g", clusters, Place("t2", "LLB", out1, 1, Seq((
+    tile1 = Place("t2", "LLB", out1, 1, Seq((
         time("r", 2, fill), Move("t2", "LLB", "DDR", out1),
-    )), DType.F32, Init.IDENTITY), per_cluster)  # fmt: skip
+    )), DType.F32, Init.IDENTITY)  # fmt: skip
+    root = cores("g", clusters, time("u", tiles, tile1), per_cluster)
     return Schedule(matmul_graph(8, 8, 8), root, "hand", 0)
 
 

@@ -90,6 +90,6 @@ def test_disjoint_is_never_wrong(sets: list[list[tuple[int, int, int, int]]]) ->
 
 def test_a_tiling_is_disjoint() -> None:
     starts = np.array([(i, j) for i in range(0, 10, 3) for j in range(0, 8, 4)], dtype=np.int64)
-    ends = np.minimum(starts + (3, 4), (10, 8))
+    ends = np.minimum(starts + np.array([3, 4]), [10, 8])
     assert are_disjoint([Boxes(starts, ends)])
     assert not are_disjoint([Boxes(starts, ends), Boxes(starts[:1], ends[:1])])

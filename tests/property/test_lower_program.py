@@ -43,9 +43,8 @@ def cases(draw: st.DrawFn) -> Case:
             return schedule, flat
         case 1:
             clusters, per_cluster = draw(st.integers(1, 2)), 2
-            return toys.cluster_matmul(clusters, per_cluster), toys.cluster_machine(
-                clusters, per_cluster
-            )
+            schedule = toys.cluster_matmul(clusters, per_cluster, draw(st.sampled_from([1, 2, 4])))
+            return schedule, toys.cluster_machine(clusters, per_cluster)
         case 2:
             # Tight: two tiles fit, so t2 must take the place of t0, which is dead by then.
             capacity = tile * cols * 4 * 2 if tight else 1 << 16
@@ -101,6 +100,11 @@ def test_shared_addresses_are_guarded() -> None:
     check_conflicts(case)
     roomy = lowered((case[0], toys.flat_machine())).buffers
     assert len({b.address for b in roomy}) == 3, "nothing is shared without need"
+
+
+def test_partial_sums_start_after_the_last_drain() -> None:
+    """A read of the identity begins a new value: it waits for the drain of the previous one."""
+    check_conflicts((toys.cluster_matmul(2, 2, 4), toys.cluster_machine()))
 
 
 def test_overflow_names_memory_and_terms() -> None:

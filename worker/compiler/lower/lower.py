@@ -60,7 +60,7 @@ def lower_unit(schedule: Schedule, machine: Machine, signature: str) -> UnitProg
         instructions["stream"], machine.num_cores * len(machine.engines)
     )
     instructions["stream"] = number_of[instructions["stream"]]
-    used, number_of = _compact(instructions["resource"], len(carrier.roads.resources))
+    used, number_of = _compact(instructions["resource"], carrier.roads.count)
     instructions["resource"] = number_of[instructions["resource"]]  # -1 stays -1: the last entry
 
     for array in (
@@ -73,7 +73,7 @@ def lower_unit(schedule: Schedule, machine: Machine, signature: str) -> UnitProg
         plan_operands(nest, refs),
         buffers,
         tuple(Stream(*_core_engine(s, engines)) for s in used_streams.tolist()),
-        tuple(carrier.roads.resources[r] for r in used.tolist()),
+        tuple(carrier.roads.resource(r) for r in used.tolist()),
         tuple(leaf.path for leaf in nest.leaves),
         instructions,
         tokens.wait_ptr,

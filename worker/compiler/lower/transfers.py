@@ -6,6 +6,7 @@ between the two levels, write port of the destination instance.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,8 +37,10 @@ class Roads:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.resources: list[Resource] = []
+        self.count = 0
+        """How many ports the machine has."""
         self._first: dict[tuple[str, str], int] = {}
+        self._groups: list[tuple[int, str, str, float]] = []
         for level in machine.levels:
             for direction, rate in (
                 ("read", level.read_bytes_per_cycle),
@@ -105,11 +108,16 @@ class Roads:
             numbers.append(first + instance // divisor)
         return numbers
 
+    def resource(self, number: int) -> Resource:
+        """Port `number`."""
+        at = bisect_right(self._groups, number, key=lambda group: group[0]) - 1
+        first, name, direction, rate = self._groups[at]
+        return Resource(name, number - first, direction, rate)
+
     def _add(self, name: str, direction: str, instances: int, rate: float) -> None:
-        self._first[name, direction] = len(self.resources)
-        self.resources.extend(
-            Resource(name, instance, direction, rate) for instance in range(instances)
-        )
+        self._first[name, direction] = self.count
+        self._groups.append((self.count, name, direction, rate))
+        self.count += instances
 
     def _links(self, src: str, dst: str) -> tuple[Link, ...]:
         """Links from `src` to `dst`; without any, those declared the other way (half duplex)."""
