@@ -130,7 +130,8 @@ class _Builder:
             capabilities=_capabilities(spec.capabilities),
             launch_overhead_cycles=_int(spec.launch_overhead_cycles),
             static_power_w=_num(spec.static_power_w),
-            guesses=tuple(self._guesses),
+            # By pointer: the order of a document's keys must not reach digests or reports.
+            guesses=tuple(sorted(self._guesses, key=lambda guess: guess.pointer)),
         )
 
     def _energy(self, given: Quantity | None, pointer: str, generic: float, what: str) -> float:

@@ -15,7 +15,7 @@ import yaml
 
 from worker.compiler.errors import SpecError
 
-MAX_TEXT_CHARS = 1 << 20
+MAX_TEXT_CHARS = 1 << 17
 MAX_ITEMS = 100_000
 MAX_DEPTH = 32
 
@@ -56,10 +56,7 @@ def parse_document(text: str) -> dict[str, Any]:
             limit=MAX_TEXT_CHARS, actual=len(text),
         )  # fmt: skip
     try:
-        if text.lstrip().startswith("{"):
-            document = _read_json(text)
-        else:
-            document = yaml.load(text, Loader=_Loader)
+        document = _read_json(text) if text.lstrip().startswith("{") else _read_yaml(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -77,6 +74,20 @@ def parse_document(text: str) -> dict[str, Any]:
     return document
 
 
+def _read_yaml(text: str) -> object:
+    """Events first: they come without recursion, so deep nesting is refused early and cheaply."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                line = 1 + event.start_mark.line if event.start_mark else 0
+                raise ValueError(f"nested deeper than {MAX_DEPTH} levels at line {line}")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+    return yaml.load(text, Loader=_Loader)
+
+
 def _read_json(text: str) -> object:
     def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: dict[str, Any] = {}
@@ -91,7 +102,7 @@ def _read_json(text: str) -> object:
     except json.JSONDecodeError as error:
         # A YAML flow mapping also starts with a brace and need not be JSON.
         try:
-            return yaml.load(text, Loader=_Loader)
+            return _read_yaml(text)
         except yaml.YAMLError:
             raise ValueError(f"{error.msg} at line {error.lineno}, column {error.colno}") from error
 
