@@ -9,8 +9,16 @@ import typer
 
 from service.cli.compiling import HardwareOption, SymbolsOption
 from service.cli.exits import Exit
+from service.cli.failures import exit_code_of
 from service.cli.inputs import hardware_argument, model_argument, symbol_settings
-from service.cli.output import JsonFlag, cell, print_fields, print_json, print_table, print_text
+from service.cli.output import (
+    JsonFlag,
+    print_fields,
+    print_json,
+    print_problem,
+    print_table,
+    print_text,
+)
 
 
 def preflight(
@@ -19,34 +27,39 @@ def preflight(
     symbols: SymbolsOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Say what would go to the host or not fit, and why; exit 4 when the model cannot compile."""
+    """Say what would go to the host or not fit, and why.
+
+    Exit 3 when an input is rejected, 4 when something does not fit; host fallbacks are reported
+    with exit 0, because such a model compiles.
+    """
+    from worker.compiler.options import CompileOptions
     from worker.preflight import preflight as check
 
-    from worker.compiler.options import CompileOptions
-
     options = CompileOptions.from_json({"symbols": symbol_settings(symbols or [])})
-    found: dict[str, Any] = dict(check(model_argument(model), hardware_argument(hardware), options))
+    found: dict[str, Any] = check(model_argument(model), hardware_argument(hardware), options)
     if as_json:
         print_json(found)
     else:
         _show(found)
-    if found.get("feasible") is False:
+    if found["problems"]:
+        raise typer.Exit(exit_code_of(found["problems"][0]))
+    if found["shortfalls"]:
         raise typer.Exit(Exit.INFEASIBLE)
 
 
 def _show(found: dict[str, Any]) -> None:
-    """Print scalars as fields and every list of objects as a table under its name."""
-    scalars = {k: v for k, v in found.items() if not isinstance(v, list | dict)}
-    print_fields(scalars, list(scalars))
-    for name, value in found.items():
-        if isinstance(value, dict):
-            print_text(f"{name}:")
-            print_fields(value, list(value))
-        elif isinstance(value, list):
-            print_text(f"{name}: {len(value)}")
-            if value and all(isinstance(row, dict) for row in value):
-                columns = list(dict.fromkeys(key for row in value for key in row))
-                print_table(columns, value)
-            else:
-                for row in value:
-                    print_text(f"  {cell(row)}")
+    for problem in found["problems"]:
+        print_problem(problem)
+    if found["model"]:
+        print_fields(found["model"], ("nodes", "params", "macs", "nodes_by_op"))
+    print_text(f"operators on the host: {len(found['fallbacks'])}")
+    if found["fallbacks"]:
+        print_table(("node", "op_type", "reason_code", "reason"), found["fallbacks"])
+    print_text(f"operators that do not fit: {len(found['shortfalls'])}")
+    if found["shortfalls"]:
+        print_table(
+            ("node", "op_type", "resource", "demand", "bound", "unit", "levers"),
+            found["shortfalls"],
+        )
+    if found["guesses"]:
+        print_text(f"guessed numbers in the hardware spec: {len(found['guesses'])}")

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
 import yaml
 from api_fixtures import PRESET, Serve, assert_problem
+
+from worker.compiler.machine import (
+    canonical_document,
+    digest,
+    load_machine,
+    preset_document,
+    preset_names,
+)
 
 MY_CHIP = {
     "schema_version": 1,
@@ -94,3 +105,11 @@ def test_a_job_takes_an_id_a_preset_or_a_document(serve: Serve) -> None:
     assert by_name["hardware"] == by_object["hardware"] != stored["id"]
     body = {"model": by_id["model"], "hardware": {**MY_CHIP, "x": 1}}
     assert_problem(served.http.post("/v1/jobs", json=body), 422, "TW-SPEC-001")
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_storing_a_spec_with_sorted_keys_keeps_its_machine(name: str) -> None:
+    document = canonical_document(preset_document(name))
+    stored = json.loads(json.dumps(document, sort_keys=True))
+    assert digest(load_machine(stored)) == digest(load_machine(document))
+    assert load_machine(stored) == load_machine(document)
