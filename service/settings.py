@@ -39,8 +39,12 @@ class Settings(BaseSettings):
 
     workers: int = Field(default=2, ge=1, le=256)
     """Jobs that run at the same time in one worker process."""
-    worker_pool: Literal["prefork", "threads", "solo"] = "prefork"
-    """Pool of a stand-alone worker; the embedded worker always uses threads."""
+    worker_pool: Literal["prefork", "threads", "solo"] = "threads"
+    """Pool of a stand-alone worker; the embedded worker always uses threads.
+
+    Jobs run in sandboxed processes of their own, so a forking pool isolates nothing more, costs
+    memory, and forks beside the reconciler thread when it replaces a child.
+    """
 
     lease_ttl_s: float = Field(default=30.0, gt=0)
     heartbeat_s: float = Field(default=10.0, gt=0)

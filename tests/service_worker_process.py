@@ -6,6 +6,7 @@ writes the marker and sleeps, so that the test can kill it there.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import signal
 import sys
@@ -25,6 +26,7 @@ def main() -> int:
     """Run until killed or terminated."""
     request = json.loads(sys.argv[1])
     settings = Settings(**request["settings"])
+    faulthandler.register(signal.SIGUSR2, all_threads=True)
     configure("INFO", "console")
 
     def on_step(step: Step, held: Claim) -> None:

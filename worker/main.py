@@ -20,6 +20,7 @@ from typing import IO, Any
 from celery import signals
 from celery.bootsteps import CLOSE, RUN
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import configure_mappers
 
 from service.bootstrap import Services, open_services
 from service.errors import Conflict, ServiceError
@@ -291,7 +292,10 @@ def run_worker(
     # Long jobs go back to the queue instead of holding up a shutdown.  (A prefork pool's children
     # do not hear this: they finish their item.)
     signals.worker_shutting_down.connect(lambda **_: runner.stop(), weak=False)
-    reconciler.start()
+    # A pool that forks must do so before this process has threads: a child would inherit locks that
+    # they hold.  SQLAlchemy takes one when it first configures its mappers, so do that now, too.
+    configure_mappers()
+    signals.worker_ready.connect(lambda **_: reconciler.start(), weak=False)
     try:
         worker.start()
     finally:
