@@ -138,14 +138,14 @@ def naive_matmul(
 
 
 def cluster_matmul(clusters: int = 2, per_cluster: int = 2, tiles: int = 1) -> Schedule:
-    """Two scratchpads: 8x8x8, rows over clusters and `tiles`, columns over cores, k in two chunks
-    per level; partial sums wait in the outer scratchpad."""
-    high = 4 // tiles
+    """Two scratchpads: 4 rows a cluster in `tiles` tiles, 4 columns a core, k = 8 in two chunks per
+    level; partial sums wait in the outer scratchpad."""
+    high, wide = 4 // tiles, 4 * per_cluster
     row, col = var("g") * 4 + var("u") * high, var("c") * 4 + var("v") * 2
     red1, red2 = var("r") * 4, var("r") * 4 + var("s") * 2
-    out1, out2 = (span(row, high), span(0, 8)), (span(row, high), span(col, 2))
+    out1, out2 = (span(row, high), span(0, wide)), (span(row, high), span(col, 2))
     a1, a2 = (span(row, high), span(red1, 4)), (span(row, high), span(red2, 2))
-    b1, b2 = (span(red1, 4), span(0, 8)), (span(red2, 2), span(col, 2))
+    b1, b2 = (span(red1, 4), span(0, wide)), (span(red2, 2), span(col, 2))
     core = Place("t0", "L1", a2, 2, Place("t1", "L1", b2, 2, Seq((
         Move("t0", "LLB", "L1", a2, 0), Move("t1", "LLB", "L1", b2, 0),
         Compute("op0", (span(row, high), span(col, 2), span(red2, 2)), "mme"),
@@ -161,7 +161,7 @@ def cluster_matmul(clusters: int = 2, per_cluster: int = 2, tiles: int = 1) -> S
         time("r", 2, fill), Move("t2", "LLB", "DDR", out1),
     )), DType.F32, Init.IDENTITY)  # fmt: skip
     root = cores("g", clusters, time("u", tiles, tile1), per_cluster)
-    return Schedule(matmul_graph(8, 8, 8), root, "hand", 0)
+    return Schedule(matmul_graph(4 * clusters, wide, 8), root, "hand", 0)
 
 
 def chain_graph(rows: int, cols: int, halo: int = 0) -> Graph:
@@ -235,9 +235,14 @@ def piped(rows: int, cols: int, tile: int, depth: int, memory: str, stride: int 
 
 
 def in_place(rows: int, cols: int, tile: int) -> Schedule:
-    """A compute straight from home to home: lowering stages it."""
+    """A compute straight from home to home, and one that reads its result there: staged."""
     box = (span(var("i") * tile, tile), span(0, cols))
-    body = Seq((Compute("op0", box, "vec"), Compute("op1", (*box, span(0, 1)), "vec")))
+    body = Seq((
+        Compute("op0", box, "vec"),
+        Place("t2", "L1", box, 1, Seq((
+            Compute("op1", (*box, span(0, 1)), "vec"), Move("t2", "L1", "DDR", box),
+        )), None, Init.IDENTITY),
+    ))  # fmt: skip
     return Schedule(chain_graph(rows, cols), time("i", -(-rows // tile), body), "hand", 0)
 
 
