@@ -22,6 +22,14 @@ from service.store.records import BlobRef
 if TYPE_CHECKING:
     from obstore.store import S3Config  # exists for type checkers only
 
+_FAULTS = (BaseError, OSError)
+"""obstore maps missing buckets and refused credentials to the built-in OS errors."""
+
+
+def _refused(what: str, error: Exception) -> Unavailable:
+    first_line = (str(error).splitlines() or [type(error).__name__])[0]
+    return Unavailable(f"the blob store refused {what}: {first_line[:300]}")
+
 
 class S3BlobStore:
     """Blobs as objects below one prefix of a bucket.  Credentials come from the environment."""
@@ -61,8 +69,8 @@ class S3BlobStore:
         try:
             with spooled.open("rb") as file:
                 obstore.put(self._store, self._key(ref.sha256), file)
-        except BaseError as error:
-            raise Unavailable(f"the blob store refused a write: {error}") from error
+        except _FAULTS as error:
+            raise _refused("a write", error) from error
         spooled.unlink()
 
     def head(self, digest: str) -> int | None:
@@ -70,8 +78,8 @@ class S3BlobStore:
             return int(obstore.head(self._store, self._key(digest))["size"])
         except (FileNotFoundError, NotFound):
             return None
-        except BaseError as error:
-            raise Unavailable(f"the blob store refused a look-up: {error}") from error
+        except _FAULTS as error:
+            raise _refused("a look-up", error) from error
 
     def open_range(self, digest: str, start: int = 0, length: int | None = None) -> Iterator[bytes]:
         size = self.head(digest)
@@ -87,8 +95,8 @@ class S3BlobStore:
                 piece = obstore.get_range(self._store, self._key(digest), start=start, end=stop)
             except FileNotFoundError as error:
                 raise NotFound("the content is not in the store", actual=digest) from error
-            except BaseError as error:
-                raise Unavailable(f"the blob store refused a read: {error}") from error
+            except _FAULTS as error:
+                raise _refused("a read", error) from error
             data = bytes(piece)
             for offset in range(0, len(data), CHUNK_BYTES):
                 yield data[offset : offset + CHUNK_BYTES]
@@ -103,8 +111,8 @@ class S3BlobStore:
             obstore.delete(self._store, self._key(digest))
         except FileNotFoundError:
             return False
-        except BaseError as error:
-            raise Unavailable(f"the blob store refused a delete: {error}") from error
+        except _FAULTS as error:
+            raise _refused("a delete", error) from error
         return True
 
     def list_digests(self) -> Iterator[str]:
