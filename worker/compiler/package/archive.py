@@ -19,7 +19,7 @@ from worker.compiler.errors import InputError
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o644 << 16
-_LEVEL = 6
+_LEVEL = 1
 _CHUNK_BYTES = 1 << 20
 _BIG_BYTES = 1 << 31
 
@@ -59,6 +59,11 @@ class ArchiveWriter:
         entry.external_attr = _MODE
         entry.compress_type = zipfile.ZIP_STORED if member.stored else zipfile.ZIP_DEFLATED
         entry.file_size = member.size_bytes
+        if not member.stored:
+            data = b"".join(member.chunks)
+            self._archive.writestr(entry, data, compresslevel=_LEVEL)
+            self.written.append(Written(member.name, sha256(data).hexdigest(), len(data)))
+            return
         digest = sha256()
         size = 0
         with self._archive.open(entry, "w", force_zip64=member.size_bytes >= _BIG_BYTES) as out:
