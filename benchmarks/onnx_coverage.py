@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-from worker.compiler.frontend.express import express_region, rejection
+from worker.compiler.frontend.express import Expressed, express_region, rejection
 from worker.compiler.frontend.ops.call import storage
 from worker.compiler.ir.bits import load
 from worker.compiler.ir.evaluate import evaluate
@@ -63,6 +64,7 @@ class Outcome:
     error: str = ""
 
 
+@cache
 def node_cases() -> tuple[Case, ...]:
     """All single-node cases, by name.  Cost: seconds (onnx computes the data)."""
     from onnx.backend.test.loader import load_model_tests
@@ -135,18 +137,24 @@ def _compare(case: Case, node: ir.Node, opset: int) -> Outcome:
     names = [o.name for o in node.outputs if o.name]
     expressed = express_region([node], names, opset)
     graph = expressed.graph
-    given = dict(zip((i.name for i in case.model.graph.input), case.inputs, strict=True))
-    feeds = {
-        name: storage(np.asarray(given[name]), graph.tensors[name].dtype) for name in graph.inputs
-    }
-    feeds.update({name: thunk() for name, thunk in expressed.constants.items()})
-    results = evaluate(graph, feeds)
+    results = evaluate(graph, feeds_of(case, expressed))
     for value, expected in zip(case.model.graph.output, case.outputs, strict=True):
         got = load(results[value.name], graph.tensors[value.name].dtype)
         error = difference(np.asarray(expected), got, case.rtol, case.atol)
         if error:
             return Outcome(case.name, case.op_type, Verdict.WRONG, error=f"{value.name}: {error}")
     return Outcome(case.name, case.op_type, Verdict.PASS)
+
+
+def feeds_of(case: Case, expressed: Expressed) -> dict[str, npt.NDArray[Any]]:
+    """Graph inputs from the case's data, and the constants."""
+    given = dict(zip((i.name for i in case.model.graph.input), case.inputs, strict=True))
+    tensors = expressed.graph.tensors
+    feeds = {
+        name: storage(np.asarray(given[name]), tensors[name].dtype)
+        for name in expressed.graph.inputs
+    }
+    return feeds | {name: thunk() for name, thunk in expressed.constants.items()}
 
 
 def difference(
