@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lower_toys import (
@@ -21,10 +22,10 @@ from worker.compiler.isa.program import Opcode, Operand, OperandRole, Resource, 
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Schedule
-from worker.simulator.engine import compute_cycles, run_unit
+from worker.simulator.engine import Run, compute_cycles, run_unit
 from worker.simulator.results import UnitSimulation
 from worker.simulator.run import simulate_unit
-from worker.simulator.timing import BUSY, RESOURCE, TOKEN
+from worker.simulator.timing import BUSY, RESOURCE, TOKEN, compiled_forward, forward
 
 STREAMS = tuple(Stream(c, e) for c in range(2) for e in ("mme", "vec", "din", "dout"))
 RATES = [1.0, 3.0, 16.0, 2.5, 7.0]
@@ -63,12 +64,26 @@ def programs(draw: st.DrawFn) -> list[Step]:
     return steps
 
 
+def _interpreted(steps: list[Step]) -> Run:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("worker.simulator.engine.forward_for", lambda count: forward)
+        return run_unit(unit_program(steps, STREAMS, PORTS), flat_machine())
+
+
+def _same(a: Run, b: Run) -> None:
+    for field in fields(Run):
+        assert np.array_equal(getattr(a, field.name), getattr(b, field.name)), field.name
+
+
 @settings(deadline=None, max_examples=150)
 @given(programs())
 def test_loop_equals_oracle(steps: list[Step]) -> None:
     run = run_unit(unit_program(steps, STREAMS, PORTS), flat_machine())
     expected = oracle(steps, RATES)
     assert run.cycles == expected.cycles
+    compiled_forward()  # from here on run_unit uses the compiled loop
+    _same(run, run_unit(unit_program(steps, STREAMS, PORTS), flat_machine()))
+    _same(run, _interpreted(steps))
     assert run.begin.tolist() == expected.start
     assert run.stream_stats[:, TOKEN].sum() == expected.token_stall
     assert run.stream_stats[:, RESOURCE].sum() == expected.resource_stall

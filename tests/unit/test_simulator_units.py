@@ -325,7 +325,7 @@ def test_a_huge_trace_is_thinned_and_says_so(monkeypatch: pytest.MonkeyPatch) ->
     program = two_calls_and_a_host()
     sim = simulate_unit(program.units[0], MACHINE)
     whole = simulate_program(program, (sim,), MACHINE)
-    monkeypatch.setattr("worker.simulator.trace.MAX_EVENTS", 4)
+    monkeypatch.setattr("worker.simulator.trace.MAX_EVENTS", 3)
     document = json.loads(trace_json(program, (sim,), whole, MACHINE))
     assert "2 calls are drawn without their engines" in document["otherData"]["note"]
     assert sum(e["ph"] == "X" for e in document["traceEvents"]) == 3

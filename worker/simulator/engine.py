@@ -10,11 +10,11 @@ import numpy.typing as npt
 from worker.compiler.errors import Deadlock
 from worker.compiler.isa.program import Opcode, UnitProgram
 from worker.compiler.machine.machine import Machine
-from worker.simulator.timing import compiled_forward
+from worker.simulator.timing import forward_for
 
 Ints = npt.NDArray[np.int64]
 
-MAX_SLICES = 2048
+MAX_SLICES = 512
 """Boxes of the timeline kept per unit, over all streams."""
 
 
@@ -67,7 +67,8 @@ def run_unit(program: UnitProgram, machine: Machine) -> Run:
     port_bytes, port_busy = np.zeros(num_ports, np.int64), np.zeros(num_ports, np.int64)
     first, last = np.full(cells, -1, np.int64), np.full(cells, -1, np.int64)
     slices = [np.zeros(num_slices, np.int64) for _ in range(4)]
-    cycles, stuck = compiled_forward()(
+    forward = forward_for(len(rows))
+    cycles, stuck = forward(
         rows["stream"], rows["bytes"], rows["macs"], rows["cycles"], rows["latency"], rows["node"],
         rows["resource"], program.wait_ptr, program.wait_token, program.signal_ptr,
         program.signal_token, np.array([r.bytes_per_cycle for r in program.resources], np.float64),

@@ -107,6 +107,17 @@ def forward(
     return last, -1
 
 
+INTERPRETED_INSTRUCTIONS = 2000
+"""Below this, plain Python is done before numba has been imported (about a second)."""
+
+
+def forward_for(num_instructions: int) -> Callable[..., Any]:
+    """`forward` itself for small programs, the compiled one otherwise; same results."""
+    if num_instructions <= INTERPRETED_INSTRUCTIONS and not compiled_forward.cache_info().currsize:
+        return forward
+    return compiled_forward()
+
+
 @cache
 def compiled_forward() -> Callable[..., Any]:
     """`forward`, compiled.  The first call in a fresh environment takes a few seconds."""
