@@ -11,18 +11,20 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from typer.testing import CliRunner, Result
 
 from service.cli.demo import EXAMPLE
 from service.cli.embedded import embedded_service
+from service.cli.main import app
 from service.client import ApiError, Client
 
 CONTRACT_FILES = ("report.json", "report.html", "layers.csv", "trace.json.gz")
 
 
-def tilewright(*words: object, check: bool = True) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "service.cli.main", *map(str, words)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert not check or done.returncode == 0, done.stderr
+def tilewright(*words: object, code: int = 0) -> Result:
+    """Run a verb in this process."""
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == code, done.output
     return done
 
 
@@ -37,7 +39,10 @@ def demos(home: Path) -> list[dict[str, Any]]:
     runs = []
     for name in ("first", "second"):
         out = home / name
-        done = tilewright("demo", "--data-dir", home / "data", "-o", out, "--json")
+        words = ["demo", "--data-dir", home / "data", "-o", out, "--json"]
+        command = [sys.executable, "-m", "service.cli.main", *map(str, words)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
         runs.append({**json.loads(done.stdout), "out": out})
     return runs
 
@@ -87,10 +92,7 @@ def test_bundle_runs_like_the_model(home: Path, demos: list[dict[str, Any]]) -> 
     want = onnxruntime.InferenceSession(EXAMPLE).run(None, {"image": image})[0]
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
     np.savez(home / "bad.npz", picture=image)
-    bad = tilewright(
-        "run", bundle, "--input", home / "bad.npz", "-o", home / "x.npz", check=False
-    )
-    assert bad.returncode == 3
+    bad = tilewright("run", bundle, "--input", home / "bad.npz", "-o", home / "x.npz", code=3)
     assert "TW-RUN-002" in bad.stderr
 
 
@@ -117,8 +119,7 @@ def test_refusals_have_their_exit_codes(home: Path) -> None:
         (4, "TW-OPT-002", (EXAMPLE, "--hardware", "kapla-edge", "--require-cache")),
     ]
     for code, text, words in cases:
-        done = tilewright("compile", *words, *base, check=False)
-        assert done.returncode == code, done.stderr
+        done = tilewright("compile", *words, *base, code=code)
         assert text in done.stderr
         assert "hint:" in done.stderr
 
@@ -130,8 +131,7 @@ def test_preflight_locally_and_over_http(home: Path) -> None:
     assert {row["node"] for row in local["fallbacks"]} >= {"stem/conv"}
     garbage = home / "garbage2.onnx"
     garbage.write_bytes(b"garbage")
-    refused = tilewright("preflight", garbage, "--hardware", "dpu-zu", check=False)
-    assert refused.returncode == 3
+    tilewright("preflight", garbage, "--hardware", "dpu-zu", code=3)
     with embedded_service(home / "preflight") as url, Client(url) as client:
         model = client.upload_model(EXAMPLE)
         found = client.get(f"/v1/models/{model['id']}/preflight", {"hardware": "dpu-zu"})
