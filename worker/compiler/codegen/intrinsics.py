@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
 
-from worker.compiler.codegen.ctext import VALUE_TYPE, Writer, index_text, literal
+from worker.compiler.codegen.ctext import STORAGE_TYPE, VALUE_TYPE, Writer, index_text, literal
 from worker.compiler.codegen.expr import combine, convert, emit_scalar, load, store
 from worker.compiler.codegen.nest import Body, uses_coordinates
 from worker.compiler.codegen.ports import AxisLoop, Port
@@ -23,10 +23,15 @@ from worker.compiler.ir.affine import Affine
 from worker.compiler.ir.axis import AxisKind
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.op import Reduce
-from worker.compiler.ir.scalar import Apply, Fn, Scalar, slots_read
+from worker.compiler.ir.scalar import Apply, Fn, Read, Scalar, slots_read
 from worker.compiler.ir.scalar_type import promoted
 
 _PANEL_TYPE = {DType.F32: "float", DType.F64: "double", DType.I32: "uint32_t"}
+_PACKED_FROM = {
+    DType.F32: (DType.F32, DType.F16, DType.BF16),
+    DType.F64: (DType.F64,),
+    DType.I32: (DType.I32, DType.I16, DType.I8, DType.U16, DType.U8),
+}
 _MIN_ROWS, _MIN_COLUMNS, _MIN_DEPTH = 2, 8, 3
 """Below these, packing costs more than it saves and the generic nest wins."""
 
@@ -44,12 +49,19 @@ class Product:
     batch: tuple[AxisLoop, ...]
 
 
-def instantiations(dtypes: Iterable[DType]) -> list[str]:
-    """Lines that instantiate the header's product for each type."""
+def instantiations(needs: Iterable[tuple[DType, DType | None]]) -> list[str]:
+    """Lines that instantiate the header's functions: (type, None) the product itself, (type, source)
+    the packing of plain operands stored as `source`.  Guarded, as kernels may share a unit."""
     lines: list[str] = []
-    for d in sorted(dtypes):
-        lines += [f"#ifndef TW_HAVE_GEMM_{d}", f"#define TW_HAVE_GEMM_{d}",
-                  f"TW_GEMM_BLOCK({d}, {_PANEL_TYPE[d]})", "#endif"]  # fmt: skip
+    for panel, source in sorted(needs, key=lambda n: (n[1] is not None, n[0], n[1] or n[0])):
+        ctype = _PANEL_TYPE[panel]
+        if source is None:
+            guard, text = f"TW_HAVE_GEMM_{panel}", f"TW_GEMM_BLOCK({panel}, {ctype})"
+        else:
+            widen = f"tw_f32_of_{source}" if source in (DType.F16, DType.BF16) else "TW_PLAIN"
+            guard = f"TW_HAVE_PACK_{panel}_{source}"
+            text = f"TW_PACK({panel}, {ctype}, {source}, {STORAGE_TYPE[source]}, {widen})"
+        lines += [f"#ifndef {guard}", f"#define {guard}", text, "#endif"]
     return lines
 
 
@@ -108,9 +120,13 @@ def _axes_of(side: Scalar, reads: Sequence[Port]) -> set[str]:
     return found
 
 
-def emit_product(writer: Writer, body: Body, product: Product) -> None:
-    """Write the blocked product."""
-    _ProductWriter(writer, body, product).emit()
+def emit_product(
+    writer: Writer, body: Body, product: Product
+) -> tuple[tuple[DType, DType | None], ...]:
+    """Write the blocked product; give what `instantiations` must provide for it."""
+    made = _ProductWriter(writer, body, product)
+    made.emit()
+    return tuple(made.needs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +153,7 @@ class _ProductWriter:
         self.columns = self._group("n", product.columns, "TW_BLOCK_N")
         self.depth = self._group("k", product.depth, "TW_BLOCK_K")
         self.table_of: dict[tuple[str, Affine], str] = {}
+        self.needs: dict[tuple[DType, DType | None], None] = {(product.dtype, None): None}
 
     def _group(self, letter: str, axes: tuple[AxisLoop, ...], block: str) -> _Group:
         names = [self.w.fresh(letter) for _ in range(3)]
@@ -167,8 +184,8 @@ class _ProductWriter:
                 self._pack_right()
                 self._pack_left()
                 w.line(
-                    f"tw_gemm_{self.product.dtype}(padded, ldc, {self.depth.count},"
-                    " pa, pb, pc, ldc);"
+                    f"tw_gemm_{self.product.dtype}({self.rows.count}, ldc, {self.depth.count},"
+                    " pa, pb, pc);"
                 )
             self._write_back()
 
@@ -246,8 +263,33 @@ class _ProductWriter:
         )
         return f"({self.panel}){value}"
 
+    def _plain_port(self, side: Scalar) -> Port | None:
+        """The operand of a side that is nothing but one unguarded read; it has header functions."""
+        if not isinstance(side, Read):
+            return None
+        port = self._port(side.slot)
+        if port.guarded or promoted(port.dtype) is not self.product.dtype:
+            return None
+        if port.storage.dtype not in _PACKED_FROM[self.product.dtype]:
+            return None
+        self.needs[self.product.dtype, port.storage.dtype] = None
+        return port
+
+    def _whole_table(self, group: _Group, expr: Affine) -> str:
+        return self.table_of.get((group.letter, expr), "tw_no_offset")
+
     def _pack_left(self) -> None:
         w, rows, depth = self.w, self.rows, self.depth
+        plain = self._plain_port(self.product.left)
+        if plain is not None:
+            w.line(
+                f"tw_pack_rows_{self.product.dtype}_{plain.storage.dtype}(pa,"
+                f" {plain.pointer} + {self._rest(plain.moving)},"
+                f" {self._whole_table(rows, plain.moving)},"
+                f" {self._whole_table(depth, plain.moving)},"
+                f" {rows.count}, padded, {depth.count});"
+            )
+            return
         with w.loop("i", "padded"):
             w.line(
                 f"{self.panel} *restrict const to ="
@@ -266,6 +308,17 @@ class _ProductWriter:
     def _pack_right(self) -> None:
         w, columns, depth = self.w, self.columns, self.depth
         side = self.product.right
+        plain = self._plain_port(side)
+        if plain is not None:
+            w.line(
+                f"tw_pack_columns_{self.product.dtype}_{plain.storage.dtype}(pb,"
+                f" {plain.pointer} + {self._rest(plain.moving)},"
+                f" {self._whole_table(columns, plain.moving)},"
+                f" {self._whole_table(depth, plain.moving)},"
+                f" {columns.count}, ldc, {depth.count},"
+                f" {int(self._runs_along_depth((plain,)))});"
+            )
+            return
         inner = columns.axes[-1].name
         ports = [self._port(slot) for slot in slots_read(side)]
         runs = ["wide == TW_NR"]
@@ -313,13 +366,9 @@ class _ProductWriter:
         Where an operand runs along the depth, short pieces of each column are read in turn: column
         by column for every k would touch one cache line per element.
         """
-        along = self.depth.axes[-1].name
-        across = self.columns.axes[-1].name
         count = self.depth.count
         columns = "for (int64_t c = 0; c < wide; ++c)"
-        if any(
-            abs(p.moving.coeff(along)) == 1 and abs(p.moving.coeff(across)) != 1 for p in ports
-        ):
+        if self._runs_along_depth(ports):
             return (
                 f"for (int64_t q = 0; q < {count}; q += 16)",
                 columns,
@@ -327,10 +376,25 @@ class _ProductWriter:
             )
         return (f"for (int64_t k = 0; k < {count}; ++k)", columns)
 
+    def _runs_along_depth(self, ports: Sequence[Port]) -> bool:
+        along = self.depth.axes[-1].name
+        across = self.columns.axes[-1].name
+        return any(
+            abs(p.moving.coeff(along)) == 1 and abs(p.moving.coeff(across)) != 1 for p in ports
+        )
+
     def _write_back(self) -> None:
         w = self.w
         point = self.body.point
         moving = point.write.moving
+        if point.write.storage.dtype is self.product.dtype:
+            w.line(
+                f"tw_add_tile_{self.product.dtype}(({self.panel} *){point.write.pointer} +"
+                f" {self._rest(moving)}, pc, {self._whole_table(self.rows, moving)},"
+                f" {self._whole_table(self.columns, moving)}, {self.rows.count},"
+                f" {self.columns.count}, ldc);"
+            )
+            return
         step = moving.coeff(self.columns.axes[-1].name)
         table = self.table_of.get((self.columns.letter, moving), "")
         row = self._rest(moving) + self._part(self.rows, moving, "i")

@@ -42,7 +42,7 @@ from worker.compiler.schedule.nodes import (
     Seq,
 )
 
-CODEGEN_VERSION = "1"
+CODEGEN_VERSION = "2"
 """Bump when the generated text or the header changes: cached kernels must miss."""
 
 
@@ -71,7 +71,7 @@ class _Builder:
         self.writer = Writer()
         self.buffers = {b.path: (k, b) for k, b in enumerate(program.buffers)}
         self.operands = {o.tensor: k for k, o in enumerate(program.operands)}
-        self.products: dict[DType, None] = {}
+        self.products: dict[tuple[DType, DType | None], None] = {}
 
     def function(self, name: str) -> str:
         w = self.writer
@@ -286,8 +286,9 @@ class _Builder:
             body = Body(op, point, tuple(p.dtype for p in point.reads), bad)
             product = product_of(body)
             if product is not None:
-                self.products.setdefault(product.dtype)
-                emit_product(self.writer, body, product)
+                self.products.update(
+                    dict.fromkeys(emit_product(self.writer, body, product))
+                )
             else:
                 emit_nest(self.writer, body)
             if bad:

@@ -376,6 +376,8 @@ TW_FN int tw_is_run(const int32_t *table, int64_t count, int32_t step)
 #define TW_VECTOR_BYTES 4
 #define TW_MR 4
 #endif
+/* Rows of the narrow kernel that finishes a block of few rows. */
+#define TW_FEW 4
 /* Columns of a panel; two vectors of 4-byte elements, four of 8-byte ones. */
 #define TW_NR (TW_VECTOR_BYTES / 2)
 
@@ -399,29 +401,26 @@ TW_FN int tw_is_run(const int32_t *table, int64_t count, int32_t step)
 #endif
 #define TW_FMA_i32(a, b, c) ((a) * (b) + (c))
 #define TW_FMA_i64(a, b, c) ((a) * (b) + (c))
-#define TW_GEMM(S, T)                                                                           \
-    typedef T tw_vec_##S __attribute__((vector_size(TW_VECTOR_BYTES)));                         \
-    enum { TW_LANES_##S = TW_VECTOR_BYTES / (int)sizeof(T),                                     \
-           TW_WIDTH_##S = TW_NR / TW_LANES_##S };                                               \
-    static TW_UNUSED void tw_micro_##S(int64_t kb, const T *restrict a, const T *restrict b,    \
-                                       T *restrict c, int64_t ldc)                              \
+#define TW_MICRO(S, T, NAME, ROWS)                                                              \
+    static TW_UNUSED void tw_micro_##S##_##NAME(                                                \
+        int64_t kb, const T *restrict a, const T *restrict b, T *restrict c, int64_t ldc)       \
     {                                                                                           \
         const tw_vec_##S zero = {0};                                                            \
         for (int w = 0; w < TW_WIDTH_##S; w += 2) {                                             \
-            tw_vec_##S acc[TW_MR][2];                                                           \
-            for (int i = 0; i < TW_MR; ++i) acc[i][0] = acc[i][1] = zero;                       \
+            tw_vec_##S acc[ROWS][2];                                                            \
+            for (int i = 0; i < ROWS; ++i) acc[i][0] = acc[i][1] = zero;                        \
             for (int64_t k = 0; k < kb; ++k) {                                                  \
                 tw_vec_##S b0, b1;                                                              \
                 memcpy(&b0, b + k * TW_NR + w * TW_LANES_##S, sizeof b0);                       \
                 memcpy(&b1, b + k * TW_NR + (w + 1) * TW_LANES_##S, sizeof b1);                 \
-                _Pragma("GCC unroll 16") for (int i = 0; i < TW_MR; ++i)                        \
+                _Pragma("GCC unroll 16") for (int i = 0; i < ROWS; ++i)                         \
                 {                                                                               \
                     tw_vec_##S x = a[k * TW_MR + i] - zero;                                     \
                     acc[i][0] = TW_FMA_##S(x, b0, acc[i][0]);                                   \
                     acc[i][1] = TW_FMA_##S(x, b1, acc[i][1]);                                   \
                 }                                                                               \
             }                                                                                   \
-            for (int i = 0; i < TW_MR; ++i)                                                     \
+            for (int i = 0; i < ROWS; ++i)                                                      \
                 for (int v = 0; v < 2; ++v) {                                                   \
                     T *p = c + i * ldc + (w + v) * TW_LANES_##S;                                \
                     tw_vec_##S old;                                                             \
@@ -431,26 +430,110 @@ TW_FN int tw_is_run(const int32_t *table, int64_t count, int32_t step)
                 }                                                                               \
         }                                                                                       \
     }
-#else
 #define TW_GEMM(S, T)                                                                           \
-    static TW_UNUSED void tw_micro_##S(int64_t kb, const T *restrict a, const T *restrict b,    \
-                                       T *restrict c, int64_t ldc)                              \
+    typedef T tw_vec_##S __attribute__((vector_size(TW_VECTOR_BYTES)));                         \
+    enum { TW_LANES_##S = TW_VECTOR_BYTES / (int)sizeof(T),                                     \
+           TW_WIDTH_##S = TW_NR / TW_LANES_##S };                                               \
+    TW_MICRO(S, T, full, TW_MR)                                                                 \
+    TW_MICRO(S, T, few, TW_FEW)
+#else
+#define TW_MICRO(S, T, NAME, ROWS)                                                              \
+    static TW_UNUSED void tw_micro_##S##_##NAME(                                                \
+        int64_t kb, const T *restrict a, const T *restrict b, T *restrict c, int64_t ldc)       \
     {                                                                                           \
         for (int64_t k = 0; k < kb; ++k)                                                        \
-            for (int i = 0; i < TW_MR; ++i)                                                     \
+            for (int i = 0; i < ROWS; ++i)                                                      \
                 for (int j = 0; j < TW_NR; ++j)                                                 \
                     c[i * ldc + j] += a[k * TW_MR + i] * b[k * TW_NR + j];                      \
     }
+#define TW_GEMM(S, T)                                                                           \
+    TW_MICRO(S, T, full, TW_MR)                                                                 \
+    TW_MICRO(S, T, few, TW_FEW)
 #endif
+
+/* The table of an operand that does not depend on a group of axes. */
+static const int32_t tw_no_offset[TW_TABLE] TW_UNUSED = {0};
+
+/* Packing of plain operands: elements of SRC, widened by LOAD, at from[row[i] + depth[k]] (or
+ * column[j]) into panels of T.  `along` says that `from` runs along the depth: then short pieces of
+ * each column are read in turn instead of one cache line per element. */
+#define TW_PACK(S, T, D, SRC, LOAD)                                                             \
+    static TW_UNUSED void tw_pack_rows_##S##_##D(                                               \
+        T *restrict to, const SRC *restrict from, const int32_t *restrict row,                  \
+        const int32_t *restrict depth, int64_t mb, int64_t padded, int64_t kb)                  \
+    {                                                                                           \
+        for (int64_t i = 0; i < padded; ++i) {                                                  \
+            T *restrict const p = to + (i - i % TW_MR) * kb + i % TW_MR;                        \
+            const SRC *restrict const q = from + (i < mb ? row[i] : 0);                         \
+            if (i < mb)                                                                         \
+                for (int64_t k = 0; k < kb; ++k) p[k * TW_MR] = (T)LOAD(q[depth[k]]);           \
+            else                                                                                \
+                for (int64_t k = 0; k < kb; ++k) p[k * TW_MR] = 0;                              \
+        }                                                                                       \
+    }                                                                                           \
+    static TW_UNUSED void tw_pack_columns_##S##_##D(                                            \
+        T *restrict to, const SRC *restrict from, const int32_t *restrict column,               \
+        const int32_t *restrict depth, int64_t nb, int64_t ldc, int64_t kb, int along)          \
+    {                                                                                           \
+        for (int64_t j = 0; j < ldc; j += TW_NR, to += TW_NR * kb) {                            \
+            const int64_t wide = tw_min_index(nb - j, TW_NR);                                   \
+            if (wide < TW_NR) memset(to, 0, (size_t)(kb * TW_NR) * sizeof(T));                  \
+            if (wide == TW_NR && tw_is_run(column + j, TW_NR, 1)) {                             \
+                for (int64_t k = 0; k < kb; ++k) {                                              \
+                    const SRC *restrict const q = from + column[j] + depth[k];                  \
+                    for (int64_t c = 0; c < TW_NR; ++c) to[k * TW_NR + c] = (T)LOAD(q[c]);      \
+                }                                                                               \
+            } else if (along) {                                                                 \
+                for (int64_t first = 0; first < kb; first += 16) {                              \
+                    const int64_t last = tw_min_index(first + 16, kb);                          \
+                    for (int64_t c = 0; c < wide; ++c) {                                        \
+                        const SRC *restrict const q = from + column[j + c];                     \
+                        for (int64_t k = first; k < last; ++k)                                  \
+                            to[k * TW_NR + c] = (T)LOAD(q[depth[k]]);                           \
+                    }                                                                           \
+                }                                                                               \
+            } else {                                                                            \
+                for (int64_t k = 0; k < kb; ++k) {                                              \
+                    const SRC *restrict const q = from + depth[k];                              \
+                    for (int64_t c = 0; c < wide; ++c)                                          \
+                        to[k * TW_NR + c] = (T)LOAD(q[column[j + c]]);                          \
+                }                                                                               \
+            }                                                                                   \
+        }                                                                                       \
+    }
+#define TW_PLAIN(x) (x)
+
+/* out[row[i] + column[j]] += c[i][j] */
+#define TW_ADD_TILE(S, T)                                                                       \
+    static TW_UNUSED void tw_add_tile_##S(T *restrict out, const T *restrict c,                 \
+                                          const int32_t *restrict row,                          \
+                                          const int32_t *restrict column, int64_t mb,           \
+                                          int64_t nb, int64_t ldc)                              \
+    {                                                                                           \
+        const int run = tw_is_run(column, nb, 1);                                               \
+        for (int64_t i = 0; i < mb; ++i, c += ldc) {                                            \
+            T *restrict const p = out + row[i];                                                 \
+            if (run) {                                                                          \
+                T *restrict const q = p + column[0];                                            \
+                for (int64_t j = 0; j < nb; ++j) q[j] += c[j];                                  \
+            } else {                                                                            \
+                for (int64_t j = 0; j < nb; ++j) p[column[j]] += c[j];                          \
+            }                                                                                   \
+        }                                                                                       \
+    }
 
 #define TW_GEMM_BLOCK(S, T)                                                                     \
     TW_GEMM(S, T)                                                                               \
-    static TW_UNUSED void tw_gemm_##S(int64_t mb, int64_t nb, int64_t kb, const T *a,           \
-                                      const T *b, T *c, int64_t ldc)                            \
+    TW_ADD_TILE(S, T)                                                                           \
+    static TW_UNUSED void tw_gemm_##S(int64_t mb, int64_t ldc, int64_t kb, const T *a,          \
+                                      const T *b, T *c)                                         \
     {                                                                                           \
-        for (int64_t j = 0; j < nb; j += TW_NR)                                                 \
+        for (int64_t j = 0; j < ldc; j += TW_NR)                                                \
             for (int64_t i = 0; i < mb; i += TW_MR)                                             \
-                tw_micro_##S(kb, a + i * kb, b + j * kb, c + i * ldc + j, ldc);                 \
+                if (mb - i > TW_FEW)                                                            \
+                    tw_micro_##S##_full(kb, a + i * kb, b + j * kb, c + i * ldc + j, ldc);      \
+                else                                                                            \
+                    tw_micro_##S##_few(kb, a + i * kb, b + j * kb, c + i * ldc + j, ldc);       \
     }
 
 #endif

@@ -17,6 +17,7 @@ from worker.compiler.isa.program import UnitProgram
 _ABI = 1
 _MAX_LEVELS = 16
 _SCRATCH_BYTES = 4 << 20
+_HUGE_PAGE_BYTES = 2 << 20
 _FAULTS = {
     1: "leaves its arena: bytes {low}..{high} of {limit}",
     2: "is left: elements {low}..{high} of a dimension of {limit}",
@@ -60,6 +61,8 @@ class Arena:
     def __init__(self, num_bytes: int) -> None:
         self.num_bytes = num_bytes
         self._map = mmap.mmap(-1, max(num_bytes, 1))
+        if hasattr(mmap, "MADV_HUGEPAGE") and num_bytes >= _HUGE_PAGE_BYTES:
+            self._map.madvise(mmap.MADV_HUGEPAGE)  # strided tiles would miss the TLB per row
         self._view = (ctypes.c_ubyte * max(num_bytes, 1)).from_buffer(self._map)
         self.address = ctypes.addressof(self._view)
 
