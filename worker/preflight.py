@@ -21,7 +21,7 @@ from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.model_summary import model_summary
 from worker.compiler.frontend.simplify import simplify
 from worker.compiler.ir.op import TensorOp
-from worker.compiler.ir.region import is_view, subgraph
+from worker.compiler.ir.region import Cuts, is_view
 from worker.compiler.ir.signature import canonicalize
 from worker.compiler.machine import load_machine
 from worker.compiler.machine.machine import Machine
@@ -94,10 +94,11 @@ def _shortfalls(
         if part.target is Target.HOST:
             continue
         graph = express_region([nodes[k] for k in part.nodes], part.outputs, model.opset).graph
+        cuts = Cuts.of(graph)
         for op in graph.ops:
             if is_view(op, graph.tensors) or not isinstance(op, TensorOp):
                 continue
-            canonical = canonicalize(subgraph(graph, [op.name]))
+            canonical = canonicalize(cuts.piece([op.name]))
             if canonical.signature in seen:
                 continue
             seen.add(canonical.signature)

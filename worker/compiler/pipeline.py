@@ -26,7 +26,7 @@ from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.simplify import simplify
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import OpaqueOp, TensorOp
-from worker.compiler.ir.region import is_view, subgraph
+from worker.compiler.ir.region import Cuts, is_view
 from worker.compiler.ir.signature import canonicalize
 from worker.compiler.link import LinkedModel, PlannedCall, PlannedHost, link
 from worker.compiler.machine.machine import Machine
@@ -155,17 +155,18 @@ def _solve(
             continue
         graph = expressed.graph
         graphs.append(graph)
+        cuts = Cuts.of(graph)
         constants.update(expressed.constants)
         for group in grouping.groups:
             done += 1
-            ops = [graph.op(name) for name in group.ops]
+            ops = [cuts.op(name) for name in group.ops]
             if len(ops) == 1 and is_view(ops[0], graph.tensors):
                 calls.append(_view_call(ops[0]))
                 progress.units(solved_now, done - solved_now, total)
                 continue
             origin_nodes = tuple(dict.fromkeys(n for op in ops for n in op.origin.nodes))
             kernel_nodes.update(origin_nodes)
-            canonical = canonicalize(subgraph(graph, group.ops))
+            canonical = canonicalize(cuts.piece(group.ops))
             signature = canonical.signature
             if signature not in units:
                 before = len(solver.events)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,37 +15,65 @@ from worker.compiler.ir.op import Op, Tensor, TensorOp, reads_of, writes_of
 from worker.compiler.ir.scalar import Read
 
 
-def subgraph(graph: Graph, op_names: Sequence[str]) -> Graph:
-    """The graph of the named operators alone, in graph order.
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """A graph indexed once, so that cutting a piece out costs the size of the piece only."""
 
-    Inputs: tensors they read that nothing inside writes (constants stay constants), in order of
-    first use.  Outputs: tensors they write that are read outside or are graph outputs, in order of
-    first write.  Cost: linear in the graph.
-    """
-    chosen = set(op_names)
-    inside = tuple(op for op in graph.ops if op.name in chosen)
-    written = {name for op in inside for name in writes_of(op)}
-    needed_outside = set(graph.outputs)
-    for op in graph.ops:
-        if op.name not in chosen:
-            needed_outside.update(reads_of(op))
-    is_constant = set(graph.constants)
-    read: dict[str, None] = {}
-    made: dict[str, None] = {}
-    for op in inside:
-        for name in reads_of(op):
-            if name not in written:
-                read.setdefault(name)
-        for name in writes_of(op):
-            made.setdefault(name)
-    names = [*read, *made]
-    return Graph.build(
-        inside,
-        tuple(graph.tensors[n] for n in names),
-        tuple(n for n in read if n not in is_constant),
-        tuple(n for n in made if n in needed_outside),
-        tuple(n for n in read if n in is_constant),
-    )
+    graph: Graph
+    position: Mapping[str, int]
+    """Of each operator in graph order, by name."""
+    readers: Mapping[str, tuple[str, ...]]
+    """Names of the operators that read each tensor."""
+    constants: frozenset[str]
+    outputs: frozenset[str]
+
+    @staticmethod
+    def of(graph: Graph) -> Cuts:
+        """Index `graph`.  Cost: linear."""
+        readers: dict[str, list[str]] = {}
+        for op in graph.ops:
+            for name in reads_of(op):
+                readers.setdefault(name, []).append(op.name)
+        return Cuts(
+            graph,
+            {op.name: k for k, op in enumerate(graph.ops)},
+            {name: tuple(ops) for name, ops in readers.items()},
+            frozenset(graph.constants),
+            frozenset(graph.outputs),
+        )
+
+    def op(self, name: str) -> Op:
+        """The operator called `name`; KeyError if there is none."""
+        return self.graph.ops[self.position[name]]
+
+    def piece(self, op_names: Sequence[str]) -> Graph:
+        """The graph of the named operators alone, in graph order.
+
+        Inputs: tensors they read that nothing inside writes (constants stay constants), in order
+        of first use.  Outputs: tensors they write that are read outside or are graph outputs, in
+        order of first write.  Cost: linear in the piece and the readers of what it writes.
+        """
+        graph = self.graph
+        chosen = set(op_names)
+        inside = tuple(graph.ops[k] for k in sorted(self.position[name] for name in chosen))
+        made = dict.fromkeys(name for op in inside for name in writes_of(op))
+        read = dict.fromkeys(name for op in inside for name in reads_of(op) if name not in made)
+
+        def leaves(name: str) -> bool:
+            return name in self.outputs or not chosen.issuperset(self.readers.get(name, ()))
+
+        return Graph.build(
+            inside,
+            tuple(graph.tensors[n] for n in (*read, *made)),
+            tuple(n for n in read if n not in self.constants),
+            tuple(n for n in made if leaves(n)),
+            tuple(n for n in read if n in self.constants),
+        )
+
+
+def subgraph(graph: Graph, op_names: Sequence[str]) -> Graph:
+    """One piece of a graph; index the graph with `Cuts` to cut many.  Cost: linear in the graph."""
+    return Cuts.of(graph).piece(op_names)
 
 
 def predecessors(ops: Sequence[Op]) -> list[int]:
