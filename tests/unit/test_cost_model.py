@@ -1,0 +1,85 @@
+"""The cost model by hand on toy schedules: work, padding, traffic, bounds, energy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from toy_schedules import TOYS, double_then_blur, matmul, row_fused, weight_prefetch
+
+from worker.compiler.cost.bounds import bound_cycles, lower_bounds
+from worker.compiler.cost.compute import (
+    contraction,
+    elementary_ops,
+    engine_cycles,
+    pick_engine,
+    rate,
+    work,
+)
+from worker.compiler.cost.energy import predicted_energy
+from worker.compiler.cost.latency import predicted_cycles
+from worker.compiler.cost.traffic import compulsory_bytes, traffic_bytes
+from worker.compiler.ir.dtype import DType
+from worker.compiler.lower.lower import lower_unit
+from worker.simulator.run import simulate_unit
+
+
+def test_roles_of_a_matmul() -> None:
+    op = matmul("mm", "t0", "t1", "t2", 10, 6, 5)
+    roles = contraction(op)
+    assert roles is not None
+    assert (roles.rows, roles.columns, roles.depth, roles.batch) == ((0,), (1,), (2,), ())
+    assert work(op, 300) == 300
+    blur = double_then_blur(4, 3).tensor_op("blur")
+    assert contraction(blur) is None
+    assert elementary_ops(blur) == (1, 0)
+
+
+def test_array_padding_counts() -> None:
+    schedule, toy, _ = row_fused()
+    op = schedule.graph.tensor_op("mm")
+    engine = toy.engine("mme")
+    # m 10, n 6 -> 8 columns, k 5 -> 8 rows: 640 padded MACs at 16 a cycle, plus 4 to start.
+    assert engine_cycles(op, (10, 6, 5), engine, schedule.graph.tensors) == 4 + 40
+    assert engine_cycles(op, (10, 2, 5), engine, schedule.graph.tensors, lanes=3) == 4 + 40
+    assert engine_cycles(op, (0, 6, 5), engine, schedule.graph.tensors) == 0
+
+
+def test_engines_by_kind_and_type() -> None:
+    schedule, toy, _ = row_fused()
+    graph = schedule.graph
+    # Padded to the array, the small product takes 44 cycles there and 40 on the vector engine.
+    picked = [pick_engine(graph.tensor_op(n), toy, graph.tensors) for n in ("mm", "relu")]
+    assert [e.name for e in picked if e] == ["vec", "vec"]
+    full = weight_prefetch()[0].graph
+    engine = pick_engine(full.tensor_op("mm0"), toy, full.tensors)
+    assert engine is not None
+    assert engine.name == "mme"
+    assert rate(toy.engine("mme"), DType.I64) == 0
+    assert rate(toy.engine("vec"), DType.I64) == 16
+
+
+def test_traffic_of_streamed_weights() -> None:
+    schedule, toy, _ = weight_prefetch()
+    # t0 6x8, t1 8x8 in two chunks, t3 8x8 in two chunks; t4 6x8 out; f32.
+    moved = traffic_bytes(schedule, toy)
+    assert moved == {("DDR", "L1"): (48 + 64 + 64) * 4, ("L1", "DDR"): 48 * 4}
+    assert compulsory_bytes(schedule.graph) == ((48 + 64 + 64) * 4, 48 * 4)
+
+
+@pytest.mark.parametrize("name", TOYS)
+def test_bounds_hold_for_the_simulated_run(name: str) -> None:
+    schedule, toy, _ = TOYS[name]()
+    simulated = simulate_unit(lower_unit(schedule, toy, name), toy).cycles
+    assert 0 < bound_cycles(schedule.graph, toy) <= simulated
+    assert predicted_cycles(schedule, toy) >= bound_cycles(schedule.graph, toy)
+    assert {b.name for b in lower_bounds(schedule.graph, toy)} == {"compute", "traffic:DDR"}
+
+
+def test_energy_terms_add_up() -> None:
+    schedule, toy, _ = weight_prefetch()
+    powered = replace(toy, static_power_w=2.0)
+    terms = {t.item: t.pj for t in predicted_energy(schedule, powered, 1000)}
+    # One picojoule per byte at every port: reads of DDR and writes of L1, and back.
+    assert terms["level:DDR"] == terms["level:L1"] == (48 + 64 + 64 + 48) * 4
+    assert terms["static"] == pytest.approx(2.0 * 1e-6 * 1e12)

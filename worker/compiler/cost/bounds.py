@@ -1,0 +1,68 @@
+"""Lower bounds on a unit's cycles that hold for every schedule on a machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from worker.compiler.cost.compute import compute_dtype, contraction, elementary_ops, rate
+from worker.compiler.cost.traffic import compulsory_bytes
+from worker.compiler.ir.graph import Graph
+from worker.compiler.ir.op import TensorOp
+from worker.compiler.machine.machine import EngineKind, Machine
+
+
+@dataclass(frozen=True, slots=True)
+class LowerBound:
+    """Cycles that one resource alone needs."""
+
+    name: str
+    """`compute` or `traffic:LEVEL`."""
+    cycles: int
+
+
+def lower_bounds(graph: Graph, machine: Machine) -> tuple[LowerBound, ...]:
+    """Compute peak of all cores, and compulsory traffic through the home level's ports.
+
+    Compute: each operator on its fastest kind of engine, all engines of that kind busy, no padding
+    and no startup; different kinds may overlap, so the busiest kind counts.
+    """
+    by_kind: dict[EngineKind, float] = {}
+    for op in graph.ops:
+        if isinstance(op, TensorOp):
+            kind, cycles = _op_cycles(op, graph, machine)
+            by_kind[kind] = by_kind.get(kind, 0.0) + cycles
+    compute = ceil(max(by_kind.values(), default=0.0) / machine.num_cores)
+    read, written = compulsory_bytes(graph)
+    home = machine.home
+    memory = max(
+        read / (home.read_bytes_per_cycle * home.instances),
+        written / (home.write_bytes_per_cycle * home.instances),
+    )
+    return (LowerBound("compute", compute), LowerBound(f"traffic:{home.name}", int(memory)))
+
+
+def _op_cycles(op: TensorOp, graph: Graph, machine: Machine) -> tuple[EngineKind, float]:
+    dtype = compute_dtype(op, graph.tensors)
+    best = (EngineKind.SCALAR, float("inf"))
+    plain, special = elementary_ops(op)
+    for kind in (EngineKind.MATRIX, EngineKind.VECTOR, EngineKind.SCALAR):
+        if kind is EngineKind.MATRIX and contraction(op) is None:
+            continue
+        engines = [e for e in machine.engines_of(kind) if rate(e, dtype) > 0]
+        speed = sum(rate(e, dtype) for e in engines)
+        if not speed:
+            continue
+        if kind is EngineKind.MATRIX:
+            cycles = op.num_points / speed
+        else:
+            specials = sum(e.special_ops_per_cycle or rate(e, dtype) / 4 for e in engines)
+            cycles = op.num_points * (plain / speed + special / specials)
+        if cycles < best[1]:
+            best = (kind, cycles)
+    return best if best[1] != float("inf") else (EngineKind.SCALAR, 0.0)
+
+
+def bound_cycles(graph: Graph, machine: Machine) -> int:
+    """The largest lower bound."""
+    return max(bound.cycles for bound in lower_bounds(graph, machine))
