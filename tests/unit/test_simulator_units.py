@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,9 +36,12 @@ from worker.compiler.machine.machine import (
     Managed,
     MemoryLevel,
 )
-from worker.simulator.engine import MAX_SLICES
+from worker.simulator.bounds import lower_bounds, traffic
+from worker.simulator.engine import MAX_SLICES, Run, run_unit
+from worker.simulator.memory import occupancy
 from worker.simulator.results import UnitSimulation
 from worker.simulator.run import simulate_program, simulate_unit
+from worker.simulator.sanity import unit_checks
 from worker.simulator.trace import trace_json
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "property"))
@@ -220,6 +224,29 @@ def test_a_violated_invariant_is_reported() -> None:
     failed = [c for c in simulate_unit(program, MACHINE).checks if not c.passed]
     assert [c.name for c in failed] == ["occupancy-within-capacity"]
     assert "2048/1024" in failed[0].detail
+
+
+@pytest.mark.parametrize(
+    ("check", "doctored"),
+    [
+        ("cycles-above-bounds", lambda run: replace(run, cycles=23)),
+        ("macs-conserved", lambda run: replace(run, stream_macs=run.stream_macs + 1)),
+        ("parts-sum-to-total", lambda run: replace(run, stream_free=run.stream_free + 1)),
+        ("no-overbooking", lambda run: replace(run, resource_busy=run.resource_busy + 60)),
+    ],
+)
+def test_each_check_can_fail(check: str, doctored: Callable[[Run], Run]) -> None:
+    program = chain()
+    run = run_unit(program, MACHINE)
+    moved = traffic(program, MACHINE, run)
+    bounds, curves = lower_bounds(program, MACHINE, run, moved), occupancy(program, MACHINE, run)
+
+    def failed(some: Run) -> set[str]:
+        checks = unit_checks(program, MACHINE, some, bounds, moved, curves)
+        return {c.name for c in checks if not c.passed}
+
+    assert failed(run) == set()
+    assert check in failed(doctored(run))
 
 
 def test_a_transfer_that_loses_bytes_is_reported() -> None:
