@@ -30,10 +30,10 @@ from service.log import configure, get_logger
 from service.queue import ring
 from service.settings import Settings
 from service.store.blobs import sweep_spool
-from service.store.repos import workers
+from service.store.repos import items, workers
 from service.store.session import migrate
 from worker.sandbox import isolation_tier
-from worker.tasks import ItemRunner, Step, register
+from worker.tasks import ItemRunner, Step, register, workplace_name
 
 _GARBAGE_EVERY_S = 3600.0
 _BEAT_EVERY_S = 10.0
@@ -45,6 +45,19 @@ def package_version() -> str:
         return version("tilewright")
     except PackageNotFoundError:
         return "unpackaged"
+
+
+def sweep_workplaces(services: Services) -> int:
+    """Remove folders of attempts that hold no lease any more (their worker was killed)."""
+    found = sorted(services.settings.work_dir.glob("*"))
+    if not found:
+        return 0
+    with services.database.read() as session:
+        leased = {workplace_name(item.id, item.fence) for item in items.leased_by(session, "")}
+    stale = [path for path in found if path.name not in leased]
+    for path in stale:
+        shutil.rmtree(path, ignore_errors=True)
+    return len(stale)
 
 
 class Reconciler:
@@ -101,9 +114,11 @@ class Reconciler:
         jitter = random.Random(self._worker_id)
         while True:
             try:
-                reconcile(services.database, services.outbox, services.settings)
+                repairs = reconcile(services.database, services.outbox, services.settings)
                 if rounds % beat_rounds == 0:
                     self._beat()
+                if repairs.lapsed or rounds % beat_rounds == 0:
+                    sweep_workplaces(services)
                 if rounds % garbage_rounds == garbage_rounds - 1:
                     collect_garbage(services.database, services.blobs, services.settings)
                     sweep_spool(services.blobs.spool_dir, older_than_s=86_400.0)
@@ -273,6 +288,7 @@ def run_worker(
     configure(settings.log_level, settings.log_format)
     services = open_services(settings)
     migrate(settings.database_url)
+    sweep_workplaces(services)
     worker_id = f"worker-{secrets.token_hex(8)}"
     hook = {} if on_step is None else {"on_step": on_step}
     runner = ItemRunner(services, worker_id, **hook)

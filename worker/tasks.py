@@ -90,6 +90,11 @@ class _Workplace:
         self.temp.mkdir()
 
 
+def workplace_name(item_id: str, fence: int) -> str:
+    """Name the folder of one attempt."""
+    return f"{item_id.replace(':', '.')}.{fence}"
+
+
 def _no_hook(step: Step, held: Claim) -> None:
     del step, held
 
@@ -148,7 +153,7 @@ class ItemRunner:
         log = get_logger()
         self._on_step(Step.CLAIMED, held)
         log.info("item claimed", attempt=held.attempts)
-        place = _Workplace(self._settings.work_dir / f"{held.job.id}.{held.fence}")
+        place = _Workplace(self._settings.work_dir / workplace_name(held.item_id, held.fence))
         try:
             self._guarded(held, place)
         except LeaseLost:

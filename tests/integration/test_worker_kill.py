@@ -99,7 +99,7 @@ def _check(desk: Desk, job: JobRecord, fences: int) -> None:
         (item,) = items.of_job(session, job.id)
     assert (item.state, item.owner, item.lease_until) == (ItemState.DONE, None, None)
     deadline = time.monotonic() + 5
-    while settings.embedded and list(settings.work_dir.glob("*")):
+    while list(settings.work_dir.glob("*")):
         assert time.monotonic() < deadline, list(settings.work_dir.glob("*"))
         time.sleep(0.05)
     assert not list(desk.services.blobs.spool_dir.glob("*.part"))
