@@ -50,7 +50,7 @@ class Product:
 
 
 def instantiations(needs: Iterable[tuple[DType, DType | None]]) -> list[str]:
-    """Lines that instantiate the header's functions: (type, None) the product itself, (type, source)
+    """Lines that instantiate the header: (type, None) the product itself, (type, source)
     the packing of plain operands stored as `source`.  Guarded, as kernels may share a unit."""
     lines: list[str] = []
     for panel, source in sorted(needs, key=lambda n: (n[1] is not None, n[0], n[1] or n[0])):
