@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import resources
 from typing import Any
 
 import jsonschema_rs
@@ -18,6 +19,7 @@ from worker.compiler.machine import (
     lint_document,
     load_machine,
     load_preset,
+    parse_document,
     preset_document,
     preset_names,
     spec_json_schema,
@@ -70,10 +72,7 @@ class TestEveryPreset:
         untagged = [
             pointer
             for pointer, value in numbers.items()
-            if not isinstance(value, dict)
-            and pointer != "/schema_version"
-            and not pointer.endswith(("/align_bytes", "/min", "/max"))
-            and pointer not in ("/levels/0/instances", "/levels/1/instances")
+            if not isinstance(value, dict) and pointer != "/schema_version"
         ]
         assert untagged == []
         guessed = {p for p, v in numbers.items() if isinstance(v, dict) and v.get("tag") == "G"}
@@ -288,3 +287,11 @@ def test_digest_does_not_depend_on_the_process() -> None:
         for seed in ("1", "2")
     }  # fmt: skip
     assert outputs == {" ".join(digest(load_preset(n)) for n in ALL)}
+
+
+def test_the_readme_example_is_accepted() -> None:
+    readme = resources.files("worker.compiler.machine") / "README.md"
+    text = readme.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
+    document = parse_document(text)
+    assert lint_document(document) == ()
+    assert load_machine(document).level("L1").capacity_bytes == 2 * MiB

@@ -43,6 +43,7 @@ from worker.compiler.machine.spec import (
 )
 
 _COMPUTE = ("matrix", "vector", "scalar")
+_NO_SOURCE = "no source: chosen so that the simulation can run"
 
 
 def canonical_document(document: Mapping[str, object]) -> dict[str, Any]:
@@ -96,7 +97,7 @@ def tagged_guesses(document: object, at: str = "") -> Iterator[Guess]:
         if document.get("tag") == "G" and "value" in document:
             number = document["value"]
             text = f"{number:g}" if isinstance(number, int | float) else str(number)
-            yield Guess(at, text, str(document.get("note", "")))
+            yield Guess(at, text, str(document.get("note") or _NO_SOURCE))
             return
         for key, value in document.items():
             yield from tagged_guesses(value, f"{at}/{escape(key)}")

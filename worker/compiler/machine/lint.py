@@ -122,7 +122,11 @@ def _nearest(pointer: str, actual: float | None) -> str:
     rows = _preset_values().get(_pattern(pointer))
     if not rows:
         return ""
-    target = actual if actual is not None and 0 < actual < float("inf") else 0.0
+    if actual is None:
+        ordered = sorted(rows)
+        value, name = ordered[len(ordered) // 2]
+        return f" (for example {value:g}, as in {name})"
+    target = actual if 0 < actual < float("inf") else 0.0
     positive = [row for row in rows if row[0] > 0] or list(rows)
     if target > 0:
         value, name = min(positive, key=lambda r: (abs(log(r[0] or 1e-9) - log(target)), r[1]))
