@@ -29,6 +29,7 @@ from worker.compiler.pipeline import CompiledModel, compile_model
 from worker.hardware import resolve_hardware
 from worker.packing import bundle_contents
 from worker.report.document import Verification, report_document
+from worker.report.graph import graph_document
 from worker.report.layers import layers_csv
 from worker.report.page import report_page
 from worker.request import JobOutcome, JobRequest, ProgressSink
@@ -134,6 +135,7 @@ def run_job(
         request.model_path, request.model_name, machine, options, used_cache, timed, Limits()
     )
     writer.save("placement", "placement.json", canonical_json(placement_document(compiled)))
+    writer.save("graph", "graph.json", canonical_json(graph_document(compiled)))
     schedule = canonical_json(schedule_document(compiled))
     writer.save("schedule", "schedule.json", schedule)
 

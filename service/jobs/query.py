@@ -162,6 +162,12 @@ def get_artifact(database: Database, job_id: str, name: str) -> ArtifactRecord:
     return found[0]
 
 
+def newest_artifact_of_model(database: Database, model_id: str, name: str) -> ArtifactRecord | None:
+    """Give what the model's youngest job with such an artifact left, or None."""
+    with database.read() as session:
+        return results.newest_of_model(session, model_id, name)
+
+
 def get_blob(database: Database, sha256: str) -> BlobRef:
     """Describe content by digest.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -12,6 +13,7 @@ from service.api.schemas.model import ModelAnswer, ModelPage
 from service.api.specs import resolve_hardware
 from service.errors import ServiceError
 from service.jobs import query
+from service.store.blobs import read_bytes
 
 router = APIRouter(prefix="/v1/models", tags=["models"])
 
@@ -95,15 +97,17 @@ def delete_model(model_id: str, state: State) -> None:
 
 @router.get("/{model_id}/graph")
 def get_graph(model_id: str, state: State) -> dict[str, Any]:
-    """Get what the ingest stage recorded about the model's graph."""
+    """Get the model's nodes and edges as its youngest job has recorded them."""
     model = query.get_model(state.database, model_id, OWNER)
-    if model.summary is None:
+    found = query.newest_artifact_of_model(state.database, model_id, "graph")
+    if found is None:
         raise NotYet(
-            "the graph is read by the ingest stage of the model's first job, which has not ended",
+            "the graph is read by the first job that gets past the partition stage; none has yet",
             actual=model_id,
             remedy="Submit a job for this model, then ask again.",
         )
-    return {"model": model.id, "sha256": model.sha256, "graph": dict(model.summary)}
+    graph = json.loads(read_bytes(state.blobs, found.sha256))
+    return {"model": model.id, "sha256": model.sha256, "job": found.job_id, **graph}
 
 
 @router.get("/{model_id}/preflight")

@@ -187,7 +187,7 @@ def events(session: Session, job_id: str, after_seq: int, limit: int) -> list[Ev
 def event_numbers(session: Session, job_ids: Iterable[str]) -> dict[str, int]:
     """Give the number of the latest event of each job that exists."""
     query = select(JobRow.id, JobRow.event_seq).where(JobRow.id.in_(sorted(job_ids)))
-    return dict(session.execute(query).tuples().all())
+    return {row.id: row.event_seq for row in session.execute(query)}
 
 
 def set_stage(session: Session, job_id: str, stage: str) -> None:

@@ -14,6 +14,7 @@ from service.store.tables import (
     BlobRow,
     CacheEntryRow,
     JobItemRow,
+    JobRow,
     ModelRow,
     db_now,
 )
@@ -81,18 +82,34 @@ def artifacts_of_job(
     )
     if name is not None:
         query = query.where(ArtifactRow.name == name)
-    return [
-        ArtifactRecord(
-            job_id=job_id,
-            name=artifact.name,
-            file_name=artifact.file_name,
-            sha256=artifact.blob_sha256,
-            size_bytes=blob.size_bytes,
-            media_type=blob.media_type,
-            created=artifact.created,
-        )
-        for artifact, blob in session.execute(query)
-    ]
+    return [_artifact(job_id, artifact, blob) for artifact, blob in session.execute(query)]
+
+
+def _artifact(job_id: str, artifact: ArtifactRow, blob: BlobRow) -> ArtifactRecord:
+    return ArtifactRecord(
+        job_id=job_id,
+        name=artifact.name,
+        file_name=artifact.file_name,
+        sha256=artifact.blob_sha256,
+        size_bytes=blob.size_bytes,
+        media_type=blob.media_type,
+        created=artifact.created,
+    )
+
+
+def newest_of_model(session: Session, model_id: str, name: str) -> ArtifactRecord | None:
+    """Give the artifact of this name that the model's youngest job left, or None."""
+    query = (
+        select(ArtifactRow, BlobRow, JobRow.id)
+        .join(BlobRow, BlobRow.sha256 == ArtifactRow.blob_sha256)
+        .join(JobItemRow, JobItemRow.item_id == ArtifactRow.item_id)
+        .join(JobRow, JobRow.id == JobItemRow.job_id)
+        .where(JobRow.model_id == model_id, ArtifactRow.name == name)
+        .order_by(JobRow.created.desc(), JobRow.id.desc())
+        .limit(1)
+    )
+    row = session.execute(query).one_or_none()
+    return None if row is None else _artifact(row[2], row[0], row[1])
 
 
 def start_attempt(session: Session, item_id: str, fence: int, worker_id: str) -> None:
