@@ -49,7 +49,7 @@ Toy: TypeAlias = "tuple[Schedule, Machine, Inputs]"
 
 ORIGIN = Origin(("node",), "Toy")
 MUL = Apply(Fn.MUL, (Read(0), Read(1)))
-I, J, K = var("i"), var("j"), var("k")
+ROW, COL, RED = var("i"), var("j"), var("k")
 
 
 def machine(num_cores: int = 2, l1_bytes: int = 4096) -> Machine:
@@ -92,19 +92,20 @@ def inputs_of(graph: Graph) -> Inputs:
 def matmul(name: str, left: str, right: str, out: str, m: int, n: int, k: int) -> TensorOp:
     return TensorOp(
         name, (Axis("i", m), Axis("j", n), Axis("k", k, AxisKind.REDUCE)),
-        (Access(left, (I, K)), Access(right, (K, J))), Access(out, (I, J)), MUL, Reduce.ADD, ORIGIN,
+        (Access(left, (ROW, RED)), Access(right, (RED, COL))), Access(out, (ROW, COL)), MUL,
+        Reduce.ADD, ORIGIN,
     )  # fmt: skip
 
 
 def double_then_blur(rows: int, cols: int) -> Graph:
     """t1 = t0 + t0; t2[i] = t1[i-1] + t1[i] + t1[i+1] with zeros outside."""
     double = TensorOp(
-        "double", (Axis("i", rows), Axis("j", cols)), (Access("t0", (I, J)),),
-        Access("t1", (I, J)), Apply(Fn.ADD, (Read(0), Read(0))), None, ORIGIN,
+        "double", (Axis("i", rows), Axis("j", cols)), (Access("t0", (ROW, COL)),),
+        Access("t1", (ROW, COL)), Apply(Fn.ADD, (Read(0), Read(0))), None, ORIGIN,
     )  # fmt: skip
     blur = TensorOp(
         "blur", (Axis("i", rows), Axis("j", cols), Axis("k", 3, AxisKind.REDUCE)),
-        (Access("t1", (I + K - 1, J), 0),), Access("t2", (I, J)), Read(0), Reduce.ADD, ORIGIN,
+        (Access("t1", (ROW + RED - 1, COL), 0),), Access("t2", (ROW, COL)), Read(0), Reduce.ADD, ORIGIN,
     )  # fmt: skip
     tensors = tuple(Tensor(f"t{k}", (rows, cols), DType.F32) for k in range(3))
     return Graph.build((double, blur), tensors, ("t0",), ("t2",))
@@ -114,7 +115,7 @@ def row_fused() -> Toy:
     """Matmul and ReLU share a loop over row tiles; the product never leaves the scratchpad."""
     m, n, k, tile = 10, 6, 5, 4
     relu = TensorOp(
-        "relu", (Axis("i", m), Axis("j", n)), (Access("t2", (I, J)),), Access("t3", (I, J)),
+        "relu", (Axis("i", m), Axis("j", n)), (Access("t2", (ROW, COL)),), Access("t3", (ROW, COL)),
         Apply(Fn.MAX, (Read(0), Const(0.0, DType.F32))), None, ORIGIN,
     )  # fmt: skip
     graph = Graph.build(
@@ -158,10 +159,12 @@ def split_with_halo() -> Toy:
         "t1", "L1", wide, 1, produce)), 1)  # fmt: skip
     near: Box = (span(var("d") * half - 1, half + 2), span(0, cols))
     mine: Box = (span(var("d") * half, half), span(0, cols))
-    second = Loop("d", 2, LoopKind.CORES, Place("t1", "L1", near, 1, Place("t2", "L1", mine, 1, Seq((
+    consume = Seq((
         Move("t1", "DDR", "L1", near, 0), Compute("blur", (*mine, span(0, 3)), "vec"),
         Move("t2", "L1", "DDR", mine),
-    )), None, Init.IDENTITY)), 1)  # fmt: skip
+    ))  # fmt: skip
+    second = Loop("d", 2, LoopKind.CORES, Place("t1", "L1", near, 1, Place(
+        "t2", "L1", mine, 1, consume, None, Init.IDENTITY)), 1)  # fmt: skip
     return Schedule(graph, Seq((first, second)), "hand", 0), machine(), inputs_of(graph)
 
 
@@ -193,12 +196,12 @@ def two_stage_pipe() -> Toy:
     rows, cols, tile = 7, 4, 2
     shape = (rows, cols)
     double = TensorOp(
-        "double", (Axis("i", rows), Axis("j", cols)), (Access("t0", (I, J)),),
-        Access("t1", (I, J)), Apply(Fn.ADD, (Read(0), Read(0))), None, ORIGIN,
+        "double", (Axis("i", rows), Axis("j", cols)), (Access("t0", (ROW, COL)),),
+        Access("t1", (ROW, COL)), Apply(Fn.ADD, (Read(0), Read(0))), None, ORIGIN,
     )  # fmt: skip
     add = TensorOp(
-        "add", (Axis("i", rows), Axis("j", cols)), (Access("t1", (I, J)), Access("t2", (J,))),
-        Access("t3", (I, J)), Apply(Fn.ADD, (Read(0), Read(1))), None, ORIGIN,
+        "add", (Axis("i", rows), Axis("j", cols)), (Access("t1", (ROW, COL)), Access("t2", (COL,))),
+        Access("t3", (ROW, COL)), Apply(Fn.ADD, (Read(0), Read(1))), None, ORIGIN,
     )  # fmt: skip
     graph = Graph.build(
         (double, add),

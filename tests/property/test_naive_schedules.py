@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from worker.compiler.errors import Shortfall
 from worker.compiler.ir.affine import Affine, Lookup, var
 from worker.compiler.ir.axis import Axis, AxisKind
 from worker.compiler.ir.dtype import DType
@@ -13,7 +17,6 @@ from worker.compiler.ir.evaluate import evaluate
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Access, Origin, Reduce, Tensor, TensorOp
 from worker.compiler.ir.scalar import Apply, Cast, Const, Fn, Read
-from worker.compiler.errors import Shortfall
 from worker.compiler.machine.machine import (
     Capabilities,
     Engine,
@@ -229,7 +232,7 @@ def scheduled(graph: Graph, machine: Machine) -> Schedule:
     return schedule
 
 
-def small_inputs(graph: Graph, seed: int) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]]:
+def small_inputs(graph: Graph, seed: int) -> dict[str, npt.NDArray[Any]]:
     """Small integers in storage types, so that sums are exact in any order."""
     random = np.random.default_rng(seed)
     found = {}

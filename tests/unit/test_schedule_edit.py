@@ -9,11 +9,11 @@ import pytest
 from toy_schedules import Toy, double_then_blur, inputs_of, machine, row_fused, span
 
 from worker.compiler.ir.affine import var
+from worker.compiler.ir.axis import Axis
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.evaluate import evaluate
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Access, Tensor, TensorOp
-from worker.compiler.ir.axis import Axis
 from worker.compiler.ir.scalar import Apply, Fn, Read
 from worker.compiler.schedule.edit import EditRefused, fuse, node_at, place, reorder, split
 from worker.compiler.schedule.interpret import interpret
@@ -74,7 +74,7 @@ def test_split_reorder_place_fuse_compose() -> None:
 
 
 def test_split_of_cores_keeps_core_ids() -> None:
-    schedule, toy, _ = chain()
+    schedule, _, _ = chain()
     root = schedule.root
     assert isinstance(root, Seq)
     first = root.parts[0]

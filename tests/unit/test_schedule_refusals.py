@@ -177,7 +177,8 @@ def test_queues_go_forward() -> None:
     backwards = replace(schedule, root=replace(schedule.root, queues=(queue,)))
     refused(backwards, on, "queues", "earlier stage")
     shallow = replace(schedule.root.queues[0], depth=0)
-    refused(replace(schedule, root=replace(schedule.root, queues=(shallow,))), on, "shape", "copies")
+    empty = replace(schedule, root=replace(schedule.root, queues=(shallow,)))
+    refused(empty, on, "shape", "copies")
 
 
 def test_recomputation_must_be_declared() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from worker.compiler.cost.compute import compute_dtype, work
 from worker.compiler.cost.traffic import traffic_bytes
@@ -51,7 +52,7 @@ def _route_energy(machine: Machine, src: str, dst: str) -> list[tuple[str, float
         both = level.read_energy_pj_per_byte + level.write_energy_pj_per_byte
         found.append((f"level:{name}", both))
     found.append((f"level:{path[-1]}", machine.level(path[-1]).write_energy_pj_per_byte))
-    for a, b in zip(path, path[1:], strict=False):
+    for a, b in pairwise(path):
         link = next((k for k in machine.links if {k.src, k.dst} == {a, b}), None)
         if link is not None:
             found.append((f"link:{link.name}", link.energy_pj_per_byte))

@@ -71,9 +71,8 @@ def split(schedule: Schedule, path: str, factor: int, machine: Machine) -> Sched
     body = substitute(loop.body, {loop.var: index})
     new: Node = Loop(inner, factor, loop.kind, body, loop.core_stride)
     stride = loop.core_stride * factor
-    return _checked(
-        "split", schedule, path, Loop(loop.var, loop.trip // factor, loop.kind, new, stride), machine
-    )
+    outer = Loop(loop.var, loop.trip // factor, loop.kind, new, stride)
+    return _checked("split", schedule, path, outer, machine)
 
 
 def reorder(schedule: Schedule, path: str, machine: Machine) -> Schedule:

@@ -27,7 +27,6 @@ from worker.compiler.ir.evaluate import (
 from worker.compiler.ir.op import Access, TensorOp
 from worker.compiler.ir.scalar_type import promoted
 from worker.compiler.schedule.nodes import (
-    Box,
     Compute,
     Init,
     Loop,

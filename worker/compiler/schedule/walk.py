@@ -152,7 +152,7 @@ def reach_memory(engine: str, machine: Machine) -> str:
 
 
 def compute_scope(leaf: Leaf, tensor: str, reach: str) -> Scope | None:
-    """Where a Compute finds `tensor`: the innermost scope its engine reaches, else the innermost."""
+    """Where a Compute finds `tensor`: the innermost scope its engine reaches, else any."""
     return leaf.find(tensor, reach) or leaf.find(tensor)
 
 

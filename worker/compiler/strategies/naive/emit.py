@@ -38,7 +38,7 @@ def _stage(plan: Plan, k: int, starts: Starts, *, carries: bool) -> Node:
 
     `carries`: the outer tile already holds partial sums, so the inner tile starts from them.
     """
-    facts, level = plan.facts, plan.levels[k]
+    level = plan.levels[k]
     now = dict(starts)
     split: list[tuple[str, int, int]] = []
     stride = level.stage.stride

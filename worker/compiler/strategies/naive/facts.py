@@ -5,9 +5,9 @@ hull of their boxes, possible when their indices differ by constants only and th
 fill.  Otherwise, and for tables indexed by a lookup, every slot reads the tensor at home.
 
 Rule for the write.  The result is placed when tiles of it are boxes without holes, so that storing
-a tile touches nothing else.  An axis that is not the outermost of its dimension, or whose end is not
-the tensor's end (concat), must be cut into equal parts; an axis that leaves holes (stride) is cut
-into single steps if the operator reduces, else the operator writes at home directly.
+a tile touches nothing else.  An axis that is not the outermost of its dimension, or whose end is
+not the tensor's end (concat), must be cut into equal parts; an axis that leaves holes (stride) is
+cut into single steps if the operator reduces, else the operator writes at home directly.
 """
 
 from __future__ import annotations
@@ -42,12 +42,21 @@ class Operand:
     limits: tuple[tuple[int, int], ...]
     """Per dimension: lowest index and number of positions over the whole domain."""
 
+    linear: tuple[tuple[tuple[str, int], ...] | None, ...]
+    """Per dimension (axis, |coefficient|) when the index is linear: the common, fast case."""
+
     def widths(self, tile: Mapping[str, int], extents: Mapping[str, int]) -> tuple[int, ...]:
         """Extents of its box for tiles of size `tile`."""
-        return tuple(
-            min(reach(expr, tile, extents).width + extra, whole[1])
-            for expr, extra, whole in zip(self.index, self.extra, self.limits, strict=True)
-        )
+        found: list[int] = []
+        for k, terms in enumerate(self.linear):
+            if terms is None:
+                width = reach(self.index[k], tile, extents).width
+            else:
+                width = 1
+                for name, coeff in terms:
+                    width += coeff * (tile[name] - 1)
+            found.append(min(width + self.extra[k], self.limits[k][1]))
+        return tuple(found)
 
     def box(
         self,
@@ -118,8 +127,9 @@ def facts_of(op: TensorOp, tensors: Mapping[str, Tensor]) -> Facts:
     elif accumulates:
         width = tensors[op.write.tensor].dtype.accumulator
         out = Operand(
-            out.tensor, out.index, out.extra, out.shape, width, None, out.axes, out.limits
-        )
+            out.tensor, out.index, out.extra, out.shape, width, None, out.axes, out.limits,
+            out.linear,
+        )  # fmt: skip
     return Facts(
         op, tensors, extents, reads, at_home, out, accumulates, frozenset(exact),
         frozenset(single),
@@ -175,8 +185,14 @@ def _operand(
     axes = frozenset(v for e in index for v in e.variables() if extents[v] > 1)
     return Operand(
         tensor.name, tuple(index), tuple(extra), tensor.shape, tensor.dtype, fill, axes,
-        tuple(limits),
+        tuple(limits), tuple(_linear_terms(e) for e in index),
     )  # fmt: skip
+
+
+def _linear_terms(expr: Affine) -> tuple[tuple[str, int], ...] | None:
+    if not expr.is_linear:
+        return None
+    return tuple((name, abs(expr.coeff(name))) for name in expr.variables())
 
 
 def _domain_bounds(expr: Affine, extents: Mapping[str, int]) -> tuple[int, int]:

@@ -44,6 +44,8 @@ class LevelPlan:
     num_out_loops: int
     copies: Mapping[str, int]
     """Copies per placed tensor."""
+    elems: Mapping[str, int]
+    """Elements of one copy, per placed tensor."""
 
     @property
     def units_used(self) -> int:
@@ -155,7 +157,7 @@ def _fill(
     total = first = 0.0
     moves = 0
     for operand in facts.reads:
-        size = prod(operand.widths(plan.tile, facts.extents)) * operand.dtype.size_bytes
+        size = plan.elems[operand.tensor] * operand.dtype.size_bytes
         loads = plan.loads(operand)
         one = latency + size / rate
         total += loads * one
@@ -170,7 +172,7 @@ def _drain(
     if facts.out is None:
         return 0.0, 0.0
     rate, latency = _path(machine, plan.stage.level.name, plan.stage.source, busy * split)
-    size = prod(facts.out.widths(plan.tile, facts.extents))
+    size = plan.elems[facts.out.tensor]
     one = latency + size * facts.tensors[facts.out.tensor].dtype.size_bytes / rate
     return trips * one, one
 

@@ -7,7 +7,7 @@ Deterministic; about a hundred predictions per operator.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from worker.compiler.cost.compute import work
@@ -46,8 +46,31 @@ def search(
             sizes = _first(facts, engine, stages, smallest=smallest, double=double)
             plan = _plan(facts, engine, stages, sizes, machine)
             if plan is not None:
-                return _climb(facts, engine, stages, sizes, plan, machine)
+                tried = [
+                    _climb(facts, engine, stages, sizes, plan, machine, route)
+                    for route in _routes(facts)
+                ]
+                return min(tried, key=_score)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """Which axes to grow first, and whether to exhaust one before the next."""
+
+    axes: tuple[str, ...]
+    exhaust: bool
+
+
+def _routes(facts: Facts) -> tuple[_Route, ...]:
+    """Ways up: reductions first (fewest partial sums), or all axes in turn (square tiles)."""
+    inner_first = tuple(reversed(facts.out_axes))
+    if not facts.reduce_axes:
+        return (_Route(inner_first, exhaust=True),)
+    return (
+        _Route((*facts.reduce_axes, *inner_first), exhaust=True),
+        _Route((*inner_first, *facts.reduce_axes), exhaust=False),
+    )
 
 
 def _climb(
@@ -57,12 +80,15 @@ def _climb(
     sizes: Sizes,
     plan: Plan,
     machine: Machine,
+    route: _Route,
 ) -> Plan:
     while True:
         before = _score(plan)
         for k in reversed(range(len(stages))):
-            for name in (*facts.reduce_axes, *reversed(facts.out_axes)):
-                sizes, plan = _grow(facts, engine, stages, sizes, plan, machine, k, name)
+            for name in route.axes:
+                sizes, plan = _grow(
+                    facts, engine, stages, sizes, plan, machine, k, name, route.exhaust
+                )
         if _score(plan) >= before:
             return plan
 
@@ -76,8 +102,12 @@ def _grow(
     machine: Machine,
     stage: int,
     name: str,
+    exhaust: bool,
 ) -> tuple[Sizes, Plan]:
-    """Grow one axis at one stage while that lowers the prediction (looking two steps ahead)."""
+    """Grow one axis at one stage while that lowers the prediction (looking two steps ahead).
+
+    Without `exhaust`, by one step only.
+    """
     trial = sizes
     misses = 0
     while misses < 2:
@@ -90,6 +120,8 @@ def _grow(
             break
         if _score(found) < _score(plan):
             sizes, plan, misses = trial, found, 0
+            if not exhaust:
+                break
         else:
             misses += 1
     return sizes, plan
@@ -107,9 +139,9 @@ def _first(
     for name in facts.extents:
         if name in facts.whole:
             sizes[name] = facts.extents[name]
-        elif name in facts.single:
-            sizes[name] = 1
-        elif any(sizes[b] < facts.extents[b] for b in facts.below.get(name, ())):
+        elif name in facts.single or any(
+            sizes[b] < facts.extents[b] for b in facts.below.get(name, ())
+        ):
             sizes[name] = 1
         elif name in facts.exact:
             sizes[name] = largest_divisor(facts.extents[name], sizes[name])
@@ -153,23 +185,31 @@ def _plan(
     facts: Facts, engine: Engine, stages: tuple[Stage, ...], sizes: Sizes, machine: Machine
 ) -> Plan | None:
     """Complete sizes to a plan, or None when a buffer does not fit."""
+    levels: list[LevelPlan] = []
+    outer: Mapping[str, int] = facts.extents
+    for k, stage in enumerate(stages):
+        level = _level(facts, stage, sizes, k, outer)
+        terms = footprint_terms(facts, stage, level.tile, level.copies)
+        budget = stage.level.usable_bytes // min(stage.sharers, max(1, level.units_used))
+        if sum(size for _, size in terms) > budget:
+            return None
+        levels.append(level)
+        outer = level.tile
     best: Plan | None = None
     for order in _orders(facts):
-        levels: list[LevelPlan] = []
-        outer: Mapping[str, int] = facts.extents
-        for k, stage in enumerate(stages):
-            level = _level(facts, stage, sizes, k, outer, order)
-            terms = footprint_terms(facts, stage, level.tile, level.copies)
-            budget = stage.level.usable_bytes // min(stage.sharers, max(1, level.units_used))
-            if sum(size for _, size in terms) > budget:
-                return None
-            levels.append(level)
-            outer = level.tile
-        cycles, leaves = predict(facts, engine, tuple(levels), machine)
-        plan = Plan(facts, engine, tuple(levels), cycles, leaves)
+        ordered = tuple(_ordered(level, order) for level in levels)
+        cycles, leaves = predict(facts, engine, ordered, machine)
+        plan = Plan(facts, engine, ordered, cycles, leaves)
         if best is None or _score(plan) < _score(best):
             best = plan
     return best
+
+
+def _ordered(level: LevelPlan, order: tuple[str, ...]) -> LevelPlan:
+    """The level with its output loops in another order."""
+    out = level.num_out_loops
+    loops = tuple(a for a in order if a in level.order[:out])
+    return replace(level, order=(*loops, *level.order[out:]))
 
 
 def _orders(facts: Facts) -> tuple[tuple[str, ...], ...]:
@@ -188,7 +228,6 @@ def _level(
     sizes: Sizes,
     k: int,
     outer: Mapping[str, int],
-    axis_order: tuple[str, ...],
 ) -> LevelPlan:
     tile = sizes.tiles[k]
     counts = {a: -(-outer[a] // tile[a]) for a in facts.extents}
@@ -197,16 +236,15 @@ def _level(
     must_divide = facts.out_axes if k else facts.exact
     splits = _split(splittable, counts, limit, frozenset(must_divide))
     trips = {a: -(-counts[a] // splits.get(a, 1)) for a in facts.extents}
-    out_loops = tuple(a for a in axis_order if trips[a] > 1)
+    out_loops = tuple(a for a in facts.out_axes if trips[a] > 1)
     reduce_loops = tuple(a for a in facts.reduce_axes if trips[a] > 1)
     order = (*out_loops, *reduce_loops)
     looped = frozenset(order)
-    copies = {
-        o.tensor: 2 if sizes.double and looped & o.axes else 1
-        for o in (*facts.reads, *((facts.out,) if facts.out else ()))
-    }
+    placed = (*facts.reads, *((facts.out,) if facts.out else ()))
+    copies = {o.tensor: 2 if sizes.double and looped & o.axes else 1 for o in placed}
+    elems = {o.tensor: prod(o.widths(tile, facts.extents)) for o in placed}
     return LevelPlan(
-        stage, tile, counts, splits, trips, order, len(out_loops), copies
+        stage, tile, counts, splits, trips, order, len(out_loops), copies, elems
     )
 
 

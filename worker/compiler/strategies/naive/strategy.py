@@ -78,7 +78,8 @@ def chains(machine: Machine, memory: str, facts: Facts) -> tuple[tuple[MemoryLev
     inner = pads[-1]
     if facts.out is None or not facts.reduce_axes:
         return ((inner,),)
-    return ((inner,), *((outer, inner) for outer in pads[:-1] if outer.instances <= inner.instances))
+    outside = [pad for pad in pads[:-1] if pad.instances <= inner.instances]
+    return ((inner,), *((outer, inner) for outer in outside))
 
 
 def reachable(machine: Machine, memory: str) -> tuple[MemoryLevel, ...]:
