@@ -159,6 +159,19 @@ def test_a_faster_memory_never_slows_a_single_core(
     assert fast.cycles <= slow.cycles
 
 
+@settings(deadline=None, max_examples=10)
+@given(st.sampled_from([0.25, 0.5, 1.0, 3.0]), st.sampled_from([1.1, 2.0, 50.0]))
+def test_a_faster_link_never_slows_a_single_core(rate: float, factor: float) -> None:
+    def cycles(bytes_per_cycle: float) -> int:
+        machine = cluster_machine(1, 1)
+        (link,) = machine.links
+        machine = replace(machine, links=(replace(link, bytes_per_cycle=bytes_per_cycle),))
+        return simulate_unit(lower_unit(cluster_matmul(1, 1), machine, "u"), machine).cycles
+
+    assert cycles(rate * factor) <= cycles(rate)
+    assert cycles(100.0) < cycles(0.25), "the link matters at all"
+
+
 @settings(deadline=None, max_examples=25)
 @given(st.integers(0, 4), st.sampled_from([2, 4, 8]))
 def test_lowered_toys_pass_every_check(kind: int, tile: int) -> None:
