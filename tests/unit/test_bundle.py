@@ -14,6 +14,7 @@ from kernel_toys import BUILD_DIR, machine, matmul_graph, stacked_program, tiled
 from onnx import TensorProto, helper
 
 from worker.compiler.codegen.kernel import generate_kernel
+from worker.compiler.codegen.runtime_header import runtime_header
 from worker.compiler.errors import CompilerError, InputError, MemoryFault
 from worker.compiler.isa.binary import encode_program
 from worker.compiler.isa.program import Binding, HostCall, Program, UnitCall
@@ -255,6 +256,15 @@ def test_libraries_are_reused_by_content(tmp_path: Path) -> None:
     assert first.stat().st_mtime_ns == stamp
     assert build_library({"k": "int tw_k(void); int tw_k(void) { return 1; }"}, tmp_path) != first
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_header_of_another_layout_is_refused() -> None:
+    made = contents()
+    header = runtime_header().replace("int32_t poison;", "int32_t poison; int64_t extra;")
+    library = build_library(made.kernels, BUILD_DIR, header=header)
+    with pytest.raises(InputError, match="runtime header describes") as caught:
+        ModelRunner(made.model, library, made.host_models)
+    assert caught.value.code == "TW-RUN-001"
 
 
 def test_poisoned_results_stay_visible_when_a_call_is_missing() -> None:

@@ -26,6 +26,10 @@ FLAGS = (
     "-fno-strict-aliasing", "-Wall", "-Wextra",
 )  # fmt: skip
 """No flag changes what an expression means: rounding, NaN and evaluation order stay."""
+LAYOUT_SYMBOL = "tw_machine_bytes"
+"""Exported by every library: the size of the header's tw_machine, which the emulator checks."""
+_BUILD_VERSION = "2"
+"""Bump when the sources around the kernels change: libraries in build directories must miss."""
 _CANDIDATES = ("cc", "gcc", "clang")
 _JOBS = 2
 _COMPILE_SECONDS = 600
@@ -70,7 +74,7 @@ def build_library(
     cc = compiler or find_compiler()
     text = runtime_header() if header is None else header
     key = sha256()
-    for part in (_identity(cc), *FLAGS, text, *(t for name in sorted(kernels)
+    for part in (_BUILD_VERSION, _identity(cc), *FLAGS, text, *(t for name in sorted(kernels)
                                                  for t in (name, kernels[name]))):  # fmt: skip
         key.update(len(part).to_bytes(8, "little"))
         key.update(part.encode())
@@ -105,6 +109,8 @@ def _write_units(kernels: Mapping[str, str], work: Path, jobs: int) -> list[Path
     for k, names in enumerate(units):
         source = work / f"unit{k}.c"
         lines = [f'#include "{HEADER_NAME}"', *(f'#include "{n}.c"' for n in sorted(names))]
+        if k == 0:
+            lines.append(f"const int64_t {LAYOUT_SYMBOL} = (int64_t)sizeof(tw_machine);")
         source.write_text("\n".join(lines) + "\n", encoding="utf-8")
         sources.append(source)
     return sources

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from worker.compiler.errors import InternalError, MemoryFault
 from worker.compiler.isa.program import UnitProgram
+from worker.compiler.package.archive import damaged
+from worker.compiler.package.build import LAYOUT_SYMBOL
 
 _ABI = 1
 _MAX_LEVELS = 16
@@ -84,6 +86,12 @@ class Emulator:
         if len(levels) > _MAX_LEVELS:
             raise InternalError("TW-INT-001", f"{len(levels)} memory levels, {_MAX_LEVELS} allowed")
         self._library = ctypes.CDLL(str(library))
+        layout = ctypes.c_int64.in_dll(self._library, LAYOUT_SYMBOL).value
+        if layout != ctypes.sizeof(_Machine):
+            raise damaged(
+                f"the kernels' runtime header describes a machine of {layout} bytes,"
+                f" this version expects {ctypes.sizeof(_Machine)}"
+            )
         self._machine = _Machine(abi=_ABI, num_levels=len(levels), poison=int(poison))
         self._scratch = Arena(_SCRATCH_BYTES)
         self._machine.scratch = self._scratch.address

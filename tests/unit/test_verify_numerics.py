@@ -1,0 +1,104 @@
+"""Comparing outputs with a reference: tolerances, NaN, infinities, integers, shapes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from worker.compiler.errors import Mismatch
+from worker.compiler.ir.bits import f32_to_bf16
+from worker.compiler.ir.dtype import DType
+from worker.compiler.package.verify_numerics import (
+    Comparison,
+    coarsest,
+    compare_outputs,
+    tolerance,
+)
+
+
+def one(have: np.ndarray, want: np.ndarray, precision: DType = DType.F32) -> Comparison:
+    return compare_outputs({"y": have}, {"y": want}, precision)
+
+
+def test_float_error_is_relative_to_the_largest_value() -> None:
+    want = np.array([[1000.0, 1e-3], [0.0, -1.0]], np.float32)
+    close = want + np.array([[0, 5e-3], [0, 0]], np.float32)
+    assert one(close, want).passed
+    far = want + np.array([[0, 0], [2e-2, 0]], np.float32)
+    result = one(far, want)
+    assert not result.passed
+    assert result.outputs[0].worst_index == (1, 0)
+    assert result.max_rel_err == pytest.approx(2e-5, rel=1e-3)
+    assert result.max_abs_err == pytest.approx(2e-2, rel=1e-3)
+    with pytest.raises(Mismatch, match="output y differs") as caught:
+        result.raise_if_failed()
+    assert caught.value.limit == 1e-5
+
+
+@pytest.mark.parametrize(
+    ("have", "want"),
+    [
+        ([1.0, np.nan], [1.0, 2.0]),
+        ([1.0, 2.0], [1.0, np.nan]),
+        ([1.0, np.inf], [1.0, -np.inf]),
+        ([1.0, np.inf], [1.0, 3.0]),
+        ([1.0, 2.0], [1.0, np.inf]),
+    ],
+)
+def test_nan_and_infinity_must_agree(have: list[float], want: list[float]) -> None:
+    result = one(np.array(have, np.float32), np.array(want, np.float32))
+    assert not result.passed and result.outputs[0].worst_index == (1,)
+    assert "on one side only" in result.outputs[0].reason
+
+
+def test_equal_nan_and_infinity_pass_and_do_not_hide_other_errors() -> None:
+    want = np.array([np.nan, np.inf, -np.inf, 1.0], np.float32)
+    assert one(want.copy(), want).passed
+    have = want.copy()
+    have[3] = 1.1
+    assert not one(have, want).passed
+
+
+def test_zero_reference_allows_only_zero() -> None:
+    zero = np.zeros(3, np.float32)
+    assert one(zero, zero).passed
+    assert not one(zero + 1e-12, zero).passed
+
+
+def test_integers_are_exact_except_one_quantisation_step() -> None:
+    wide = np.array([5, 6], np.int64)
+    assert one(wide, wide).passed
+    assert not one(wide + np.array([0, 1]), wide).passed
+    narrow = np.array([5, 255], np.uint8)
+    assert one(np.array([6, 254], np.uint8), narrow).passed
+    assert not one(np.array([7, 255], np.uint8), narrow).passed
+    extremes = np.array([np.iinfo(np.int64).min, np.iinfo(np.uint32).max], np.int64)
+    assert not one(np.array([np.iinfo(np.int64).max, 0]), extremes).passed
+    flags = np.array([True, False])
+    assert one(flags, flags).passed and not one(~flags, flags).passed
+
+
+def test_shapes_missing_outputs_and_strings() -> None:
+    want = np.zeros((2, 3), np.float32)
+    assert "shape (3, 2)" in one(want.T, want).outputs[0].reason
+    missing = compare_outputs({}, {"y": want})
+    assert not missing.passed and missing.outputs[0].reason == "it is missing"
+    words = np.array(["a", "b"], object)
+    assert one(words, words).passed and not one(words[::-1], words).passed
+    assert one(np.zeros((0, 4), np.float32), np.zeros((0, 4), np.float32)).passed
+
+
+def test_bf16_bits_are_compared_as_values() -> None:
+    values = np.array([1.0, -2.5, 300.0], np.float32)
+    bits = f32_to_bf16(values)
+    result = compare_outputs({"y": bits}, {"y": values}, DType.BF16, dtypes={"y": DType.BF16})
+    assert result.passed and result.max_abs_err == 0
+
+
+def test_tolerance_follows_the_coarsest_type_and_the_depth() -> None:
+    assert coarsest([DType.F32, DType.I64, DType.F16]) is DType.F16
+    assert coarsest([DType.F32, DType.I8]) is DType.I8
+    assert coarsest([DType.I64]) is DType.F32
+    assert tolerance(DType.F32) == tolerance(DType.F32, 64) == 1e-5
+    assert tolerance(DType.F32, 256) == pytest.approx(2e-5)
+    assert tolerance(DType.F64) < tolerance(DType.F32) < tolerance(DType.F16)
