@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -56,41 +57,66 @@ def _pg_binary(name: str) -> str | None:
     return None
 
 
-def _own_postgres(folder: Path) -> tuple[subprocess.Popen[bytes], str] | None:
-    """Start a private server, as an unprivileged user when we are root."""
-    initdb, postgres = _pg_binary("initdb"), _pg_binary("postgres")
-    if initdb is None or postgres is None:
-        return None
-    user: dict[str, Any] = {}
-    if os.getuid() == 0:
-        user = {"user": 65534, "group": 65534}
-        os.chown(folder, 65534, 65534)
-        for parent in folder.parents:  # the pytest base folder is private to root
-            if parent == Path("/tmp") or parent == Path("/"):
-                break
-            parent.chmod(0o711)
-    cluster, port = folder / "cluster", _free_port()
-    made = subprocess.run(  # noqa: PLW1510  # the return code is looked at below
-        [initdb, "-D", str(cluster), "-U", "postgres", "-A", "trust", "--no-sync"],
-        capture_output=True,
-        cwd=folder,
-        **user,
-    )
-    if made.returncode != 0:
-        return None
-    server = subprocess.Popen(
-        [postgres, "-D", str(cluster), "-p", str(port), "-k", str(folder), "-h", "127.0.0.1"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd=folder,
-        **user,
-    )
-    for _ in range(100):
-        if _reachable(port):
-            return server, f"postgresql://postgres@127.0.0.1:{port}/postgres"
-        time.sleep(0.1)
-    server.kill()
-    return None
+class OwnPostgres:
+    """A private server in a folder, run as an unprivileged user when we are root."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._port = _free_port()
+        self._user: dict[str, Any] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        if os.getuid() == 0:
+            self._user = {"user": 65534, "group": 65534}
+            os.chown(folder, 65534, 65534)
+            for parent in folder.parents:  # the pytest base folder is private to root
+                if parent in (Path("/tmp"), Path("/")):
+                    break
+                parent.chmod(0o711)
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self._port}/postgres"
+
+    def create(self) -> bool:
+        """Make the cluster; False when there is no server installed or it cannot."""
+        initdb = _pg_binary("initdb")
+        if initdb is None or _pg_binary("postgres") is None:
+            return False
+        cluster = str(self._folder / "cluster")
+        made = subprocess.run(
+            [initdb, "-D", cluster, "-U", "postgres", "-A", "trust", "--no-sync"],
+            capture_output=True,
+            check=False,
+            cwd=self._folder,
+            **self._user,
+        )
+        return made.returncode == 0
+
+    def start(self) -> bool:
+        """Start and wait until it answers."""
+        binary = _pg_binary("postgres")
+        cluster, port = str(self._folder / "cluster"), str(self._port)
+        command = [str(binary), "-D", cluster, "-p", port, "-k", str(self._folder)]
+        self._process = subprocess.Popen(
+            [*command, "-h", "127.0.0.1"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=self._folder,
+            **self._user,
+        )
+        for _ in range(200):
+            if _reachable(self._port) and _pg_works(self.url):
+                return True
+            time.sleep(0.1)
+        self.stop()
+        return False
+
+    def stop(self, number: int = signal.SIGINT) -> None:
+        """Stop: SIGINT is a fast shutdown, SIGQUIT an immediate one, as after a crash."""
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait(timeout=20)
+            self._process = None
 
 
 def _pg_works(url: str) -> bool:
@@ -113,15 +139,23 @@ def pg_admin_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     if url:
         yield url
         return
-    started = _own_postgres(tmp_path_factory.mktemp("pg"))
-    if started is None:
+    server = OwnPostgres(tmp_path_factory.mktemp("pg"))
+    if not (server.create() and server.start()):
         pytest.skip("no PostgreSQL: set TILEWRIGHT_TEST_PG_URL or install a server")
-    server, url = started
     try:
-        yield url
+        yield server.url
     finally:
-        server.terminate()
-        server.wait(timeout=20)
+        server.stop()
+
+
+@pytest.fixture
+def own_postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnPostgres]:
+    """A running server that the test may restart."""
+    server = OwnPostgres(tmp_path_factory.mktemp("pg"))
+    if not (server.create() and server.start()):
+        pytest.skip("no PostgreSQL server program that this test could start and stop")
+    yield server
+    server.stop()
 
 
 @pytest.fixture(scope="session")
