@@ -33,7 +33,7 @@ def stats(
 @app.command("ls")
 def ls(
     kind: Annotated[str | None, typer.Option(help="schedule, kernel, simulation or model.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000)] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=200)] = 50,
     server: ServerOption = None,
     data_dir: DataDirOption = None,
     as_json: JsonFlag = False,

@@ -40,8 +40,6 @@ class Order:
     options: dict[str, Any]
     output: Path
     label: str | None
-    command: str
-    """How the user would name the same server again."""
 
 
 def compile_model(
@@ -97,7 +95,6 @@ def compile_model(
         options=CompileOptions.from_json(document).to_json(),
         output=output or Path(f"{model.stem}-{hardware_label(hardware)}"),
         label=label,
-        command="" if not server else f" --server {shlex.quote(server)}",
     )
     if server and not local:
         result = compile_on_server(order, server, detach=detach, quiet=as_json)
@@ -110,7 +107,7 @@ def compile_model(
 
 def compile_on_server(order: Order, server: str, *, detach: bool, quiet: bool) -> dict[str, Any]:
     """Upload, submit, wait, download; gives the job document with the files."""
-    from service.cli.jobs import follow
+    from service.cli.jobs import detaching
     from service.cli.progress import ProgressView
     from service.client import Client
 
@@ -126,13 +123,11 @@ def compile_on_server(order: Order, server: str, *, detach: bool, quiet: bool) -
         job = client.submit(request)
         job_id = str(job["id"])
         if detach:
-            note(
-                f"submitted {job_id}; follow it with\n  tilewright jobs watch {job_id}"
-                f"{order.command}"
-            )
+            note(f"submitted {job_id}; follow it with")
+            note(f"  tilewright jobs watch {job_id} --server {shlex.quote(server)}")
             return job
-        resume = f"tilewright jobs watch {job_id}{order.command}"
-        ended = follow(client, job_id, resume, on_update=view.job)
+        with detaching(job_id, server):
+            ended = client.wait(job_id, on_update=view.job)
         files = client.fetch_artifacts(job_id, order.output)
     return {**ended, **_files(order.output, files)}
 

@@ -50,6 +50,5 @@ def _compile(url: str, spec: dict[str, Any], target: Path, *, quiet: bool) -> di
         options=CompileOptions().to_json(),
         output=target,
         label="demo",
-        command=f" --server {url}",
     )
     return compile_on_server(order, url, detach=False, quiet=quiet)

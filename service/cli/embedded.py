@@ -28,7 +28,7 @@ def embedded_service(data_dir: Path, *, workers: int = 2) -> Iterator[str]:
     """
     data_dir.mkdir(parents=True, exist_ok=True)
     log_path = data_dir / "embedded.log"
-    command = [sys.executable, "-m", "service.cli.main", "serve", "--json"]
+    command = [sys.executable, "-P", "-m", "service.cli.main", "serve", "--json"]
     command += ["--host", "127.0.0.1", "--port", "0", "--data-dir", str(data_dir)]
     command += ["--workers", str(workers)]
     with log_path.open("wb") as log:

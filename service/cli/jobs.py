@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +23,7 @@ from service.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from service.client import Client
+    from service.client.events import Event
 
 app = typer.Typer(help="Jobs of the service.", no_args_is_help=True)
 JobArgument = Annotated[str, typer.Argument(help="Job id.")]
@@ -85,14 +88,12 @@ def watch(
     as_json: JsonFlag = False,
 ) -> None:
     """Follow a job's events until it ends; the exit code is the job's."""
-    with connect(server, data_dir) as client:
+    with connect(server, data_dir) as client, detaching(job, server):
         if client.base_url != LOCAL_URL:
             for event in client.events(job):
-                if as_json:
-                    print_json({"id": event.id, "type": event.type, "data": event.body})
-                else:
-                    print_text(f"{event.type} {_event_text(event.body)}")
-        _end(client.wait(job), as_json=as_json)
+                _print_event(event, as_json)
+        ended = client.wait(job)
+    _end(ended, as_json=as_json)
 
 
 @app.command("wait")
@@ -106,8 +107,9 @@ def wait(
     as_json: JsonFlag = False,
 ) -> None:
     """Wait until a job ends; the exit code is the job's, 6 when the waiting ends first."""
-    with connect(server, data_dir) as client:
-        _end(client.wait(job, timeout_s=timeout), as_json=as_json)
+    with connect(server, data_dir) as client, detaching(job, server):
+        ended = client.wait(job, timeout_s=timeout)
+    _end(ended, as_json=as_json)
 
 
 @app.command("logs")
@@ -169,16 +171,19 @@ def rm(
         print_json({"removed": list(jobs)})
 
 
-def follow(client: Client, job_id: str, resume: str, **wait: Any) -> dict[str, Any]:
-    """Wait for a job; Ctrl-C stops the waiting, not the job.
+@contextmanager
+def detaching(job_id: str, server: str | None) -> Iterator[None]:
+    """Make Ctrl-C inside the block stop the waiting, not the job, and say how to come back.
 
     Raises:
-        typer.Exit: code 6 after Ctrl-C, when it was said how to go on.
+        typer.Exit: code 6 after Ctrl-C: the waiting ended before the job.
     """
     try:
-        return client.wait(job_id, **wait)
+        yield
     except KeyboardInterrupt as error:
-        note(f"detached: job {job_id} goes on; come back with\n  {resume}")
+        where = f" --server {shlex.quote(server)}" if server else ""
+        note(f"detached: job {job_id} goes on; come back with")
+        note(f"  tilewright jobs watch {job_id}{where}")
         raise typer.Exit(Exit.TIMED_OUT) from error
 
 
@@ -202,6 +207,13 @@ def _counts(job: dict[str, Any]) -> dict[str, object]:
         "units": f"{progress.get('units_solved', 0)}/{progress.get('units_total', 0)}",
         "cached": progress.get("units_cached", 0),
     }
+
+
+def _print_event(event: Event, as_json: bool) -> None:
+    if as_json:
+        print_json({"id": event.id, "type": event.type, "data": event.body})
+    else:
+        print_text(f"{event.type} {_event_text(event.body)}")
 
 
 def _event_text(body: dict[str, Any]) -> str:

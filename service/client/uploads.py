@@ -36,7 +36,11 @@ def media_type_of(path: Path) -> str:
 def upload_single(
     transport: Transport, path: Path, *, name: str, progress: Progress | None
 ) -> dict[str, Json]:
-    """Stream a file as the raw body of one POST; the server checks the digest."""
+    """Stream a file as the raw body of one POST; the server checks the digest.
+
+    A connection that breaks meanwhile is a server that refused early or a bad network: the
+    resumable way then gets either the refusal or the rest of the file across.
+    """
     size = path.stat().st_size
     digest = file_sha256(path)
 
@@ -49,14 +53,17 @@ def upload_single(
                 if progress is not None:
                     progress(sent, size)
 
-    response = transport.request(
-        "POST",
-        "/v1/models",
-        params={"name": name, "digest": f"sha256:{digest}"},
-        content=pieces(),
-        headers={"Content-Type": media_type_of(path), "Content-Length": str(size)},
-        timeout_s=600,
-    )
+    try:
+        response = transport.request(
+            "POST",
+            "/v1/models",
+            params={"name": name, "digest": f"sha256:{digest}"},
+            content=pieces(),
+            headers={"Content-Type": media_type_of(path), "Content-Length": str(size)},
+            timeout_s=600,
+        )
+    except ServerUnreachable:
+        return upload_resumable(transport, path, name=name, progress=progress)
     return document(response)
 
 

@@ -16,6 +16,7 @@ from api_fixtures import Serve, assert_problem
 
 from service.api import uploads as upload_module
 from service.api.uploads import UploadFolder
+from service.client import ApiError
 from service.client.uploads import upload_resumable
 
 BODY = bytes(range(256)) * 8192  # 2 MiB: more than one batch
@@ -274,6 +275,15 @@ def test_client_resumes_where_the_server_is(serve: Serve, tmp_path: Path) -> Non
     )
     assert model["sha256"] == digest(BODY)
     assert seen == [700_000, 1_400_000, len(BODY)]
+
+
+def test_client_learns_why_a_large_file_is_refused(serve: Serve, tmp_path: Path) -> None:
+    served = serve(worker=False, max_model_bytes=1000)
+    path = tmp_path / "big.onnx"
+    path.write_bytes(BODY)
+    with pytest.raises(ApiError) as caught:
+        served.client.upload_model(path)
+    assert (caught.value.code, caught.value.exit_code) == ("TW-SVC-003", 3)
 
 
 def test_idempotency_key_with_another_body_is_refused(serve: Serve) -> None:
