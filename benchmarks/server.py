@@ -1,0 +1,75 @@
+"""A real server for the benchmarks of the service: its own process, a free port, a temporary home."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+STOP_S = 30
+_CLEAR_PEAK = "5"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One running `tilewright serve`."""
+
+    url: str
+    pid: int
+    data_dir: Path
+
+    @property
+    def address(self) -> tuple[str, int]:
+        parts = urlsplit(self.url)
+        assert parts.hostname is not None and parts.port is not None
+        return parts.hostname, parts.port
+
+    def memory_mb(self, field: str) -> float:
+        """A line of the process's status: VmRSS (now) or VmHWM (peak), in MB of 1e6 bytes."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith(f"{field}:"):
+                return int(line.split()[1]) * 1024 / 1e6
+        raise KeyError(field)
+
+    def forget_peak(self) -> None:
+        """Start a new VmHWM at the present VmRSS."""
+        Path(f"/proc/{self.pid}/clear_refs").write_text(_CLEAR_PEAK)
+
+
+@contextmanager
+def running(data_dir: Path, settings: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """Start `tilewright serve` on loopback and stop it at the end of the block.
+
+    `settings` are TILEWRIGHT_ variables without their prefix.  Other such variables of the caller
+    are left out, so that a benchmark measures the defaults.
+    """
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TILEWRIGHT_")}
+    environment |= {f"TILEWRIGHT_{k}": v for k, v in (settings or {}).items()}
+    environment["PYTHONPATH"] = str(Path(__file__).resolve().parent.parent)
+    command = [sys.executable, "-m", "service.cli.main", "serve", "--port", "0",
+               "--data-dir", str(data_dir)]  # fmt: skip
+    data_dir.mkdir(parents=True, exist_ok=True)
+    with (
+        (data_dir / "server.log").open("wb") as log,
+        subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True
+        ) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line:
+                tail = (data_dir / "server.log").read_text()[-2000:]
+                raise RuntimeError(f"the server did not start: {tail}")
+            yield Server(line.strip(), process.pid, data_dir)
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
