@@ -101,7 +101,7 @@ def test_compute_cycles_is_the_union_of_busy_cycles(steps: list[Step]) -> None:
     for step, start, end in zip(steps, expected.start, expected.end, strict=True):
         if step.opcode is Opcode.COMPUTE:
             busy.update(range(start, end))
-    assert compute_cycles(program, run) == len(busy)
+    assert compute_cycles(run) == len(busy)
 
 
 @settings(deadline=None, max_examples=100)

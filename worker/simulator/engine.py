@@ -44,6 +44,9 @@ class Run:
     slice_count: Ints
     slice_instruction: Ints
     """First instruction of each slice."""
+    compute_start: Ints
+    """Start of each compute instruction, in program order."""
+    compute_end: Ints
 
 
 def run_unit(program: UnitProgram, machine: Machine) -> Run:
@@ -68,19 +71,22 @@ def run_unit(program: UnitProgram, machine: Machine) -> Run:
     first, last = np.full(cells, -1, np.int64), np.full(cells, -1, np.int64)
     slices = [np.zeros(num_slices, np.int64) for _ in range(4)]
     forward = forward_for(len(rows))
-    cycles, stuck = forward(
-        rows["stream"], rows["bytes"], rows["macs"], rows["cycles"], rows["latency"], rows["node"],
-        rows["resource"], program.wait_ptr, program.wait_token, program.signal_ptr,
+    compute_start, compute_end = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
+    cycles, stuck, computes = forward(
+        rows["opcode"], rows["stream"], rows["bytes"], rows["macs"], rows["cycles"],
+        rows["latency"], rows["node"], rows["resource"], program.wait_ptr, program.wait_token, program.signal_ptr,
         program.signal_token, np.array([r.bytes_per_cycle for r in program.resources], np.float64),
         np.array([s.core for s in program.streams], np.int64), machine.num_cores, base, chunk,
         begin, token_time, stream_free, resource_free, stats, stream_macs, stream_count,
-        port_bytes, port_busy, first, last, *slices,
+        port_bytes, port_busy, first, last, *slices, compute_start, compute_end,
     )  # fmt: skip
     if stuck >= 0:
         raise _deadlock(program, int(stuck), token_time)
     return Run(
         int(cycles), begin, stream_free, stats, stream_macs, stream_count, port_bytes, port_busy,
-        first.reshape(-1, machine.num_cores), last.reshape(-1, machine.num_cores), base, *slices,
+        first.reshape(-1, machine.num_cores), last.reshape(-1, machine.num_cores), base,
+        slices[0], slices[1], slices[2], slices[3],
+        compute_start[:computes], compute_end[:computes],
     )  # fmt: skip
 
 
@@ -94,16 +100,11 @@ def slice_plan(counts: Ints) -> tuple[Ints, Ints]:
     return np.concatenate(([0], np.cumsum(used))).astype(np.int64), chunk.astype(np.int64)
 
 
-def compute_cycles(program: UnitProgram, run: Run) -> int:
+def compute_cycles(run: Run) -> int:
     """Cycles during which at least one compute engine is busy.  Cost: two sorts."""
-    rows = program.instructions
-    is_compute = rows["opcode"] == int(Opcode.COMPUTE)
-    starts = run.begin[is_compute]
-    ends = starts + rows["cycles"][is_compute]
-    if not len(starts):
+    if not len(run.compute_start):
         return 0
-    starts.sort()
-    ends.sort()
+    starts, ends = np.sort(run.compute_start), np.sort(run.compute_end)
     # Sorted apart, the k-th interval of the union breaks where start k+1 lies past end k.
     gaps = np.maximum(starts[1:] - ends[:-1], 0).sum()
     return int(ends[-1] - starts[0] - gaps)

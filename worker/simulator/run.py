@@ -43,7 +43,7 @@ def simulate_unit(
         macs=work["matrix"],
         vector_ops=work["vector"] + work["scalar"],
         active_cores=len({s.core for s in program.streams}),
-        compute_cycles=compute_cycles(program, run),
+        compute_cycles=compute_cycles(run),
         stalls=(
             Stall("token", int(run.stream_stats[:, TOKEN].sum())),
             Stall("resource", int(run.stream_stats[:, RESOURCE].sum())),

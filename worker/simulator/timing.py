@@ -17,6 +17,9 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from worker.compiler.isa.program import Opcode
+
+COMPUTE = int(Opcode.COMPUTE)
 Ints = npt.NDArray[np.int64]
 
 BUSY, TOKEN, RESOURCE, QUEUED = range(4)
@@ -25,22 +28,24 @@ that ready instructions waited for their own engine (may exceed the run: instruc
 
 
 def forward(
-    stream: Ints, num_bytes: Ints, macs: Ints, cycles: Ints, latency: Ints, node: Ints,
-    resource: Ints, wait_ptr: Ints, wait_token: Ints, signal_ptr: Ints, signal_token: Ints,
+    opcode: Ints, stream: Ints, num_bytes: Ints, macs: Ints, cycles: Ints, latency: Ints,
+    node: Ints, resource: Ints, wait_ptr: Ints, wait_token: Ints, signal_ptr: Ints, signal_token: Ints,
     rate: npt.NDArray[np.float64], stream_core: Ints, num_cores: int,
     slice_base: Ints, slice_chunk: Ints,
     begin: Ints, token_time: Ints, stream_free: Ints, resource_free: Ints, stream_stats: Ints,
     stream_macs: Ints, stream_count: Ints, resource_bytes: Ints, resource_busy: Ints,
     span_first: Ints, span_last: Ints, slice_start: Ints, slice_end: Ints, slice_count: Ints,
-    slice_instruction: Ints,
-) -> tuple[int, int]:  # fmt: skip
+    slice_instruction: Ints, compute_start: Ints, compute_end: Ints,
+) -> tuple[int, int, int]:  # fmt: skip
     """Run the program; fill the output arrays (from `begin` on, all given zeroed or -1).
 
     Returns:
-        (last finish, -1), or (_, k) when instruction k waits for a token never signalled.
+        (last finish, -1, number of computes), or (_, k, _) when instruction k waits for a token
+        never signalled.
     Cost: linear in instructions, ports and tokens.
     """
     last = 0
+    computes = 0
     num_ports = resource.shape[1]
     for k in range(stream.shape[0]):
         s = stream[k]
@@ -49,7 +54,7 @@ def forward(
         for w in range(wait_ptr[k], wait_ptr[k + 1]):
             time = token_time[wait_token[w]]
             if time < 0:
-                return last, k
+                return last, k, computes
             if time > token:
                 token = time
         port = 0
@@ -81,6 +86,10 @@ def forward(
         begin[k] = start
         end = start + busy
         stream_free[s] = end
+        if opcode[k] == COMPUTE:
+            compute_start[computes] = start
+            compute_end[computes] = end
+            computes += 1
         stream_stats[s, BUSY] += busy
         stream_macs[s] += macs[k]
         finish = end + latency[k]
@@ -104,7 +113,7 @@ def forward(
             slice_end[box] = end
             slice_count[box] += 1
         stream_count[s] += 1
-    return last, -1
+    return last, -1, computes
 
 
 INTERPRETED_INSTRUCTIONS = 2000
