@@ -105,7 +105,8 @@ def double_then_blur(rows: int, cols: int) -> Graph:
     )  # fmt: skip
     blur = TensorOp(
         "blur", (Axis("i", rows), Axis("j", cols), Axis("k", 3, AxisKind.REDUCE)),
-        (Access("t1", (ROW + RED - 1, COL), 0),), Access("t2", (ROW, COL)), Read(0), Reduce.ADD, ORIGIN,
+        (Access("t1", (ROW + RED - 1, COL), 0),), Access("t2", (ROW, COL)), Read(0), Reduce.ADD,
+        ORIGIN,
     )  # fmt: skip
     tensors = tuple(Tensor(f"t{k}", (rows, cols), DType.F32) for k in range(3))
     return Graph.build((double, blur), tensors, ("t0",), ("t2",))

@@ -117,17 +117,19 @@ def predict(
     leaves = 0
     slowest = 0.0
     exposed = 0.0
+    waiting = 0.0
     for plan in levels:
         inner = prod(plan.trips[name] for name in plan.order)
         out_trips = prod(plan.trips[name] for name in plan.order[: plan.num_out_loops])
         split = plan.units_used
-        fill, first, moves = _fill(facts, plan, machine, busy, split)
+        fill, waits, moves = _fill(facts, plan, machine, busy, split)
         drain, last = _drain(facts, plan, machine, busy, split, out_trips)
         if any(c > 1 for c in plan.copies.values()):
             slowest = max(slowest, entries * fill, entries * drain)
+            waiting += entries * (fill + waits)
         else:
-            exposed += entries * (fill + drain)
-        exposed += first + last
+            exposed += entries * (fill + waits + drain)
+        exposed += last
         leaves += entries * busy * split * (moves + out_trips)
         entries *= inner
         busy *= split
@@ -135,7 +137,10 @@ def predict(
     compute = entries * engine_cycles(facts.op, extents, engine, facts.tensors)
     at_home = _home_cycles(facts, machine)
     leaves += entries * busy
-    return int(max(slowest, compute, at_home) + exposed), leaves
+    # Two copies: while one is computed on the other is on its way, so a pair of steps takes at least
+    # one load with its latency and one computation.
+    paired = (waiting + compute) / 2
+    return int(max(slowest, compute, at_home, paired) + exposed), leaves
 
 
 def _path(machine: Machine, src: str, dst: str, sharers: int) -> tuple[float, int]:
@@ -155,15 +160,17 @@ def _fill(
 ) -> tuple[float, float, int]:
     rate, latency = _path(machine, plan.stage.source, plan.stage.level.name, busy * split)
     total = first = 0.0
-    moves = 0
+    moves = steps = 0
     for operand in facts.reads:
         size = plan.elems[operand.tensor] * operand.dtype.size_bytes
         loads = plan.loads(operand)
         one = latency + size / rate
-        total += loads * one
+        total += loads * (one - latency)
         first += one
         moves += loads
-    return total, first, moves
+        steps = max(steps, loads)
+    # Loads of different operands are in flight together: a step waits for the latency once.
+    return total, first + steps * latency, moves
 
 
 def _drain(
