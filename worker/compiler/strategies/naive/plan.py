@@ -137,8 +137,8 @@ def predict(
     compute = entries * engine_cycles(facts.op, extents, engine, facts.tensors)
     at_home = _home_cycles(facts, machine)
     leaves += entries * busy
-    # Two copies: while one is computed on the other is on its way, so a pair of steps takes at least
-    # one load with its latency and one computation.
+    # Two copies: while one is computed on the other is on its way, so a pair of steps takes at
+    # least one load with its latency and one computation.
     paired = (waiting + compute) / 2
     return int(max(slowest, compute, at_home, paired) + exposed), leaves
 

@@ -25,7 +25,7 @@ class NaiveStrategy:
     """One operator at a time; see the package docstring."""
 
     name: str = "naive"
-    version: str = "1"
+    version: str = "2"
 
     def group(self, graph: Graph, machine: Machine) -> Grouping:
         """One group per operator, in graph order."""
