@@ -20,6 +20,7 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.signature import IR_VERSION, Canonical
 from worker.compiler.isa.binary import decode_program, encode_program
 from worker.compiler.isa.program import Program, UnitProgram
+from worker.compiler.isa.verify import verify_program
 from worker.compiler.lower.lower import LOWER_VERSION, lower_unit
 from worker.compiler.machine import digest
 from worker.compiler.machine.machine import Machine
@@ -125,6 +126,7 @@ class UnitSolver:
             program = decode_unit(entry.program)
             return Unit(signature, schedule, text, program, name, entry.kernel)
         program = lower_unit(schedule, self.machine, signature)
+        verify_program(program, self.machine)
         kernel = generate_kernel(schedule, program, self.machine, name)
         entry = _KernelEntry(kernel, encode_unit(program))
         self.cache.put(key, msgspec.msgpack.encode(entry))
