@@ -123,14 +123,14 @@ def measure(preset: str, num_instructions: int) -> dict[str, object]:
     warm_up = time.perf_counter() - started
     program = synthetic_unit(machine, num_instructions)
     best, sim = float("inf"), None
-    for _ in range(3):
+    for _ in range(5):
         started = time.perf_counter()
         sim = simulate_unit(program, machine)
         best = min(best, time.perf_counter() - started)
     assert sim is not None
     values = np.arange(program.num_instructions, dtype=np.int64)
     reference = float("inf")
-    for _ in range(3):
+    for _ in range(5):
         started = time.perf_counter()
         for _ in range(_FIELDS):
             np.cumsum(values)

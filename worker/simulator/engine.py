@@ -74,8 +74,9 @@ def run_unit(program: UnitProgram, machine: Machine) -> Run:
     compute_start, compute_end = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
     cycles, stuck, computes = forward(
         rows["opcode"], rows["stream"], rows["bytes"], rows["macs"], rows["cycles"],
-        rows["latency"], rows["node"], rows["resource"], program.wait_ptr, program.wait_token, program.signal_ptr,
-        program.signal_token, np.array([r.bytes_per_cycle for r in program.resources], np.float64),
+        rows["latency"], rows["node"], rows["resource"],
+        program.wait_ptr, program.wait_token, program.signal_ptr, program.signal_token,
+        np.array([r.bytes_per_cycle for r in program.resources], np.float64),
         np.array([s.core for s in program.streams], np.int64), machine.num_cores, base, chunk,
         begin, token_time, stream_free, resource_free, stats, stream_macs, stream_count,
         port_bytes, port_busy, first, last, *slices, compute_start, compute_end,

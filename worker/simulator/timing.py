@@ -29,8 +29,8 @@ that ready instructions waited for their own engine (may exceed the run: instruc
 
 def forward(
     opcode: Ints, stream: Ints, num_bytes: Ints, macs: Ints, cycles: Ints, latency: Ints,
-    node: Ints, resource: Ints, wait_ptr: Ints, wait_token: Ints, signal_ptr: Ints, signal_token: Ints,
-    rate: npt.NDArray[np.float64], stream_core: Ints, num_cores: int,
+    node: Ints, resource: Ints, wait_ptr: Ints, wait_token: Ints, signal_ptr: Ints,
+    signal_token: Ints, rate: npt.NDArray[np.float64], stream_core: Ints, num_cores: int,
     slice_base: Ints, slice_chunk: Ints,
     begin: Ints, token_time: Ints, stream_free: Ints, resource_free: Ints, stream_stats: Ints,
     stream_macs: Ints, stream_count: Ints, resource_bytes: Ints, resource_busy: Ints,
