@@ -15,6 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from service.api import problems
+from service.api.bells import DeferredOutbox
 from service.api.body_limit import BodyLimitMiddleware
 from service.api.deps import ApiState
 from service.api.request_id import RequestIdMiddleware
@@ -46,11 +47,13 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         services: shared with an embedded worker; opened from the settings when left out.
     """
     used = services or open_services(settings)
+    bells = DeferredOutbox(used.outbox)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         del app
         yield
+        bells.close()
         if services is None:
             used.close()
 
@@ -67,7 +70,7 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         settings=settings,
         database=used.database,
         blobs=used.blobs,
-        outbox=used.outbox,
+        outbox=bells,
         watch=JobWatch(lambda ids: query.event_numbers(used.database, ids)),
     )
     for module in ROUTERS:
