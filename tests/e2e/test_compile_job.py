@@ -85,8 +85,8 @@ def test_conv_net_verifies_and_its_report_is_consistent(tmp_path: Path, preset: 
     finished = [name for name, state in progress.stages if state == "finished"]
     assert finished == ["ingest", "simplify", "partition", "schedule", "codegen", "simulate",
                         "package", "verify", "report"]  # fmt: skip
-    assert set(progress.artifacts) == {"placement", "schedule", "trace", "bundle", "layers",
-                                       "report_html", "report"}  # fmt: skip
+    assert set(progress.artifacts) == {"graph", "placement", "schedule", "trace", "bundle",
+                                       "layers", "report_html", "report"}  # fmt: skip
     assert hashlib.sha256((out / "model.twb").read_bytes()).hexdigest() == digest
     rows = list(csv.DictReader(io.StringIO((out / "layers.csv").read_text())))
     assert [int(r["cycles_total"]) for r in rows] == [
