@@ -11,11 +11,10 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from celery import Celery
 from sqlalchemy.exc import DBAPIError
@@ -38,9 +37,8 @@ from service.queue import RUN_ITEM
 from service.store.blobs import copy_to, put_stream
 from service.store.records import BlobRef
 from worker import wire
-from worker.compiler.cache import CacheKey, CacheKind
-from worker.compiler.error_catalog import ERROR_CATALOG
 from worker.compiler.errors import Detail
+from worker.conversation import Conversation, answer, named_artifacts
 from worker.progress import ProgressRecorder
 from worker.sandbox import End, Limits, Report, Sandbox
 from worker.store_cache import StoreCache
@@ -56,16 +54,6 @@ class Step(StrEnum):
     CHILD_ENDED = "child_ended"
     BLOBS_STORED = "blobs_stored"
     PUBLISHED = "published"
-
-
-@dataclass(slots=True)
-class Conversation:
-    """What the child has said so far."""
-
-    done: wire.Frame | None = None
-    problem: dict[str, Detail] | None = None
-    out_of_memory: bool = False
-    violation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +296,7 @@ class ItemRunner:
         said = Conversation()
         try:
             while (frame := wire.receive(sandbox.channel)) is not None:
-                _answer(frame, sandbox, progress, cache, said)
+                answer(frame, sandbox, progress, cache, said)
             progress.flush()
         except (wire.ProtocolError, TooLarge) as error:
             said.violation = str(error)
@@ -353,7 +341,7 @@ class ItemRunner:
         if said.done is None or report.end is not End.EXITED or report.code != 0:
             return lambda held, usage: self._retry(held, report.sentence(), usage)
         try:
-            artifacts = _artifacts(said.done, progress)
+            artifacts = named_artifacts(said.done, progress)
         except (wire.ProtocolError, TooLarge) as violation:
             reason = f"it left a bad artifact: {violation}"
             return lambda held, usage: self._retry(held, reason, usage)
@@ -428,74 +416,6 @@ class ItemRunner:
                     raise LeaseLost(held.item_id, held.fence) from error
                 time.sleep(pause)
                 pause = min(2 * pause, 2.0)
-
-
-def _answer(
-    frame: wire.Frame,
-    sandbox: Sandbox,
-    progress: ProgressRecorder,
-    cache: StoreCache,
-    said: Conversation,
-) -> None:
-    """Serve one frame of the child."""
-    match frame.op:
-        case "cache_get":
-            value = cache.get(_key(frame))
-            head: Mapping[str, Any] = {"hit": value is not None}
-            wire.send(sandbox.channel, head, value or b"")
-        case "cache_put":
-            cache.put(_key(frame), frame.body)
-        case "stage":
-            progress.stage(frame.text("stage", 64), frame.text("state", 64))
-        case "units":
-            progress.units(frame.count("solved"), frame.count("cached"), frame.count("total"))
-        case "artifact":
-            progress.artifact(frame.text("name", 128), frame.text("file", 256))
-        case "done":
-            said.done = frame
-        case "memory":
-            said.out_of_memory = True
-        case "problem":
-            said.problem = _problem(frame)
-        case other:
-            raise wire.ProtocolError(f"unknown operation {other[:40]!r}")
-
-
-def _key(frame: wire.Frame) -> CacheKey:
-    fields = frame.head.get("fields")
-    if not isinstance(fields, list) or not all(
-        isinstance(pair, list) and len(pair) == 2 and all(isinstance(text, str) for text in pair)
-        for pair in fields
-    ):
-        raise wire.ProtocolError("a cache key needs a list of pairs of text")
-    try:
-        kind = CacheKind(frame.text("kind"))
-    except ValueError as error:
-        raise wire.ProtocolError("unknown kind of cache entry") from error
-    return CacheKey(kind, tuple((name, value) for name, value in fields))
-
-
-def _problem(frame: wire.Frame) -> dict[str, Detail]:
-    document = frame.head.get("problem")
-    if not isinstance(document, dict) or document.get("code") not in ERROR_CATALOG:
-        raise wire.ProtocolError("a problem needs a code of the catalogue")
-    return document
-
-
-def _artifacts(
-    done: wire.Frame, progress: ProgressRecorder
-) -> tuple[tuple[str, str, BlobRef], ...]:
-    """Store the artifacts that a finished child names."""
-    named = done.head.get("artifacts")
-    if not isinstance(named, list) or len(named) > 1000:
-        raise wire.ProtocolError("artifacts must be a list of at most 1000 pairs")
-    found = []
-    for pair in named:
-        if not isinstance(pair, list) or [type(text) for text in pair] != [str, str]:
-            raise wire.ProtocolError("an artifact is a pair of name and file name")
-        name, file_name = pair
-        found.append((name, file_name, progress.store(file_name)))
-    return tuple(found)
 
 
 def register(app: Celery, runner: ItemRunner) -> None:
