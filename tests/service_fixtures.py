@@ -337,5 +337,13 @@ def open_desk() -> Iterator[Callable[[Settings], Desk]]:
 
 def delete_queue(services: Services) -> None:
     """Leave nothing behind on a shared broker."""
+    settings = services.settings
     with services.celery.connection_for_write() as connection:
-        connection.default_channel.queue_delete(services.settings.queue)
+        connection.default_channel.queue_delete(settings.queue)
+    if settings.broker_url.startswith("redis"):
+        import redis
+
+        # kombu remembers the queue's binding in two keys of its own.
+        with redis.Redis.from_url(settings.broker_url) as client:
+            for kind in ("binding", "binding_permanent"):
+                client.delete(f"_kombu.{kind}.{settings.queue}")
