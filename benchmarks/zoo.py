@@ -61,7 +61,7 @@ def materialized(model: ZooModel, scratch: Path) -> Path:
     if not target.exists():
         scratch.mkdir(parents=True, exist_ok=True)
         folder = skeleton_folder()
-        proto = _materializer(folder).materialize(folder / f"{model.stem}.skel.onnx.gz")
+        proto = _materializer(folder).materialize(str(folder / f"{model.stem}.skel.onnx.gz"))
         temporary = target.with_suffix(".part")
         temporary.write_bytes(proto.SerializeToString())
         temporary.replace(target)
