@@ -134,47 +134,57 @@ def submit_job(
         QuotaExceeded: the owner has too many unfinished jobs.
         IdempotencyMismatch: the key was used with another body.
     """
-    with database.write() as session:
-        job_id = new_id("job")
+    job_id = new_id("job")
+
+    def store(session: Session) -> JobRecord:
         if idempotency is not None:
             replayed = _take_key(session, idempotency, job_id)
             if replayed is not None:
-                return Submission(replayed, created=False)
+                return replayed
         _check_references(session, new)
         _check_quota(session, new.owner, settings.max_active_jobs)
-        wall = min(new.wall_limit_s or settings.wall_limit_s, settings.wall_limit_s)
-        jobs.insert(
-            session,
-            {
-                "id": job_id,
-                "owner": new.owner,
-                "model_id": new.model_id,
-                "hardware_id": new.hardware_id,
-                "options": new.options.to_json(),
-                "label": new.label,
-                "priority": new.priority,
-                "traceparent": new.traceparent,
-                "cloned_from": new.cloned_from,
-                "wall_limit_s": wall,
-            },
-            settings.queue_ttl_s,
-        )
-        item_id = f"{job_id}:{COMPILE}"
-        items.insert(
-            session,
-            item_id=item_id,
-            job_id=job_id,
-            kind=COMPILE,
-            priority=new.priority,
-            max_attempts=settings.max_attempts,
-            wall_limit_s=wall,
-        )
-        jobs.add_event(session, job_id, "state", {"state": "queued"})
-        job = jobs.get(session, job_id)
-    if job is None:
-        raise NotFound("the job vanished while it was being stored", actual=job_id)
-    outbox.flush((item_id,))
+        return _insert(session, job_id, new, settings)
+
+    job = database.write_together(store)
+    if job.id != job_id:
+        return Submission(job, created=False)
+    outbox.flush((_item_id(job_id),))
     return Submission(job, created=True)
+
+
+def _item_id(job_id: str) -> str:
+    return f"{job_id}:{COMPILE}"
+
+
+def _insert(session: Session, job_id: str, new: NewJob, settings: Settings) -> JobRecord:
+    """The queued job, its one work item and its first event."""
+    wall = min(new.wall_limit_s or settings.wall_limit_s, settings.wall_limit_s)
+    job = jobs.insert(
+        session,
+        {
+            "id": job_id,
+            "owner": new.owner,
+            "model_id": new.model_id,
+            "hardware_id": new.hardware_id,
+            "options": new.options.to_json(),
+            "label": new.label,
+            "priority": new.priority,
+            "traceparent": new.traceparent,
+            "cloned_from": new.cloned_from,
+            "wall_limit_s": wall,
+        },
+        settings.queue_ttl_s,
+    )
+    items.insert(
+        session,
+        item_id=_item_id(job_id),
+        job_id=job_id,
+        kind=COMPILE,
+        priority=new.priority,
+        max_attempts=settings.max_attempts,
+        wall_limit_s=wall,
+    )
+    return job
 
 
 def clone_job(
@@ -237,10 +247,10 @@ def _take_key(session: Session, idempotency: IdempotencyKey, job_id: str) -> Job
 
 
 def _check_references(session: Session, new: NewJob) -> None:
-    model = catalog.get_model(session, new.model_id)
-    if model is None or model.owner != new.owner:
+    model_owner, is_spec_known = catalog.references(session, new.model_id, new.hardware_id)
+    if model_owner is None or model_owner != new.owner:
         raise NotFound("no such model", pointer="/model_id", actual=new.model_id)
-    if catalog.get_hardware(session, new.hardware_id) is None:
+    if not is_spec_known:
         raise NotFound("no such hardware spec", pointer="/hardware_id", actual=new.hardware_id)
 
 

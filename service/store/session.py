@@ -10,15 +10,17 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
+
+from service.store.group_commit import GroupCommit
 
 _SQLITE_BUSY_MS = 15_000
 _POSTGRES_OPTIONS = {
@@ -28,6 +30,7 @@ _POSTGRES_OPTIONS = {
     "statement_timeout": "60000",
 }
 _WRITE = "tilewright_write"
+T = TypeVar("T")
 
 
 def is_sqlite(url: str) -> bool:
@@ -94,6 +97,7 @@ class Database:
         self._writer = threading.Lock()
         """Queue of this process's SQLite writers: SQLite itself makes them poll with growing
         pauses, and under load the unlucky wait for seconds."""
+        self._group = GroupCommit()
         mine = weakref.ref(self)
         os.register_at_fork(after_in_child=lambda: _forget_engine(mine))
 
@@ -119,6 +123,18 @@ class Database:
             stack.enter_context(session.begin())
             yield session
 
+    def write_together(self, work: Callable[[Session], T]) -> T:
+        """Run `work` in a transaction that it may share with what other threads write now.
+
+        On SQLite every commit waits for the disk, one after the other; what arrives meanwhile is
+        committed as one, each piece in a savepoint of its own.  Returns or raises after the commit
+        what `work` did.  PostgreSQL groups concurrent commits itself.
+        """
+        if not is_sqlite(self.url):
+            with self.write() as session:
+                return work(session)
+        return self._group.run(work, self.write)
+
     @contextmanager
     def read(self) -> Iterator[Session]:
         """Open a consistent read-only view; takes no write lock."""
@@ -137,6 +153,8 @@ class Database:
         # The parent's sockets are not ours to close, and its lock may have been held by a thread
         # that does not exist here.
         self._lock = threading.Lock()
+        self._writer = threading.Lock()
+        self._group = GroupCommit()
         if self._engine is not None:
             self._engine.dispose(close=False)
             self._engine = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import and_, delete, exists, literal, or_, select, update
+from sqlalchemy import and_, bindparam, delete, exists, literal, or_, select, update
 from sqlalchemy.orm import Session
 
 from service.store.records import HardwareRecord, ModelRecord
@@ -144,6 +144,20 @@ def get_hardware(session: Session, hardware_id: str) -> HardwareRecord | None:
     """Give one spec, or None."""
     row = session.get(HardwareRow, hardware_id)
     return None if row is None else _hardware(row)
+
+
+_REFERENCES = select(
+    select(ModelRow.owner).where(ModelRow.id == bindparam("model_id")).scalar_subquery(),
+    exists(select(literal(1)).where(HardwareRow.id == bindparam("hardware_id"))),
+)
+
+
+def references(session: Session, model_id: str, hardware_id: str) -> tuple[str | None, bool]:
+    """What a new job refers to: the model's owner (None: no such model), is the spec known."""
+    row = session.connection().execute(
+        _REFERENCES, {"model_id": model_id, "hardware_id": hardware_id}
+    ).one()  # fmt: skip
+    return row[0], bool(row[1])
 
 
 def list_hardware(

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sqlalchemy import and_, case, exists, func, literal, or_, select, update
+from sqlalchemy import insert as insert_into
 from sqlalchemy.orm import Session, aliased
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -36,6 +37,12 @@ def _record(row: ItemRow) -> ItemRecord:
     )
 
 
+_INSERT_ITEM = insert_into(ItemRow).values(
+    payload={}, fence=0, attempts=0, not_before=0.0, dispatches=0, created=db_now()
+)
+_INSERT_JOB_ITEM = insert_into(JobItemRow).values(role="main")
+
+
 def insert(
     session: Session,
     *,
@@ -49,24 +56,19 @@ def insert(
 ) -> None:
     """Insert an item of a job: ready, or blocked while it needs others."""
     required = sorted(needs)
-    session.add(
-        ItemRow(
-            id=item_id,
-            kind=kind,
-            state=str(ItemState.BLOCKED if required else ItemState.READY),
-            priority=priority,
-            payload={},
-            fence=0,
-            attempts=0,
-            max_attempts=max_attempts,
-            wall_limit_s=wall_limit_s,
-            not_before=0.0,
-            dispatches=0,
-            created=db_now(),
-        )
+    connection = session.connection()
+    connection.execute(
+        _INSERT_ITEM,
+        {
+            "id": item_id,
+            "kind": kind,
+            "state": str(ItemState.BLOCKED if required else ItemState.READY),
+            "priority": priority,
+            "max_attempts": max_attempts,
+            "wall_limit_s": wall_limit_s,
+        },
     )
-    session.flush()
-    session.add(JobItemRow(job_id=job_id, item_id=item_id, role="main"))
+    connection.execute(_INSERT_JOB_ITEM, {"job_id": job_id, "item_id": item_id})
     session.add_all(DependencyRow(item_id=item_id, needs_id=need) for need in required)
     session.flush()
 
