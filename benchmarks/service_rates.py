@@ -21,7 +21,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import httpx
-import psutil
+import psutil  # type: ignore[import-untyped]  # has no stubs
 
 PIECE = 1 << 20
 HARDWARE = "kapla-edge"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -34,7 +35,7 @@ class Builder:
         self.weights.append(numpy_helper.from_array(values.astype(np.float32), name))
         return name
 
-    def node(self, op_type: str, name: str, inputs: list[str], **attributes: object) -> str:
+    def node(self, op_type: str, name: str, inputs: list[str], **attributes: Any) -> str:
         output = f"{name}_out"
         self.nodes.append(helper.make_node(op_type, inputs, [output], name=name, **attributes))
         return output

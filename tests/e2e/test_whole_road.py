@@ -144,7 +144,7 @@ def test_preflight_locally_and_over_http(home: Path) -> None:
         assert caught.value.code == "TW-SVC-015"
         job = client.submit({"model": model["id"], "hardware": "kapla-edge"})
         assert client.wait(str(job["id"]), timeout_s=120)["state"] == "succeeded"
-        graph = client.get(f"/v1/models/{model['id']}/graph")
+        graph: Any = client.get(f"/v1/models/{model['id']}/graph")
         assert graph["summary"]["nodes"] == len(graph["nodes"])
         assert {row["name"] for row in graph["nodes"]} >= {"stem/conv", "head/fc"}
         events = [event.type for event in client.events(str(job["id"]))]

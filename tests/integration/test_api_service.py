@@ -158,7 +158,7 @@ def test_generated_requests_never_break_the_contract(serve: Serve, mode: Generat
 
         @seed(1)
         @settings(
-            max_examples=6,
+            max_examples=6 if mode is GenerationMode.POSITIVE else 4,
             deadline=None,
             phases=[Phase.explicit, Phase.generate],
             database=None,
@@ -184,4 +184,4 @@ def test_generated_requests_never_break_the_contract(serve: Serve, mode: Generat
             assert mode is GenerationMode.NEGATIVE  # nothing to get wrong in this operation
     assert tried > 30
     assert {404, 422} <= set(seen)
-    assert sum(seen.values()) > 60
+    assert sum(seen.values()) > 40
