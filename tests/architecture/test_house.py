@@ -108,11 +108,14 @@ def test_readme_links_resolve() -> None:
 
 
 def test_no_committed_text_names_a_machine_path_or_a_registry() -> None:
-    needle = re.compile("/" + r"work/(main|shared|\.library)|/" + "opt/tw|pypi" + r"\.org|npm" + "js")
+    needle = re.compile(
+        "/" + r"work/(main|shared|\.library)|/" + "opt/tw|pypi" + r"\.org|npm" + "js"
+    )
     guilty = []
     for pattern in ("**/*.py", "**/*.md", "**/*.yaml", "**/*.yml", "**/*.toml", "Dockerfile"):
         for path in REPO.glob(pattern):
-            if any(part.startswith(".") or part in ("build", "venv") for part in path.relative_to(REPO).parts):
+            parts = path.relative_to(REPO).parts
+            if any(part.startswith(".") or part in ("build", "venv") for part in parts):
                 continue
             if needle.search(path.read_text()):
                 guilty.append(str(path.relative_to(REPO)))

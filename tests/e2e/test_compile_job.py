@@ -62,7 +62,8 @@ def compile_to(
     progress = Recorder()
     used = MemoryCache() if cache is None else cache
     outcome = run_job(request, folder / "out", used, progress)
-    return json.loads((folder / "out" / "report.json").read_bytes()), progress, outcome.bundle_digest
+    report = json.loads((folder / "out" / "report.json").read_bytes())
+    return report, progress, outcome.bundle_digest
 
 
 @pytest.mark.parametrize("preset", PRESETS)

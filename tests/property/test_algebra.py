@@ -255,7 +255,9 @@ def renamed(graph: Graph, suffix: str) -> Graph:
             op.name + suffix,
             tuple(Axis(a.name + suffix, a.extent, a.kind) for a in op.domain),
             tuple(
-                Access(r.tensor + suffix, tuple(rename_affine(e, axes(op)) for e in r.index), r.fill)
+                Access(
+                    r.tensor + suffix, tuple(rename_affine(e, axes(op)) for e in r.index), r.fill
+                )
                 for r in op.reads
             ),
             Access(op.write.tensor + suffix,

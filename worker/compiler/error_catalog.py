@@ -63,7 +63,7 @@ def _entries() -> tuple[ErrorEntry, ...]:
         e("TW-MODEL-010", "External data is missing or points outside the bundle", user, "ingest",
           422, 3, "Upload a zip with the model and its data files side by side."),
         e("TW-MODEL-011", "The zip bundle is unsafe or damaged", user, "ingest", 422, 3,
-          "Re-create the archive with plain, relative, unique file names and ordinary compression."),
+          "Re-create the archive with plain, relative, unique file names, ordinarily compressed."),
         e("TW-MODEL-012", "A symbolic dimension has no value", user, "ingest", 422, 3,
           "Bind it, for example with --set batch=1."),
         e("TW-MODEL-013", "The graph is empty", user, "ingest", 422, 3,

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from worker.compiler.error_catalog import ERROR_CATALOG, ErrorEntry, Fault
 
-Detail: TypeAlias = "str | int | float | bool | None | list[Detail] | dict[str, Detail]"
+Detail: TypeAlias = "str | int | float | bool | list[Detail] | dict[str, Detail] | None"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,14 +16,14 @@ Semantics (sequential meaning; `interpret` is its executable form):
   around the Place.  `init=IDENTITY` starts the buffer at the reduce identity of the op that writes
   the tensor; otherwise it starts undefined (poisoned).  Element (i, j, ..) of the tensor sits at
   (i - start_i, j - start_j, ..) of the row-major buffer of the *unclipped* extents.
-- Move copies box of a tensor between two memories (home, or enclosing Places / Queues).  Moving to a
+- Move copies a box of a tensor between two memories (home, enclosing Places, Queues).  Moving to a
   Place with `fill` given writes fill where the box leaves the tensor (hardware zero padding).
   It converts when the two buffers' dtypes differ (drain of an accumulator).
 - Compute runs the operator's body on `box` of its domain, reading and accumulating in the innermost
   enclosing buffers of its operands, or in the home level where none encloses it.
   For a reduce op it combines into what the buffer holds (which must have been initialised).
-Source: 2-architecture.md "The schedule"; Place/Move/Loop cover GraphTurbo's scopes, Welder's tiles and
-KAPLA's directives, Pipe covers Kitsune's queues.
+Source: 2-architecture.md "The schedule"; Place, Move, Loop cover GraphTurbo's scopes, Welder's tiles,
+KAPLA's directives; Pipe covers Kitsune's queues.
 """
 
 from __future__ import annotations
