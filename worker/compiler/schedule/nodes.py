@@ -22,8 +22,8 @@ Semantics (sequential meaning; `interpret` is its executable form):
 - Compute runs the operator's body on `box` of its domain, reading and accumulating in the innermost
   enclosing buffers of its operands, or in the home level where none encloses it.
   For a reduce op it combines into what the buffer holds (which must have been initialised).
-Source: 2-architecture.md "The schedule"; Place, Move, Loop cover GraphTurbo's scopes, Welder's tiles,
-KAPLA's directives; Pipe covers Kitsune's queues.
+Source: 2-architecture.md "The schedule"; Place, Move, Loop cover GraphTurbo's scopes, Welder's
+tiles, KAPLA's directives; Pipe covers Kitsune's queues.
 """
 
 from __future__ import annotations
