@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import cast
 
 from service.api.deps import OWNER, ApiState
 from service.errors import Malformed
 from service.jobs import query, submit
 from service.store.records import HardwareRecord
+from service.store.repos import catalog
 from worker.compiler.errors import Detail, SpecError
 from worker.compiler.machine import (
     canonical_document,
@@ -59,13 +60,23 @@ def validated(document: Document) -> tuple[dict[str, Detail], str, str]:
     Raises:
         SpecError: with all findings.
     """
+    canonical, machine_digest, name = _validated(_text(document))
+    return json.loads(canonical), machine_digest, name
+
+
+def _text(document: Document) -> str:
+    """A document as JSON text, the key of the validation cache."""
     try:
-        text = json.dumps(document, sort_keys=True)
+        return json.dumps(document, sort_keys=True)
     except (TypeError, ValueError) as error:
         # YAML has values that JSON has not (dates, binary, non-text keys).
         raise SpecError("TW-SPEC-004", f"the spec holds a value JSON cannot: {error}") from error
-    canonical, machine_digest, name = _validated(text)
-    return json.loads(canonical), machine_digest, name
+
+
+@lru_cache(maxsize=256)
+def _identity(text: str) -> str:
+    """Validate a document given as JSON text and give its id."""
+    return submit.hardware_id(json.loads(_validated(text)[0]))
 
 
 def store_spec(state: ApiState, document: Document) -> tuple[HardwareRecord, bool]:
@@ -73,8 +84,6 @@ def store_spec(state: ApiState, document: Document) -> tuple[HardwareRecord, boo
     canonical, machine_digest, name = validated(document)
     identity = submit.hardware_id(canonical)
     with state.database.read() as session:
-        from service.store.repos import catalog
-
         known = catalog.get_hardware(session, identity)
     if known is not None:
         return known, False
@@ -97,13 +106,31 @@ def resolve_hardware(state: ApiState, given: str | Document) -> str:
         if not given:
             raise Malformed("hardware is empty", pointer="/hardware")
         given = {"preset": given}
-    if set(given) == {"preset"}:
-        return store_preset(state, str(given["preset"])).id
-    return store_spec(state, given)[0].id
+    name = str(given["preset"]) if set(given) == {"preset"} else None
+    identity = _identity(_text(given)) if name is None else _preset_identity(name)
+    with state.database.read() as session:
+        if catalog.has_hardware(session, identity):
+            return identity
+    return store_spec(state, given if name is None else _preset(name))[0].id
+
+
+@cache
+def _preset_identity(name: str) -> str:
+    """The id of a shipped preset's spec."""
+    return _identity(_text(_preset(name)))
 
 
 def store_preset(state: ApiState, name: str) -> HardwareRecord:
     """Store a shipped preset as a spec.
+
+    Raises:
+        SpecError: TW-SPEC-003 with the presets that exist.
+    """
+    return store_spec(state, _preset(name))[0]
+
+
+def _preset(name: str) -> Document:
+    """The document of a shipped preset.
 
     Raises:
         SpecError: TW-SPEC-003 with the presets that exist.
@@ -119,4 +146,4 @@ def store_preset(state: ApiState, name: str) -> HardwareRecord:
         )
     from worker.compiler.machine import preset_document
 
-    return store_spec(state, cast("Document", preset_document(name)))[0]
+    return cast("Document", preset_document(name))

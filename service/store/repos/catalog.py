@@ -146,6 +146,15 @@ def get_hardware(session: Session, hardware_id: str) -> HardwareRecord | None:
     return None if row is None else _hardware(row)
 
 
+_HAS_HARDWARE = select(HardwareRow.id).where(HardwareRow.id == bindparam("hardware_id"))
+
+
+def has_hardware(session: Session, hardware_id: str) -> bool:
+    """Tell whether a spec is stored, without reading its document."""
+    found = session.connection().execute(_HAS_HARDWARE, {"hardware_id": hardware_id})
+    return found.first() is not None
+
+
 _REFERENCES = select(
     select(ModelRow.owner).where(ModelRow.id == bindparam("model_id")).scalar_subquery(),
     exists(select(literal(1)).where(HardwareRow.id == bindparam("hardware_id"))),
