@@ -64,8 +64,8 @@ def run_cell(model: ZooModel, preset: str, scratch: Path, verify: str) -> dict[s
 
         cold, _, first = compile_once(VerifyMode.NONE, "cold")
         warm, _, second = compile_once(VerifyMode.NONE, "warm")
-        rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         _, report, _ = compile_once(VerifyMode(verify), "verified")
+        rss_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     summary, check = report["summary"], report["verification"]
     home = next(iter(summary["traffic_bytes"].values()))
     return {

@@ -23,7 +23,7 @@ from worker.compiler.frontend.limits import Limits
 from worker.compiler.ir.signature import IR_VERSION
 from worker.compiler.lower.lower import LOWER_VERSION
 from worker.compiler.machine import load_machine
-from worker.compiler.options import VerifyMode
+from worker.compiler.options import CompileOptions, VerifyMode
 from worker.compiler.package.bundle import write_bundle
 from worker.compiler.pipeline import CompiledModel, compile_model
 from worker.hardware import resolve_hardware
@@ -145,15 +145,11 @@ def run_job(
     writer.save("trace", "trace.json.gz", trace)
     timed.stage("simulate", "finished")
 
-    pending = Verification(str(options.verify), "none", None, None, None, None, "not run")
     timed.stage("package", "started")
-    document = report_document(compiled, sims, whole, options, pending, toolchain())
     bundle_name = f"{safe_stem(request.model_name)}.twb"
-    contents = bundle_contents(
-        compiled, toolchain(), schedule, canonical_json(stable_report(document)), trace
-    )
-    bundle_digest = write_bundle(out_dir / bundle_name, contents)
+    bundle_digest = _package(out_dir / bundle_name, compiled, sims, whole, options, schedule, trace)
     writer.announce("bundle", bundle_name)
+    compiled.model.release_pages()
     timed.stage("package", "finished")
 
     timed.stage("verify", "started")
@@ -162,6 +158,23 @@ def run_job(
     return _report(
         request, compiled, sims, whole, verification, bundle_digest, timed, writer
     )
+
+
+def _package(
+    path: Path,
+    compiled: CompiledModel,
+    sims: tuple[UnitSimulation, ...],
+    whole: ModelSimulation,
+    options: CompileOptions,
+    schedule: bytes,
+    trace: bytes,
+) -> str:
+    """Write the bundle; its large parts are gone from memory when this returns."""
+    pending = Verification(str(options.verify), "none", None, None, None, None, "not run")
+    document = report_document(compiled, sims, whole, options, pending, toolchain())
+    report = canonical_json(stable_report(document))
+    contents = bundle_contents(compiled, toolchain(), schedule, report, trace)
+    return write_bundle(path, contents)
 
 
 def _report(

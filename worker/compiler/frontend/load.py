@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,9 @@ def load_model(path: Path, limits: Limits, name: str = "model") -> OnnxModel:
     except MemoryError:
         raise ModelError("TW-MODEL-014", "the model needs more memory than allowed") from None
     opset = model.opset_imports.get("", 0)
-    return OnnxModel(model, name, file.sha256, opset)
+    mapped = file.model.obj
+    source = mapped if isinstance(mapped, mmap) and not file.is_bundle else None
+    return OnnxModel(model, name, file.sha256, opset, source)
 
 
 def _parse(stripped: bytes, whole: memoryview, limits: Limits) -> onnx.ModelProto:

@@ -55,7 +55,7 @@ def simplify(model: OnnxModel) -> OnnxModel:
     TopologicalSortPass()(graph)
     _name_nodes(graph)
     refuse_unknown_shapes(graph)
-    return OnnxModel(graph, model.name, model.sha256, opset)
+    return OnnxModel(graph, model.name, model.sha256, opset, model.mapped)
 
 
 def _lift(model: onnx_ir.Model) -> None:
