@@ -23,6 +23,7 @@ from service.errors import Conflict, DigestMismatch, NotFound, TooLarge
 from service.store.blobs import BlobStore
 from service.store.ids import new_id
 from service.store.records import BlobRef
+from service.store.writeback import EarlyWriteback
 from worker.compiler.errors import ModelError
 
 CHUNK_BYTES = 16 << 20
@@ -127,6 +128,7 @@ class UploadFolder:
                 )
             check_declared(declared, limit_bytes=room, folder=self._root)
             hasher = self._hasher(upload_id, received)
+            writeback = EarlyWriteback(target.fileno(), received)
 
             def write(piece: bytes) -> None:
                 nonlocal received
@@ -134,6 +136,7 @@ class UploadFolder:
                 hasher.update(piece)
                 received += len(piece)
                 _hashers[upload_id] = (received, hasher)
+                writeback.reached(received)
 
             try:
                 await append_stream(write, chunks, limit_bytes=room)

@@ -91,10 +91,14 @@ def upload_resumable(
     )
     location = f"/v1/uploads/{upload['id']}"
     offset, resumes = 0, 0
+    digest, hashed = sha256(), 0
     with path.open("rb") as stream:
         while offset < size:
             stream.seek(offset)
             chunk = stream.read(chunk_bytes)
+            if offset <= hashed < offset + len(chunk):  # not so after a resume that went back
+                digest.update(memoryview(chunk)[hashed - offset :])
+                hashed = offset + len(chunk)
             try:
                 response = transport.request(
                     "PATCH",
@@ -116,7 +120,7 @@ def upload_resumable(
                 offset = current if isinstance(current, int) else 0
             if progress is not None:
                 progress(offset, size)
-    digest = file_sha256(path)
+    known = digest.hexdigest() if hashed == size else file_sha256(path)
     return document(
-        transport.request("PUT", location, params={"digest": f"sha256:{digest}"}, timeout_s=600)
+        transport.request("PUT", location, params={"digest": f"sha256:{known}"}, timeout_s=600)
     )

@@ -23,6 +23,7 @@ from urllib.parse import unquote, urlsplit
 from service.errors import DigestMismatch, NotFound, TooLarge, Unavailable
 from service.settings import Settings
 from service.store.records import BlobRef
+from service.store.writeback import EarlyWriteback
 
 CHUNK_BYTES = 1024 * 1024
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -87,6 +88,7 @@ class BlobWriter:
         self._hash = sha256()
         self._path = store.spool_dir / f"{secrets.token_hex(16)}.part"
         self._file: BinaryIO = self._path.open("xb")
+        self._writeback = EarlyWriteback(self._file.fileno())
         self.size_bytes = 0
 
     def write(self, chunk: bytes | memoryview) -> None:
@@ -105,6 +107,7 @@ class BlobWriter:
         self._file.write(chunk)
         self._hash.update(chunk)
         self.size_bytes = size
+        self._writeback.reached(size)
 
     def commit(
         self, *, expected_sha256: str | None = None, expected_bytes: int | None = None
