@@ -81,9 +81,12 @@ def sample(path: Path, symbols: dict[str, int], preset: str, stored: Path) -> di
 
     def compile_once(key: str) -> None:
         clock = StageClock()
-        result[key] = timed(
-            lambda: compile_model(path, path.stem, machine, options, cache, clock, Limits())
-        )
+
+        def compile_it() -> None:
+            compiled = compile_model(path, path.stem, machine, options, cache, clock, Limits())
+            result["units"] = len(compiled.units)
+
+        result[key] = timed(compile_it)
         result[key]["stages_s"] = clock.seconds
 
     if stored.exists():
@@ -97,7 +100,6 @@ def sample(path: Path, symbols: dict[str, int], preset: str, stored: Path) -> di
     compile_once("warm")
     sessions.append(timed(lambda: _session(path, symbols)))
     result["sessions"] = sessions
-    result["units"] = len(cache.entries) // 2
     stored.write_text(json.dumps({k: v.hex() for k, v in cache.entries.items()}))
     return result
 
@@ -126,7 +128,10 @@ def _session(path: Path, symbols: dict[str, int]) -> object:
 def _child(path: Path, symbols: dict[str, int], preset: str, stored: Path) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.compile_time", "--sample", str(path),
                json.dumps(symbols), preset, str(stored)]  # fmt: skip
-    environment = dict(os.environ, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+    root = str(Path(__file__).resolve().parent.parent)
+    environment = dict(
+        os.environ, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", PYTHONPATH=root
+    )  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     row = json.loads(done.stdout.strip().splitlines()[-1])
     assert isinstance(row, dict)

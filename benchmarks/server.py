@@ -1,4 +1,4 @@
-"""A real server for the benchmarks of the service: its own process, a free port, a temporary home."""
+"""A real server for the benchmarks of the service: its own process, port and data directory."""
 
 from __future__ import annotations
 

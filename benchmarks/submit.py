@@ -61,8 +61,8 @@ class Load:
 
 def _call(server: Server, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
     connection = http.client.HTTPConnection(*server.address)
-    connection.request(method, path, body=body, headers={"Content-Type": "application/json"}
-                       if path != "/v1/models" else {"Content-Type": "application/x-onnx"})  # fmt: skip
+    media = "application/x-onnx" if path == "/v1/models" else "application/json"
+    connection.request(method, path, body=body, headers={"Content-Type": media})
     response = connection.getresponse()
     data = response.read()
     connection.close()

@@ -12,7 +12,7 @@ what is stored already.
 The reference, alternating with the uploads, is one thread that reads the same file in 1 MiB pieces,
 hashes them with sha256, writes them to another file and syncs it.  Both sides write to the same
 disk.  The server's memory growth is the peak of its resident set during an upload over the resident
-set before the first one.  A third row shows the client library, which hashes the file first.
+set before the first one.  A third row shows the client library.
 """
 
 from __future__ import annotations
@@ -119,8 +119,10 @@ def upload_chunked(server: Server, path: Path) -> dict[str, Any]:
     """Start, append 16 MiB at a time on one connection, finish."""
     size = path.stat().st_size
     connection = http.client.HTTPConnection(*server.address, blocksize=MIB)
-    connection.request("POST", "/v1/uploads", body=json.dumps({"name": "upload",
-                       "size_bytes": size}), headers={"Content-Type": "application/json"})  # fmt: skip
+    connection.request(
+        "POST", "/v1/uploads", body=json.dumps({"name": "upload", "size_bytes": size}),
+        headers={"Content-Type": "application/json"},
+    )  # fmt: skip
     upload = _answer(connection)["id"]
     with path.open("rb") as file:
         offset = 0

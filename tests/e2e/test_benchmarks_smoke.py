@@ -1,0 +1,113 @@
+"""Every benchmark command runs, tiny, so that none of them rots; speeds are not judged here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx_models import conv_net
+
+from benchmarks import compile_time, kernel_speed, models, simulator_rate, submit, upload
+from benchmarks.zoo import ZooModel
+
+
+@pytest.fixture
+def tiny_model(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.onnx"
+    onnx.save(conv_net(), path)
+    return path
+
+
+def _json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    row = json.loads(capsys.readouterr().out.strip().splitlines()[-1])
+    assert isinstance(row, dict)
+    return row
+
+
+def test_compile_time(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = compile_time.main(
+        ["--file", str(tiny_model), "--presets", "kapla-edge", "--repeat", "1", "--json"]
+    )
+    row = _json(capsys)
+    assert code == (0 if row["passed"] else 1)
+    assert 7 <= row["units"] <= 15  # five plain operators and softmax, none of them equal
+    stages = {"ingest", "simplify", "partition", "schedule", "codegen"}
+    assert set(row["cold_stages_s"]) == set(row["warm_stages_s"]) == stages
+    for key in ("cold", "warm", "warm_process", "import", "ort_session"):
+        assert row[f"{key}_wall_s"] > 0
+    assert row["cold_ratio_wall"] == pytest.approx(row["cold_wall_s"] / row["ort_session_wall_s"])
+    assert "warm, new process" in compile_time.render(row)
+
+
+def test_upload(capsys: pytest.CaptureFixture[str]) -> None:
+    code = upload.main(["--mib", "3", "--repeat", "1", "--json"])
+    row = _json(capsys)
+    assert code == (0 if row["passed"] else 1)
+    assert 3 * 2**20 < row["size_mb"] * 1e6 < 3 * 2**20 + 4096
+    for name, _ in upload.WAYS:
+        assert row[f"{name}_ratio_to_copy"] == pytest.approx(
+            row[f"{name}_mb_per_s"] / row["copy_mb_per_s"]
+        )
+        assert row[f"{name}_growth_mb"] <= upload.TARGET_GROWTH_MB
+    assert "reference" in upload.render(row)
+
+
+def test_upload_bundle_is_a_valid_model(tmp_path: Path) -> None:
+    from worker.compiler.frontend.limits import Limits
+    from worker.compiler.frontend.load import load_model
+
+    bundle = tmp_path / "bundle.zip"
+    upload.write_bundle(bundle, 1)
+    upload.make_unique(bundle, 41)
+    weight = load_model(bundle, Limits()).ir.graph.initializers["w"].const_value
+    assert weight is not None
+    assert weight.nbytes == upload.MIB
+
+
+def test_submit(capsys: pytest.CaptureFixture[str]) -> None:
+    code = submit.main(["--clients", "3", "--requests", "4", "--period", "0.1", "--json"])
+    row = _json(capsys)
+    assert code == (0 if row["passed"] else 1)
+    assert row["durable"] is True
+    assert row["jobs"] == 3 * 2 + 2 * 2 * 3 * 2  # warm-up; two loads, two halves, two each
+    for load in ("paced", "saturated"):
+        for kind in ("submit", "healthz"):
+            quantiles = row[load][kind]
+            assert 0 < quantiles["p50_ms"] <= quantiles["p95_ms"] <= quantiles["p99_ms"]
+    assert "target p95" in submit.render(row)
+
+
+def test_simulator_rate(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["simulator_rate", "--instructions", "20000", "--json"])
+    simulator_rate.main()
+    row = _json(capsys)
+    assert row["checks_passed"] is True
+    assert 19_000 < row["instructions"] <= 20_000
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_kernel_speed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    smallest = min(kernel_speed.CASES, key=lambda case: len(kernel_speed.onnx_model(case)))
+    monkeypatch.setattr(kernel_speed, "CASES", (smallest,))
+    monkeypatch.setattr("sys.argv", ["kernel_speed", "--repeat", "1"])
+    kernel_speed.main()
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = [line for line in lines if line.startswith(smallest.name)]
+    assert float(line.split("max rel err")[1]) < 1e-5
+    assert lines[-1].startswith("geometric mean ratio")
+
+
+def test_model_table(tiny_model: Path) -> None:
+    row = models.run_cell(ZooModel("tiny", "tiny"), "kapla-edge", tiny_model.parent, "none")
+    assert row["same_bundle"] is True
+    assert 0 < row["unique"] <= row["kernels"]
+    assert row["cycles"] > 0
+    table = models.table([row, {"model": "m", "preset": "p", "failure": "why"}])
+    assert len(table.splitlines()) == 4
+    assert "| tiny | kapla-edge |" in table
