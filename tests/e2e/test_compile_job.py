@@ -162,6 +162,8 @@ def test_host_parts_have_reasons_and_still_verify(tmp_path: Path) -> None:
     assert rows["top"]["reason_code"] != "OFFLOADED"
     assert len(rows["top"]["reason"]) > 10
     assert report["verification"]["passed"] is True
+    names = [row["name"] for row in report["verification"]["outputs"]]
+    assert names == ["before TopK: m0", "y"]  # what the selection was given is judged too
     assert report["summary"]["boundary_bytes"] > 0
     assert [row["placement"] for row in report["layers"]].count("host") == 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from worker.compiler.errors import CompilerError
-from worker.compiler.frontend.model import OnnxModel
 
 Array = npt.NDArray[Any]
 
 
 def reference_outputs(
-    path: Path, model: OnnxModel, inputs: Mapping[str, Array], threads: int = 2
-) -> dict[str, Array]:
-    """Outputs by name.
+    path: Path, inputs: Mapping[str, Array], extra: Sequence[str] = (), threads: int = 2
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """(outputs, values of the `extra` tensors), by name.
 
+    Extra names that the original graph does not have (simplification renamed them) are left out.
     A zip bundle (already checked when it was loaded) is unpacked into a temporary folder first.
 
     Raises:
@@ -37,8 +37,9 @@ def reference_outputs(
     with tempfile.TemporaryDirectory() as folder:
         source = _model_file(path, Path(folder))
         try:
+            model, inner = _with_outputs(source, extra) if extra else (str(source), [])
             session = onnxruntime.InferenceSession(
-                str(source), options, providers=["CPUExecutionProvider"]
+                model, options, providers=["CPUExecutionProvider"]
             )
             names = [output.name for output in session.get_outputs()]
             wanted = {value.name for value in session.get_inputs()}
@@ -49,8 +50,23 @@ def reference_outputs(
             raise CompilerError(
                 "TW-VERIFY-003", f"ONNX Runtime cannot run the original model: {text}"
             ) from error
-    del model
-    return {n: np.asarray(v) for n, v in zip(names, results, strict=True)}
+    found = {n: np.asarray(v) for n, v in zip(names, results, strict=True)}
+    return (
+        {n: v for n, v in found.items() if n not in inner},
+        {n: found[n] for n in extra if n in found},
+    )
+
+
+def _with_outputs(path: Path, names: Sequence[str]) -> tuple[bytes, list[str]]:
+    """The model with more graph outputs, and which of `names` were added."""
+    import onnx
+
+    model = onnx.load(path)
+    outputs = {value.name for value in model.graph.output}
+    made = {name for node in model.graph.node for name in node.output}
+    added = [name for name in names if name in made and name not in outputs]
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in added)
+    return model.SerializeToString(), added
 
 
 def _fed(value: Array) -> Array:

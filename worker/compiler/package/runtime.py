@@ -40,6 +40,8 @@ from worker.compiler.package.weights import WEIGHTS_NAME, read_weights, stored_b
 
 Observer: TypeAlias = "Callable[[int, UnitCall, Callable[[str], Array]], None]"
 """Called after each kernel call with its position, the call, and a reader of home tensors."""
+Feeder: TypeAlias = "Callable[[HostCall, dict[str, Array]], dict[str, Array]]"
+"""Called before each host part with the arrays it would get; gives those it does get."""
 
 
 class ModelRunner:
@@ -72,9 +74,14 @@ class ModelRunner:
         return self._home.buffer()
 
     def run(
-        self, inputs: Mapping[str, Array], observe: Observer | None = None
+        self,
+        inputs: Mapping[str, Array],
+        observe: Observer | None = None,
+        feed: Feeder | None = None,
     ) -> dict[str, Array]:
         """Run the model once; outputs by name, in storage types (bf16 as uint16 bits).
+
+        `observe` sees every kernel call, `feed` may replace what a host part is given.
 
         Raises:
             InputError: TW-RUN-002 with one finding per wrong input.
@@ -91,7 +98,7 @@ class ModelRunner:
         for position, call in enumerate(self.model.program.calls):
             if isinstance(call, HostCall):
                 fresh.difference_update(call.outputs)
-                self._run_host(call, values)
+                self._run_host(call, values, feed)
                 continue
             self._run_unit(call, fresh)
             if observe is not None:
@@ -148,8 +155,12 @@ class ModelRunner:
             top = max(top, end)
         return free
 
-    def _run_host(self, call: HostCall, values: dict[str, Array]) -> None:
+    def _run_host(
+        self, call: HostCall, values: dict[str, Array], feed: Feeder | None
+    ) -> None:
         feeds = {name: self._value(name, values) for name in call.inputs}
+        if feed is not None:
+            feeds = feed(call, feeds)
         results = self._sessions[call.host].run(list(call.outputs), feeds)
         for name, value in zip(call.outputs, results, strict=True):
             self._define(name, np.asarray(value), values)

@@ -1,0 +1,50 @@
+"""Models whose host parts select by value: TopK, NonMaxSuppression, NonZero, data-dependent loops.
+
+Two correct programs may pick different elements there when values tie to within rounding, and every
+later tensor then differs wholly.  So the floats that enter such a host part are compared with the
+reference *before* the selection, within the ordinary tolerance, and the part then runs on the
+reference's values: everything computed on the accelerator is still judged, before and after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir
+
+from worker.compiler.ir.dtype import DType
+from worker.compiler.partition.support import DTYPE_OF_ONNX
+from worker.compiler.pipeline import CompiledModel
+
+SELECTING = frozenset(
+    {"TopK", "NonMaxSuppression", "NonZero", "ArgMax", "ArgMin", "Unique", "Compress", "Loop", "If"}
+)
+"""Operators whose result changes by a jump when an input changes by a rounding error."""
+
+
+def _op_types(node: onnx_ir.Node) -> Iterator[str]:
+    yield node.op_type
+    for attribute in node.attributes.values():
+        if attribute.type == onnx_ir.AttributeType.GRAPH:
+            for inner in attribute.as_graph():
+                yield from _op_types(inner)
+
+
+def selection_inputs(compiled: CompiledModel) -> tuple[str, ...]:
+    """Computed float values that enter host parts with selecting operators, in call order."""
+    nodes = list(compiled.model.ir.graph)
+    dtype_of = {
+        value.name: DTYPE_OF_ONNX.get(value.dtype)
+        for node in nodes
+        for value in node.outputs
+        if value.dtype is not None
+    }
+    found: dict[str, None] = {}
+    for host in compiled.linked.hosts:
+        kinds = {kind for k in host.nodes for kind in _op_types(nodes[k])}
+        if kinds & SELECTING:
+            for name in host.inputs:
+                dtype = dtype_of.get(name)
+                if isinstance(dtype, DType) and dtype.is_float:
+                    found.setdefault(name)
+    return tuple(found)
