@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, cast
 
 from sqlalchemy import CursorResult, literal
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import DeclarativeBase, Session
 from sqlalchemy.sql.base import Executable
+
+from service.store.tables import db_now
 
 
 def affected(session: Session, statement: Executable) -> int:
@@ -20,11 +23,26 @@ def affected(session: Session, statement: Executable) -> int:
 def insert_or_ignore(
     session: Session, table: type[DeclarativeBase], values: Mapping[str, Any]
 ) -> bool:
-    """Insert one row unless one of its unique keys is taken; True when inserted."""
-    module = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
+    """Insert one row unless one of its unique keys is taken; True when inserted.
+
+    A value is a plain one, or `db_now()`.
+    """
+    stamped = tuple(name for name, value in values.items() if isinstance(value, db_now))
+    statement = _insert_or_ignore(table, session.get_bind().dialect.name, stamped)
+    plain = {name: value for name, value in values.items() if name not in stamped}
+    return session.connection().execute(statement, plain).first() is not None
+
+
+@cache
+def _insert_or_ignore(
+    table: type[DeclarativeBase], dialect: str, stamped: tuple[str, ...]
+) -> Executable:
+    """The statement, built once: building costs more than running."""
+    module = sqlite if dialect == "sqlite" else postgresql
+    statement = module.insert(table).values({name: db_now() for name in stamped})
     # RETURNING instead of a row count: PostgreSQL's driver does not count inserted rows.
-    statement = module.insert(table.__table__).values(dict(values)).on_conflict_do_nothing()
-    return session.execute(statement.returning(literal(1))).first() is not None
+    built: Executable = statement.on_conflict_do_nothing().returning(literal(1))
+    return built
 
 
 def upsert(
