@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import OpaqueKind, OpaqueOp, Origin, Tensor
+from worker.compiler.ir.op import OpaqueKind, OpaqueOp, Origin, Tensor, reads_of, writes_of
 from worker.compiler.ir.region import Cuts, subgraph
 
 
@@ -40,12 +40,12 @@ def test_piece_is_what_its_definition_says(graph: Graph, data: st.DataObject) ->
     inside = [op for op in graph.ops if op.name in chosen]
     outside = [op for op in graph.ops if op.name not in chosen]
     assert list(piece.ops) == inside
-    written = [name for op in inside for name in op.writes]
-    read = [name for op in inside for name in op.reads if name not in written]
+    written = [name for op in inside for name in writes_of(op)]
+    read = [name for op in inside for name in reads_of(op) if name not in written]
     expected_reads = sorted(set(read), key=read.index)
     assert piece.inputs == tuple(n for n in expected_reads if not n.startswith("const"))
     assert piece.constants == tuple(n for n in expected_reads if n.startswith("const"))
-    needed = {name for op in outside for name in op.reads} | set(graph.outputs)
+    needed = {name for op in outside for name in reads_of(op)} | set(graph.outputs)
     assert piece.outputs == tuple(n for n in written if n in needed)
     assert set(piece.tensors) == {*written, *expected_reads}
     assert subgraph(graph, chosen) == piece
