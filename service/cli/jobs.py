@@ -14,9 +14,12 @@ from service.cli.connection import LOCAL_URL, DataDirOption, ServerOption, conne
 from service.cli.exits import Exit, exit_of_job
 from service.cli.output import (
     JsonFlag,
+    cell,
+    moment,
     note,
     print_fields,
     print_json,
+    print_json_line,
     print_problem,
     print_table,
     print_text,
@@ -64,7 +67,8 @@ def ls(
         print_json({"items": found})
         return
     rows = [{**job, **_counts(job)} for job in found]
-    print_table(("id", "state", "stage", "units", "cached", "label"), rows)
+    columns = ("id", "state", "stage", "units", "cached", "label", "created", "model", "hardware")
+    print_table(columns, [{**row, "created": moment(row.get("created"))} for row in rows])
 
 
 @app.command("show")
@@ -87,12 +91,18 @@ def watch(
     data_dir: DataDirOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Follow a job's events until it ends; the exit code is the job's."""
+    """Follow a job's events until it ends; the exit code is the job's.
+
+    With --json every line is a document: the events, then the job.
+    """
     with connect(server, data_dir) as client, detaching(job, server):
         if client.base_url != LOCAL_URL:
             for event in client.events(job):
                 _print_event(event, as_json)
         ended = client.wait(job)
+    if as_json:
+        print_json_line(ended)
+        raise typer.Exit(exit_of_job(ended))
     _end(ended, as_json=as_json)
 
 
@@ -202,19 +212,20 @@ def _show(job: dict[str, Any], as_json: bool) -> None:
 
 
 def _counts(job: dict[str, Any]) -> dict[str, object]:
+    """Give units done of all, by solving or from the cache, and those from the cache."""
     progress = job.get("progress") or {}
-    return {
-        "units": f"{progress.get('units_solved', 0)}/{progress.get('units_total', 0)}",
-        "cached": progress.get("units_cached", 0),
-    }
+    solved, cached = progress.get("units_solved", 0), progress.get("units_cached", 0)
+    return {"units": f"{solved + cached}/{progress.get('units_total', 0)}", "cached": cached}
 
 
 def _print_event(event: Event, as_json: bool) -> None:
     if as_json:
-        print_json({"id": event.id, "type": event.type, "data": event.body})
+        print_json_line({"id": event.id, "type": event.type, "data": event.body})
     else:
         print_text(f"{event.type} {_event_text(event.body)}")
 
 
 def _event_text(body: dict[str, Any]) -> str:
-    return " ".join(f"{key}={value}" for key, value in body.items() if value is not None)
+    """Show what happened; the sequence number and the raw time are for programs."""
+    shown = {k: v for k, v in body.items() if v is not None and k not in ("seq", "ts")}
+    return " ".join(f"{key}={cell(value)}" for key, value in shown.items())

@@ -73,6 +73,29 @@ def show(
         print_fields(found, FIELDS)
 
 
+@app.command("example")
+def example(
+    output: Annotated[Path, typer.Argument(help="Where to write the model.")],
+    inputs: Annotated[
+        Path | None, typer.Option("--input", help="Also write seeded inputs for it as an .npz.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the inputs.")] = 0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Write the small model that ships with Tilewright, to try the other verbs on."""
+    from service.cli.demo import EXAMPLE
+
+    output.write_bytes(EXAMPLE.read_bytes())
+    if inputs is not None:
+        from service.cli.example_inputs import write_inputs
+
+        write_inputs(EXAMPLE, inputs, seed=seed)
+    if as_json:
+        print_json({"output": str(output), "inputs": None if inputs is None else str(inputs)})
+    else:
+        note(f"wrote {output}" + ("" if inputs is None else f" and {inputs}"))
+
+
 @app.command("strip")
 def strip(
     path: Annotated[Path, typer.Argument(help="An .onnx file.")],

@@ -12,6 +12,8 @@ import typer
 
 TIMES = frozenset({"created", "started", "finished", "cancel_requested", "last_used", "expires"})
 """Fields that hold seconds since the epoch."""
+SHOWN_FINDINGS = 50
+"""A terminal shows this many findings of one failure; the JSON document has all."""
 _JSON_KEY = "tilewright.json"
 
 
@@ -33,6 +35,12 @@ def wants_json(context: typer.Context) -> bool:
 def print_json(document: object) -> None:
     """Write one JSON document to stdout."""
     sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False, default=str) + "\n")
+    sys.stdout.flush()
+
+
+def print_json_line(document: object) -> None:
+    """Write one JSON document as one line, for a stream of them."""
+    sys.stdout.write(json.dumps(document, ensure_ascii=False, default=str) + "\n")
     sys.stdout.flush()
 
 
@@ -95,13 +103,16 @@ def print_fields(document: Mapping[str, object], names: Sequence[str]) -> None:
     shown = [(name, document[name]) for name in names if name in document]
     width = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
-        text = _time(value) if name in TIMES and isinstance(value, float) else cell(value)
+        text = moment(value) if name in TIMES else cell(value)
         print_text(f"{name + ':':<{width + 2}}{_one_line(text)}")
 
 
-def _time(seconds: float) -> str:
-    moment = datetime.fromtimestamp(seconds, tz=UTC).astimezone()
-    return moment.isoformat(sep=" ", timespec="seconds")
+def moment(value: object) -> str:
+    """Show seconds since the epoch as local time, anything else as a cell."""
+    if not isinstance(value, float):
+        return cell(value)
+    local = datetime.fromtimestamp(value, tz=UTC).astimezone()
+    return local.isoformat(sep=" ", timespec="seconds")
 
 
 def print_problem(problem: Mapping[str, object]) -> None:
@@ -115,12 +126,15 @@ def print_problem(problem: Mapping[str, object]) -> None:
         if problem.get(name) not in (None, ""):
             note(f"  {name}: {_one_line(cell(problem[name]))}")
     findings = problem.get("errors")
-    for finding in findings if isinstance(findings, list) else []:
+    findings = findings if isinstance(findings, list) else []
+    for finding in findings[:SHOWN_FINDINGS]:
         if isinstance(finding, dict):
             where = finding.get("pointer") or finding.get("node") or ""
             note(f"  - {where}: {_one_line(str(finding.get('message', '')))}")
             if finding.get("allowed") is not None:
                 note(f"      allowed {cell(finding['allowed'])}, got {cell(finding.get('actual'))}")
+    if len(findings) > SHOWN_FINDINGS:
+        note(f"  ... and {len(findings) - SHOWN_FINDINGS} more; --json lists all")
     hints = problem.get("hints")
     for hint in hints if isinstance(hints, list) else []:
         note(f"  hint: {_one_line(str(hint))}")

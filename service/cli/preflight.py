@@ -52,6 +52,8 @@ def _show(found: dict[str, Any]) -> None:
         print_problem(problem)
     if found["model"]:
         print_fields(found["model"], ("nodes", "params", "macs", "nodes_by_op"))
+    if found["problems"]:
+        return  # the pair was not examined: a count of zero fallbacks would be a claim
     print_text(f"operators on the host: {len(found['fallbacks'])}")
     if found["fallbacks"]:
         print_table(("node", "op_type", "reason_code", "reason"), found["fallbacks"])

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from service.cli.arrays import write_npz
 from service.cli.connection import DataDirOption, load_settings
 from service.cli.failures import Failure
 from service.cli.output import JsonFlag, note, print_json
@@ -23,6 +24,7 @@ def run(
     import zipfile
 
     import numpy as np
+
     from worker.compiler.package.runtime import run_bundle
 
     for path in (bundle, inputs):
@@ -34,8 +36,7 @@ def run(
     except (ValueError, zipfile.BadZipFile, AttributeError) as error:
         raise Failure("TW-RUN-002", f"{inputs} is not an .npz of plain arrays: {error}") from error
     results = run_bundle(bundle, arrays, load_settings(data_dir).build_dir)
-    with output.open("wb") as stream:
-        np.savez(stream, allow_pickle=False, **results)
+    write_npz(output, results)
     shapes = {n: {"shape": list(a.shape), "dtype": str(a.dtype)} for n, a in results.items()}
     if as_json:
         print_json({"output": str(output), "arrays": shapes})

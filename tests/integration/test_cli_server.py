@@ -219,3 +219,16 @@ def test_environment_names_the_server(serve: Serve) -> None:
     environment = {**os.environ, "TILEWRIGHT_SERVER": served.url}
     out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert json.loads(out.stdout) == {"items": []}
+
+
+def test_watch_prints_one_document_a_line(serve: Serve, model_file: Path, tmp_path: Path) -> None:
+    served = serve()
+    words = compile_words(model_file, tmp_path / "o", "--json")
+    job = data(tilewright(*words, server=served.url))["id"]
+    result = tilewright("jobs", "watch", job, "--json", server=served.url)
+    assert result.exit_code == 0, result.output
+    documents = [json.loads(line) for line in result.stdout.splitlines()]
+    assert len(documents) > 2
+    assert [int(d["id"]) for d in documents[:-1]] == list(range(1, len(documents)))
+    assert documents[-1]["id"] == job
+    assert documents[-1]["state"] == "succeeded"

@@ -42,7 +42,7 @@ GROUPS = {
     "doctor version",
     "jobs": "ls show watch logs cancel clone wait rm",
     "hardware": "ls show lint schema push",
-    "model": "push ls show strip",
+    "model": "push ls show example strip",
     "cache": "stats ls explain prune",
 }
 VERBS = [f"{group} {verb}".strip() for group, verbs in GROUPS.items() for verb in verbs.split()]

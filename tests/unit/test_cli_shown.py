@@ -1,0 +1,79 @@
+"""What the command line shows: files it writes, lists it shortens, events, examples."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from service.cli.arrays import write_npz
+from service.cli.jobs import _counts, _event_text
+from service.cli.main import app
+from service.cli.output import SHOWN_FINDINGS, moment, print_problem
+
+REPO = Path(__file__).resolve().parent.parent.parent
+
+
+def test_arrays_keep_names_that_numpy_uses_itself(tmp_path: Path) -> None:
+    arrays = {
+        "file": np.arange(6, dtype=np.int8).reshape(2, 3),
+        "allow_pickle": np.float16([1.5]),
+        "/m/Mul_output_0": np.asfortranarray(np.eye(3, dtype=np.float32)[:2]),
+        "scalar": np.array(7),
+    }
+    write_npz(tmp_path / "a.npz", arrays)
+    with np.load(tmp_path / "a.npz", allow_pickle=False) as found:
+        assert set(found.files) == set(arrays)
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(found[name], array)
+            assert found[name].dtype == array.dtype
+
+
+def test_example_writes_a_model_and_the_same_inputs_every_time(tmp_path: Path) -> None:
+    words = ["model", "example", str(tmp_path / "m.onnx"), "--json", "--input"]
+    for name in ("a.npz", "b.npz"):
+        result = CliRunner().invoke(app, [*words, str(tmp_path / name)])
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout)["inputs"] == str(tmp_path / name)
+    shipped = REPO / "service" / "cli" / "example" / "tiny_cnn.onnx"
+    assert (tmp_path / "m.onnx").read_bytes() == shipped.read_bytes()
+    with np.load(tmp_path / "a.npz") as first, np.load(tmp_path / "b.npz") as second:
+        assert first.files == ["image"]
+        np.testing.assert_array_equal(first["image"], second["image"])
+        assert first["image"].std() > 0.5
+
+
+def test_a_long_list_of_findings_is_cut_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    findings = [{"node": f"n{i}", "message": "no"} for i in range(SHOWN_FINDINGS + 7)]
+    print_problem({"code": "X", "title": "t", "errors": findings, "hints": ["do it"]})
+    shown = capsys.readouterr().err
+    assert shown.count("  - n") == SHOWN_FINDINGS
+    assert "and 7 more" in shown
+    assert shown.endswith("hint: do it\n")
+
+
+def test_units_of_a_job_count_what_the_cache_gave() -> None:
+    progress = {"units_solved": 2, "units_cached": 22, "units_total": 24}
+    assert _counts({"progress": progress}) == {"units": "24/24", "cached": 22}
+    assert _counts({}) == {"units": "0/0", "cached": 0}
+
+
+def test_events_are_shown_without_their_bookkeeping() -> None:
+    body = {"seq": 3, "ts": 1795254962.38, "stage": "ingest", "state": "started", "detail": None}
+    assert _event_text(body) == "stage=ingest state=started"
+
+
+def test_moments_are_readable() -> None:
+    assert moment(None) == "-"
+    assert moment(1795254962.38).startswith("2026-11-2")
+
+
+def test_preflight_counts_nothing_that_it_did_not_look_at() -> None:
+    words = ["preflight", str(REPO / "README.md"), "--hardware", "a100"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 3
+    assert "TW-MODEL-001" in result.stderr
+    assert "operators" not in result.stdout
