@@ -22,11 +22,10 @@ from worker.compiler.errors import Detail
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.ir.signature import IR_VERSION
 from worker.compiler.lower.lower import LOWER_VERSION
-from worker.compiler.machine import load_machine
 from worker.compiler.options import CompileOptions, VerifyMode
 from worker.compiler.package.bundle import write_bundle
 from worker.compiler.pipeline import CompiledModel, compile_model
-from worker.hardware import resolve_hardware
+from worker.hardware import resolve_machine
 from worker.packing import bundle_contents
 from worker.report.document import Verification, report_document
 from worker.report.graph import graph_document
@@ -130,7 +129,7 @@ def run_job(
     writer = _Writer(out_dir, progress, [])
     options = request.options
     used_cache: Cache = NullCache() if options.no_cache else cache
-    machine = load_machine(resolve_hardware(request.hardware))
+    machine = resolve_machine(request.hardware)
     compiled = compile_model(
         request.model_path, request.model_name, machine, options, used_cache, timed, Limits()
     )

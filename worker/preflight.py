@@ -23,13 +23,12 @@ from worker.compiler.frontend.simplify import simplify
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.ir.region import Cuts, is_view
 from worker.compiler.ir.signature import canonicalize
-from worker.compiler.machine import load_machine
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions
 from worker.compiler.partition.partition import Partitioning, Target, partition
 from worker.compiler.strategies.registry import strategy_for
 from worker.compiler.units import UnitSolver
-from worker.hardware import resolve_hardware
+from worker.hardware import resolve_machine
 
 T = TypeVar("T")
 
@@ -45,7 +44,7 @@ def preflight(
     """
     problems: list[Detail] = []
     document: dict[str, Detail] = {"model": None, "fallbacks": [], "shortfalls": [], "guesses": []}
-    machine = _attempt(lambda: load_machine(resolve_hardware(hardware)), problems)
+    machine = _attempt(lambda: resolve_machine(hardware), problems)
     model = _attempt(lambda: _read(model_path, options), problems)
     if model is not None:
         document["model"] = model_summary(model)
