@@ -68,12 +68,23 @@ def _compiler_error(request: Request, error: Exception) -> JSONResponse:
 
 def _validation_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
+    broken = [entry for entry in error.errors() if entry.get("type") == "json_invalid"]
+    if broken:
+        return problem_response(request, problem("TW-SVC-004", _syntax_text(broken[0])))
     findings = tuple(_finding(entry) for entry in error.errors())
     places = ", ".join(sorted({f.pointer or "" for f in findings}))
     document = problem(
         "TW-SVC-004", f"the request does not match the schema at {places}", findings=findings
     )
     return problem_response(request, document)
+
+
+def _syntax_text(entry: Mapping[str, object]) -> str:
+    """Say where a body stops being JSON; the framework gives an offset, which is no pointer."""
+    location, context = entry.get("loc"), entry.get("ctx")
+    offset = location[-1] if isinstance(location, tuple) and location else "?"
+    reason = context.get("error") if isinstance(context, dict) else None
+    return f"the body is not JSON: {reason or 'syntax error'} at character {offset}"
 
 
 def _finding(entry: Mapping[str, object]) -> Finding:

@@ -149,7 +149,7 @@ def cancel(
     data_dir: DataDirOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Cancel a job; one that has ended stays as it is."""
+    """Cancel a job; again is fine, exit 3 when it ended otherwise first."""
     with connect(server, data_dir) as client:
         _show(client.cancel(job), as_json)
 

@@ -123,7 +123,7 @@ def print_problem(problem: Mapping[str, object]) -> None:
     if detail and detail != title:
         note(f"  {_one_line(str(detail))}")
     for name in ("stage", "node", "pointer", "attribute", "limit", "actual"):
-        if problem.get(name) not in (None, ""):
+        if problem.get(name) not in (None, "", []):
             note(f"  {name}: {_one_line(cell(problem[name]))}")
     findings = problem.get("errors")
     findings = findings if isinstance(findings, list) else []

@@ -162,6 +162,7 @@ def test_conditional_get_and_held_get(serve: Serve) -> None:
     assert held.status_code == 304
     timer = threading.Timer(0.3, cancel, (served, job["id"]))
     timer.start()
+    assert held.headers["preference-applied"] == "wait=1"
     changed = served.http.get(path, headers={**etag, "Prefer": "wait=20"})
     timer.join()
     assert (changed.status_code, changed.json()["state"]) == (200, "canceled")

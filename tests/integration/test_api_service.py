@@ -185,3 +185,14 @@ def test_generated_requests_never_break_the_contract(serve: Serve, mode: Generat
     assert tried > 30
     assert {404, 422} <= set(seen)
     assert sum(seen.values()) > 40
+
+
+def test_a_body_that_is_not_json_is_explained_without_a_pointer(serve: Serve) -> None:
+    response = serve().http.post(
+        "/v1/jobs", content=b'{"model" 1}', headers={"Content-Type": "application/json"}
+    )
+    document = response.json()
+    assert (response.status_code, document["code"]) == (422, "TW-SVC-004")
+    assert "not JSON" in document["detail"]
+    assert "character 9" in document["detail"]
+    assert document["errors"] == []

@@ -24,6 +24,7 @@ from worker.compiler.options import CompileOptions
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 RETRY_AFTER_S = 1
 MAX_LOG_CHARS = 1 << 20
+APPLIED = "Preference-Applied"
 
 
 def job_etag(job: JobRecord) -> str:
@@ -86,7 +87,7 @@ async def create_job(
     if wait:
         ended = await _until_ended(state, submission.job, wait)
         submission = Submission(ended, submission.created)
-        response.headers["Preference-Applied"] = f"wait={int(wait)}"
+        response.headers[APPLIED] = f"wait={int(wait)}"
     return _accepted(submission, response)
 
 
@@ -133,8 +134,10 @@ async def get_job(
     ):
         await state.watch.changed(job.id, job.event_seq, wait)
         job = await to_thread.run_sync(query.get_job, state.database, job_id, OWNER)
+    applied = {APPLIED: f"wait={int(wait)}"} if wait else {}
     if etag_matches(if_none_match, job_etag(job)):
-        return Response(status_code=304, headers={"ETag": job_etag(job)})
+        return Response(status_code=304, headers={"ETag": job_etag(job), **applied})
+    response.headers.update(applied)
     return _answer(job, response)
 
 
