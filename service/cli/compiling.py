@@ -78,6 +78,8 @@ def compile_model(
 
     if detach and (local or not server):
         raise typer.BadParameter("needs a server (--server URL)", param_hint="--detach")
+    if require_cache and no_cache:
+        raise typer.BadParameter("contradicts --no-cache", param_hint="--require-cache")
     document = {
         "strategy": strategy,
         "objective": objective,

@@ -62,6 +62,7 @@ def test_every_verb_has_help_and_json(verb: str) -> None:
         (["compile", EXAMPLE], 2),
         (["nonsense"], 2),
         (["compile", EXAMPLE, "--hardware", "a100", "--detach"], 2),
+        (["compile", EXAMPLE, "--hardware", "a100", "--require-cache", "--no-cache"], 2),
         (["compile", EXAMPLE, "--hardware", "a100", "--set", "batch"], 2),
         (["compile", EXAMPLE, "--hardware", "a100", "--strategy", "magic"], 2),
         (["compile", "missing.onnx", "--hardware", "a100"], 3),
