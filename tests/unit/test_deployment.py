@@ -152,10 +152,7 @@ def test_copied_files_exist_and_are_not_ignored() -> None:
         if line.strip() and not line.startswith("#")
     ]
     sources = [
-        word
-        for rest in arguments("COPY")
-        if "--from" not in rest
-        for word in rest.split()[:-1]
+        word for rest in arguments("COPY") if "--from" not in rest for word in rest.split()[:-1]
     ]
     assert {"pyproject.toml", "service", "worker", "migrations"} <= set(sources)
     for source in sources:

@@ -198,7 +198,8 @@ def _cell(value: Detail) -> str:
     if isinstance(value, list):
         return "|".join(_cell(v) for v in value)
     text = str(value)
-    # a leading = + - @ would run as a formula in spreadsheet programs; numbers keep their sign
-    if text[:1] in "=+-@" and not isinstance(value, (int, float)):
+    # a leading = + - @ (or a tab or return before it) would run as a formula in spreadsheet
+    # programs; numbers keep their sign
+    if text[:1] in set("=+-@\t\r") and not isinstance(value, (int, float)):
         return "'" + text
     return text

@@ -14,8 +14,10 @@ from worker.report.plots import energy_bars, layer_bars, occupancy, roofline, si
 from worker.simulator.results import ModelSimulation, UnitSimulation
 
 _STYLE = """
-:root{--ink:#1b1f24;--dim:#667;--line:#d8dce2;--bar:#6aa0d8;--dark:#1f5fa8;--bad:#b3261e;--ok:#1a7f37}
-body{font:14px/1.45 system-ui,sans-serif;color:var(--ink);max-width:1180px;margin:24px auto;padding:0 16px}
+:root{--ink:#1b1f24;--dim:#667;--line:#d8dce2;--bar:#6aa0d8;--dark:#1f5fa8;
+--bad:#b3261e;--ok:#1a7f37}
+body{font:14px/1.45 system-ui,sans-serif;color:var(--ink);background:#fff;max-width:1180px;
+margin:24px auto;padding:0 16px}
 h1{font-size:22px}h2{font-size:17px;margin-top:32px;border-bottom:1px solid var(--line)}
 table{border-collapse:collapse;width:100%;font-size:12.5px}
 th,td{text-align:left;padding:3px 8px;border-bottom:1px solid var(--line);vertical-align:top}
@@ -75,7 +77,7 @@ def peak_rate(machine: Machine) -> float:
         e.macs_per_cycle.get(DType.F32) or max(e.macs_per_cycle.values(), default=0.0)
         for e in machine.engines_of(EngineKind.MATRIX)
     ]
-    return machine.num_cores * max(rates, default=1.0)
+    return machine.num_cores * (max(rates, default=0.0) or 1.0)
 
 
 def occupancy_steps(

@@ -2,7 +2,7 @@
 
 `full`: the whole model on seeded inputs against ONNX Runtime on the user's original file.
 `sample`: every unique kernel once, on the values it meets in a whole run's first call of it,
-against the numpy oracle at sampled points (corners and a seeded draw), and then the outputs as well.
+against the numpy oracle at sampled points (corners and a seeded draw), and then the outputs too.
 `none`: nothing runs, and the report says so.
 """
 

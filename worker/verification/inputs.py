@@ -68,7 +68,7 @@ def seeded_inputs(model: OnnxModel, seed: int) -> dict[str, npt.NDArray[Any]]:
             arrays[value.name] = rng.integers(0, 2, shape).astype(bool)
         elif dtype.kind in "iu":
             limit = _index_limit(value)
-            arrays[value.name] = rng.integers(0, limit if limit else 2, shape).astype(dtype)
+            arrays[value.name] = rng.integers(0, limit or 2, shape).astype(dtype)
         else:
             arrays[value.name] = rng.standard_normal(shape, dtype=np.float32).astype(dtype)
     return arrays

@@ -45,7 +45,7 @@ def reference_outputs(
             wanted = {value.name for value in session.get_inputs()}
             feeds = {n: _fed(v) for n, v in inputs.items() if n in wanted}
             results = session.run(names, feeds)
-        except Exception as error:  # noqa: BLE001 - onnxruntime raises its own types from C++
+        except Exception as error:  # onnxruntime raises its own types from C++
             text = " ".join(str(error).split())[:400]
             raise CompilerError(
                 "TW-VERIFY-003", f"ONNX Runtime cannot run the original model: {text}"

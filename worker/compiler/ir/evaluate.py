@@ -293,9 +293,11 @@ def _trunc_div(a: Array, b: Array) -> Array:
     if np.issubdtype(a.dtype, np.floating):
         return np.asarray(a / b)
     safe = np.where(b == 0, 1, b)
-    quotient = np.abs(a) // np.abs(safe)
-    signed = np.where((a < 0) != (safe < 0), -quotient, quotient)
-    return np.asarray(np.where(b == 0, 0, signed).astype(a.dtype))
+    with np.errstate(over="ignore"):  # INT_MIN / -1 wraps, as every other integer result does
+        floor = a // safe
+    # from floor to truncation without np.abs, which has no value for the most negative integer
+    inexact_negative = (floor * safe != a) & ((a < 0) != (safe < 0))
+    return np.asarray(np.where(b == 0, 0, floor + inexact_negative).astype(a.dtype))
 
 
 def _erf(x: Array) -> Array:

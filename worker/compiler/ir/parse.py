@@ -16,8 +16,17 @@ from worker.compiler.ir.affine import Affine, Lookup, var
 from worker.compiler.ir.axis import Axis, AxisKind
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import Access, Attr, Op, OpaqueKind, OpaqueOp, Origin, Reduce, Tensor
-from worker.compiler.ir.op import TensorOp
+from worker.compiler.ir.op import (
+    Access,
+    Attr,
+    Op,
+    OpaqueKind,
+    OpaqueOp,
+    Origin,
+    Reduce,
+    Tensor,
+    TensorOp,
+)
 from worker.compiler.ir.scalar import Apply, Cast, Const, Fn, Index, Read, Scalar, Select
 
 T = TypeVar("T")

@@ -142,9 +142,10 @@ def _has_accelerated_ancestor(
 ) -> bool:
     for value in captured_values(node):
         producer = value.producer()
-        if producer is not None and id(producer) in position:
-            if level_of[position[id(producer)]] >= 0:
-                return True
+        if producer is None or id(producer) not in position:
+            continue
+        if level_of[position[id(producer)]] >= 0:
+            return True
     return False
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import onnx_ir
 
+from worker.compiler.frontend.work import static_shape
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.machine import Capabilities
-from worker.compiler.frontend.work import static_shape
 from worker.compiler.partition.limits import quantities
 from worker.compiler.rejection import ReasonCode, Rejection
 
