@@ -157,9 +157,7 @@ def feeds_of(case: Case, expressed: Expressed) -> dict[str, npt.NDArray[Any]]:
     return feeds | {name: thunk() for name, thunk in expressed.constants.items()}
 
 
-def difference(
-    expected: npt.NDArray[Any], got: npt.NDArray[Any], rtol: float, atol: float
-) -> str:
+def difference(expected: npt.NDArray[Any], got: npt.NDArray[Any], rtol: float, atol: float) -> str:
     """How two arrays differ, or an empty string."""
     if expected.shape != got.shape:
         return f"shape {got.shape}, expected {expected.shape}"

@@ -11,9 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 def _weights(rng: np.random.Generator, name: str, *shape: int) -> onnx.TensorProto:
     scale = 1.0 / np.sqrt(max(1, int(np.prod(shape[1:]))))
-    return numpy_helper.from_array(
-        (rng.standard_normal(shape) * scale).astype(np.float32), name
-    )
+    return numpy_helper.from_array((rng.standard_normal(shape) * scale).astype(np.float32), name)
 
 
 def conv_net(batch: int | str = 1) -> onnx.ModelProto:

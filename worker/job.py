@@ -111,9 +111,7 @@ def toolchain() -> dict[str, Detail]:
     }
 
 
-def run_job(
-    request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink
-) -> JobOutcome:
+def run_job(request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink) -> JobOutcome:
     """Compile, simulate, package, verify and report one model.
 
     Artifacts appear as their stages finish.  The bundle's own report leaves out `timings` and the
@@ -154,9 +152,7 @@ def run_job(
     timed.stage("verify", "started")
     verification = verify_model(request.model_path, compiled, options, request.build_dir)
     timed.stage("verify", "finished")
-    return _report(
-        request, compiled, sims, whole, verification, bundle_digest, timed, writer
-    )
+    return _report(request, compiled, sims, whole, verification, bundle_digest, timed, writer)
 
 
 def _package(
@@ -189,9 +185,7 @@ def _report(
     from worker.verification.drive import refuse_mismatch
 
     timed.stage("report", "started")
-    document = report_document(
-        compiled, sims, whole, request.options, verification, toolchain()
-    )
+    document = report_document(compiled, sims, whole, request.options, verification, toolchain())
     document["bundle"] = {"sha256": bundle_digest}
     rows = [r for r in _listed(document["layers"]) if isinstance(r, dict)]
     writer.save("layers", "layers.csv", layers_csv(rows))

@@ -54,5 +54,3 @@ def refuse_violations(sims: tuple[UnitSimulation, ...], whole: ModelSimulation) 
     for check in whole.checks:
         if not check.passed:
             raise SimulationError("TW-SIM-003", f"model: {check.name}: {check.detail}")
-
-

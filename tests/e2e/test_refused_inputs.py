@@ -1,4 +1,4 @@
-"""Bad inputs, one per line of the issue, through the real compiler: locally and as jobs of a server.
+"""Bad inputs, a case for each kind, through the real compiler: locally and as jobs of a server.
 
 Each is refused with a stable code and a remedy, and afterwards the same worker finishes a good job.
 """

@@ -94,9 +94,7 @@ def ours(model: onnx.ModelProto, inputs: Inputs) -> list[npt.NDArray[Any]]:
     return [load(results[n], graph.tensors[n].dtype) for n in graph.outputs]
 
 
-def onnxruntime(
-    model: onnx.ModelProto, inputs: Inputs
-) -> list[npt.NDArray[Any]]:
+def onnxruntime(model: onnx.ModelProto, inputs: Inputs) -> list[npt.NDArray[Any]]:
     """Outputs by ONNX Runtime, unoptimised."""
     import onnxruntime as ort
 

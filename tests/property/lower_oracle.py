@@ -169,9 +169,7 @@ class Walk:
             flat = flat * e + x
         return flat * described.dtype.size_bytes
 
-    def move(
-        self, move: Move, path: str, env: dict[str, int], core: int, live: list[Live]
-    ) -> None:
+    def move(self, move: Move, path: str, env: dict[str, int], core: int, live: list[Live]) -> None:
         src, dst = self.ends(move, live)
         shape = self.graph.tensors[move.tensor].shape
         full = [(s.start.evaluate(env), s.start.evaluate(env) + s.extent) for s in move.box]

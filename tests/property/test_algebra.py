@@ -292,12 +292,20 @@ def test_signature_sees_everything_else() -> None:
     assert len(seen) == 8
     graph = conv(*base)
     op = graph.tensor_op("conv")
-    body = TensorOp(op.name, op.domain, op.reads, op.write,
-                    Apply(Fn.ADD, (Read(0), Read(1))), op.reduce, op.origin)
+    body = TensorOp(
+        op.name,
+        op.domain,
+        op.reads,
+        op.write,
+        Apply(Fn.ADD, (Read(0), Read(1))),
+        op.reduce,
+        op.origin,
+    )
     kind = TensorOp(op.name, op.domain, op.reads, op.write, op.body, Reduce.MAX, op.origin)
     for other_op in (body, kind):
-        other = Graph.build((other_op,), tuple(graph.tensors.values()), graph.inputs,
-                            graph.outputs, graph.constants)
+        other = Graph.build(
+            (other_op,), tuple(graph.tensors.values()), graph.inputs, graph.outputs, graph.constants
+        )
         seen.add(signature(other))
     assert len(seen) == 10
 
@@ -318,14 +326,22 @@ def test_reshapes_are_views_and_transposes_are_not(
         stride *= extent
     tensors = {"X": Tensor("X", tuple(source), DType.F32), "Y": Tensor("Y", target, DType.F32)}
     write = Access("Y", tuple(var(a.name) for a in axes))
-    op = TensorOp("r", axes, (Access("X", tuple(index)),), write, Read(0), None,
-                  Origin(("r",), "Reshape"))
+    op = TensorOp(
+        "r", axes, (Access("X", tuple(index)),), write, Read(0), None, Origin(("r",), "Reshape")
+    )
     x = np.arange(24, dtype=np.float32).reshape(source)
     graph = Graph.build((op,), tuple(tensors.values()), ("X",), ("Y",))
     np.testing.assert_array_equal(evaluate(graph, {"X": x})["Y"], x.reshape(target))
     assert is_view(op, tensors)
-    flipped = TensorOp("t", axes, (Access("X", tuple(reversed(index))),), write, Read(0), None,
-                       Origin(("t",), "Transpose"))
+    flipped = TensorOp(
+        "t",
+        axes,
+        (Access("X", tuple(reversed(index))),),
+        write,
+        Read(0),
+        None,
+        Origin(("t",), "Transpose"),
+    )
     if len(set(source)) == 3:
         square = {"X": Tensor("X", tuple(reversed(source)), DType.F32), "Y": tensors["Y"]}
         assert not is_view(flipped, square)
@@ -333,8 +349,15 @@ def test_reshapes_are_views_and_transposes_are_not(
 
 def test_convexity_by_bitsets() -> None:
     def unary(name: str, source: str) -> TensorOp:
-        return TensorOp(name, (Axis("i", 1),), (Access(source, (var("i"),)),),
-                        Access(name + "_out", (var("i"),)), Read(0), None, Origin((), "Identity"))
+        return TensorOp(
+            name,
+            (Axis("i", 1),),
+            (Access(source, (var("i"),)),),
+            Access(name + "_out", (var("i"),)),
+            Read(0),
+            None,
+            Origin((), "Identity"),
+        )
 
     ops = (unary("a", "in"), unary("b", "a_out"), unary("c", "b_out"))
     direct = predecessors(ops)
@@ -349,9 +372,11 @@ def test_convexity_by_bitsets() -> None:
 )
 def test_graph_refuses_broken_accesses(rule: str, index: Affine | None, fill: None) -> None:
     read = Access("X", () if index is None else (index,), fill)
-    op = TensorOp("op", (Axis("i", 3),), (read,), Access("Y", (var("i"),)), Read(0), None,
-                  Origin((), "Relu"))
+    op = TensorOp(
+        "op", (Axis("i", 3),), (read,), Access("Y", (var("i"),)), Read(0), None, Origin((), "Relu")
+    )
     with pytest.raises(VerifyError) as refusal:
-        Graph.build((op,), (Tensor("X", (3,), DType.F32), Tensor("Y", (3,), DType.F32)),
-                    ("X",), ("Y",))
+        Graph.build(
+            (op,), (Tensor("X", (3,), DType.F32), Tensor("Y", (3,), DType.F32)), ("X",), ("Y",)
+        )
     assert refusal.value.rule == rule

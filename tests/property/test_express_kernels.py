@@ -134,7 +134,5 @@ def test_a_few_operators_as_kernels(cases: tuple[Case, ...], tmp_path: Path) -> 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("preset", ["stcp920-inferred", "kapla-16x16", "a100"])
-def test_every_operator_as_a_kernel(
-    preset: str, cases: tuple[Case, ...], tmp_path: Path
-) -> None:
+def test_every_operator_as_a_kernel(preset: str, cases: tuple[Case, ...], tmp_path: Path) -> None:
     assert check(preset, cases, tmp_path) > 1000

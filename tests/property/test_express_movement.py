@@ -154,9 +154,7 @@ def test_gather_out_of_range_is_refused() -> None:
     height=st.integers(2, 12),
     width=st.integers(2, 12),
 )
-def test_resize(
-    mode: str, transform: str, rows: int, cols: int, height: int, width: int
-) -> None:
+def test_resize(mode: str, transform: str, rows: int, cols: int, height: int, width: int) -> None:
     if mode == "nearest":  # f32 coordinates put ties elsewhere: keep to ratios without them
         height, width = rows * (height % 3 + 1), cols * (width % 3 + 1)
         assume(transform == "asymmetric")

@@ -15,9 +15,7 @@ from worker.compiler.lower.nest import Frame, FrameKind
 from worker.compiler.schedule.nodes import Span
 
 TRIPS = {"x": 5, "y": 3, "z": 4}
-leaves = st.one_of(
-    st.integers(-6, 6).map(const), st.sampled_from(sorted(TRIPS)).map(var)
-)
+leaves = st.one_of(st.integers(-6, 6).map(const), st.sampled_from(sorted(TRIPS)).map(var))
 exprs = st.recursive(
     leaves,
     lambda inner: st.one_of(

@@ -108,9 +108,7 @@ def models(
 @settings(deadline=None, max_examples=100)
 @given(models())
 def test_home_arena(
-    model: tuple[
-        dict[str, int], list[str], list[str], list[str], list[CallUse], dict[str, str]
-    ],
+    model: tuple[dict[str, int], list[str], list[str], list[str], list[CallUse], dict[str, str]],
 ) -> None:
     size_of, weights, inputs, outputs, calls, view_of = model
     plan = plan_home(size_of, weights, inputs, outputs, calls, view_of, toys.flat_machine())

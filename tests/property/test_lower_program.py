@@ -145,7 +145,7 @@ def test_text_and_bytes_round_trip(case: Case) -> None:
     assert print_program(again) == text
     assert (again.instructions == program.instructions).all()
     calls = (
-        UnitCall(0, (Binding("x", 64),), ("conv \"1\"\n",), "Conv"),
+        UnitCall(0, (Binding("x", 64),), ('conv "1"\n',), "Conv"),
         HostCall(0, ("a",), ("b",), 1, 2, 3, 4, ("n",), ("Loop",)),
     )
     model = Program((program, again), calls, 1000, 600, 400)

@@ -36,9 +36,7 @@ ORIGIN = Origin((), "unit")
 SIZES = st.integers(1, 9)
 
 
-def single(
-    op: TensorOp, tensors: tuple[Tensor, ...], constants: tuple[str, ...] = ()
-) -> Graph:
+def single(op: TensorOp, tensors: tuple[Tensor, ...], constants: tuple[str, ...] = ()) -> Graph:
     """One operator as a graph."""
     inputs = tuple(n for n in op.input_names() if n not in constants)
     return Graph.build((op,), tensors, inputs, (op.write.tensor,), constants)

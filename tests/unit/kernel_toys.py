@@ -175,9 +175,7 @@ def graph_of(op: TensorOp, tensors: tuple[Tensor, ...]) -> Graph:
     return Graph.build((op,), tensors, op.input_names(), (op.write.tensor,))
 
 
-def tiled(
-    graph: Graph, tile: Mapping[str, int], cores: int = 1, engine: str = "mme"
-) -> Schedule:
+def tiled(graph: Graph, tile: Mapping[str, int], cores: int = 1, engine: str = "mme") -> Schedule:
     """One operator: cores over the first tiled axis, output and reduction tiles in L1."""
     op = graph.ops[0]
     assert isinstance(op, TensorOp)

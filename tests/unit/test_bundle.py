@@ -168,9 +168,7 @@ def test_a_model_runs_without_a_bundle_and_shows_every_call() -> None:
         ({"zz": np.zeros(1)}, "no input 'zz'"),
     ],
 )
-def test_wrong_inputs_are_refused(
-    bundle: Path, wrong: dict[str, np.ndarray], message: str
-) -> None:
+def test_wrong_inputs_are_refused(bundle: Path, wrong: dict[str, np.ndarray], message: str) -> None:
     given = {**inputs(), **wrong}
     if "missing" in message:
         del given["a"]
@@ -290,5 +288,3 @@ def test_a_fault_names_buffer_path_and_numbers() -> None:
     runner = ModelRunner(made.model, library, made.host_models)
     with pytest.raises(MemoryFault, match=r"buffer of c at 0\.0 in L1 asks for instance 99 of 16"):
         runner.run(inputs())
-
-

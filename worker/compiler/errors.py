@@ -146,7 +146,12 @@ class Infeasible(CompilerError):
     """Nothing fits: the shortfall names resource, demand, bound and levers."""
 
     def __init__(
-        self, message: str, shortfall: Shortfall, *, node: str | None = None, stage: str = "schedule"
+        self,
+        message: str,
+        shortfall: Shortfall,
+        *,
+        node: str | None = None,
+        stage: str = "schedule",
     ) -> None:
         super().__init__(
             "TW-PLAN-001",
@@ -210,4 +215,3 @@ class Mismatch(SimulationError):
         self, message: str, *, limit: float, actual: float, node: str | None = None
     ) -> None:
         super().__init__("TW-VERIFY-001", message, node=node, limit=limit, actual=actual)
-

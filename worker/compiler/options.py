@@ -70,8 +70,14 @@ class CompileOptions:
             pointer = f"/options/{key}"
             if key not in known:
                 findings.append(
-                    Finding("TW-OPT-001", f"unknown option {key!r}", pointer, None,
-                            list[Detail](sorted(known)), str(key))
+                    Finding(
+                        "TW-OPT-001",
+                        f"unknown option {key!r}",
+                        pointer,
+                        None,
+                        list[Detail](sorted(known)),
+                        str(key),
+                    )
                 )
             elif key in enums:
                 allowed = [str(member) for member in enums[key]]
@@ -79,8 +85,14 @@ class CompileOptions:
                     values[key] = enums[key](raw)
                 else:
                     findings.append(
-                        Finding("TW-OPT-001", f"{key} must be one of {', '.join(allowed)}",
-                                pointer, None, list[Detail](allowed), str(raw))
+                        Finding(
+                            "TW-OPT-001",
+                            f"{key} must be one of {', '.join(allowed)}",
+                            pointer,
+                            None,
+                            list[Detail](allowed),
+                            str(raw),
+                        )
                     )
             elif key == "symbols":
                 if isinstance(raw, dict) and all(
@@ -89,27 +101,47 @@ class CompileOptions:
                     values[key] = tuple(sorted(raw.items()))
                 else:
                     findings.append(
-                        Finding("TW-OPT-001", "symbols must map names to integers >= 1", pointer,
-                                None, "object of integers >= 1", str(raw))
+                        Finding(
+                            "TW-OPT-001",
+                            "symbols must map names to integers >= 1",
+                            pointer,
+                            None,
+                            "object of integers >= 1",
+                            str(raw),
+                        )
                     )
             elif key == "seed":
                 if type(raw) is int and 0 <= raw < 2**63:
                     values[key] = raw
                 else:
                     findings.append(
-                        Finding("TW-OPT-001", "seed must be an integer from 0 to 2^63-1", pointer,
-                                None, "0..2^63-1", str(raw))
+                        Finding(
+                            "TW-OPT-001",
+                            "seed must be an integer from 0 to 2^63-1",
+                            pointer,
+                            None,
+                            "0..2^63-1",
+                            str(raw),
+                        )
                     )
             elif type(raw) is bool:
                 values[key] = raw
             else:
                 findings.append(
-                    Finding("TW-OPT-001", f"{key} must be true or false", pointer, None,
-                            "boolean", str(raw))
+                    Finding(
+                        "TW-OPT-001",
+                        f"{key} must be true or false",
+                        pointer,
+                        None,
+                        "boolean",
+                        str(raw),
+                    )
                 )
         if findings:
             raise OptionError(
-                "TW-OPT-001", findings[0].message, pointer=findings[0].pointer,
+                "TW-OPT-001",
+                findings[0].message,
+                pointer=findings[0].pointer,
                 findings=tuple(findings),
             )
         return CompileOptions(**values)  # type: ignore[arg-type]  # checked field by field above

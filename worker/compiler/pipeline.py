@@ -205,9 +205,13 @@ def _view_call(op: TensorOp | OpaqueOp) -> PlannedCall:
 
 
 def _host_call(part: Part, nodes: list[Any]) -> PlannedHost:
-    return PlannedHost(part.nodes, part.inputs, part.outputs,
-                       tuple(nodes[k].name or "" for k in part.nodes),
-                       tuple(nodes[k].op_type for k in part.nodes))
+    return PlannedHost(
+        part.nodes,
+        part.inputs,
+        part.outputs,
+        tuple(nodes[k].name or "" for k in part.nodes),
+        tuple(nodes[k].op_type for k in part.nodes),
+    )
 
 
 def _sentence(shortfall: Shortfall) -> str:
@@ -218,9 +222,7 @@ def _sentence(shortfall: Shortfall) -> str:
     )
 
 
-def _final_placement(
-    parts: Partitioning, view_nodes: frozenset[str]
-) -> tuple[Placement, ...]:
+def _final_placement(parts: Partitioning, view_nodes: frozenset[str]) -> tuple[Placement, ...]:
     return tuple(
         Placement(row.node, row.op_type, row.target, ReasonCode.VIEW,
                   "renames memory only; no kernel runs")
@@ -253,9 +255,7 @@ def _refuse_fallback(
     )
 
 
-def _warnings(
-    machine: Machine, placement: tuple[Placement, ...]
-) -> tuple[tuple[str, str], ...]:
+def _warnings(machine: Machine, placement: tuple[Placement, ...]) -> tuple[tuple[str, str], ...]:
     found: list[tuple[str, str]] = []
     if machine.guesses:
         first = machine.guesses[0]
@@ -270,6 +270,3 @@ def _warnings(
     if on_host:
         found.append(("HOST_FALLBACK", f"{on_host} of {len(placement)} nodes run on the host"))
     return tuple(found)
-
-
-

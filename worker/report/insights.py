@@ -55,8 +55,11 @@ def insights(rows: Sequence[dict[str, Detail]], whole: ModelSimulation) -> list[
     add("memory-bound", sum(_number(r, "cycles_total") for r in memory),
         f"{len(memory)} kernels are bounded by memory traffic: fusion or a larger buffer helps",
         _nodes(_by_cycles(memory)))  # fmt: skip
-    slack = [r for r in compute
-             if _number(r, "cycles_total") > 2 * max(_number(r, "lower_bound_cycles"), 1)]
+    slack = [
+        r
+        for r in compute
+        if _number(r, "cycles_total") > 2 * max(_number(r, "lower_bound_cycles"), 1)
+    ]
     add("far-from-bound", sum(_number(r, "cycles_total") for r in slack),
         f"{len(slack)} compute-bounded kernels take over twice their bound: tiles or cores are"
         " badly filled", _nodes(_by_cycles(slack)))  # fmt: skip

@@ -85,9 +85,9 @@ def layer_rows(
             "onnx_nodes": list(call.onnx_nodes),
             "op_type": call.op_type if isinstance(call, UnitCall) else "+".join(_distinct(call)),
             "placement": "accelerator" if isinstance(call, UnitCall) else "host",
-            "placement_reason": "OFFLOADED" if isinstance(call, UnitCall) else _reasons(
-                compiled, call
-            ),
+            "placement_reason": "OFFLOADED"
+            if isinstance(call, UnitCall)
+            else _reasons(compiled, call),
             "cycles_total": cycles,
             "pct_cycles": _pct(cycles, whole.cycles),
             "start_cycle": timing.start_cycle,
@@ -175,9 +175,7 @@ def _distinct(call: HostCall) -> list[str]:
 
 def _reasons(compiled: CompiledModel, call: HostCall) -> str:
     names = set(call.onnx_nodes)
-    codes = dict.fromkeys(
-        str(row.reason_code) for row in compiled.placement if row.node in names
-    )
+    codes = dict.fromkeys(str(row.reason_code) for row in compiled.placement if row.node in names)
     return "+".join(codes)
 
 

@@ -49,9 +49,7 @@ def _cell(value: Detail) -> str:
 
 def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Detail]]) -> str:
     head = "".join(f"<th>{escape(c)}</th>" for c in columns)
-    body = "".join(
-        "<tr>" + "".join(_cell(row.get(c)) for c in columns) + "</tr>" for row in rows
-    )
+    body = "".join("<tr>" + "".join(_cell(row.get(c)) for c in columns) + "</tr>" for row in rows)
     return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
 
 

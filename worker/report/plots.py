@@ -129,9 +129,7 @@ def layer_bars(bars: Sequence[tuple[str, int, int]]) -> str:
     return _svg(body, "Cycles per layer")
 
 
-def occupancy(
-    name: str, capacity: int, steps: Sequence[tuple[int, int]], total_cycles: int
-) -> str:
+def occupancy(name: str, capacity: int, steps: Sequence[tuple[int, int]], total_cycles: int) -> str:
     """Bytes in use over time in the fullest instance of one level.
 
     `steps`: (cycle, bytes from then on), ascending.

@@ -25,9 +25,7 @@ def clip_box(
         first = start
         if low < 0:
             name = writer.fresh("lo")
-            writer.line(
-                f"const int64_t {name} = tw_max_index({index_text(start, ranges)}, 0);"
-            )
+            writer.line(f"const int64_t {name} = tw_max_index({index_text(start, ranges)}, 0);")
             writer.line(f"(void){name};")
             ranges[name] = (0, max(high, 0))
             first = var(name)
@@ -37,8 +35,7 @@ def clip_box(
         name = writer.fresh("n")
         end = index_text(start + span.extent, ranges)
         writer.line(
-            f"const int64_t {name} ="
-            f" tw_min_index({end}, {limit}) - {index_text(first, ranges)};"
+            f"const int64_t {name} = tw_min_index({end}, {limit}) - {index_text(first, ranges)};"
         )
         result.append(Clipped(start, span.extent, first, name, None))
     return tuple(result)
@@ -95,9 +92,7 @@ def hull_text(
             case Var(name) if name in limits:
                 low, high = limits[name]
             case FloorDiv(arg, divisor) if any(v in limits for v in arg.variables()):
-                low, high = (
-                    f"tw_floordiv({t}, {divisor})" for t in hull_text(arg, limits, ranges)
-                )
+                low, high = (f"tw_floordiv({t}, {divisor})" for t in hull_text(arg, limits, ranges))
             case Mod(arg, divisor) if any(v in limits for v in arg.variables()):
                 a, b = hull_text(arg, limits, ranges)
                 same = f"(tw_floordiv({a}, {divisor}) == tw_floordiv({b}, {divisor}))"

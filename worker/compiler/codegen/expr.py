@@ -60,8 +60,10 @@ def convert(value: str, source: DType, target: DType) -> str:
         case DType.BOOL:
             return f"(uint8_t)({value} != 0)"
         case DType.F32 | DType.F64:
-            return value if VALUE_TYPE[source] == VALUE_TYPE[target] else (
-                f"({VALUE_TYPE[target]}){value}"
+            return (
+                value
+                if VALUE_TYPE[source] == VALUE_TYPE[target]
+                else (f"({VALUE_TYPE[target]}){value}")
             )
         case DType.F16:
             wide = "_f64" if source is DType.F64 else ""

@@ -196,9 +196,7 @@ class _ProductWriter:
         stack.enter_context(
             self.w.block(f"for (int64_t {first} = 0; {first} < {total}; {first} += {block})")
         )
-        self.w.line(
-            f"const int64_t {group.count} = tw_min_index({total} - {first}, {block});"
-        )
+        self.w.line(f"const int64_t {group.count} = tw_min_index({total} - {first}, {block});")
         return stack
 
     def _slots(self, side: Scalar) -> tuple[int, ...]:
@@ -221,9 +219,7 @@ class _ProductWriter:
             return
         name = self.w.fresh("d")
         self.table_of[group.letter, expr] = name
-        self.w.line(
-            f"int32_t *const {name} = tables + {self.tables} * TW_TABLE;"
-        )
+        self.w.line(f"int32_t *const {name} = tables + {self.tables} * TW_TABLE;")
         self.tables += 1
         self.w.line(f"const int64_t {name}s[] = {{{', '.join(map(str, strides))}}};")
         self.w.line(
@@ -240,9 +236,7 @@ class _ProductWriter:
         gone = {a.name: 0 for g in (self.rows, self.columns, self.depth) for a in g.axes}
         return index_text(expr.substitute(gone), self.ranges)
 
-    def _value(
-        self, side: Scalar, offset: Callable[[Affine], str], guards: bool = True
-    ) -> str:
+    def _value(self, side: Scalar, offset: Callable[[Affine], str], guards: bool = True) -> str:
         """Load what a side needs at (row or column, depth) and compute its factor."""
         names: dict[int, str] = {}
         for slot in slots_read(side):
@@ -258,9 +252,7 @@ class _ProductWriter:
                 element = f"{' && '.join(inside)} ? {element} : {literal(port.fill, kind)}"
             names[slot] = self.w.fresh("r")
             self.w.line(f"const {VALUE_TYPE[kind]} {names[slot]} = {element};")
-        value = emit_scalar(
-            self.w, side, names.__getitem__, self.body.read_types, self._rest
-        )
+        value = emit_scalar(self.w, side, names.__getitem__, self.body.read_types, self._rest)
         return f"({self.panel}){value}"
 
     def _plain_port(self, side: Scalar) -> Port | None:
@@ -354,9 +346,11 @@ class _ProductWriter:
                         stack.enter_context(w.block(loop))
                     value = self._value(
                         side,
-                        lambda e: self._rest(e)
-                        + self._part(columns, e, "j + c")
-                        + self._part(depth, e, "k"),
+                        lambda e: (
+                            self._rest(e)
+                            + self._part(columns, e, "j + c")
+                            + self._part(depth, e, "k")
+                        ),
                     )
                     w.line(f"to[k * TW_NR + c] = {value};")
 
@@ -418,4 +412,3 @@ class _ProductWriter:
         value = f"({VALUE_TYPE[total]})pc[i * ldc + j]"
         merged = combine(self.body.op.reduce, total, old, value)
         self.w.line(f"{target} = {store(merged, total, kept)};")
-

@@ -46,9 +46,7 @@ CODEGEN_VERSION = "2"
 """Bump when the generated text or the header changes: cached kernels must miss."""
 
 
-def generate_kernel(
-    schedule: Schedule, program: UnitProgram, machine: Machine, name: str
-) -> str:
+def generate_kernel(schedule: Schedule, program: UnitProgram, machine: Machine, name: str) -> str:
     """C11 text of `void name(tw_machine *m, unsigned char *const *operand)`.
 
     `name` must be a C identifier.  Cost: linear in the tree.
@@ -233,9 +231,7 @@ class _Builder:
                 self.find(move.tensor, move.src, path, scope),
                 self.find(move.tensor, move.dst, path, scope),
             )
-        there = [
-            s for s in scope.storages if s.tensor == move.tensor and s.level == move.src
-        ]
+        there = [s for s in scope.storages if s.tensor == move.tensor and s.level == move.src]
         if len(there) < 2:
             raise VerifyError("codegen", path, "resident", "a move within one memory needs two")
         outer, inner = there[-2], there[-1]
@@ -286,9 +282,7 @@ class _Builder:
             body = Body(op, point, tuple(p.dtype for p in point.reads), bad)
             product = product_of(body)
             if product is not None:
-                self.products.update(
-                    dict.fromkeys(emit_product(self.writer, body, product))
-                )
+                self.products.update(dict.fromkeys(emit_product(self.writer, body, product)))
             else:
                 emit_nest(self.writer, body)
             if bad:
@@ -313,4 +307,3 @@ def node_at(root: Node, path: str) -> Node:
             case _:
                 raise KeyError(path)
     return node
-

@@ -105,9 +105,7 @@ def _emit_fill(
     partial = " || ".join(f"{s.count} < {s.extent}" for s in spans if s.static_count is None)
     with writer.block(f"if ({partial})"):
         for dim, span in enumerate(spans):
-            check_inside(
-                writer, dst, dim, span.start, str(span.extent), span.extent, path, ranges
-            )
+            check_inside(writer, dst, dim, span.start, str(span.extent), span.extent, path, ranges)
         base = index_text(_offset([s.start for s in spans], dst), ranges)
         writer.line(
             f"{dst.element_type} *restrict to = ({dst.element_type} *){dst.pointer} + {base};"

@@ -235,9 +235,7 @@ def _checked_offset(
         writer.line(f"int64_t {at} = {index_text(expr - start, ranges, lookups)};")
         if expr.has_lookup:
             allowed = "" if dim in port.guarded else f" {bad} = 1;"
-            writer.line(
-                f"if ((uint64_t){at} >= {extent}u) {{ {at} = 0;{allowed} }}"
-            )
+            writer.line(f"if ((uint64_t){at} >= {extent}u) {{ {at} = 0;{allowed} }}")
         terms.append(f"{at} * {stride}")
     fixed = Affine()
     for expr, start, stride in zip(
@@ -247,4 +245,3 @@ def _checked_offset(
     rest = fixed.within(dict(ranges)) - port.moving
     # the pointer already carries `rest`
     return f"{' + '.join(terms) or '0'} - {index_text(rest, ranges)}"
-

@@ -214,9 +214,7 @@ def _up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-def pick_engine(
-    op: TensorOp, machine: Machine, tensors: Mapping[str, Tensor]
-) -> Engine | None:
+def pick_engine(op: TensorOp, machine: Machine, tensors: Mapping[str, Tensor]) -> Engine | None:
     """The compute engine that runs the whole operator in the fewest cycles.
 
     MATRIX engines take part only for matrix-like operators whose type they have a rate for, and

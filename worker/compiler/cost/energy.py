@@ -21,9 +21,7 @@ class EnergyTerm:
     pj: float
 
 
-def predicted_energy(
-    schedule: Schedule, machine: Machine, cycles: int
-) -> tuple[EnergyTerm, ...]:
+def predicted_energy(schedule: Schedule, machine: Machine, cycles: int) -> tuple[EnergyTerm, ...]:
     """Engines, levels, links, and static power over `cycles`, in a fixed order."""
     terms: dict[str, float] = {}
     engine_of = {

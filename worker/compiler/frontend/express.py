@@ -87,9 +87,7 @@ def _express(node: ir.Node, opset: int, emitter: Emitter) -> None:
             ReasonCode.CONTROL_FLOW, f"{node.op_type} is control flow and stays on the host"
         )
     if node.op_type in DATA_DEPENDENT:
-        raise Refusal(
-            ReasonCode.DATA_DEPENDENT, f"{node.op_type}: {DATA_DEPENDENT[node.op_type]}"
-        )
+        raise Refusal(ReasonCode.DATA_DEPENDENT, f"{node.op_type}: {DATA_DEPENDENT[node.op_type]}")
     function = EXPRESSIONS.get(node.op_type)
     if function is None:
         raise Refusal(

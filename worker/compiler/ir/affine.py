@@ -259,8 +259,10 @@ class Affine:
             part = Affine(((atom, 1),), 0)
             if isinstance(atom, (FloorDiv, Mod)):
                 arg = atom.arg.within(box)
-                part = arg.floordiv(atom.divisor) if isinstance(atom, FloorDiv) else arg.mod(
-                    atom.divisor
+                part = (
+                    arg.floordiv(atom.divisor)
+                    if isinstance(atom, FloorDiv)
+                    else arg.mod(atom.divisor)
                 )
                 if isinstance(atom, FloorDiv):
                     part = _floordiv_within(arg, atom.divisor, box)
@@ -309,9 +311,7 @@ def _floordiv_within(arg: Affine, divisor: int, box: Mapping[str, Interval]) -> 
 
 
 def _sweeps_unit_steps(expr: Affine) -> bool:
-    return len(expr.terms) == 1 and abs(expr.terms[0][1]) == 1 and isinstance(
-        expr.terms[0][0], Var
-    )
+    return len(expr.terms) == 1 and abs(expr.terms[0][1]) == 1 and isinstance(expr.terms[0][0], Var)
 
 
 def _make(terms: tuple[tuple[Atom, int], ...], const: int) -> Affine:

@@ -40,7 +40,7 @@ class DType(StrEnum):
 
     @property
     def accumulator(self) -> DType:
-        """Type in which sums of this type are kept: f32 for 16-bit floats, i32 for 8/16-bit ints."""
+        """Type in which sums of this type are kept: f32 for 16-bit floats, i32 for small ints."""
         match self:
             case DType.F16 | DType.BF16:
                 return DType.F32

@@ -101,12 +101,8 @@ def evaluate_points(
                 _, values = _points(op, tensors, arrays, part)
                 total = _combine(op.reduce, total, values.reshape(-1).astype(dtype.numpy))
             rows.append(store(total, tensor.dtype))
-    coords = {
-        a.name: points[:, k].astype(np.int64) for k, a in enumerate(op.parallel_axes)
-    }
-    where = tuple(
-        np.broadcast_to(_affine(e, coords, ()), (len(points),)) for e in op.write.index
-    )
+    coords = {a.name: points[:, k].astype(np.int64) for k, a in enumerate(op.parallel_axes)}
+    where = tuple(np.broadcast_to(_affine(e, coords, ()), (len(points),)) for e in op.write.index)
     return where, np.concatenate(rows) if rows else np.zeros(0, dtype=tensor.dtype.numpy)
 
 
@@ -168,9 +164,7 @@ def _points(
         axes = tuple(range(len(kept), rank))
         dtype = tensors[op.write.tensor].dtype.accumulator
         values = _UFUNC[op.reduce].reduce(values.astype(dtype.numpy), axis=axes)
-    kept_coords = {
-        a.name: coords[a.name].reshape(coords[a.name].shape[: len(kept)]) for a in kept
-    }
+    kept_coords = {a.name: coords[a.name].reshape(coords[a.name].shape[: len(kept)]) for a in kept}
     where = tuple(
         np.broadcast_to(_affine(e, kept_coords, ()), domain_shape[: len(kept)])
         for e in op.write.index

@@ -38,9 +38,7 @@ class Footprint:
         return total
 
 
-def footprint(
-    access: Access, box: Mapping[str, Interval], shape: tuple[int, ...]
-) -> Footprint:
+def footprint(access: Access, box: Mapping[str, Interval], shape: tuple[int, ...]) -> Footprint:
     """Bounding box of the elements `access` touches over `box` (inclusive, by axis name).
 
     Shapes: `shape` is the tensor's; the result has its rank.  A data-dependent index covers its

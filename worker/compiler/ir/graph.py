@@ -15,7 +15,7 @@ class Graph:
     """Operators in execution order over named tensors.
 
     `inputs` and `constants` are defined from outside; every other tensor is written by one
-    operator, or by several with disjoint writes (concat).  Constant *values* live elsewhere, by name.
+    operator, or by several with disjoint writes (concat).  Constant *values* live elsewhere.
     """
 
     ops: tuple[Op, ...]

@@ -195,9 +195,7 @@ def check_op(op: TensorOp, tensors: Mapping[str, Tensor]) -> None:
                 continue
             low, high, _ = expr.bounds(box)
             if (is_write or access.fill is None) and (low < 0 or high >= shape[dim]):
-                raise fail(
-                    "inside", f"{where}: index {dim} spans [{low}, {high}] of {shape[dim]}"
-                )
+                raise fail("inside", f"{where}: index {dim} spans [{low}, {high}] of {shape[dim]}")
     used = slots_read(op.body)
     if used and used[-1] >= len(op.reads):
         raise fail("slots", f"body reads slot {used[-1]} of {len(op.reads)}")

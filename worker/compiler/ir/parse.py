@@ -215,9 +215,7 @@ def _parse_opaque(tokens: Tokens, text: str) -> OpaqueOp:
     tokens.expect("writes")
     writes = tokens.listed("{", "}", tokens.name)
     raw, _ = json.JSONDecoder().raw_decode(text, text.index(" attrs [") + 7)
-    attrs: list[tuple[str, Attr]] = [
-        (k, tuple(v) if isinstance(v, list) else v) for k, v in raw
-    ]
+    attrs: list[tuple[str, Attr]] = [(k, tuple(v) if isinstance(v, list) else v) for k, v in raw]
     while tokens.peek() not in ("from", ""):
         tokens.next()
     return OpaqueOp(name, kind, reads, writes, tuple(attrs), _parse_origin(tokens))
@@ -260,6 +258,9 @@ def parse_graph(text: str) -> Graph:
         else:
             raise tokens.error(f"unknown line {word!r}")
     return Graph.build(
-        tuple(ops), tuple(tensors), tuple(roles["input"]), tuple(roles["output"]),
+        tuple(ops),
+        tuple(tensors),
+        tuple(roles["input"]),
+        tuple(roles["output"]),
         tuple(roles["const"]),
     )

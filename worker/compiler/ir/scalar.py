@@ -2,7 +2,7 @@
 
 Semantics are numpy's on the types given: Read yields the operand's element converted to the
 operator's compute type (`compute_dtype` of the op: accumulators for small types), Apply works in
-that type, Cast converts explicitly (float -> int truncates toward zero and saturates; see evaluate).
+that type, Cast converts explicitly (float -> int truncates toward zero and saturates).
 """
 
 from __future__ import annotations

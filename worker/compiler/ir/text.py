@@ -71,8 +71,10 @@ def print_op(op: TensorOp, *, with_origin: bool = True) -> list[str]:
     reduce = "" if op.reduce is None else f" reduce={op.reduce}"
     origin = f" from {op.origin.op_type} {_names(op.origin.nodes)}" if with_origin else ""
     axes = ", ".join(map(_axis, op.domain))
-    lines = [f"op {quote(op.name)} ({axes}) write {_access(op.write)}{reduce}"
-             f" = {print_scalar(op.body)}{origin}"]
+    lines = [
+        f"op {quote(op.name)} ({axes}) write {_access(op.write)}{reduce}"
+        f" = {print_scalar(op.body)}{origin}"
+    ]
     lines += [f"  read {_access(access)}" for access in op.reads]
     return lines
 
@@ -102,5 +104,7 @@ def print_graph(graph: Graph, *, with_origin: bool = True) -> str:
 def _print_opaque(op: OpaqueOp, with_origin: bool) -> str:
     attrs = json.dumps([[k, v] for k, v in op.attrs])
     origin = f" from {op.origin.op_type} {_names(op.origin.nodes)}" if with_origin else ""
-    return (f"opaque {quote(op.name)} {op.kind} reads {_names(op.reads)}"
-            f" writes {_names(op.writes)} attrs {attrs}{origin}")
+    return (
+        f"opaque {quote(op.name)} {op.kind} reads {_names(op.reads)}"
+        f" writes {_names(op.writes)} attrs {attrs}{origin}"
+    )

@@ -76,16 +76,12 @@ def _tightest_gap(taken: Sequence[tuple[int, int]], size: int, alignment: int) -
 def _stack(requests: Sequence[Request]) -> Allocation:
     address: dict[int, int] = {}
     for k, request in enumerate(requests):
-        below = [
-            address[c] + requests[c].size_bytes for c in request.conflicts if c in address
-        ]
+        below = [address[c] + requests[c].size_bytes for c in request.conflicts if c in address]
         address[k] = align_up(max(below, default=0), request.align_bytes)
     return _finish(requests, address)
 
 
 def _finish(requests: Sequence[Request], address: dict[int, int]) -> Allocation:
     addresses = tuple(address[k] for k in range(len(requests)))
-    peak = max(
-        (a + r.size_bytes for a, r in zip(addresses, requests, strict=True)), default=0
-    )
+    peak = max((a + r.size_bytes for a, r in zip(addresses, requests, strict=True)), default=0)
     return Allocation(addresses, peak)

@@ -37,9 +37,7 @@ def plan_buffers(
         Infeasible: the buffers of a level that are alive together exceed its usable bytes.
     """
     shapes = [_unplaced(scope, machine) for scope in nest.scopes]
-    strict = conflicts(
-        nest, live_intervals(nest, [r.scopes() for r in refs], hoisted), machine
-    )
+    strict = conflicts(nest, live_intervals(nest, [r.scopes() for r in refs], hoisted), machine)
     relaxed = conflicts(nest, outermost_intervals(nest), machine)
     address = [0] * len(shapes)
     for level in machine.levels[1:]:
@@ -82,9 +80,7 @@ def plan_operands(nest: Nest, refs: Sequence[Refs]) -> tuple[Operand, ...]:
     operands: list[Operand] = []
     for name, role in roles.items():
         tensor = graph.tensors[name]
-        operands.append(
-            Operand(name, role, str(tensor.dtype), tensor.shape, tensor.size_bytes)
-        )
+        operands.append(Operand(name, role, str(tensor.dtype), tensor.shape, tensor.size_bytes))
     return tuple(operands)
 
 

@@ -196,8 +196,10 @@ class ComputeEmitter:
         code: Ints = ZERO
         for extent, values in zip(box.extent, distinct, strict=True):
             code = code * len(values) + np.searchsorted(values, extent)
-        used = np.unique(code) if radix > 1 << 20 else np.flatnonzero(
-            np.bincount(np.ravel(code), minlength=radix)
+        used = (
+            np.unique(code)
+            if radix > 1 << 20
+            else np.flatnonzero(np.bincount(np.ravel(code), minlength=radix))
         )
         costs: list[int] = []
         for number in used.tolist():

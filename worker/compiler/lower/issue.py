@@ -164,9 +164,7 @@ def _stages_share(nest: Nest, refs: Sequence[Refs], pipe: str) -> bool:
 class _Numbering:
     """Assigns dense time positions by walking the tree once."""
 
-    def __init__(
-        self, room: dict[str, int], widths: Sequence[int], skewed: frozenset[str]
-    ) -> None:
+    def __init__(self, room: dict[str, int], widths: Sequence[int], skewed: frozenset[str]) -> None:
         self.room = room
         self.widths = widths
         self.skewed = skewed

@@ -127,9 +127,7 @@ def graph_document(model: ExecutableModel) -> bytes:
                 calls.append(KernelCall(model.kernels[unit], operands, op_type, nodes))
             case HostCall():
                 calls.append(
-                    HostModelCall(
-                        host_name(call.host), call.inputs, call.outputs, call.onnx_nodes
-                    )
+                    HostModelCall(host_name(call.host), call.inputs, call.outputs, call.onnx_nodes)
                 )
     return encode(
         GraphDocument(

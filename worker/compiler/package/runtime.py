@@ -155,9 +155,7 @@ class ModelRunner:
             top = max(top, end)
         return free
 
-    def _run_host(
-        self, call: HostCall, values: dict[str, Array], feed: Feeder | None
-    ) -> None:
+    def _run_host(self, call: HostCall, values: dict[str, Array], feed: Feeder | None) -> None:
         feeds = {name: self._value(name, values) for name in call.inputs}
         if feed is not None:
             feeds = feed(call, feeds)

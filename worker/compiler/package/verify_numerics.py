@@ -171,8 +171,12 @@ def _compare_floats(
     scale = float(np.max(np.abs(np.where(finite, b, 0.0))))
     relative = worst / scale if scale > 0 else (0.0 if worst == 0 else inf)
     passed = relative <= bound
-    reason = "" if passed else (
-        f"max error {worst:.3g} is {relative:.3g} of the largest value, {bound:.3g} is allowed"
+    reason = (
+        ""
+        if passed
+        else (
+            f"max error {worst:.3g} is {relative:.3g} of the largest value, {bound:.3g} is allowed"
+        )
     )
     return OutputComparison(
         name, kind, worst, relative, bound, passed, tuple(map(int, where)), reason

@@ -76,9 +76,7 @@ def stored_bytes(tensor: HomeTensor, value: Array) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def read_weights(
-    source: IO[bytes], tensors: Sequence[HomeTensor], arena: memoryview
-) -> None:
+def read_weights(source: IO[bytes], tensors: Sequence[HomeTensor], arena: memoryview) -> None:
     """Copy every weight to its address in the home arena.
 
     Raises:

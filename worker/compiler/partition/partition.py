@@ -58,9 +58,7 @@ class Partitioning:
     placement: tuple[Placement, ...]
 
 
-def partition(
-    model: OnnxModel, machine: Machine, refused: Mapping[str, Rejection]
-) -> Partitioning:
+def partition(model: OnnxModel, machine: Machine, refused: Mapping[str, Rejection]) -> Partitioning:
     """Place every node.
 
     `refused` adds rejections found later (an operator that fits no memory), by node name.
@@ -85,11 +83,7 @@ def _place(
     node: onnx_ir.Node, model: OnnxModel, machine: Machine, refused: Mapping[str, Rejection]
 ) -> Placement:
     name = node.name or ""
-    found = (
-        refused.get(name)
-        or refusal(node, machine.capabilities)
-        or rejection(node, model.opset)
-    )
+    found = refused.get(name) or refusal(node, machine.capabilities) or rejection(node, model.opset)
     if found is None:
         return Placement(
             name, node.op_type, Target.ACCELERATOR, ReasonCode.OFFLOADED,
@@ -101,8 +95,9 @@ def _place(
 def captured_values(node: onnx_ir.Node) -> tuple[onnx_ir.Value, ...]:
     """Inputs of a node including outer values its sub-graphs capture, each once."""
     found: dict[int, onnx_ir.Value] = {id(v): v for v in node.inputs if v is not None}
-    stack = [a.as_graph() for a in node.attributes.values()
-             if a.type == onnx_ir.AttributeType.GRAPH]
+    stack = [
+        a.as_graph() for a in node.attributes.values() if a.type == onnx_ir.AttributeType.GRAPH
+    ]
     inner: set[int] = set()
     seen: dict[int, onnx_ir.Value] = {}
     while stack:
@@ -111,8 +106,11 @@ def captured_values(node: onnx_ir.Node) -> tuple[onnx_ir.Value, ...]:
         for sub in graph:
             inner.update(id(v) for v in sub.outputs)
             seen.update((id(v), v) for v in sub.inputs if v is not None)
-            stack += [a.as_graph() for a in sub.attributes.values()
-                      if a.type == onnx_ir.AttributeType.GRAPH]
+            stack += [
+                a.as_graph()
+                for a in sub.attributes.values()
+                if a.type == onnx_ir.AttributeType.GRAPH
+            ]
         seen.update((id(v), v) for v in graph.outputs if v is not None)
     found.update((key, v) for key, v in seen.items() if key not in inner)
     return tuple(found.values())

@@ -162,9 +162,7 @@ def substitute(node: Node, values: Mapping[str, Affine]) -> Node:
         case Seq(parts):
             return Seq(tuple(substitute(p, values) for p in parts))
         case Pipe():
-            stages = tuple(
-                Stage(substitute(s.body, values), s.core_offset) for s in node.stages
-            )
+            stages = tuple(Stage(substitute(s.body, values), s.core_offset) for s in node.stages)
             queues = tuple(_queue(q, box) for q in node.queues)
             return replace(node, stages=stages, queues=queues)
         case _:
@@ -213,9 +211,7 @@ def _replaced(root: Node, path: str, new: Node) -> Node:
     return new
 
 
-def _checked(
-    edit: str, schedule: Schedule, path: str, new: Node, machine: Machine
-) -> Schedule:
+def _checked(edit: str, schedule: Schedule, path: str, new: Node, machine: Machine) -> Schedule:
     """The edited schedule, if it is legal."""
     result = replace(schedule, root=_replaced(schedule.root, path, new))
     try:

@@ -73,9 +73,7 @@ def interpret(
 
 
 class _Interpreter:
-    def __init__(
-        self, schedule: Schedule, inputs: Mapping[str, Array], home: str | None
-    ) -> None:
+    def __init__(self, schedule: Schedule, inputs: Mapping[str, Array], home: str | None) -> None:
         self.graph = schedule.graph
         self.home = home
         self.placed = _placed_memories(schedule.root)
@@ -145,9 +143,7 @@ class _Interpreter:
                 self.run(stage.body, f"{path}.{s}", inner, (*core, s), (*scopes, *rings),
                          (*stages, (path, s)))  # fmt: skip
 
-    def _open(
-        self, key: tuple[object, ...], node: Place | Queue, env: dict[str, int]
-    ) -> _Buffer:
+    def _open(self, key: tuple[object, ...], node: Place | Queue, env: dict[str, int]) -> _Buffer:
         """Enter a buffer slot: poisoned, or at the identity of the operator that writes it."""
         tensor = self.graph.tensors[node.tensor]
         dtype = node.dtype or tensor.dtype
@@ -179,9 +175,7 @@ class _Interpreter:
                 return buffer
         return self.whole[tensor]
 
-    def _end(
-        self, tensor: str, memory: str, path: str, scopes: tuple[_Buffer, ...]
-    ) -> _Buffer:
+    def _end(self, tensor: str, memory: str, path: str, scopes: tuple[_Buffer, ...]) -> _Buffer:
         for buffer in reversed(scopes):
             if buffer.tensor == tensor and buffer.memory == memory:
                 return buffer
@@ -313,9 +307,7 @@ def _wide(dtype: DType) -> np.dtype[np.generic]:
     return np.dtype(np.float32) if dtype is DType.BF16 else dtype.numpy
 
 
-def _slices(
-    buffer: _Buffer, low: list[int], high: list[int], path: str
-) -> tuple[slice, ...]:
+def _slices(buffer: _Buffer, low: list[int], high: list[int], path: str) -> tuple[slice, ...]:
     found = []
     for a, b, origin, size in zip(low, high, buffer.origin, buffer.values.shape, strict=True):
         if a - origin < 0 or b - origin > size:

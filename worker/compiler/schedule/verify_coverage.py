@@ -109,9 +109,7 @@ def _disjoint(a: _Product, b: _Product) -> bool:
     return False
 
 
-def _count(
-    op: TensorOp, leaves: list[Leaf], extents: tuple[int, ...], *, may_repeat: bool
-) -> None:
+def _count(op: TensorOp, leaves: list[Leaf], extents: tuple[int, ...], *, may_repeat: bool) -> None:
     boxes = sum(prod(f.trip for f in leaf.frames) for leaf in leaves)
     if prod(extents) > MAX_COUNTED_POINTS or boxes > MAX_COUNTED_BOXES:
         raise refuse(

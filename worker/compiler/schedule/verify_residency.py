@@ -89,9 +89,7 @@ class _Residency:
                 self._check_compute(leaf, leaf.node, ends, coords)
         self._check_outputs()
 
-    def _check_move(
-        self, leaf: Leaf, move: Move, ends: Ends, coords: dict[str, Ints]
-    ) -> None:
+    def _check_move(self, leaf: Leaf, move: Move, ends: Ends, coords: dict[str, Ints]) -> None:
         ranges = tuple(span_range(span, coords) for span in move.box)
         clip = move.fill is None
         # What lies outside the tensor is written by the fill, or not at all: it is never read.
@@ -267,9 +265,7 @@ class _Residency:
             )  # fmt: skip
             source = self.ends[loader.number].reads[0] if loader is not None else None
             if source is None:
-                raise refuse(
-                    leaf.path, "init", f"{scope.tensor} in {scope.path} starts undefined"
-                )
+                raise refuse(leaf.path, "init", f"{scope.tensor} in {scope.path} starts undefined")
             scope = source
 
     def _check_drain(self, leaf: Leaf, move: Move, ends: Ends) -> None:

@@ -91,9 +91,7 @@ class _Checker:
             self._check_core(f"{path}.{i}", core + stage.core_offset)
             self.visit(stage.body, f"{path}.{i}", inner, core + stage.core_offset, lanes)
 
-    def _check_queue(
-        self, path: str, queue: Queue, num_stages: int, names: frozenset[str]
-    ) -> None:
+    def _check_queue(self, path: str, queue: Queue, num_stages: int, names: frozenset[str]) -> None:
         self._check_storage(path, queue.tensor, queue.memory, queue.tile, queue.depth, names)
         ends = (queue.producer, *queue.consumers)
         if not queue.consumers or any(not 0 <= s < num_stages for s in ends):
@@ -150,9 +148,7 @@ class _Checker:
         if engine is None or engine.kind in (EngineKind.DMA_IN, EngineKind.DMA_OUT):
             raise refuse(path, "names", f"{compute.engine!r} is not a compute engine")
         if len(compute.box) != len(op.domain):
-            raise refuse(
-                path, "shape", f"box of rank {len(compute.box)} for {len(op.domain)} axes"
-            )
+            raise refuse(path, "shape", f"box of rank {len(compute.box)} for {len(op.domain)} axes")
         self._check_spans(path, compute.box, names)
         limit = lane_limit(engine)
         if lanes > limit:

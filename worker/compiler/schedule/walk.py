@@ -104,9 +104,7 @@ def _visit(
 ) -> None:
     match node:
         case Move() | Compute():
-            found.leaves.append(
-                Leaf(len(found.leaves), path, node, frames, base, scopes, stages)
-            )
+            found.leaves.append(Leaf(len(found.leaves), path, node, frames, base, scopes, stages))
         case Loop(var, trip, kind, body, stride):
             inner = (*frames, Frame(var, trip, kind, stride, path))
             _visit(schedule, body, f"{path}.0", inner, base, scopes, stages, found)

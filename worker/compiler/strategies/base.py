@@ -25,9 +25,7 @@ class Strategy(Protocol):
     def group(self, graph: Graph, machine: Machine) -> Grouping:
         """Say which operators live together."""
 
-    def schedule(
-        self, grouping: Grouping, index: int, machine: Machine
-    ) -> Arrangement | Shortfall:
+    def schedule(self, grouping: Grouping, index: int, machine: Machine) -> Arrangement | Shortfall:
         """Arrange group `index`: its canonical graph, engines and cores."""
 
     def tile(self, arrangement: Arrangement, machine: Machine) -> Schedule | Shortfall:

@@ -65,9 +65,7 @@ class Call:
     def _value(self, k: int) -> ir.Value:
         value = self.node.inputs[k] if k < len(self.node.inputs) else None
         if value is None or not value.name:
-            raise Refusal(
-                ReasonCode.UNSUPPORTED_INPUT, f"{self.node.op_type} lacks its input {k}"
-            )
+            raise Refusal(ReasonCode.UNSUPPORTED_INPUT, f"{self.node.op_type} lacks its input {k}")
         return value
 
     def has_input(self, k: int) -> bool:

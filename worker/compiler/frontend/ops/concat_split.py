@@ -21,9 +21,7 @@ def concat(call: Call) -> None:
     if len(kinds) > 1:
         raise Refusal(ReasonCode.UNSUPPORTED_DTYPE, "Concat of different types")
     total = sum(s[axis] for s in shapes)
-    out = call.output(
-        0, (*shapes[0][:axis], total, *shapes[0][axis + 1 :]), call.dtype(0)
-    )
+    out = call.output(0, (*shapes[0][:axis], total, *shapes[0][axis + 1 :]), call.dtype(0))
     offset = 0
     for k, shape in enumerate(shapes):
         if shape[axis] == 0:

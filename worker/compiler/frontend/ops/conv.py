@@ -96,9 +96,7 @@ def geometry(call: Call, x: Tensor, w: Tensor) -> tuple[tuple[Window, ...], int]
         raise shape_mismatch(f"weights of shape {w.shape} for an input of shape {x.shape}")
     groups = call.attrs.integer("group", 1)
     if groups < 1 or w.shape[0] % groups or w.shape[1] * groups != x.shape[1]:
-        raise shape_mismatch(
-            f"{groups} groups do not divide weights {w.shape} and input {x.shape}"
-        )
+        raise shape_mismatch(f"{groups} groups do not divide weights {w.shape} and input {x.shape}")
     kernel = call.attrs.integers("kernel_shape")
     if kernel is not None and kernel != w.shape[2:]:
         raise unsupported_attribute(f"kernel_shape is {kernel} but the weights are {w.shape}")

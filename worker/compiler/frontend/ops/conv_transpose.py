@@ -91,9 +91,7 @@ def _gather(
     nest.write(out, (n, co + g * out_channels, *o), body, Reduce.ADD)
 
 
-def _geometry(
-    call: Call, spatial: tuple[int, ...], kernel: tuple[int, ...]
-) -> tuple[_Spread, ...]:
+def _geometry(call: Call, spatial: tuple[int, ...], kernel: tuple[int, ...]) -> tuple[_Spread, ...]:
     count = len(spatial)
     strides = spatial_attribute(call, "strides", count, 1)
     dilations = spatial_attribute(call, "dilations", count, 1)

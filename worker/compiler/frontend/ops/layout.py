@@ -178,9 +178,7 @@ def tile(call: Call) -> None:
     out = call.output(0, tuple(n * r for n, r in zip(x.shape, repeats, strict=True)), x.dtype)
     nest = call.nest()
     index = nest.axes("i", out.shape)
-    nest.write(
-        out, index, nest.read(x, [e.mod(n) for e, n in zip(index, x.shape, strict=True)])
-    )
+    nest.write(out, index, nest.read(x, [e.mod(n) for e, n in zip(index, x.shape, strict=True)]))
 
 
 def depth_to_space(call: Call) -> None:

@@ -43,9 +43,7 @@ class Nest:
             self.axis(f"{prefix}{k}", extent, AxisKind.REDUCE) for k, extent in enumerate(shape)
         )
 
-    def _slot(
-        self, tensor: Tensor, index: Sequence[Affine | int], fill: float | int | None
-    ) -> int:
+    def _slot(self, tensor: Tensor, index: Sequence[Affine | int], fill: float | int | None) -> int:
         exprs = tuple(self._simplify(e) for e in index)
         if fill is not None and all(
             self._inside(e, extent) for e, extent in zip(exprs, tensor.shape, strict=True)

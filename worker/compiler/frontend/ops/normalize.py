@@ -104,9 +104,7 @@ def _mean_over(
     body: Callable[[Callable[[Tensor], Scalar]], Scalar],
 ) -> None:
     scale = lit(1.0 / prod(x.shape[d] for d in axes), out.dtype)
-    reduce_over(
-        call, out, x.shape, axes, Reduce.ADD, lambda read: mul(body(read), scale)
-    )
+    reduce_over(call, out, x.shape, axes, Reduce.ADD, lambda read: mul(body(read), scale))
 
 
 def _affine(

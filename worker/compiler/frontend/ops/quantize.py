@@ -54,9 +54,7 @@ class _Parameters:
             return
         axis = normal_axis(self._axis, len(shape))
         if self._block:
-            blocks = tuple(
-                -(-n // self._block) if d == axis else n for d, n in enumerate(shape)
-            )
+            blocks = tuple(-(-n // self._block) if d == axis else n for d, n in enumerate(shape))
             if given != blocks:
                 raise shape_mismatch(f"scales of {given}, not {blocks}, for {shape}")
         elif given != (shape[axis],):
@@ -115,9 +113,7 @@ def _saturated(steps: Scalar, zero: Scalar | None, target: DType) -> Scalar:
     rounded = apply(Fn.ROUND, steps)
     if zero is not None and not (isinstance(zero, Const) and zero.value == 0):
         shift = (
-            lit(float(zero.value), DType.F32)
-            if isinstance(zero, Const)
-            else Cast(DType.F32, zero)
+            lit(float(zero.value), DType.F32) if isinstance(zero, Const) else Cast(DType.F32, zero)
         )
         rounded = add(rounded, shift)
     return Cast(target, rounded)
@@ -209,9 +205,7 @@ def requantize(
     total: Scalar = nest.read(acc, index)
     if bias_at is not None and call.has_input(bias_at):
         total = add(total, parameter(bias_at))
-    a, b, y = (
-        to_compute(parameter(k), call.dtype(k), DType.F32) for k in scales
-    )
+    a, b, y = (to_compute(parameter(k), call.dtype(k), DType.F32) for k in scales)
     value = mul(Cast(DType.F32, total), div(mul(a, b), y))
     if promoted(out.dtype) is not DType.I32:
         raise Refusal(ReasonCode.UNSUPPORTED_DTYPE, f"{call.node.op_type} to {out.dtype}")

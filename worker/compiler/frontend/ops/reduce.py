@@ -88,9 +88,7 @@ class _Reduction:
         self.x = call.tensor(0)
         self.axes = _axes(call, len(self.x.shape))
         keep = call.attrs.integer("keepdims", 1) != 0
-        self.kept_shape = tuple(
-            1 if d in self.axes else n for d, n in enumerate(self.x.shape)
-        )
+        self.kept_shape = tuple(1 if d in self.axes else n for d, n in enumerate(self.x.shape))
         shape = tuple(
             1 if d in self.axes else n
             for d, n in enumerate(self.x.shape)
@@ -145,9 +143,7 @@ def reduce_mean(call: Call) -> None:
 def reduce_l2(call: Call) -> None:
     """ReduceL2: root of the sum of squares."""
     r = _Reduction(call)
-    total = r.run(
-        r.partial("sum", r.float), Reduce.ADD, lambda x: mul(r.value(x), r.value(x))
-    )
+    total = r.run(r.partial("sum", r.float), Reduce.ADD, lambda x: mul(r.value(x), r.value(x)))
     r.finish(total, lambda s: apply(Fn.SQRT, s), r.float)
 
 

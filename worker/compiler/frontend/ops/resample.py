@@ -61,9 +61,7 @@ class Resample:
 
     def is_outside(self, o: int) -> bool:
         """Whether output o takes the extrapolation value (crops only)."""
-        return self.mode == "tf_crop_and_resize" and not (
-            0 <= self.coordinate(o) <= self.size - 1
-        )
+        return self.mode == "tf_crop_and_resize" and not (0 <= self.coordinate(o) <= self.size - 1)
 
     def nearest(self, rounding: str) -> list[int]:
         """Source index of every output."""
@@ -77,9 +75,7 @@ class Resample:
                 rounded = ceil
             case _:
                 rounded = floor
-        return [
-            min(max(rounded(self.coordinate(o)), 0), self.size - 1) for o in range(self.out)
-        ]
+        return [min(max(rounded(self.coordinate(o)), 0), self.size - 1) for o in range(self.out)]
 
 
 def _round_half_down(x: Fraction) -> int:

@@ -43,9 +43,7 @@ def resize(call: Call) -> None:
     if call.opset < 11:
         _resize(call, mode, _scales(call, first_scales), None, "asymmetric", "floor")
         return
-    transform = call.attrs.choice(
-        "coordinate_transformation_mode", "half_pixel", COORDINATE_MODES
-    )
+    transform = call.attrs.choice("coordinate_transformation_mode", "half_pixel", COORDINATE_MODES)
     rounding = call.attrs.choice("nearest_mode", "round_prefer_floor", NEAREST_MODES)
     scales = _scales(call, 2) if call.has_input(2) and call.shape(2) != (0,) else None
     sizes = call.integers(3) if call.has_input(3) and scales is None else None
@@ -101,9 +99,7 @@ def _resize(
         if d.out == d.size and d.scale == 1 and d.mode != "tf_crop_and_resize":
             maps.append(_Map.of_table(d, list(range(d.size))))
         else:
-            taps = filter_taps(
-                d, kernel, half_width, antialias=antialias, exclude_outside=exclude
-            )
+            taps = filter_taps(d, kernel, half_width, antialias=antialias, exclude_outside=exclude)
             maps.append(_Map(list(taps.start), taps, d))
     _emit(call, out, x, maps)
 
@@ -149,9 +145,7 @@ def _dimensions(
     return dims
 
 
-def _regions(
-    call: Call, axes: Sequence[int], transform: str
-) -> list[tuple[Fraction, Fraction]]:
+def _regions(call: Call, axes: Sequence[int], transform: str) -> list[tuple[Fraction, Fraction]]:
     if transform != "tf_crop_and_resize":
         return [(Fraction(0), Fraction(1))] * len(axes)
     values = [Fraction(float(v)) for v in call.array(1).reshape(-1)]
@@ -205,9 +199,7 @@ def _emit(call: Call, out: Tensor, x: Tensor, maps: list[_Map]) -> None:
 def _weights(call: Call, x: Tensor, taps: Taps, d: int) -> Tensor:
     shape = (len(taps.weight), len(taps.weight[0]))
     kind = promoted(x.dtype)
-    return call.constant(
-        f"weight{d}", shape, kind, lambda: np.asarray(taps.weight, np.float64)
-    )
+    return call.constant(f"weight{d}", shape, kind, lambda: np.asarray(taps.weight, np.float64))
 
 
 EXPRESSIONS: dict[str, Expression] = {"Resize": resize, "Upsample": upsample}

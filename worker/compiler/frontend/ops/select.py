@@ -56,9 +56,7 @@ def one_hot(call: Call) -> None:
     index = nest.axes("i", out.shape)
     given: Scalar = nest.read(indices, (*index[:axis], *index[axis + 1 :]))
     given = given if promoted(kind) is DType.I64 else Cast(DType.I64, given)
-    placed = select(
-        less(given, lit(0, DType.I64)), add(given, lit(depth, DType.I64)), given
-    )
+    placed = select(less(given, lit(0, DType.I64)), add(given, lit(depth, DType.I64)), given)
     is_hot = apply(Fn.EQ, placed, Index(index[axis]))
     nest.write(out, index, select(is_hot, nest.read(values, (1,)), nest.read(values, (0,))))
 
@@ -73,8 +71,8 @@ def trilu(call: Call) -> None:
     out = call.output(0, x.shape, x.dtype)
     nest = call.nest()
     index = nest.axes("i", x.shape)
-    k: Scalar = diagonal if isinstance(diagonal, Const) else nest.read(
-        diagonal, (0,) * len(diagonal.shape)
+    k: Scalar = (
+        diagonal if isinstance(diagonal, Const) else nest.read(diagonal, (0,) * len(diagonal.shape))
     )
     offset = Index(index[-1] - index[-2])
     is_kept = apply(Fn.GE if is_upper else Fn.LE, offset, k)

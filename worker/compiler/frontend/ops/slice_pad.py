@@ -108,9 +108,7 @@ def _value(call: Call, x: Tensor) -> Operand:
     return call.operand(2) if call.has_input(2) else lit(0, x.dtype)
 
 
-def _pad_constant(
-    call: Call, out: Tensor, x: Tensor, before: list[int], value: Operand
-) -> None:
+def _pad_constant(call: Call, out: Tensor, x: Tensor, before: list[int], value: Operand) -> None:
     nest = call.nest()
     index = nest.axes("i", out.shape)
     where = [e - b for e, b in zip(index, before, strict=True)]
@@ -139,9 +137,7 @@ def _mirror(extent: int, before: int, padded: int, *, is_edge: bool) -> list[int
     return [min(f, period - f) if extent > 1 else 0 for f in folded]
 
 
-def copy_by_tables(
-    call: Call, out: Tensor, x: Tensor, tables: list[list[int]]
-) -> Tensor:
+def copy_by_tables(call: Call, out: Tensor, x: Tensor, tables: list[list[int]]) -> Tensor:
     """Emit out[i...] = x[table0[i0], table1[i1], ...] as affine copies or by looking tables up."""
     cuts = [runs(table) for table in tables]
     if prod(len(c) for c in cuts) > _MAX_PIECES:

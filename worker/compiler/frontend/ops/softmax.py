@@ -54,9 +54,7 @@ def log_softmax(call: Call) -> None:
         lambda read: apply(Fn.EXP, sub(read(x), read(top))),
     )
     result = out if source is x else call.temp("flat", x.shape, x.dtype)
-    pointwise(
-        call, result, [x, top, total], lambda v: sub(sub(v[0], v[1]), apply(Fn.LOG, v[2]))
-    )
+    pointwise(call, result, [x, top, total], lambda v: sub(sub(v[0], v[1]), apply(Fn.LOG, v[2])))
     if result is not out:
         reshape_to(call, out, result)
 
@@ -75,9 +73,7 @@ def hardmax(call: Call) -> None:
     ]
     kept = [const(0) if d == axis else e for d, e in enumerate(index)]
     is_top = apply(Fn.EQ, nest.read(x, index), nest.read(top, kept))
-    nest.write(
-        first, kept, select(is_top, Index(index[axis]), lit(extent, DType.I64)), Reduce.MIN
-    )
+    nest.write(first, kept, select(is_top, Index(index[axis]), lit(extent, DType.I64)), Reduce.MIN)
     result = out if source is x else call.temp("flat", x.shape, x.dtype)
     nest = call.nest()
     index = list(nest.axes("i", x.shape))

@@ -78,9 +78,7 @@ def _innermost(plan: Plan, k: int, now: Starts, carries: bool) -> Node:
     return Compute(plan.facts.op.name, box, plan.engine.name)
 
 
-def _fetched(
-    facts: Facts, level: LevelPlan, operand: Operand, now: Starts, inner: Node
-) -> Node:
+def _fetched(facts: Facts, level: LevelPlan, operand: Operand, now: Starts, inner: Node) -> Node:
     box = operand.box(now, level.tile, facts.extents)
     memory = level.stage.level.name
     move = Move(operand.tensor, level.stage.source, memory, box, operand.fill)
@@ -101,5 +99,3 @@ def _result(
     starts_fresh = facts.accumulates and not carries
     init = Init.IDENTITY if starts_fresh else Init.UNDEFINED
     return Place(out.tensor, memory, box, level.copies[out.tensor], Seq(parts), wide, init)
-
-

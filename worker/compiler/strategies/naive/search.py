@@ -243,9 +243,7 @@ def _level(
     placed = (*facts.reads, *((facts.out,) if facts.out else ()))
     copies = {o.tensor: 2 if sizes.double and looped & o.axes else 1 for o in placed}
     elems = {o.tensor: prod(o.widths(tile, facts.extents)) for o in placed}
-    return LevelPlan(
-        stage, tile, counts, splits, trips, order, len(out_loops), copies, elems
-    )
+    return LevelPlan(stage, tile, counts, splits, trips, order, len(out_loops), copies, elems)
 
 
 def _useful_units(facts: Facts) -> int:

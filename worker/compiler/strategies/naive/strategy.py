@@ -32,9 +32,7 @@ class NaiveStrategy:
         del machine
         return Grouping(graph, tuple(Group((op.name,)) for op in graph.ops))
 
-    def schedule(
-        self, grouping: Grouping, index: int, machine: Machine
-    ) -> Arrangement | Shortfall:
+    def schedule(self, grouping: Grouping, index: int, machine: Machine) -> Arrangement | Shortfall:
         """The group's canonical graph with its engine; a Shortfall for opaque operators."""
         graph = canonicalize(subgraph(grouping.graph, grouping.groups[index].ops)).graph
         engines: list[tuple[str, str]] = []
