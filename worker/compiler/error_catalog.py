@@ -82,6 +82,8 @@ def _entries() -> tuple[ErrorEntry, ...]:
           "Replace NaN or infinite constants in the attributes or quantisation scales named here."),
         e("TW-MODEL-019", "Folding constants would exceed the memory limit", user, "simplify",
           422, 3, "Shrink the constant named here; it expands to more bytes than allowed."),
+        e("TW-MODEL-020", "The model has no such symbolic dimension", user, "ingest", 422, 3,
+          "Use one of the symbols listed, or drop this --set."),
         e("TW-SPEC-001", "The hardware spec is not valid", user, "ingest", 422, 3,
           "Fix the fields listed; `tilewright hardware schema` prints the schema."),
         e("TW-SPEC-002", "The hardware spec contradicts itself", user, "ingest", 422, 3,
