@@ -16,7 +16,7 @@ from service.cli.exits import Exit
 from service.cli.output import JsonFlag, print_json, print_text
 
 COMPILERS = ("cc", "gcc", "clang")
-MODULES = ("onnx", "onnx_ir", "onnxruntime", "onnxscript", "numba", "sqlalchemy", "celery")
+MODULES = ("onnx", "onnx_ir", "onnxruntime", "numba", "sqlalchemy", "celery")
 FREE_BYTES = 1 << 30
 
 
