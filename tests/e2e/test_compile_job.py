@@ -257,3 +257,29 @@ def test_two_processes_with_different_hash_seeds_give_the_same_bytes(tmp_path: P
     assert len(digests) == 1
     first, second = ((tmp_path / s / "out" / "layers.csv").read_bytes() for s in ("1", "4242"))
     assert first == second
+
+
+def test_zip_bundle_with_external_data_verifies(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    model = repeated_layers()
+    onnx.save_model(
+        model,
+        folder / "net.onnx",
+        save_as_external_data=True,
+        location="weights.bin",
+        size_threshold=0,
+    )
+    with zipfile.ZipFile(folder / "net.zip", "w") as archive:
+        archive.write(folder / "net.onnx", "deep/net.onnx")
+        archive.write(folder / "weights.bin", "deep/weights.bin")
+    request = JobRequest(
+        folder / "net.zip",
+        "net",
+        {"preset": "a100"},
+        CompileOptions(verify=VerifyMode.FULL),
+        tmp_path / "build",
+    )
+    run_job(request, folder / "out", MemoryCache(), Recorder())
+    report = json.loads((folder / "out" / "report.json").read_bytes())
+    assert report["verification"]["passed"] is True

@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from worker.compiler.errors import CompilerError
+from worker.compiler.frontend.bundle_files import model_name, open_model_file
+from worker.compiler.frontend.limits import Limits
 
 Array = npt.NDArray[Any]
 
@@ -74,8 +76,15 @@ def _fed(value: Array) -> Array:
 
 
 def _model_file(path: Path, folder: Path) -> Path:
+    """The model as a file ONNX Runtime can open; a bundle's members are written into `folder`.
+
+    Goes through the front end's own bundle reader, which has refused unsafe names and sizes.
+    """
     if not zipfile.is_zipfile(path):
         return path
-    with zipfile.ZipFile(path) as archive:
-        archive.extractall(folder)
-    return next(iter(sorted(folder.rglob("*.onnx"))))
+    members = open_model_file(path, Limits()).members
+    for name, member in members.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(member.content())
+    return folder / model_name(tuple(members))

@@ -31,9 +31,9 @@ def bind(model: OnnxModel, symbols: Mapping[str, int]) -> OnnxModel:
     Edits `model.ir`.  Defaults in the model's metadata are not used.
 
     Raises:
-        ModelError: TW-MODEL-012 for symbols without a value (a finding each), TW-MODEL-020 for names
-            the model does not have; TW-MODEL-007 for values out of range; TW-MODEL-017 for inputs
-            without any shape.
+        ModelError: TW-MODEL-012 for symbols without a value (a finding each), TW-MODEL-020 for
+            names the model does not have, TW-MODEL-007 for values out of range, TW-MODEL-017 for
+            inputs without any shape.
     """
     limits = Limits()
     known = symbols_of(model)

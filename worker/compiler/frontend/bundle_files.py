@@ -93,7 +93,7 @@ def open_model_file(path: Path, limits: Limits) -> ModelFile:
             raise _too_large("a model without external data", size, PROTOBUF_LIMIT_BYTES)
         return ModelFile(data, digest, "", MappingProxyType({}), False)
     members = _table_of_contents(data, path, limits)
-    name = _model_name(tuple(members))
+    name = model_name(tuple(members))
     model = members[name].content()
     if len(model) == 0:
         raise ModelError("TW-MODEL-002", f"{name!r} in the bundle is empty", actual=0)
@@ -294,7 +294,12 @@ def _inflated(info: zipfile.ZipInfo, packed: memoryview) -> memoryview:
     return memoryview(target).toreadonly()
 
 
-def _model_name(names: tuple[str, ...]) -> str:
+def model_name(names: tuple[str, ...]) -> str:
+    """Which member of a bundle is the model.
+
+    Raises:
+        ModelError: TW-MODEL-011 unless there is exactly one, or one called model.onnx.
+    """
     models = [name for name in names if name.lower().endswith(".onnx")]
     named = [name for name in models if name.rpartition("/")[2] == "model.onnx"]
     chosen = models if len(models) == 1 else named
