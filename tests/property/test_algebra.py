@@ -6,12 +6,13 @@ import itertools
 
 import numpy as np
 import pytest
+from algebra_graphs import conv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from worker.compiler.errors import VerifyError
 from worker.compiler.ir.affine import Affine, var
-from worker.compiler.ir.axis import Axis, AxisKind
+from worker.compiler.ir.axis import Axis
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.evaluate import evaluate, evaluate_points
 from worker.compiler.ir.footprint import (
@@ -115,31 +116,6 @@ def test_bounds_against_islpy(expr: Affine, width: int, height: int) -> None:
     assert low <= true_low <= true_high <= high
     if exact:
         assert (low, high) == (true_low, true_high)
-
-
-def conv(batch: int, cin: int, cout: int, size: int, kernel: int, stride: int, pad: int) -> Graph:
-    out = (size + 2 * pad - kernel) // stride + 1
-    n, co, y, x, ci, ky, kx = (var(v) for v in ("n", "co", "y", "x", "ci", "ky", "kx"))
-    domain = (
-        Axis("n", batch), Axis("co", cout), Axis("y", out), Axis("x", out),
-        Axis("ci", cin, AxisKind.REDUCE), Axis("ky", kernel, AxisKind.REDUCE),
-        Axis("kx", kernel, AxisKind.REDUCE),
-    )  # fmt: skip
-    image = Access("X", (n, ci, y * stride + ky - pad, x * stride + kx - pad), 0)
-    weight = Access("W", (co, ci, ky, kx))
-    op = TensorOp(
-        "conv", domain, (image, weight), Access("Y", (n, co, y, x)),
-        Apply(Fn.MUL, (Read(0), Read(1))), Reduce.ADD, Origin(("c",), "Conv"),
-    )  # fmt: skip
-    return Graph.build(
-        (op,),
-        (
-            Tensor("X", (batch, cin, size, size), DType.F32),
-            Tensor("W", (cout, cin, kernel, kernel), DType.F32),
-            Tensor("Y", (batch, cout, out, out), DType.F32),
-        ),
-        ("X",), ("Y",), ("W",),
-    )  # fmt: skip
 
 
 CONVS = st.builds(

@@ -1,0 +1,95 @@
+"""Cache keys: every field that decides a result changes the key, and hits are verified again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from algebra_graphs import conv
+
+from worker.compiler.cache import CacheKey, CacheKind, MemoryCache
+from worker.compiler.errors import Shortfall, VerifyError
+from worker.compiler.ir.signature import canonicalize
+from worker.compiler.machine import load_machine, load_preset
+from worker.compiler.options import CompileOptions, Effort, Objective
+from worker.compiler.strategies.registry import strategy_for
+from worker.compiler.units import Unit, UnitSolver
+
+
+def solver(preset: str = "kapla-edge", **options: object) -> UnitSolver:
+    chosen = replace(CompileOptions(), **options)  # type: ignore[arg-type]
+    return UnitSolver.create(
+        load_preset(preset), strategy_for(chosen.strategy), chosen, MemoryCache()
+    )
+
+
+def test_every_field_of_a_key_changes_its_digest() -> None:
+    fields = solver().schedule_key("0" * 64).fields
+    base = CacheKey(CacheKind.SCHEDULE, fields)
+    digests = {base.digest, CacheKey(CacheKind.KERNEL, fields).digest}
+    for k, (name, value) in enumerate(fields):
+        changed = (*fields[:k], (name, value + "x"), *fields[k + 1 :])
+        digests.add(CacheKey(CacheKind.SCHEDULE, changed).digest)
+    assert len(digests) == len(fields) + 2
+    assert {name for name, _ in fields} == {
+        "signature",
+        "machine",
+        "strategy",
+        "strategy_version",
+        "objective",
+        "effort",
+        "ir_version",
+    }
+
+
+def test_options_that_decide_schedules_are_in_the_key_and_others_are_not() -> None:
+    key = solver().schedule_key("s").digest
+    assert solver(objective=Objective.ENERGY).schedule_key("s").digest != key
+    assert solver(effort=Effort.EXPRESS).schedule_key("s").digest != key
+    assert solver(seed=5, require_cache=True).schedule_key("s").digest == key
+
+
+def test_machine_is_in_the_key_by_content_not_by_name() -> None:
+    key = solver().schedule_key("s").digest
+    renamed = load_machine({"inherits": "kapla-edge", "name": "other"})
+    faster = load_machine({"inherits": "kapla-edge", "name": "other", "clock_hz": 600e6})
+    base = solver()
+    same = UnitSolver.create(renamed, base.strategy, base.options, MemoryCache())
+    changed = UnitSolver.create(faster, base.strategy, base.options, MemoryCache())
+    assert same.schedule_key("s").digest == key
+    assert changed.schedule_key("s").digest != key
+
+
+def test_a_hit_gives_the_same_unit_and_is_recorded() -> None:
+    one = solver()
+    canonical = canonicalize(conv(1, 3, 8, 6, 3, 1, 1))
+    first = one.solve(canonical, "conv")
+    second = one.solve(canonical, "conv")
+    assert isinstance(first, Unit)
+    assert isinstance(second, Unit)
+    assert first.kernel == second.kernel
+    assert first.schedule == second.schedule
+    assert first.program.instructions.tobytes() == second.program.instructions.tobytes()
+    assert [e.outcome for e in one.events] == ["miss", "miss", "hit", "hit"]
+
+
+def test_a_damaged_schedule_in_the_cache_is_refused() -> None:
+    one = solver()
+    canonical = canonicalize(conv(1, 3, 8, 6, 3, 1, 1))
+    assert not isinstance(one.solve(canonical, "conv"), Shortfall)
+    key = one.schedule_key(canonical.signature)
+    cache = one.cache
+    assert isinstance(cache, MemoryCache)
+    text = cache.entries[key.digest].decode()
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("move ")]
+    cache.entries[key.digest] = "\n".join(lines).encode()
+    with pytest.raises(VerifyError):
+        one.solve(canonical, "conv")
+
+
+def test_first_writer_wins() -> None:
+    cache = MemoryCache()
+    key = CacheKey(CacheKind.KERNEL, (("a", "b"),))
+    cache.put(key, b"one")
+    cache.put(key, b"two")
+    assert cache.get(key) == b"one"
