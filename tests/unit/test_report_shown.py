@@ -1,0 +1,104 @@
+"""What a report shows: contract columns, well-formed plots, escaped names, honest sanity block."""
+
+from __future__ import annotations
+
+import csv
+import io
+from xml.etree import ElementTree
+
+import pytest
+
+from worker.report.insights import insights
+from worker.report.layers import layers_csv
+from worker.report.plots import energy_bars, layer_bars, occupancy, roofline, si
+from worker.simulator.results import CallTiming, EnergyLine, ModelSimulation
+
+
+def simulation(cycles: int, launch: int = 0, host: int = 0) -> ModelSimulation:
+    return ModelSimulation(
+        cycles=cycles,
+        calls=(CallTiming(0, "unit", 0, cycles, 0, 1.0),),
+        host_cycles=host,
+        launch_cycles=launch,
+        boundary_bytes=0,
+        traffic=(),
+        energy=(EnergyLine("mac", 1.0),),
+        macs=0,
+        lower_bound_cycles=1,
+        lower_bound_by="traffic:DRAM",
+        peak_bytes=(),
+        checks=(),
+    )
+
+
+def row(index: int, cycles: int, **extra: object) -> dict[str, object]:
+    base: dict[str, object] = {
+        "index": index,
+        "onnx_nodes": [f"n{index}"],
+        "op_type": "Conv",
+        "placement": "accelerator",
+        "cycles_total": cycles,
+        "bound_by": "compute:MXU",
+        "lower_bound_cycles": cycles,
+    }
+    return {**base, **extra}
+
+
+def test_csv_keeps_nulls_empty_and_never_starts_a_formula() -> None:
+    rows = [
+        {"a": None, "b": 0, "c": ["x", "y"], "d": "=cmd()", "e": -3},
+        {"a": 1.5, "b": 2, "c": [], "d": "-x", "e": 4},
+    ]
+    read = list(csv.DictReader(io.StringIO(layers_csv(rows).decode())))  # type: ignore[arg-type]
+    assert read[0] == {"a": "", "b": "0", "c": "x|y", "d": "'=cmd()", "e": "-3"}
+    assert read[1]["d"] == "'-x"
+
+
+@pytest.mark.parametrize(
+    "svg",
+    [
+        roofline([("<a> & b", 2.0, 100.0, 10), ("b", 0.0, 5.0, 3)], 4096.0, 64.0),
+        roofline([], 1.0, 1.0),
+        layer_bars([('"quoted" <x>', 100, 40), ("zero", 0, 0)]),
+        layer_bars([]),
+        occupancy("L1", 1024, [(0, 10), (5, 1000), (9, 0)], 12),
+        energy_bars([("mac", 5.0), ("level:<DRAM>", 3.0), ("none", 0.0)]),
+        energy_bars([]),
+    ],
+)
+def test_plots_are_well_formed_and_escaped(svg: str) -> None:
+    root = ElementTree.fromstring(svg)
+    assert root.tag == "svg"
+    for element in root.iter():
+        for key, value in element.attrib.items():
+            if key in ("x", "y", "width", "height", "cx", "cy", "r"):
+                assert float(value) == float(value)
+                if key in ("width", "height", "r"):
+                    assert float(value) >= 0
+
+
+def test_bars_are_to_scale() -> None:
+    root = ElementTree.fromstring(layer_bars([("a", 100, 25), ("b", 50, 50)]))
+    heights = [float(e.attrib["height"]) for e in root.iter("rect")]
+    assert heights[0] == pytest.approx(4 * heights[1], rel=1e-3)
+    assert heights[2] == pytest.approx(heights[0] / 2, rel=1e-3)
+
+
+def test_insights_name_causes_above_a_fifth_of_the_cycles() -> None:
+    quiet = [row(0, 10), row(1, 10)]
+    assert [f["id"] for f in insights(quiet, simulation(20))] == ["hot-layer"]  # type: ignore[arg-type,index,call-overload]
+    memory = [row(0, 60, bound_by="traffic:DRAM"), row(1, 40)]
+    found = insights(memory, simulation(100, launch=30))  # type: ignore[arg-type]
+    assert [f["id"] for f in found] == ["hot-layer", "memory-bound", "launch-overhead"]  # type: ignore[index,call-overload]
+    slow = insights([row(0, 90, lower_bound_cycles=10)], simulation(90))  # type: ignore[arg-type]
+    assert "far-from-bound" in [f["id"] for f in slow]  # type: ignore[index,call-overload]
+
+
+def test_numbers_have_prefixes() -> None:
+    assert [si(v, "B") for v in (12, 1500, 2.5e6, 3e9, 4e12)] == [
+        "12 B",
+        "1.5 kB",
+        "2.5 MB",
+        "3 GB",
+        "4 TB",
+    ]
