@@ -95,6 +95,7 @@ def test_insights_name_causes_above_a_fifth_of_the_cycles() -> None:
 
 
 def test_numbers_have_prefixes() -> None:
+    assert [si(v, "J") for v in (0.0527, 4e-6, 3e-12, 0.0)] == ["52.7 mJ", "4 µJ", "3 pJ", "0 J"]
     assert [si(v, "B") for v in (12, 1500, 2.5e6, 3e9, 4e12)] == [
         "12 B",
         "1.5 kB",

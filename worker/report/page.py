@@ -153,7 +153,11 @@ def report_page(
         "<h2>Insights</h2>",
         _table(("severity", "message", "nodes"), _rows(document, "insights")),
         "<h2>Roofline</h2>",
-        roofline(points, peak_rate(machine), machine.home.read_bytes_per_cycle),
+        roofline(
+            points,
+            peak_rate(machine),
+            machine.home.read_bytes_per_cycle + machine.home.write_bytes_per_cycle,
+        ),
         "<h2>Cycles per layer</h2>",
         layer_bars(bars),
         "<h2>Memory occupancy over time</h2>",

@@ -33,9 +33,22 @@ def _line(x1: float, y1: float, x2: float, y2: float, cls: str = "grid") -> str:
     return f'<line class="{cls}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
+_PREFIXES = (
+    (1e12, "T"),
+    (1e9, "G"),
+    (1e6, "M"),
+    (1e3, "k"),
+    (1.0, ""),
+    (1e-3, "m"),
+    (1e-6, "µ"),
+    (1e-9, "n"),
+    (1e-12, "p"),
+)
+
+
 def si(value: float, unit: str = "") -> str:
     """A number with an SI prefix, three significant digits."""
-    for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+    for scale, prefix in _PREFIXES:
         if abs(value) >= scale:
             return f"{value / scale:.3g} {prefix}{unit}".rstrip()
     return f"{value:.3g} {unit}".rstrip()
@@ -58,7 +71,7 @@ def roofline(
     """Layers on the machine's roofline.
 
     `points`: (label, MACs per home byte, MACs per cycle, cycles); the roof is
-    min(peak, intensity * home bandwidth).  Both axes are logarithmic.
+    min(peak, intensity * home bandwidth, both directions).  Both axes are logarithmic.
     """
     kept = [p for p in points if p[1] > 0 and p[2] > 0]
     ridge = peak_macs_per_cycle / home_bytes_per_cycle
@@ -171,6 +184,6 @@ def energy_bars(lines: Sequence[tuple[str, float]]) -> str:
         body += [
             _text(150, y + 14, item, "end"),
             f'<rect class="bar" x="160" y="{y + 3:.1f}" width="{w:.2f}" height="{row - 7}"/>',
-            _text(166 + w, y + 14, f"{si(pj, 'pJ')} ({100 * pj / whole:.1f} %)", "start"),
+            _text(166 + w, y + 14, f"{si(pj * 1e-12, 'J')} ({100 * pj / whole:.1f} %)", "start"),
         ]
     return _svg(body, "Energy breakdown", height)
