@@ -137,6 +137,17 @@ class CompileOptions:
                         str(raw),
                     )
                 )
+        if values.get("require_cache") and values.get("no_cache"):
+            findings.append(
+                Finding(
+                    "TW-OPT-001",
+                    "require_cache and no_cache exclude each other",
+                    "/options/require_cache",
+                    None,
+                    "at most one of them",
+                    "both",
+                )
+            )
         if findings:
             raise OptionError(
                 "TW-OPT-001",
