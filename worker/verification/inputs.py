@@ -21,29 +21,53 @@ _CARRIERS = frozenset(
     {"Cast", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Slice", "Split",
      "Expand", "Identity", "Concat", "Tile", "Add", "Where", "Max", "Min", "Clip"}
 )  # fmt: skip
-_INDEXERS = frozenset({"Gather", "GatherElements", "GatherND", "ScatterElements", "ScatterND"})
+_VECTOR_INDEXERS = frozenset({"GatherND", "ScatterND"})
+"""Their last index dimension addresses several data dimensions at once."""
+_INDEXERS = frozenset({"Gather", "GatherElements", "ScatterElements"}) | _VECTOR_INDEXERS
 
 
 def _index_limit(value: onnx_ir.Value) -> int | None:
-    """Smallest dimension indexed by anything that carries `value`'s elements."""
+    """Smallest dimension indexed by anything that carries `value`'s elements, less what constants
+    add to them on the way (position ids that start at 2)."""
     limits: list[int] = []
-    seen: set[int] = set()
-    stack = [value]
+    seen: set[tuple[int, int]] = set()
+    stack = [(value, 0)]
     while stack:
-        current = stack.pop()
-        if id(current) in seen:
+        current, shift = stack.pop()
+        if (id(current), shift) in seen:
             continue
-        seen.add(id(current))
+        seen.add((id(current), shift))
         for use in current.uses():
             node, slot = use.node, use.idx
             if node.op_type in _INDEXERS and slot == 1:
-                shape = static_shape(node.inputs[0])
-                axis = node.attributes.get("axis")
-                if shape:
-                    limits.append(shape[axis.as_int() if axis is not None else 0])
+                limits += [max(1, size - shift) for size in _indexed_sizes(node)]
             elif node.op_type in _CARRIERS or (node.op_type in _INDEXERS and slot == 0):
-                stack.extend(node.outputs)
+                reached = shift + _added(node)
+                stack.extend((output, reached) for output in node.outputs)
     return min(limits) if limits else None
+
+
+def _indexed_sizes(node: onnx_ir.Node) -> tuple[int, ...]:
+    """Sizes of the data dimensions that one index of `node` must stay inside."""
+    data, indices = static_shape(node.inputs[0]), static_shape(node.inputs[1])
+    if not data:
+        return ()
+    if node.op_type in _VECTOR_INDEXERS:
+        if not indices:
+            return ()
+        batch = node.attributes.get("batch_dims")
+        first = batch.as_int() if batch is not None else 0
+        return data[first : first + indices[-1]]
+    axis = node.attributes.get("axis")
+    return (data[axis.as_int() if axis is not None else 0],)
+
+
+def _added(node: onnx_ir.Node) -> int:
+    """The largest constant an Add adds to the elements it carries; 0 for other operators."""
+    if node.op_type != "Add":
+        return 0
+    constants = [v.const_value for v in node.inputs if v is not None and v.const_value is not None]
+    return max((int(np.max(c.numpy())) for c in constants if c.size), default=0)
 
 
 def seeded_inputs(model: OnnxModel, seed: int) -> dict[str, npt.NDArray[Any]]:
