@@ -15,7 +15,7 @@ import msgspec
 
 from worker.compiler.cache import Cache, CacheEvent, CacheKey, CacheKind
 from worker.compiler.codegen.kernel import CODEGEN_VERSION, generate_kernel
-from worker.compiler.errors import OptionError, Shortfall
+from worker.compiler.errors import OptionError, Shortfall, VerifyError
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.signature import IR_VERSION, Canonical
 from worker.compiler.isa.binary import decode_program, encode_program
@@ -60,6 +60,17 @@ def decode_unit(data: bytes) -> UnitProgram:
 class _KernelEntry(msgspec.Struct, frozen=True, array_like=True):
     kernel: str
     program: bytes
+
+
+def _damaged(key: CacheKey, why: str) -> VerifyError:
+    return VerifyError("cache", f"{key.kind} {key.digest[:16]}", "readable", why)
+
+
+def _decoded(stored: bytes, key: CacheKey) -> _KernelEntry:
+    try:
+        return msgspec.msgpack.decode(stored, type=_KernelEntry)
+    except msgspec.DecodeError as error:  # also what a wrong structure raises
+        raise _damaged(key, str(error)) from error
 
 
 @dataclass(slots=True)
@@ -122,7 +133,7 @@ class UnitSolver:
         key = self.kernel_key(text)
         stored = self._get(key, label)
         if stored is not None:
-            entry = msgspec.msgpack.decode(stored, type=_KernelEntry)
+            entry = _decoded(stored, key)
             program = decode_unit(entry.program)
             return Unit(signature, schedule, text, program, name, entry.kernel)
         program = lower_unit(schedule, self.machine, signature)
@@ -149,7 +160,10 @@ class UnitSolver:
         key = self.schedule_key(signature)
         stored = self._get(key, label)
         if stored is not None:
-            text = stored.decode()
+            try:
+                text = stored.decode()
+            except UnicodeDecodeError as error:
+                raise _damaged(key, str(error)) from error
             schedule = parse_schedule(text)
             verify(schedule, self.machine)
             return schedule, text
