@@ -208,7 +208,7 @@ def test_an_operator_that_fits_nowhere_goes_to_the_host_with_the_lever(tmp_path:
     tiny = {
         "inherits": "kapla-16x16",
         "name": "tiny",
-        "levels": [{"name": "GBUF", "capacity_bytes": 64}],
+        "levels": [{"name": "GBUF", "capacity_bytes": 32}],
     }
     request = JobRequest(
         saved(repeated_layers(1), folder), "m", tiny, CompileOptions(verify=VerifyMode.FULL),
@@ -219,9 +219,11 @@ def test_an_operator_that_fits_nowhere_goes_to_the_host_with_the_lever(tmp_path:
     rows = {row["node"]: row for row in report["placement"]}
     assert report["verification"]["passed"] is True
     fallen = [row for row in rows.values() if row["target"] == "host"]
+    assert [row["node"] for row in fallen] == ["layer0/matmul"]
     for row in fallen:
         assert row["reason_code"] == "DOES_NOT_FIT"
-        assert "GBUF" in row["reason"]
+        assert "GBUF needs 48 bytes, has 32" in row["reason"]
+        assert "raise the capacity of GBUF" in row["reason"]
 
 
 _CHILD = """
