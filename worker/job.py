@@ -30,6 +30,7 @@ from worker.packing import bundle_contents
 from worker.report.document import Verification, report_document
 from worker.report.graph import graph_document
 from worker.report.layers import layers_csv
+from worker.report.nulls import null_reasons
 from worker.report.page import report_page
 from worker.request import JobOutcome, JobRequest, ProgressSink
 from worker.simulation import refuse_violations, simulate_model
@@ -186,6 +187,7 @@ def _report(
 
     timed.stage("report", "started")
     document = report_document(compiled, sims, whole, request.options, verification, toolchain())
+    document["null_reasons"] = null_reasons(document)
     document["bundle"] = {"sha256": bundle_digest}
     rows = [r for r in _listed(document["layers"]) if isinstance(r, dict)]
     writer.save("layers", "layers.csv", layers_csv(rows))

@@ -1,0 +1,58 @@
+"""A null in the report says why it is one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx_models import conv_net, saved, with_host_part
+
+from worker.compiler.cache import MemoryCache
+from worker.compiler.options import CompileOptions, VerifyMode
+from worker.job import run_job
+from worker.request import JobRequest
+
+
+class Quiet:
+    def stage(self, name: str, state: str) -> None:
+        del name, state
+
+    def units(self, solved: int, cached: int, total: int) -> None:
+        del solved, cached, total
+
+    def artifact(self, name: str, file_name: str) -> None:
+        del name, file_name
+
+
+def report_of(model: onnx.ModelProto, folder: Path, mode: VerifyMode) -> dict[str, Any]:
+    request = JobRequest(
+        saved(model, folder), "m", {"preset": "a100"}, CompileOptions(verify=mode), folder / "b"
+    )
+    run_job(request, folder / "out", MemoryCache(), Quiet())
+    found: dict[str, Any] = json.loads((folder / "out" / "report.json").read_bytes())
+    return found
+
+
+def null_places(report: dict[str, Any]) -> set[str]:
+    """Nulls of the blocks that hold measured numbers, layers folded by placement."""
+    places = {f"{b}.{k}" for b in ("summary", "verification") for k, v in report[b].items()
+              if v is None}  # fmt: skip
+    for row in report["layers"]:
+        places |= {f"layers.{row['placement']}.{k}" for k, v in row.items() if v is None}
+    return places
+
+
+@pytest.mark.parametrize("build", [conv_net, with_host_part])
+@pytest.mark.parametrize("mode", [VerifyMode.NONE, VerifyMode.FULL])
+def test_every_null_has_a_sentence(
+    tmp_path: Path, build: type[onnx.ModelProto], mode: VerifyMode
+) -> None:
+    report = report_of(build(), tmp_path, mode)
+    places = null_places(report)
+    assert set(report["null_reasons"]) == places
+    assert all(len(sentence) > 10 for sentence in report["null_reasons"].values())
+    assert ("verification.passed" in places) is (mode is VerifyMode.NONE)
+    assert ("layers.host.tile" in places) is (build is with_host_part)
