@@ -93,3 +93,17 @@ def test_first_writer_wins() -> None:
     cache.put(key, b"one")
     cache.put(key, b"two")
     assert cache.get(key) == b"one"
+
+
+def test_the_schedule_of_another_unit_is_refused() -> None:
+    one = solver()
+    mine = canonicalize(conv(1, 3, 8, 6, 3, 1, 1))
+    other = canonicalize(conv(1, 3, 8, 6, 3, 1, 0))
+    assert not isinstance(one.solve(mine, "mine"), Shortfall)
+    assert not isinstance(one.solve(other, "other"), Shortfall)
+    cache = one.cache
+    assert isinstance(cache, MemoryCache)
+    stolen = cache.entries[one.schedule_key(other.signature).digest]
+    cache.entries[one.schedule_key(mine.signature).digest] = stolen
+    with pytest.raises(VerifyError, match="another unit"):
+        one.solve(mine, "mine")

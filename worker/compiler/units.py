@@ -18,6 +18,7 @@ from worker.compiler.codegen.kernel import CODEGEN_VERSION, generate_kernel
 from worker.compiler.errors import OptionError, Shortfall, VerifyError
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.signature import IR_VERSION, Canonical
+from worker.compiler.ir.text import print_graph
 from worker.compiler.isa.binary import decode_program, encode_program
 from worker.compiler.isa.program import Program, UnitProgram
 from worker.compiler.isa.verify import verify_program
@@ -165,6 +166,10 @@ class UnitSolver:
             except UnicodeDecodeError as error:
                 raise _damaged(key, str(error)) from error
             schedule = parse_schedule(text)
+            if print_graph(schedule.graph, with_origin=False) != print_graph(
+                graph, with_origin=False
+            ):
+                raise _damaged(key, "it is the schedule of another unit")
             verify(schedule, self.machine)
             return schedule, text
         found = self.plan(graph)
