@@ -20,6 +20,7 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Access, Origin, Reduce, Tensor, TensorOp
 from worker.compiler.ir.scalar import Apply, Const, Fn, Read
 from worker.compiler.machine.machine import (
+    AcceleratorTarget,
     Capabilities,
     Engine,
     EngineKind,
@@ -70,7 +71,9 @@ def machine(num_cores: int = 2, l1_bytes: int = 4096) -> Machine:
             Engine("in", EngineKind.DMA_IN, "L1", {}),
             Engine("out", EngineKind.DMA_OUT, "L1", {}),
         ),
-        (), Host("host", 1e9, 1e9, 1e9, 1e-6, 1e-5), Capabilities((), tuple(DType), 8), 50,
+        (), Host("host", 1e9, 1e9, 1e9, 1e-6, 1e-5),
+        (AcceleratorTarget("accelerator", Capabilities((), tuple(DType), 8)),),
+        50,
     )  # fmt: skip
 
 

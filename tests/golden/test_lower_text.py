@@ -10,6 +10,7 @@ from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.text import print_program
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine.machine import (
+    AcceleratorTarget,
     Capabilities,
     Engine,
     EngineKind,
@@ -35,7 +36,18 @@ def machine() -> Machine:
         Engine("out", EngineKind.DMA_OUT, "L1", {}),
     )
     host = Host("host", 1e9, 1e9, 1e9, 1e-6, 1e-5)
-    return Machine("golden", 1e9, 1, 1, levels, engines, (), host, Capabilities((), (), 8), 0)
+    return Machine(
+        "golden",
+        1e9,
+        1,
+        1,
+        levels,
+        engines,
+        (),
+        host,
+        (AcceleratorTarget("accelerator", Capabilities((), (), 8)),),
+        0,
+    )
 
 
 @pytest.mark.parametrize("name", ["fused_rows"])

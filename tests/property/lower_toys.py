@@ -9,6 +9,7 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Access, Origin, Reduce, Tensor, TensorOp
 from worker.compiler.ir.scalar import Apply, Fn, Read
 from worker.compiler.machine.machine import (
+    AcceleratorTarget,
     Capabilities,
     Engine,
     EngineKind,
@@ -64,7 +65,9 @@ def flat_machine(num_cores: int = 2, capacity: int = 1 << 16, dmas: int = 2) -> 
         (level("DDR", 1 << 30, 1, 16.0, Managed.SCRATCHPAD),
          level("L2", 1 << 20, 1, 32.0, Managed.CACHE),
          level("L1", capacity, num_cores, 64.0, Managed.SCRATCHPAD)),
-        tuple(engines), (), HOST, Capabilities((), tuple(DType), 8), 100,
+        tuple(engines), (), HOST,
+        (AcceleratorTarget("accelerator", Capabilities((), tuple(DType), 8)),),
+        100,
     )  # fmt: skip
 
 
@@ -81,7 +84,7 @@ def cluster_machine(clusters: int = 2, per_cluster: int = 2, capacity: int = 1 <
          engine("cout", EngineKind.DMA_OUT, "LLB"), engine("din", EngineKind.DMA_IN, "L1"),
          engine("dout", EngineKind.DMA_OUT, "L1")),
         (Link("bus", "LLB", "L1", LinkKind.BUS, 8.0, 3, 0.1, shared_by=per_cluster),),
-        HOST, Capabilities((), tuple(DType), 8), 100,
+        HOST, (AcceleratorTarget("accelerator", Capabilities((), tuple(DType), 8)),), 100,
     )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Access, Origin, Reduce, Tensor, TensorOp
 from worker.compiler.ir.scalar import Apply, Cast, Const, Fn, Read
 from worker.compiler.machine.machine import (
+    AcceleratorTarget,
     Capabilities,
     Engine,
     EngineKind,
@@ -217,7 +218,9 @@ def machines(draw: st.DrawFn) -> Machine:
     )  # fmt: skip
     return Machine(
         "random", 1e9, cores, clusters, (level("DDR", 1 << 30, 1), *pads), engines, (),
-        Host("host", 1e9, 1e9, 1e9, 1e-6, 1e-5), Capabilities((), tuple(DType), 8), 10,
+        Host("host", 1e9, 1e9, 1e9, 1e-6, 1e-5),
+        (AcceleratorTarget("accelerator", Capabilities((), tuple(DType), 8)),),
+        10,
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from worker.compiler.ir.op import Access, Origin, Reduce, Tensor, TensorOp
 from worker.compiler.ir.scalar import Apply, Fn, Read, Scalar
 from worker.compiler.isa.program import INSTRUCTION, Buffer, Operand, OperandRole, UnitProgram
 from worker.compiler.machine.machine import (
+    AcceleratorTarget,
     Capabilities,
     Engine,
     EngineKind,
@@ -61,7 +62,9 @@ def machine(num_cores: int = 16, capacity_bytes: int = 1 << 24) -> Machine:
                      Managed.SCRATCHPAD)),
         (Engine("mme", EngineKind.MATRIX, "L1", rates, (4, 4)),
          Engine("din", EngineKind.DMA_IN, "L1", {}), Engine("dout", EngineKind.DMA_OUT, "L1", {})),
-        (), Host("host", 1e9, 1e9, 1e9, 1e-6, 1e-5), Capabilities((), tuple(DType), 8), 100,
+        (), Host("host", 1e9, 1e9, 1e9, 1e-6, 1e-5),
+        (AcceleratorTarget("accelerator", Capabilities((), tuple(DType), 8)),),
+        100,
     )  # fmt: skip
 
 

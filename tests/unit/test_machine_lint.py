@@ -105,6 +105,8 @@ REFUSALS: list[tuple[str, Callable[[Document], None], str, str, str]] = [
      "did you mean capacity_bytes?"),
     ("missing field", drop("/levels/0/capacity_bytes"), "TW-SPEC-001", "/levels/0/capacity_bytes",
      "missing"),
+    ("two ways to give targets", edit("/targets", [{"name": "npu"}]), "TW-SPEC-002", "/targets",
+     "both capabilities and targets"),
     ("unknown tag", edit("/clock_hz", {"value": 1e9, "tag": "Z"}), "TW-SPEC-001", "/clock_hz/tag",
      "tag"),
     ("unknown dtype", edit("/engines/0/macs_per_cycle", {"f31": 4}), "TW-SPEC-001",

@@ -64,7 +64,10 @@ class TestEveryPreset:
             assert (DType.F32 in engine.macs_per_cycle) == (name not in INTEGER_ONLY)
             assert DType.I8 in engine.macs_per_cycle
         assert {DType.I64, DType.I32, DType.BOOL} <= set(vector.macs_per_cycle)
-        assert set(machine.capabilities.dtypes) <= {*matrix.macs_per_cycle, *vector.macs_per_cycle}
+        assert set(machine.targets[0].capabilities.dtypes) <= {
+            *matrix.macs_per_cycle,
+            *vector.macs_per_cycle,
+        }
 
     def test_every_number_carries_a_tag_and_every_guess_is_listed(self, name: str) -> None:
         document = canonical_document(preset_document(name))
@@ -207,7 +210,7 @@ def test_xavier_shares_memory_with_its_host() -> None:
 
 
 def test_byoc_targets_offer_what_the_paper_says() -> None:
-    zynq, alveo = load_preset("dpu-zu").capabilities, load_preset("dpu-u250").capabilities
+    zynq, alveo = (load_preset(n).targets[0].capabilities for n in ("dpu-zu", "dpu-u250"))
     for refused in ("Slice", "Split", "NonMaxSuppression"):
         assert zynq.support(refused) is None
         assert alveo.support(refused) is None
@@ -218,11 +221,11 @@ def test_byoc_targets_offer_what_the_paper_says() -> None:
     assert conv is not None
     assert ("kernel_h", 1, 16) in conv.limits
     assert ("stride_w", 1, 4) in conv.limits
-    xavier = load_preset("xavier").capabilities
+    xavier = load_preset("xavier").targets[0].capabilities
     assert xavier.support("If") is None
     assert xavier.support("Range") is None
     assert xavier.support("Conv") is not None
-    assert load_preset("ethos-u65").capabilities.max_rank == 4
+    assert load_preset("ethos-u65").targets[0].capabilities.max_rank == 4
 
 
 def test_an_op_listed_on_its_own_overrides_its_group() -> None:
@@ -232,7 +235,7 @@ def test_an_op_listed_on_its_own_overrides_its_group() -> None:
             {"op_type": "Conv", "dtypes": ["f16"], "limits": {"group": {"min": 1, "max": 1}}},
         ]},
     }  # fmt: skip
-    capabilities = load_machine(document).capabilities
+    capabilities = load_machine(document).targets[0].capabilities
     assert capabilities.support("Erf") is None
     conv = capabilities.support("Conv")
     assert conv is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -27,10 +28,16 @@ def read(model: onnx.ModelProto, folder: Path) -> OnnxModel:
     return simplify(bind(load_model(saved(model, folder), Limits()), {}))
 
 
+def _offering(machine: Machine, **changes: Any) -> Machine:
+    target = machine.targets[0]
+    offered = replace(target, capabilities=replace(target.capabilities, **changes))
+    return replace(machine, targets=(offered,))
+
+
 def with_support(machine: Machine, *changes: OpSupport) -> Machine:
     replaced = {c.op_type: c for c in changes}
-    ops = tuple(replaced.get(s.op_type, s) for s in machine.capabilities.ops)
-    return replace(machine, capabilities=replace(machine.capabilities, ops=ops))
+    ops = tuple(replaced.get(s.op_type, s) for s in machine.targets[0].capabilities.ops)
+    return _offering(machine, ops=ops)
 
 
 def reasons(parts: Partitioning) -> dict[str, ReasonCode]:
@@ -110,11 +117,11 @@ def test_limits_of_the_capability_list_refuse_with_a_sentence(
 
 def test_rank_limit_and_missing_operator(tmp_path: Path) -> None:
     machine = load_preset("a100")
-    flat = replace(machine, capabilities=replace(machine.capabilities, max_rank=2))
+    flat = _offering(machine, max_rank=2)
     found = reasons(partition(read(conv_net(), tmp_path), flat, {}))
     assert found["stem/conv"] is ReasonCode.CAPABILITY_RANK
     assert found["head"] is ReasonCode.OFFLOADED
-    none = replace(machine, capabilities=replace(machine.capabilities, ops=()))
+    none = _offering(machine, ops=())
     found = reasons(partition(read(conv_net(), tmp_path), none, {}))
     assert set(found.values()) == {ReasonCode.CAPABILITY_OP}
 

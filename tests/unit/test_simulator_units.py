@@ -26,6 +26,7 @@ from worker.compiler.isa.program import (
     UnitProgram,
 )
 from worker.compiler.machine.machine import (
+    AcceleratorTarget,
     Capabilities,
     Engine,
     EngineKind,
@@ -63,7 +64,9 @@ MACHINE = Machine(
         Engine("out", EngineKind.DMA_OUT, "L1", {}),
     ),
     links=(Link("bus", "DDR", "L1", LinkKind.BUS, 2.0, 3, 0.5),),
-    host=HOST, capabilities=Capabilities((), (DType.F32,), 4), launch_overhead_cycles=100,
+    host=HOST, targets=
+        (AcceleratorTarget("accelerator", Capabilities((), (DType.F32,), 4)),),
+        launch_overhead_cycles=100,
     static_power_w=0.001,
 )  # fmt: skip
 STREAMS = (Stream(0, "in"), Stream(0, "mm"), Stream(0, "out"), Stream(1, "in"), Stream(1, "vec"))

@@ -8,6 +8,7 @@ from typing import Any
 
 from worker.compiler.errors import SpecError
 from worker.compiler.ir.dtype import DType
+from worker.compiler.machine.build_targets import build_targets
 from worker.compiler.machine.energy_table import (
     DEFAULT_NM,
     HOP_PJ_PER_BYTE,
@@ -17,10 +18,8 @@ from worker.compiler.machine.energy_table import (
 from worker.compiler.machine.inherit import escape, resolve
 from worker.compiler.machine.lint import lint_document
 from worker.compiler.machine.machine import (
-    Capabilities,
     Engine,
     EngineKind,
-    FusedPattern,
     Guess,
     Host,
     Intrinsic,
@@ -29,11 +28,9 @@ from worker.compiler.machine.machine import (
     Machine,
     Managed,
     MemoryLevel,
-    OpSupport,
 )
-from worker.compiler.machine.presets import op_groups, preset_document
+from worker.compiler.machine.presets import preset_document
 from worker.compiler.machine.spec import (
-    CapabilitiesSpec,
     EngineSpec,
     HardwareSpec,
     HostSpec,
@@ -128,7 +125,7 @@ class _Builder:
             engines=engines,
             links=links,
             host=_host(spec.host),
-            capabilities=_capabilities(spec.capabilities),
+            targets=build_targets(spec),
             launch_overhead_cycles=_int(spec.launch_overhead_cycles),
             static_power_w=_num(spec.static_power_w),
             # By pointer: the order of a document's keys must not reach digests or reports.
@@ -230,27 +227,5 @@ def _host(host: HostSpec) -> Host:
         launch_overhead_s=host.launch_overhead_s.value,
         shared_memory=host.shared_memory,
         energy_pj_per_flop=_num(host.energy_pj_per_flop),
-    )
-
-
-def _capabilities(spec: CapabilitiesSpec) -> Capabilities:
-    """Expand groups; an op listed on its own overrides the group's entry."""
-    listed: dict[str, OpSupport] = {}
-    for group in spec.groups:
-        for op_type in op_groups()[group]:
-            if op_type not in spec.exclude:
-                listed[op_type] = OpSupport(op_type, ())
-    for op in spec.ops:
-        listed[op.op_type] = OpSupport(
-            op.op_type,
-            tuple(DType(name) for name in op.dtypes),
-            tuple((name, _int(b.min), _int(b.max)) for name, b in sorted(op.limits.items())),
-        )
-    return Capabilities(
-        ops=tuple(listed[name] for name in sorted(listed)),
-        dtypes=tuple(DType(name) for name in spec.dtypes),
-        max_rank=_int(spec.max_rank),
-        patterns=tuple(
-            FusedPattern(p.name, tuple(p.op_types), _int(p.priority)) for p in spec.patterns
-        ),
+        efficiency=_num(host.efficiency, 1.0),
     )

@@ -353,6 +353,17 @@ def intrinsic_extents(view: View) -> Iterator[Defect]:
                 )  # fmt: skip
 
 
+def one_way_to_give_targets(view: View) -> Iterator[Defect]:
+    given = [key for key in ("capabilities", "targets") if view.raw(f"/{key}")]
+    if len(given) != 1:
+        yield Defect(
+            f"/{given[-1] if given else 'capabilities'}",
+            "both capabilities and targets are given" if given else "no accelerator is described",
+            "capabilities (one accelerator) or targets (several), not both",
+            ", ".join(given) or None,
+        )
+
+
 RULES: tuple[Callable[[View], Iterator[Defect]], ...] = (
     unique_names,
     known_levels,
@@ -369,4 +380,5 @@ RULES: tuple[Callable[[View], Iterator[Defect]], ...] = (
     known_op_types,
     limits_make_sense,
     intrinsic_extents,
+    one_way_to_give_targets,
 )

@@ -9,11 +9,12 @@ Source: 2-architecture.md "The machine".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import ceil
 
 from worker.compiler.ir.dtype import DType
+from worker.compiler.machine.pattern import AttributeRule, PatternRule
 
 
 class Managed(StrEnum):
@@ -133,6 +134,8 @@ class Host:
     shared_memory: bool = False
     """Host and accelerator share level 0: boundary tensors are not copied."""
     energy_pj_per_flop: float = 0.0
+    efficiency: float = 1.0
+    """Sustained share of both peaks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,30 +146,114 @@ class OpSupport:
     dtypes: tuple[DType, ...]
     """Empty: every dtype in `Capabilities.dtypes`."""
     limits: tuple[tuple[str, int, int], ...] = ()
-    """(attribute or derived quantity, minimum, maximum), e.g. ("kernel_h", 1, 16)."""
-
-
-@dataclass(frozen=True, slots=True)
-class FusedPattern:
-    """A chain of ONNX op types the target runs as one (BYOC); priority: higher first."""
-
-    name: str
-    op_types: tuple[str, ...]
-    priority: int = 0
+    """(derived quantity, minimum, maximum), e.g. ("kernel_h", 1, 16)."""
+    attributes: tuple[AttributeRule, ...] = ()
+    """Conditions on ONNX attributes by name."""
+    constant_inputs: tuple[int, ...] = ()
+    """Input positions that must be initializers (weights that the target packs)."""
+    note: str = ""
+    """The author's own sentence about the rule: shown in refusals and in the manual."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the accelerator may be given."""
+    """What an accelerator target may be given."""
 
     ops: tuple[OpSupport, ...]
     dtypes: tuple[DType, ...]
     max_rank: int
     """Largest tensor rank of a supported op."""
-    patterns: tuple[FusedPattern, ...] = ()
+    patterns: tuple[PatternRule, ...] = ()
+    """Highest priority first, then table order."""
 
     def support(self, op_type: str) -> OpSupport | None:
         return next((s for s in self.ops if s.op_type == op_type), None)
+
+
+class LaunchUnit(StrEnum):
+    """What costs one launch overhead."""
+
+    KERNEL = "kernel"
+    REGION = "region"
+    """A whole region is one invocation (an engine that runs a compiled graph)."""
+
+
+class PartitionMode(StrEnum):
+    GREEDY = "greedy"
+    """Maximal regions."""
+    CRITERIA = "criteria"
+    """Greedy, then split and dropped by the target's criteria."""
+    AUTO = "auto"
+    """Criteria, then dropped, trimmed or joined where the weighed cost says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Criteria:
+    """User limits of a region (BYOC section 3.1.3).  None: no limit."""
+
+    mode: PartitionMode = PartitionMode.CRITERIA
+    max_ops: int | None = None
+    max_macs: int | None = None
+    max_weight_bytes: int | None = None
+    buffer_fit: str | None = None
+    """Memory level in which a sequence's tensors must fit together."""
+    min_macs: int = 0
+    """Regions with fewer MACs go back to the host."""
+    min_ops: int = 1
+    single_region: bool = False
+    """One kernel per model: only the best region stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """Partial quantisation: how a region's numbers become the target's (BYOC section 3.2)."""
+
+    dtype: DType
+    """F16, BF16, I8 or U8."""
+    sources: tuple[DType, ...]
+    """Model types it replaces."""
+    automatic: bool
+    """Applied without being asked for where the target lacks the model's type."""
+    op_types: tuple[str, ...] = ()
+    """Op types it converts; empty: every op the target offers in `dtype`."""
+    per_channel: bool = True
+    """Weights: one scale per output channel."""
+    symmetric: bool = False
+    """Activations: zero point in the middle."""
+    power_of_two: bool = False
+    """Scales are powers of two (shift instead of multiply)."""
+    on_accelerator: bool = False
+    """Boundary conversions run inside the region instead of on the host."""
+    min_sqnr_db: float = 0.0
+    """Least signal to quantisation-noise ratio of every output, in decibels."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutPolicy:
+    """Layouts the target computes in, in letters: NCHW, NHWC, NCHW16c; OIHW, HWIO, OIHW16i16o."""
+
+    activations: str
+    weights: str
+    op_types: tuple[str, ...]
+    """Op types that want them; the others follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class AcceleratorTarget:
+    """One thing a region can be given to: a set of engines with capabilities and rules."""
+
+    name: str
+    capabilities: Capabilities
+    priority: int = 0
+    """Higher first; ties in the order of the spec.  An operator goes to one target."""
+    engines: tuple[str, ...] = ()
+    """Compute engines it may use; empty: all.  DMA engines are shared."""
+    criteria: Criteria = Criteria()
+    conversions: tuple[Conversion, ...] = ()
+    layout: LayoutPolicy | None = None
+    launch_unit: LaunchUnit = LaunchUnit.KERNEL
+    launch_overhead_cycles: int | None = None
+    """None: the machine's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +280,10 @@ class Machine:
     """The same set in every core."""
     links: tuple[Link, ...]
     host: Host
-    capabilities: Capabilities
+    targets: tuple[AcceleratorTarget, ...]
+    """At least one; highest priority first."""
     launch_overhead_cycles: int
-    """Paid once per kernel launch."""
+    """Paid once per launch."""
     static_power_w: float = 0.0
     guesses: tuple[Guess, ...] = ()
 
@@ -206,6 +294,28 @@ class Machine:
     @property
     def home(self) -> MemoryLevel:
         return self.levels[0]
+
+    def target(self, name: str) -> AcceleratorTarget:
+        """Target by name; KeyError if there is none."""
+        for target in self.targets:
+            if target.name == name:
+                return target
+        raise KeyError(name)
+
+    def restricted(self, target: AcceleratorTarget) -> Machine:
+        """The machine as `target` sees it: its engines (and all DMA), itself as only target."""
+        moving = (EngineKind.DMA_IN, EngineKind.DMA_OUT)
+        engines = tuple(
+            e
+            for e in self.engines
+            if not target.engines or e.name in target.engines or e.kind in moving
+        )
+        return replace(self, engines=engines, targets=(target,))
+
+    def launch_cycles(self, target: AcceleratorTarget) -> int:
+        """Overhead of one launch on `target`."""
+        own = target.launch_overhead_cycles
+        return self.launch_overhead_cycles if own is None else own
 
     @property
     def scratchpads(self) -> tuple[MemoryLevel, ...]:

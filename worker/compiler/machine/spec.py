@@ -194,6 +194,8 @@ class HostSpec(_Part):
     launch_overhead_s: Seconds
     shared_memory: bool = False
     energy_pj_per_flop: PicoJoule | None = None
+    efficiency: Annotated[Quantity, Range(0, 1, open_low=True)] | None = None
+    """Sustained share of the two peaks above; absent: 1."""
 
 
 class LimitSpec(_Part):
@@ -203,20 +205,119 @@ class LimitSpec(_Part):
     max: LimitBound
 
 
+AttributeItem = int | float | str | list[int]
+
+
+class AttributeSpec(_Part):
+    """Values one ONNX attribute may have; absent attributes count with their default."""
+
+    allowed: Annotated[list[AttributeItem], Field(max_length=64)] = Field(default_factory=list)
+    min: float | None = None
+    max: float | None = None
+
+
 class OpSpec(_Part):
     """One ONNX op type the accelerator runs, with its limits."""
 
     op_type: str
     dtypes: list[DTypeName] = Field(default_factory=list)
     limits: dict[str, LimitSpec] = Field(default_factory=dict)
+    attributes: dict[str, AttributeSpec] = Field(default_factory=dict)
+    constant_inputs: list[Annotated[int, Field(ge=0, le=63)]] = Field(default_factory=list)
+    """Input positions that must be initializers."""
+    note: str = Field(default="", max_length=500)
+    """Shown in refusals and in the generated manual."""
+
+
+class NodeSpec(_Part):
+    """One node or value of a pattern; exactly one of op, any, alternatives, same_as, path, use."""
+
+    op: str | Annotated[list[str], Field(min_length=1, max_length=64)] | None = None
+    """A value defined by a node of this type (or one of these)."""
+    any: bool = False
+    """A value from outside."""
+    alternatives: Annotated[list[NodeSpec], Field(max_length=16)] = Field(default_factory=list)
+    same_as: str | None = None
+    """The value another part of the pattern binds by `bind`."""
+    path: Annotated[list[str], Field(max_length=64)] = Field(default_factory=list)
+    """Zero or more dominated nodes of these types, back to `to`."""
+    to: NodeSpec | None = None
+    max_nodes: Annotated[int, Field(ge=1, le=64)] = 8
+    use: str | None = None
+    """Name of another pattern of the table, put in here."""
+
+    inputs: Annotated[list[NodeSpec], Field(max_length=16)] = Field(default_factory=list)
+    attributes: dict[str, AttributeSpec] = Field(default_factory=dict)
+    commutative: bool = False
+    optional: bool = False
+    through: Annotated[int, Field(ge=0, le=15)] = 0
+    """With `optional`: the input that stands in for the absent node."""
+    bind: Name | None = None
+    constant: bool | None = None
+    dtypes: list[DTypeName] = Field(default_factory=list)
+    rank: LimitSpec | None = None
+    shape: Annotated[list[int | LimitSpec | None], Field(max_length=8)] | None = None
+    uses: LimitSpec | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_words(cls, raw: object) -> object:
+        """`any` and `constant` may be written as plain words."""
+        match raw:
+            case "any":
+                return {"any": True}
+            case "constant":
+                return {"any": True, "constant": True}
+            case _:
+                return raw
 
 
 class PatternSpec(_Part):
-    """A chain of op types that runs as one."""
+    """One row of the pattern table."""
 
     name: Name
-    op_types: Annotated[list[str], Field(min_length=2, max_length=16)]
+    match: NodeSpec
     priority: Annotated[Quantity, Range(-1000, 1000, integer=True)] | None = None
+    intrinsic: Name | None = None
+    """Instruction that runs it; absent: a composite of the pattern's name."""
+    fragment: bool = False
+    """Only put into other patterns by `use`, never matched by itself."""
+    description: str = Field(default="", max_length=500)
+
+
+class PartitionSpec(_Part):
+    """Limits of a region and what happens when one is broken."""
+
+    mode: Literal["greedy", "criteria", "auto"] = "criteria"
+    max_ops: Annotated[Quantity, Range(1, 1e9, integer=True)] | None = None
+    max_macs: Annotated[Quantity, Range(1, 1e18)] | None = None
+    max_weight_bytes: Bytes | None = None
+    buffer_fit: Name | None = None
+    min_macs: Annotated[Quantity, Range(0, 1e18)] | None = None
+    min_ops: Annotated[Quantity, Range(1, 1e9, integer=True)] | None = None
+    single_region: bool = False
+
+
+class ConversionSpec(_Part):
+    """Partial quantisation of regions to the target's number format."""
+
+    dtype: Literal["f16", "bf16", "i8", "u8"]
+    sources: Annotated[list[DTypeName], Field(min_length=1)] = ["f32"]
+    automatic: bool = False
+    op_types: list[str] = Field(default_factory=list)
+    per_channel: bool = True
+    symmetric: bool = False
+    power_of_two: bool = False
+    on_accelerator: bool = False
+    min_sqnr_db: Annotated[Quantity, Range(-100, 200)] | None = None
+
+
+class LayoutSpec(_Part):
+    """Layouts the target computes in."""
+
+    activations: Annotated[str, Field(pattern=r"^[A-Z]+([0-9]+[a-z])*$", max_length=16)]
+    weights: Annotated[str, Field(pattern=r"^[A-Z]+([0-9]+[a-z])*$", max_length=16)] = "OIHW"
+    op_types: Annotated[list[str], Field(min_length=1)]
 
 
 class CapabilitiesSpec(_Part):
@@ -229,7 +330,22 @@ class CapabilitiesSpec(_Part):
     exclude: list[str] = Field(default_factory=list)
     """Op types taken out of the groups again."""
     ops: list[OpSpec] = Field(default_factory=list)
-    patterns: list[PatternSpec] = Field(default_factory=list)
+    patterns: Annotated[list[PatternSpec], Field(max_length=512)] = Field(default_factory=list)
+    partition: PartitionSpec | None = None
+    conversions: Annotated[list[ConversionSpec], Field(max_length=8)] = Field(default_factory=list)
+    layout: LayoutSpec | None = None
+    launch_unit: Literal["kernel", "region"] = "kernel"
+
+
+class TargetSpec(_Part):
+    """One of several accelerators in the machine."""
+
+    name: Name
+    priority: Annotated[Quantity, Range(-1000, 1000, integer=True)] | None = None
+    engines: list[Name] = Field(default_factory=list)
+    """Compute engines it may use; absent: all."""
+    launch_overhead_cycles: Cycles | None = None
+    capabilities: CapabilitiesSpec
 
 
 class HardwareSpec(_Part):
@@ -249,4 +365,7 @@ class HardwareSpec(_Part):
     engines: Annotated[list[EngineSpec], Field(min_length=1, max_length=64)]
     links: list[LinkSpec] = Field(default_factory=list, max_length=64)
     host: HostSpec
-    capabilities: CapabilitiesSpec
+    capabilities: CapabilitiesSpec | None = None
+    """Of the only accelerator, which is then called `accelerator`."""
+    targets: Annotated[list[TargetSpec], Field(max_length=16)] = Field(default_factory=list)
+    """Several accelerators in one machine; instead of `capabilities`."""

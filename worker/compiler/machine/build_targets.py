@@ -1,0 +1,211 @@
+"""The accelerator targets of a checked hardware spec: op rules, patterns, criteria, conversions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from worker.compiler.ir.dtype import DType
+from worker.compiler.machine.machine import (
+    AcceleratorTarget,
+    Capabilities,
+    Conversion,
+    Criteria,
+    LaunchUnit,
+    LayoutPolicy,
+    OpSupport,
+    PartitionMode,
+)
+from worker.compiler.machine.pattern import (
+    Alternatives,
+    AnyValue,
+    AttributeRule,
+    OpMatch,
+    PathTo,
+    Pattern,
+    PatternRule,
+    SameValue,
+    ValueRule,
+)
+from worker.compiler.machine.presets import op_groups
+from worker.compiler.machine.spec import (
+    AttributeSpec,
+    CapabilitiesSpec,
+    ConversionSpec,
+    HardwareSpec,
+    LimitSpec,
+    NodeSpec,
+    PartitionSpec,
+    PatternSpec,
+    Quantity,
+)
+
+ONLY_TARGET = "accelerator"
+"""Name of the target of a document that has `capabilities` instead of `targets`."""
+
+
+def build_targets(spec: HardwareSpec) -> tuple[AcceleratorTarget, ...]:
+    """Targets of a spec, highest priority first, ties in the order of the document."""
+    if spec.capabilities is not None:
+        return (_target(ONLY_TARGET, 0, (), None, spec.capabilities),)
+    found = [
+        _target(
+            t.name, _int(t.priority, 0), tuple(t.engines), _maybe(t.launch_overhead_cycles),
+            t.capabilities,
+        )
+        for t in spec.targets
+    ]  # fmt: skip
+    return tuple(sorted(found, key=lambda target: -target.priority))
+
+
+def _int(quantity: Quantity | None, default: int) -> int:
+    return default if quantity is None else int(quantity.value)
+
+
+def _maybe(quantity: Quantity | None) -> int | None:
+    return None if quantity is None else int(quantity.value)
+
+
+def _target(
+    name: str,
+    priority: int,
+    engines: tuple[str, ...],
+    overhead: int | None,
+    spec: CapabilitiesSpec,
+) -> AcceleratorTarget:
+    return AcceleratorTarget(
+        name=name,
+        capabilities=_capabilities(spec),
+        priority=priority,
+        engines=engines,
+        criteria=_criteria(spec.partition),
+        conversions=tuple(_conversion(c) for c in spec.conversions),
+        layout=None
+        if spec.layout is None
+        else LayoutPolicy(
+            spec.layout.activations, spec.layout.weights, tuple(spec.layout.op_types)
+        ),
+        launch_unit=LaunchUnit(spec.launch_unit),
+        launch_overhead_cycles=overhead,
+    )
+
+
+def _capabilities(spec: CapabilitiesSpec) -> Capabilities:
+    """Expand groups; an op listed on its own overrides the group's entry."""
+    listed: dict[str, OpSupport] = {}
+    for group in spec.groups:
+        for op_type in op_groups()[group]:
+            if op_type not in spec.exclude:
+                listed[op_type] = OpSupport(op_type, ())
+    for op in spec.ops:
+        listed[op.op_type] = OpSupport(
+            op.op_type,
+            tuple(DType(name) for name in op.dtypes),
+            tuple((name, *_bounds(b)) for name, b in sorted(op.limits.items())),
+            _attributes(op.attributes),
+            tuple(sorted(set(op.constant_inputs))),
+            op.note,
+        )
+    rules = _patterns(spec.patterns)
+    return Capabilities(
+        ops=tuple(listed[name] for name in sorted(listed)),
+        dtypes=tuple(DType(name) for name in spec.dtypes),
+        max_rank=int(spec.max_rank.value),
+        patterns=tuple(sorted(rules, key=lambda rule: -rule.priority)),
+    )
+
+
+def _bounds(limit: LimitSpec) -> tuple[int, int]:
+    return int(limit.min.value), int(limit.max.value)
+
+
+def _attributes(specs: Mapping[str, AttributeSpec]) -> tuple[AttributeRule, ...]:
+    return tuple(
+        AttributeRule(
+            name,
+            tuple(tuple(v) if isinstance(v, list) else v for v in spec.allowed),
+            spec.min,
+            spec.max,
+        )
+        for name, spec in sorted(specs.items())
+    )
+
+
+def _patterns(specs: list[PatternSpec]) -> tuple[PatternRule, ...]:
+    by_name = {p.name: p.match for p in specs}
+    return tuple(
+        PatternRule(
+            p.name, _node(p.match, by_name), _int(p.priority, 0), p.intrinsic, p.description
+        )
+        for p in specs
+        if not p.fragment
+    )
+
+
+def _node(spec: NodeSpec, by_name: Mapping[str, NodeSpec]) -> Pattern:
+    """One node of a pattern; lint has shown that `use` names exist and never form a cycle."""
+    if spec.use is not None:
+        return _node(by_name[spec.use], by_name)
+    if spec.same_as is not None:
+        return SameValue(spec.same_as)
+    if spec.alternatives:
+        return Alternatives(tuple(_node(option, by_name) for option in spec.alternatives))
+    if spec.path:
+        assert spec.to is not None
+        return PathTo(tuple(spec.path), _node(spec.to, by_name), spec.max_nodes)
+    rule = _value_rule(spec)
+    if spec.op is None:
+        return AnyValue(rule, spec.bind)
+    return OpMatch(
+        (spec.op,) if isinstance(spec.op, str) else tuple(spec.op),
+        tuple(_node(item, by_name) for item in spec.inputs),
+        _attributes(spec.attributes),
+        spec.commutative,
+        spec.optional,
+        spec.through,
+        rule,
+        spec.bind,
+    )
+
+
+def _value_rule(spec: NodeSpec) -> ValueRule:
+    shape = None
+    if spec.shape is not None:
+        shape = tuple(
+            None if d is None else (d, d) if isinstance(d, int) else _bounds(d) for d in spec.shape
+        )
+    return ValueRule(
+        spec.constant,
+        tuple(DType(name) for name in spec.dtypes),
+        None if spec.rank is None else _bounds(spec.rank),
+        shape,
+        None if spec.uses is None else _bounds(spec.uses),
+    )
+
+
+def _criteria(spec: PartitionSpec | None) -> Criteria:
+    if spec is None:
+        return Criteria()
+    return Criteria(
+        PartitionMode(spec.mode),
+        _maybe(spec.max_ops),
+        _maybe(spec.max_macs),
+        _maybe(spec.max_weight_bytes),
+        spec.buffer_fit,
+        _int(spec.min_macs, 0),
+        _int(spec.min_ops, 1),
+        spec.single_region,
+    )
+
+
+def _conversion(spec: ConversionSpec) -> Conversion:
+    return Conversion(
+        DType(spec.dtype),
+        tuple(DType(name) for name in spec.sources),
+        spec.automatic,
+        tuple(spec.op_types),
+        spec.per_channel,
+        spec.symmetric,
+        spec.power_of_two,
+        spec.on_accelerator,
+        0.0 if spec.min_sqnr_db is None else spec.min_sqnr_db.value,
+    )
