@@ -43,6 +43,18 @@ class ReasonCode(StrEnum):
     CAPABILITY_DTYPE = "CAPABILITY_DTYPE"
     CAPABILITY_ATTRIBUTE = "CAPABILITY_ATTRIBUTE"
     CAPABILITY_RANK = "CAPABILITY_RANK"
+    CONSTANT_INPUT = "CONSTANT_INPUT"
+    """The target needs an initializer where the model computes a value."""
+    COMPOSITE = "COMPOSITE"
+    """Not a refusal: the operator runs as part of a composite of the target."""
+    CRITERION = "CRITERION"
+    """The target's region rules sent its region back."""
+    SINGLE_REGION = "SINGLE_REGION"
+    """The target takes one region per model, and another was better."""
+    WEIGHED = "WEIGHED"
+    """It could be offloaded, but the whole program is faster with it on the host."""
+    BOUNDARY = "BOUNDARY"
+    """A conversion between number formats at the edge of a region."""
 
 
 @dataclass(frozen=True, slots=True)
