@@ -208,7 +208,16 @@ def _listed(value: Detail) -> list[Detail]:
     return value if isinstance(value, list) else []
 
 
-RESULT_OPTIONS = ("strategy", "objective", "effort", "symbols")
+RESULT_OPTIONS = (
+    "strategy",
+    "objective",
+    "effort",
+    "symbols",
+    "precision",
+    "partition",
+    "calibration",
+    "loop_trips",
+)
 """Options that decide what is compiled; the others decide how the job runs."""
 
 

@@ -26,6 +26,8 @@ class JobRequest:
     options: CompileOptions
     build_dir: Path
     """Where compiled kernels may be kept between jobs (content-addressed)."""
+    calibration_path: Path | None = None
+    """The .npz whose digest `options.calibration` names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -277,8 +277,12 @@ def test_long_streams_are_merged_in_the_timeline() -> None:
 
 def two_calls_and_a_host() -> Program:
     unit = chain()
-    first = UnitCall(0, (Binding("x", 0), Binding("w0", 64), Binding("m", 96)), ("n1",), "MatMul")
-    second = UnitCall(0, (Binding("m2", 0), Binding("w0", 64), Binding("z", 96)), ("n3",), "MatMul")
+    first = UnitCall(
+        0, (Binding("x", 0), Binding("w0", 64), Binding("m", 96)), ("n1",), "MatMul", 0, 100
+    )
+    second = UnitCall(
+        0, (Binding("m2", 0), Binding("w0", 64), Binding("z", 96)), ("n3",), "MatMul", 1, 100
+    )
     host = HostCall(0, ("m",), ("m2",), 1000, 3000, 8000, 4000, ("n2",), ("TopK",))
     return Program((unit,), (first, host, second), 4096, 32, 128)
 
@@ -306,8 +310,12 @@ def test_a_program_by_hand() -> None:
 def test_the_model_bound_counts_each_weight_once_and_no_intermediate() -> None:
     unit = chain()
     calls = (
-        UnitCall(0, (Binding("x", 0), Binding("w0", 64), Binding("m", 96)), ("n1",), "MatMul"),
-        UnitCall(0, (Binding("m", 0), Binding("w0", 64), Binding("y", 96)), ("n2",), "MatMul"),
+        UnitCall(
+            0, (Binding("x", 0), Binding("w0", 64), Binding("m", 96)), ("n1",), "MatMul", 0, 100
+        ),
+        UnitCall(
+            0, (Binding("m", 0), Binding("w0", 64), Binding("y", 96)), ("n2",), "MatMul", 0, 100
+        ),
     )
     sim = simulate_unit(unit, MACHINE)
     whole = simulate_program(Program((unit,), calls, 4096, 32, 128), (sim,), MACHINE)

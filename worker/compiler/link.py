@@ -18,7 +18,7 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Tensor
 from worker.compiler.isa.program import Binding, HostCall, OperandRole, Program, UnitCall
 from worker.compiler.lower.memory_map import CallUse, HomeMap, plan_home
-from worker.compiler.machine.machine import Machine
+from worker.compiler.machine.machine import LaunchUnit, Machine
 from worker.compiler.partition.host_work import host_flops
 from worker.compiler.units import Unit
 
@@ -32,6 +32,9 @@ class PlannedCall:
     """(canonical tensor name, model tensor name)."""
     onnx_nodes: tuple[str, ...]
     op_type: str
+    region: int = 0
+    target: str = ""
+    """Name of the accelerator target that runs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,7 @@ def link(
     bound: list[UnitCall | HostCall] = []
     hosts: list[PlannedHost] = []
     views: list[View] = []
+    launched: set[int] = set()
     for call in calls:
         if isinstance(call, PlannedHost):
             bound.append(_host_call(call, len(hosts), model, tensors))
@@ -114,7 +118,11 @@ def link(
                 Binding(names[o.tensor], plan.address_of[names[o.tensor]])
                 for o in units[call.unit].program.operands
             )
-            bound.append(UnitCall(call.unit, bindings, call.onnx_nodes, call.op_type))
+            overhead = _launch_cycles(call, machine, call.region in launched)
+            launched.add(call.region)
+            bound.append(
+                UnitCall(call.unit, bindings, call.onnx_nodes, call.op_type, call.region, overhead)
+            )
     program = Program(
         tuple(u.program for u in units), tuple(bound), plan.home_bytes, plan.weight_bytes,
         plan.peak_activation_bytes,
@@ -124,6 +132,14 @@ def link(
         program, tuple(hosts), MappingProxyType({n: tensors[n] for n in used}),
         MappingProxyType(dict(plan.address_of)), tuple(stored), tuple(views), plan,
     )  # fmt: skip
+
+
+def _launch_cycles(call: PlannedCall, machine: Machine, is_running: bool) -> int:
+    """What starting a kernel costs: nothing inside a region that was launched as one."""
+    target = machine.target(call.target)
+    if is_running and target.launch_unit is LaunchUnit.REGION:
+        return 0
+    return machine.launch_cycles(target)
 
 
 def _view(call: PlannedCall | PlannedHost) -> tuple[str, str]:

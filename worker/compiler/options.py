@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 
 from worker.compiler.errors import Detail, Finding, OptionError
+
+
+_INTEGERS = {
+    "seed": (0, 2**63 - 1, "0..2^63-1"),
+    "loop_trips": (1, 1_000_000, "1..1000000"),
+}
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class StrategyName(StrEnum):
@@ -31,6 +39,27 @@ class VerifyMode(StrEnum):
     FULL = "full"
 
 
+class Precision(StrEnum):
+    """Number format of the accelerator's regions."""
+
+    NATIVE = "native"
+    """The model's own; where the target lacks it, the target's automatic conversion."""
+    F16 = "f16"
+    BF16 = "bf16"
+    I8 = "i8"
+    U8 = "u8"
+
+
+class PartitionChoice(StrEnum):
+    """How regions are chosen."""
+
+    SPEC = "spec"
+    """As each target's own spec says."""
+    GREEDY = "greedy"
+    CRITERIA = "criteria"
+    AUTO = "auto"
+
+
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
     """Options of one job.  Frozen; `from_json` is the only parser, for CLI and API alike."""
@@ -45,7 +74,13 @@ class CompileOptions:
     require_cache: bool = False
     no_cache: bool = False
     seed: int = 0
-    """Seed of verification inputs."""
+    """Seed of verification inputs, and of synthetic calibration."""
+    precision: Precision = Precision.NATIVE
+    partition: PartitionChoice = PartitionChoice.SPEC
+    calibration: str = ""
+    """Hex sha256 of the uploaded calibration arrays (.npz); empty: synthetic where needed."""
+    loop_trips: int = 1
+    """Trips assumed in the simulation for loops whose count is known only at run time."""
 
     @staticmethod
     def from_json(document: object) -> CompileOptions:
@@ -63,6 +98,8 @@ class CompileOptions:
             "objective": Objective,
             "effort": Effort,
             "verify": VerifyMode,
+            "precision": Precision,
+            "partition": PartitionChoice,
         }
         known = {f.name for f in fields(CompileOptions)}
         for key in sorted(document, key=str):
@@ -110,18 +147,33 @@ class CompileOptions:
                             str(raw),
                         )
                     )
-            elif key == "seed":
-                if type(raw) is int and 0 <= raw < 2**63:
+            elif key in _INTEGERS:
+                low, high, allowed_text = _INTEGERS[key]
+                if type(raw) is int and low <= raw <= high:
                     values[key] = raw
                 else:
                     findings.append(
                         Finding(
                             "TW-OPT-001",
-                            "seed must be an integer from 0 to 2^63-1",
+                            f"{key} must be an integer, {allowed_text}",
                             pointer,
                             None,
-                            "0..2^63-1",
+                            allowed_text,
                             str(raw),
+                        )
+                    )
+            elif key == "calibration":
+                if isinstance(raw, str) and (not raw or _SHA256.fullmatch(raw)):
+                    values[key] = raw
+                else:
+                    findings.append(
+                        Finding(
+                            "TW-OPT-001",
+                            "calibration must be the sha256 of uploaded arrays, or empty",
+                            pointer,
+                            None,
+                            "64 hexadecimal digits, or empty",
+                            str(raw)[:80],
                         )
                     )
             elif type(raw) is bool:

@@ -149,7 +149,7 @@ def _solve(
         regions.append((part, region, strategy.group(region.graph, machine)))
     total = sum(len(grouping.groups) for _, _, grouping in regions if grouping is not None)
     done = solved_now = 0
-    for part, expressed, grouping in regions:
+    for number, (part, expressed, grouping) in enumerate(regions):
         if expressed is None or grouping is None:
             calls.append(_host_call(part, nodes))
             continue
@@ -184,6 +184,8 @@ def _solve(
                     tuple((new, names[new]) for new in names),
                     origin_nodes,
                     ops[0].origin.op_type,
+                    number,
+                    machine.targets[0].name,
                 )
             )
             progress.units(solved_now, done - solved_now, total)

@@ -1,6 +1,6 @@
 """A whole program: unit runs and host parts, one after the other, with barriers between them.
 
-A unit call costs the launch overhead plus the unit's cycles.  A host call costs its launch, its
+A unit call costs its launch overhead plus the unit's cycles.  A host call costs its launch, its
 boundary copies over the host link (none where memory is shared) and a roofline of its work.
 """
 
@@ -36,7 +36,7 @@ def simulate_program(
         match call:
             case UnitCall():
                 sim = units[call.unit]
-                overhead = machine.launch_overhead_cycles
+                overhead = call.launch_cycles
                 length = overhead + sim.cycles
                 launch_cycles += overhead
                 macs += sim.macs
@@ -91,11 +91,9 @@ def host_time(call: HostCall, machine: Machine) -> tuple[int, int]:
     """(cycles of launch and copies, cycles of the work) of a host part."""
     host = machine.host
     overhead = host.launch_overhead_s
-    if not host.shared_memory:
-        for num_bytes in (call.input_bytes, call.output_bytes):
-            if num_bytes:
-                overhead += host.link_latency_s + num_bytes / host.link_bytes_per_s
-    work = max(call.flops / host.flops_per_s, call.memory_bytes / host.memory_bytes_per_s)
+    for num_bytes in (call.input_bytes, call.output_bytes):
+        overhead += host.copy_s(num_bytes)
+    work = host.work_s(call.flops, call.memory_bytes)
     return ceil(overhead * machine.clock_hz), ceil(work * machine.clock_hz)
 
 
@@ -172,7 +170,7 @@ def _checks(
     host_cycles: int,
 ) -> tuple[Check, ...]:
     calls = [call for call in program.calls if isinstance(call, UnitCall)]
-    launches = machine.launch_overhead_cycles * len(calls)
+    launches = sum(call.launch_cycles for call in calls)
     parts = sum(units[c.unit].cycles for c in calls) + launches + host_cycles
     by_call, by_line = sum(t.energy_pj for t in timings), sum(line.pj for line in energy)
     usable = machine.home.usable_bytes

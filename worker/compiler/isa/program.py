@@ -177,6 +177,10 @@ class UnitCall:
     bindings: tuple[Binding, ...]
     onnx_nodes: tuple[str, ...]
     op_type: str
+    region: int = 0
+    """Which region of the partition it belongs to, counted in execution order."""
+    launch_cycles: int = 0
+    """Overhead paid before it starts; 0 inside a region that is launched as one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,6 +137,17 @@ class Host:
     efficiency: float = 1.0
     """Sustained share of both peaks."""
 
+    def work_s(self, flops: int, memory_bytes: int) -> float:
+        """Seconds of work on the host: a roofline of its sustained rates."""
+        peak = max(flops / self.flops_per_s, memory_bytes / self.memory_bytes_per_s)
+        return peak / self.efficiency
+
+    def copy_s(self, num_bytes: int) -> float:
+        """Seconds of one transfer over the host link; 0 where memory is shared or nothing moves."""
+        if self.shared_memory or not num_bytes:
+            return 0.0
+        return self.link_latency_s + num_bytes / self.link_bytes_per_s
+
 
 @dataclass(frozen=True, slots=True)
 class OpSupport:

@@ -119,7 +119,7 @@ def graph_document(model: ExecutableModel) -> bytes:
     calls: list[KernelCall | HostModelCall] = []
     for call in program.calls:
         match call:
-            case UnitCall(unit, bindings, nodes, op_type):
+            case UnitCall(unit, bindings, nodes, op_type, _, _):
                 operands = tuple(
                     Operand(b.tensor, OperandRole(o.role).name.lower(), b.address)
                     for b, o in zip(bindings, program.units[unit].operands, strict=True)

@@ -83,7 +83,11 @@ def _place(
     node: onnx_ir.Node, model: OnnxModel, machine: Machine, refused: Mapping[str, Rejection]
 ) -> Placement:
     name = node.name or ""
-    found = refused.get(name) or refusal(node, machine.targets[0].capabilities) or rejection(node, model.opset)
+    found = (
+        refused.get(name)
+        or refusal(node, machine.targets[0].capabilities)
+        or rejection(node, model.opset)
+    )
     if found is None:
         return Placement(
             name, node.op_type, Target.ACCELERATOR, ReasonCode.OFFLOADED,
