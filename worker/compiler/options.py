@@ -8,7 +8,6 @@ from enum import StrEnum
 
 from worker.compiler.errors import Detail, Finding, OptionError
 
-
 _INTEGERS = {
     "seed": (0, 2**63 - 1, "0..2^63-1"),
     "loop_trips": (1, 1_000_000, "1..1000000"),
