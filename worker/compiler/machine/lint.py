@@ -176,7 +176,7 @@ def _step(node: Any, part: str) -> Any:
 
 def _deref(node: Any, schema: Any) -> Any:
     if "$ref" in node:
-        return schema["$defs"][node["$ref"].rpartition("/")[2]]
+        return _deref(schema["$defs"][node["$ref"].rpartition("/")[2]], schema)
     for option in node.get("anyOf", ()):
         resolved = _deref(option, schema)
         if "properties" in resolved or "items" in resolved:

@@ -271,6 +271,17 @@ class NodeSpec(_Part):
             case _:
                 return raw
 
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        found = handler(schema)
+        definition = handler.resolve_ref_schema(found)
+        body = dict(definition)
+        definition.clear()
+        definition["anyOf"] = [{"enum": ["any", "constant"]}, body]
+        return found
+
 
 class PatternSpec(_Part):
     """One row of the pattern table."""
