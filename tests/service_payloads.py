@@ -43,7 +43,10 @@ def quick(request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSi
     progress.stage("schedule", "finished")
     (out_dir / "layers.csv").write_text("index\n0\n")
     progress.artifact("layers", "layers.csv")
-    (out_dir / "report.json").write_text(json.dumps({"model": sha256(model).hexdigest()}))
+    report = {"model": sha256(model).hexdigest()}
+    if request.calibration_path is not None:
+        report["calibration"] = sha256(request.calibration_path.read_bytes()).hexdigest()
+    (out_dir / "report.json").write_text(json.dumps(report))
     return JobOutcome(
         (("report", "report.json"), ("layers", "layers.csv")),
         sha256(model).hexdigest(),

@@ -94,12 +94,14 @@ def load_runner(path: str) -> Runner:
 def read_request(document: Mapping[str, Any]) -> tuple[JobRequest, Path]:
     """Parse what the worker wrote: the job's request and its output folder."""
     hardware: Mapping[str, Detail] = document["hardware"]
+    calibration = document.get("calibration_path")
     request = JobRequest(
         model_path=Path(document["model_path"]),
         model_name=document["model_name"],
         hardware=hardware,
         options=CompileOptions.from_json(document["options"]),
         build_dir=Path(document["build_dir"]),
+        calibration_path=Path(calibration) if calibration else None,
     )
     return request, Path(document["out_dir"])
 

@@ -229,6 +229,7 @@ class ItemRunner:
                 actual=error.actual,
             ) from error
         self._settings.build_dir.mkdir(parents=True, exist_ok=True)
+        arrays = self._calibration(held, place)
         place.request.write_text(
             json.dumps(
                 {
@@ -237,11 +238,28 @@ class ItemRunner:
                     "hardware": held.hardware.document,
                     "options": held.job.options,
                     "build_dir": str(self._settings.build_dir),
+                    "calibration_path": None if arrays is None else str(arrays),
                     "out_dir": str(place.out),
                 }
             ),
             encoding="utf-8",
         )
+
+    def _calibration(self, held: Claim, place: _Workplace) -> Path | None:
+        """Put the job's calibration arrays beside its model; None when it names none."""
+        digest = str(held.job.options.get("calibration") or "")
+        if not digest:
+            return None
+        target = place.root / "calibration.npz"
+        try:
+            copy_to(self._services.blobs, digest, target)
+        except (NotFound, DigestMismatch) as error:
+            raise DigestMismatch(
+                f"the stored calibration arrays are lost or damaged: {error.message}",
+                limit=digest,
+                actual=error.actual,
+            ) from error
+        return target
 
     def _sandbox(self, held: Claim, place: _Workplace) -> Sandbox:
         settings = self._settings

@@ -22,6 +22,7 @@ from service.api.request_id import RequestIdMiddleware
 from service.api.routes import (
     artifacts,
     cache,
+    calibrations,
     errors,
     events,
     hardware,
@@ -36,7 +37,7 @@ from service.bootstrap import Services, open_services
 from service.jobs import query
 from service.settings import Settings
 
-ROUTERS = (models, uploads, hardware, jobs, events, artifacts, cache, errors, health)
+ROUTERS = (models, uploads, calibrations, hardware, jobs, events, artifacts, cache, errors, health)
 
 
 def create_app(settings: Settings, services: Services | None = None) -> FastAPI:

@@ -1,4 +1,4 @@
-"""Receiving a model: raw body or form, to the blob store, to a model record."""
+"""Receiving uploads: raw body or form, to the blob store, to a record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from service.errors import UnsupportedMedia
 from service.jobs import submit
 from service.store.blobs import BlobWriter
 from service.store.records import BlobRef, ModelRecord
-from worker.compiler.errors import ModelError
+from worker.compiler.errors import Detail, InputError, ModelError
 
 ONNX_TYPE = "application/x-onnx"
 ZIP_TYPE = "application/zip"
@@ -53,24 +53,68 @@ async def receive_model(
         DigestMismatch: length or digest are not the announced ones.
         ModelError: the body is empty.
     """
-    expected = parse_digest(digest)
-    media = request.headers.get("content-type", "").split(";")[0].strip().lower()
+    media = _media_of(request)
     is_form = media == "multipart/form-data"
     if media not in RAW_TYPES and not is_form:
-        raise UnsupportedMedia(
-            f"a model cannot be sent as {media[:100]}",
-            pointer="header:Content-Type",
-            limit=[*sorted(RAW_TYPES - {""}), "multipart/form-data"],
-            actual=media[:100],
-        )
+        raise _unsupported("a model", media, [*sorted(RAW_TYPES - {""}), "multipart/form-data"])
+    ref, head, form = await _receive(
+        request, state, digest, limit=state.settings.max_model_bytes, is_form=is_form
+    )
+    if ref.size_bytes == 0:
+        raise ModelError("TW-MODEL-002", "the uploaded file is empty", limit=1, actual=0)
+    kind = kind_of(head)
+    if kind == "zip":
+        ref = BlobRef(ref.sha256, ref.size_bytes, ZIP_TYPE)
+    return ref, kind, Path(form.file_name).stem if form is not None and form.file_name else None
+
+
+async def receive_arrays(request: Request, state: ApiState, digest: str | None) -> BlobRef:
+    """Stream an .npz into the blob store.
+
+    Raises:
+        UnsupportedMedia: the Content-Type is not that of raw bytes or of a zip.
+        TooLarge: declared or received bytes pass the limit, or the disk is full.
+        DigestMismatch: length or digest are not the announced ones.
+        InputError: TW-CAL-001, the body is no zip archive of arrays.
+    """
+    media = _media_of(request)
+    if media not in RAW_TYPES:
+        raise _unsupported("calibration arrays", media, sorted(RAW_TYPES - {""}))
+    ref, head, _ = await _receive(
+        request, state, digest, limit=state.settings.max_model_bytes, is_form=False
+    )
+    if kind_of(head) != "zip":
+        raise InputError(
+            "TW-CAL-001", "the body is not an .npz archive", limit="a zip of .npy members",
+            actual=f"{ref.size_bytes} bytes that start with {head[:4].hex() or 'nothing'}",
+        )  # fmt: skip
+    return BlobRef(ref.sha256, ref.size_bytes, ZIP_TYPE)
+
+
+def _media_of(request: Request) -> str:
+    return request.headers.get("content-type", "").split(";")[0].strip().lower()
+
+
+def _unsupported(what: str, media: str, allowed: list[str]) -> UnsupportedMedia:
+    return UnsupportedMedia(
+        f"{what} cannot be sent as {media[:100]}",
+        pointer="header:Content-Type",
+        limit=list[Detail](allowed),
+        actual=media[:100],
+    )
+
+
+async def _receive(
+    request: Request, state: ApiState, digest: str | None, *, limit: int, is_form: bool
+) -> tuple[BlobRef, bytes, FormFile | None]:
+    """Stream a body, or the file of a form, into the blob store: (content, first bytes, form)."""
+    expected = parse_digest(digest)
     length = request.headers.get("content-length", "")
     declared = int(length) if length.isdecimal() else None
-    limit = state.settings.max_model_bytes
     spool = state.blobs.spool_dir
     spool.mkdir(parents=True, exist_ok=True)
-    check_declared(
-        declared, limit_bytes=limit + (_FORM_OVERHEAD_BYTES if is_form else 0), folder=spool
-    )
+    body_limit = limit + (_FORM_OVERHEAD_BYTES if is_form else 0)
+    check_declared(declared, limit_bytes=body_limit, folder=spool)
     writer = await to_thread.run_sync(
         lambda: BlobWriter(state.blobs, limit_bytes=limit, media_type=ONNX_TYPE)
     )
@@ -87,23 +131,18 @@ async def receive_model(
             if len(head) < 4:
                 head.extend(piece[:4])
 
-        await append_stream(
-            write, chunks, limit_bytes=limit + (_FORM_OVERHEAD_BYTES if is_form else 0)
-        )
+        await append_stream(write, chunks, limit_bytes=body_limit)
         if form is not None:
             form.finish()
             head[:] = form.head
         if writer.size_bytes == 0:
-            raise ModelError("TW-MODEL-002", "the uploaded file is empty", limit=1, actual=0)
+            return BlobRef("", 0, ONNX_TYPE), b"", form
         ref = await to_thread.run_sync(
             lambda: writer.commit(
                 expected_sha256=expected, expected_bytes=None if is_form else declared
             )
         )
-    kind = kind_of(bytes(head))
-    if kind == "zip":
-        ref = BlobRef(ref.sha256, ref.size_bytes, ZIP_TYPE)
-    return ref, kind, Path(form.file_name).stem if form is not None and form.file_name else None
+    return ref, bytes(head), form
 
 
 async def register_model(

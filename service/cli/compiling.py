@@ -14,6 +14,7 @@ from service.cli.connection import DataDirOption, ServerOption
 from service.cli.exits import Exit, exit_of_job
 from service.cli.failures import Failure
 from service.cli.inputs import (
+    calibration_digest,
     hardware_argument,
     hardware_label,
     model_argument,
@@ -40,6 +41,7 @@ class Order:
     options: dict[str, Any]
     output: Path
     label: str | None
+    calibration: Path | None = None
 
 
 def compile_model(
@@ -59,6 +61,19 @@ def compile_model(
     effort: Annotated[str, typer.Option(help="express, normal or extended.")] = "normal",
     verify: Annotated[str, typer.Option(help="none, sample or full.")] = "sample",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the verification inputs.")] = 0,
+    precision: Annotated[
+        str, typer.Option(help="native, f16, bf16, i8 or u8: number format of the accelerator.")
+    ] = "native",
+    calibration: Annotated[
+        Path | None,
+        typer.Option(help="Sample inputs (.npz) for quantisation; default: synthetic."),
+    ] = None,
+    partition: Annotated[
+        str, typer.Option(help="spec, greedy, criteria or auto: how regions are chosen.")
+    ] = "spec",
+    loop_trips: Annotated[
+        int, typer.Option(min=1, help="Trips assumed for loops of unknown count.")
+    ] = 1,
     fail_on_fallback: Annotated[
         bool, typer.Option("--fail-on-fallback", help="Fail when an operator goes to the host.")
     ] = False,
@@ -86,6 +101,10 @@ def compile_model(
         "effort": effort,
         "verify": verify,
         "seed": seed,
+        "precision": precision,
+        "partition": partition,
+        "loop_trips": loop_trips,
+        "calibration": "" if calibration is None else calibration_digest(calibration),
         "symbols": symbol_settings(symbols or []),
         "fail_on_fallback": fail_on_fallback,
         "require_cache": require_cache,
@@ -97,6 +116,7 @@ def compile_model(
         options=CompileOptions.from_json(document).to_json(),
         output=output or Path(f"{model.stem}-{hardware_label(hardware)}"),
         label=label,
+        calibration=calibration,
     )
     if server and not local:
         result = compile_on_server(order, server, detach=detach, quiet=as_json)
@@ -115,6 +135,8 @@ def compile_on_server(order: Order, server: str, *, detach: bool, quiet: bool) -
 
     with Client(server) as client, ProgressView(order.model.name, quiet=quiet) as view:
         uploaded = client.upload_model(order.model, progress=view.upload)
+        if order.calibration is not None:
+            client.upload_calibration(order.calibration)
         request: dict[str, Any] = {
             "model": uploaded["id"],
             "hardware": order.hardware,

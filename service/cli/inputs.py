@@ -43,6 +43,19 @@ def model_argument(path: Path) -> Path:
     return path
 
 
+def calibration_digest(path: Path) -> str:
+    """Digest of the calibration file: its identity in the job's options.
+
+    Raises:
+        Failure: there is no such file.
+    """
+    from service.client.uploads import file_sha256
+
+    if not path.is_file():
+        raise Failure("TW-CLI-001", f"{path}: there is no such calibration file")
+    return file_sha256(path)
+
+
 def symbol_settings(pairs: list[str]) -> dict[str, int]:
     """Read the repeated `--set name=value`.
 

@@ -69,6 +69,7 @@ def compile_here(order: Order, data_dir: Path | None, *, quiet: bool) -> dict[st
         hardware=order.hardware,
         options=options,
         build_dir=settings.build_dir,
+        calibration_path=order.calibration,
     )
     state, error, summary, bundle = "succeeded", None, None, None
     with LocalProgress(order.model.name, quiet=quiet) as view:

@@ -18,6 +18,7 @@ from service.client.transport import Transport, document
 from service.client.uploads import (
     RESUMABLE_FROM_BYTES,
     Progress,
+    upload_arrays,
     upload_resumable,
     upload_single,
 )
@@ -105,6 +106,10 @@ class Client:
         """Upload an .onnx file or a .zip bundle; large files go in resumable chunks."""
         send = upload_resumable if path.stat().st_size >= RESUMABLE_FROM_BYTES else upload_single
         return send(self.transport, path, name=name or path.stem, progress=progress)
+
+    def upload_calibration(self, path: Path) -> Document:
+        """Upload calibration arrays (.npz); a job names them by their `sha256`."""
+        return upload_arrays(self.transport, path, name=path.stem)
 
     def models(self) -> Iterator[Document]:
         """Go through all models, newest first."""

@@ -19,6 +19,7 @@ from service.store.records import (
     BlobRef,
     CacheEntryRecord,
     CacheStats,
+    CalibrationRecord,
     EventRecord,
     HardwareRecord,
     JobRecord,
@@ -26,7 +27,7 @@ from service.store.records import (
     QueueStats,
     WorkerRecord,
 )
-from service.store.repos import cache, catalog, items, jobs, results, workers
+from service.store.repos import cache, calibrations, catalog, items, jobs, results, workers
 from service.store.session import Database
 
 Row = TypeVar("Row")
@@ -215,6 +216,31 @@ def list_models(
             session, owner=owner, before=_decode(cursor), limit=_limit(limit) + 1
         )
     more = _encode(rows[limit - 1].created, rows[limit - 1].id) if len(rows) > limit else None
+    return Page(tuple(rows[:limit]), more)
+
+
+def get_calibration(database: Database, sha256: str, owner: str) -> CalibrationRecord:
+    """Give the owner's calibration arrays of this digest.
+
+    Raises:
+        NotFound: it has none.
+    """
+    with database.read() as session:
+        found = calibrations.find_calibration(session, owner, sha256)
+    if found is None:
+        raise NotFound("no such calibration arrays", actual=sha256[:80])
+    return found
+
+
+def list_calibrations(
+    database: Database, *, owner: str, cursor: str | None = None, limit: int = 50
+) -> Page[CalibrationRecord]:
+    """List the owner's calibration arrays, newest first."""
+    with database.read() as session:
+        rows = calibrations.list_calibrations(
+            session, owner=owner, before=_decode(cursor), limit=_limit(limit) + 1
+        )
+    more = _encode(rows[limit - 1].created, rows[limit - 1].sha256) if len(rows) > limit else None
     return Page(tuple(rows[:limit]), more)
 
 

@@ -13,8 +13,8 @@ from service.errors import Conflict, IdempotencyMismatch, NotFound, QuotaExceede
 from service.outbox import Outbox
 from service.settings import Settings
 from service.store.ids import new_id
-from service.store.records import BlobRef, HardwareRecord, JobRecord, ModelRecord
-from service.store.repos import catalog, items, jobs, results
+from service.store.records import BlobRef, CalibrationRecord, HardwareRecord, JobRecord, ModelRecord
+from service.store.repos import calibrations, catalog, items, jobs, results
 from service.store.session import Database
 from worker.compiler.errors import Detail
 from worker.compiler.options import CompileOptions
@@ -83,6 +83,23 @@ def add_model(
     if model is None:
         raise Conflict("the model was deleted while it was being registered")
     return model, created
+
+
+def add_calibration(
+    database: Database, ref: BlobRef, *, name: str, owner: str = "local"
+) -> tuple[CalibrationRecord, bool]:
+    """Register uploaded calibration arrays; the same bytes give the first record back.
+
+    Returns:
+        The record, and True when it is new.
+    """
+    with database.write() as session:
+        results.add_blob(session, ref)
+        created = calibrations.add_calibration(session, owner=owner, name=name, sha256=ref.sha256)
+        found = calibrations.find_calibration(session, owner, ref.sha256)
+    if found is None:
+        raise Conflict("the calibration arrays were deleted while they were being registered")
+    return found, created
 
 
 def hardware_id(canonical_document: Mapping[str, Detail]) -> str:
@@ -252,6 +269,12 @@ def _check_references(session: Session, new: NewJob) -> None:
         raise NotFound("no such model", pointer="/model_id", actual=new.model_id)
     if not is_spec_known:
         raise NotFound("no such hardware spec", pointer="/hardware_id", actual=new.hardware_id)
+    wanted = new.options.calibration
+    if wanted and calibrations.find_calibration(session, new.owner, wanted) is None:
+        raise NotFound(
+            "no such calibration arrays", pointer="/options/calibration", actual=wanted,
+            remedy="Upload the .npz with POST /v1/calibrations first.",
+        )  # fmt: skip
 
 
 def _check_quota(session: Session, owner: str, limit: int) -> None:

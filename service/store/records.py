@@ -39,6 +39,17 @@ class ModelRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class CalibrationRecord:
+    """Uploaded calibration arrays; their digest is their id."""
+
+    sha256: str
+    owner: str
+    name: str
+    size_bytes: int
+    created: float
+
+
+@dataclass(frozen=True, slots=True)
 class HardwareRecord:
     """A stored hardware spec."""
 

@@ -121,6 +121,16 @@ class ModelRow(Base):
     created: Mapped[float]
 
 
+class CalibrationRow(Base):
+    __tablename__ = "calibration"
+    owner: Mapped[str] = mapped_column(primary_key=True)
+    blob_sha256: Mapped[str] = mapped_column(
+        ForeignKey("blob.sha256"), primary_key=True, index=True
+    )
+    name: Mapped[str]
+    created: Mapped[float]
+
+
 class HardwareRow(Base):
     __tablename__ = "hw_spec"
     id: Mapped[str] = mapped_column(primary_key=True)

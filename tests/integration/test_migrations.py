@@ -17,7 +17,7 @@ from service.store.records import BlobRef
 from service.store.session import Database, current_revision, migrate
 from service.store.tables import Base
 
-HEAD = "0001"
+HEAD = "0002"
 
 
 def _tables(url: str) -> set[str]:
@@ -50,6 +50,7 @@ def test_every_design_table_exists() -> None:
         "attempt",
         "blob",
         "cache_entry",
+        "calibration",
         "dep",
         "event",
         "hw_spec",

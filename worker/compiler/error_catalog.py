@@ -1,8 +1,8 @@
 """The closed list of error codes: what each means, whose fault it is, and what to do.
 
 Codes are a promise: they are never reused and never change meaning.  Families:
-TW-MODEL the ONNX file · TW-SPEC the hardware spec · TW-OPT options · TW-PLAN does not fit ·
-TW-UNSUP unsupported · TW-SIM simulation · TW-VERIFY numerics · TW-INT our bug ·
+TW-MODEL the ONNX file · TW-SPEC the hardware spec · TW-OPT options · TW-CAL calibration ·
+TW-PLAN does not fit · TW-UNSUP unsupported · TW-SIM simulation · TW-VERIFY numerics · TW-INT our bug ·
 TW-SVC the service · TW-CLI the command line · TW-NET the client's connection.
 """
 
@@ -96,6 +96,8 @@ def _entries() -> tuple[ErrorEntry, ...]:
           "See `tilewright compile --help` for the allowed values."),
         e("TW-OPT-002", "The cache lacks an entry that --require-cache demands", user, "schedule",
           409, 4, "Compile once without --require-cache to fill the cache."),
+        e("TW-CAL-001", "The calibration file is not an .npz of arrays", user, "partition", 422, 3,
+          "Write it with numpy.savez: one array per model input."),
         e("TW-PLAN-001", "The work does not fit the machine", user, "schedule", 422, 4,
           "Raise the resource named here to the demand shown."),
         e("TW-PLAN-002", "The search budget is used up", user, "schedule", 422, 4,

@@ -13,6 +13,7 @@ from service.store.tables import (
     AttemptRow,
     BlobRow,
     CacheEntryRow,
+    CalibrationRow,
     JobItemRow,
     JobRow,
     ModelRow,
@@ -180,6 +181,7 @@ def _unused(grace_s: float) -> ColumnElement[bool]:
     users = (
         select(literal(1)).where(ArtifactRow.blob_sha256 == BlobRow.sha256),
         select(literal(1)).where(ModelRow.blob_sha256 == BlobRow.sha256),
+        select(literal(1)).where(CalibrationRow.blob_sha256 == BlobRow.sha256),
         select(literal(1)).where(CacheEntryRow.blob_sha256 == BlobRow.sha256),
         select(literal(1)).where(AttemptRow.log_sha256 == BlobRow.sha256),
     )

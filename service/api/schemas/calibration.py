@@ -1,0 +1,34 @@
+"""Calibration arrays."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from service.api.schemas.base import AnswerModel
+from service.store.records import CalibrationRecord
+
+
+class CalibrationAnswer(AnswerModel):
+    """Uploaded calibration arrays; a job names them by `sha256` in `options.calibration`."""
+
+    sha256: str
+    name: str
+    size_bytes: int
+    created: float
+
+    @classmethod
+    def from_record(cls, record: CalibrationRecord) -> Self:
+        """Build the answer."""
+        return cls(
+            sha256=record.sha256,
+            name=record.name,
+            size_bytes=record.size_bytes,
+            created=record.created,
+        )
+
+
+class CalibrationPage(AnswerModel):
+    """One page of calibration arrays, newest first."""
+
+    items: list[CalibrationAnswer]
+    next_cursor: str | None = None
