@@ -116,15 +116,13 @@ def _is_allowed(value: Value, elements: Sequence[int | float | str], rule: Attri
 
 
 def _equal(value: Value, wanted: Value) -> bool:
-    match value, wanted:
-        case tuple(), tuple():
-            return len(value) == len(wanted) and all(
-                _equal(a, b) for a, b in zip(value, wanted, strict=True)
-            )
-        case ((int() | float()), (int() | float())):
-            return isclose(value, wanted, rel_tol=_RELATIVE_TOLERANCE)
-        case _:
-            return value == wanted
+    if isinstance(value, tuple) and isinstance(wanted, tuple):
+        ours: tuple[int | float | str, ...] = value
+        theirs: tuple[int | float | str, ...] = wanted
+        return len(ours) == len(theirs) and all(map(_equal, ours, theirs))
+    if isinstance(value, int | float) and isinstance(wanted, int | float):
+        return isclose(value, wanted, rel_tol=_RELATIVE_TOLERANCE)
+    return value == wanted
 
 
 def _plain(attribute: onnx_ir.Attr) -> Value | None:
