@@ -25,7 +25,8 @@ from worker.compiler.ir.region import Cuts, is_view
 from worker.compiler.ir.signature import canonicalize
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions
-from worker.compiler.partition.partition import Partitioning, Target, partition
+from worker.compiler.partition.partition import partition
+from worker.compiler.partition.plan import HOST, Partitioning
 from worker.compiler.strategies.registry import strategy_for
 from worker.compiler.units import UnitSolver
 from worker.hardware import resolve_machine
@@ -58,7 +59,7 @@ def preflight(
             {"node": p.node, "op_type": p.op_type, "reason_code": str(p.reason_code),
              "reason": p.reason}
             for p in parts.placement
-            if p.target is Target.HOST
+            if p.target == HOST
         ]  # fmt: skip
         document["shortfalls"] = _shortfalls(model, parts, machine, options)
     document["problems"] = problems
@@ -90,7 +91,7 @@ def _shortfalls(
     found: list[Detail] = []
     seen: set[str] = set()
     for part in parts.parts:
-        if part.target is Target.HOST:
+        if part.is_host:
             continue
         graph = express_region([nodes[k] for k in part.nodes], part.outputs, model.opset).graph
         cuts = Cuts.of(graph)

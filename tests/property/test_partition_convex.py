@@ -1,4 +1,4 @@
-"""Regions of random models under random sides: convex, merged, in a runnable order."""
+"""Parts of random models under random sides: convex, maximal, few, in a runnable order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from onnx_models import saved
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.frontend.load import load_model
 from worker.compiler.machine import load_preset
-from worker.compiler.partition.partition import Partitioning, Target, captured_values, partition
+from worker.compiler.partition.flow import captured_values
+from worker.compiler.partition.partition import partition
+from worker.compiler.partition.plan import HOST, Partitioning
 from worker.compiler.rejection import ReasonCode, Rejection
 
 MACHINE = load_preset("a100")
@@ -58,20 +60,46 @@ def cut(edges: list[tuple[int, int]], on_host: list[bool]) -> Partitioning:
 
 @settings(max_examples=60, deadline=None)
 @given(models())
-def test_parts_are_convex_alternate_and_run_in_order(
+def test_parts_are_convex_and_run_in_order(
     drawn: tuple[list[tuple[int, int]], list[bool]],
 ) -> None:
     edges, on_host = drawn
     parts = cut(edges, on_host).parts
     part_of = {k: p for p, part in enumerate(parts) for k in part.nodes}
     assert sorted(part_of) == list(range(len(edges)))
-    for p, part in enumerate(parts):
-        assert all((part.target is Target.HOST) is on_host[k] for k in part.nodes)
-        if p:
-            assert part.target is not parts[p - 1].target
+    for part in parts:
+        assert all(part.is_host is on_host[k] for k in part.nodes)
+        assert list(part.nodes) == sorted(part.nodes)
     # sources never run later: with whole parts as steps this is convexity as well
     for k, sources in enumerate(edges):
         assert all(part_of[s - 1] <= part_of[k] for s in sources if s)
+
+
+@settings(max_examples=60, deadline=None)
+@given(models())
+def test_host_parts_are_as_few_as_the_order_allows(
+    drawn: tuple[list[tuple[int, int]], list[bool]],
+) -> None:
+    edges, on_host = drawn
+    found = cut(edges, on_host)
+    region_of = {k: r for r, part in enumerate(found.regions) for k in part.nodes}
+
+    def steps(k: int) -> tuple[str, int]:
+        return ("region", region_of[k]) if k in region_of else ("host", k)
+
+    before: dict[tuple[str, int], set[tuple[str, int]]] = {}
+    for k, sources in enumerate(edges):
+        own = before.setdefault(steps(k), set())
+        own.update(steps(s - 1) for s in sources if s and steps(s - 1) != steps(k))
+
+    def host_parts(step: tuple[str, int], is_host_after: bool) -> int:
+        """Host parts needed up to `step` when the next one on the path is host or not."""
+        is_host = step[0] == "host"
+        own = int(is_host and not is_host_after)
+        return own + max((host_parts(b, is_host) for b in before[step]), default=0)
+
+    least = max(host_parts(step, False) for step in before)
+    assert sum(part.is_host for part in found.parts) == least
 
 
 @settings(max_examples=40, deadline=None)
@@ -116,5 +144,42 @@ def test_values_captured_by_nested_sub_graphs_are_inputs(tmp_path: Path) -> None
     names = [v.name for v in captured_values(loaded.ir.graph[-1])]
     assert names[0] == "c"
     assert sorted(str(n) for n in names) == ["c", "x", "z"]
-    host = [p for p in partition(loaded, MACHINE, {}).parts if p.target is Target.HOST]
+    host = [p for p in partition(loaded, MACHINE, {}).parts if p.target == HOST]
     assert [sorted(p.inputs) for p in host] == [["c", "x", "z"]]
+
+
+def test_control_flow_is_a_host_part_of_its_own(tmp_path: Path) -> None:
+    value = helper.make_tensor_value_info
+
+    def branch(name: str) -> onnx.GraphProto:
+        inner = helper.make_node("Neg", ["h"], [f"{name}_neg"], name=f"{name}_neg")
+        return helper.make_graph([inner], name, [], [value(f"{name}_neg", TensorProto.FLOAT, [4])])
+
+    nodes = [
+        helper.make_node("Acosh", ["x"], ["h"], name="before"),
+        helper.make_node("If", ["c"], ["i"], name="if", then_branch=branch("a"),
+                         else_branch=branch("b")),
+        helper.make_node("Acosh", ["i"], ["j"], name="after"),
+        helper.make_node("Acosh", ["x"], ["k"], name="aside"),
+        helper.make_node("Relu", ["h"], ["r"], name="relu"),
+    ]  # fmt: skip
+    graph = helper.make_graph(
+        nodes,
+        "control",
+        [value("x", TensorProto.FLOAT, [4]), value("c", TensorProto.BOOL, [])],
+        [value(name, TensorProto.FLOAT, [4]) for name in ("j", "k", "r")],
+        value_info=[value(name, TensorProto.FLOAT, [4]) for name in ("h", "i")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    refused = {
+        name: Rejection(ReasonCode.DOES_NOT_FIT, "chosen by the test")
+        for name in ("before", "after", "aside")
+    }
+    found = partition(load_model(saved(model, tmp_path), Limits(), "m"), MACHINE, refused)
+    names = [row.node for row in found.placement]
+    assert [(part.is_host, [names[k] for k in part.nodes]) for part in found.parts] == [
+        (True, ["before", "aside"]),
+        (True, ["if"]),
+        (False, ["relu"]),
+        (True, ["after"]),
+    ]

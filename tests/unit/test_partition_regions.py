@@ -1,4 +1,4 @@
-"""Regions: alternating, convex, with a reason for every node."""
+"""Regions and host parts in order, with a reason for every node."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ from worker.compiler.frontend.simplify import simplify
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine, OpSupport
-from worker.compiler.partition.partition import Partitioning, Target, partition
+from worker.compiler.partition.partition import partition
+from worker.compiler.partition.plan import HOST, Partitioning
 from worker.compiler.rejection import ReasonCode, Rejection
+
+TARGET = "accelerator"
 
 
 def read(model: onnx.ModelProto, folder: Path) -> OnnxModel:
@@ -65,19 +68,19 @@ def ladder() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
-def test_parts_alternate_and_independent_nodes_run_early(tmp_path: Path) -> None:
+def test_parts_alternate_and_a_side_branch_joins_its_reader(tmp_path: Path) -> None:
     model = read(ladder(), tmp_path)
     names = [node.name for node in model.ir.graph]
     parts = partition(model, load_preset("kapla-edge"), {}).parts
     assert [(p.target, sorted(str(names[k]) for k in p.nodes)) for p in parts] == [
-        (Target.ACCELERATOR, ["a", "d"]),
-        (Target.HOST, ["b"]),
-        (Target.ACCELERATOR, ["c", "e"]),
+        (TARGET, ["a"]),
+        (HOST, ["b"]),
+        (TARGET, ["c", "d", "e"]),
     ]
     assert parts[0].inputs == ("x",)
-    assert set(parts[0].outputs) == {"a", "d"}
+    assert parts[0].outputs == ("a",)
     assert parts[1].inputs == ("a",)
-    assert set(parts[2].inputs) == {"b", "d"}
+    assert set(parts[2].inputs) == {"b", "x"}
     assert parts[2].outputs == ("y",)
 
 
@@ -91,7 +94,7 @@ def test_refusals_found_later_move_a_node_to_the_host(tmp_path: Path) -> None:
     model = read(conv_net(), tmp_path)
     refused = {"pool": Rejection(ReasonCode.DOES_NOT_FIT, "too large")}
     parts = partition(model, load_preset("a100"), refused)
-    assert [p.target for p in parts.parts] == [Target.ACCELERATOR, Target.HOST, Target.ACCELERATOR]
+    assert [p.target for p in parts.parts] == [TARGET, HOST, TARGET]
     assert reasons(parts)["pool"] is ReasonCode.DOES_NOT_FIT
 
 
@@ -110,7 +113,7 @@ def test_limits_of_the_capability_list_refuse_with_a_sentence(
     machine = with_support(load_preset("a100"), support)
     parts = partition(read(conv_net(), tmp_path), machine, {})
     row = next(r for r in parts.placement if r.node == node)
-    assert row.target is Target.HOST
+    assert row.target == HOST
     assert row.reason_code == code
     assert "allows" in row.reason or "offered" in row.reason
 
@@ -128,6 +131,6 @@ def test_rank_limit_and_missing_operator(tmp_path: Path) -> None:
 
 def test_host_part_reads_and_gives_what_others_need(tmp_path: Path) -> None:
     parts = partition(read(with_host_part(), tmp_path), load_preset("a100"), {}).parts
-    host = next(p for p in parts if p.target is Target.HOST)
+    host = next(p for p in parts if p.target == HOST)
     assert host.inputs == ("m0",)
     assert host.outputs == ("v",)

@@ -10,7 +10,7 @@ worker, on the `CompiledModel` this returns.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,7 +31,8 @@ from worker.compiler.ir.signature import canonicalize
 from worker.compiler.link import LinkedModel, PlannedCall, PlannedHost, link
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions
-from worker.compiler.partition.partition import Part, Partitioning, Placement, Target, partition
+from worker.compiler.partition.partition import partition
+from worker.compiler.partition.plan import HOST, Part, Partitioning, Placement
 from worker.compiler.rejection import ReasonCode, Rejection
 from worker.compiler.schedule.stages import Grouping
 from worker.compiler.strategies.base import Strategy
@@ -142,7 +143,7 @@ def _solve(
     kernel_nodes: set[str] = set()
     regions: list[tuple[Part, Expressed | None, Grouping | None]] = []
     for part in parts.parts:
-        if part.target is Target.HOST:
+        if part.is_host:
             regions.append((part, None, None))
             continue
         region = express_region([nodes[k] for k in part.nodes], part.outputs, model.opset)
@@ -185,13 +186,11 @@ def _solve(
                     origin_nodes,
                     ops[0].origin.op_type,
                     number,
-                    machine.targets[0].name,
+                    part.target,
                 )
             )
             progress.units(solved_now, done - solved_now, total)
-    every_node = {
-        nodes[k].name or "" for p in parts.parts if p.target is Target.ACCELERATOR for k in p.nodes
-    }
+    every_node = {nodes[k].name or "" for part in parts.regions for k in part.nodes}
     return _Solved(
         tuple(calls), tuple(solved), tuple(graphs), constants, tuple(shortfalls.items()),
         frozenset(every_node - kernel_nodes),
@@ -226,19 +225,18 @@ def _sentence(shortfall: Shortfall) -> str:
 
 def _final_placement(parts: Partitioning, view_nodes: frozenset[str]) -> tuple[Placement, ...]:
     return tuple(
-        Placement(row.node, row.op_type, row.target, ReasonCode.VIEW,
-                  "renames memory only; no kernel runs")
-        if row.target is Target.ACCELERATOR and row.node in view_nodes
+        replace(row, reason_code=ReasonCode.VIEW, reason="renames memory only; no kernel runs")
+        if row.target != HOST and row.node in view_nodes
         else row
         for row in parts.placement
-    )  # fmt: skip
+    )
 
 
 def _refuse_fallback(
     placement: tuple[Placement, ...], solved: _Solved, refused: Mapping[str, Rejection]
 ) -> None:
     del solved
-    fallen = [row for row in placement if row.target is Target.HOST]
+    fallen = [row for row in placement if row.target == HOST]
     if not fallen:
         return
     findings = tuple(
@@ -268,7 +266,7 @@ def _warnings(machine: Machine, placement: tuple[Placement, ...]) -> tuple[tuple
                 f" e.g. {first.pointer} = {first.value}",
             )
         )
-    on_host = sum(row.target is Target.HOST for row in placement)
+    on_host = sum(row.target == HOST for row in placement)
     if on_host:
         found.append(("HOST_FALLBACK", f"{on_host} of {len(placement)} nodes run on the host"))
     return tuple(found)

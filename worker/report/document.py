@@ -10,7 +10,7 @@ from worker.compiler.frontend.model_summary import model_summary
 from worker.compiler.isa.program import HostCall, UnitCall
 from worker.compiler.machine import digest
 from worker.compiler.options import CompileOptions
-from worker.compiler.partition.partition import Target
+from worker.compiler.partition.plan import HOST
 from worker.compiler.pipeline import CompiledModel
 from worker.report.insights import insights
 from worker.report.layers import cache_outcomes, layer_rows
@@ -164,7 +164,7 @@ def _summary(
     host_macs = sum(c.flops // 2 for c in host_calls)
     all_macs = whole.macs + host_macs
     energy = whole.energy_pj
-    on_host = sum(p.target is Target.HOST for p in compiled.placement)
+    on_host = sum(p.target == HOST for p in compiled.placement)
     return {
         "latency_cycles": whole.cycles,
         "latency_s": seconds,

@@ -1,172 +1,177 @@
-"""Cut a model into accelerator regions and host parts that alternate.
+"""From a model to parts: annotate, merge into regions, split, fall back, order.
 
-Thin version of BYOC's flow: an operator the capability list allows and the algebra can express goes
-to the accelerator; everything else to the host.  Regions are built from alternation levels: a
-node's level is the largest number of side changes on any path to it, so nodes of one level and
-side form a convex set, and no two parts of one side are adjacent in execution order.
-Source: BYOC section 3 (annotation and region merge); the cost-based split is a later issue.
+In: a simplified model and a machine.  Out: parts in execution order, a placement row for every node
+and a decision for every candidate region.  Weighing by cost is a second step (`weigh`), since it
+needs simulated times of what this one returns.
+Source: BYOC sections 3.1.2 and 3.1.3.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-
-import onnx_ir
+from dataclasses import replace
 
 from worker.compiler.frontend.express import rejection
 from worker.compiler.frontend.model import OnnxModel
-from worker.compiler.machine.machine import Machine
+from worker.compiler.machine.machine import Criteria, Machine, PartitionMode
+from worker.compiler.partition.fallback import dropped_regions
+from worker.compiler.partition.flow import Flow, read_flow
+from worker.compiler.partition.measure import Measured, Ruler
+from worker.compiler.partition.parts import Region, build_parts
+from worker.compiler.partition.plan import (
+    HOST,
+    Action,
+    Composite,
+    Partitioning,
+    Placement,
+    RegionDecision,
+)
+from worker.compiler.partition.regions import merge_regions
+from worker.compiler.partition.split import Piece, split_region
 from worker.compiler.partition.support import refusal
 from worker.compiler.rejection import ReasonCode, Rejection
 
 
-class Target(StrEnum):
-    ACCELERATOR = "accelerator"
-    HOST = "host"
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where one ONNX node goes and why."""
-
-    node: str
-    op_type: str
-    target: Target
-    reason_code: ReasonCode
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A convex set of nodes that runs as one piece; `nodes` are positions in the model."""
-
-    target: Target
-    nodes: tuple[int, ...]
-    inputs: tuple[str, ...]
-    """Values from outside, in order of first use; initializers excluded."""
-    outputs: tuple[str, ...]
-    """Values used outside, in order of definition."""
-
-
-@dataclass(frozen=True, slots=True)
-class Partitioning:
-    """Parts in execution order, and a placement row for every node in model order."""
-
-    parts: tuple[Part, ...]
-    placement: tuple[Placement, ...]
-
-
-def partition(model: OnnxModel, machine: Machine, refused: Mapping[str, Rejection]) -> Partitioning:
+def partition(
+    model: OnnxModel,
+    machine: Machine,
+    refused: Mapping[str, Rejection],
+    mode: PartitionMode | None = None,
+) -> Partitioning:
     """Place every node.
 
-    `refused` adds rejections found later (an operator that fits no memory), by node name.
-    Cost: linear in nodes and edges, plus one trial expression per allowed node.
+    `refused` adds rejections found later (an operator that fits no memory), by node name.  `mode`
+    overrides the targets' own; GREEDY ignores their criteria, AUTO is CRITERIA here.
+    Cost: near-linear in nodes and edges, plus the annotation.
     """
-    nodes = list(model.ir.graph)
-    placement = tuple(_place(node, model, machine, refused) for node in nodes)
-    sides = [row.target for row in placement]
-    levels = _levels(nodes, sides)
-    members: dict[tuple[int, Target], list[int]] = {}
-    for k, side in enumerate(sides):
-        members.setdefault((levels[k], side), []).append(k)
-    graph_outputs = [v.name for v in model.ir.graph.outputs if v.name is not None]
-    parts = tuple(
-        _part(side, members[level, side], nodes, graph_outputs)
-        for level, side in sorted(members, key=lambda key: key[0])
+    placement, composites = _annotate(model, machine, refused)
+    return partition_annotated(model, machine, placement, composites, mode)
+
+
+def partition_annotated(
+    model: OnnxModel,
+    machine: Machine,
+    placement: Sequence[Placement],
+    composites: Sequence[tuple[str, Composite]],
+    mode: PartitionMode | None = None,
+) -> Partitioning:
+    """Everything after annotation: `placement` has a row per node, `composites` go with a target.
+
+    Cost: near-linear in nodes and edges.
+    """
+    flow = read_flow(model)
+    ruler = Ruler(flow, tuple(model.ir.graph))
+    criteria_of = {
+        target.name: target.criteria
+        for target in machine.targets
+        if (mode or target.criteria.mode) is not PartitionMode.GREEDY
+    }
+    pieces: list[Piece] = []
+    for region in merged(flow, placement, composites):
+        rules = criteria_of.get(region.target)
+        pieces += (
+            (Piece(region, True),)
+            if rules is None
+            else split_region(region, rules, machine, flow, ruler)
+        )
+    return _finish(flow, ruler, pieces, criteria_of, tuple(placement))
+
+
+def merged(
+    flow: Flow, placement: Sequence[Placement], composites: Sequence[tuple[str, Composite]]
+) -> tuple[Region, ...]:
+    """Maximal regions of an annotated model, in the order of their first nodes."""
+    targets = [None if row.target == HOST else row.target for row in placement]
+    groups = merge_regions(flow.successors, targets, [c.nodes for _, c in composites])
+    members: dict[int, list[int]] = {}
+    for node, group in enumerate(groups):
+        if targets[node] is not None:
+            members.setdefault(group, []).append(node)
+    inside: dict[int, list[Composite]] = {}
+    for _, composite in composites:
+        inside.setdefault(groups[composite.nodes[0]], []).append(composite)
+    return tuple(
+        Region(placement[nodes[0]].target, tuple(nodes), tuple(inside.get(group, ())))
+        for group, nodes in members.items()
     )
-    return Partitioning(parts, placement)
 
 
-def _place(
-    node: onnx_ir.Node, model: OnnxModel, machine: Machine, refused: Mapping[str, Rejection]
-) -> Placement:
-    name = node.name or ""
-    found = (
-        refused.get(name)
-        or refusal(node, machine.targets[0].capabilities)
-        or rejection(node, model.opset)
-    )
-    if found is None:
-        return Placement(
-            name, node.op_type, Target.ACCELERATOR, ReasonCode.OFFLOADED,
-            "offered by the accelerator",
-        )  # fmt: skip
-    return Placement(name, node.op_type, Target.HOST, found.code, found.sentence)
+def _annotate(
+    model: OnnxModel, machine: Machine, refused: Mapping[str, Rejection]
+) -> tuple[tuple[Placement, ...], tuple[tuple[str, Composite], ...]]:
+    """Place node by node on the first target; no composites."""
+    target = machine.targets[0]
+    rows: list[Placement] = []
+    for node in model.ir.graph:
+        name = node.name or ""
+        found = (
+            refused.get(name) or refusal(node, target.capabilities) or rejection(node, model.opset)
+        )
+        if found is None:
+            rows.append(
+                Placement(
+                    name, node.op_type, target.name, ReasonCode.OFFLOADED,
+                    "offered by the accelerator",
+                )
+            )  # fmt: skip
+        else:
+            rows.append(Placement(name, node.op_type, HOST, found.code, found.sentence))
+    return tuple(rows), ()
 
 
-def captured_values(node: onnx_ir.Node) -> tuple[onnx_ir.Value, ...]:
-    """Inputs of a node including outer values its sub-graphs capture, each once."""
-    found: dict[int, onnx_ir.Value] = {id(v): v for v in node.inputs if v is not None}
-    stack = [
-        a.as_graph() for a in node.attributes.values() if a.type == onnx_ir.AttributeType.GRAPH
-    ]
-    inner: set[int] = set()
-    seen: dict[int, onnx_ir.Value] = {}
-    while stack:
-        graph = stack.pop()
-        inner.update(id(v) for v in (*graph.inputs, *graph.initializers.values()))
-        for sub in graph:
-            inner.update(id(v) for v in sub.outputs)
-            seen.update((id(v), v) for v in sub.inputs if v is not None)
-            stack += [
-                a.as_graph()
-                for a in sub.attributes.values()
-                if a.type == onnx_ir.AttributeType.GRAPH
-            ]
-        seen.update((id(v), v) for v in graph.outputs if v is not None)
-    found.update((key, v) for key, v in seen.items() if key not in inner)
-    return tuple(found.values())
-
-
-def _levels(nodes: Sequence[onnx_ir.Node], sides: Sequence[Target]) -> list[int]:
-    """Alternation levels; the parity of a level names its side (even: accelerator)."""
-    level_of: dict[int, int] = {}
-    position = {id(node): k for k, node in enumerate(nodes)}
-    levels: list[int] = []
-    for k, node in enumerate(nodes):
-        level = 0 if sides[k] is Target.ACCELERATOR else 1
-        if sides[k] is Target.HOST and not _has_accelerated_ancestor(node, position, level_of):
-            level = -1
-        for value in captured_values(node):
-            producer = value.producer()
-            if producer is not None and id(producer) in position:
-                p = position[id(producer)]
-                level = max(level, levels[p] + (sides[p] is not sides[k]))
-        levels.append(level)
-        level_of[k] = level
-    return levels
-
-
-def _has_accelerated_ancestor(
-    node: onnx_ir.Node, position: Mapping[int, int], level_of: Mapping[int, int]
-) -> bool:
-    for value in captured_values(node):
-        producer = value.producer()
-        if producer is None or id(producer) not in position:
+def _finish(
+    flow: Flow,
+    ruler: Ruler,
+    pieces: Sequence[Piece],
+    criteria_of: Mapping[str, Criteria],
+    placement: tuple[Placement, ...],
+) -> Partitioning:
+    """Drop what does not fit or is not worth it; rows, decisions and parts of the rest."""
+    rows = list(placement)
+    decisions: list[tuple[int, RegionDecision]] = []
+    fitting: list[tuple[Piece, Measured]] = []
+    for piece in pieces:
+        measured = ruler.measure(piece.region)
+        if piece.fits:
+            fitting.append((piece, measured))
             continue
-        if level_of[position[id(producer)]] >= 0:
-            return True
-    return False
+        sentence = (
+            f"an operator that breaks the limit by itself cannot be split further: {piece.sentence}"
+        )
+        _to_host(rows, piece.region, ReasonCode.CRITERION, sentence)
+        decision = ruler.decide(piece.region, measured, Action.DROPPED, piece.rule, sentence)
+        decisions.append((piece.region.nodes[0], decision))
+    dropped = dropped_regions(
+        [piece.region for piece, _ in fitting], [m for _, m in fitting], criteria_of, flow.names
+    )
+    kept: list[Region] = []
+    for (piece, measured), reason in zip(fitting, dropped, strict=True):
+        region = piece.region
+        if reason is not None:
+            _to_host(rows, region, reason.reason_code, reason.sentence)
+            decision = ruler.decide(region, measured, Action.DROPPED, reason.rule, reason.sentence)
+        elif piece.rule:
+            kept.append(region)
+            decision = ruler.decide(region, measured, Action.SPLIT, piece.rule, piece.sentence)
+        else:
+            kept.append(region)
+            decision = _kept(ruler, region, measured, region.target in criteria_of)
+        decisions.append((region.nodes[0], decision))
+    decisions.sort(key=lambda entry: entry[0])
+    return Partitioning(build_parts(flow, kept), tuple(rows), tuple(d for _, d in decisions))
 
 
-def _part(
-    side: Target, members: list[int], nodes: Sequence[onnx_ir.Node], graph_outputs: list[str]
-) -> Part:
-    inside = {id(nodes[k]) for k in members}
-    inputs: dict[str, None] = {}
-    outputs: dict[str, None] = {}
-    wanted = set(graph_outputs)
-    for k in members:
-        for value in captured_values(nodes[k]):
-            producer = value.producer()
-            is_outside = producer is None or id(producer) not in inside
-            if is_outside and value.const_value is None and value.name:
-                inputs.setdefault(value.name)
-        for value in nodes[k].outputs:
-            name = value.name or ""
-            used_outside = any(id(user.node) not in inside for user in value.uses())
-            if name and (name in wanted or used_outside):
-                outputs.setdefault(name)
-    return Part(side, tuple(members), tuple(inputs), tuple(outputs))
+def _kept(ruler: Ruler, region: Region, measured: Measured, by_criteria: bool) -> RegionDecision:
+    if by_criteria:
+        rule, why = "criteria", f"within every limit of {region.target}"
+    else:
+        rule, why = "greedy", f"as large as {region.target} allows without a cycle"
+    sentence = f"{measured.num_ops} operators with {measured.macs} MACs: {why}"
+    return ruler.decide(region, measured, Action.KEPT, rule, sentence)
+
+
+def _to_host(rows: list[Placement], region: Region, code: ReasonCode, sentence: str) -> None:
+    for node in region.nodes:
+        rows[node] = replace(
+            rows[node], target=HOST, reason_code=code, reason=sentence, composite=""
+        )
