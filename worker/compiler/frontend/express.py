@@ -15,12 +15,13 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from worker.compiler.errors import InternalError
-from worker.compiler.frontend.ops.call import Call
 from worker.compiler.frontend.ops.emitter import Emitter
+from worker.compiler.frontend.ops.node import express_node
+from worker.compiler.frontend.ops.qcluster import express_cluster
 from worker.compiler.frontend.ops.refusal import Refusal
-from worker.compiler.frontend.ops.registry import CONTROL_FLOW, DATA_DEPENDENT, EXPRESSIONS
+from worker.compiler.frontend.qdq import QdqCluster, members_of
 from worker.compiler.ir.graph import Graph
-from worker.compiler.rejection import ReasonCode, Rejection
+from worker.compiler.rejection import Rejection
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +31,25 @@ class Expressed:
     graph: Graph
     constants: Mapping[str, Callable[[], npt.NDArray[Any]]]
     """Storage-type array of each of `graph.constants`, read or computed when called."""
+    together: tuple[tuple[str, ...], ...] = ()
+    """Names of operators that should be one kernel, in order: a sum and its rescaling."""
 
 
-def express_region(nodes: Sequence[ir.Node], outputs: Sequence[str], opset: int) -> Expressed:
+def express_region(
+    nodes: Sequence[ir.Node],
+    outputs: Sequence[str],
+    opset: int,
+    clusters: Sequence[QdqCluster] = (),
+) -> Expressed:
     """Express `nodes` (topologically sorted), whose values `outputs` are needed outside.
 
     Tensors keep the ONNX value names; intermediates of a node that needs several operators are
     named after its first output plus a suffix.  Weights are not read, except small parameters.
+    `clusters` (of `find_clusters`, those that `cluster_rejection` accepts) become integer
+    operators; a dequantisation is computed in memory only if something else reads it too.
 
     Raises:
-        InternalError: a node that `rejection` would refuse was put into the region.
+        InternalError: a node or cluster that would be rejected was put into the region.
 
     Cost: linear in the number of nodes.
     """
@@ -50,9 +60,17 @@ def express_region(nodes: Sequence[ir.Node], outputs: Sequence[str], opset: int)
         if value is not None and value.name
     ]
     emitter = Emitter(dict.fromkeys(reserved))
-    for node in nodes:
+    cluster_of = {cluster.core: cluster for cluster in clusters}
+    inside = _absorbed(nodes, outputs, clusters)
+    together: list[tuple[str, ...]] = []
+    for k, node in enumerate(nodes):
         try:
-            _express(node, opset, emitter)
+            if k in cluster_of:
+                members = members_of(nodes, cluster_of[k])
+                names = express_cluster(members, opset, emitter)
+                together += [names] if names else []
+            elif k not in inside:
+                express_node(node, opset, emitter)
         except Refusal as refusal:
             why = refusal.rejection
             raise InternalError(
@@ -61,7 +79,29 @@ def express_region(nodes: Sequence[ir.Node], outputs: Sequence[str], opset: int)
                 stage="express",
                 node=node.name,
             ) from None
-    return _finish(emitter, tuple(outputs))
+    return _finish(emitter, tuple(outputs), tuple(together))
+
+
+def _absorbed(
+    nodes: Sequence[ir.Node], outputs: Sequence[str], clusters: Sequence[QdqCluster]
+) -> frozenset[int]:
+    """Positions that clusters compute: all of theirs but dequantisations read elsewhere too."""
+    position = {id(node): k for k, node in enumerate(nodes)}
+    readers: dict[int, set[int]] = {}
+    for cluster in clusters:
+        for k in cluster.nodes:
+            readers.setdefault(k, set()).add(cluster.core)
+    wanted = set(outputs)
+    absorbed: set[int] = set()
+    for k, cores in readers.items():
+        node = nodes[k]
+        if node.op_type == "DequantizeLinear":
+            value = node.outputs[0]
+            used_at = {position.get(id(user.node)) for user in value.uses()}
+            if value.name in wanted or any(at is not None and at not in cores for at in used_at):
+                continue
+        absorbed.add(k)
+    return frozenset(absorbed)
 
 
 def rejection(node: ir.Node, opset: int) -> Rejection | None:
@@ -71,34 +111,15 @@ def rejection(node: ir.Node, opset: int) -> Rejection | None:
     """
     emitter = Emitter(v.name for v in (*node.inputs, *node.outputs) if v is not None and v.name)
     try:
-        _express(node, opset, emitter)
+        express_node(node, opset, emitter)
     except Refusal as refusal:
         return refusal.rejection
     return None
 
 
-def _express(node: ir.Node, opset: int, emitter: Emitter) -> None:
-    if node.domain not in ("", "ai.onnx"):
-        raise Refusal(
-            ReasonCode.UNSUPPORTED_OP, f"operator {node.op_type} of domain {node.domain!r}"
-        )
-    if node.op_type in CONTROL_FLOW:
-        raise Refusal(
-            ReasonCode.CONTROL_FLOW, f"{node.op_type} is control flow and stays on the host"
-        )
-    if node.op_type in DATA_DEPENDENT:
-        raise Refusal(ReasonCode.DATA_DEPENDENT, f"{node.op_type}: {DATA_DEPENDENT[node.op_type]}")
-    function = EXPRESSIONS.get(node.op_type)
-    if function is None:
-        raise Refusal(
-            ReasonCode.UNSUPPORTED_OP, f"{node.op_type} has no expression in the operator algebra"
-        )
-    call = Call(node, opset, emitter)
-    function(call)
-    call.attrs.finish()
-
-
-def _finish(emitter: Emitter, outputs: tuple[str, ...]) -> Expressed:
+def _finish(
+    emitter: Emitter, outputs: tuple[str, ...], together: tuple[tuple[str, ...], ...]
+) -> Expressed:
     """Build the graph from what operators touch: parameters that became literals drop out."""
     used: dict[str, None] = {}
     for op in emitter.ops:
@@ -114,4 +135,5 @@ def _finish(emitter: Emitter, outputs: tuple[str, ...]) -> Expressed:
         outputs,
         constants,
     )
-    return Expressed(graph, MappingProxyType({n: emitter.constants[n] for n in constants}))
+    values = MappingProxyType({n: emitter.constants[n] for n in constants})
+    return Expressed(graph, values, together)

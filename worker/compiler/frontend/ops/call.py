@@ -142,15 +142,7 @@ class Call:
     def output(self, k: int, shape: tuple[int, ...], dtype: DType) -> Tensor:
         """Declare output k.  Refuses when the model recorded another static shape or type."""
         value = self.node.outputs[k]
-        if value.shape is not None:
-            recorded = tuple(value.shape.dims)
-            if len(recorded) != len(shape) or any(
-                isinstance(r, int) and r != s for r, s in zip(recorded, shape, strict=True)
-            ):
-                raise shape_mismatch(
-                    f"output {value.name!r} of {self.node.op_type} is recorded as"
-                    f" {value.shape} but its definition gives {shape}"
-                )
+        self.check_output_shape(k, shape)
         if value.dtype is not None and element_type(value) is not dtype:
             raise Refusal(
                 ReasonCode.UNSUPPORTED_DTYPE,
@@ -159,6 +151,20 @@ class Call:
         if not value.name:
             return self.temp(f"unused{k}", shape, dtype)
         return self._emitter.result(value.name, shape, dtype)
+
+    def check_output_shape(self, k: int, shape: tuple[int, ...]) -> None:
+        """Refuse when the model recorded another static shape for output k."""
+        value = self.node.outputs[k]
+        if value.shape is None:
+            return
+        recorded = tuple(value.shape.dims)
+        if len(recorded) != len(shape) or any(
+            isinstance(r, int) and r != s for r, s in zip(recorded, shape, strict=True)
+        ):
+            raise shape_mismatch(
+                f"output {value.name!r} of {self.node.op_type} is recorded as"
+                f" {value.shape} but its definition gives {shape}"
+            )
 
     def output_dtype(self, k: int = 0) -> DType | None:
         """Recorded element type of output k, if any."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from worker.compiler.frontend.ops.body import call as apply
-from worker.compiler.frontend.ops.body import lit, mul, select
+from worker.compiler.frontend.ops.body import lit, mul, select, sub
 from worker.compiler.frontend.ops.call import Call, Expression
 from worker.compiler.frontend.ops.conv import add_channel_bias, is_zero
 from worker.compiler.frontend.ops.refusal import Refusal, shape_mismatch, unsupported_attribute
@@ -50,9 +50,31 @@ class _Spread:
 def conv_transpose(call: Call) -> None:
     """ConvTranspose with groups, dilations, output_padding and output_shape."""
     x, w = call.tensor(0), call.tensor(1)
-    check_spatial("ConvTranspose", len(x.shape))
     if not x.dtype.is_float or w.dtype is not x.dtype:
         raise Refusal(ReasonCode.UNSUPPORTED_DTYPE, f"ConvTranspose of {x.dtype} with {w.dtype}")
+    spread = transposed(call, x, w)
+    out = call.output(0, spread.shape, x.dtype)
+    if not call.has_input(2) or is_zero(call, 2):
+        gather_taps(call, out, x, w, spread)
+        return
+    partial = call.temp("acc", out.shape, x.dtype.accumulator)
+    gather_taps(call, partial, x, w, spread)
+    add_channel_bias(call, out, partial, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Transposed:
+    """Geometry of one ConvTranspose."""
+
+    spreads: tuple[_Spread, ...]
+    groups: int
+    shape: tuple[int, ...]
+    """Of the result."""
+
+
+def transposed(call: Call, x: Tensor, w: Tensor) -> Transposed:
+    """Geometry of a transposed convolution of `x` with `w`.  Refuses shapes that do not match."""
+    check_spatial("ConvTranspose", len(x.shape))
     groups = call.attrs.integer("group", 1)
     if len(w.shape) != len(x.shape) or w.shape[0] != x.shape[1] or x.shape[1] % max(groups, 1):
         raise shape_mismatch(f"ConvTranspose of {x.shape} with weights {w.shape}, {groups} groups")
@@ -60,18 +82,25 @@ def conv_transpose(call: Call) -> None:
     if kernel is not None and kernel != w.shape[2:]:
         raise unsupported_attribute(f"kernel_shape is {kernel} but the weights are {w.shape}")
     spreads = _geometry(call, x.shape[2:], w.shape[2:])
-    out = call.output(0, (x.shape[0], w.shape[1] * groups, *(s.out for s in spreads)), x.dtype)
-    if not call.has_input(2) or is_zero(call, 2):
-        _gather(call, out, x, w, spreads, groups)
-        return
-    partial = call.temp("acc", out.shape, x.dtype.accumulator)
-    _gather(call, partial, x, w, spreads, groups)
-    add_channel_bias(call, out, partial, 2)
+    shape = (x.shape[0], w.shape[1] * groups, *(s.out for s in spreads))
+    return Transposed(spreads, groups, shape)
 
 
-def _gather(
-    call: Call, out: Tensor, x: Tensor, w: Tensor, spreads: tuple[_Spread, ...], groups: int
+def gather_taps(
+    call: Call,
+    out: Tensor,
+    x: Tensor,
+    w: Tensor,
+    spread: Transposed,
+    *,
+    x_zero: int = 0,
+    w_zero: int = 0,
 ) -> None:
+    """Emit the sum over input channels and the taps that reach each output.
+
+    Beyond the tensors stand their zero points, which contribute nothing.
+    """
+    spreads, groups = spread.spreads, spread.groups
     in_channels, out_channels = w.shape[0] // groups, w.shape[1]
     nest = call.nest()
     n = nest.axis("n", out.shape[0])
@@ -81,8 +110,10 @@ def _gather(
     ci = nest.axis("ci", in_channels, AxisKind.REDUCE) + g * in_channels
     t = nest.reduce_axes("k", [s.taps for s in spreads])
     places = [s.places(a, b) for s, a, b in zip(spreads, o, t, strict=True)]
-    left = nest.read(x, (n, ci, *(p[0] for p in places)), 0.0)
-    right = nest.read(w, (ci, co, *(p[1] for p in places)), 0.0)
+    left = nest.read(x, (n, ci, *(p[0] for p in places)), lit(x_zero, x.dtype).value)
+    right = nest.read(w, (ci, co, *(p[1] for p in places)), lit(w_zero, w.dtype).value)
+    left = sub(left, lit(x_zero, x.dtype)) if x_zero else left
+    right = sub(right, lit(w_zero, w.dtype)) if w_zero else right
     body: Scalar = mul(left, right)
     for _, _, remainder in places:
         if remainder is not None:

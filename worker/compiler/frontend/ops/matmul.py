@@ -28,7 +28,8 @@ def matmul(call: Call) -> None:
 def matmul_integer(call: Call) -> None:
     """MatMulInteger: 8-bit operands minus their zero points, summed in i32."""
     a, b = call.tensor(0), call.tensor(1)
-    emit_matmul(call, call.output(0, matmul_shape(a, b), DType.I32), a, b, 2, 3)
+    out = call.output(0, matmul_shape(a, b), DType.I32)
+    emit_matmul(call, out, a, b, matmul_zero(call, 2, a, -2), matmul_zero(call, 3, b, -1))
 
 
 def matmul_shape(a: Tensor, b: Tensor) -> tuple[int, ...]:
@@ -50,10 +51,10 @@ def emit_matmul(
     out: Tensor,
     a: Tensor,
     b: Tensor,
-    a_zero: int | None = None,
-    b_zero: int | None = None,
+    a_zero: int | Tensor = 0,
+    b_zero: int | Tensor = 0,
 ) -> None:
-    """Emit out = a @ b, minus the zero points in inputs `a_zero` and `b_zero` if given."""
+    """Emit out = a @ b, minus the zero points: one value, or one per row of a and column of b."""
     rows, depth = (a.shape[-2] if len(a.shape) > 1 else 1), a.shape[-1]
     cols = b.shape[-1] if len(b.shape) > 1 else 1
     batch = broadcast_shape([a.shape[:-2], b.shape[:-2]])
@@ -63,8 +64,8 @@ def emit_matmul(
     k = nest.axis("k", depth, AxisKind.REDUCE)
     a_index = (*broadcast_index(a.shape[:-2], lead), *((m, k) if len(a.shape) > 1 else (k,)))
     b_index = (*broadcast_index(b.shape[:-2], lead), *((k, n) if len(b.shape) > 1 else (k,)))
-    left = _less_zero(call, nest, nest.read(a, a_index), a, a_zero, a_index, along=-2)
-    right = _less_zero(call, nest, nest.read(b, b_index), b, b_zero, b_index, along=-1)
+    left = less_zero(nest, nest.read(a, a_index), a_zero, a.dtype, m)
+    right = less_zero(nest, nest.read(b, b_index), b_zero, b.dtype, n)
     index = (
         *lead,
         *((m,) if len(a.shape) > 1 else ()),
@@ -73,56 +74,86 @@ def emit_matmul(
     nest.write(out, index, mul(left, right), Reduce.ADD)
 
 
-def _less_zero(
-    call: Call,
-    nest: Nest,
-    value: Scalar,
-    tensor: Tensor,
-    k: int | None,
-    index: tuple[Affine, ...],
-    *,
-    along: int,
-) -> Scalar:
-    """Subtract input k, a zero point: one value, or one per row (a) or column (b)."""
-    if k is None or not call.has_input(k):
-        return value
+def matmul_zero(call: Call, k: int, tensor: Tensor, along: int) -> int | Tensor:
+    """Input k, a zero point of `tensor` (0 when absent): one value, or one per index `along`."""
+    if not call.has_input(k):
+        return 0
     if call.is_constant(k) and len(set(call.integers(k))) == 1:
-        zero = call.integers(k)[0]
-        return sub(value, lit(zero, tensor.dtype)) if zero else value
+        return call.integers(k)[0]
     points = call.tensor(k)
-    if points.num_elems == 1:
-        return sub(value, nest.read(points, (0,) * len(points.shape)))
-    if points.shape == (tensor.shape[along],) and len(tensor.shape) > 1:
-        return sub(value, nest.read(points, (index[along],)))
+    if points.num_elems == 1 or (points.shape == (tensor.shape[along],) and len(tensor.shape) > 1):
+        return points
     raise shape_mismatch(f"zero points of shape {points.shape} for {tensor.shape}")
+
+
+def less_zero(
+    nest: Nest, value: Scalar, zero: int | Tensor, dtype: DType, channel: Affine
+) -> Scalar:
+    """`value`, an element of type `dtype`, minus its zero point (at `channel` if several)."""
+    if isinstance(zero, int):
+        return sub(value, lit(zero, dtype)) if zero else value
+    if zero.num_elems == 1:
+        return sub(value, nest.read(zero, (0,) * len(zero.shape)))
+    return sub(value, nest.read(zero, (channel,)))
 
 
 def gemm(call: Call) -> None:
     """Gemm: alpha * A' B' + beta * C, where ' is an optional transpose."""
     a, b = call.tensor(0), call.tensor(1)
     alpha, beta = call.attrs.real("alpha", 1.0), call.attrs.real("beta", 1.0)
-    a_turned, b_turned = call.attrs.integer("transA", 0) != 0, call.attrs.integer("transB", 0) != 0
-    call.attrs.ignore("broadcast")
-    if len(a.shape) != 2 or len(b.shape) != 2:
-        raise shape_mismatch(f"Gemm of {a.shape} with {b.shape}: rank 2 needed")
+    shape = gemm_shape(call, a, b)
     if a.dtype is not b.dtype:
         raise Refusal(ReasonCode.UNSUPPORTED_DTYPE, f"Gemm of {a.dtype} with {b.dtype}")
+    out = call.output(0, shape, a.dtype)
+    has_c = call.has_input(2) and beta != 0.0 and not is_zero(call, 2)
+    is_plain = not has_c and alpha == 1.0
+    product = out if is_plain else call.temp("acc", out.shape, a.dtype.accumulator)
+    emit_gemm(call, product, a, b)
+    if not is_plain:
+        _scale_and_add(call, out, product, alpha, beta, has_c)
+
+
+def gemm_turned(call: Call) -> tuple[bool, bool]:
+    """Whether A and B are transposed."""
+    return call.attrs.integer("transA", 0) != 0, call.attrs.integer("transB", 0) != 0
+
+
+def gemm_shape(call: Call, a: Tensor, b: Tensor) -> tuple[int, int]:
+    """(rows, columns) of a Gemm's result.
+
+    Raises:
+        Refusal: SHAPE_MISMATCH for other ranks than 2 or different inner extents.
+    """
+    call.attrs.ignore("broadcast")
+    a_turned, b_turned = gemm_turned(call)
+    if len(a.shape) != 2 or len(b.shape) != 2:
+        raise shape_mismatch(f"Gemm of {a.shape} with {b.shape}: rank 2 needed")
     rows, depth = reversed(a.shape) if a_turned else a.shape
     inner, cols = reversed(b.shape) if b_turned else b.shape
     if inner != depth:
         raise shape_mismatch(f"Gemm of {a.shape} with {b.shape}: inner extents differ")
-    out = call.output(0, (rows, cols), a.dtype)
-    has_c = call.has_input(2) and beta != 0.0 and not is_zero(call, 2)
-    is_plain = not has_c and alpha == 1.0
-    product = out if is_plain else call.temp("acc", out.shape, a.dtype.accumulator)
+    return rows, cols
+
+
+def emit_gemm(
+    call: Call,
+    product: Tensor,
+    a: Tensor,
+    b: Tensor,
+    a_zero: int | Tensor = 0,
+    b_zero: int | Tensor = 0,
+) -> None:
+    """Emit product = A' B', minus the zero points: one value, or one per row and column."""
+    a_turned, b_turned = gemm_turned(call)
+    rows, cols = product.shape
     nest = call.nest()
     m, n = nest.axis("m", rows), nest.axis("n", cols)
-    k = nest.axis("k", depth, AxisKind.REDUCE)
+    k = nest.axis("k", a.shape[0] if a_turned else a.shape[1], AxisKind.REDUCE)
     left = nest.read(a, (k, m) if a_turned else (m, k))
     right = nest.read(b, (n, k) if b_turned else (k, n))
+    left = less_zero(nest, left, a_zero, a.dtype, m)
+    right = less_zero(nest, right, b_zero, b.dtype, n)
     nest.write(product, (m, n), mul(left, right), Reduce.ADD)
-    if not is_plain:
-        _scale_and_add(call, out, product, alpha, beta, has_c)
 
 
 def _scale_and_add(

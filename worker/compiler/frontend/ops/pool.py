@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 
 from worker.compiler.frontend.ops.body import (
@@ -35,42 +36,49 @@ def max_pool(call: Call) -> None:
     if call.uses_output(1):
         raise Refusal(ReasonCode.UNSUPPORTED_OUTPUT, "MaxPool's Indices output is used")
     call.attrs.ignore("storage_order")
-    x, windows = _geometry(call)
-    out = call.output(0, _shape(x, windows), x.dtype)
-    _slide(call, out, x, windows, Reduce.MAX, Reduce.MAX.identity(x.dtype))
+    x, windows = pool_geometry(call)
+    out = call.output(0, pooled_shape(x, windows), x.dtype)
+    slide(call, out, x, windows, Reduce.MAX, Reduce.MAX.identity(x.dtype))
 
 
 def average_pool(call: Call) -> None:
     """AveragePool: one operator when every window has the same count, else sum and quotient."""
     require_float(call)
     counts_padding = call.attrs.integer("count_include_pad", 0) != 0
-    x, windows = _geometry(call)
-    out = call.output(0, _shape(x, windows), x.dtype)
-    if all(_has_constant_count(w, counts_padding) for w in windows):
+    x, windows = pool_geometry(call)
+    out = call.output(0, pooled_shape(x, windows), x.dtype)
+    if all(has_constant_count(w, counts_padding) for w in windows):
         scale = 1.0 / prod(w.kernel for w in windows)
-        _slide(call, out, x, windows, Reduce.ADD, 0.0, scale)
+        slide(call, out, x, windows, Reduce.ADD, 0.0, scale)
         return
     total = call.temp("sum", out.shape, promoted(x.dtype))
-    _slide(call, total, x, windows, Reduce.ADD, 0.0)
+    slide(call, total, x, windows, Reduce.ADD, 0.0)
     nest = call.nest()
     index = nest.axes("i", out.shape)
-    count: Scalar | None = None
-    for window, o in zip(windows, index[2:], strict=True):
-        taps = _count(window, o, counts_padding)
-        count = taps if count is None else mul(count, taps)
-    assert count is not None
+    count = window_count(windows, index[2:], counts_padding)
     value = div(nest.read(total, index), Cast(promoted(x.dtype), count))
     nest.write(out, index, value)
+
+
+def window_count(
+    windows: Sequence[Window], index: Sequence[Affine], counts_padding: bool
+) -> Scalar:
+    """Elements that the window at output `index` averages, as an i64 expression."""
+    result: Scalar = lit(1, DType.I64)
+    for k, (window, o) in enumerate(zip(windows, index, strict=True)):
+        taps = _count(window, o, counts_padding)
+        result = mul(result, taps) if k else taps
+    return result
 
 
 def lp_pool(call: Call) -> None:
     """LpPool: p-th root of the sum of p-th powers of absolute values."""
     require_float(call)
     order = _order(call)
-    x, windows = _geometry(call)
-    out = call.output(0, _shape(x, windows), x.dtype)
+    x, windows = pool_geometry(call)
+    out = call.output(0, pooled_shape(x, windows), x.dtype)
     total = call.temp("sum", out.shape, promoted(x.dtype))
-    _slide(call, total, x, windows, Reduce.ADD, 0.0, order=order)
+    slide(call, total, x, windows, Reduce.ADD, 0.0, order=order)
     pointwise(call, out, [total], lambda v: _root(v[0], order, x.dtype))
 
 
@@ -94,7 +102,8 @@ def _root(x: Scalar, order: int, dtype: DType) -> Scalar:
     return apply(Fn.SQRT, x) if order == 2 else apply(Fn.POW, x, lit(1.0 / order, dtype))
 
 
-def _geometry(call: Call) -> tuple[Tensor, tuple[Window, ...]]:
+def pool_geometry(call: Call) -> tuple[Tensor, tuple[Window, ...]]:
+    """The pooled tensor and its windows.  Refuses a kernel that does not match it."""
     x = call.tensor(0)
     check_spatial(call.node.op_type, len(x.shape))
     kernel = call.attrs.integers("kernel_shape")
@@ -104,11 +113,12 @@ def _geometry(call: Call) -> tuple[Tensor, tuple[Window, ...]]:
     return x, read_windows(call, x.shape[2:], kernel, ceil_mode=ceil_mode)
 
 
-def _shape(x: Tensor, windows: tuple[Window, ...]) -> tuple[int, ...]:
+def pooled_shape(x: Tensor, windows: tuple[Window, ...]) -> tuple[int, ...]:
+    """Shape of a pooling's result."""
     return (*x.shape[:2], *(w.out for w in windows))
 
 
-def _slide(
+def slide(
     call: Call,
     out: Tensor,
     x: Tensor,
@@ -117,20 +127,25 @@ def _slide(
     fill: float | int,
     scale: float = 1.0,
     order: int = 0,
+    zero: int = 0,
 ) -> None:
+    """Emit the reduction over windows of scale * |x - zero| ^ order (order 0: x - zero itself)."""
     nest = call.nest()
     n, c = nest.axis("n", out.shape[0]), nest.axis("c", out.shape[1])
     o = nest.axes("o", [w.out for w in windows])
     k = nest.reduce_axes("k", [w.kernel for w in windows])
     positions = (w.position(a, b) for w, a, b in zip(windows, o, k, strict=True))
     value = nest.read(x, (n, c, *positions), fill)
+    if zero:
+        value = sub(value, lit(zero, x.dtype))
     if order:
         value = _power(value, order, x.dtype)
     body = value if scale == 1.0 else mul(value, lit(scale, x.dtype))
     nest.write(out, (n, c, *o), body, reduce)
 
 
-def _has_constant_count(window: Window, counts_padding: bool) -> bool:
+def has_constant_count(window: Window, counts_padding: bool) -> bool:
+    """Whether every window of the dimension averages over the same number of elements."""
     if not window.is_padded:
         return True
     last = (window.out - 1) * window.stride + (window.kernel - 1) * window.dilation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from worker.compiler.frontend.ops.call import Call, Expression
 from worker.compiler.frontend.ops.conv import channel_zero_points, contract, geometry, zero_point
-from worker.compiler.frontend.ops.matmul import emit_matmul, matmul_shape
+from worker.compiler.frontend.ops.matmul import emit_matmul, matmul_shape, matmul_zero
 from worker.compiler.frontend.ops.quantize import requantize
 from worker.compiler.ir.dtype import DType
 
@@ -28,7 +28,7 @@ def qlinear_matmul(call: Call) -> None:
     a, b = call.tensor(0), call.tensor(3)
     out = call.output(0, matmul_shape(a, b), call.dtype(7))
     acc = call.temp("acc", out.shape, DType.I32)
-    emit_matmul(call, acc, a, b, 2, 5)
+    emit_matmul(call, acc, a, b, matmul_zero(call, 2, a, -2), matmul_zero(call, 5, b, -1))
     channel = len(out.shape) - 1 if len(b.shape) > 1 else None
     requantize(call, out, acc, (1, 4, 6), 7, channel=channel)
 

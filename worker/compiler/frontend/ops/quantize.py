@@ -106,16 +106,30 @@ def quantize_linear(call: Call) -> None:
     value = to_compute(nest.read(x, index), x.dtype, DType.F32)
     steps = div(value, parameters.value(nest, 1, index))
     zero = parameters.value(nest, 2, index) if call.has_input(2) else None
-    nest.write(out, index, _saturated(steps, zero, target))
+    nest.write(out, index, saturated(steps, zero, target))
 
 
-def _saturated(steps: Scalar, zero: Scalar | None, target: DType) -> Scalar:
+def saturated(
+    steps: Scalar,
+    zero: Scalar | None,
+    target: DType,
+    low: int | None = None,
+    high: int | None = None,
+) -> Scalar:
+    """saturate(round(steps) + zero point), half to even, clamped to [low, high] where given.
+
+    The clamp works on whole numbers: Relu and Clip after quantisation, which is monotone.
+    """
     rounded = apply(Fn.ROUND, steps)
     if zero is not None and not (isinstance(zero, Const) and zero.value == 0):
         shift = (
             lit(float(zero.value), DType.F32) if isinstance(zero, Const) else Cast(DType.F32, zero)
         )
         rounded = add(rounded, shift)
+    if low is not None:
+        rounded = maximum(rounded, lit(low, DType.F32))
+    if high is not None:
+        rounded = minimum(rounded, lit(high, DType.F32))
     return Cast(target, rounded)
 
 
@@ -171,7 +185,7 @@ def dynamic_quantize_linear(call: Call) -> None:
 
     def body(v: Sequence[Scalar]) -> Scalar:
         steps = select(apply(Fn.EQ, v[1], origin), origin, div(v[0], v[1]))
-        return _saturated(steps, v[2], DType.U8)
+        return saturated(steps, v[2], DType.U8)
 
     pointwise(call, out, [x, scale, zero], body)
 
@@ -209,7 +223,7 @@ def requantize(
     value = mul(Cast(DType.F32, total), div(mul(a, b), y))
     if promoted(out.dtype) is not DType.I32:
         raise Refusal(ReasonCode.UNSUPPORTED_DTYPE, f"{call.node.op_type} to {out.dtype}")
-    nest.write(out, index, _saturated(value, parameter(zero_at), out.dtype))
+    nest.write(out, index, saturated(value, parameter(zero_at), out.dtype))
 
 
 EXPRESSIONS: dict[str, Expression] = {

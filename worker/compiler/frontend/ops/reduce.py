@@ -38,7 +38,8 @@ def normal_axis(axis: int, rank: int) -> int:
     return axis + rank if axis < 0 else axis
 
 
-def _axes(call: Call, rank: int) -> tuple[int, ...]:
+def reduction_axes(call: Call, rank: int) -> tuple[int, ...]:
+    """Axes that a Reduce* node reduces, from an attribute or a constant input, ascending."""
     keep_all = call.attrs.integer("noop_with_empty_axes", 0) != 0
     axes = call.attrs.integers("axes")
     if axes is None and call.has_input(1):
@@ -86,7 +87,7 @@ class _Reduction:
     def __init__(self, call: Call) -> None:
         self.call = call
         self.x = call.tensor(0)
-        self.axes = _axes(call, len(self.x.shape))
+        self.axes = reduction_axes(call, len(self.x.shape))
         keep = call.attrs.integer("keepdims", 1) != 0
         self.kept_shape = tuple(1 if d in self.axes else n for d, n in enumerate(self.x.shape))
         shape = tuple(
