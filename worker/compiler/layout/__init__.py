@@ -1,0 +1,1 @@
+"""Layout transforms and constant pre-packing on the operator algebra."""

@@ -1,0 +1,93 @@
+"""Lay a region out: assign layouts, rewrite, cancel what became pointless."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from worker.compiler.frontend.express import Expressed
+from worker.compiler.layout.assign import assign
+from worker.compiler.layout.cancel import Cancelled, cancel_transforms, is_whole_copy
+from worker.compiler.layout.change import ChangeKind, LayoutChange
+from worker.compiler.layout.rewrite import TRANSFORM, rewrite
+from worker.compiler.machine.machine import LayoutPolicy
+
+__all__ = ["ChangeKind", "LaidOut", "LayoutChange", "lay_out"]
+
+
+@dataclass(frozen=True, slots=True)
+class LaidOut:
+    """A region in the accelerator's layouts; inputs and outputs have ONNX's names and layouts."""
+
+    expressed: Expressed
+    changes: tuple[LayoutChange, ...]
+    """Conversions and packed constants in graph order, then refusals."""
+    transforms_inserted: int
+    """Operators that convert, BOUNDARY_IN + BOUNDARY_OUT + INTERIOR."""
+    transforms_cancelled: int
+    """Copies of the given region that are gone: conversions met by their inverse, and transposes
+    that the chosen layouts made empty."""
+    together: tuple[tuple[str, ...], ...] = ()
+    """The given composites without operators that are gone."""
+
+
+def lay_out(
+    expressed: Expressed, policy: LayoutPolicy, composites: Sequence[tuple[str, ...]] = ()
+) -> LaidOut:
+    """Give the tensors of a region the layouts of `policy`.
+
+    `composites` are names of operators that run as one kernel: they get no conversion between
+    them, and want the policy's layouts as soon as one of them does.  A region that already holds
+    conversions (regions laid out apart and joined) only loses those that meet their inverse.
+
+    The result computes the same values, sums in the same order.
+
+    Raises:
+        ValueError: the policy's layouts are not in the notation (a checked machine's are).
+
+    Cost: linear in the region; constants are packed when they are asked for.
+    Source: BYOC paper section 3.2, figure 4b.
+    """
+    before = expressed.graph
+    if any(op.origin.op_type == TRANSFORM for op in before.ops):
+        return _finished(expressed, cancel_transforms(before, ()), (), 0, composites)
+    rewritten = rewrite(before, expressed.constants, assign(before, policy, composites))
+    was_copy = {op.name for op in before.ops if is_whole_copy(op, before.tensors)}
+    now_copy = [
+        op.name
+        for op in rewritten.graph.ops
+        if op.name not in was_copy and is_whole_copy(op, rewritten.graph.tensors)
+    ]
+    moved = replace(
+        expressed,
+        graph=rewritten.graph,
+        constants=MappingProxyType(dict(rewritten.constants)),
+    )
+    return _finished(
+        moved,
+        cancel_transforms(rewritten.graph, now_copy),
+        rewritten.changes,
+        len(rewritten.transforms),
+        composites,
+    )
+
+
+def _finished(
+    expressed: Expressed,
+    cancelled: Cancelled,
+    changes: tuple[LayoutChange, ...],
+    inserted: int,
+    composites: Sequence[tuple[str, ...]],
+) -> LaidOut:
+    graph = cancelled.graph
+    constants = {n: t for n, t in expressed.constants.items() if n in graph.constants}
+    gone = frozenset(cancelled.removed)
+    left = (tuple(n for n in members if n not in gone) for members in composites)
+    return LaidOut(
+        replace(expressed, graph=graph, constants=MappingProxyType(constants)),
+        changes,
+        inserted,
+        len(cancelled.removed),
+        tuple(members for members in left if len(members) > 1),
+    )
