@@ -84,6 +84,38 @@ def drop(pointer: str) -> Callable[[Document], None]:
     return apply
 
 
+def both(*changes: Callable[[Document], None]) -> Callable[[Document], None]:
+    def apply(document: Document) -> None:
+        for change in changes:
+            change(document)
+
+    return apply
+
+
+def targets(pointer: str, value: object) -> Callable[[Document], None]:
+    """Give the document two targets, `big` and `small`, and change one thing in them."""
+
+    def split(document: Document) -> None:
+        offered = document.pop("capabilities")
+        document["targets"] = [
+            {"name": name, "capabilities": deepcopy(offered)} for name in ("big", "small")
+        ]
+
+    return both(split, edit(pointer, value))
+
+
+def attributes(name: str, rule: object) -> Callable[[Document], None]:
+    return edit("/capabilities/ops/0/attributes", {name: rule})
+
+
+def layout(
+    activations: str, weights: str = "OIHW", op_types: list[str] | None = None
+) -> Callable[[Document], None]:
+    return edit("/capabilities/layout", {
+        "activations": activations, "weights": weights, "op_types": op_types or ["Conv"],
+    })  # fmt: skip
+
+
 REFUSALS: list[tuple[str, Callable[[Document], None], str, str, str]] = [
     # name, edit, code, pointer, part of the message
     ("zero bandwidth", edit("/levels/0/read_bytes_per_cycle", 0), "TW-SPEC-001",
@@ -156,6 +188,76 @@ REFUSALS: list[tuple[str, Callable[[Document], None], str, str, str]] = [
     ("intrinsic extents", edit("/engines/0/intrinsics", [
         {"name": "mm", "op": "matmul", "extents": [4, 4], "cycles": 1}]), "TW-SPEC-002",
      "/engines/0/intrinsics/0/extents", "m, n, k"),
+    ("engine of a target", targets("/targets/0/engines", ["MN"]), "TW-SPEC-002",
+     "/targets/0/engines/0", "does not exist; did you mean MM?"),
+    ("dma engine of a target", targets("/targets/0/engines", ["IN"]), "TW-SPEC-002",
+     "/targets/0/engines/0", "moves data and is shared"),
+    ("two targets of one name", targets("/targets/1/name", "big"), "TW-SPEC-002",
+     "/targets/1/name", "already used at /targets/0"),
+    ("target called host", targets("/targets/1/name", "host"), "TW-SPEC-002",
+     "/targets/1/name", "host is the processor"),
+    ("dtype without an engine of the target", targets("/targets/0/engines", ["MM"]),
+     "TW-SPEC-002", "/targets/0/capabilities/dtypes/1", "no engine has a rate"),
+    ("misspelt op of a target", targets("/targets/1/capabilities/ops/0/op_type", "Covn"),
+     "TW-SPEC-002", "/targets/1/capabilities/ops/0/op_type", "did you mean Conv?"),
+    ("nothing offered", edit("/capabilities", {"dtypes": ["f32"], "max_rank": 4}), "TW-SPEC-002",
+     "/capabilities", "no operator is offered"),
+    ("limits reversed in a target",
+     targets("/targets/1/capabilities/ops/0/limits/kernel_h", {"min": 3, "max": 2}),
+     "TW-SPEC-002", "/targets/1/capabilities/ops/0/limits/kernel_h/max", "below the minimum"),
+    ("op listed twice", edit("/capabilities/ops", [{"op_type": "Conv"}, {"op_type": "Conv"}]),
+     "TW-SPEC-002", "/capabilities/ops/1/op_type", "already listed at /capabilities/ops/0"),
+    ("unknown attribute", attributes("stride", {"min": 1}), "TW-SPEC-002",
+     "/capabilities/ops/0/attributes/stride", "has no attribute 'stride'; did you mean strides?"),
+    ("attribute of the wrong type", attributes("group", {"allowed": ["one"]}), "TW-SPEC-002",
+     "/capabilities/ops/0/attributes/group/allowed/0", "is an integer, so it never equals 'one'"),
+    ("list for a plain attribute", attributes("group", {"allowed": [[1, 1]]}), "TW-SPEC-002",
+     "/capabilities/ops/0/attributes/group/allowed/0", "never equals [1, 1]"),
+    ("bounds of a text", attributes("auto_pad", {"max": 3}), "TW-SPEC-002",
+     "/capabilities/ops/0/attributes/auto_pad/max", "has no bounds"),
+    ("attribute that no rule compares", edit("/capabilities/ops", [
+        {"op_type": "If", "attributes": {"then_branch": {"min": 1}}}]), "TW-SPEC-002",
+     "/capabilities/ops/0/attributes/then_branch", "holds a graph"),
+    ("attribute rule without content", attributes("group", {}), "TW-SPEC-002",
+     "/capabilities/ops/0/attributes/group", "allows everything"),
+    ("attribute bounds reversed", attributes("strides", {"min": 4, "max": 1}), "TW-SPEC-002",
+     "/capabilities/ops/0/attributes/strides/max", "below the minimum"),
+    ("attribute value outside its bounds", attributes("group", {"allowed": [1, 9], "max": 4}),
+     "TW-SPEC-002", "/capabilities/ops/0/attributes/group/allowed/1", "refuse it"),
+    ("dtype of an op", edit("/capabilities/ops/0/dtypes", ["f16"]), "TW-SPEC-002",
+     "/capabilities/ops/0/dtypes/0", "not among the dtypes of the target"),
+    ("buffer that does not exist", edit("/capabilities/partition", {"buffer_fit": "L3"}),
+     "TW-SPEC-002", "/capabilities/partition/buffer_fit", "does not exist; did you mean L1?"),
+    ("buffer in a cache", edit("/capabilities/partition", {"buffer_fit": "L2"}), "TW-SPEC-002",
+     "/capabilities/partition/buffer_fit", "is a cache"),
+    ("conversion to an undeclared dtype", edit("/capabilities/conversions", [{"dtype": "i8"}]),
+     "TW-SPEC-002", "/capabilities/conversions/0/dtype", "not among the dtypes of the target"),
+    ("conversion without an engine", both(
+        edit("/capabilities/dtypes", ["f32", "i8"]),
+        edit("/capabilities/conversions", [{"dtype": "i8"}])),
+     "TW-SPEC-002", "/capabilities/conversions/0/dtype", "no engine has a rate for it"),
+    ("two conversions to one dtype", edit("/capabilities/conversions", [
+        {"dtype": "f16"}, {"dtype": "f16"}]), "TW-SPEC-002",
+     "/capabilities/conversions/1/dtype", "already given"),
+    ("conversion from integers", edit("/capabilities/conversions", [
+        {"dtype": "i8", "sources": ["f32", "i32"]}]), "TW-SPEC-002",
+     "/capabilities/conversions/0/sources/1", "cannot start from i32"),
+    ("conversion to itself", edit("/capabilities/conversions", [
+        {"dtype": "f16", "sources": ["f16"]}]), "TW-SPEC-002",
+     "/capabilities/conversions/0/sources/0", "cannot start from f16"),
+    ("misspelt op of a conversion", edit("/capabilities/conversions", [
+        {"dtype": "f16", "op_types": ["Gem"]}]), "TW-SPEC-002",
+     "/capabilities/conversions/0/op_types/0", "did you mean Gemm?"),
+    ("misspelt op of the layout", layout("NHWC", op_types=["Conb"]), "TW-SPEC-002",
+     "/capabilities/layout/op_types/0", "did you mean Conv?"),
+    ("layout with an unknown axis", layout("NHWX"), "TW-SPEC-002",
+     "/capabilities/layout/activations", "X is not an axis"),
+    ("layout with an axis twice", layout("NHHC"), "TW-SPEC-002",
+     "/capabilities/layout/activations", "the axis H is named twice"),
+    ("layout without channels", layout("NHW"), "TW-SPEC-002",
+     "/capabilities/layout/activations", "the axis C is missing"),
+    ("layout that splits no axis", layout("NCHW", "OIHW16k"), "TW-SPEC-002",
+     "/capabilities/layout/weights", "a block splits K"),
 ]  # fmt: skip
 
 
@@ -186,6 +288,16 @@ def test_refusal(change: Callable[[Document], None], code: str, pointer: str, pa
     with pytest.raises(SpecError) as caught:
         load_machine(document)
     assert found[0] in caught.value.findings
+
+
+def test_two_targets_are_accepted_and_checked_alike() -> None:
+    document = tiny()
+    targets("/targets/0/engines", ["MM", "VEC"])(document)
+    document["targets"][0]["capabilities"]["ops"][0]["attributes"] = {
+        "strides": {"allowed": [1, [2, 2]]}, "auto_pad": {"allowed": ["NOTSET"]},
+    }  # fmt: skip
+    assert lint_document(document) == ()
+    assert [t.name for t in load_machine(document).targets] == ["big", "small"]
 
 
 def test_levels_with_fewer_instances_than_the_level_before() -> None:

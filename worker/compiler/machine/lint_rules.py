@@ -8,94 +8,18 @@ at once.  A rule yields `Defect`s; lint.py turns pointers and messages into find
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import pairwise
-from math import isfinite, prod
-from typing import Any
+from math import prod
 
 from worker.compiler.ir.dtype import DType
-from worker.compiler.machine.presets import known_ops, op_groups
+from worker.compiler.machine.lint_targets import COMPUTE, TARGET_RULES, places
+from worker.compiler.machine.lint_view import Defect, View, one_of
 
-LIMIT_NAMES = (
-    "batch", "depthwise", "dilation_h", "dilation_w", "group", "in_channels", "kernel_h",
-    "kernel_w", "out_channels", "rank", "stride_h", "stride_w",
-)  # fmt: skip
-"""Quantities of a node that `limits` may bound (partition/limits.py measures them)."""
-
-_COMPUTE = ("matrix", "vector", "scalar")
-
-
-@dataclass(frozen=True, slots=True)
-class Defect:
-    """One broken rule; `field` is the pointer pattern used to find the nearest preset value."""
-
-    pointer: str
-    message: str
-    allowed: str
-    actual: Any = None
-
-
-class View:
-    """Tolerant reader of a document."""
-
-    def __init__(self, document: dict[str, Any]) -> None:
-        self._document = document
-
-    def number(self, pointer: str) -> float | None:
-        raw = self.raw(pointer)
-        if isinstance(raw, dict):
-            raw = raw.get("value")
-        if isinstance(raw, bool) or not isinstance(raw, int | float) or not isfinite(raw):
-            return None
-        return float(raw)
-
-    def text(self, pointer: str) -> str | None:
-        raw = self.raw(pointer)
-        return raw if isinstance(raw, str) else None
-
-    def items(self, pointer: str) -> Iterator[str]:
-        """Give the pointers of a list's elements."""
-        raw = self.raw(pointer)
-        if isinstance(raw, list):
-            for k in range(len(raw)):
-                yield f"{pointer}/{k}"
-
-    def keys(self, pointer: str) -> tuple[str, ...]:
-        raw = self.raw(pointer)
-        return tuple(str(key) for key in raw) if isinstance(raw, dict) else ()
-
-    def raw(self, pointer: str) -> Any:
-        value: Any = self._document
-        for part in pointer.split("/")[1:]:
-            if isinstance(value, dict):
-                value = value.get(part)
-            elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
-                value = value[int(part)]
-            else:
-                return None
-        return value
-
-    def names(self, pointer: str) -> dict[str, str]:
-        """Map the names of a list's elements to their pointers; the first of a name wins."""
-        found: dict[str, str] = {}
-        for item in self.items(pointer):
-            name = self.text(f"{item}/name")
-            if name is not None:
-                found.setdefault(name, item)
-        return found
-
-    def managed(self, level: str) -> str:
-        return self.text(f"{level}/managed") or "scratchpad"
-
-
-def _one_of(name: str, names: list[str]) -> str:
-    near = get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else ""
+__all__ = ["RULES", "Defect", "View"]
 
 
 def unique_names(view: View) -> Iterator[Defect]:
-    for pointer in ("/levels", "/engines", "/links", "/capabilities/patterns"):
+    for pointer in ("/levels", "/engines", "/links"):
         first = view.names(pointer)
         for item in view.items(pointer):
             name = view.text(f"{item}/name")
@@ -115,7 +39,7 @@ def known_levels(view: View) -> Iterator[Defect]:
         if name is not None and name not in levels:
             yield Defect(
                 pointer, f"the {what} names memory level {name!r}, which does not exist"
-                + _one_of(name, levels), f"one of {', '.join(levels)}", name,
+                + one_of(name, levels), f"one of {', '.join(levels)}", name,
             )  # fmt: skip
 
 
@@ -150,7 +74,10 @@ def counts_divide(view: View) -> Iterator[Defect]:
 
 
 def capacity_holds_an_element(view: View) -> Iterator[Defect]:
-    dtypes = [d for d in (view.raw("/capabilities/dtypes") or []) if d in list(DType)]
+    named = [
+        view.text(item) for p in places(view) for item in view.items(f"{p.capabilities}/dtypes")
+    ]
+    dtypes = [d for d in named if d is not None and d in list(DType)]
     widest = max(dtypes, key=lambda d: DType(d).size_bytes, default=None)
     for level in view.items("/levels"):
         capacity = view.number(f"{level}/capacity_bytes")
@@ -253,7 +180,7 @@ def rates_of_compute_engines(view: View) -> Iterator[Defect]:
     for engine in view.items("/engines"):
         kind = view.text(f"{engine}/kind")
         rates = view.keys(f"{engine}/macs_per_cycle")
-        if kind in _COMPUTE and not rates:
+        if kind in COMPUTE and not rates:
             yield Defect(
                 f"{engine}/macs_per_cycle", f"a {kind} engine needs a rate for at least one dtype",
                 "a mapping of dtypes to rates > 0", None,
@@ -271,75 +198,6 @@ def rates_of_compute_engines(view: View) -> Iterator[Defect]:
                 f"{engine}/array", f"{cells} cells cannot do {best:g} operations per cycle",
                 f"at least {best / 64:g} cells", cells,
             )  # fmt: skip
-
-
-def dtype_has_engine(view: View) -> Iterator[Defect]:
-    offered: set[str] = set()
-    for engine in view.items("/engines"):
-        if view.text(f"{engine}/kind") in _COMPUTE:
-            offered.update(view.keys(f"{engine}/macs_per_cycle"))
-    if not offered:
-        return
-    for pointer in view.items("/capabilities/dtypes"):
-        dtype = view.text(pointer)
-        if dtype is not None and dtype not in offered:
-            yield Defect(
-                pointer, f"dtype {dtype} is declared, but no engine has a rate for it",
-                f"one of {', '.join(sorted(offered))}, or give an engine macs_per_cycle/{dtype}",
-                dtype,
-            )  # fmt: skip
-
-
-def known_op_types(view: View) -> Iterator[Defect]:
-    places = [f"{op}/op_type" for op in view.items("/capabilities/ops")]
-    places += list(view.items("/capabilities/exclude"))
-    for pattern in view.items("/capabilities/patterns"):
-        places += list(view.items(f"{pattern}/op_types"))
-    names = sorted(known_ops())
-    for pointer in places:
-        name = view.text(pointer)
-        if name is not None and name not in known_ops():
-            yield Defect(
-                pointer, f"{name!r} is not an operator of ONNX" + _one_of(name, names),
-                "an op type of the ai.onnx domain", name,
-            )  # fmt: skip
-    for pointer in view.items("/capabilities/groups"):
-        name = view.text(pointer)
-        if name is not None and name not in op_groups():
-            yield Defect(
-                pointer, f"there is no op group {name!r}" + _one_of(name, list(op_groups())),
-                f"one of {', '.join(op_groups())}", name,
-            )  # fmt: skip
-    offered = any(view.raw(f"/capabilities/{key}") for key in ("ops", "groups"))
-    if view.keys("/capabilities") and not offered:
-        yield Defect(
-            "/capabilities", "no operator is offered, so nothing would run on the accelerator",
-            "groups or ops", None,
-        )  # fmt: skip
-
-
-def limits_make_sense(view: View) -> Iterator[Defect]:
-    seen: dict[str, str] = {}
-    for op in view.items("/capabilities/ops"):
-        op_type = view.text(f"{op}/op_type")
-        if op_type is not None and seen.setdefault(op_type, op) != op:
-            yield Defect(
-                f"{op}/op_type", f"{op_type} is already listed at {seen[op_type]}",
-                "each op type once", op_type,
-            )  # fmt: skip
-        for name in view.keys(f"{op}/limits"):
-            if name not in LIMIT_NAMES:
-                yield Defect(
-                    f"{op}/limits/{name}", f"{name!r} is not a quantity that can be limited"
-                    + _one_of(name, list(LIMIT_NAMES)), f"one of {', '.join(LIMIT_NAMES)}", name,
-                )  # fmt: skip
-            low = view.number(f"{op}/limits/{name}/min")
-            high = view.number(f"{op}/limits/{name}/max")
-            if low is not None and high is not None and low > high:
-                yield Defect(
-                    f"{op}/limits/{name}/max", f"the maximum {high:g} is below the minimum {low:g}",
-                    f">= {low:g}", high,
-                )  # fmt: skip
 
 
 def intrinsic_extents(view: View) -> Iterator[Defect]:
@@ -376,9 +234,7 @@ RULES: tuple[Callable[[View], Iterator[Defect]], ...] = (
     has_engines,
     engines_sit_at_scratchpads,
     rates_of_compute_engines,
-    dtype_has_engine,
-    known_op_types,
-    limits_make_sense,
     intrinsic_extents,
     one_way_to_give_targets,
+    *TARGET_RULES,
 )
