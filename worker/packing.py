@@ -2,24 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
+from worker.compiler.control.bodies import BodyModel
+from worker.compiler.control.flow import ControlFlow
 from worker.compiler.errors import Detail
 from worker.compiler.frontend.slice import host_submodel
-from worker.compiler.frontend.work import static_shape
 from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.binary import encode_program
 from worker.compiler.isa.program import UnitProgram
 from worker.compiler.isa.text import print_program
 from worker.compiler.machine import digest
 from worker.compiler.package.bundle import BundleContents
-from worker.compiler.package.executable import ExecutableModel, HomeTensor, Port, level_specs
+from worker.compiler.package.executable import (
+    ExecutableModel,
+    HomeTensor,
+    HostControl,
+    Port,
+    ProgramContents,
+    level_specs,
+)
 from worker.compiler.partition.support import DTYPE_OF_ONNX
 from worker.compiler.pipeline import CompiledModel
 
 MAX_LISTED_INSTRUCTIONS = 128
 """Longer units are listed by their first instructions only: program.bin holds them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Interpreted:
+    """A control-flow node with its own host part."""
+
+    flow: ControlFlow
+    models: tuple[BodyModel | None, ...]
+
+    def whole_branch(self) -> bytes:
+        """The model of the branch that ONNX Runtime runs; an interpreted node has at most one."""
+        for body, model in zip(self.flow.bodies, self.models, strict=True):
+            if body.program is None and body.computes and model is not None:
+                nodes = list(model.model.ir.graph)
+                return host_submodel(model.model, nodes, body.reads, body.computes)
+        return b""
 
 
 def executable_model(compiled: CompiledModel) -> ExecutableModel:
@@ -38,7 +62,19 @@ def executable_model(compiled: CompiledModel) -> ExecutableModel:
         tuple(unit.kernel_name for unit in compiled.units),
         tensors,
         linked.constants,
+        tuple(HostControl(host, control.flow) for host, control in _interpreted(compiled)),
     )
+
+
+def _interpreted(compiled: CompiledModel) -> list[tuple[int, _Interpreted]]:
+    """(host index, control-flow node) of every host part that the host interprets."""
+    by_node = {c.node: c for c in compiled.controls}
+    found: list[tuple[int, _Interpreted]] = []
+    for k, host in enumerate(compiled.linked.hosts):
+        control = by_node.get(host.onnx_nodes[0]) if len(host.onnx_nodes) == 1 else None
+        if control is not None and control.flow is not None:
+            found.append((k, _Interpreted(control.flow, control.models)))
+    return found
 
 
 def _ports(compiled: CompiledModel, values: object) -> tuple[Port, ...]:
@@ -46,23 +82,65 @@ def _ports(compiled: CompiledModel, values: object) -> tuple[Port, ...]:
     for value in values:  # type: ignore[attr-defined]  # onnx_ir's value lists
         dtype = DTYPE_OF_ONNX.get(value.dtype)
         name = str(dtype) if isinstance(dtype, DType) else str(value.dtype.name).lower()
-        ports.append(Port(value.name, name, static_shape(value) or ()))
+        shape = value.shape
+        dims = None if shape is None else tuple(d if isinstance(d, int) else -1 for d in shape)
+        ports.append(Port(value.name, name, dims))
     return tuple(ports)
 
 
 def host_models(compiled: CompiledModel) -> tuple[bytes, ...]:
-    """Standalone ONNX models of the host parts, in call order."""
+    """Standalone ONNX models of the host parts, in call order.
+
+    An interpreted node has the model of the branch that runs whole, or none (empty).
+    """
     nodes = list(compiled.model.ir.graph)
+    interpreted = dict(_interpreted(compiled))
     return tuple(
-        host_submodel(compiled.model, [nodes[k] for k in host.nodes], host.inputs, host.outputs)
-        for host in compiled.linked.hosts
+        interpreted[k].whole_branch()
+        if k in interpreted
+        else host_submodel(
+            compiled.model, [nodes[n] for n in host.nodes], host.inputs, host.outputs
+        )
+        for k, host in enumerate(compiled.linked.hosts)
     )
+
+
+def program_contents(compiled: CompiledModel) -> ProgramContents:
+    """The model and its nested programs, ready to run; weights stay lazy."""
+    bodies = tuple(program_contents(body) for body in nested_models(compiled))
+    return ProgramContents(
+        executable_model(compiled), host_models(compiled), compiled.constants, bodies
+    )
+
+
+def nested_models(compiled: CompiledModel) -> tuple[CompiledModel, ...]:
+    """Compiled bodies of the model's own control flow, by program index."""
+    return tuple(
+        body
+        for control in compiled.controls
+        if control.flow is not None
+        for body in control.bodies
+        if body is not None
+    )
+
+
+def kernel_texts(compiled: CompiledModel) -> dict[str, str]:
+    """C text of every kernel, those of nested programs included, by function name."""
+    return {unit.kernel_name: unit.kernel for each in programs(compiled) for unit in each.units}
+
+
+def programs(compiled: CompiledModel) -> Iterator[CompiledModel]:
+    """The model and the compiled bodies inside it, outer ones first."""
+    yield compiled
+    for body in nested_models(compiled):
+        yield from programs(body)
 
 
 def program_text(compiled: CompiledModel) -> str:
     """Disassembly of every unit; long ones are cut after their first instructions, with a note."""
     parts: list[str] = []
-    for unit in compiled.units:
+    units = {unit.kernel_name: unit for each in programs(compiled) for unit in each.units}
+    for unit in units.values():
         count = unit.program.num_instructions
         parts.append(print_program(_head(unit.program)))
         if count > MAX_LISTED_INSTRUCTIONS:
@@ -91,11 +169,12 @@ def bundle_contents(
     trace_json_gz: bytes,
 ) -> BundleContents:
     """Everything the bundle is made of; weights stay lazy."""
+    contents = program_contents(compiled)
     return BundleContents(
-        executable_model(compiled),
-        {unit.kernel_name: unit.kernel for unit in compiled.units},
-        compiled.constants,
-        host_models(compiled),
+        contents.model,
+        kernel_texts(compiled),
+        contents.constants,
+        contents.host_models,
         encode_program(compiled.linked.program),
         program_text(compiled),
         schedule_json,
@@ -104,4 +183,5 @@ def bundle_contents(
         toolchain,
         compiled.machine.name,
         digest(compiled.machine),
+        contents.bodies,
     )

@@ -17,6 +17,15 @@ from typing import Any, Protocol
 import numpy.typing as npt
 
 from worker.compiler.cache import Cache, CacheEvent
+from worker.compiler.control.compile import (
+    CompiledControl,
+    compile_bodies,
+    explained,
+    interpreted,
+    whole,
+)
+from worker.compiler.control.isolate import isolate
+from worker.compiler.control.shapes import settle_shapes
 from worker.compiler.errors import CompilerError, Finding, Shortfall
 from worker.compiler.frontend.bind import bind
 from worker.compiler.frontend.express import Expressed, express_region
@@ -63,6 +72,19 @@ class CompiledModel:
     cache_events: tuple[CacheEvent, ...]
     warnings: tuple[tuple[str, str], ...]
     """(code, message)."""
+    controls: tuple[CompiledControl[CompiledModel], ...] = ()
+    """Control-flow nodes, in model order, with their compiled bodies."""
+
+    @property
+    def home_bytes(self) -> int:
+        """Of the home arenas of the model and of every program nested in it."""
+        bodies = [body for control in self.controls for body in control.bodies]
+        return self.linked.program.home_bytes + sum(b.home_bytes for b in bodies if b is not None)
+
+    @property
+    def is_offloading(self) -> bool:
+        """Whether any kernel runs, here or in a nested program."""
+        return bool(self.units) or any(control.flow for control in self.controls)
 
 
 def compile_model(
@@ -85,13 +107,43 @@ def compile_model(
     progress.stage("ingest", "finished")
     progress.stage("simplify", "started")
     model = simplify(bind(loaded, dict(options.symbols)))
+    settle_shapes(model)
     progress.stage("simplify", "finished")
     strategy = strategy_for(options.strategy)
     solver = UnitSolver.create(machine, strategy, options, cache)
+    return _compile_graph(model, options, strategy, solver, progress)
+
+
+class _Nested:
+    """Bodies are compiled inside the partition stage of their model: nothing to announce."""
+
+    def stage(self, name: str, state: str) -> None:
+        del name, state
+
+    def units(self, solved: int, cached: int, total: int) -> None:
+        del solved, cached, total
+
+
+def _compile_graph(
+    model: OnnxModel,
+    options: CompileOptions,
+    strategy: Strategy,
+    solver: UnitSolver,
+    progress: Progress,
+) -> CompiledModel:
+    """A simplified model, or a body of one, to a linked program."""
+    machine = solver.machine
+    inner = replace(options, fail_on_fallback=False)
+    controls = compile_bodies(
+        model,
+        lambda body: _compile_graph(body, inner, strategy, solver, _Nested()),
+        lambda body: body.is_offloading,
+    )
     refused: dict[str, Rejection] = {}
     while True:
         progress.stage("partition", "started")
         parts = partition(model, machine, refused)
+        parts = replace(parts, parts=isolate(model, parts.parts, interpreted(controls)))
         progress.stage("partition", "finished")
         progress.stage("schedule", "started")
         solved = _solve(model, parts, machine, strategy, solver, progress)
@@ -102,16 +154,26 @@ def compile_model(
             for node, shortfall in solved.shortfalls
         )
     progress.stage("schedule", "finished")
-    placement = _final_placement(parts, solved.view_nodes)
+    placement = explained(_final_placement(parts, solved.view_nodes), controls)
     if options.fail_on_fallback:
         _refuse_fallback(placement, solved, refused)
     progress.stage("codegen", "started")
     linked = link(model, solved.calls, solved.units, solved.graphs, machine)
     progress.stage("codegen", "finished")
-    return CompiledModel(
+    compiled = CompiledModel(
         model, machine, strategy.name, placement, solved.units, linked, solved.constants,
-        tuple(solver.events), _warnings(machine, placement),
+        tuple(solver.events), _warnings(machine, placement), controls,
     )  # fmt: skip
+    usable = machine.home.usable_bytes
+    if compiled.home_bytes <= usable:
+        return compiled
+    # Each program fits alone.  Bodies that do not fit beside it run in ONNX Runtime.
+    controls = whole(
+        controls,
+        f"its programs and the model's need {compiled.home_bytes} bytes of {machine.home.name},"
+        f" has {usable}",
+    )
+    return replace(compiled, controls=controls, placement=explained(placement, controls))
 
 
 @dataclass(frozen=True, slots=True)

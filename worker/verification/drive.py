@@ -8,9 +8,10 @@ against the numpy oracle at sampled points (corners and a seeded draw), and then
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +20,12 @@ from worker.compiler.errors import CompilerError, Mismatch
 from worker.compiler.isa.program import HostCall, UnitCall
 from worker.compiler.options import CompileOptions, VerifyMode
 from worker.compiler.package.build import build_library
-from worker.compiler.package.runtime import ModelRunner
+from worker.compiler.package.runtime import ModelRunner, load_program
 from worker.compiler.package.verify_numerics import Comparison, coarsest, compare_outputs
 from worker.compiler.partition.support import DTYPE_OF_ONNX
 from worker.compiler.pipeline import CompiledModel
-from worker.packing import executable_model, host_models
+from worker.compiler.units import Unit
+from worker.packing import kernel_texts, nested_models, program_contents, programs
 from worker.report.document import Verification
 from worker.verification.inputs import seeded_inputs
 from worker.verification.reference import reference_outputs
@@ -31,6 +33,8 @@ from worker.verification.sampling import check_unit
 from worker.verification.selection import selection_inputs
 
 Array = npt.NDArray[Any]
+UnitObserver: TypeAlias = "Callable[[Sequence[Unit], int, UnitCall, Callable[[str], Array]], None]"
+"""An observer of kernel calls that is also told the units the call numbers."""
 
 
 def verify_model(
@@ -46,25 +50,25 @@ def verify_model(
     if mode is VerifyMode.NONE:
         return Verification("none", "none", None, None, None, None, "not asked for")
     try:
-        kernels = {unit.kernel_name: unit.kernel for unit in compiled.units}
-        library = build_library(kernels, build_dir)
+        library = build_library(kernel_texts(compiled), build_dir)
     except CompilerError as error:
         if error.code != "TW-VERIFY-002":
             raise
         return Verification(str(mode), "none", None, None, None, None, error.message)
-    runner = ModelRunner(executable_model(compiled), library, host_models(compiled))
-    runner.load_constants(compiled.constants)
+    runner = load_program(program_contents(compiled), library)
     compiled.model.release_pages()
     inputs = seeded_inputs(compiled.model, options.seed)
     rows: list[tuple[str, float, float, float]] = []
-    seen: set[int] = set()
+    seen: set[str] = set()
 
-    def observe(position: int, call: UnitCall, read: Callable[[str], Array]) -> None:
+    def observe(
+        units: Sequence[Unit], position: int, call: UnitCall, read: Callable[[str], Array]
+    ) -> None:
         del position
-        if call.unit in seen:
+        unit = units[call.unit]
+        if unit.kernel_name in seen:
             return
-        seen.add(call.unit)
-        unit = compiled.units[call.unit]
+        seen.add(unit.kernel_name)
         names = {
             operand.tensor: binding.tensor
             for operand, binding in zip(unit.program.operands, call.bindings, strict=True)
@@ -72,7 +76,8 @@ def verify_model(
         arrays = {local: read(name) for local, name in names.items()}
         rows.append(check_unit(unit, arrays, options.seed, call.onnx_nodes))
 
-    watch = observe if mode is VerifyMode.SAMPLE else None
+    if mode is VerifyMode.SAMPLE:
+        _watch(runner, compiled, observe)
     selecting = selection_inputs(compiled)
     if selecting:
         reference, forced = reference_outputs(path, inputs, selecting)
@@ -86,9 +91,9 @@ def verify_model(
             )
             return {**feeds, **known}
 
-        outputs = runner.run(_storage(inputs), watch, feed)
+        outputs = runner.run(_storage(inputs), feed=feed)
     else:
-        outputs = runner.run(_storage(inputs), watch)
+        outputs = runner.run(_storage(inputs))
         del runner  # the home arena goes before the reference loads its own copy of the weights
         reference, forced = reference_outputs(path, inputs)
     comparison = _compare(compiled, outputs, reference)
@@ -114,6 +119,13 @@ def verify_model(
     )
 
 
+def _watch(runner: ModelRunner, compiled: CompiledModel, observe: UnitObserver) -> None:
+    """Show `observe` every kernel call of the model and of the programs nested in it."""
+    runner.watch = partial(observe, compiled.units)
+    for body, model in zip(runner.bodies, nested_models(compiled), strict=True):
+        _watch(body, model, observe)
+
+
 def _storage(inputs: Mapping[str, Array]) -> dict[str, Array]:
     """bfloat16 arrays as the uint16 bits kernels store."""
     return {
@@ -127,7 +139,8 @@ def _compare(
 ) -> Comparison:
     used = [
         DTYPE_OF_ONNX[value.dtype]
-        for node in compiled.model.ir.graph
+        for program in programs(compiled)
+        for node in program.model.ir.graph
         for value in node.outputs
         if value.dtype in DTYPE_OF_ONNX
     ]
@@ -136,8 +149,18 @@ def _compare(
         for v in compiled.model.ir.graph.outputs
         if v.name is not None and v.dtype in DTYPE_OF_ONNX
     }
-    depth = len(compiled.linked.program.calls)
+    depth = _depth(compiled)
     return compare_outputs(outputs, reference, coarsest(used), depth, dtypes)
+
+
+def _depth(compiled: CompiledModel) -> int:
+    """Calls in a row, those of nested programs once per known iteration."""
+    depth = len(compiled.linked.program.calls)
+    for control in compiled.controls:
+        if control.flow is not None:
+            body = max((_depth(b) for b in control.bodies if b is not None), default=0)
+            depth += body * max(control.flow.trips or 1, 1)
+    return depth
 
 
 def refuse_mismatch(verification: Verification) -> None:

@@ -33,6 +33,8 @@ from worker.compiler.control.shapes import extract_bodies, scan_length, static_t
 from worker.compiler.errors import ModelError
 from worker.compiler.frontend.edit import constant_of
 from worker.compiler.frontend.model import OnnxModel
+from worker.compiler.partition.plan import Placement
+from worker.compiler.rejection import ReasonCode
 
 T = TypeVar("T")
 
@@ -75,6 +77,24 @@ def compile_bodies(
             programs += sum(body is not None for body in control.bodies)
         found.append(control)
     return tuple(found)
+
+
+def interpreted(controls: tuple[CompiledControl[T], ...]) -> frozenset[str]:
+    """Names of the nodes that the host interprets."""
+    return frozenset(c.node for c in controls if c.flow is not None)
+
+
+def explained(
+    placement: tuple[Placement, ...], controls: tuple[CompiledControl[T], ...]
+) -> tuple[Placement, ...]:
+    """`placement` with the reason of every control-flow node as found here."""
+    reason_of = {c.node: c.reason for c in controls}
+    return tuple(
+        replace(row, reason_code=ReasonCode.CONTROL_FLOW, reason=reason_of[row.node])
+        if row.node in reason_of
+        else row
+        for row in placement
+    )
 
 
 def whole(controls: tuple[CompiledControl[T], ...], reason: str) -> tuple[CompiledControl[T], ...]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
 from worker.compiler.codegen.runtime_header import HEADER_NAME, runtime_header
 from worker.compiler.errors import Detail
+from worker.compiler.isa.binary import encode_program
 from worker.compiler.package.archive import (
     Member,
     create_archive,
@@ -18,7 +19,7 @@ from worker.compiler.package.archive import (
     open_member,
     read_member,
 )
-from worker.compiler.package.executable import Constants, ExecutableModel
+from worker.compiler.package.executable import Constants, ExecutableModel, ProgramContents
 from worker.compiler.package.manifest import (
     FORMAT_VERSION,
     GRAPH_NAME,
@@ -26,8 +27,10 @@ from worker.compiler.package.manifest import (
     PROGRAM_NAME,
     Hardware,
     Manifest,
+    body_prefix,
     decode,
     graph_document,
+    graph_name,
     host_name,
     kernel_file,
     manifest_document,
@@ -49,7 +52,8 @@ class BundleContents:
     constants: Constants
     """Values of `model.constants`, by name."""
     host_models: tuple[bytes, ...]
-    """ONNX sub-models, parallel to the `host` index of the program's HostCalls."""
+    """ONNX sub-models, parallel to the `host` index of the program's HostCalls; empty where an
+    interpreted control-flow node needs none."""
     program_binary: bytes
     program_text: str
     schedule_json: bytes
@@ -59,6 +63,8 @@ class BundleContents:
     """Versions that decide results."""
     hardware_name: str
     hardware_digest: str
+    bodies: tuple[ProgramContents, ...] = ()
+    """Nested programs of control-flow bodies; their kernels are in `kernels`."""
 
 
 def write_bundle(path: Path, contents: BundleContents) -> str:
@@ -71,7 +77,7 @@ def write_bundle(path: Path, contents: BundleContents) -> str:
     weights = [by_name[name] for name in contents.model.constants]
     with create_archive(path) as archive:
         documents = {
-            **{host_name(k): data for k, data in enumerate(contents.host_models)},
+            **_host_documents("", contents.host_models),
             **{kernel_file(name): text.encode() for name, text in contents.kernels.items()},
             f"kernels/{HEADER_NAME}": runtime_header().encode(),
             GRAPH_NAME: graph_document(contents.model),
@@ -80,19 +86,44 @@ def write_bundle(path: Path, contents: BundleContents) -> str:
             "report.json": contents.report_json,
             "schedule.json": contents.schedule_json,
         }
+        nested = list(_nested("", contents.bodies))
+        for prefix, program in nested:
+            documents |= _host_documents(prefix, program.host_models)
+            documents[graph_name(prefix)] = graph_document(program.model, prefix)
+            documents[prefix + PROGRAM_NAME] = encode_program(program.model.program)
         for name in sorted(documents):
             archive.add(Member(name, (documents[name],), len(documents[name])))
         trace = contents.trace_json_gz
         archive.add(Member("trace.json.gz", (trace,), len(trace), stored=True))
         archive.add(weights_member(weights, contents.constants))
+        for prefix, program in nested:
+            by_name = {tensor.name: tensor for tensor in program.model.tensors}
+            weights = [by_name[name] for name in program.model.constants]
+            member = weights_member(weights, program.constants)
+            archive.add(replace(member, name=prefix + member.name))
         manifest = manifest_document(
             contents.model,
             contents.toolchain,
             Hardware(contents.hardware_name, contents.hardware_digest),
             archive.written,
+            [program.model for _, program in nested],
         )
         archive.add(Member(MANIFEST_NAME, (manifest,), len(manifest)))
     return file_digest(path)
+
+
+def _host_documents(prefix: str, models: Sequence[bytes]) -> dict[str, bytes]:
+    return {prefix + host_name(k): data for k, data in enumerate(models) if data}
+
+
+def _nested(
+    prefix: str, bodies: Sequence[ProgramContents]
+) -> Iterator[tuple[str, ProgramContents]]:
+    """(folder, program) of every nested program, outer ones first."""
+    for k, body in enumerate(bodies):
+        folder = body_prefix(prefix, k)
+        yield folder, body
+        yield from _nested(folder, body.bodies)
 
 
 def read_manifest(archive: zipfile.ZipFile) -> Manifest:

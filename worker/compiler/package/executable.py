@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
+from worker.compiler.control.flow import ControlFlow
 from worker.compiler.isa.program import Program
 from worker.compiler.machine.machine import Machine
 from worker.compiler.package.emulator import LevelSpec
@@ -24,7 +25,8 @@ class Port:
     name: str
     dtype: str
     """`DType` value, or numpy's name for types that only host parts touch."""
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] | None
+    """-1 for a dimension only the data decides; None when not even the rank is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,19 @@ class HomeTensor:
     shape: tuple[int, ...]
     address: int
     size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostControl:
+    """A control-flow node that stands in the place of host sub-model `host`."""
+
+    host: int
+    flow: ControlFlow
+
+    @property
+    def needs_model(self) -> bool:
+        """Whether a branch of it runs whole in ONNX Runtime, as host sub-model `host`."""
+        return any(body.program is None and body.computes for body in self.flow.bodies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +67,22 @@ class ExecutableModel:
     tensors: tuple[HomeTensor, ...]
     constants: tuple[str, ...]
     """Names of the tensors that hold weights, in address order."""
+    controls: tuple[HostControl, ...] = ()
+    """Control flow that the host interprets."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramContents:
+    """A model with everything it runs on, nested programs included."""
+
+    model: ExecutableModel
+    host_models: tuple[bytes, ...]
+    """ONNX sub-models, parallel to the `host` index of the program's HostCalls; empty where an
+    interpreted node needs none."""
+    constants: Constants
+    """Values of `model.constants`, by name."""
+    bodies: tuple[ProgramContents, ...] = ()
+    """By the program index of control-flow bodies."""
 
 
 def level_specs(machine: Machine) -> tuple[LevelSpec, ...]:

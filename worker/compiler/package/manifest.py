@@ -17,7 +17,12 @@ from worker.compiler.errors import Detail
 from worker.compiler.isa.program import HostCall, OperandRole, Program, UnitCall
 from worker.compiler.package.archive import Written, damaged
 from worker.compiler.package.emulator import LevelSpec
-from worker.compiler.package.executable import ExecutableModel, HomeTensor, Port
+from worker.compiler.package.executable import (
+    ExecutableModel,
+    HomeTensor,
+    HostControl,
+    Port,
+)
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
@@ -89,6 +94,18 @@ class HostModelCall(msgspec.Struct, frozen=True, tag="host"):
     onnx_nodes: tuple[str, ...]
 
 
+class ControlCall(msgspec.Struct, frozen=True, tag="control"):
+    """Interpretation of a control-flow node: `controls` of the document has the details."""
+
+    control: int
+    kind: str
+    programs: tuple[str, ...]
+    """Folders of the nested programs that may run."""
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    onnx_nodes: tuple[str, ...]
+
+
 class GraphDocument(msgspec.Struct, frozen=True):
     """The model as an ordered list of calls."""
 
@@ -100,7 +117,35 @@ class GraphDocument(msgspec.Struct, frozen=True):
     kernels: tuple[str, ...]
     tensors: tuple[HomeTensor, ...]
     constants: tuple[str, ...]
-    calls: tuple[KernelCall | HostModelCall, ...]
+    calls: tuple[KernelCall | HostModelCall | ControlCall, ...]
+    controls: tuple[HostControl, ...] = ()
+
+
+def graph_name(prefix: str) -> str:
+    """Member that holds a program's graph document."""
+    return f"{prefix}graph.json" if prefix else GRAPH_NAME
+
+
+def body_prefix(prefix: str, index: int) -> str:
+    """Folder of nested program `index` of the program in folder `prefix`."""
+    return f"{prefix}bodies/{index}/"
+
+
+def num_programs(model: ExecutableModel) -> int:
+    """How many nested programs a model has.
+
+    Raises:
+        InputError: TW-RUN-001 when their numbers have gaps.
+    """
+    used = sorted(
+        body.program
+        for control in model.controls
+        for body in control.flow.bodies
+        if body.program is not None
+    )
+    if used != list(range(len(used))):
+        raise damaged(f"the nested programs are numbered {used}")
+    return len(used)
 
 
 def host_name(index: int) -> str:
@@ -113,10 +158,11 @@ def kernel_file(name: str) -> str:
     return f"kernels/{name}.c"
 
 
-def graph_document(model: ExecutableModel) -> bytes:
-    """`model/graph.json`."""
+def graph_document(model: ExecutableModel, prefix: str = "") -> bytes:
+    """`model/graph.json`, or that of the nested program in folder `prefix`."""
     program = model.program
-    calls: list[KernelCall | HostModelCall] = []
+    calls: list[KernelCall | HostModelCall | ControlCall] = []
+    control_of = {control.host: k for k, control in enumerate(model.controls)}
     for call in program.calls:
         match call:
             case UnitCall(unit, bindings, nodes, op_type, _, _):
@@ -125,14 +171,25 @@ def graph_document(model: ExecutableModel) -> bytes:
                     for b, o in zip(bindings, program.units[unit].operands, strict=True)
                 )
                 calls.append(KernelCall(model.kernels[unit], operands, op_type, nodes))
-            case HostCall():
-                calls.append(
-                    HostModelCall(host_name(call.host), call.inputs, call.outputs, call.onnx_nodes)
+            case HostCall() if call.host in control_of:
+                number = control_of[call.host]
+                flow = model.controls[number].flow
+                programs = tuple(
+                    body_prefix(prefix, b.program) for b in flow.bodies if b.program is not None
                 )
+                calls.append(
+                    ControlCall(
+                        number, str(flow.kind), programs, call.inputs, call.outputs,
+                        call.onnx_nodes,
+                    )
+                )  # fmt: skip
+            case HostCall():
+                name = prefix + host_name(call.host)
+                calls.append(HostModelCall(name, call.inputs, call.outputs, call.onnx_nodes))
     return encode(
         GraphDocument(
             model.name, model.inputs, model.outputs, model.levels, program.home_bytes,
-            model.kernels, model.tensors, model.constants, tuple(calls),
+            model.kernels, model.tensors, model.constants, tuple(calls), model.controls,
         )
     )  # fmt: skip
 
@@ -150,7 +207,7 @@ def executable_of(document: GraphDocument, program: Program) -> ExecutableModel:
             raise damaged(f"tensor {tensor.name} lies outside the home memory")
     return ExecutableModel(
         document.name, document.inputs, document.outputs, document.levels, program,
-        document.kernels, document.tensors, document.constants,
+        document.kernels, document.tensors, document.constants, document.controls,
     )  # fmt: skip
 
 
@@ -159,15 +216,21 @@ def manifest_document(
     toolchain: Mapping[str, Detail],
     hardware: Hardware,
     members: Sequence[Written],
+    nested: Sequence[ExecutableModel] = (),
 ) -> bytes:
-    """`manifest.json`."""
-    nodes: list[dict[str, None]] = [{} for _ in model.kernels]
-    for call in model.program.calls:
-        if isinstance(call, UnitCall):
-            nodes[call.unit].update(dict.fromkeys(call.onnx_nodes))
+    """`manifest.json`; `nested` are the models of all nested programs, whose kernels are shared."""
+    nodes: dict[str, dict[str, None]] = {}
+    signature_of: dict[str, str] = {}
+    for each in (model, *nested):
+        for name, unit in zip(each.kernels, each.program.units, strict=True):
+            nodes.setdefault(name, {})
+            signature_of[name] = unit.signature
+        for call in each.program.calls:
+            if isinstance(call, UnitCall):
+                nodes[each.kernels[call.unit]].update(dict.fromkeys(call.onnx_nodes))
     provenance = tuple(
-        UnitOrigin(name, kernel_file(name), unit.signature, tuple(served))
-        for name, unit, served in zip(model.kernels, model.program.units, nodes, strict=True)
+        UnitOrigin(name, kernel_file(name), signature_of[name], tuple(served))
+        for name, served in nodes.items()
     )
     return encode(
         Manifest(

@@ -7,18 +7,23 @@ Source: 4-papers.md, BYOC: the executor that walks the call list and hands each 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from worker.compiler.control.flow import ControlFlow
 from worker.compiler.errors import Finding, InputError
 from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.program import HostCall, OperandRole, UnitCall
 from worker.compiler.package.archive import damaged, open_archive, open_member, read_member
 from worker.compiler.package.build import build_library
 from worker.compiler.package.bundle import DOCUMENT_LIMIT_BYTES, check_digests, read_manifest
+from worker.compiler.package.control import interpret
 from worker.compiler.package.emulator import Arena, Emulator
 from worker.compiler.package.executable import (
     Array,
@@ -26,15 +31,18 @@ from worker.compiler.package.executable import (
     ExecutableModel,
     HomeTensor,
     Port,
+    ProgramContents,
 )
 from worker.compiler.package.manifest import (
-    GRAPH_NAME,
     PROGRAM_NAME,
     GraphDocument,
+    body_prefix,
     decode,
     executable_of,
+    graph_name,
     host_name,
     kernel_file,
+    num_programs,
 )
 from worker.compiler.package.weights import WEIGHTS_NAME, read_weights, stored_bytes
 
@@ -54,13 +62,20 @@ class ModelRunner:
         host_models: Sequence[bytes],
         poison: bool = True,
         threads: int = 1,
+        bodies: Sequence[ModelRunner] = (),
     ) -> None:
         self.model = model
         self._tensors = {t.name: t for t in model.tensors}
         self._home = Arena(model.program.home_bytes)
         self._emulator = Emulator(library, model.levels, model.program.units, poison)
         self._poison = poison
-        self._sessions = [_session(data, threads) for data in host_models]
+        self._sessions: list[Any] = [
+            _session(data, threads) if data else None for data in host_models
+        ]
+        self._flow_of = {control.host: control.flow for control in model.controls}
+        self.bodies = tuple(bodies)
+        self.watch: Observer | None = None
+        """Sees every kernel call of a run that was given no observer of its own."""
 
     def load_constants(self, constants: Constants) -> None:
         """Copy weights to their addresses, one at a time."""
@@ -87,6 +102,7 @@ class ModelRunner:
             InputError: TW-RUN-002 with one finding per wrong input.
             MemoryFault: a kernel left its buffers.
         """
+        observe = observe or self.watch
         check_inputs(self.model.inputs, inputs)
         values: dict[str, Array] = {}
         if self._poison:
@@ -159,9 +175,23 @@ class ModelRunner:
         feeds = {name: self._value(name, values) for name in call.inputs}
         if feed is not None:
             feeds = feed(call, feeds)
-        results = self._sessions[call.host].run(list(call.outputs), feeds)
+        flow = self._flow_of.get(call.host)
+        if flow is not None:
+            made = interpret(flow, feeds, partial(self._run_body, call.host, flow))
+            results: Sequence[Any] = [made[name] for name in call.outputs]
+        else:
+            results = self._sessions[call.host].run(list(call.outputs), feeds)
         for name, value in zip(call.outputs, results, strict=True):
             self._define(name, np.asarray(value), values)
+
+    def _run_body(
+        self, host: int, flow: ControlFlow, index: int, feeds: Mapping[str, Array]
+    ) -> Mapping[str, Array]:
+        body = flow.bodies[index]
+        if body.program is not None:
+            return self.bodies[body.program].run(feeds)
+        found = self._sessions[host].run(list(body.computes), dict(feeds))
+        return dict(zip(body.computes, map(np.asarray, found), strict=True))
 
 
 def _session(model: bytes, threads: int) -> Any:
@@ -188,13 +218,13 @@ def check_inputs(ports: Sequence[Port], inputs: Mapping[str, Array]) -> None:
         for name in sorted(set(inputs) - set(expected))
     )
     for port in ports:
-        want = f"{port.dtype}{list(port.shape)}"
+        want = f"{port.dtype}{_dims(port)}"
         if port.name not in inputs:
             findings.append(Finding("TW-RUN-002", f"input {port.name!r} is missing", allowed=want))
             continue
         value = np.asarray(inputs[port.name])
         have = f"{value.dtype}{list(value.shape)}"
-        if tuple(value.shape) != port.shape or not _fits(value, port.dtype):
+        if not _agrees(value.shape, port.shape) or not _fits(value, port.dtype):
             findings.append(
                 Finding("TW-RUN-002", f"input {port.name!r} must be {want}, got {have}",
                         allowed=want, actual=have)
@@ -209,6 +239,18 @@ def check_inputs(ports: Sequence[Port], inputs: Mapping[str, Array]) -> None:
         )
 
 
+def _dims(port: Port) -> str:
+    if port.shape is None:
+        return " of any shape"
+    return f"[{', '.join('?' if d < 0 else str(d) for d in port.shape)}]"
+
+
+def _agrees(shape: tuple[int, ...], want: tuple[int, ...] | None) -> bool:
+    return want is None or (
+        len(shape) == len(want) and all(d in (s, -1) for s, d in zip(shape, want, strict=True))
+    )
+
+
 def _fits(value: Array, dtype: str) -> bool:
     if dtype in DType.__members__.values():
         kind = DType(dtype)
@@ -216,6 +258,16 @@ def _fits(value: Array, dtype: str) -> bool:
             return value.dtype == np.uint16 or str(value.dtype) == "bfloat16"
         return value.dtype == kind.numpy
     return str(value.dtype) == dtype or (dtype == "string" and value.dtype.kind in "OSU")
+
+
+def load_program(
+    contents: ProgramContents, library: Path, poison: bool = True, threads: int = 1
+) -> ModelRunner:
+    """A runner with its weights loaded; all nested programs share the library's kernels."""
+    bodies = [load_program(body, library, poison, threads) for body in contents.bodies]
+    runner = ModelRunner(contents.model, library, contents.host_models, poison, threads, bodies)
+    runner.load_constants(contents.constants)
+    return runner
 
 
 def load_bundle(
@@ -229,8 +281,6 @@ def load_bundle(
         InputError: TW-RUN-001 when the bundle is damaged or of another format.
         CompilerError: TW-VERIFY-002 without a C compiler.
     """
-    from worker.compiler.isa.binary import decode_program
-
     with open_archive(path) as archive:
         manifest = read_manifest(archive)
         check_digests(archive, manifest)
@@ -238,19 +288,50 @@ def load_bundle(
         def text(name: str) -> bytes:
             return read_member(archive, name, DOCUMENT_LIMIT_BYTES)
 
-        document = decode(text(GRAPH_NAME), GraphDocument, GRAPH_NAME)
-        model = executable_of(document, decode_program(text(PROGRAM_NAME)))
-        kernels = {name: text(kernel_file(name)).decode() for name in model.kernels}
+        stored = _read_program(text, "")
+        names = dict.fromkeys(n for program in stored.everything() for n in program.model.kernels)
+        kernels = {name: text(kernel_file(name)).decode() for name in names}
         header = text("kernels/tilewright_rt.h").decode()
-        hosts = 1 + max(
-            (c.host for c in model.program.calls if isinstance(c, HostCall)), default=-1
-        )
-        models = [text(host_name(k)) for k in range(hosts)]
         library = build_library(kernels, build_dir, compiler, header)
-        runner = ModelRunner(model, library, models, poison)
-        by_name = {t.name: t for t in model.tensors}
-        with open_member(archive, WEIGHTS_NAME) as source:
-            read_weights(source, [by_name[n] for n in model.constants], runner.arena)
+        return _load_stored(archive, stored, library, poison)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """One program of a bundle, read but for its weights."""
+
+    prefix: str
+    model: ExecutableModel
+    host_models: tuple[bytes, ...]
+    bodies: tuple[_Stored, ...]
+
+    def everything(self) -> Iterator[_Stored]:
+        yield self
+        for body in self.bodies:
+            yield from body.everything()
+
+
+def _read_program(text: Callable[[str], bytes], prefix: str) -> _Stored:
+    from worker.compiler.isa.binary import decode_program
+
+    name = graph_name(prefix)
+    document = decode(text(name), GraphDocument, name)
+    model = executable_of(document, decode_program(text(prefix + PROGRAM_NAME)))
+    hosts = 1 + max((c.host for c in model.program.calls if isinstance(c, HostCall)), default=-1)
+    without = {c.host for c in model.controls if not c.needs_model}
+    models = tuple(b"" if k in without else text(prefix + host_name(k)) for k in range(hosts))
+    bodies = tuple(_read_program(text, body_prefix(prefix, k)) for k in range(num_programs(model)))
+    return _Stored(prefix, model, models, bodies)
+
+
+def _load_stored(
+    archive: zipfile.ZipFile, stored: _Stored, library: Path, poison: bool
+) -> ModelRunner:
+    bodies = [_load_stored(archive, body, library, poison) for body in stored.bodies]
+    runner = ModelRunner(stored.model, library, stored.host_models, poison, bodies=bodies)
+    by_name = {t.name: t for t in stored.model.tensors}
+    with open_member(archive, stored.prefix + WEIGHTS_NAME) as source:
+        read_weights(source, [by_name[n] for n in stored.model.constants], runner.arena)
     return runner
 
 
