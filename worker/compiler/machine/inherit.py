@@ -1,8 +1,10 @@
 """`inherits: PRESET`: a user's document laid over a preset, element by element.
 
 Mappings merge key by key; lists of named things (levels, engines, links, intrinsics, patterns by
-`name`, ops by `op_type`) merge by name; any other value replaces what was inherited.  An item with
-`remove: true` deletes the inherited one; `after: NAME` says where a new item goes (default: last).
+`name`, ops by `op_type`) merge by name; any other value replaces what was inherited, and so does
+the `match` of a pattern: half of one pattern in another would match what nobody wrote.  An item
+with `remove: true` deletes the inherited one; `after: NAME` says where a new item goes (default:
+last).
 Each merged place remembers where in the user's document it came from, so that errors point there.
 """
 
@@ -22,6 +24,8 @@ _KEY_OF_LIST = {
     "patterns": "name",
     "ops": "op_type",
 }
+_WHOLE = frozenset({"match"})
+"""Mappings that replace what was inherited instead of merging with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,8 @@ def _merge(
     base: object, own: object, key: str, at: str, mine: str, origin: dict[str, str]
 ) -> object:
     if isinstance(base, dict) and isinstance(own, dict) and "value" not in own:
+        if key in _WHOLE:
+            return own
         if "value" in base:  # a tagged number under a plain mapping: the user's text wins whole
             return own
         return _merge_mapping(base, own, at, mine, origin)

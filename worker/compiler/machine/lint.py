@@ -1,7 +1,7 @@
 """All that is wrong with a hardware document, at once, each finding with its JSON pointer.
 
 Two sources: the schema (types, missing and unknown fields, ranges of single numbers; TW-SPEC-001)
-and the rules of lint_rules.py (contradictions between fields; TW-SPEC-002).
+and the rules of lint_rules.py and lint_patterns.py (contradictions between fields; TW-SPEC-002).
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from pydantic_core import ErrorDetails
 
 from worker.compiler.errors import Detail, Finding, SpecError
 from worker.compiler.machine.inherit import Resolved, escape, resolve
-from worker.compiler.machine.lint_rules import RULES, View
+from worker.compiler.machine.lint_patterns import PATTERN_RULES
+from worker.compiler.machine.lint_rules import RULES
+from worker.compiler.machine.lint_view import View
 from worker.compiler.machine.presets import preset_document, preset_names
 from worker.compiler.machine.spec import HardwareSpec
 
@@ -84,7 +86,7 @@ def _schema_finding(details: ErrorDetails, resolved: Resolved, view: View) -> Fi
 
 def _rule_findings(resolved: Resolved) -> Iterator[Finding]:
     view = View(resolved.document)
-    for rule in RULES:
+    for rule in (*RULES, *PATTERN_RULES):
         for defect in rule(view):
             hint = ""
             if isinstance(defect.actual, float):
