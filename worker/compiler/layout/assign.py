@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from worker.compiler.frontend.ops.emitter import MAX_RANK
 from worker.compiler.ir.footprint import full_box
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.layout import Layout, parse_layout
@@ -62,6 +63,10 @@ def _unblocked(layout: Layout) -> Layout | None:
     """The form without blocks; None when that is ONNX's."""
     bare = layout.without_blocks(layout.blocked_letters)
     return None if bare.is_plain else bare
+
+
+def _too_deep(layout: Layout) -> str:
+    return f"{layout} has {len(layout.dims)} dimensions, {MAX_RANK} are supported: not blocked"
 
 
 class _Assigner:
@@ -119,6 +124,10 @@ class _Assigner:
             )
             self._refuse(name, layout.without_blocks(odd), layout, f"{extents}: not blocked")
         layout = layout.without_blocks(odd)
+        if len(layout.dims) > MAX_RANK:
+            bare = layout.without_blocks(layout.blocked_letters)
+            self._refuse(name, bare, layout, _too_deep(layout))
+            layout = bare
         return None if layout.is_plain else layout
 
     def _choose_homes(self) -> None:
@@ -212,6 +221,10 @@ class _Assigner:
         full = full.reordered(anchor.weight_order + full.logical[2:])
         if full.is_plain:
             return None
+        if len(full.dims) > MAX_RANK:
+            bare = full.without_blocks(full.blocked_letters)
+            self._refuse(access.tensor, bare, full, _too_deep(full))
+            full = bare
         if access.tensor not in self._constants:
             self._refuse(access.tensor, None, full, "weights are computed at run time")
             return None
