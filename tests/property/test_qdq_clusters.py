@@ -300,3 +300,27 @@ def test_differences_from_float_are_rare() -> None:
     different = want != have
     assert different.mean() < 0.002
     assert np.abs(want.astype(int) - have.astype(int)).max() <= 1
+
+
+def test_sixteen_bit_activations() -> None:
+    x = Quantised(integers(1, 3, 6, 6, kind=np.int16), 0.0003, 40)
+    result = Result(0.002, -70, np.int16)
+    agree("Conv", [x, weights((4, 3, 3, 3), 0)], [result], steps=1)
+    wide = Quantised(integers(1, 3, 6, 6, kind=np.uint16), 0.0007, 30000)
+    agree("Add", [x, Quantised(wide.values.astype(np.int16), 0.0007, 3)], [result])
+    agree("Sub", [wide, wide], [Result(0.0007, 9, np.uint16)])
+    same = agree("Transpose", [x], [Result(0.0003, 40, np.int16)], {"perm": [3, 0, 1, 2]})
+    assert all(isinstance(op, TensorOp) and op.body == Read(0) for op in same.graph.ops)
+
+
+@pytest.mark.parametrize("limits", [[2.0, 1.0], [50.0, None], [None, -50.0], [-1e30, 1e30]])
+def test_odd_limits(limits: list[float | None]) -> None:
+    x, w = Quantised(integers(3, 8), 0.02, 5), weights((8, 4), 1)
+    agree("MatMul", [x, w], [Result(0.05, 3)], activation=("Clip", limits), steps=1)
+    agree("Neg", [x], [Result(0.05, 3)], activation=("Clip", limits))
+
+
+def test_results_beyond_the_range_saturate() -> None:
+    x, w = Quantised(integers(3, 8), 5.0, 5), weights((8, 4), 1)
+    agree("MatMul", [x, w], [Result(0.001, 3)])
+    agree("Exp", [x], [Result(0.001, 3)])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from time import perf_counter
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -141,17 +142,24 @@ def test_finding_is_linear() -> None:
             nodes += [dq(source, f"d{k}"), node("Neg", [f"d{k}"], f"n{k}"), q(f"n{k}", f"y{k}")]
         return nodes_of(model_of(nodes, X, [f"y{count - 1}"]))
 
-    small, large = chain(200), chain(3200)
-    times = []
-    for nodes in (small, large):
-        runs = []
-        for _ in range(3):
-            start = perf_counter()
-            clusters = find_clusters(nodes, [str(nodes[-1].outputs[0].name)])
-            runs.append(perf_counter() - start)
+    def calls(nodes: list[ir.Node]) -> int:
+        """Function calls made, a measure of work that does not depend on the machine."""
+        count = 0
+
+        def step(_frame: FrameType, event: str, _arg: object) -> None:
+            nonlocal count
+            count += event == "call"
+
+        last = str(nodes[-1].outputs[0].name)
+        sys.setprofile(step)
+        try:
+            clusters = find_clusters(nodes, [last])
+        finally:
+            sys.setprofile(None)
         assert len(clusters) == len(nodes) // 3
-        times.append(min(runs))
-    assert times[1] < 16 * 4 * times[0]  # 16 times the nodes; quadratic would be 256 times
+        return count
+
+    assert calls(chain(400)) < 8.1 * calls(chain(50))
 
 
 def expressed(nodes: list[onnx.NodeProto], outputs: list[str]) -> Expressed:
