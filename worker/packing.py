@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from worker.compiler.control.bodies import BodyModel
 from worker.compiler.control.flow import ControlFlow
 from worker.compiler.errors import Detail
+from worker.compiler.frontend.ops.call import DTYPES
 from worker.compiler.frontend.slice import host_submodel
 from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.binary import encode_program
@@ -23,7 +24,6 @@ from worker.compiler.package.executable import (
     ProgramContents,
     level_specs,
 )
-from worker.compiler.partition.support import DTYPE_OF_ONNX
 from worker.compiler.pipeline import CompiledModel
 
 MAX_LISTED_INSTRUCTIONS = 128
@@ -80,7 +80,7 @@ def _interpreted(compiled: CompiledModel) -> list[tuple[int, _Interpreted]]:
 def _ports(compiled: CompiledModel, values: object) -> tuple[Port, ...]:
     ports: list[Port] = []
     for value in values:  # type: ignore[attr-defined]  # onnx_ir's value lists
-        dtype = DTYPE_OF_ONNX.get(value.dtype)
+        dtype = DTYPES.get(value.dtype)
         name = str(dtype) if isinstance(dtype, DType) else str(value.dtype.name).lower()
         shape = value.shape
         dims = None if shape is None else tuple(d if isinstance(d, int) else -1 for d in shape)

@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from worker.compiler.errors import CompilerError, Mismatch
+from worker.compiler.frontend.ops.call import DTYPES
 from worker.compiler.isa.program import HostCall, UnitCall
 from worker.compiler.options import CompileOptions, VerifyMode
 from worker.compiler.package.build import build_library
 from worker.compiler.package.runtime import ModelRunner, load_program
 from worker.compiler.package.verify_numerics import Comparison, coarsest, compare_outputs
-from worker.compiler.partition.support import DTYPE_OF_ONNX
 from worker.compiler.pipeline import CompiledModel
 from worker.compiler.units import Unit
 from worker.packing import kernel_texts, nested_models, program_contents, programs
@@ -138,16 +138,16 @@ def _compare(
     compiled: CompiledModel, outputs: Mapping[str, Array], reference: Mapping[str, Array]
 ) -> Comparison:
     used = [
-        DTYPE_OF_ONNX[value.dtype]
+        DTYPES[value.dtype]
         for program in programs(compiled)
         for node in program.model.ir.graph
         for value in node.outputs
-        if value.dtype in DTYPE_OF_ONNX
+        if value.dtype in DTYPES
     ]
     dtypes = {
-        v.name: DTYPE_OF_ONNX[v.dtype]
+        v.name: DTYPES[v.dtype]
         for v in compiled.model.ir.graph.outputs
-        if v.name is not None and v.dtype in DTYPE_OF_ONNX
+        if v.name is not None and v.dtype in DTYPES
     }
     depth = _depth(compiled)
     return compare_outputs(outputs, reference, coarsest(used), depth, dtypes)

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import onnx_ir
 
+from worker.compiler.frontend.ops.call import DTYPES
 from worker.compiler.ir.dtype import DType
-from worker.compiler.partition.support import DTYPE_OF_ONNX
 from worker.compiler.pipeline import CompiledModel
 
 SELECTING = frozenset(
@@ -34,7 +34,7 @@ def selection_inputs(compiled: CompiledModel) -> tuple[str, ...]:
     """Computed float values that enter host parts with selecting operators, in call order."""
     nodes = list(compiled.model.ir.graph)
     dtype_of = {
-        value.name: DTYPE_OF_ONNX.get(value.dtype)
+        value.name: DTYPES.get(value.dtype)
         for node in nodes
         for value in node.outputs
         if value.dtype is not None

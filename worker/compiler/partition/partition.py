@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from worker.compiler.frontend.express import rejection
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.machine.machine import Criteria, Machine, PartitionMode
+from worker.compiler.partition.annotate import annotate
 from worker.compiler.partition.fallback import dropped_regions
 from worker.compiler.partition.flow import Flow, read_flow
 from worker.compiler.partition.measure import Measured, Ruler
@@ -28,7 +28,6 @@ from worker.compiler.partition.plan import (
 )
 from worker.compiler.partition.regions import merge_regions
 from worker.compiler.partition.split import Piece, split_region
-from worker.compiler.partition.support import refusal
 from worker.compiler.rejection import ReasonCode, Rejection
 
 
@@ -44,8 +43,8 @@ def partition(
     overrides the targets' own; GREEDY ignores their criteria, AUTO is CRITERIA here.
     Cost: near-linear in nodes and edges, plus the annotation.
     """
-    placement, composites = _annotate(model, machine, refused)
-    return partition_annotated(model, machine, placement, composites, mode)
+    found = annotate(model, machine, refused)
+    return partition_annotated(model, machine, found.placement, found.composites, mode)
 
 
 def partition_annotated(
@@ -94,29 +93,6 @@ def merged(
         Region(placement[nodes[0]].target, tuple(nodes), tuple(inside.get(group, ())))
         for group, nodes in members.items()
     )
-
-
-def _annotate(
-    model: OnnxModel, machine: Machine, refused: Mapping[str, Rejection]
-) -> tuple[tuple[Placement, ...], tuple[tuple[str, Composite], ...]]:
-    """Place node by node on the first target; no composites."""
-    target = machine.targets[0]
-    rows: list[Placement] = []
-    for node in model.ir.graph:
-        name = node.name or ""
-        found = (
-            refused.get(name) or refusal(node, target.capabilities) or rejection(node, model.opset)
-        )
-        if found is None:
-            rows.append(
-                Placement(
-                    name, node.op_type, target.name, ReasonCode.OFFLOADED,
-                    "offered by the accelerator",
-                )
-            )  # fmt: skip
-        else:
-            rows.append(Placement(name, node.op_type, HOST, found.code, found.sentence))
-    return tuple(rows), ()
 
 
 def _finish(

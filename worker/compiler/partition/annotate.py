@@ -1,0 +1,355 @@
+"""Which target each node could go to: clusters, then composites, then single operators.
+
+Targets are asked in order of priority; what one takes, the next is not asked for.  Regions are
+built from the result elsewhere.
+Source: BYOC section 3.1.2.  Deviates: the paper annotates for one target by op name and user
+predicate; here several targets share a model, and the algebra must be able to say the operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir
+
+from worker.compiler.frontend.model import OnnxModel
+from worker.compiler.frontend.ops.call import DTYPES
+from worker.compiler.frontend.qdq import QdqCluster, cluster_rejection, find_clusters
+from worker.compiler.ir.dtype import DType
+from worker.compiler.machine.build_targets import ONLY_TARGET
+from worker.compiler.machine.machine import AcceleratorTarget, Conversion, Machine
+from worker.compiler.machine.pattern import Alternatives, OpMatch, PathTo, Pattern
+from worker.compiler.partition.attributes import STANDARD_DOMAINS
+from worker.compiler.partition.matching import Match, match_patterns
+from worker.compiler.partition.plan import HOST, Composite, CompositeKind, Placement
+from worker.compiler.partition.rules import (
+    FREE_DTYPES,
+    Miss,
+    element_type,
+    find_miss,
+    node_text,
+    sentence,
+    tensor_miss,
+)
+from worker.compiler.partition.trials import Trials
+from worker.compiler.rejection import ReasonCode, Rejection
+
+INSERTED = "tilewright.inserted"
+"""Key in a node's metadata: a conversion added the node."""
+_ONNX_TYPES = {dtype: element for element, dtype in DTYPES.items()}
+_FLOATS = tuple(_ONNX_TYPES[d] for d in (DType.F32, DType.F16, DType.BF16, DType.F64))
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """A row for every node, and what runs as one operator."""
+
+    placement: tuple[Placement, ...]
+    """In model order."""
+    composites: tuple[tuple[str, Composite], ...]
+    """(target, composite), by last node.  A dequantisation that several operators read is in the
+    cluster of each of them; every other node is in one composite at most."""
+
+
+def annotate(
+    model: OnnxModel,
+    machine: Machine,
+    refused: Mapping[str, Rejection],
+    conversion: Conversion | None = None,
+) -> Annotation:
+    """Offer every node to the targets, highest priority first.
+
+    `refused` keeps nodes on the host, by name.  `conversion`: ask as if the model's numbers were
+    converted already, on every target that has the type converted to.
+
+    Cost: near-linear in nodes and operands, plus one trial expression per node and cluster that a
+    target's rules allow.
+    """
+    return _Annotator(model, machine, refused, conversion).run()
+
+
+def target_label(machine: Machine, target: AcceleratorTarget) -> str:
+    """What sentences call a target: the machine, where it is the only one and has no name."""
+    return machine.name if target.name == ONLY_TARGET else target.name
+
+
+class _Annotator:
+    """The state of one annotation: who owns each node, and what has been asked before."""
+
+    def __init__(
+        self,
+        model: OnnxModel,
+        machine: Machine,
+        refused: Mapping[str, Rejection],
+        conversion: Conversion | None,
+    ) -> None:
+        self._machine = machine
+        self._nodes = tuple(model.ir.graph)
+        self._opset = model.opset
+        self._outputs = tuple(v.name for v in model.ir.graph.outputs if v.name is not None)
+        self._refused = [refused.get(node.name or "") for node in self._nodes]
+        self._inserted = [INSERTED in node.metadata_props for node in self._nodes]
+        self._conversion = conversion
+        self._rows: list[Placement | None] = [None] * len(self._nodes)
+        self._composites: list[tuple[int, str, Composite]] = []
+        self._misses: list[list[tuple[AcceleratorTarget, Miss]]] = [[] for _ in self._nodes]
+        self._trials = Trials(self._nodes, self._opset)
+        self._cluster_expressed: dict[int, Rejection | None] = {}
+
+    def run(self) -> Annotation:
+        clusters = find_clusters(self._nodes, self._outputs)
+        for target in self._machine.targets:
+            self._take_clusters(target, clusters)
+            self._take_composites(target)
+            self._take_singles(target)
+        rows = tuple(self._host_row(k) if row is None else row for k, row in enumerate(self._rows))
+        composites = sorted(self._composites, key=lambda found: found[0])
+        return Annotation(rows, tuple((target, c) for _, target, c in composites))
+
+    def _is_open(self, k: int) -> bool:
+        return self._rows[k] is None and self._refused[k] is None
+
+    def _stand_in(
+        self, node: onnx_ir.Node, target: AcceleratorTarget
+    ) -> dict[onnx_ir.DataType, DType]:
+        """Element types that the conversion replaces at this node, if the target has the new."""
+        wanted = self._conversion
+        if wanted is None or wanted.dtype not in target.capabilities.dtypes:
+            return {}
+        if wanted.op_types and node.op_type not in wanted.op_types:
+            return {}
+        return {_ONNX_TYPES[source]: wanted.dtype for source in wanted.sources}
+
+    # Clusters
+
+    def _take_clusters(self, target: AcceleratorTarget, clusters: Sequence[QdqCluster]) -> None:
+        taken = [c for c in clusters if self._takes_cluster(target, c)]
+        while True:
+            cores = {c.core for c in taken}
+            kept = [c for c in taken if not self._lends(target, c, clusters, cores)]
+            if len(kept) == len(taken):
+                break
+            taken = kept
+        for cluster in taken:
+            self._place_cluster(target, cluster)
+
+    def _takes_cluster(self, target: AcceleratorTarget, cluster: QdqCluster) -> bool:
+        if not all(self._is_open(k) for k in cluster.nodes):
+            return False
+        miss = self._cluster_miss(target, cluster)
+        if miss is not None:
+            self._misses[cluster.core].append((target, miss))
+            return False
+        if cluster.core not in self._cluster_expressed:
+            found = cluster_rejection(self._nodes, cluster, self._opset)
+            self._cluster_expressed[cluster.core] = found
+        unsaid = self._cluster_expressed[cluster.core]
+        if unsaid is not None:
+            fact = f"it has no integer form: {unsaid.sentence}"
+            lever = "another quantisation of its operands would allow it"
+            self._misses[cluster.core].append((target, Miss(unsaid.code, fact, lever)))
+        return unsaid is None
+
+    def _cluster_miss(self, target: AcceleratorTarget, cluster: QdqCluster) -> Miss | None:
+        """The core's rule, asked for the integer type of the result; then the types of all edges.
+
+        An activation inside the chain must be listed too.
+        """
+        label = target_label(self._machine, target)
+        core = self._nodes[cluster.core]
+        support = target.capabilities.support(core.op_type)
+        allowed = (support.dtypes if support else ()) or target.capabilities.dtypes
+        result = self._cluster_dtype(cluster)
+        stand_in = dict.fromkeys(_FLOATS, result)
+        for k in cluster.nodes:
+            node = self._nodes[k]
+            if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+                continue
+            miss = find_miss(node, target, stand_in, label, self._opset)
+            if miss is not None:
+                return miss
+        for k in cluster.nodes:
+            node = self._nodes[k]
+            value = node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0]
+            if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or value is None:
+                continue
+            found = element_type(value)
+            dtype = None if found is None else DTYPES.get(found)
+            if dtype is not None and dtype not in allowed and dtype not in FREE_DTYPES:
+                return Miss(
+                    ReasonCode.CAPABILITY_DTYPE,
+                    f"{value.name} is {dtype}, {label} allows {core.op_type} of"
+                    f" {' or '.join(allowed)}",
+                    f"quantising {value.name} to one of them would allow it",
+                )
+        return None
+
+    def _cluster_dtype(self, cluster: QdqCluster) -> DType:
+        for k in reversed(cluster.nodes):
+            node = self._nodes[k]
+            if node.op_type == "QuantizeLinear":
+                found = element_type(node.outputs[0])
+                if found is not None and found in DTYPES:
+                    return DTYPES[found]
+        return DType.I8
+
+    def _lends(
+        self,
+        target: AcceleratorTarget,
+        cluster: QdqCluster,
+        clusters: Sequence[QdqCluster],
+        cores: set[int],
+    ) -> bool:
+        """Whether something else needs a dequantisation of the cluster in memory, and the target
+        cannot compute it by itself: then the cluster cannot leave it behind, and is refused."""
+        label = target_label(self._machine, target)
+        position = {id(self._nodes[k]): k for k in cores}
+        for k in cluster.nodes:
+            node = self._nodes[k]
+            if node.op_type != "DequantizeLinear":
+                continue
+            value = node.outputs[0]
+            others = [use.node for use in value.uses() if id(use.node) not in position]
+            if not others and not value.is_graph_output():
+                continue
+            miss = find_miss(node, target, {}, label, self._opset)
+            if miss is None and self._trials.rejection(k) is None:
+                continue
+            reader = node_text(others[0]) if others else "the caller"
+            self._misses[cluster.core].append(
+                (
+                    target,
+                    Miss(
+                        ReasonCode.CAPABILITY_DTYPE,
+                        f"its operand {value.name} is also read outside the integer operator, by"
+                        f" {reader}, and {label} cannot dequantise it",
+                        f"a DequantizeLinear of its own for {reader} would allow it",
+                    ),
+                )
+            )
+            return True
+        return False
+
+    def _place_cluster(self, target: AcceleratorTarget, cluster: QdqCluster) -> None:
+        core = self._nodes[cluster.core]
+        name = f"qdq_{cluster.op_type}"
+        dtype = self._cluster_dtype(cluster)
+        for k in cluster.nodes:
+            if self._rows[k] is None:
+                text = (
+                    f"runs as an integer operator of {dtype}"
+                    if k == cluster.core
+                    else f"part of the integer operator {core.name}"
+                )
+                self._place(k, target, ReasonCode.COMPOSITE, text, name)
+        composite = Composite(name, CompositeKind.CLUSTER, cluster.nodes)
+        self._composites.append((cluster.nodes[-1], target.name, composite))
+
+    # Composites
+
+    def _take_composites(self, target: AcceleratorTarget) -> None:
+        rules = target.capabilities.patterns
+        if not rules:
+            return
+        op_types = {t for rule in rules for t in _op_types(rule.root)}
+        positions = [
+            k
+            for k, node in enumerate(self._nodes)
+            if node.op_type in op_types and self._may_join(k, target)
+        ]
+        nodes = [self._nodes[k] for k in positions]
+        for match in match_patterns(nodes, rules, self._outputs):
+            self._place_match(target, match, positions)
+
+    def _may_join(self, k: int, target: AcceleratorTarget) -> bool:
+        """Whether a composite may hold the node: types allowed, rank allowed, expressible."""
+        node = self._nodes[k]
+        if not self._is_open(k) or node.domain not in STANDARD_DOMAINS or self._inserted[k]:
+            return False
+        label = target_label(self._machine, target)
+        stand_in = self._stand_in(node, target)
+        return tensor_miss(node, (), target, stand_in, label) is None and (
+            self._trials.rejection(k) is None
+        )
+
+    def _place_match(
+        self, target: AcceleratorTarget, match: Match, positions: Sequence[int]
+    ) -> None:
+        nodes = tuple(positions[k] for k in match.nodes)
+        rule = match.rule
+        what = f"instruction {rule.intrinsic}" if rule.intrinsic else "composite"
+        text = f"part of {rule.name}, which {target.name} runs as one {what}"
+        for k in nodes:
+            self._place(k, target, ReasonCode.COMPOSITE, text, rule.name)
+        composite = Composite(rule.name, CompositeKind.PATTERN, nodes, rule.intrinsic)
+        self._composites.append((nodes[-1], target.name, composite))
+
+    # Single operators
+
+    def _take_singles(self, target: AcceleratorTarget) -> None:
+        label = target_label(self._machine, target)
+        crosses = any(c.on_accelerator for c in target.conversions)
+        for k, node in enumerate(self._nodes):
+            if not self._is_open(k) or (self._inserted[k] and not crosses):
+                continue
+            miss = find_miss(node, target, self._stand_in(node, target), label, self._opset)
+            if miss is not None:
+                if all(known.name != target.name for known, _ in self._misses[k]):
+                    self._misses[k].append((target, miss))
+            elif self._trials.rejection(k) is None:
+                self._place(k, target, ReasonCode.OFFLOADED, f"offered by {label}", "")
+
+    # Rows
+
+    def _place(
+        self, k: int, target: AcceleratorTarget, code: ReasonCode, reason: str, composite: str
+    ) -> None:
+        node = self._nodes[k]
+        self._rows[k] = Placement(
+            node.name or "", node.op_type, target.name, code, reason, composite, self._inserted[k]
+        )
+
+    def _host_row(self, k: int) -> Placement:
+        node = self._nodes[k]
+        known = self._refused[k]
+        if self._inserted[k] and known is None:
+            text = "a conversion between number formats at the edge of a region"
+            return Placement(
+                node.name or "", node.op_type, HOST, ReasonCode.BOUNDARY, text, "", True
+            )
+        found = known or self._host_reason(k)
+        return Placement(
+            node.name or "", node.op_type, HOST, found.code, found.sentence, "", self._inserted[k]
+        )
+
+    def _host_reason(self, k: int) -> Rejection:
+        """The highest target's refusal, and who else refused; what the algebra cannot say counts
+        first, since no spec can lift it."""
+        node = self._nodes[k]
+        unsaid = self._trials.rejection(k)
+        misses = self._misses[k]
+        if not misses:
+            assert unsaid is not None, "a node that every rule allows stays on the host"
+            return Rejection(unsaid.code, f"{node_text(node)}: {unsaid.sentence}")
+        target, miss = misses[0]
+        if unsaid is not None:
+            miss = Miss(miss.code, miss.fact, f"nor can it be compiled: {unsaid.sentence}")
+        text = sentence(node, miss, target.capabilities.support(node.op_type))
+        others = [target_label(self._machine, t) for t, _ in misses[1:]]
+        return Rejection(
+            miss.code, text + (f" (also refused by {', '.join(others)})" if others else "")
+        )
+
+
+def _op_types(pattern: Pattern) -> frozenset[str]:
+    """Every op type a pattern names."""
+    match pattern:
+        case OpMatch(op_types=names, inputs=inputs):
+            return frozenset(names).union(*map(_op_types, inputs))
+        case Alternatives(options=options):
+            return frozenset().union(*map(_op_types, options))
+        case PathTo(op_types=names, end=end):
+            return frozenset(names) | _op_types(end)
+        case _:
+            return frozenset()
