@@ -77,7 +77,7 @@ class Explainer:
                     "which has precedence"
                 )
             case "escape":
-                text = view.escape_text(at, way.nodes)
+                text = f"{view.name(at)}: {view.escape_text(at, way.nodes)}"
             case _:
                 text = f"{view.name(at)}: {_binding_text(way)}"
         return at, text

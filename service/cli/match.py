@@ -1,0 +1,44 @@
+"""`hardware match`: try a spec's patterns on a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from service.cli.compiling import SymbolsOption
+from service.cli.inputs import hardware_argument, model_argument, symbol_settings
+from service.cli.output import JsonFlag, print_json, print_table, print_text
+
+
+def match(
+    spec: Annotated[str, typer.Argument(help="Preset name, or a YAML or JSON spec file.")],
+    model: Annotated[Path, typer.Argument(help="An .onnx file, or a .zip with external data.")],
+    pattern: Annotated[
+        str | None, typer.Option("--pattern", help="Show this row of the pattern tables only.")
+    ] = None,
+    symbols: SymbolsOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Print which composites the spec's patterns find in a model, and why the near misses fail."""
+    from worker.compiler.options import CompileOptions
+    from worker.match import match_report
+
+    options = CompileOptions.from_json({"symbols": symbol_settings(symbols or [])})
+    found: dict[str, Any] = match_report(
+        model_argument(model), hardware_argument(spec), options, pattern
+    )
+    if as_json:
+        print_json(found)
+        return
+    matches = [row for target in found["targets"] for row in target["matches"]]
+    misses = [row for target in found["targets"] for row in target["near_misses"]]
+    num_patterns = sum(target["patterns"] for target in found["targets"])
+    print_text(f"patterns: {num_patterns}, nodes: {found['nodes']}, composites: {len(matches)}")
+    if matches:
+        shown = [{**row, "nodes": ", ".join(row["nodes"])} for row in matches]
+        print_table(("target", "pattern", "runs_as", "nodes"), shown)
+    print_text(f"near misses: {len(misses)}")
+    if misses:
+        print_table(("target", "pattern", "root", "reason"), misses)

@@ -1,0 +1,97 @@
+"""`hardware match` prints composites and near misses, without a server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from onnx_models import conv_net, saved
+from typer.testing import CliRunner, Result
+
+from service.cli.main import app
+
+SPEC = {
+    "name": "mine",
+    "inherits": "a100",
+    "capabilities": {
+        "patterns": [
+            {"name": "conv_relu", "match": {
+                "op": "Relu", "inputs": [{"op": "Conv", "inputs": ["any", "constant"],
+                                          "bind": "sum"}]}},
+            {"name": "residual", "match": {"op": "Add", "commutative": True,
+                                           "inputs": [{"op": "Conv"}, "any"]}},
+        ]
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    spec = tmp_path / "mine.yaml"
+    spec.write_text(yaml.safe_dump(SPEC))
+    return spec, saved(conv_net(), tmp_path)
+
+
+def match(*words: object) -> Result:
+    return CliRunner().invoke(app, ["hardware", "match", *(str(word) for word in words)])
+
+
+def test_json_has_matches_and_near_misses(files: tuple[Path, Path]) -> None:
+    result = match(*files, "--json")
+    assert result.exit_code == 0, result.output
+    (target,) = json.loads(result.stdout)["targets"]
+    assert [(m["pattern"], m["nodes"]) for m in target["matches"]] == [
+        ("conv_relu", ["stem/conv", "relu"]),
+        ("residual", ["block/conv", "block/add"]),
+    ]
+    assert list(target["matches"][0]["bindings"]) == ["sum"]
+    assert target["near_misses"] == []
+
+
+def test_text_shows_both_and_one_pattern_can_be_picked(files: tuple[Path, Path]) -> None:
+    spec, model = files
+    document = {**SPEC, "capabilities": {"patterns": [
+        {"name": "pool_relu", "match": {"op": "Relu", "inputs": [{"op": "MaxPool"}]}},
+        *SPEC["capabilities"]["patterns"],  # type: ignore[index]
+    ]}}  # fmt: skip
+    spec.write_text(yaml.safe_dump(document))
+    result = match(spec, model)
+    assert result.exit_code == 0, result.output
+    assert "patterns: 3, nodes: 8, composites: 2" in result.stdout
+    assert "stem/conv, relu" in result.stdout
+    assert "input 0 is defined by stem/conv (Conv), the pattern wants MaxPool" in result.stdout
+    picked = match(spec, model, "--pattern", "pool_relu")
+    assert "composites: 0" in picked.stdout
+    assert "near misses: 1" in picked.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "text"),
+    [
+        (["--pattern", "conv_rleu"], 2, "has a pattern 'conv_rleu'"),
+        (["--set", "batch"], 2, "expected NAME=INTEGER"),
+    ],
+)
+def test_wrong_use_is_refused(
+    files: tuple[Path, Path], words: list[str], code: int, text: str
+) -> None:
+    result = match(*files, *words)
+    assert result.exit_code == code
+    assert text in result.stderr
+
+
+def test_a_wrong_pattern_points_into_the_file(files: tuple[Path, Path]) -> None:
+    spec, model = files
+    spec.write_text(spec.read_text().replace("op: Conv", "op: Covn"))
+    result = match(spec, model, "--json")
+    assert result.exit_code == 3
+    pointers = [row["pointer"] for row in json.loads(result.stdout)["errors"]]
+    assert pointers == [
+        "/capabilities/patterns/0/match/inputs/0/op", "/capabilities/patterns/1/match/inputs/0/op",
+    ]  # fmt: skip
+
+
+def test_a_missing_model_is_an_input_error(files: tuple[Path, Path]) -> None:
+    assert match(files[0], "missing.onnx").exit_code == 3
