@@ -6,13 +6,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
+import onnx_ir as ir
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from qdq_oracle import Quantised, Result, agree
+from qdq_oracle import Quantised, Result, agree, onnxruntime, ours, qdq_model
 
 from worker.compiler.cost.compute import contraction
+from worker.compiler.frontend.express import express_region
+from worker.compiler.frontend.qdq import cluster_rejection, find_clusters
 from worker.compiler.ir.dtype import DType
+from worker.compiler.ir.evaluate import evaluate
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.ir.region import is_view
 from worker.compiler.ir.scalar import Read
@@ -102,7 +107,7 @@ def test_conv_transpose(
 ) -> None:
     x = Quantised(integers(1, 4, 5, 4), 0.02, zero)
     channels = 3 if groups == 1 else 3 * groups
-    w = weights((4, 3, 3, 2), 1 if per_channel and groups == 1 else None)
+    w = weights((4, 3, 3, 2), 1 if per_channel else None)
     bias = RNG.uniform(-2, 2, channels).astype(np.float32)
     attributes = {"group": groups, "strides": [stride, 1], "dilations": [dilation, 1]}
     agree("ConvTranspose", [x, w, bias], [Result(0.05, 3)], attributes, ("Relu", []), steps=1)
@@ -290,8 +295,6 @@ def test_means(
 
 def test_differences_from_float_are_rare() -> None:
     """Sums differ from float only where f32 rounding decides a half step."""
-    from qdq_oracle import onnxruntime, ours, qdq_model
-
     x = Quantised(integers(1, 32, 12, 12), 0.0213, 5)
     w = weights((16, 32, 3, 3), 0)
     operands = [x, w, bias_of(x, w, 16)]
@@ -324,3 +327,24 @@ def test_results_beyond_the_range_saturate() -> None:
     x, w = Quantised(integers(3, 8), 5.0, 5), weights((8, 4), 1)
     agree("MatMul", [x, w], [Result(0.001, 3)])
     agree("Exp", [x], [Result(0.001, 3)])
+
+
+@pytest.mark.parametrize("result", [Result(0.02, 5), Result(0.03, -2), Result(0.02, 5, np.uint8)])
+def test_a_change_of_parameters_alone(result: Result) -> None:
+    x = Quantised(integers(300), 0.02, 5)
+    model = qdq_model("Identity", [x], [result])
+    identity = next(n for n in model.graph.node if n.op_type == "Identity")
+    model.graph.node.remove(identity)
+    next(n for n in model.graph.node if n.op_type == "QuantizeLinear").input[0] = "d0"
+    onnx.checker.check_model(model)
+    nodes = list(ir.serde.deserialize_model(model).graph)
+    (cluster,) = find_clusters(nodes, ["y0"])
+    assert (cluster.nodes, cluster.core, cluster.op_type) == ((0, 1), 1, "QuantizeLinear")
+    assert cluster_rejection(nodes, cluster, 21) is None
+    graph = express_region(nodes, ["y0"], 21, (cluster,)).graph
+    (op,) = graph.ops
+    assert isinstance(op, TensorOp)
+    assert (op.body == Read(0)) is (result == Result(0.02, 5))
+    np.testing.assert_array_equal(
+        evaluate(graph, {"x0": x.values})["y0"], onnxruntime(model, [x])[0]
+    )

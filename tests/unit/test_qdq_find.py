@@ -134,6 +134,15 @@ def test_what_is_no_cluster(nodes: list[onnx.NodeProto], outputs: list[str]) -> 
     assert find_clusters(nodes_of(model), outputs) == ()
 
 
+@pytest.mark.parametrize("at", range(4))
+def test_nodes_of_other_domains_make_no_cluster(at: int) -> None:
+    nodes = [dq("x", "d"), node("Neg", ["d"], "n"), node("Relu", ["n"], "r"), q("r", "y")]
+    listed = nodes_of(model_of(nodes, X, ["y"]))
+    assert len(find_clusters(listed, ["y"])) == 1
+    listed[at].domain = "com.example"
+    assert find_clusters(listed, ["y"]) == ()
+
+
 def test_finding_is_linear() -> None:
     def chain(count: int) -> list[ir.Node]:
         nodes: list[onnx.NodeProto] = []

@@ -4,7 +4,8 @@ Q/DQ nodes around float operators are how a model says "these are integers".  A 
 of nodes that an integer device runs as one operator.  Its dequantisations are free: a
 DequantizeLinear node that several operators read belongs to the cluster of each of them, and is
 computed in memory only when something outside all clusters reads it too.  All other nodes belong to
-one cluster at most.
+one cluster at most.  A QuantizeLinear that reads a dequantisation directly is a cluster too: a
+change of parameters between integers, its own core.
 Source: BYOC section 3.1 (composite operators), on ONNX's QDQ convention.
 """
 
@@ -57,7 +58,7 @@ def find_clusters(nodes: Sequence[onnx_ir.Node], outputs: Sequence[str]) -> tupl
     wanted = frozenset(outputs)
     found = []
     for k, node in enumerate(nodes):
-        if node.op_type not in CORES or node.domain not in ("", "ai.onnx"):
+        if not _is_standard(node) or node.op_type not in (*CORES, "QuantizeLinear"):
             continue
         sources = _sources(node, nodes, position)
         chains = _chains(node, position, wanted)
@@ -135,6 +136,8 @@ def _chains(
     core: onnx_ir.Node, position: Mapping[int, int], wanted: frozenset[str]
 ) -> list[tuple[int, ...]] | None:
     """Per used output of the core: (activation,) quantisation; None when one has no such chain."""
+    if core.op_type == "QuantizeLinear":
+        return [(position[id(core)],)] if _is_quantisation(core) else None
     chains = []
     for value in core.outputs:
         if not value.name or not (value.uses() or value.is_graph_output() or value.name in wanted):
@@ -153,7 +156,8 @@ def _chain(
     if user is None:
         return None
     chain: tuple[int, ...] = ()
-    if user.op_type in ACTIVATIONS and all(_is_constant(v) for v in user.inputs[1:] if v):
+    is_activation = user.op_type in ACTIVATIONS and _is_standard(user)
+    if is_activation and all(_is_constant(v) for v in user.inputs[1:] if v is not None):
         chain = (position[id(user)],)
         user = _only_reader(user.outputs[0], position, wanted)
     if user is None or not _is_quantisation(user):
@@ -176,9 +180,15 @@ def _is_constant(value: onnx_ir.Value | None) -> bool:
     return value is not None and value.const_value is not None
 
 
+def _is_standard(node: onnx_ir.Node) -> bool:
+    """Whether the node is of ONNX's own domain: others reuse its names."""
+    return node.domain in ("", "ai.onnx")
+
+
 def _is_quantisation(node: onnx_ir.Node) -> bool:
     return (
         node.op_type == "QuantizeLinear"
+        and _is_standard(node)
         and node.outputs[0].dtype in _QUANTIZED
         and all(_is_constant(v) for v in node.inputs[1:] if v is not None)
     )
@@ -187,7 +197,8 @@ def _is_quantisation(node: onnx_ir.Node) -> bool:
 def _is_dequantisation(node: onnx_ir.Node) -> bool:
     """From small integers, or from a constant of wide ones (a bias)."""
     source = node.inputs[0]
-    if source is None or not all(_is_constant(v) for v in node.inputs[1:] if v is not None):
+    has_constants = all(_is_constant(v) for v in node.inputs[1:] if v is not None)
+    if source is None or not has_constants or not _is_standard(node):
         return False
     dtype = source.dtype
     if dtype is None and source.const_value is not None:
