@@ -138,7 +138,7 @@ def _kept_linear(old: TensorOp, new: TensorOp) -> bool:
     return all(odd(b.index) <= odd(a.index) for a, b in pairs)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=300)
 @given(regions(), policies(), st.integers(0, 1000))
 def test_layouts_change_no_value(region: Expressed, policy: LayoutPolicy, seed: int) -> None:
     laid = lay_out(region, policy)

@@ -20,9 +20,14 @@ from layout_models import (
 )
 
 from worker.compiler.frontend.express import Expressed
+from worker.compiler.ir.affine import const, var
+from worker.compiler.ir.axis import Axis
+from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import OpaqueKind, OpaqueOp, Origin, Tensor, TensorOp
+from worker.compiler.ir.op import Access, OpaqueKind, OpaqueOp, Origin, Tensor, TensorOp
+from worker.compiler.ir.scalar import Read
 from worker.compiler.ir.signature import signature
+from worker.compiler.layout.cancel import is_whole_copy
 from worker.compiler.layout.lay_out import ChangeKind, LaidOut, LayoutChange, lay_out
 from worker.compiler.layout.rewrite import TRANSFORM
 from worker.compiler.machine.machine import LayoutPolicy
@@ -184,6 +189,25 @@ def test_an_uneven_concat_is_blocked_by_one_conversion() -> None:
     assert kinds(even)[ChangeKind.INTERIOR] == 0
 
 
+def test_a_piece_across_two_blocks_is_written_unblocked() -> None:
+    region = RegionBuilder({"x": (1, 4, 3, 3)})
+    for name, channels in (("w1", 2), ("w2", 4), ("w3", 2)):
+        region.constant(name, (channels, 4, 1, 1))
+    region.constant("w4", (4, 8, 1, 1))
+    pieces = [region.add("Conv", ["x", f"w{k}"], f"p{k}") for k in (1, 2, 3)]
+    region.add("Concat", pieces, "c", axis=1)
+    region.add("Conv", ["c", "w4"], "y")
+    before = region.express(["y"])
+    laid = lay_out(before, blocked_by(4))
+    assert_same(before, laid)
+    # channels 2 to 5 lie in both blocks of the joined tensor
+    assert [c.tensor for c in laid.changes if c.kind is ChangeKind.INTERIOR] == ["c"]
+    graph = laid.expressed.graph
+    for op in graph.ops:
+        assert isinstance(op, TensorOp)
+        assert all(e.is_linear for access in (*op.reads, op.write) for e in access.index)
+
+
 def test_a_composite_across_blocks_stays_unblocked() -> None:
     region = RegionBuilder({"x": (1, 16, 4, 4)})
     region.constant("w1", (48, 16, 1, 1))
@@ -247,6 +271,22 @@ class TestConstants:
         assert_same(before, laid)
         packed = laid.expressed.constants["w.IOHW.OHWI"]()
         np.testing.assert_array_equal(packed, before.constants["w"]().transpose(1, 2, 3, 0))
+
+    def test_padding_is_never_read(self) -> None:
+        region = RegionBuilder({"x": (1, 3, 2, 2)})
+        region.constant("w", (4, 3, 1, 1))
+        region.add("Conv", ["x", "w"], "y")
+        before = region.express(["y"])
+        (op,) = before.graph.ops
+        assert isinstance(op, TensorOp)
+        # the last channel reads one past the weights, where a 5 stands instead
+        x, w = op.reads
+        past = Access("w", (w.index[0], w.index[1] + 1, *w.index[2:]), 5.0)
+        shifted = replace(before.graph, ops=(replace(op, reads=(x, past)),))
+        laid = lay_out(replace(before, graph=shifted), blocked_by(4))
+        assert_same(replace(before, graph=shifted), laid)
+        assert laid.expressed.graph.constants == ("w.OIHW.OIHW4o",)
+        assert lay_out(before, blocked_by(4)).expressed.graph.constants == ("w.OIHW.OIHW4i4o",)
 
     def test_depthwise_weights_are_not_padded(self) -> None:
         region = RegionBuilder({"x": (1, 32, 4, 4)})
@@ -338,10 +378,11 @@ class TestCancelling:
         assert len(transforms(lay_out(plain, policy))) == len(transforms(laid)) == 2
         assert (laid.transforms_inserted, laid.transforms_cancelled) == (0, 2)
 
-    def test_different_layouts_do_not_cancel(self) -> None:
+    @pytest.mark.parametrize("other", [blocked_by(2), LayoutPolicy("CHWN", "OIHW", OP_TYPES)])
+    def test_different_layouts_do_not_cancel(self, other: LayoutPolicy) -> None:
         parts = []
-        for source, result, policy in (("x", "m", NHWC), ("m", "y", blocked_by(2))):
-            region = RegionBuilder({source: (1, 4, 4, 4)})
+        for source, result, policy in (("x", "m", NHWC), ("m", "y", other)):
+            region = RegionBuilder({source: (4, 4, 4, 4)})  # every permutation has this shape
             region.constant(f"w_{result}", (4, 4, 1, 1))
             region.add("Conv", [source, f"w_{result}"], result)
             parts.append(lay_out(region.express([result]), policy).expressed)
@@ -349,6 +390,18 @@ class TestCancelling:
         laid = lay_out(apart, NHWC)
         assert laid.transforms_cancelled == 0
         assert laid.expressed.graph == apart.graph
+
+    def test_a_copy_of_a_part_is_no_whole_copy(self) -> None:
+        tensors = {n: Tensor(n, (2, 3), DType.F32) for n in ("a", "b")}
+        for index, axes in (
+            ((const(0), var("j")), (Axis("j", 3),)),
+            ((var("i"), var("j")), (Axis("i", 2), Axis("j", 3))),
+        ):
+            op = TensorOp(
+                "op", axes, (Access("a", index),), Access("b", index), Read(0), None,
+                Origin((), TRANSFORM),
+            )  # fmt: skip
+            assert is_whole_copy(op, tensors) == (len(axes) == 2)
 
 
 def joined(parts: list[Expressed]) -> Expressed:
