@@ -138,7 +138,7 @@ def run_job(request: JobRequest, out_dir: Path, cache: Cache, progress: Progress
     writer.save("schedule", "schedule.json", schedule)
 
     timed.stage("simulate", "started")
-    sims, whole = simulate_model(compiled, used_cache)
+    sims, whole = simulate_model(compiled, used_cache, options.loop_trips)
     trace = gzip.compress(trace_json(compiled.linked.program, sims, whole, machine), 6, mtime=0)
     writer.save("trace", "trace.json.gz", trace)
     timed.stage("simulate", "finished")

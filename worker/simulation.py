@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from hashlib import sha256
 
+import msgspec
+
 from worker.compiler.cache import Cache, CacheKey, CacheKind
+from worker.compiler.control.bodies import BodyModel
+from worker.compiler.control.compile import CompiledControl
+from worker.compiler.control.flow import Body
 from worker.compiler.errors import SimulationError
 from worker.compiler.machine import digest
+from worker.compiler.partition.host_work import host_flops
 from worker.compiler.pipeline import CompiledModel
 from worker.compiler.units import encode_unit
+from worker.simulator.control import BodyRun, ControlRun
 from worker.simulator.results import ModelSimulation, UnitSimulation
 from worker.simulator.run import SIMULATOR_VERSION, simulate_program, simulate_unit
 
 
 def simulate_model(
-    compiled: CompiledModel, cache: Cache
+    compiled: CompiledModel, cache: Cache, loop_trips: int = 1
 ) -> tuple[tuple[UnitSimulation, ...], ModelSimulation]:
     """Simulations of all units (parallel to `compiled.units`) and of the whole program.
+
+    `loop_trips` is assumed for loops whose count is known only at run time.
 
     Raises:
         SimulationError: TW-SIM-003 naming the first violated invariant.
@@ -39,8 +49,58 @@ def simulate_model(
         sim = simulate_unit(unit.program, compiled.machine, unit.schedule.predicted_cycles)
         cache.put(key, sim.to_bytes())
         sims.append(sim)
-    whole = simulate_program(compiled.linked.program, tuple(sims), compiled.machine)
+    control_of = {c.node: c for c in compiled.controls if c.flow is not None}
+    runs = {
+        k: _control_run(control_of[host.onnx_nodes[0]], cache, loop_trips)
+        for k, host in enumerate(compiled.linked.hosts)
+        if len(host.onnx_nodes) == 1 and host.onnx_nodes[0] in control_of
+    }
+    program = compiled.linked.program
+    whole = simulate_program(program, tuple(sims), compiled.machine, runs)
     return tuple(sims), whole
+
+
+def _control_run(
+    control: CompiledControl[CompiledModel], cache: Cache, loop_trips: int
+) -> ControlRun:
+    flow = control.flow
+    assert flow is not None
+    bodies = tuple(
+        _body_run(body, compiled, model, cache, loop_trips)
+        for body, compiled, model in zip(flow.bodies, control.bodies, control.models, strict=True)
+    )
+    if flow.trips is not None:
+        return ControlRun(flow.node, flow.trips, False, bodies, flow.branch)
+    trips = loop_trips if flow.max_trips is None else min(loop_trips, flow.max_trips)
+    return ControlRun(flow.node, trips, True, bodies)
+
+
+def _body_run(
+    body: Body,
+    compiled: CompiledModel | None,
+    model: BodyModel | None,
+    cache: Cache,
+    loop_trips: int,
+) -> BodyRun:
+    if compiled is None:
+        assert model is not None
+        flops, memory_bytes = host_flops(list(model.model.ir.graph))
+        return BodyRun(None, flops=flops, memory_bytes=memory_bytes)
+    sims, whole = simulate_model(compiled, cache, loop_trips)
+    broken = tuple(check for sim in sims for check in sim.checks if not check.passed)
+    whole = msgspec.structs.replace(whole, checks=(*whole.checks, *broken))
+    stored = compiled.linked.tensors
+
+    def size_bytes(names: Iterable[str]) -> int:
+        return sum(stored[name].size_bytes for name in names if name in stored)
+
+    formal = set(body.formal)
+    return BodyRun(
+        whole,
+        size_bytes(name for name in body.reads if name not in formal),
+        size_bytes(name for name in body.reads if name in formal),
+        size_bytes(body.computes),
+    )
 
 
 def refuse_violations(sims: tuple[UnitSimulation, ...], whole: ModelSimulation) -> None:

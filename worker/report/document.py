@@ -12,6 +12,7 @@ from worker.compiler.machine import digest
 from worker.compiler.options import CompileOptions
 from worker.compiler.partition.plan import HOST
 from worker.compiler.pipeline import CompiledModel
+from worker.report.control import control_rows
 from worker.report.insights import insights
 from worker.report.layers import cache_outcomes, layer_rows
 from worker.simulator.results import Check, ModelSimulation, UnitSimulation
@@ -93,6 +94,7 @@ def report_document(
             }
             for p in compiled.placement
         ],
+        "control_flow": control_rows(compiled, whole),
         "cache": _cache(compiled),
         "verification": {
             "mode": verification.mode,

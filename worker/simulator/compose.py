@@ -1,20 +1,32 @@
 """A whole program: unit runs and host parts, one after the other, with barriers between them.
 
 A unit call costs its launch overhead plus the unit's cycles.  A host call costs its launch, its
-boundary copies over the host link (none where memory is shared) and a roofline of its work.
+boundary copies over the host link (none where memory is shared) and a roofline of its work; where
+it is an interpreted control-flow node, its iterations take the place of the work (control.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import ceil
+from types import MappingProxyType
 
 from worker.compiler.isa.program import HostCall, OperandRole, Program, UnitCall
 from worker.compiler.machine.machine import EngineKind, Host, Machine
 from worker.simulator.bounds import floor_cycles
+from worker.simulator.control import (
+    ControlCost,
+    ControlRun,
+    control_cost,
+    failed_checks,
+    nested_peaks,
+)
 from worker.simulator.energy import static_pj
 from worker.simulator.results import (
+    Bound,
     CallTiming,
     Check,
+    ControlTiming,
     EnergyLine,
     LevelTraffic,
     ModelSimulation,
@@ -23,10 +35,18 @@ from worker.simulator.results import (
 
 
 def simulate_program(
-    program: Program, units: tuple[UnitSimulation, ...], machine: Machine
+    program: Program,
+    units: tuple[UnitSimulation, ...],
+    machine: Machine,
+    controls: Mapping[int, ControlRun] = MappingProxyType({}),
 ) -> ModelSimulation:
-    """Compose the simulations of `program.units` (parallel) into the program's run."""
-    clock = 0
+    """Compose the simulations of `program.units` (parallel) into the program's run.
+
+    `controls` are the interpreted control-flow nodes, by the `host` index of their calls.
+    """
+    clock = nested_kernel_cycles = 0
+    costs = {host: control_cost(run, machine) for host, run in controls.items()}
+    control: list[ControlTiming] = []
     timings: list[CallTiming] = []
     host_cycles = launch_cycles = boundary_bytes = macs = 0
     energy: dict[str, float] = {}
@@ -48,6 +68,24 @@ def simulate_program(
                     moved[flow.level][0] += flow.read_bytes
                     moved[flow.level][1] += flow.write_bytes
                 kind = "unit"
+            case HostCall() if call.host in costs:
+                cost = costs[call.host]
+                control.append(cost.timing)
+                overhead, _ = host_time(call, machine)
+                length = overhead + cost.cycles
+                host_cycles += overhead + cost.host_cycles
+                launch_cycles += cost.launch_cycles
+                nested_kernel_cycles += cost.kernel_cycles
+                boundary_bytes += copied_bytes(call, machine.host) + cost.boundary_bytes
+                macs += cost.macs
+                pj = static_pj(machine, length)
+                for item, spent in cost.energy:
+                    energy[item] = energy.get(item, 0.0) + spent
+                    pj += spent
+                for level, read, written in cost.traffic:
+                    moved[level][0] += read
+                    moved[level][1] += written
+                kind = "host"
             case HostCall():
                 overhead, work = host_time(call, machine)
                 length = overhead + work
@@ -60,11 +98,11 @@ def simulate_program(
         timings.append(CallTiming(number, kind, clock, clock + length, overhead, pj))
         clock += length
     if host_pj:
-        energy["host"] = host_pj
+        energy["host"] = energy.get("host", 0.0) + host_pj
     energy["static"] = static_pj(machine, clock)
     lines = tuple(EnergyLine(item, pj) for item, pj in energy.items())
     flows = tuple(LevelTraffic(name, r, w) for name, (r, w) in moved.items())
-    bounds = model_bounds(program, units, machine)
+    bounds = model_bounds(program, units, machine, costs)
     name, cycles = max(bounds, key=lambda b: b[1])
     return ModelSimulation(
         cycles=clock,
@@ -77,9 +115,17 @@ def simulate_program(
         macs=macs,
         lower_bound_cycles=cycles,
         lower_bound_by=name,
-        peak_bytes=_peaks(program, units, machine),
-        checks=_checks(program, units, machine, timings, clock, lines, (name, cycles), host_cycles),
-    )
+        peak_bytes=_peaks(program, units, machine, tuple(controls.values())),
+        checks=(
+            *_checks(
+                program, units, machine, timings, clock, lines, (name, cycles),
+                (host_cycles, launch_cycles, nested_kernel_cycles), tuple(controls.values()),
+            ),
+            *_nested_checks(tuple(controls.values())),
+        ),
+        bounds=tuple(Bound(*bound) for bound in bounds),
+        control=tuple(control),
+    )  # fmt: skip
 
 
 def copied_bytes(call: HostCall, host: Host) -> int:
@@ -98,7 +144,10 @@ def host_time(call: HostCall, machine: Machine) -> tuple[int, int]:
 
 
 def model_bounds(
-    program: Program, units: tuple[UnitSimulation, ...], machine: Machine
+    program: Program,
+    units: tuple[UnitSimulation, ...],
+    machine: Machine,
+    costs: Mapping[int, ControlCost] = MappingProxyType({}),
 ) -> tuple[tuple[str, int], ...]:
     """Bounds no schedule of the same placement can beat, fused or not.
 
@@ -107,7 +156,7 @@ def model_bounds(
     work.
     """
     calls = [call for call in program.calls if isinstance(call, UnitCall)]
-    hosts = [call for call in program.calls if isinstance(call, HostCall)]
+    hosts = [c for c in program.calls if isinstance(c, HostCall) and c.host not in costs]
     bounds: list[tuple[str, int]] = []
     for engine in machine.engines:
         if engine.kind not in (EngineKind.DMA_IN, EngineKind.DMA_OUT):
@@ -140,7 +189,11 @@ def model_bounds(
     )
     bounds.append((f"traffic:{level.name}", cycles))
     bounds.append(("host", sum(host_time(call, machine)[1] for call in hosts)))
-    return tuple(bounds)
+    nested: dict[str, int] = {}
+    for cost in costs.values():
+        for name, cycles in cost.bounds:
+            nested[name] = nested.get(name, 0) + cycles
+    return tuple((name, cycles + nested.get(name, 0)) for name, cycles in bounds)
 
 
 def _bound(sim: UnitSimulation, name: str) -> int:
@@ -148,15 +201,30 @@ def _bound(sim: UnitSimulation, name: str) -> int:
 
 
 def _peaks(
-    program: Program, units: tuple[UnitSimulation, ...], machine: Machine
+    program: Program,
+    units: tuple[UnitSimulation, ...],
+    machine: Machine,
+    runs: tuple[ControlRun, ...],
 ) -> tuple[tuple[str, int], ...]:
-    peaks = {machine.home.name: program.home_bytes}
+    peaks = {machine.home.name: program.home_bytes + _nested_home_bytes(machine, runs)}
     for level in machine.scratchpads:
-        peaks[level.name] = max(
-            (c.peak_bytes for sim in units for c in sim.occupancy if c.level == level.name),
-            default=0,
-        )
+        own = (c.peak_bytes for sim in units for c in sim.occupancy if c.level == level.name)
+        nested = (peak for run in runs for peak in nested_peaks(run, level.name))
+        peaks[level.name] = max((*own, *nested), default=0)
     return tuple(peaks.items())
+
+
+def _nested_home_bytes(machine: Machine, runs: tuple[ControlRun, ...]) -> int:
+    """Nested programs keep their weights: all their arenas exist at the same time."""
+    return sum(peak for run in runs for peak in nested_peaks(run, machine.home.name))
+
+
+def _nested_checks(runs: tuple[ControlRun, ...]) -> tuple[Check, ...]:
+    if not runs:
+        return ()
+    failed = [sentence for run in runs for sentence in failed_checks(run)]
+    detail = "; ".join(failed[:4]) or f"{len(runs)} control-flow nodes"
+    return (Check("nested-programs-hold", not failed, detail),)
 
 
 def _checks(
@@ -167,11 +235,13 @@ def _checks(
     cycles: int,
     energy: tuple[EnergyLine, ...],
     bound: tuple[str, int],
-    host_cycles: int,
+    shares: tuple[int, int, int],
+    runs: tuple[ControlRun, ...],
 ) -> tuple[Check, ...]:
+    """`shares` are cycles of the host, of all launches, and of kernels in nested programs."""
     calls = [call for call in program.calls if isinstance(call, UnitCall)]
-    launches = sum(call.launch_cycles for call in calls)
-    parts = sum(units[c.unit].cycles for c in calls) + launches + host_cycles
+    parts = sum(units[c.unit].cycles for c in calls) + sum(shares)
+    home_bytes = program.home_bytes + _nested_home_bytes(machine, runs)
     by_call, by_line = sum(t.energy_pj for t in timings), sum(line.pj for line in energy)
     usable = machine.home.usable_bytes
     return (
@@ -185,7 +255,7 @@ def _checks(
             f"by call {by_call:.6g} pJ, by item {by_line:.6g} pJ",
         ),
         Check(
-            "home-within-capacity", program.home_bytes <= usable,
-            f"{program.home_bytes} of {usable} bytes of {machine.home.name}",
+            "home-within-capacity", home_bytes <= usable,
+            f"{home_bytes} of {usable} bytes of {machine.home.name}",
         ),
     )  # fmt: skip

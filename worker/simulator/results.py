@@ -135,6 +135,36 @@ class CallTiming(msgspec.Struct, frozen=True, array_like=True):
     energy_pj: float
 
 
+class BodyTiming(msgspec.Struct, frozen=True, array_like=True):
+    """One body of a control-flow node."""
+
+    cycles_per_iteration: int
+    """With the copies that recur in every iteration."""
+    iterations: int
+    """How often the simulation ran it."""
+    simulation: ModelSimulation | None
+    """Of one iteration; None: the host runs the body."""
+
+
+class ControlTiming(msgspec.Struct, frozen=True, array_like=True):
+    """One interpreted control-flow node."""
+
+    node: str
+    trips: int
+    trips_assumed: bool
+    """The count is not known at compile time."""
+    branch: int
+    """The body that was simulated."""
+    branch_assumed: bool
+    """The condition is open: the slower branch was taken."""
+    once_cycles: int
+    """Copies of captured values."""
+    cycles: int
+    """All iterations and `once_cycles`."""
+    energy_pj: float
+    bodies: tuple[BodyTiming, ...]
+
+
 class ModelSimulation(msgspec.Struct, frozen=True, array_like=True):
     """A whole program, simulated."""
 
@@ -149,8 +179,13 @@ class ModelSimulation(msgspec.Struct, frozen=True, array_like=True):
     lower_bound_cycles: int
     lower_bound_by: str
     peak_bytes: tuple[tuple[str, int], ...]
-    """(level, peak bytes in its fullest instance); home is the planned arena."""
+    """(level, peak bytes in its fullest instance); home is the planned arenas, nested programs'
+    included."""
     checks: tuple[Check, ...]
+    bounds: tuple[Bound, ...] = ()
+    """Every bound; `lower_bound_cycles` is the largest."""
+    control: tuple[ControlTiming, ...] = ()
+    """Interpreted control-flow nodes, in call order; inside their calls' intervals."""
 
     @property
     def energy_pj(self) -> float:

@@ -53,6 +53,9 @@ class CompiledControl(Generic[T]):
     """Per body: the stand-alone model; None where it was not taken out."""
     rows: tuple[tuple[tuple[str, str], ...], ...]
     """Per body: (node, operator) of everything inside, nested graphs included, in order."""
+    tried: tuple[T | None, ...]
+    """Per body: what compiling it gave, kept also where nothing was offloaded: it has the reasons
+    of every node inside."""
     reason: str
     """Why it is interpreted, or why ONNX Runtime runs it whole."""
 
@@ -100,7 +103,14 @@ def explained(
 def whole(controls: tuple[CompiledControl[T], ...], reason: str) -> tuple[CompiledControl[T], ...]:
     """The same nodes, none interpreted."""
     return tuple(
-        replace(c, flow=None, bodies=(None,) * len(c.bodies), reason=reason)
+        replace(
+            c,
+            flow=None,
+            reason=reason,
+            bodies=(None,) * len(c.bodies),
+            models=(None,) * len(c.bodies),
+            tried=(None,) * len(c.bodies),
+        )
         if c.flow is not None
         else c
         for c in controls
@@ -118,8 +128,8 @@ def _compile_node(
     nothing = (None,) * len(rows)
     name = node.name or ""
 
-    def stays(reason: str) -> CompiledControl[T]:
-        return CompiledControl(name, node.op_type, None, nothing, nothing, rows, reason)
+    def stays(reason: str, tried: tuple[T | None, ...] = nothing) -> CompiledControl[T]:
+        return CompiledControl(name, node.op_type, None, nothing, nothing, rows, tried, reason)
 
     reason = refusal(model, node)
     if reason:
@@ -133,16 +143,17 @@ def _compile_node(
         bodies, is_whole = _branches(model, node)
     if any(d not in INTERPRETED_TYPES for body in bodies for d in body.result_types):
         return stays("the type of a body's result is not one that kernels and host can exchange")
-    compiled: list[T | None] = []
-    for body, stays_whole in zip(bodies, is_whole, strict=True):
-        made = None if stays_whole or not body.model.ir.graph.outputs else compile_one(body.model)
-        compiled.append(made if made is not None and is_offloading(made) else None)
+    tried: tuple[T | None, ...] = tuple(
+        None if stays_whole or not body.model.ir.graph.outputs else compile_one(body.model)
+        for body, stays_whole in zip(bodies, is_whole, strict=True)
+    )
+    compiled = tuple(made if made is not None and is_offloading(made) else None for made in tried)
     if all(made is None for made in compiled):
-        return stays("nothing inside its bodies can be offloaded")
+        return stays("nothing inside its bodies can be offloaded", tried)
     flow = _flow(node, bodies, [made is not None for made in compiled], programs)
     count = sum(made is not None for made in compiled)
     return CompiledControl(
-        name, node.op_type, flow, tuple(compiled), bodies, rows,
+        name, node.op_type, flow, compiled, bodies, rows, tried,
         f"the host interprets it; {count} of {len(bodies)} bodies run their own program",
     )  # fmt: skip
 
