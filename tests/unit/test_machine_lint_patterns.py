@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import onnx_ir
@@ -10,11 +11,12 @@ import pytest
 from test_machine_lint import Document, edit, findings_at, tiny
 
 from worker.compiler.errors import SpecError
-from worker.compiler.machine import lint_document, load_machine
+from worker.compiler.machine import lint_document, load_machine, parse_document, pattern_places
 from worker.compiler.machine.lint_patterns import PATTERN_RULES
 from worker.compiler.machine.lint_view import View
 from worker.compiler.machine.pattern import OpMatch
 from worker.compiler.machine.pattern_places import MAX_DEPTH
+from worker.compiler.machine.spec import NodeSpec
 from worker.compiler.partition.matching import match_patterns
 
 ANY: Any = "any"
@@ -248,3 +250,26 @@ def test_a_long_chain_of_fragments_is_judged_quickly() -> None:
     found = lint_document(with_table(*rows))
     assert len(found) == 401
     assert all("contains itself" in f.message for f in found)
+
+
+def readme_example() -> Document:
+    readme = Path(pattern_places.__file__).with_name("README.md").read_text()
+    section = readme.split("\n## Patterns\n", 1)[1]
+    return parse_document(section.split("```yaml\n", 1)[1].split("```", 1)[0])
+
+
+def test_the_example_of_the_readme_is_accepted_and_builds() -> None:
+    document = readme_example()
+    assert lint_document(document) == ()
+    (target,) = load_machine(document).targets
+    names = [rule.name for rule in target.capabilities.patterns]
+    assert names[0] == "conv_act"
+    assert {"swish", "scaled_product", "pooled"} <= set(names)
+    assert "conv" not in names  # a fragment
+
+
+def test_the_readme_shows_every_form_and_field() -> None:
+    written = str(readme_example()["capabilities"]["patterns"])
+    fields = [*NodeSpec.model_fields, "fragment", "intrinsic", "priority", "description"]
+    missing = {name for name in fields if f"'{name}'" not in written}
+    assert missing <= {"through", "constant"}  # shown as a default and as a word

@@ -54,16 +54,19 @@ class AnyValue:
 
 @dataclass(frozen=True, slots=True)
 class OpMatch:
-    """A value defined by one node of the composite."""
+    """A value defined by one node of the composite: its first output.
+
+    Two places of a pattern may stand at one node.
+    """
 
     op_types: tuple[str, ...]
     inputs: tuple[Pattern, ...] = ()
-    """By position; inputs beyond the list are unconstrained.  Empty: all unconstrained."""
+    """By position; a listed input must be there, those beyond the list are unconstrained."""
     attributes: tuple[AttributeRule, ...] = ()
     commutative: bool = False
     """The first two inputs may match in either order."""
     optional: bool = False
-    """The node may be absent: then its input `through` stands in its place."""
+    """The node may be absent: then its input `through` stands in its place and under its `bind`."""
     through: int = 0
     value: ValueRule = ValueRule()
     """Of the node's first output."""
@@ -72,7 +75,7 @@ class OpMatch:
 
 @dataclass(frozen=True, slots=True)
 class Alternatives:
-    """The first of several patterns that matches."""
+    """The first of several patterns with which the whole match succeeds."""
 
     options: tuple[Pattern, ...]
 
@@ -86,10 +89,10 @@ class SameValue:
 
 @dataclass(frozen=True, slots=True)
 class PathTo:
-    """Zero or more nodes of `op_types`, each dominated by the next, up to `end`.
+    """Zero or more nodes of `op_types`, each dominated by the next, up to `end`; longest first.
 
-    Every route from the value back to `end` runs through nodes of `op_types` only, and no value on
-    the way escapes: all of them join the composite (TVM's `dominates`).
+    Every node on the way has a single data operand, any others being constants, and no value on the
+    way escapes: all of them join the composite (TVM's `dominates`, for a single route).
     """
 
     op_types: tuple[str, ...]
