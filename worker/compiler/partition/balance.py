@@ -17,6 +17,7 @@ from math import ceil
 
 from worker.compiler.machine.machine import LaunchUnit, Machine
 from worker.compiler.partition.flow import Flow
+from worker.compiler.partition.measure import shared_nodes
 from worker.compiler.partition.parts import host_levels
 from worker.compiler.partition.plan import Part
 from worker.compiler.partition.quotient import contract, topological, units_of
@@ -28,8 +29,8 @@ ON_HOST = -1
 class NodeCosts:
     """Cycles of the accelerator's clock, by node position.
 
-    The cost of a composite stands at its first node, on both sides; accelerator cycles of nodes
-    that no target takes are not read.
+    The cost of a composite stands at one of its nodes that no other composite shares (the first,
+    or the last), on both sides; accelerator cycles of nodes that no target takes are not read.
     """
 
     accelerator_cycles: tuple[int, ...]
@@ -70,6 +71,10 @@ class Balance:
 
     launch_by_unit: tuple[int, ...]
     """Launch cycles contained in `accelerator`."""
+    is_operator: tuple[bool, ...]
+    """False: a node that composites share, no operator of its own."""
+    needs: tuple[tuple[int, int], ...]
+    """(unit, other): on the accelerator it needs the other in its region (a shared node)."""
 
     def total(self, side: Sequence[int]) -> int:
         """Cycles of the whole program.  Cost: linear in units, edges and values."""
@@ -160,9 +165,9 @@ def balance_of(
     Cost: linear.
     """
     regions = [part for part in parts if not part.is_host]
-    unit_of, members = units_of(
-        len(flow.names), [c.nodes for part in regions for c in part.composites]
-    )
+    composites = [c for part in regions for c in part.composites]
+    unit_of, members = units_of(len(flow.names), [c.nodes for c in composites])
+    shared = shared_nodes(composites)
     region_of = [ON_HOST] * len(members)
     launch_of: dict[int, int] = {}
     launch_by_unit = [0] * len(members)
@@ -182,6 +187,10 @@ def balance_of(
             if by_kernel and runs_kernel[unit]:
                 launch_by_unit[unit] = machine.launch_cycles(target)
                 accelerator[unit] += launch_by_unit[unit]
+    needs: dict[tuple[int, int], None] = {}
+    for composite in composites:
+        own = unit_of[composite.nodes[-1]]
+        needs.update(((own, unit_of[n]), None) for n in composite.nodes if unit_of[n] != own)
     values: list[Shared] = []
     unknown: list[str] = []
     for value in flow.activations:
@@ -206,4 +215,6 @@ def balance_of(
         ceil(machine.host.launch_overhead_s * machine.clock_hz),
         tuple(region_of),
         tuple(launch_by_unit),
+        tuple(nodes[0] not in shared for nodes in members),
+        tuple(needs),
     ), tuple(unknown)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ import onnx_ir
 from worker.compiler.frontend.model_summary import node_macs
 from worker.compiler.partition.flow import Flow
 from worker.compiler.partition.parts import Region
-from worker.compiler.partition.plan import Action, RegionDecision
+from worker.compiler.partition.plan import Action, Composite, RegionDecision
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,4 +105,11 @@ class Ruler:
 
 def num_ops(region: Region) -> int:
     """Operators of a region, a composite counting as one."""
-    return len(region.nodes) - sum(len(c.nodes) - 1 for c in region.composites)
+    covered = {node for composite in region.composites for node in composite.nodes}
+    return len(region.nodes) - len(covered) + len(region.composites)
+
+
+def shared_nodes(composites: Sequence[Composite]) -> frozenset[int]:
+    """Nodes in several composites: they run in each, and are no operators of their own."""
+    counts = Counter(node for composite in composites for node in composite.nodes)
+    return frozenset(node for node, count in counts.items() if count > 1)

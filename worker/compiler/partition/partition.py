@@ -56,6 +56,8 @@ def partition_annotated(
 ) -> Partitioning:
     """Everything after annotation: `placement` has a row per node, `composites` go with a target.
 
+    A composite may share nodes (a dequantisation) with others.  One that ends up in another region
+    than a node that it shares cannot run: it goes to the host, and everything is partitioned again.
     Cost: near-linear in nodes and edges.
     """
     flow = read_flow(model)
@@ -65,6 +67,52 @@ def partition_annotated(
         for target in machine.targets
         if (mode or target.criteria.mode) is not PartitionMode.GREEDY
     }
+    rows, whole = list(placement), list(composites)
+    while True:
+        found = _partition_once(machine, flow, ruler, criteria_of, rows, whole)
+        torn = _torn(found, whole)
+        if not torn:
+            return found
+        for number in torn:
+            _tear(rows, whole, number)
+        whole = [entry for number, entry in enumerate(whole) if number not in torn]
+
+
+def _torn(found: Partitioning, composites: Sequence[tuple[str, Composite]]) -> list[int]:
+    """Composites that lie neither in one region nor on the host as a whole."""
+    region_of = {node: r for r, part in enumerate(found.regions) for node in part.nodes}
+    torn: list[int] = []
+    for number, (_, composite) in enumerate(composites):
+        homes = [region_of.get(node) for node in composite.nodes]
+        if homes[-1] is not None and any(home != homes[-1] for home in homes):
+            torn.append(number)
+    return torn
+
+
+def _tear(rows: list[Placement], composites: Sequence[tuple[str, Composite]], number: int) -> None:
+    """Send the nodes that only composite `number` has to the host."""
+    elsewhere = {n for k, (_, c) in enumerate(composites) if k != number for n in c.nodes}
+    nodes = composites[number][1].nodes
+    shared = next((rows[n].node for n in nodes if n in elsewhere), rows[nodes[0]].node)
+    for node in nodes:
+        if node not in elsewhere:
+            rows[node] = replace(
+                rows[node],
+                target=HOST,
+                reason_code=ReasonCode.CRITERION,
+                reason=f"it would run with {shared}, which runs in another region",
+                composite="",
+            )
+
+
+def _partition_once(
+    machine: Machine,
+    flow: Flow,
+    ruler: Ruler,
+    criteria_of: Mapping[str, Criteria],
+    placement: Sequence[Placement],
+    composites: Sequence[tuple[str, Composite]],
+) -> Partitioning:
     pieces: list[Piece] = []
     for region in merged(flow, placement, composites):
         rules = criteria_of.get(region.target)
@@ -88,7 +136,9 @@ def merged(
             members.setdefault(group, []).append(node)
     inside: dict[int, list[Composite]] = {}
     for _, composite in composites:
-        inside.setdefault(groups[composite.nodes[0]], []).append(composite)
+        homes = {groups[node] for node in composite.nodes}
+        if len(homes) == 1:
+            inside.setdefault(homes.pop(), []).append(composite)
     return tuple(
         Region(placement[nodes[0]].target, tuple(nodes), tuple(inside.get(group, ())))
         for group, nodes in members.items()

@@ -8,11 +8,17 @@ from heapq import heapify, heappop, heappush
 
 def units_of(num_nodes: int, glued: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
     """Give (unit of every node, nodes of every unit): each glued group is one unit, every other
-    node a unit of its own.  Units are numbered by their first node."""
+    node a unit of its own, and so is a node that several groups share.  Units are numbered by
+    their first node."""
     glue_of = [-1] * num_nodes
+    shared: set[int] = set()
     for number, group in enumerate(glued):
         for node in group:
+            if glue_of[node] >= 0:
+                shared.add(node)
             glue_of[node] = number
+    for node in shared:
+        glue_of[node] = -1
     unit_of = [-1] * num_nodes
     members: list[list[int]] = []
     seen: dict[int, int] = {}

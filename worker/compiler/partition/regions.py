@@ -31,7 +31,8 @@ def merge_regions(
 ) -> tuple[int, ...]:
     """Group number of every node; nodes without target (host) are groups of their own.
 
-    `glued` are composites: disjoint groups of nodes of one target that must not be separated.
+    `glued` are composites: groups of nodes of one target that must not be separated, except from
+    nodes that several of them share (those are left to the merge).
     Groups are numbered by their first node.  The graph of groups is acyclic (hence every region is
     convex), and no two adjacent groups of one target can be merged without a cycle.
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from worker.compiler.machine.machine import Criteria, Machine
 from worker.compiler.partition.flow import Flow
-from worker.compiler.partition.measure import Ruler
+from worker.compiler.partition.measure import Ruler, shared_nodes
 from worker.compiler.partition.parts import Region
 from worker.compiler.partition.quotient import contract, reverse, topological, units_of
 
@@ -39,6 +39,8 @@ class _Limit:
     rule: str
     bound: int
     unit: str
+    uncounted: frozenset[int]
+    """Nodes that composites share: no operators of their own."""
 
 
 class _Load:
@@ -54,21 +56,22 @@ class _Load:
     def broken_by(self, units: Sequence[tuple[int, ...]]) -> tuple[str, str] | None:
         """(rule, actual against limit in words) of the first limit that adding `units` breaks."""
         for limit in self._limits:
-            actual = self.amount[limit.rule] + self._added(limit.rule, units)
+            actual = self.amount[limit.rule] + self._added(limit, units)
             if actual > limit.bound:
                 return limit.rule, f"{actual} {limit.unit} ({limit.rule} is {limit.bound})"
         return None
 
     def add(self, units: Sequence[tuple[int, ...]]) -> None:
         for limit in self._limits:
-            self.amount[limit.rule] += self._added(limit.rule, units)
+            self.amount[limit.rule] += self._added(limit, units)
         for rule, seen in self._seen.items():
             seen.update(self._tensors(rule, units))
         self.units += units
 
-    def _added(self, rule: str, units: Sequence[tuple[int, ...]]) -> int:
+    def _added(self, limit: _Limit, units: Sequence[tuple[int, ...]]) -> int:
+        rule = limit.rule
         if rule == "max_ops":
-            return len(units)
+            return sum(unit[0] not in limit.uncounted for unit in units)
         if rule == "max_macs":
             return sum(self._ruler.macs(unit) for unit in units)
         seen = self._seen.setdefault(rule, {})
@@ -87,8 +90,9 @@ def split_region(region: Region, criteria: Criteria, machine: Machine, flow: Flo
 
     Cost: near-linear in the region's operands, times the number of limits.
     """
+    shared = shared_nodes(region.composites)
     limits = [
-        _Limit(rule, bound, unit)
+        _Limit(rule, bound, unit, shared)
         for rule, bound, unit in (
             ("max_ops", criteria.max_ops, "operators"),
             ("max_macs", criteria.max_macs, "MACs"),
@@ -99,7 +103,9 @@ def split_region(region: Region, criteria: Criteria, machine: Machine, flow: Flo
     per_sequence: list[_Limit] = []
     if criteria.buffer_fit is not None:
         usable = machine.level(criteria.buffer_fit).usable_bytes
-        per_sequence = [_Limit("buffer_fit", usable, f"bytes together in {criteria.buffer_fit}")]
+        per_sequence = [
+            _Limit("buffer_fit", usable, f"bytes together in {criteria.buffer_fit}", shared)
+        ]
     if not limits and not per_sequence:
         return (Piece(region, True),)
     rows = sequences(region, flow)
@@ -184,7 +190,7 @@ def _pack(
 def _piece(region: Region, units: Sequence[tuple[int, ...]]) -> Region:
     nodes = tuple(sorted(node for unit in units for node in unit))
     inside = set(nodes)
-    kept = tuple(c for c in region.composites if c.nodes[0] in inside)
+    kept = tuple(c for c in region.composites if inside.issuperset(c.nodes))
     return Region(region.target, nodes, kept)
 
 

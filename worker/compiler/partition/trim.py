@@ -53,6 +53,9 @@ class Trimmer:
                     problem.implies(item, item_of[other])
                 elif closure is Closure.TAIL:
                     problem.implies(item_of[other], item)
+        for unit, needed in balance.needs:
+            if unit in item_of and needed in item_of:
+                problem.implies(item_of[unit], item_of[needed])
         self._add_launches(problem, item_of)
         for number in range(len(balance.values)):
             self._add_value(problem, number, item_of, side)

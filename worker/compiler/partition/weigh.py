@@ -127,12 +127,18 @@ class _Search:
         return [kept for kept in found if self._is_allowed(region, kept)]
 
     def _is_allowed(self, region: int, kept: Sequence[int]) -> bool:
-        """Whether what is left of a region still meets its target's least sizes."""
+        """Whether what is left of a region can run and meets its target's least sizes."""
         if not kept or len(kept) == len(self.units[region]):
             return True
+        alive = set(kept)
+        if any(unit in alive and other not in alive for unit, other in self.balance.needs):
+            return False
         rules = self._machine.target(self.regions[region].target).criteria
         nodes = [n for unit in kept for n in self.balance.members[unit]]
-        return len(kept) >= rules.min_ops and self._ruler.macs(nodes) >= rules.min_macs
+        return self._num_ops(kept) >= rules.min_ops and self._ruler.macs(nodes) >= rules.min_macs
+
+    def _num_ops(self, units: Sequence[int]) -> int:
+        return sum(self.balance.is_operator[unit] for unit in units)
 
     def _assign(self, side: list[int], region: int, kept: Sequence[int]) -> None:
         for unit in self.units[region]:
@@ -174,7 +180,7 @@ class _Search:
         both = [*units[0], *units[1]]
         nodes = [n for unit in both for n in self.balance.members[unit]]
         return (
-            (rules.max_ops is None or len(both) <= rules.max_ops)
+            (rules.max_ops is None or self._num_ops(both) <= rules.max_ops)
             and (rules.max_macs is None or self._ruler.macs(nodes) <= rules.max_macs)
             and (
                 rules.max_weight_bytes is None
@@ -192,11 +198,12 @@ def _result(
     for unit, region in enumerate(search.side):
         if region != ON_HOST:
             members.setdefault(region, []).extend(balance.members[unit])
-    composites = {c.nodes[0]: c for part in parts.regions for c in part.composites}
+    composites = [c for part in parts.regions for c in part.composites]
     kept = []
     for region in sorted(members):
         nodes = tuple(sorted(members[region]))
-        inside = tuple(composites[n] for n in nodes if n in composites)
+        present = set(nodes)
+        inside = tuple(c for c in composites if present.issuperset(c.nodes))
         kept.append(Region(search.regions[region].target, nodes, inside))
     rows = list(parts.placement)
     weighed: dict[tuple[str, str], RegionDecision] = {}
