@@ -33,13 +33,28 @@ VALUES = st.recursive(
 )  # fmt: skip
 
 
+PATTERNS: dict[str, Any] = {
+    "name": "m", "inherits": "xavier",
+    "capabilities": {"patterns": [
+        {"name": "piece", "fragment": True, "match": {"op": "Conv", "inputs": ["any", "constant"]}},
+        {"name": "swish", "match": {"op": "Mul", "commutative": True, "inputs": [
+            {"op": "Conv", "bind": "x", "uses": {"min": 1, "max": 2}},
+            {"op": "Sigmoid", "inputs": [{"same_as": "x"}]}]}},
+        {"name": "chain", "match": {"op": ["Relu", "Clip"], "inputs": [
+            {"path": ["Add", "Mul"], "to": {"alternatives": [{"use": "piece"}, {"op": "Gemm"}]}}],
+            "attributes": {}}},
+    ]},
+}  # fmt: skip
+"""Every form of the pattern language, so that all of them get damaged."""
+
+
 @st.composite
 def damaged(draw: st.DrawFn) -> dict[Any, Any]:
     """A preset, or an edit of one, with up to three places overwritten, added or deleted."""
     document: dict[Any, Any] = deepcopy(
         draw(
             st.sampled_from(
-                [preset_document("stcp920"), preset_document("dpu-zu"),
+                [preset_document("stcp920"), preset_document("dpu-zu"), PATTERNS,
                  {"name": "m", "inherits": "a100", "levels": [{"name": "L2", "remove": True}]}]
             )
         )
