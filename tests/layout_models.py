@@ -12,6 +12,7 @@ import onnx_ir
 from onnx import TensorProto, helper, numpy_helper
 
 from worker.compiler.frontend.express import Expressed, express_region
+from worker.compiler.frontend.qdq import find_clusters
 from worker.compiler.ir.evaluate import evaluate
 from worker.compiler.layout.lay_out import LaidOut
 from worker.compiler.machine.machine import LayoutPolicy
@@ -80,9 +81,9 @@ class RegionBuilder:
         return onnx.shape_inference.infer_shapes(model, strict_mode=True)
 
     def express(self, outputs: Sequence[str]) -> Expressed:
-        """The region in the algebra."""
-        model = onnx_ir.from_proto(self.model(outputs))
-        return express_region(list(model.graph), tuple(outputs), OPSET)
+        """The region in the algebra, its quantised clusters as integer operators."""
+        nodes = list(onnx_ir.from_proto(self.model(outputs)).graph)
+        return express_region(nodes, tuple(outputs), OPSET, find_clusters(nodes, tuple(outputs)))
 
 
 def conv_relu_conv() -> Expressed:

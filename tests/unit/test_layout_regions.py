@@ -218,6 +218,8 @@ def test_a_composite_across_blocks_stays_unblocked() -> None:
     laid = lay_out(before, BLOCKED, [("c", "y")])
     assert_same(before, laid)
     assert kinds(laid)[ChangeKind.INTERIOR] == 0
+    overlapping = lay_out(before, BLOCKED, [("c", "y"), ("y", "other")])
+    assert overlapping.expressed.graph == laid.expressed.graph
 
 
 @pytest.mark.parametrize("rank", [3, 4, 5])
@@ -333,6 +335,30 @@ def test_quantised_convolutions() -> None:
         assert laid.transforms_inserted == 2
 
 
+@pytest.mark.parametrize("policy", [NHWC, blocked_by(4)])
+def test_clusters_of_quantised_convolutions(policy: LayoutPolicy) -> None:
+    region = RegionBuilder({"x": (1, 8, 5, 5)})
+    region.typed("x", 2)  # uint8
+    for name, value in (("s", np.float32(0.5)), ("zx", np.uint8(3)), ("zw", np.int8(0))):
+        region.array(name, np.array(value))
+    last = "x"
+    for k in (1, 2):
+        region.constant(f"w{k}", (8, 8, 3, 3), "int8")
+        region.add("DequantizeLinear", [last, "s", "zx"], f"d{k}")
+        region.add("DequantizeLinear", [f"w{k}", "s", "zw"], f"v{k}")
+        region.add("Conv", [f"d{k}", f"v{k}"], f"c{k}", pads=[1, 1, 1, 1])
+        region.add("Relu", [f"c{k}"], f"r{k}")
+        last = region.add("QuantizeLinear", [f"r{k}", "s", "zx"], f"q{k}")
+    before = region.express([last])
+    assert len(before.together) == 2
+    laid = lay_out(before, policy)
+    assert_same(before, laid)
+    assert kinds(laid) == {
+        ChangeKind.BOUNDARY_IN: 1, ChangeKind.BOUNDARY_OUT: 1, ChangeKind.PREPACKED_CONSTANT: 2,
+    }  # fmt: skip
+    assert laid.expressed.together == before.together
+
+
 class TestCancelling:
     def channels_last_model(self) -> Expressed:
         """A model made channels-last, exported with a Transpose at either end."""
@@ -350,6 +376,8 @@ class TestCancelling:
         assert [op.name for op in laid.expressed.graph.ops] == ["b"]
         assert (laid.transforms_inserted, laid.transforms_cancelled) == (0, 2)
         assert laid.together == ()
+        own = lay_out(replace(before, together=(("a", "b", "y"), ("b", "y"))), NHWC)
+        assert own.expressed.together == ()
 
     def test_both_ends_named_leave_a_copy(self) -> None:
         region = RegionBuilder({"x": (1, 5, 5, 4)})

@@ -79,9 +79,10 @@ class _Assigner:
         self._activations = parse_layout(policy.activations)
         self._weights = parse_layout(policy.weights)
         self._demand = find_demand(graph, policy, composites)
-        self._composite_of = {
-            name: number for number, members in enumerate(composites) for name in members
-        }
+        self._composites_of: dict[str, set[int]] = {}
+        for number, members in enumerate(composites):
+            for name in members:
+                self._composites_of.setdefault(name, set()).add(number)
         self._writers: dict[str, list[int]] = {}
         for k, op in enumerate(graph.ops):
             for name in writes_of(op):
@@ -262,9 +263,9 @@ class _Assigner:
         return low >= 0 and high < extent
 
     def _is_inside_composite(self, op: TensorOp, name: str) -> bool:
-        mine = self._composite_of.get(op.name)
+        mine = self._composites_of.get(op.name)
         return mine is not None and any(
-            self._composite_of.get(self._graph.ops[k].name) == mine
+            not mine.isdisjoint(self._composites_of.get(self._graph.ops[k].name, ()))
             for k in self._writers.get(name, ())
         )
 

@@ -37,9 +37,10 @@ def lay_out(
 ) -> LaidOut:
     """Give the tensors of a region the layouts of `policy`.
 
-    `composites` are names of operators that run as one kernel: they get no conversion between
-    them, and want the policy's layouts as soon as one of them does.  A region that already holds
-    conversions (regions laid out apart and joined) only loses those that meet their inverse.
+    `composites` are names of operators that run as one kernel, beside the region's own: they get
+    no conversion between them, and want the policy's layouts as soon as one of them does.  A region
+    that already holds conversions (regions laid out apart and joined) only loses those that meet
+    their inverse.
 
     The result computes the same values, sums in the same order.
 
@@ -52,7 +53,8 @@ def lay_out(
     before = expressed.graph
     if any(op.origin.op_type == TRANSFORM for op in before.ops):
         return _finished(expressed, cancel_transforms(before, ()), (), 0, composites)
-    rewritten = rewrite(before, expressed.constants, assign(before, policy, composites))
+    assignment = assign(before, policy, (*expressed.together, *composites))
+    rewritten = rewrite(before, expressed.constants, assignment)
     was_copy = {op.name for op in before.ops if is_whole_copy(op, before.tensors)}
     now_copy = [
         op.name
@@ -82,12 +84,20 @@ def _finished(
 ) -> LaidOut:
     graph = cancelled.graph
     constants = {n: t for n, t in expressed.constants.items() if n in graph.constants}
-    gone = frozenset(cancelled.removed)
-    left = (tuple(n for n in members if n not in gone) for members in composites)
-    return LaidOut(
-        replace(expressed, graph=graph, constants=MappingProxyType(constants)),
-        changes,
-        inserted,
-        len(cancelled.removed),
-        tuple(members for members in left if len(members) > 1),
+    result = replace(
+        expressed,
+        graph=graph,
+        constants=MappingProxyType(constants),
+        together=_without(expressed.together, cancelled.removed),
     )
+    together = _without(composites, cancelled.removed)
+    return LaidOut(result, changes, inserted, len(cancelled.removed), together)
+
+
+def _without(
+    composites: Sequence[tuple[str, ...]], removed: Sequence[str]
+) -> tuple[tuple[str, ...], ...]:
+    """Composites without operators that are gone; one alone is none."""
+    gone = frozenset(removed)
+    left = (tuple(n for n in members if n not in gone) for members in composites)
+    return tuple(members for members in left if len(members) > 1)
