@@ -6,7 +6,7 @@ escaping values and other composites are seen by the whole match only (patterns_
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import onnx_ir
 
@@ -21,8 +21,10 @@ class Local:
     Cost: places times the values they are asked about, however the pattern's choices nest.
     """
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, dead: Collection[int] = ()) -> None:
+        """`dead` nodes stand nowhere."""
         self._view = view
+        self._dead = dead
         self._known: dict[tuple[int, int], bool] = {}
 
     def fits(self, step: Step, value: onnx_ir.Value, definer: int) -> bool:
@@ -78,10 +80,42 @@ class Local:
             for children in orders(op, step, operands)
         )
 
+    def reach(self, root: Step, value: onnx_ir.Value, definer: int) -> set[int]:
+        """Every node that some way of `root` at `value` might take, and perhaps more."""
+        found: set[int] = set()
+        seen: set[tuple[int, int]] = set()
+        waiting = [(root, value, definer)]
+        while waiting:
+            step, value, definer = waiting.pop()
+            key = (id(step), id(value))
+            if key in seen or not self.fits(step, value, definer):
+                continue
+            seen.add(key)
+            match step.pattern:
+                case OpMatch() as op:
+                    if self._present(op, step, value, definer):
+                        found.add(definer)
+                        operands = self._view.operands[definer]
+                        for children in orders(op, step, operands):
+                            for child, (operand, k) in zip(children, operands, strict=False):
+                                if operand is not None:
+                                    waiting.append((child, operand, k))
+                    if op.optional and op.through < len(step.children):
+                        waiting.append((step.children[op.through], value, definer))
+                case PathTo() as path:
+                    chain, values = self.chain(path, value)
+                    found.update(chain)
+                    waiting += [(step.children[0], v, self._view.definer(v)) for v in values]
+                case Alternatives():
+                    waiting += [(child, value, definer) for child in step.children]
+                case _:
+                    pass
+        return found
+
     def stands(self, op: OpMatch, value: onnx_ir.Value, k: int) -> bool:
         """Whether node `k`, which defines `value`, is as `op` says, inputs apart."""
         view = self._view
-        if k == OUTSIDE or view.types[k] not in op.op_types:
+        if k == OUTSIDE or k in self._dead or view.types[k] not in op.op_types:
             return False
         if view.nodes[k].outputs[0] is not value or len(op.inputs) > len(view.operands[k]):
             return False
@@ -97,7 +131,7 @@ class Local:
         values = [value]
         while len(chain) < path.max_nodes:
             k = view.definer(value)
-            if k == OUTSIDE or view.types[k] not in path.op_types:
+            if k == OUTSIDE or k in self._dead or view.types[k] not in path.op_types:
                 break
             operand = data_operand(view.operands[k])
             if view.nodes[k].outputs[0] is not value or operand is None:

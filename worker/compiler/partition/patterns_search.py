@@ -82,9 +82,9 @@ class _Stream:
 class Search:
     """Matches prepared patterns against one model."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, local: Local | None = None) -> None:
         self._view = view
-        self.local = Local(view)
+        self.local = local or Local(view)
         self._streams: dict[tuple[int, int], _Stream] = {}
         self._left = MAX_STEPS
 
@@ -100,6 +100,34 @@ class Search:
             TooManyWays: more than MAX_STEPS ways were put together.
         """
         for way in self.ways_at(root, k):
+            conflict = self.conflict(way, k, taken)
+            if conflict is None:
+                return way
+            if conflict[0] in ("escape", "taken"):
+                return self._without_dead(root, k, taken)
+        return None
+
+    def _without_dead(self, root: Step, k: int, taken: Collection[int]) -> Way | None:
+        """Search again without the nodes that no match with this root can have.
+
+        A node read by one that no way takes is dead, and without it others are: what remains often
+        shows at once that there is no match, where trying one way after another would take long.
+        """
+        value = self._view.nodes[k].outputs[0]
+        dead: set[int] = set()
+        local = self.local
+        while True:
+            reach = local.reach(root, value, k)
+            more = {
+                j
+                for j in reach - dead
+                if j in taken or (j != k and not self._view.readers(j) <= reach)
+            }
+            if not more:
+                break
+            dead |= more
+            local = Local(self._view, frozenset(dead))
+        for way in Search(self._view, local).ways_at(root, k):
             if self.conflict(way, k, taken) is None:
                 return way
         return None
