@@ -15,6 +15,10 @@ _INFERENCE_ERRORS = (
     onnx.shape_inference.InferenceError, RuntimeError, ValueError, TypeError, IndexError,
     KeyError, onnx.defs.SchemaError,
 )  # fmt: skip
+_CONTAINERS = (onnx_ir.SequenceType, onnx_ir.OptionalType)
+_CONTAINER_MAKERS = frozenset(
+    {"SequenceEmpty", "SequenceConstruct", "SplitToSequence", "Optional", "SequenceMap"}
+)
 _SMALL_ELEMENTS = 1024
 """Constants up to this size may steer shapes, so inference is shown their values."""
 
@@ -33,8 +37,36 @@ def infer_model(model: onnx_ir.Model) -> None:
 
     from onnx_ir.passes.common import ShapeInferencePass
 
+    if any(node.op_type in _CONTAINER_MAKERS for node in model.graph.all_nodes()):
+        _type_containers(model.graph, model.opset_imports.get("", 0))
     logging.getLogger("onnx_ir.passes.common.shape_inference").setLevel(logging.ERROR)
     ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+
+
+def _type_containers(graph: onnx_ir.Graph, opset: int) -> None:
+    """Give values without a type theirs when it is a sequence or an optional.
+
+    The pass above records element types only, and would make tensors of them.
+    """
+    for node in graph:
+        inner = [a.as_graph() for a in node.attributes.values() if _is_graph(a)]
+        for each in inner:
+            _type_containers(each, opset)
+        if all(value.type is not None for value in node.outputs):
+            continue
+        if not inner:
+            infer_node(node, opset)
+            continue
+        # a Loop hands on what it was given; an If what its branches give
+        given = node.inputs[2:] if node.op_type == "Loop" else inner[0].outputs
+        for value, source in zip(node.outputs, given, strict=False):
+            kind = None if source is None else source.type
+            if value.type is None and isinstance(kind, _CONTAINERS):
+                value.type = kind
+
+
+def _is_graph(attribute: onnx_ir.Attr) -> bool:
+    return attribute.type == onnx_ir.AttributeType.GRAPH
 
 
 def infer_node(node: onnx_ir.Node, opset: int) -> None:

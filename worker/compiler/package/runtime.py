@@ -182,7 +182,9 @@ class ModelRunner:
         else:
             results = self._sessions[call.host].run(list(call.outputs), feeds)
         for name, value in zip(call.outputs, results, strict=True):
-            self._define(name, np.asarray(value), values)
+            # sequences (lists) and absent optionals pass between host parts as they are
+            is_tensor = not isinstance(value, list) and value is not None
+            self._define(name, np.asarray(value) if is_tensor else value, values)
 
     def _run_body(
         self, host: int, flow: ControlFlow, index: int, feeds: Mapping[str, Array]
