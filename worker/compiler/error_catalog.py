@@ -2,8 +2,8 @@
 
 Codes are a promise: they are never reused and never change meaning.  Families:
 TW-MODEL the ONNX file · TW-SPEC the hardware spec · TW-OPT options · TW-CAL calibration ·
-TW-PLAN does not fit · TW-UNSUP unsupported · TW-SIM simulation · TW-VERIFY numerics · TW-INT our bug ·
-TW-SVC the service · TW-CLI the command line · TW-NET the client's connection.
+TW-PLAN does not fit · TW-UNSUP unsupported · TW-SIM simulation · TW-VERIFY numerics ·
+TW-INT our bug · TW-SVC the service · TW-CLI the command line · TW-NET the client's connection.
 """
 
 from __future__ import annotations
@@ -96,8 +96,18 @@ def _entries() -> tuple[ErrorEntry, ...]:
           "See `tilewright compile --help` for the allowed values."),
         e("TW-OPT-002", "The cache lacks an entry that --require-cache demands", user, "schedule",
           409, 4, "Compile once without --require-cache to fill the cache."),
+        e("TW-OPT-003", "The target has no such number format", user, "partition", 422, 4,
+          "Choose one of the formats listed, or add a conversion to the spec."),
         e("TW-CAL-001", "The calibration file is not an .npz of arrays", user, "partition", 422, 3,
           "Write it with numpy.savez: one array per model input."),
+        e("TW-CAL-002", "The calibration arrays and the model's inputs have different names", user,
+          "partition", 422, 3, "Name the arrays like the model's inputs, or input:0, input:1, ..."),
+        e("TW-CAL-003", "A calibration array has another type or shape than its input", user,
+          "partition", 422, 3, "Give arrays of the input's type and shape, samples stacked first."),
+        e("TW-CAL-004", "A value to quantise is not finite", user, "partition", 422, 3,
+          "Calibrate with inputs for which the node named here computes finite numbers."),
+        e("TW-CAL-005", "The model cannot be run for calibration", user, "partition", 422, 4,
+          "ONNX Runtime rejects the model or the calibration arrays; the message says why."),
         e("TW-PLAN-001", "The work does not fit the machine", user, "schedule", 422, 4,
           "Raise the resource named here to the demand shown."),
         e("TW-PLAN-002", "The search budget is used up", user, "schedule", 422, 4,

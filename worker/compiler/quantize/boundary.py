@@ -1,0 +1,57 @@
+"""What a conversion did at the edges of regions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from worker.compiler.frontend.model import OnnxModel
+from worker.compiler.ir.dtype import DType
+
+
+class BoundaryKind(StrEnum):
+    QUANTIZE = "quantize"
+    """Floats become integers where a value enters a region."""
+    DEQUANTIZE = "dequantize"
+    """Integers become floats where a value leaves."""
+    CAST = "cast"
+    """Between float formats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """One value that changes its number format at the edge of a region."""
+
+    value: str
+    """Name in the user's model."""
+    producer_node: str
+    """Empty for an input of the model."""
+    target: str
+    """Whose region it enters or leaves."""
+    kind: BoundaryKind
+    dtype: DType
+    """Inside the region."""
+    scale: float | None
+    """None for casts, as is `zero_point`."""
+    zero_point: int | None
+    elements: int
+    bytes_before: int
+    bytes_after: int
+    sqnr_db: float | None
+    """Measured on the calibration samples: this value against its rounded self, in decibels."""
+    sqnr_reason: str = ""
+    """Why there is no `sqnr_db`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A model after conversion."""
+
+    model: OnnxModel
+    """The model given, untouched, where nothing was converted; else a new one."""
+    boundaries: tuple[Boundary, ...] = ()
+    """In the order of the inserted nodes."""
+    converted_nodes: tuple[str, ...] = ()
+    """Names of nodes that now compute in a target's format, in model order."""
+    warnings: tuple[tuple[str, str], ...] = ()
+    """(code, sentence)."""
