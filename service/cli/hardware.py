@@ -11,6 +11,7 @@ import typer
 from service.cli.connection import DataDirOption, ServerOption, connect
 from service.cli.exits import Exit
 from service.cli.inputs import hardware_argument
+from service.cli.manual import manual
 from service.cli.match import match
 from service.cli.output import (
     JsonFlag,
@@ -24,6 +25,7 @@ from service.cli.output import (
 
 app = typer.Typer(help="Hardware presets and specs.", no_args_is_help=True)
 app.command("match")(match)
+app.command("manual")(manual)
 
 
 @app.command("ls")

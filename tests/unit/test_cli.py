@@ -41,7 +41,7 @@ GROUPS = {
     "": "demo serve worker compile preflight report layers placement schedule trace run explain "
     "doctor version",
     "jobs": "ls show watch logs cancel clone wait rm",
-    "hardware": "ls show lint match schema push",
+    "hardware": "ls show lint match manual schema push",
     "model": "push ls show example strip",
     "cache": "stats ls explain prune",
 }

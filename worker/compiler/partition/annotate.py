@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import onnx_ir
 
@@ -52,21 +53,24 @@ class Annotation:
     cluster of each of them; every other node is in one composite at most."""
 
 
+NO_CONVERSIONS: Mapping[str, Conversion] = MappingProxyType({})
+
+
 def annotate(
     model: OnnxModel,
     machine: Machine,
     refused: Mapping[str, Rejection],
-    conversion: Conversion | None = None,
+    conversions: Mapping[str, Conversion] = NO_CONVERSIONS,
 ) -> Annotation:
     """Offer every node to the targets, highest priority first.
 
-    `refused` keeps nodes on the host, by name.  `conversion`: ask as if the model's numbers were
-    converted already, on every target that has the type converted to.
+    `refused` keeps nodes on the host, by name.  `conversions`, by target name: ask as if the
+    model's numbers were converted for that target already.
 
     Cost: near-linear in nodes and operands, plus one trial expression per node and cluster that a
     target's rules allow.
     """
-    return _Annotator(model, machine, refused, conversion).run()
+    return _Annotator(model, machine, refused, conversions).run()
 
 
 def target_label(machine: Machine, target: AcceleratorTarget) -> str:
@@ -82,7 +86,7 @@ class _Annotator:
         model: OnnxModel,
         machine: Machine,
         refused: Mapping[str, Rejection],
-        conversion: Conversion | None,
+        conversions: Mapping[str, Conversion],
     ) -> None:
         self._machine = machine
         self._nodes = tuple(model.ir.graph)
@@ -90,7 +94,7 @@ class _Annotator:
         self._outputs = tuple(v.name for v in model.ir.graph.outputs if v.name is not None)
         self._refused = [refused.get(node.name or "") for node in self._nodes]
         self._inserted = [INSERTED in node.metadata_props for node in self._nodes]
-        self._conversion = conversion
+        self._conversions = conversions
         self._rows: list[Placement | None] = [None] * len(self._nodes)
         self._composites: list[tuple[int, str, Composite]] = []
         self._misses: list[list[tuple[AcceleratorTarget, Miss]]] = [[] for _ in self._nodes]
@@ -114,7 +118,7 @@ class _Annotator:
         self, node: onnx_ir.Node, target: AcceleratorTarget
     ) -> dict[onnx_ir.DataType, DType]:
         """Element types that the conversion replaces at this node, if the target has the new."""
-        wanted = self._conversion
+        wanted = self._conversions.get(target.name)
         if wanted is None or wanted.dtype not in target.capabilities.dtypes:
             return {}
         if wanted.op_types and node.op_type not in wanted.op_types:
@@ -293,7 +297,10 @@ class _Annotator:
         for k, node in enumerate(self._nodes):
             if not self._is_open(k) or (self._inserted[k] and not crosses):
                 continue
-            miss = find_miss(node, target, self._stand_in(node, target), label, self._opset)
+            if self._inserted[k]:  # what the target converts by itself needs no rule of its own
+                miss = tensor_miss(node, (), target, {}, label)
+            else:
+                miss = find_miss(node, target, self._stand_in(node, target), label, self._opset)
             if miss is not None:
                 if all(known.name != target.name for known, _ in self._misses[k]):
                     self._misses[k].append((target, miss))
