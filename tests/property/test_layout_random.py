@@ -19,7 +19,7 @@ from worker.compiler.layout.lay_out import ChangeKind, lay_out
 from worker.compiler.layout.rewrite import TRANSFORM
 from worker.compiler.machine.machine import LayoutPolicy
 
-ACTIVATIONS = ("NCHW", "NHWC", "NCHW2c", "NCHW4c", "NHWC2c", "CHWN", "NWC", "NCHW2h", "NCHW2c2c")
+ACTIVATIONS = ("NHWC", "NCHW2c", "NCHW4c", "NHWC2c", "NCHW4c2h", "CHWN", "NCHW2c2c", "NCHW")
 WEIGHTS = ("OIHW", "HWIO", "OHWI", "OIHW2i2o", "OIHW4o", "OIHW4i4o", "OHWI2i", "OIHW2i2o2i")
 
 
@@ -90,6 +90,17 @@ def _unary(draw: st.DrawFn, region: RegionBuilder, x: Growing, out: str) -> Grow
     return Growing(out, x.channels, x.space)
 
 
+def _turned(draw: st.DrawFn, region: RegionBuilder, x: Growing, out: str) -> Growing:
+    """Channels last for one operator, as exporters of channels-last models write it."""
+    rank = len(x.space) + 2
+    region.add("Transpose", [x.name], f"l_{out}", perm=[0, *range(2, rank), 1])
+    last = f"l_{out}"
+    if draw(st.booleans()):
+        last = region.add("Neg", [last], f"n_{out}")
+    region.add("Transpose", [last], out, perm=[0, rank - 1, *range(1, rank - 1)])
+    return Growing(out, x.channels, x.space)
+
+
 @st.composite
 def regions(draw: st.DrawFn) -> Expressed:
     """Up to seven nodes; any tensor may be an output as well."""
@@ -103,7 +114,7 @@ def regions(draw: st.DrawFn) -> Expressed:
     for k in range(draw(st.integers(1, 7))):
         x = draw(st.sampled_from(grown))
         out = f"t{k}"
-        step: Any = draw(st.sampled_from([_conv, _conv, _transposed, _pool, _unary, None]))
+        step: Any = draw(st.sampled_from([_conv, _conv, _transposed, _pool, _unary, _turned, None]))
         if step is not None:
             grown.append(step(draw, region, x, out))
         else:
@@ -122,10 +133,9 @@ def regions(draw: st.DrawFn) -> Expressed:
 
 @st.composite
 def policies(draw: st.DrawFn) -> LayoutPolicy:
-    wanting = draw(st.lists(st.sampled_from(OP_TYPES), min_size=1, unique=True))
-    return LayoutPolicy(
-        draw(st.sampled_from(ACTIVATIONS)), draw(st.sampled_from(WEIGHTS)), tuple(wanting)
-    )
+    some = st.lists(st.sampled_from(OP_TYPES), min_size=1, unique=True).map(tuple)
+    wanting = draw(st.one_of(st.just(OP_TYPES), st.just(("Conv", "MaxPool")), some))
+    return LayoutPolicy(draw(st.sampled_from(ACTIVATIONS)), draw(st.sampled_from(WEIGHTS)), wanting)
 
 
 def _kept_linear(old: TensorOp, new: TensorOp) -> bool:

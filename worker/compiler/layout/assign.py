@@ -229,15 +229,18 @@ class _Assigner:
         if access.tensor not in self._constants:
             self._refuse(access.tensor, None, full, "weights are computed at run time")
             return None
-        layout = full
-        for letter in full.blocked_letters:
-            others = [s for s in layout.blocked_letters if s != letter]
-            if not self._fits(op, access, full, letter) or not digits.accept(
-                access, layout.without_blocks(others)
-            ):
-                layout = layout.without_blocks([letter])
-        if layout.blocked_letters and not digits.accept(access, layout):
-            layout = layout.without_blocks(layout.blocked_letters)
+        layout = full.without_blocks(
+            [s for s in full.blocked_letters if not self._fits(op, access, full, s)]
+        )
+        if not digits.accept(access, layout):
+            for letter in layout.blocked_letters:
+                others = [s for s in layout.blocked_letters if s != letter]
+                if not Digits(op, dict(digits.factors)).accept(
+                    access, layout.without_blocks(others)
+                ):
+                    layout = layout.without_blocks([letter])
+            if not digits.accept(access, layout):
+                layout = layout.without_blocks(layout.blocked_letters)
         if layout != full:
             lost = [s for s in full.blocked_letters if s not in layout.blocked_letters]
             extents = ", ".join(

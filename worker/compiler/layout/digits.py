@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import gcd
 
-from worker.compiler.ir.affine import Affine, Interval, Var, var
+from worker.compiler.ir.affine import Affine, Var, var
 from worker.compiler.ir.axis import Axis, AxisKind
 from worker.compiler.ir.layout import Layout
 from worker.compiler.ir.op import Access, TensorOp
@@ -41,13 +42,30 @@ class Digits:
                 below *= block
                 if not self._split(expr, below, grown):
                     return False
-        values, box = _digit_values(self.op, grown)
-        physical = layout.index(tuple(e.substitute(values) for e in access.index))
-        for dim, expr in zip(layout.dims, physical, strict=True):
-            if layout.blocks(dim.letter) and not expr.within(box).is_linear:
-                return False
+        for letter in layout.blocked_letters:
+            expr = access.index[layout.position(letter)]
+            below = 1
+            for block in reversed(layout.blocks(letter)):
+                below *= block
+                if not self._separates(expr, below, grown):
+                    return False
         self.factors = grown
         return True
+
+    def _separates(self, expr: Affine, block: int, factors: Mapping[str, tuple[int, ...]]) -> bool:
+        """Whether the digits that are no multiples of `block` always stay within one block.
+
+        Then expr // block is the sum of the other digits, and expr % block of these.
+        """
+        low = high = expr.const % block
+        for atom, coeff in expr.terms:
+            assert isinstance(atom, Var)
+            for weight, extent in _weights(self.op.axis(atom.name), factors):
+                step = coeff * weight
+                if step % block:
+                    low += min(step, 0) * (extent - 1)
+                    high += max(step, 0) * (extent - 1)
+        return low >= 0 and high < block
 
     def _split(self, expr: Affine, block: int, grown: dict[str, tuple[int, ...]]) -> bool:
         for atom, coeff in expr.terms:
@@ -71,37 +89,30 @@ class Digits:
 
     def values(self) -> dict[str, Affine]:
         """What to substitute for the axes that were split."""
-        return _digit_values(self.op, self.factors)[0]
+        found: dict[str, Affine] = {}
+        for axis in self.op.domain:
+            if self.factors.get(axis.name):
+                digits = _digits(self.op, axis, self.factors)
+                weights = [weight for weight, _ in _weights(axis, self.factors)]
+                found[axis.name] = sum(
+                    (var(d.name) * w for d, w in zip(digits, weights, strict=True)), Affine()
+                )
+        return found
+
+
+def _weights(axis: Axis, factors: Mapping[str, tuple[int, ...]]) -> list[tuple[int, int]]:
+    """(weight, extent) of the digits of one axis, most significant first."""
+    chain = (1, *factors.get(axis.name, ()), axis.extent)
+    return [(a, b // a) for a, b in pairwise(chain)][::-1]
 
 
 def _digits(op: TensorOp, axis: Axis, factors: Mapping[str, tuple[int, ...]]) -> tuple[Axis, ...]:
     """Digits of one axis, most significant first."""
-    chain = factors.get(axis.name, ())
-    if not chain:
+    if not factors.get(axis.name):
         return (axis,)
+    weights = _weights(axis, factors)
     taken = {a.name for a in op.domain}
     base = axis.name
-    while any(f"{base}.{k}" in taken for k in range(len(chain) + 1)):
+    while any(f"{base}.{k}" in taken for k in range(len(weights))):
         base += "_"
-    ends = (*chain, axis.extent)
-    extents = [chain[0], *(b // a for a, b in zip(chain, ends[1:], strict=True))]
-    return tuple(
-        Axis(f"{base}.{k}", extent, axis.kind) for k, extent in enumerate(reversed(extents))
-    )
-
-
-def _digit_values(
-    op: TensorOp, factors: Mapping[str, tuple[int, ...]]
-) -> tuple[dict[str, Affine], dict[str, Interval]]:
-    """Split axes as sums of their digits, and the range of every digit."""
-    values: dict[str, Affine] = {}
-    box: dict[str, Interval] = {}
-    for axis in op.domain:
-        digits = _digits(op, axis, factors)
-        box.update((d.name, (0, d.extent - 1)) for d in digits)
-        if len(digits) > 1:
-            weights = (1, *factors[axis.name])[::-1]
-            values[axis.name] = sum(
-                (var(d.name) * w for d, w in zip(digits, weights, strict=True)), Affine()
-            )
-    return values, box
+    return tuple(Axis(f"{base}.{k}", extent, axis.kind) for k, (_, extent) in enumerate(weights))
