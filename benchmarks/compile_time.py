@@ -74,6 +74,7 @@ def sample(path: Path, symbols: dict[str, int], preset: str, stored: Path) -> di
     from worker.compiler.machine import load_preset
     from worker.compiler.options import CompileOptions
     from worker.compiler.pipeline import compile_model
+    from worker.ports import open_ports
 
     cache = MemoryCache()
     options = CompileOptions(symbols=tuple(symbols.items()))
@@ -83,7 +84,8 @@ def sample(path: Path, symbols: dict[str, int], preset: str, stored: Path) -> di
         clock = StageClock()
 
         def compile_it() -> None:
-            compiled = compile_model(path, path.stem, machine, options, cache, clock, Limits())
+            ports = open_ports(machine, options, cache, clock)
+            compiled = compile_model(path, path.stem, machine, options, ports, Limits())
             result["units"] = len(compiled.units)
 
         result[key] = timed(compile_it)

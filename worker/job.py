@@ -27,6 +27,7 @@ from worker.compiler.package.bundle import write_bundle
 from worker.compiler.pipeline import CompiledModel, compile_model
 from worker.hardware import resolve_machine
 from worker.packing import bundle_contents
+from worker.ports import open_ports
 from worker.report.document import Verification, report_document
 from worker.report.graph import graph_document
 from worker.report.layers import layers_csv
@@ -41,6 +42,7 @@ from worker.simulator.trace import trace_json
 STAGES = (
     "ingest",
     "simplify",
+    "convert",
     "partition",
     "schedule",
     "codegen",
@@ -129,8 +131,9 @@ def run_job(request: JobRequest, out_dir: Path, cache: Cache, progress: Progress
     options = request.options
     used_cache: Cache = NullCache() if options.no_cache else cache
     machine = resolve_machine(request.hardware)
+    ports = open_ports(machine, options, used_cache, timed, request.calibration_path)
     compiled = compile_model(
-        request.model_path, request.model_name, machine, options, used_cache, timed, Limits()
+        request.model_path, request.model_name, machine, options, ports, Limits()
     )
     writer.save("placement", "placement.json", canonical_json(placement_document(compiled)))
     writer.save("graph", "graph.json", canonical_json(graph_document(compiled)))

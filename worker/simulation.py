@@ -13,12 +13,31 @@ from worker.compiler.control.compile import CompiledControl
 from worker.compiler.control.flow import Body
 from worker.compiler.errors import SimulationError
 from worker.compiler.machine import digest
+from worker.compiler.machine.machine import Machine
 from worker.compiler.partition.host_work import host_flops
 from worker.compiler.pipeline import CompiledModel
-from worker.compiler.units import encode_unit
+from worker.compiler.units import Unit, encode_unit
 from worker.simulator.control import BodyRun, ControlRun
 from worker.simulator.results import ModelSimulation, UnitSimulation
 from worker.simulator.run import SIMULATOR_VERSION, simulate_program, simulate_unit
+
+
+def simulate_cached(unit: Unit, machine: Machine, cache: Cache) -> UnitSimulation:
+    """Simulation of one kernel, from the cache where it is known."""
+    key = CacheKey(
+        CacheKind.SIMULATION,
+        (
+            ("program", sha256(encode_unit(unit.program)).hexdigest()),
+            ("machine", digest(machine)),
+            ("simulator_version", SIMULATOR_VERSION),
+        ),
+    )
+    stored = cache.get(key)
+    if stored is not None:
+        return UnitSimulation.from_bytes(stored)
+    sim = simulate_unit(unit.program, machine, unit.schedule.predicted_cycles)
+    cache.put(key, sim.to_bytes())
+    return sim
 
 
 def simulate_model(
@@ -31,24 +50,7 @@ def simulate_model(
     Raises:
         SimulationError: TW-SIM-003 naming the first violated invariant.
     """
-    machine_digest = digest(compiled.machine)
-    sims: list[UnitSimulation] = []
-    for unit in compiled.units:
-        key = CacheKey(
-            CacheKind.SIMULATION,
-            (
-                ("program", sha256(encode_unit(unit.program)).hexdigest()),
-                ("machine", machine_digest),
-                ("simulator_version", SIMULATOR_VERSION),
-            ),
-        )
-        stored = cache.get(key)
-        if stored is not None:
-            sims.append(UnitSimulation.from_bytes(stored))
-            continue
-        sim = simulate_unit(unit.program, compiled.machine, unit.schedule.predicted_cycles)
-        cache.put(key, sim.to_bytes())
-        sims.append(sim)
+    sims = [simulate_cached(unit, compiled.machine, cache) for unit in compiled.units]
     control_of = {c.node: c for c in compiled.controls if c.flow is not None}
     runs = {
         k: _control_run(control_of[host.onnx_nodes[0]], cache, loop_trips)

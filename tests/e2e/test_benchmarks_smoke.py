@@ -35,7 +35,7 @@ def test_compile_time(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> N
     row = _json(capsys)
     assert code == (0 if row["passed"] else 1)
     assert 7 <= row["units"] <= 15  # five plain operators and softmax, none of them equal
-    stages = {"ingest", "simplify", "partition", "schedule", "codegen"}
+    stages = {"ingest", "simplify", "convert", "partition", "schedule", "codegen"}
     assert set(row["cold_stages_s"]) == set(row["warm_stages_s"]) == stages
     for key in ("cold", "warm", "warm_process", "import", "ort_session"):
         assert row[f"{key}_wall_s"] > 0

@@ -84,8 +84,8 @@ def test_conv_net_verifies_and_its_report_is_consistent(tmp_path: Path, preset: 
     assert {row["node"] for row in report["placement"]} >= {"stem/conv", "block/add", "head"}
     assert {row["reason_code"] for row in report["placement"]} == {"OFFLOADED", "VIEW"}
     finished = [name for name, state in progress.stages if state == "finished"]
-    assert finished == ["ingest", "simplify", "partition", "schedule", "codegen", "simulate",
-                        "package", "verify", "report"]  # fmt: skip
+    assert finished == ["ingest", "simplify", "convert", "partition", "schedule", "codegen",
+                        "simulate", "package", "verify", "report"]  # fmt: skip
     assert set(progress.artifacts) == {"graph", "placement", "schedule", "trace", "bundle",
                                        "layers", "report_html", "report"}  # fmt: skip
     assert hashlib.sha256((out / "model.twb").read_bytes()).hexdigest() == digest

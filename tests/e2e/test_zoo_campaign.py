@@ -18,6 +18,7 @@ from worker.compiler.isa.program import UnitCall
 from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions
 from worker.compiler.pipeline import CompiledModel, compile_model
+from worker.ports import open_ports
 
 pytestmark = pytest.mark.campaign
 LEDGER = Path(__file__).resolve().parent.parent.parent / "benchmarks" / "MODELS.json"
@@ -59,7 +60,8 @@ def test_bert_layers_are_one_set_of_units(scratch: Path) -> None:
     options = CompileOptions(symbols=model.symbols)
 
     def compiled_once() -> CompiledModel:
-        return compile_model(path, "bert", machine, options, cache, Quiet(), Limits())
+        ports = open_ports(machine, options, cache, Quiet())
+        return compile_model(path, "bert", machine, options, ports, Limits())
 
     first = compiled_once()
     sequence = [c.unit if isinstance(c, UnitCall) else -1 for c in first.linked.program.calls]

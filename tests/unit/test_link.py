@@ -17,6 +17,7 @@ from worker.compiler.isa.program import HostCall, OperandRole, UnitCall
 from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions
 from worker.compiler.pipeline import CompiledModel, compile_model
+from worker.ports import open_ports
 
 
 class Silent:
@@ -28,15 +29,9 @@ class Silent:
 
 
 def compiled(model: onnx.ModelProto, folder: Path) -> CompiledModel:
-    return compile_model(
-        saved(model, folder),
-        "m",
-        load_preset("a100"),
-        CompileOptions(),
-        MemoryCache(),
-        Silent(),
-        Limits(),
-    )
+    machine, options = load_preset("a100"), CompileOptions()
+    ports = open_ports(machine, options, MemoryCache(), Silent())
+    return compile_model(saved(model, folder), "m", machine, options, ports, Limits())
 
 
 def only_a_view() -> onnx.ModelProto:

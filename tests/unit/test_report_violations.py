@@ -14,6 +14,7 @@ from worker.compiler.frontend.limits import Limits
 from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions
 from worker.compiler.pipeline import compile_model
+from worker.ports import open_ports
 from worker.report.document import Verification, report_document
 from worker.report.page import report_page
 from worker.simulation import refuse_violations, simulate_model
@@ -29,15 +30,10 @@ class Silent:
 
 
 def test_a_violated_invariant_is_printed_and_refused(tmp_path: Path) -> None:
-    compiled = compile_model(
-        saved(repeated_layers(2), tmp_path),
-        "m",
-        load_preset("a100"),
-        CompileOptions(),
-        MemoryCache(),
-        Silent(),
-        Limits(),
-    )
+    machine, options = load_preset("a100"), CompileOptions()
+    ports = open_ports(machine, options, MemoryCache(), Silent())
+    path = saved(repeated_layers(2), tmp_path)
+    compiled = compile_model(path, "m", machine, options, ports, Limits())
     sims, whole = simulate_model(compiled, MemoryCache())
     refuse_violations(sims, whole)  # the honest run passes
     broken = Check("bytes-<conserved>", False, "read 5, wrote 4")

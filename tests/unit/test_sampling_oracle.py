@@ -18,6 +18,7 @@ from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions
 from worker.compiler.pipeline import compile_model
 from worker.compiler.units import Unit
+from worker.ports import open_ports
 from worker.verification.sampling import check_unit
 
 INT8 = st.integers(-128, 127)
@@ -54,10 +55,10 @@ class Silent:
 
 
 def relu_unit(folder: Path) -> Unit:
-    compiled = compile_model(
-        saved(repeated_layers(1), folder), "m", load_preset("a100"), CompileOptions(),
-        MemoryCache(), Silent(), Limits(),
-    )  # fmt: skip
+    machine, options = load_preset("a100"), CompileOptions()
+    ports = open_ports(machine, options, MemoryCache(), Silent())
+    path = saved(repeated_layers(1), folder)
+    compiled = compile_model(path, "m", machine, options, ports, Limits())
     (unit,) = [u for u in compiled.units if len(u.schedule.graph.inputs) == 1
                and not u.schedule.graph.constants]  # fmt: skip
     return unit

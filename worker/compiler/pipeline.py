@@ -1,18 +1,20 @@
 """The whole compiler in order: bytes -> model -> parts -> graphs -> units -> program.
 
-    load -> bind -> simplify -> partition -> express -> group -> solve units -> plan home memory
+    load -> bind -> simplify -> convert -> partition -> solve (express, lay out, group, schedule)
+         -> weigh -> link
 
-`compile_model` is the only entry; it is pure (no clock, environment, network, database): the cache
-and the progress sink come in as values.  Simulation, verification and reporting follow in the
-worker, on the `CompiledModel` this returns.
+`compile_model` is the only entry; it is pure (no clock, environment, network, database): the cache,
+the progress sink, calibration samples and simulated times come in through `Ports`.  Simulation of
+the whole, verification and reporting follow in the worker, on the `CompiledModel` this returns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
@@ -28,33 +30,43 @@ from worker.compiler.control.isolate import isolate
 from worker.compiler.control.shapes import settle_shapes
 from worker.compiler.errors import CompilerError, Finding, Shortfall
 from worker.compiler.frontend.bind import bind
-from worker.compiler.frontend.express import Expressed, express_region
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.frontend.load import load_model
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.simplify import simplify
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import OpaqueOp, TensorOp
-from worker.compiler.ir.region import Cuts, is_view
-from worker.compiler.ir.signature import canonicalize
-from worker.compiler.link import LinkedModel, PlannedCall, PlannedHost, link
-from worker.compiler.machine.machine import Machine
-from worker.compiler.options import CompileOptions
+from worker.compiler.layout.change import LayoutChange
+from worker.compiler.link import LinkedModel, PlannedCall, link
+from worker.compiler.machine.machine import Conversion, Machine, PartitionMode
+from worker.compiler.options import CompileOptions, PartitionChoice
+from worker.compiler.partition.annotate import annotate
+from worker.compiler.partition.balance import NodeCosts
+from worker.compiler.partition.host_work import host_flops
 from worker.compiler.partition.partition import partition
-from worker.compiler.partition.plan import HOST, Part, Partitioning, Placement
+from worker.compiler.partition.plan import HOST, Partitioning, Placement
+from worker.compiler.partition.weigh import weigh
+from worker.compiler.quantize.boundary import Boundary, Converted
+from worker.compiler.quantize.choose import choose_conversions
+from worker.compiler.quantize.convert import convert
+from worker.compiler.quantize.ranges import observe
+from worker.compiler.quantize.split import split_dequantisations
 from worker.compiler.rejection import ReasonCode, Rejection
-from worker.compiler.schedule.stages import Grouping
-from worker.compiler.strategies.base import Strategy
-from worker.compiler.strategies.registry import strategy_for
-from worker.compiler.units import Unit, UnitSolver
+from worker.compiler.solve import Progress, RegionSolver, Solved, UnitPool
+from worker.compiler.units import Unit
+
+Samples: TypeAlias = "Callable[[OnnxModel], Sequence[Mapping[str, npt.NDArray[Any]]]]"
 
 
-class Progress(Protocol):
-    """What the pipeline tells its caller while it works."""
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What the pure compiler is given from outside."""
 
-    def stage(self, name: str, state: str) -> None: ...
-
-    def units(self, solved: int, cached: int, total: int) -> None: ...
+    cache: Cache
+    progress: Progress
+    samples: Samples
+    """Calibration inputs of a model; asked only when something must be quantised."""
+    unit_cycles: Callable[[Unit], int]
+    """Simulated cycles of one kernel; asked only in automatic partitioning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +74,33 @@ class CompiledModel:
     """Everything later stages need about one compiled model."""
 
     model: OnnxModel
+    """As compiled: with the conversions that were inserted."""
     machine: Machine
     strategy: str
-    placement: tuple[Placement, ...]
+    partitioning: Partitioning
     units: tuple[Unit, ...]
     linked: LinkedModel
+    region_graphs: tuple[Graph, ...]
+    """The regions in the algebra, in execution order."""
     constants: Mapping[str, Callable[[], npt.NDArray[Any]]]
     """Values of the constants units read, by name."""
     cache_events: tuple[CacheEvent, ...]
     warnings: tuple[tuple[str, str], ...]
     """(code, message)."""
+    conversions: Mapping[str, Conversion]
+    """What was converted for which target."""
+    boundaries: tuple[Boundary, ...]
+    layouts: tuple[tuple[int, LayoutChange], ...]
+    """(region, change)."""
+    host_work: tuple[int, int]
+    """(flops, bytes) of the user's model, were it run on the host alone."""
     controls: tuple[CompiledControl[CompiledModel], ...] = ()
     """Control-flow nodes, in model order, with their compiled bodies."""
+
+    @property
+    def placement(self) -> tuple[Placement, ...]:
+        """A row for every node, in model order."""
+        return self.partitioning.placement
 
     @property
     def home_bytes(self) -> int:
@@ -92,8 +119,7 @@ def compile_model(
     name: str,
     machine: Machine,
     options: CompileOptions,
-    cache: Cache,
-    progress: Progress,
+    ports: Ports,
     limits: Limits,
 ) -> CompiledModel:
     """Compile one ONNX file for one machine.
@@ -102,16 +128,47 @@ def compile_model(
         CompilerError: see the stages; Infeasible only when an operator fits neither the
             accelerator nor (being refused by --fail-on-fallback) the host.
     """
+    progress = ports.progress
     progress.stage("ingest", "started")
     loaded = load_model(path, limits, name)
     progress.stage("ingest", "finished")
     progress.stage("simplify", "started")
     model = simplify(bind(loaded, dict(options.symbols)))
     settle_shapes(model)
+    host_work = host_flops(list(model.ir.graph))
     progress.stage("simplify", "finished")
-    strategy = strategy_for(options.strategy)
-    solver = UnitSolver.create(machine, strategy, options, cache)
-    return _compile_graph(model, options, strategy, solver, progress)
+    progress.stage("convert", "started")
+    conversions, converted = convert_for(model, machine, options, ports.samples)
+    progress.stage("convert", "finished")
+    pool = UnitPool(machine, options, ports.cache)
+    compiled = _compile_graph(converted.model, options, pool, ports, progress)
+    return replace(
+        compiled,
+        conversions=conversions,
+        boundaries=converted.boundaries,
+        host_work=host_work,
+        warnings=(*compiled.warnings, *converted.warnings, *_calibration(converted, options)),
+    )
+
+
+def convert_for(
+    model: OnnxModel, machine: Machine, options: CompileOptions, samples: Samples
+) -> tuple[Mapping[str, Conversion], Converted]:
+    """Put what targets will take into their number formats.
+
+    Raises:
+        OptionError: TW-OPT-003, no target has the precision asked for.
+        ModelError: TW-CAL codes, the calibration samples do not fit.
+    """
+    model = split_dequantisations(model)
+    choices = choose_conversions(model, machine, options.precision)
+    if not choices:
+        return choices, Converted(model)
+    annotation = annotate(model, machine, {}, choices)
+    converted = convert(
+        model, annotation.placement, choices, lambda names: observe(model, names, samples(model))
+    )
+    return choices, converted
 
 
 class _Nested:
@@ -125,45 +182,49 @@ class _Nested:
 
 
 def _compile_graph(
-    model: OnnxModel,
-    options: CompileOptions,
-    strategy: Strategy,
-    solver: UnitSolver,
-    progress: Progress,
+    model: OnnxModel, options: CompileOptions, pool: UnitPool, ports: Ports, progress: Progress
 ) -> CompiledModel:
-    """A simplified model, or a body of one, to a linked program."""
-    machine = solver.machine
+    """A simplified and converted model, or a body of one, to a linked program."""
+    machine = pool.machine
     inner = replace(options, fail_on_fallback=False)
     controls = compile_bodies(
         model,
-        lambda body: _compile_graph(body, inner, strategy, solver, _Nested()),
+        lambda body: _compile_graph(body, inner, pool, ports, _Nested()),
         lambda body: body.is_offloading,
     )
-    refused: dict[str, Rejection] = {}
-    while True:
+    solver = RegionSolver(model, pool, progress)
+    parts, solved, refused = _solved_parts(model, options, pool, solver, controls, progress)
+    if _is_weighed(machine, options) and parts.regions:
         progress.stage("partition", "started")
-        parts = partition(model, machine, refused)
-        parts = replace(parts, parts=isolate(model, parts.parts, interpreted(controls)))
+        weighed = weigh(model, machine, parts, _node_costs(model, parts, solved, ports, machine))
+        parts = replace(weighed, parts=isolate(model, weighed.parts, interpreted(controls)))
         progress.stage("partition", "finished")
-        progress.stage("schedule", "started")
-        solved = _solve(model, parts, machine, strategy, solver, progress)
-        if not solved.shortfalls:
-            break
-        refused.update(
-            (node, Rejection(ReasonCode.DOES_NOT_FIT, _sentence(shortfall)))
-            for node, shortfall in solved.shortfalls
-        )
+        solved = solver.solve(parts)
     progress.stage("schedule", "finished")
     placement = explained(_final_placement(parts, solved.view_nodes), controls)
+    parts = replace(parts, placement=placement)
     if options.fail_on_fallback:
-        _refuse_fallback(placement, solved, refused)
+        _refuse_fallback(placement, refused)
     progress.stage("codegen", "started")
     linked = link(model, solved.calls, solved.units, solved.graphs, machine)
     progress.stage("codegen", "finished")
     compiled = CompiledModel(
-        model, machine, strategy.name, placement, solved.units, linked, solved.constants,
-        tuple(solver.events), _warnings(machine, placement), controls,
-    )  # fmt: skip
+        model=model,
+        machine=machine,
+        strategy=pool.strategy.name,
+        partitioning=parts,
+        units=solved.units,
+        linked=linked,
+        region_graphs=solved.graphs,
+        constants=solved.constants,
+        cache_events=pool.events,
+        warnings=_warnings(machine, placement),
+        conversions={},
+        boundaries=(),
+        layouts=solved.layouts,
+        host_work=(0, 0),
+        controls=controls,
+    )
     usable = machine.home.usable_bytes
     if compiled.home_bytes <= usable:
         return compiled
@@ -173,107 +234,80 @@ def _compile_graph(
         f"its programs and the model's need {compiled.home_bytes} bytes of {machine.home.name},"
         f" has {usable}",
     )
-    return replace(compiled, controls=controls, placement=explained(placement, controls))
+    parts = replace(parts, placement=explained(placement, controls))
+    return replace(compiled, controls=controls, partitioning=parts)
 
 
-@dataclass(frozen=True, slots=True)
-class _Solved:
-    calls: tuple[PlannedCall | PlannedHost, ...]
-    units: tuple[Unit, ...]
-    graphs: tuple[Graph, ...]
-    constants: Mapping[str, Callable[[], npt.NDArray[Any]]]
-    shortfalls: tuple[tuple[str, Shortfall], ...]
-    view_nodes: frozenset[str]
-
-
-def _solve(
+def _solved_parts(
     model: OnnxModel,
-    parts: Partitioning,
-    machine: Machine,
-    strategy: Strategy,
-    solver: UnitSolver,
+    options: CompileOptions,
+    pool: UnitPool,
+    solver: RegionSolver,
+    controls: tuple[CompiledControl[CompiledModel], ...],
     progress: Progress,
-) -> _Solved:
-    """Express and solve every accelerator part; host parts become PlannedHost."""
+) -> tuple[Partitioning, Solved, Mapping[str, Rejection]]:
+    """Partition and solve until every operator on the accelerator fits its memories."""
+    mode = None
+    if options.partition is not PartitionChoice.SPEC:
+        mode = PartitionMode(str(options.partition))
+    refused: dict[str, Rejection] = {}
+    while True:
+        progress.stage("partition", "started")
+        parts = partition(model, pool.machine, refused, mode)
+        parts = replace(parts, parts=isolate(model, parts.parts, interpreted(controls)))
+        progress.stage("partition", "finished")
+        progress.stage("schedule", "started")
+        solved = solver.solve(parts)
+        if not solved.shortfalls:
+            return parts, solved, refused
+        refused.update(
+            (node, Rejection(ReasonCode.DOES_NOT_FIT, _sentence(shortfall)))
+            for node, shortfall in solved.shortfalls
+        )
+
+
+def _is_weighed(machine: Machine, options: CompileOptions) -> bool:
+    if options.partition is PartitionChoice.SPEC:
+        return any(t.criteria.mode is PartitionMode.AUTO for t in machine.targets)
+    return options.partition is PartitionChoice.AUTO
+
+
+def _node_costs(
+    model: OnnxModel, parts: Partitioning, solved: Solved, ports: Ports, machine: Machine
+) -> NodeCosts:
+    """Simulated cycles of every node's kernels, and the host's roofline of the same node.
+
+    What a composite costs stands at its last node.
+    """
     nodes = list(model.ir.graph)
-    calls: list[PlannedCall | PlannedHost] = []
-    units: dict[str, int] = {}
-    solved: list[Unit] = []
-    graphs: list[Graph] = []
-    constants: dict[str, Callable[[], npt.NDArray[Any]]] = {}
-    shortfalls: dict[str, Shortfall] = {}
-    kernel_nodes: set[str] = set()
-    regions: list[tuple[Part, Expressed | None, Grouping | None]] = []
-    for part in parts.parts:
-        if part.is_host:
-            regions.append((part, None, None))
-            continue
-        region = express_region([nodes[k] for k in part.nodes], part.outputs, model.opset)
-        regions.append((part, region, strategy.group(region.graph, machine)))
-    total = sum(len(grouping.groups) for _, _, grouping in regions if grouping is not None)
-    done = solved_now = 0
-    for number, (part, expressed, grouping) in enumerate(regions):
-        if expressed is None or grouping is None:
-            calls.append(_host_call(part, nodes))
-            continue
-        graph = expressed.graph
-        graphs.append(graph)
-        cuts = Cuts.of(graph)
-        constants.update(expressed.constants)
-        for group in grouping.groups:
-            done += 1
-            ops = [cuts.op(name) for name in group.ops]
-            if len(ops) == 1 and is_view(ops[0], graph.tensors):
-                calls.append(_view_call(ops[0]))
-                progress.units(solved_now, done - solved_now, total)
-                continue
-            origin_nodes = tuple(dict.fromkeys(n for op in ops for n in op.origin.nodes))
-            kernel_nodes.update(origin_nodes)
-            canonical = canonicalize(cuts.piece(group.ops))
-            signature = canonical.signature
-            if signature not in units:
-                before = len(solver.events)
-                unit = solver.solve(canonical, origin_nodes[0] if origin_nodes else group.ops[0])
-                if isinstance(unit, Shortfall):
-                    shortfalls.update((n, unit) for n in origin_nodes)
-                    continue
-                units[signature] = len(solved)
-                solved.append(unit)
-                solved_now += any(e.outcome == "miss" for e in solver.events[before:])
-            names = dict(canonical.tensor_of)
-            calls.append(
-                PlannedCall(
-                    units[signature],
-                    tuple((new, names[new]) for new in names),
-                    origin_nodes,
-                    ops[0].origin.op_type,
-                    number,
-                    part.target,
-                )
-            )
-            progress.units(solved_now, done - solved_now, total)
-    every_node = {nodes[k].name or "" for part in parts.regions for k in part.nodes}
-    return _Solved(
-        tuple(calls), tuple(solved), tuple(graphs), constants, tuple(shortfalls.items()),
-        frozenset(every_node - kernel_nodes),
-    )  # fmt: skip
+    position = {node.name or "": k for k, node in enumerate(nodes)}
+    accelerator = [0] * len(nodes)
+    for call in solved.calls:
+        if isinstance(call, PlannedCall) and call.unit is not None:
+            last = max(position[name] for name in call.onnx_nodes)
+            accelerator[last] += ports.unit_cycles(solved.units[call.unit])
+    host = [ceil(machine.host.work_s(*host_flops([node])) * machine.clock_hz) for node in nodes]
+    for part in parts.regions:
+        for composite in part.composites:
+            last = composite.nodes[-1]
+            for costs in (accelerator, host):
+                total = sum(costs[k] for k in composite.nodes)
+                for k in composite.nodes:
+                    costs[k] = 0
+                costs[last] = total
+    return NodeCosts(tuple(accelerator), tuple(host))
 
 
-def _view_call(op: TensorOp | OpaqueOp) -> PlannedCall:
-    assert isinstance(op, TensorOp)
-    return PlannedCall(
-        None, (("src", op.reads[0].tensor), ("dst", op.write.tensor)), op.origin.nodes,
-        op.origin.op_type,
-    )  # fmt: skip
-
-
-def _host_call(part: Part, nodes: list[Any]) -> PlannedHost:
-    return PlannedHost(
-        part.nodes,
-        part.inputs,
-        part.outputs,
-        tuple(nodes[k].name or "" for k in part.nodes),
-        tuple(nodes[k].op_type for k in part.nodes),
+def _calibration(converted: Converted, options: CompileOptions) -> tuple[tuple[str, str], ...]:
+    """A warning where ranges come from made-up inputs."""
+    if options.calibration or not any(b.scale is not None for b in converted.boundaries):
+        return ()
+    return (
+        (
+            "SYNTHETIC_CALIBRATION",
+            "quantisation ranges come from random inputs: latencies are meaningful, accuracy is"
+            " not; give sample inputs with --calibration FILE.npz",
+        ),
     )
 
 
@@ -288,17 +322,14 @@ def _sentence(shortfall: Shortfall) -> str:
 def _final_placement(parts: Partitioning, view_nodes: frozenset[str]) -> tuple[Placement, ...]:
     return tuple(
         replace(row, reason_code=ReasonCode.VIEW, reason="renames memory only; no kernel runs")
-        if row.target != HOST and row.node in view_nodes
+        if row.target != HOST and row.node in view_nodes and not row.composite
         else row
         for row in parts.placement
     )
 
 
-def _refuse_fallback(
-    placement: tuple[Placement, ...], solved: _Solved, refused: Mapping[str, Rejection]
-) -> None:
-    del solved
-    fallen = [row for row in placement if row.target == HOST]
+def _refuse_fallback(placement: tuple[Placement, ...], refused: Mapping[str, Rejection]) -> None:
+    fallen = [row for row in placement if row.target == HOST and not row.is_inserted]
     if not fallen:
         return
     findings = tuple(

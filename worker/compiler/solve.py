@@ -1,0 +1,259 @@
+"""Solve the regions of a partitioning: express, lay out, group, and find a unit for every group.
+
+A `UnitPool` lives as long as one compile.  The compile may partition again (an operator fits no
+memory, a region is not worth its transfers) and compiles bodies of control flow; what was solved
+before is remembered by target and signature and not solved twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy.typing as npt
+import onnx_ir
+
+from worker.compiler.cache import Cache, CacheEvent
+from worker.compiler.errors import Shortfall
+from worker.compiler.frontend.express import Expressed, express_region
+from worker.compiler.frontend.model import OnnxModel
+from worker.compiler.frontend.qdq import QdqCluster, find_clusters
+from worker.compiler.ir.graph import Graph
+from worker.compiler.ir.op import OpaqueOp, TensorOp
+from worker.compiler.ir.region import Cuts, is_view
+from worker.compiler.ir.signature import canonicalize
+from worker.compiler.layout.lay_out import LayoutChange, lay_out
+from worker.compiler.link import PlannedCall, PlannedHost
+from worker.compiler.machine.machine import Machine
+from worker.compiler.options import CompileOptions
+from worker.compiler.partition.plan import CompositeKind, Part, Partitioning
+from worker.compiler.schedule.stages import Grouping
+from worker.compiler.strategies.registry import strategy_for
+from worker.compiler.units import Unit, UnitSolver
+
+
+class Progress(Protocol):
+    """What the pipeline tells its caller while it works."""
+
+    def stage(self, name: str, state: str) -> None: ...
+
+    def units(self, solved: int, cached: int, total: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """Every part of a partitioning as calls in execution order."""
+
+    calls: tuple[PlannedCall | PlannedHost, ...]
+    units: tuple[Unit, ...]
+    graphs: tuple[Graph, ...]
+    """One per accelerator part."""
+    constants: Mapping[str, Callable[[], npt.NDArray[Any]]]
+    shortfalls: tuple[tuple[str, Shortfall], ...]
+    """(ONNX node, what does not fit): then the calls are not complete."""
+    view_nodes: frozenset[str]
+    """Nodes of accelerator parts for which no kernel runs."""
+    layouts: tuple[tuple[int, LayoutChange], ...]
+    """(region, change)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Region:
+    part: Part
+    expressed: Expressed
+    grouping: Grouping
+    solver: UnitSolver
+    layouts: tuple[LayoutChange, ...]
+
+
+class UnitPool:
+    """Units of one compile by target and signature, nested programs included."""
+
+    def __init__(self, machine: Machine, options: CompileOptions, cache: Cache) -> None:
+        self.machine = machine
+        self.strategy = strategy_for(options.strategy)
+        self.solver_of = {
+            target.name: UnitSolver.create(
+                machine.restricted(target), self.strategy, options, cache
+            )
+            for target in machine.targets
+        }
+        self.known: dict[tuple[str, str], Unit | Shortfall] = {}
+
+    @property
+    def events(self) -> tuple[CacheEvent, ...]:
+        """What the cache answered, target by target."""
+        return tuple(event for solver in self.solver_of.values() for event in solver.events)
+
+
+class RegionSolver:
+    """Solves partitionings of one model from one pool of units."""
+
+    def __init__(self, model: OnnxModel, pool: UnitPool, progress: Progress) -> None:
+        self._model = model
+        self._nodes = list(model.ir.graph)
+        self._progress = progress
+        self._pool = pool
+
+    def solve(self, parts: Partitioning) -> Solved:
+        """Express and solve every accelerator part; host parts become PlannedHost.
+
+        Cost: one expression per region; one schedule, lowering and kernel per new signature.
+        """
+        regions = [None if part.is_host else self._prepare(part) for part in parts.parts]
+        total = sum(len(r.grouping.groups) for r in regions if r is not None)
+        found = _Collector(total, self._progress)
+        for part, region in zip(parts.parts, regions, strict=True):
+            if region is None:
+                found.calls.append(_host_call(part, self._nodes))
+            else:
+                self._solve_region(region, found)
+        every_node = {
+            self._nodes[k].name or "" for p in parts.parts if not p.is_host for k in p.nodes
+        }
+        return found.solved(frozenset(every_node - found.kernel_nodes))
+
+    def _prepare(self, part: Part) -> _Region:
+        solver = self._pool.solver_of[part.target]
+        nodes = [self._nodes[k] for k in part.nodes]
+        clusters = _clusters(part, nodes)
+        expressed = express_region(nodes, part.outputs, self._model.opset, clusters)
+        together = (*expressed.together, *self._composites(part, expressed.graph))
+        changes: tuple[LayoutChange, ...] = ()
+        policy = solver.machine.targets[0].layout
+        if policy is not None:
+            laid = lay_out(expressed, policy, together)
+            expressed, changes, together = laid.expressed, laid.changes, laid.together
+        grouping = self._pool.strategy.group(expressed.graph, solver.machine)
+        return _Region(part, expressed, grouping, solver, changes)
+
+    def _composites(self, part: Part, graph: Graph) -> tuple[tuple[str, ...], ...]:
+        """Operator names of each pattern composite, in graph order."""
+        composite_of: dict[str, int] = {}
+        rows = [c for c in part.composites if c.kind is CompositeKind.PATTERN]
+        for number, composite in enumerate(rows):
+            for k in composite.nodes:
+                composite_of[self._nodes[k].name or ""] = number
+        members: list[list[str]] = [[] for _ in rows]
+        for op in graph.ops:
+            owners = {composite_of.get(node, -1) for node in op.origin.nodes}
+            if len(owners) == 1 and -1 not in owners:
+                members[owners.pop()].append(op.name)
+        return tuple(tuple(names) for names in members if len(names) > 1)
+
+    def _solve_region(self, region: _Region, found: _Collector) -> None:
+        graph = region.expressed.graph
+        number = len(found.graphs)
+        found.graphs.append(graph)
+        found.layouts.extend((number, change) for change in region.layouts)
+        found.constants.update(region.expressed.constants)
+        cuts = Cuts.of(graph)
+        for group in region.grouping.groups:
+            before = len(region.solver.events)
+            calls = self._solve_group(region, cuts, group.ops, number, found)
+            if calls is None and len(group.ops) > 1:
+                # Together they exceed a memory: one by one they may not.
+                singles = [
+                    self._solve_group(region, cuts, (name,), number, found) for name in group.ops
+                ]
+                calls = [call for each in singles for call in each or ()]
+            found.calls.extend(calls or ())
+            found.count(any(e.outcome == "miss" for e in region.solver.events[before:]))
+
+    def _solve_group(
+        self,
+        region: _Region,
+        cuts: Cuts,
+        names: Sequence[str],
+        number: int,
+        found: _Collector,
+    ) -> list[PlannedCall] | None:
+        """Calls of one group; None when it does not fit (noted for single operators)."""
+        ops = [cuts.op(name) for name in names]
+        target = region.part.target
+        if len(ops) == 1 and is_view(ops[0], region.expressed.graph.tensors):
+            return [_view_call(ops[0], number, target)]
+        origin_nodes = tuple(dict.fromkeys(n for op in ops for n in op.origin.nodes))
+        canonical = canonicalize(cuts.piece(names))
+        key = (target, canonical.signature)
+        if key not in self._pool.known:
+            label = origin_nodes[0] if origin_nodes else names[0]
+            self._pool.known[key] = region.solver.solve(canonical, label)
+        unit = self._pool.known[key]
+        found.kernel_nodes.update(origin_nodes)
+        if isinstance(unit, Shortfall):
+            if len(ops) == 1:
+                found.shortfalls.update((n, unit) for n in origin_nodes)
+            return None
+        return [
+            PlannedCall(
+                found.index_of(key, unit), canonical.tensor_of, origin_nodes, ops[0].origin.op_type,
+                number, target,
+            )
+        ]  # fmt: skip
+
+
+class _Collector:
+    """Grows the result of one `solve`."""
+
+    def __init__(self, total: int, progress: Progress) -> None:
+        self.calls: list[PlannedCall | PlannedHost] = []
+        self.graphs: list[Graph] = []
+        self.constants: dict[str, Callable[[], npt.NDArray[Any]]] = {}
+        self.shortfalls: dict[str, Shortfall] = {}
+        self.kernel_nodes: set[str] = set()
+        self.layouts: list[tuple[int, LayoutChange]] = []
+        self._units: list[Unit] = []
+        self._index: dict[tuple[str, str], int] = {}
+        self._total = total
+        self._progress = progress
+        self._done = 0
+        self._new = 0
+
+    def index_of(self, key: tuple[str, str], unit: Unit) -> int:
+        if key not in self._index:
+            self._index[key] = len(self._units)
+            self._units.append(unit)
+        return self._index[key]
+
+    def count(self, is_new: bool) -> None:
+        self._done += 1
+        self._new += is_new
+        self._progress.units(self._new, self._done - self._new, self._total)
+
+    def solved(self, view_nodes: frozenset[str]) -> Solved:
+        return Solved(
+            tuple(self.calls), tuple(self._units), tuple(self.graphs), self.constants,
+            tuple(self.shortfalls.items()), view_nodes, tuple(self.layouts),
+        )  # fmt: skip
+
+
+def _clusters(part: Part, nodes: Sequence[onnx_ir.Node]) -> tuple[QdqCluster, ...]:
+    """The clusters of the region that partitioning has accepted, by position in the region."""
+    accepted = {c.nodes for c in part.composites if c.kind is CompositeKind.CLUSTER}
+    if not accepted:
+        return ()
+    return tuple(
+        cluster
+        for cluster in find_clusters(nodes, part.outputs)
+        if tuple(part.nodes[k] for k in cluster.nodes) in accepted
+    )
+
+
+def _view_call(op: TensorOp | OpaqueOp, region: int, target: str) -> PlannedCall:
+    assert isinstance(op, TensorOp)
+    return PlannedCall(
+        None, (("src", op.reads[0].tensor), ("dst", op.write.tensor)), op.origin.nodes,
+        op.origin.op_type, region, target,
+    )  # fmt: skip
+
+
+def _host_call(part: Part, nodes: Sequence[onnx_ir.Node]) -> PlannedHost:
+    return PlannedHost(
+        part.nodes,
+        part.inputs,
+        part.outputs,
+        tuple(nodes[k].name or "" for k in part.nodes),
+        tuple(nodes[k].op_type for k in part.nodes),
+    )

@@ -1,0 +1,43 @@
+"""What a compile is given from outside the pure compiler: cache, progress, samples, simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from worker.compiler.cache import Cache
+from worker.compiler.frontend.model import OnnxModel
+from worker.compiler.machine.machine import Machine
+from worker.compiler.options import CompileOptions
+from worker.compiler.pipeline import Ports
+from worker.compiler.quantize.calibration import load_calibration
+from worker.compiler.solve import Progress
+from worker.compiler.units import Unit
+from worker.simulation import simulate_cached
+from worker.verification.inputs import seeded_inputs
+
+SYNTHETIC_BATCHES = 2
+"""Batches of random inputs that stand in for calibration data."""
+
+
+def open_ports(
+    machine: Machine,
+    options: CompileOptions,
+    cache: Cache,
+    progress: Progress,
+    calibration: Path | None = None,
+) -> Ports:
+    """Ports of one compile: calibration from `calibration` (.npz), else seeded random inputs."""
+
+    def samples(model: OnnxModel) -> Sequence[Mapping[str, npt.NDArray[Any]]]:
+        if calibration is not None:
+            return load_calibration(calibration, model)
+        return tuple(seeded_inputs(model, options.seed + k) for k in range(SYNTHETIC_BATCHES))
+
+    def unit_cycles(unit: Unit) -> int:
+        return simulate_cached(unit, machine, cache).cycles
+
+    return Ports(cache, progress, samples, unit_cycles)
