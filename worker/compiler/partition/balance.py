@@ -11,7 +11,7 @@ Total = work of every unit on its side + launches + transfers + invocations of h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -20,7 +20,7 @@ from worker.compiler.partition.flow import Flow
 from worker.compiler.partition.measure import shared_nodes
 from worker.compiler.partition.parts import host_levels
 from worker.compiler.partition.plan import Part
-from worker.compiler.partition.quotient import contract, topological, units_of
+from worker.compiler.partition.quotient import contract, units_of
 
 ON_HOST = -1
 
@@ -73,11 +73,22 @@ class Balance:
     """Launch cycles contained in `accelerator`."""
     is_operator: tuple[bool, ...]
     """False: a node that composites share, no operator of its own."""
-    needs: tuple[tuple[int, int], ...]
-    """(unit, other): on the accelerator it needs the other in its region (a shared node)."""
+    needs: Mapping[int, tuple[int, ...]]
+    """Units that a unit must have in its own region on the accelerator (shared nodes)."""
+    values_of: tuple[tuple[int, ...], ...]
+    """Indices of the values that a unit makes or reads."""
 
     def total(self, side: Sequence[int]) -> int:
         """Cycles of the whole program.  Cost: linear in units, edges and values."""
+        return self.run_cycles(side) + self.copy_cycles(range(len(self.values)), side)
+
+    def copy_cycles(self, numbers: Iterable[int], side: Sequence[int]) -> int:
+        """Transfers of some of the values."""
+        values = self.values
+        return sum(crossing(values[k], side) * values[k].cycles for k in numbers)
+
+    def run_cycles(self, side: Sequence[int]) -> int:
+        """Everything but transfers.  Cost: linear in units and edges."""
         cycles = self.host_parts(side) * self.invocation_cycles
         launched: set[int] = set()
         for unit, region in enumerate(side):
@@ -87,8 +98,7 @@ class Balance:
             cycles += self.accelerator[unit]
             if self.runs_kernel[unit]:
                 launched.add(region)
-        cycles += sum(self.launch_of.get(region, 0) for region in launched)
-        return cycles + sum(crossing(value, side) * value.cycles for value in self.values)
+        return cycles + sum(self.launch_of.get(region, 0) for region in launched)
 
     def host_parts(self, side: Sequence[int]) -> int:
         """How many host parts run; the regions of `side` must not form a cycle."""
@@ -101,12 +111,6 @@ class Balance:
                 is_host[group_of[unit]] = not self.is_control[unit]
         levels = host_levels(contract(self.successors, group_of, count), is_host)
         return alone + len({level for level, host in zip(levels, is_host, strict=True) if host})
-
-    def has_cycle(self, side: Sequence[int]) -> bool:
-        """Whether some region would have to run before itself."""
-        group_of, count = _groups(side)
-        order = topological(contract(self.successors, group_of, count), lambda g: (g,))
-        return len(order) < count
 
     def region_costs(self, units: Sequence[int]) -> tuple[int, int, int, int]:
         """(accelerator work, transfers, launches, host work) of a region as partitioned, in cycles;
@@ -122,7 +126,8 @@ class Balance:
         else:
             launches = per_region if kernels else 0
         moved = 0
-        for value in self.values:
+        for number in dict.fromkeys(k for unit in units for k in self.values_of[unit]):
+            value = self.values[number]
             if value.producer in inside:
                 away = value.is_output or any(self.region_of[u] == ON_HOST for u in value.consumers)
             else:
@@ -187,11 +192,14 @@ def balance_of(
             if by_kernel and runs_kernel[unit]:
                 launch_by_unit[unit] = machine.launch_cycles(target)
                 accelerator[unit] += launch_by_unit[unit]
-    needs: dict[tuple[int, int], None] = {}
+    needs: dict[int, tuple[int, ...]] = {}
     for composite in composites:
         own = unit_of[composite.nodes[-1]]
-        needs.update(((own, unit_of[n]), None) for n in composite.nodes if unit_of[n] != own)
+        outside = tuple(unit_of[n] for n in composite.nodes if unit_of[n] != own)
+        if outside:
+            needs[own] = outside
     values: list[Shared] = []
+    values_of: list[list[int]] = [[] for _ in members]
     unknown: list[str] = []
     for value in flow.activations:
         if value.size_bytes is None:
@@ -202,6 +210,9 @@ def balance_of(
         users = tuple(dict.fromkeys(unit_of[n] for n in value.consumers))
         users = tuple(user for user in users if user != producer)
         if cycles and (users or value.is_output):
+            for unit in (*users, producer):
+                if unit >= 0:
+                    values_of[unit].append(len(values))
             values.append(Shared(producer, users, value.is_output, cycles))
     return Balance(
         tuple(tuple(nodes) for nodes in members),
@@ -216,5 +227,6 @@ def balance_of(
         tuple(region_of),
         tuple(launch_by_unit),
         tuple(nodes[0] not in shared for nodes in members),
-        tuple(needs),
+        needs,
+        tuple(tuple(numbers) for numbers in values_of),
     ), tuple(unknown)

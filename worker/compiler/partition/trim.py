@@ -53,11 +53,12 @@ class Trimmer:
                     problem.implies(item, item_of[other])
                 elif closure is Closure.TAIL:
                     problem.implies(item_of[other], item)
-        for unit, needed in balance.needs:
-            if unit in item_of and needed in item_of:
-                problem.implies(item_of[unit], item_of[needed])
+            for needed in balance.needs.get(unit, ()):
+                if needed in item_of:
+                    problem.implies(item, item_of[needed])
         self._add_launches(problem, item_of)
-        for number in range(len(balance.values)):
+        touched = dict.fromkeys(number for unit in free for number in balance.values_of[unit])
+        for number in touched:
             self._add_value(problem, number, item_of, side)
         stays = problem.solve()
         return tuple(unit for unit, item in item_of.items() if stays[item])

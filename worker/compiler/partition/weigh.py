@@ -23,11 +23,12 @@ from worker.compiler.partition.flow import Flow, read_flow
 from worker.compiler.partition.measure import Ruler, num_ops
 from worker.compiler.partition.parts import Region, build_parts
 from worker.compiler.partition.plan import HOST, Action, Part, Partitioning, RegionDecision
+from worker.compiler.partition.quotient import reverse
 from worker.compiler.partition.trim import Closure, Trimmer
 from worker.compiler.rejection import ReasonCode
 
 _ROUNDS = 3
-_EFFORT = 6_000_000
+_EFFORT = 3_000_000
 """Units and values looked at by all trials together: some seconds at most."""
 _RULE = "weighed cost"
 
@@ -73,10 +74,14 @@ class _Search:
             if region != ON_HOST:
                 self.units[region].append(unit)
         self.side = list(balance.region_of)
-        self.cycles = balance.total(self.side)
+        self.joined: dict[int, tuple[int, ...]] = {}
+        """Regions that share an invocation, by the first of them."""
+        self._copies = balance.copy_cycles(range(len(balance.values)), self.side)
+        self.cycles = balance.run_cycles(self.side) + self._copies
         self._machine = machine
         self._ruler = ruler
         self._trimmer = Trimmer(balance)
+        self._before = reverse(balance.successors)
         self._trials = max(64, _EFFORT // (len(balance.members) + len(balance.values)))
 
     def run(self) -> None:
@@ -112,7 +117,12 @@ class _Search:
         trial = list(self.side)
         self._assign(trial, region, kept)
         self._trials -= 1
-        return self.balance.total(trial) - self.cycles
+        return (
+            self.balance.run_cycles(trial)
+            + self._copies
+            + self._copies_changed(trial)
+            - (self.cycles)
+        )
 
     def _candidates(self, region: int, hull: tuple[int, ...]) -> list[tuple[int, ...]]:
         units = self.units[region]
@@ -131,11 +141,17 @@ class _Search:
         if not kept or len(kept) == len(self.units[region]):
             return True
         alive = set(kept)
-        if any(unit in alive and other not in alive for unit, other in self.balance.needs):
+        needs = self.balance.needs
+        if any(other not in alive for unit in kept for other in needs.get(unit, ())):
             return False
         rules = self._machine.target(self.regions[region].target).criteria
         nodes = [n for unit in kept for n in self.balance.members[unit]]
         return self._num_ops(kept) >= rules.min_ops and self._ruler.macs(nodes) >= rules.min_macs
+
+    def _alive(self, region: int) -> list[int]:
+        """Units on the accelerator under the number of `region`, joined regions included."""
+        partners = self.joined.get(region, (region,))
+        return [u for k in partners for u in self.units[k] if self.side[u] == region]
 
     def _num_ops(self, units: Sequence[int]) -> int:
         return sum(self.balance.is_operator[unit] for unit in units)
@@ -150,30 +166,72 @@ class _Search:
         if self._trials <= 0 or trial == self.side:
             return False
         self._trials -= 1
-        cycles = self.balance.total(trial)
+        copies = self._copies + self._copies_changed(trial)
+        cycles = self.balance.run_cycles(trial) + copies
         if cycles >= self.cycles:
             return False
-        self.side, self.cycles = trial, cycles
+        self.side, self.cycles, self._copies = trial, cycles, copies
         return True
+
+    def _copies_changed(self, trial: list[int]) -> int:
+        """Cycles of transfers that `trial` has more than the current sides."""
+        moved = [unit for unit, region in enumerate(trial) if region != self.side[unit]]
+        touched = dict.fromkeys(k for unit in moved for k in self.balance.values_of[unit])
+        after = self.balance.copy_cycles(touched, trial)
+        return after - self.balance.copy_cycles(touched, self.side)
 
     def _join(self) -> None:
         """Let regions of one target share an invocation where a launch per region is paid."""
         for first in range(len(self.regions)):
+            if not self.balance.launch_of.get(first):
+                continue
+            related: set[int] | None = None
             for second in range(first + 1, len(self.regions)):
                 if self._trials <= 0:
                     return
                 if not self._may_join(first, second):
                     continue
+                if related is None:
+                    related = self._related(first)
+                if second in related:
+                    continue
                 trial = [first if region == second else region for region in self.side]
-                if not self.balance.has_cycle(trial):
-                    self._accept(trial)
+                if self._accept(trial):
+                    self.joined[first] = (*self.joined.get(first, (first,)), second)
+                    related = None
+
+    def _related(self, region: int) -> set[int]:
+        """Regions on a path from or to `region`: joining one with it would make a cycle, or, for
+        neighbours, undo a split."""
+        self._trials -= 1
+        members: dict[int, list[int]] = {}
+        for unit, side in enumerate(self.side):
+            members.setdefault(side, []).append(unit)
+        found: set[int] = set()
+        for edges in (self.balance.successors, self._before):
+            seen = set(members.get(region, ()))
+            stack = list(seen)
+            entered = {region}
+            while stack:
+                for other in edges[stack.pop()]:
+                    if other in seen:
+                        continue
+                    side = self.side[other]
+                    fresh = [other]
+                    if side != ON_HOST and side not in entered:
+                        entered.add(side)
+                        fresh = members[side]
+                    seen.update(fresh)
+                    stack += fresh
+            found |= entered
+        return found
 
     def _may_join(self, first: int, second: int) -> bool:
         """Same target, launched by region, both alive, and together within its limits."""
         target = self.regions[first].target
-        if target != self.regions[second].target or not self.balance.launch_of.get(first):
+        if target != self.regions[second].target:
             return False
-        units = [[u for u, r in enumerate(self.side) if r == k] for k in (first, second)]
+        units = [self._alive(first), self._alive(second)]
         if not all(units):
             return False
         rules = self._machine.target(target).criteria
@@ -249,10 +307,8 @@ def _decision(
         f"{work + moved + launches} cycles on {part.target} ({work} work, {moved} transfers,"
         f" {launches} launches), {host} on the host"
     )
-    joined = sorted({search.side[u] for u in left} - {number})
-    partners = joined or sorted(
-        {search.balance.region_of[u] for u, r in enumerate(search.side) if r == number} - {number}
-    )
+    home = search.side[left[0]] if left else ON_HOST
+    partners = [k for k in search.joined.get(home, ()) if k != number]
     if not left:
         action, otherwise = Action.DROPPED, search.gain(number, units)
         text = "the program is cheaper with it on the host"
