@@ -256,6 +256,8 @@ REFUSALS: list[tuple[str, Callable[[Document], None], str, str, str]] = [
      "/capabilities/layout/activations", "the axis H is named twice"),
     ("layout without channels", layout("NHW"), "TW-SPEC-002",
      "/capabilities/layout/activations", "the axis C is missing"),
+    ("layout with an empty block", layout("NCHW0c"), "TW-SPEC-002",
+     "/capabilities/layout/activations", "a block of 0 is no block"),
     ("layout that splits no axis", layout("NCHW", "OIHW16k"), "TW-SPEC-002",
      "/capabilities/layout/weights", "a block splits K"),
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from worker.compiler.ir.layout import parse_layout
 from worker.compiler.machine.lint_attributes import attribute_defects
 from worker.compiler.machine.lint_view import Defect, View, one_of
 from worker.compiler.machine.presets import known_ops, op_groups
@@ -260,6 +261,10 @@ def _layout_defect(text: str, axes: frozenset[str], needed: frozenset[str]) -> s
     for letter in inner:
         if letter.upper() not in outer:
             return f"a block splits {letter.upper()}, which is not an axis of it"
+    try:
+        parse_layout(text)
+    except ValueError as error:
+        return str(error).removeprefix(f"layout {text!r}: ")
     return None
 
 
