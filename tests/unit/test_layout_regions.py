@@ -478,6 +478,15 @@ def test_signatures_repeat(policy: LayoutPolicy) -> None:
     assert signature(first) == signature(second)
 
 
-def test_a_wrong_notation_is_refused() -> None:
-    with pytest.raises(ValueError, match="needs N and C"):
-        lay_out(conv_relu_conv(), LayoutPolicy("XYZ", "OIHW", OP_TYPES))
+@pytest.mark.parametrize(
+    ("activations", "weights", "sentence"),
+    [
+        ("XYZ", "OIHW", "needs N and C"),
+        ("NHWC", "OIHW16", "'16' is neither"),
+        ("OIHW", "OIHW", "layout 'OIHW': one with N and C is needed here"),
+        ("NHWC", "NHWC", "layout 'NHWC': one with O and I is needed here"),
+    ],
+)
+def test_a_wrong_layout_is_refused(activations: str, weights: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        lay_out(conv_relu_conv(), LayoutPolicy(activations, weights, OP_TYPES))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from worker.compiler.frontend.ops.emitter import MAX_RANK
 from worker.compiler.ir.footprint import full_box
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.layout import Layout, parse_layout
+from worker.compiler.ir.layout import ACTIVATIONS, WEIGHTS, Layout, parse_layout
 from worker.compiler.ir.op import Access, OpaqueOp, TensorOp, reads_of, writes_of
 from worker.compiler.layout.change import ChangeKind, LayoutChange
 from worker.compiler.layout.demand import Demand, find_demand
@@ -51,12 +51,19 @@ def assign(graph: Graph, policy: LayoutPolicy, composites: Sequence[tuple[str, .
     """Choose layouts.
 
     Raises:
-        ValueError: the policy's layouts are not in the notation.
+        ValueError: a layout of the policy is not in the notation, or of the wrong kind.
 
     Cost: linear in the region, times the number of composites whose inner tensors must be
     unblocked (none in a region without blocked layouts).
     """
     return _Assigner(graph, policy, composites).run()
+
+
+def _parsed(text: str, lead: str) -> Layout:
+    layout = parse_layout(text)
+    if not layout.logical.startswith(lead):
+        raise ValueError(f"layout {text!r}: one with {lead[0]} and {lead[1]} is needed here")
+    return layout
 
 
 def _unblocked(layout: Layout) -> Layout | None:
@@ -76,8 +83,8 @@ class _Assigner:
         self, graph: Graph, policy: LayoutPolicy, composites: Sequence[tuple[str, ...]]
     ) -> None:
         self._graph = graph
-        self._activations = parse_layout(policy.activations)
-        self._weights = parse_layout(policy.weights)
+        self._activations = _parsed(policy.activations, ACTIVATIONS)
+        self._weights = _parsed(policy.weights, WEIGHTS)
         self._demand = find_demand(graph, policy, composites)
         self._composites_of: dict[str, set[int]] = {}
         for number, members in enumerate(composites):

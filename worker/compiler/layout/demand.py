@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.layout import parse_layout
 from worker.compiler.ir.op import Access, OpaqueOp, Tensor, TensorOp
 from worker.compiler.layout.roles import CHANNEL_OPS, Anchor, anchor_of
 from worker.compiler.machine.machine import LayoutPolicy
@@ -46,7 +45,6 @@ def find_demand(
 
     Cost: linear in the region (union-find).
     """
-    parse_layout(policy.activations)
     anchors: dict[int, Anchor] = {}
     foreign: list[int] = []
     constants = frozenset(graph.constants)

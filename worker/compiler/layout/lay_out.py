@@ -45,7 +45,7 @@ def lay_out(
     The result computes the same values, sums in the same order.
 
     Raises:
-        ValueError: the policy's layouts are not in the notation (a checked machine's are).
+        ValueError: a layout of the policy is not in the notation, or of the wrong kind.
 
     Cost: linear in the region; constants are packed when they are asked for.
     Source: BYOC paper section 3.2, figure 4b.
