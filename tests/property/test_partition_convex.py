@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from pathlib import Path
 
 import onnx
@@ -183,3 +184,18 @@ def test_control_flow_is_a_host_part_of_its_own(tmp_path: Path) -> None:
         (False, ["relu"]),
         (True, ["after"]),
     ]
+
+
+def test_ten_thousand_nodes_partition_in_two_seconds(tmp_path: Path) -> None:
+    """Annotation included; the chain is interrupted by host operators."""
+    count = 10_000
+    edges = [(k, max(0, k - 7)) for k in range(count)]
+    model = load_model(saved(graph_of(edges), tmp_path), Limits(), "m")
+    refused = {
+        f"n{k}": Rejection(ReasonCode.DOES_NOT_FIT, "chosen by the test")
+        for k in range(50, count, 100)
+    }
+    started = time.process_time()
+    found = partition(model, MACHINE, refused)
+    assert time.process_time() - started < 2.0
+    assert len(found.regions) >= 100

@@ -1,5 +1,6 @@
-"""Which ONNX nodes go to the accelerator, and in which convex regions.
+"""Which ONNX nodes go to which accelerator target, and in which convex regions.
 
-In: a simplified ONNX model and a machine's capabilities.  Out: a Partitioning: parts in execution
-order and one placement row per node with a reason.  Must not know schedules, kernels or caches.
+In: a simplified ONNX model and a machine.  Out: a Partitioning: parts in execution order, a
+placement row per node with a reason, a decision per candidate region.  `partition` applies the
+targets' rules, `weigh` the costs that simulation found.  Must not know schedules, kernels, caches.
 """
