@@ -359,7 +359,8 @@ def _warnings(machine: Machine, placement: tuple[Placement, ...]) -> tuple[tuple
                 f" e.g. {first.pointer} = {first.value}",
             )
         )
-    on_host = sum(row.target == HOST for row in placement)
+    counted = [row for row in placement if not row.is_inserted]
+    on_host = sum(row.target == HOST for row in counted)
     if on_host:
-        found.append(("HOST_FALLBACK", f"{on_host} of {len(placement)} nodes run on the host"))
+        found.append(("HOST_FALLBACK", f"{on_host} of {len(counted)} nodes run on the host"))
     return tuple(found)

@@ -13,8 +13,11 @@ from worker.compiler.options import CompileOptions
 from worker.compiler.partition.plan import HOST
 from worker.compiler.pipeline import CompiledModel
 from worker.report.control import control_rows
+from worker.report.conversion import conversion_section, layout_section
 from worker.report.insights import insights
 from worker.report.layers import cache_outcomes, layer_rows
+from worker.report.noise_row import NoiseRow
+from worker.report.partition import partition_section
 from worker.simulator.results import Check, ModelSimulation, UnitSimulation
 
 
@@ -32,6 +35,8 @@ class Verification:
     detail: str
     outputs: tuple[tuple[str, float, float, float], ...] = ()
     """(output or unit, max abs error, error over scale, tolerance)."""
+    noise: tuple[NoiseRow, ...] = ()
+    """The converted model against the user's; empty where nothing was converted."""
 
 
 def report_document(
@@ -91,9 +96,14 @@ def report_document(
                 "target": str(p.target),
                 "reason_code": str(p.reason_code),
                 "reason": p.reason,
+                "composite": p.composite,
+                "is_inserted": p.is_inserted,
             }
             for p in compiled.placement
         ],
+        "partition": partition_section(compiled, whole),
+        "conversion": conversion_section(compiled, options),
+        "layouts": layout_section(compiled),
         "control_flow": control_rows(compiled, whole),
         "cache": _cache(compiled),
         "verification": {
@@ -108,15 +118,41 @@ def report_document(
                 {"name": n, "max_abs_err": a, "max_rel_err": r, "tolerance": t}
                 for n, a, r, t in verification.outputs
             ],
+            "sqnr": [
+                {
+                    "value": n.value,
+                    "sqnr_db": n.sqnr_db,
+                    "reason": n.reason,
+                    "min_db": n.min_db,
+                    "passed": n.passed,
+                }
+                for n in verification.noise
+            ],
         },
         "sanity": [
             {"name": c.name, "passed": c.passed, "detail": c.detail}
             for c in sanity_block(rows, sims, whole)
         ],
         "insights": insights(rows, whole),
-        "warnings": [{"code": code, "message": text} for code, text in compiled.warnings],
+        "warnings": [
+            {"code": code, "message": text}
+            for code, text in (*compiled.warnings, *_noise_warnings(verification))
+        ],
         "energy": [{"item": line.item, "pj": line.pj} for line in whole.energy],
     }
+
+
+def _noise_warnings(verification: Verification) -> tuple[tuple[str, str], ...]:
+    return tuple(
+        (
+            "LOW_SQNR",
+            f"output {row.value} keeps {row.sqnr_db:.1f} dB of the user's model, the spec asks for"
+            f" {row.min_db:g} dB: calibrate with real samples, or keep sensitive operators on the"
+            " host",
+        )
+        for row in verification.noise
+        if row.passed is False and row.sqnr_db is not None
+    )
 
 
 def sanity_block(
@@ -166,7 +202,8 @@ def _summary(
     host_macs = sum(c.flops // 2 for c in host_calls)
     all_macs = whole.macs + host_macs
     energy = whole.energy_pj
-    on_host = sum(p.target == HOST for p in compiled.placement)
+    counted = [p for p in compiled.placement if not p.is_inserted]
+    on_host = sum(p.target == HOST for p in counted)
     return {
         "latency_cycles": whole.cycles,
         "latency_s": seconds,
@@ -179,7 +216,7 @@ def _summary(
             t.level: {"read": t.read_bytes, "write": t.write_bytes} for t in whole.traffic
         },
         "peak_bytes": dict(whole.peak_bytes),
-        "accelerator_ops": len(compiled.placement) - on_host,
+        "accelerator_ops": len(counted) - on_host,
         "host_ops": on_host,
         "accelerator_mac_pct": 100.0 * whole.macs / all_macs if all_macs else None,
         "kernels": len(unit_calls),

@@ -28,6 +28,7 @@ from worker.compiler.units import Unit
 from worker.packing import kernel_texts, nested_models, program_contents, programs
 from worker.report.document import Verification
 from worker.verification.inputs import seeded_inputs
+from worker.verification.noise import conversion_noise, converted_reference
 from worker.verification.reference import reference_outputs
 from worker.verification.sampling import check_unit
 from worker.verification.selection import selection_inputs
@@ -80,7 +81,7 @@ def verify_model(
         _watch(runner, compiled, observe)
     selecting = selection_inputs(compiled)
     if selecting:
-        reference, forced = reference_outputs(path, inputs, selecting)
+        reference, forced = _reference(path, compiled, inputs, selecting)
 
         def feed(call: HostCall, feeds: dict[str, Array]) -> dict[str, Array]:
             known = {name: forced[name] for name in call.inputs if name in forced}
@@ -95,7 +96,7 @@ def verify_model(
     else:
         outputs = runner.run(_storage(inputs))
         del runner  # the home arena goes before the reference loads its own copy of the weights
-        reference, forced = reference_outputs(path, inputs)
+        reference, forced = _reference(path, compiled, inputs, ())
     comparison = _compare(compiled, outputs, reference)
     rows += [(o.name, o.max_abs_err, o.max_rel_err, o.tolerance) for o in comparison.outputs]
     failed = [row for row in rows if row[2] > row[3]]
@@ -109,14 +110,26 @@ def verify_model(
     )
     return Verification(
         str(mode),
-        "ONNX Runtime on the original model, no optimisations",
+        f"ONNX Runtime on the {'converted' if compiled.boundaries else 'original'} model,"
+        " no optimisations",
         max(row[1] for row in rows),
         max(row[2] for row in rows),
         max((o.tolerance for o in comparison.outputs), default=None),
         passed,
         detail,
         tuple(rows),
+        conversion_noise(path, compiled, inputs) if compiled.boundaries else (),
     )
+
+
+def _reference(
+    path: Path, compiled: CompiledModel, inputs: Mapping[str, Array], extra: Sequence[str]
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """What the kernels must compute: the user's file, or the converted model where numbers change
+    their format (its noise against the user's file is reported apart)."""
+    if compiled.boundaries:
+        return converted_reference(compiled, inputs, extra)
+    return reference_outputs(path, inputs, extra)
 
 
 def _watch(runner: ModelRunner, compiled: CompiledModel, observe: UnitObserver) -> None:

@@ -1,0 +1,56 @@
+"""What the report says of number formats and layouts inside the regions."""
+
+from __future__ import annotations
+
+from worker.compiler.errors import Detail
+from worker.compiler.options import CompileOptions
+from worker.compiler.pipeline import CompiledModel
+
+
+def conversion_section(compiled: CompiledModel, options: CompileOptions) -> dict[str, Detail]:
+    """`conversion`: the format of each target and every boundary with its noise."""
+    return {
+        "targets": {
+            name: {
+                "dtype": str(c.dtype),
+                "per_channel": c.per_channel,
+                "symmetric": c.symmetric,
+                "power_of_two": c.power_of_two,
+                "min_sqnr_db": c.min_sqnr_db,
+            }
+            for name, c in sorted(compiled.conversions.items())
+        },
+        "calibration": options.calibration or "synthetic",
+        "boundaries": [
+            {
+                "value": b.value,
+                "producer_node": b.producer_node,
+                "target": b.target,
+                "kind": str(b.kind),
+                "dtype": str(b.dtype),
+                "scale": b.scale,
+                "zero_point": b.zero_point,
+                "elements": b.elements,
+                "bytes_before": b.bytes_before,
+                "bytes_after": b.bytes_after,
+                "sqnr_db": b.sqnr_db,
+                "sqnr_reason": b.sqnr_reason,
+            }
+            for b in compiled.boundaries
+        ],
+    }
+
+
+def layout_section(compiled: CompiledModel) -> list[Detail]:
+    """`layouts`: conversions at the edges of regions, packed constants, refusals."""
+    return [
+        {
+            "region": region,
+            "tensor": change.tensor,
+            "from": change.from_layout,
+            "to": change.to_layout,
+            "kind": str(change.kind),
+            "reason": change.reason,
+        }
+        for region, change in compiled.layouts
+    ]
