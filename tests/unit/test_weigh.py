@@ -215,3 +215,22 @@ def test_nothing_on_the_accelerator_is_nothing_to_weigh(tmp_path: Path) -> None:
     machine = machine_with(LaunchUnit.KERNEL, 0)
     base = placed(model, machine, (0, 1))
     assert weigh(model, machine, base, NodeCosts((1, 1), (2, 2))) == base
+
+
+def test_regions_of_other_targets_stay_as_they_are(tmp_path: Path) -> None:
+    model = relus([-1, 0, 1], tmp_path)
+    machine = machine_with(LaunchUnit.KERNEL, 0)
+    first = machine.targets[0]
+    machine = replace(machine, targets=(first, replace(first, name="second")))
+    rows = [
+        Placement(f"n{k}", "Relu", target, ReasonCode.OFFLOADED, "chosen by the test")
+        for k, target in enumerate((first.name, HOST, "second"))
+    ]
+    base = partition_annotated(model, machine, rows, [])
+    costs = NodeCosts((50, 0, 50), (1, 1, 1))
+    assert nodes_of(weigh(model, machine, base, costs)) == []
+    found = weigh(model, machine, base, costs, ["second"])
+    assert nodes_of(found) == [(0,)]
+    assert [d.action for d in found.decisions] == [Action.KEPT, Action.DROPPED]
+    assert found.decisions[0] == base.decisions[0]
+    assert weigh(model, machine, base, costs, []) == base

@@ -12,7 +12,7 @@ Source: BYOC section 3.1.3 asks for user criteria only.  Deviates: simulated cos
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from worker.compiler.errors import InternalError
@@ -34,10 +34,15 @@ _RULE = "weighed cost"
 
 
 def weigh(
-    model: OnnxModel, machine: Machine, parts: Partitioning, costs: NodeCosts
+    model: OnnxModel,
+    machine: Machine,
+    parts: Partitioning,
+    costs: NodeCosts,
+    targets: Collection[str] | None = None,
 ) -> Partitioning:
     """Drop, trim and join the regions of `parts` where that lowers the program's cycles.
 
+    `targets`: names of those whose regions may change, None for all.
     Only nodes on the accelerator move, and only to the host.  Values of unknown size count as 0
     bytes; the decisions of regions that they touch say so.
 
@@ -52,11 +57,12 @@ def weigh(
             "TW-INT-001", "node costs do not cover the model", stage="partition",
             actual=len(costs.host_cycles), limit=len(flow.names),
         )  # fmt: skip
-    if not parts.regions:
+    if not any(targets is None or part.target in targets for part in parts.regions):
         return parts
     ruler = Ruler(flow, tuple(model.ir.graph))
     balance, unknown = balance_of(flow, machine, parts.parts, costs)
-    search = _Search(balance, machine, parts.regions, ruler)
+    may_change = [targets is None or part.target in targets for part in parts.regions]
+    search = _Search(balance, machine, parts.regions, ruler, may_change)
     search.run()
     return _result(flow, parts, search, set(unknown), ruler)
 
@@ -65,10 +71,16 @@ class _Search:
     """The current side of every unit, and the trials that change it."""
 
     def __init__(
-        self, balance: Balance, machine: Machine, regions: Sequence[Part], ruler: Ruler
+        self,
+        balance: Balance,
+        machine: Machine,
+        regions: Sequence[Part],
+        ruler: Ruler,
+        may_change: Sequence[bool],
     ) -> None:
         self.balance = balance
         self.regions = regions
+        self.open = [number for number, may in enumerate(may_change) if may]
         self.units: list[list[int]] = [[] for _ in regions]
         for unit, region in enumerate(balance.region_of):
             if region != ON_HOST:
@@ -87,20 +99,23 @@ class _Search:
     def run(self) -> None:
         """Start from the best of: as it came, all trimmed by one cut, nothing; then improve region
         by region; then join."""
-        free = [unit for units in self.units for unit in units]
+        free = [unit for region in self.open for unit in self.units[region]]
         at_once = set(self._trimmer.best(free, self.side, Closure.FREE))
-        hulls = [
-            self._trimmer.hull([u for u in units if u in at_once], units) for units in self.units
-        ]
+        hulls = {
+            region: self._trimmer.hull(
+                [u for u in self.units[region] if u in at_once], self.units[region]
+            )
+            for region in self.open
+        }
         base = list(self.side)
-        for keep in (hulls, [()] * len(hulls)):
+        for keep in (hulls, dict.fromkeys(self.open, ())):
             trial = list(base)
-            for region, kept in enumerate(keep):
+            for region, kept in keep.items():
                 self._assign(trial, region, kept if self._is_allowed(region, kept) else ())
             self._accept(trial)
         for _ in range(_ROUNDS):
             before = self.cycles
-            for region in range(len(self.regions)):
+            for region in self.open:
                 for kept in self._candidates(region, hulls[region]):
                     trial = list(self.side)
                     self._assign(trial, region, kept)
@@ -182,11 +197,11 @@ class _Search:
 
     def _join(self) -> None:
         """Let regions of one target share an invocation where a launch per region is paid."""
-        for first in range(len(self.regions)):
+        for position, first in enumerate(self.open):
             if not self.balance.launch_of.get(first):
                 continue
             related: set[int] | None = None
-            for second in range(first + 1, len(self.regions)):
+            for second in self.open[position + 1 :]:
                 if self._trials <= 0:
                     return
                 if not self._may_join(first, second):
@@ -266,7 +281,8 @@ def _result(
     rows = list(parts.placement)
     weighed: dict[tuple[str, str], RegionDecision] = {}
     old = {(d.first_node, d.target): d for d in parts.decisions if d.action is not Action.DROPPED}
-    for number, part in enumerate(search.regions):
+    for number in search.open:
+        part = search.regions[number]
         left = [u for u in search.units[number] if search.side[u] != ON_HOST]
         decision = _decision(flow, search, number, left, unknown, ruler)
         key = decision.first_node, decision.target
