@@ -330,6 +330,21 @@ def test_a_boundary_without_noise_says_so(tmp_path: Path) -> None:
     }
 
 
+def test_a_percentile_clips_outliers_for_the_sake_of_the_rest(tmp_path: Path) -> None:
+    net = Net(1, 3, 32, 32)
+    model = loaded(net.model(net.conv("x", 3, 4)), tmp_path)
+    batch = inputs(model)[0]
+    batch["x"][0, 0, 0, 0] = 400.0
+    noise = []
+    for percentile in (None, 99.9):
+        found = convert(
+            model, placed(model), {"npu": I8}, calibrated(model, [batch], bins=4096), percentile
+        )
+        exact, quantised = run_model(model, batch)["v0"], run_model(found.model, batch)["v0"]
+        noise.append(float(np.median(np.abs(exact - quantised))))
+    assert noise[1] < noise[0] / 20
+
+
 def test_too_much_noise_is_a_warning(tmp_path: Path) -> None:
     model = loaded(built(NETS["chain"]), tmp_path)
     found = _whole(model, replace(I8, min_sqnr_db=60.0))
@@ -374,6 +389,52 @@ def test_f16_regions_cast_at_their_edges(tmp_path: Path, name: str) -> None:
     assert all(b.scale is None and (b.sqnr_db or 0) > 65 for b in found.boundaries)
     (_, measured), *_ = output_sqnr(model, found.model, inputs(model, 2))
     assert measured.db is not None and measured.db > 50.0
+
+
+def test_operators_without_a_runnable_form_stay_as_they_are(tmp_path: Path) -> None:
+    net = Net(4, 4)
+    index = net.constant(np.zeros((4, 4), np.int64))
+    y = net.op("ScatterElements", net.op("Relu", "x"), index, "x", reduction="add")
+    model = loaded(net.model(y), tmp_path)
+    found = _whole(model, F16)
+    assert found.converted_nodes == ("relu0",)
+    assert any("scattered" in text for _, text in found.warnings)
+    assert run_model(found.model, inputs(model)[0])["v1"].shape == (4, 4)
+
+    wide = Net(1, 3, 8, 8)
+    scales = wide.constant(np.array([1, 1, 2, 2], np.float32))
+    grown = wide.op("Resize", wide.conv("x", 3, 4), "", scales, mode="linear")
+    model = loaded(wide.model(wide.conv(grown, 4, 4)), tmp_path)
+    found = _whole(model, I8)
+    assert found.converted_nodes == ("conv0", "conv2")
+    assert any("Resize has no integer form" in text for _, text in found.warnings)
+
+
+def test_a_value_read_inside_a_body_keeps_its_name(tmp_path: Path) -> None:
+    net = Net(1, 3, 8, 8)
+    y = net.conv("x", 3, 4)
+    net.op("ReduceSum", "x", keepdims=0)
+    net.op("Greater", "v1", net.constant(np.array(0.0)))
+
+    def body(op: str) -> onnx.GraphProto:
+        result = onnx.helper.make_tensor_value_info(f"{op}_y", TensorProto.FLOAT, [1, 4, 8, 8])
+        return onnx.helper.make_graph(
+            [onnx.helper.make_node(op, [y], [f"{op}_y"])], op, [], [result]
+        )
+
+    out = net.op("If", "v2", then_branch=body("Relu"), else_branch=body("Neg"))
+    model = loaded(net.model(out), tmp_path)
+    for choice in (I8, F16):
+        found = convert(
+            model, placed(model, ["npu", HOST, HOST, HOST]), {"npu": choice},
+            calibrated(model, inputs(model, 2)),
+        )  # fmt: skip
+        _check(found.model)
+        assert found.converted_nodes == ("conv0",)
+        assert found.boundaries[-1].value == y
+        for batch in inputs(model, 2):
+            exact, quantised = run_model(model, batch)[out], run_model(found.model, batch)[out]
+            assert noise_db(exact, quantised) > 30.0
 
 
 def test_constants_that_overflow_f16_keep_their_node(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ Calibration = Callable[[Sequence[str]], Mapping[str, Observed]]
 
 _MASK_MAGNITUDE = 1e30
 """Values this large are masks (minus infinity in disguise), not quantities with a scale."""
+_IR_VERSION = 10
+"""Of opsets 21 and 22.  Files older than 4 would have to list every constant as an input."""
 _SHOWN_NODES = 3
 _BF16_OPSET = 22
 """Opset that defines convolutions and pools on bfloat16; it differs from 21 in types only."""
@@ -91,11 +93,11 @@ def convert(
             converted.update(m.node.name or "" for m in selection.members)
     opset = model.opset
     if floats:
-        if opset == _BF16_OPSET - 1 and any(c.dtype is DType.BF16 for c in floats.values()):
-            opset = _BF16_OPSET
+        is_bf16 = any(c.dtype is DType.BF16 for c in floats.values())
+        wanted = _BF16_OPSET if is_bf16 and opset == _BF16_OPSET - 1 else opset
         excluded = dict(own)
         while True:
-            members, stays = select_narrow(nodes, targets, floats, opset, excluded)
+            members, stays = select_narrow(nodes, targets, floats, wanted, excluded)
             seen.need(observed_names(members))
             too_large = overflowing(members, seen.values)
             if not too_large:
@@ -104,13 +106,12 @@ def convert(
         left += stays
         if members:
             boundaries += rewrite_narrow(clone.graph, members, seen.values, producers)
-            clone.opset_imports[""] = opset
+            clone.opset_imports[""] = opset = wanted
             converted.update(m.node.name or "" for m in members)
     warnings = _warnings(left, boundaries, choices)
     if not converted:
         return Converted(model, warnings=warnings)
-    if clone.opset_imports.get("") == model.opset:
-        opset = model.opset
+    clone.ir_version = max(clone.ir_version or 0, _IR_VERSION)
     return Converted(
         replace(model, ir=clone, opset=opset), boundaries,
         tuple(row.node for row in placement if row.node in converted), warnings,

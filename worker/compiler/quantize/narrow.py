@@ -27,6 +27,7 @@ from worker.compiler.quantize.ranges import Observed
 from worker.compiler.quantize.roles import CONVERSIONS
 from worker.compiler.quantize.sqnr import sqnr_db
 
+_SCATTERS = frozenset({"ScatterElements", "ScatterND"})
 _TYPES = {DType.F16: onnx_ir.DataType.FLOAT16, DType.BF16: onnx_ir.DataType.BFLOAT16}
 _LARGEST = {DType.F16: 65504.0, DType.BF16: 3.3895313892515355e38}
 """Largest finite number of each type."""
@@ -247,6 +248,9 @@ def _member(
     """The member, or why ONNX has no such node in the narrow type."""
     if node.domain != "":
         return f"operators of {node.domain!r} have fixed types"
+    reduction = node.attributes.get("reduction")
+    if node.op_type in _SCATTERS and reduction is not None and reduction.as_string() != "none":
+        return "ONNX Runtime does not accumulate scattered values in 16 bits"
     if any(a.type in (onnx_ir.AttributeType.GRAPH, onnx_ir.AttributeType.GRAPHS)
            for a in node.attributes.values()):  # fmt: skip
         return "it has a body of its own"

@@ -48,7 +48,7 @@ def role_of(node: onnx_ir.Node) -> Role | None:
         case "Resize" | "Upsample":
             mode = node.attributes.get("mode")
             nearest = mode is None or mode.as_string() == "nearest"
-            return Role.SHARED if nearest else Role.COMPUTED
+            return Role.SHARED if nearest else None  # interpolation has no integer form
         case "Div" if _elements(node, 1) != 1:
             return None  # rounding can make a divisor zero; a single constant stays exact
         case "Pow" if _elements(node, 1) is None:

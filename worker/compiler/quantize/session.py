@@ -42,6 +42,9 @@ class Session:
         options = onnxruntime.SessionOptions()
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.intra_op_num_threads = 1
+        # Both would hold copies: of the weights, and of the largest intermediates.
+        options.enable_cpu_mem_arena = False
+        options.add_session_config_entry("session.disable_prepacking", "1")
         options.log_severity_level = 4
         # Keeps a value only until its last reader has run.
         options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
