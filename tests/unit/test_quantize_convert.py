@@ -336,13 +336,13 @@ def test_a_percentile_clips_outliers_for_the_sake_of_the_rest(tmp_path: Path) ->
     batch = inputs(model)[0]
     batch["x"][0, 0, 0, 0] = 400.0
     noise = []
-    for percentile in (None, 99.9):
+    for percentile in (None, 98.0):
         found = convert(
             model, placed(model), {"npu": I8}, calibrated(model, [batch], bins=4096), percentile
         )
         exact, quantised = run_model(model, batch)["v0"], run_model(found.model, batch)["v0"]
         noise.append(float(np.median(np.abs(exact - quantised))))
-    assert noise[1] < noise[0] / 20
+    assert noise[1] < noise[0] / 5
 
 
 def test_too_much_noise_is_a_warning(tmp_path: Path) -> None:
