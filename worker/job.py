@@ -38,6 +38,7 @@ from worker.simulation import refuse_violations, simulate_model
 from worker.simulator.results import ModelSimulation, UnitSimulation
 from worker.simulator.run import SIMULATOR_VERSION
 from worker.simulator.trace import trace_json
+from worker.unlocking import unlock_rows
 
 STAGES = (
     "ingest",
@@ -190,6 +191,7 @@ def _report(
 
     timed.stage("report", "started")
     document = report_document(compiled, sims, whole, request.options, verification, toolchain())
+    document["unlock"] = unlock_rows(compiled.source, compiled.machine, request.options)
     document["null_reasons"] = null_reasons(document)
     document["bundle"] = {"sha256": bundle_digest}
     rows = [r for r in _listed(document["layers"]) if isinstance(r, dict)]

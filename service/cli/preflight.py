@@ -63,5 +63,8 @@ def _show(found: dict[str, Any]) -> None:
             ("node", "op_type", "resource", "demand", "bound", "unit", "levers"),
             found["shortfalls"],
         )
+    if found["unlock"]:
+        print_text("what would help most, if the accelerator took it:")
+        print_table(("op_type", "kind", "num_nodes", "saves_s", "sentence"), found["unlock"])
     if found["guesses"]:
         print_text(f"guessed numbers in the hardware spec: {len(found['guesses'])}")

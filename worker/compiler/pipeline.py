@@ -92,8 +92,8 @@ class CompiledModel:
     boundaries: tuple[Boundary, ...]
     layouts: tuple[tuple[int, LayoutChange], ...]
     """(region, change)."""
-    host_work: tuple[int, int]
-    """(flops, bytes) of the user's model, were it run on the host alone."""
+    source: OnnxModel
+    """Simplified, before any conversion: the user's model."""
     controls: tuple[CompiledControl[CompiledModel], ...] = ()
     """Control-flow nodes, in model order, with their compiled bodies."""
 
@@ -135,7 +135,6 @@ def compile_model(
     progress.stage("simplify", "started")
     model = simplify(bind(loaded, dict(options.symbols)))
     settle_shapes(model)
-    host_work = host_flops(list(model.ir.graph))
     progress.stage("simplify", "finished")
     progress.stage("convert", "started")
     conversions, converted = convert_for(model, machine, options, ports.samples)
@@ -146,7 +145,7 @@ def compile_model(
         compiled,
         conversions=conversions,
         boundaries=converted.boundaries,
-        host_work=host_work,
+        source=model,
         warnings=(*compiled.warnings, *converted.warnings, *_calibration(converted, options)),
     )
 
@@ -194,9 +193,11 @@ def _compile_graph(
     )
     solver = RegionSolver(model, pool, progress)
     parts, solved, refused = _solved_parts(model, options, pool, solver, controls, progress)
-    if _is_weighed(machine, options) and parts.regions:
+    weighable = _weighable(machine, options)
+    if weighable and parts.regions:
         progress.stage("partition", "started")
-        weighed = weigh(model, machine, parts, _node_costs(model, parts, solved, ports, machine))
+        costs = _node_costs(model, parts, solved, ports, machine)
+        weighed = weigh(model, machine, parts, costs, weighable)
         parts = replace(weighed, parts=isolate(model, weighed.parts, interpreted(controls)))
         progress.stage("partition", "finished")
         solved = solver.solve(parts)
@@ -222,7 +223,7 @@ def _compile_graph(
         conversions={},
         boundaries=(),
         layouts=solved.layouts,
-        host_work=(0, 0),
+        source=model,
         controls=controls,
     )
     usable = machine.home.usable_bytes
@@ -266,10 +267,12 @@ def _solved_parts(
         )
 
 
-def _is_weighed(machine: Machine, options: CompileOptions) -> bool:
+def _weighable(machine: Machine, options: CompileOptions) -> tuple[str, ...]:
+    """Names of the targets whose regions may be changed by cost."""
     if options.partition is PartitionChoice.SPEC:
-        return any(t.criteria.mode is PartitionMode.AUTO for t in machine.targets)
-    return options.partition is PartitionChoice.AUTO
+        return tuple(t.name for t in machine.targets if t.criteria.mode is PartitionMode.AUTO)
+    every = tuple(target.name for target in machine.targets)
+    return every if options.partition is PartitionChoice.AUTO else ()
 
 
 def _node_costs(

@@ -7,6 +7,7 @@ from math import ceil
 
 from worker.compiler.errors import Detail
 from worker.compiler.isa.program import UnitCall
+from worker.compiler.partition.host_work import host_flops
 from worker.compiler.partition.plan import RegionDecision
 from worker.compiler.partition.ratios import OffloadRatios, offload_ratios
 from worker.compiler.pipeline import CompiledModel
@@ -44,12 +45,17 @@ def partition_section(compiled: CompiledModel, whole: ModelSimulation) -> dict[s
         )
     return {
         **ratios_document(offload_ratios(nodes, parts)),
-        "host_only_cycles": ceil(
-            compiled.machine.host.work_s(*compiled.host_work) * compiled.machine.clock_hz
-        ),
+        "host_only_cycles": _host_only_cycles(compiled),
         "regions": regions,
         "decisions": [_decision(d) for d in parts.decisions],
     }
+
+
+def _host_only_cycles(compiled: CompiledModel) -> int:
+    """The user's model as one host part, in cycles of the accelerator's clock."""
+    machine = compiled.machine
+    work = host_flops(list(compiled.source.ir.graph))
+    return ceil(machine.host.work_s(*work) * machine.clock_hz)
 
 
 def ratios_document(ratios: OffloadRatios) -> dict[str, Detail]:
