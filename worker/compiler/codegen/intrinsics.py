@@ -80,6 +80,8 @@ def product_of(body: Body) -> Product | None:
     for port in (*point.reads, point.write):
         if port.has_lookup or not port.moving.is_linear:
             return None
+        if port is not point.write and port.storage.dtype is not port.dtype:
+            return None  # an accumulator: reading it converts, which packing does not
         if any(not port.coordinate[d].is_linear for d in port.guarded):
             return None
     left, right = op.body.args

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from worker.compiler.codegen.clip import check_inside, fault_unless_inside, hull_text
 from worker.compiler.codegen.ctext import VALUE_TYPE, Writer, bounds, index_text, literal
-from worker.compiler.codegen.expr import load
+from worker.compiler.codegen.expr import convert, load
 from worker.compiler.codegen.storage import Clipped, Storage
 from worker.compiler.ir.affine import Affine, FloorDiv, Interval, Mod, Var, var
 from worker.compiler.ir.axis import AxisKind
@@ -207,6 +207,9 @@ def emit_read(
     if port.has_lookup:
         offset = _checked_offset(writer, port, ranges, lookups, bad)
     element = load(f"{port.pointer}[{offset}]", port.storage.dtype)
+    if port.storage.dtype is not port.dtype:
+        # An accumulator holds more than the tensor's type can: read what a drain would store.
+        element = f"({convert(element, port.storage.dtype, port.dtype)})"
     if port.guarded:
         inside = []
         for dim in port.guarded:

@@ -281,7 +281,7 @@ class _Interpreter:
         scopes: tuple[_Buffer, ...],
     ) -> Array:
         buffer = self._find(access.tensor, scopes)
-        wide = promoted(buffer.dtype).numpy
+        wide = promoted(self.graph.tensors[access.tensor].dtype).numpy
         if buffer is self.whole[access.tensor]:
             outside: Array = np.zeros((), dtype=bool)
             safe = []
@@ -297,7 +297,10 @@ class _Interpreter:
             outside = np.zeros((), dtype=bool)
         if not np.all(buffer.defined[where] | outside):
             raise MemoryFault(f"{path}: reads undefined elements of {access.tensor}")
-        values = load(buffer.values[where], buffer.dtype).astype(wide)
+        held, dtype = buffer.values[where], self.graph.tensors[access.tensor].dtype
+        if buffer.dtype is not dtype:
+            held = store(load(held, buffer.dtype), dtype)
+        values = load(held, dtype).astype(wide)
         if np.any(outside):
             values = np.where(outside, np.asarray(access.fill, dtype=wide), values)
         return values

@@ -22,6 +22,7 @@ Semantics (sequential meaning; `interpret` is its executable form):
 - Compute runs the operator's body on `box` of its domain, reading and accumulating in the innermost
   enclosing buffers of its operands, or in the home level where none encloses it.
   For a reduce op it combines into what the buffer holds (which must have been initialised).
+  A read from a buffer of another dtype (an accumulator) converts to the tensor's, as a drain does.
 Source: 2-architecture.md "The schedule"; Place, Move, Loop cover GraphTurbo's scopes, Welder's
 tiles, KAPLA's directives; Pipe covers Kitsune's queues.
 """

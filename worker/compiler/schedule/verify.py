@@ -8,7 +8,8 @@ Rules, in the order in which they are checked (the `rule` of the VerifyError):
   queues     a queue whose consumer does not come after its producer
   coverage   a point of a domain computed never, or twice without `recompute`
   init       an accumulation into storage that nothing initialised, or across cores
-  partial    partial sums kept in a type narrower than the accumulator, or drained too early
+  partial    partial sums kept in a type narrower than the accumulator, or drained or read too
+             early
   resident   an instruction touches what its buffer does not hold or what nothing moved there
   fill       a padded read from a buffer that was filled otherwise
   capacity   buffers alive together exceed a memory

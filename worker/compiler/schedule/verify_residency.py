@@ -122,6 +122,7 @@ class _Residency:
             self._check_inside(leaf, need, empty)
             self._check_filled(leaf, need, coords, empty)
             self._check_padding(leaf, need)
+            self._check_complete(leaf, need)
         shape = self.graph.tensors[op.write.tensor].shape
         written = access_range(op.write, box, shape)
         self._check_inside(leaf, _Need(op.write.tensor, ends.write, written, clip=True), empty)
@@ -154,8 +155,8 @@ class _Residency:
         is_given = need.tensor in (*self.graph.inputs, *self.graph.constants)
         if need.scope is None and is_given:
             return
-        if need.scope is not None and need.scope.init is Init.IDENTITY:
-            return
+        if need.scope is not None and need.scope.init is Init.IDENTITY and empty is None:
+            return  # a drain; a Compute must find sums, not the identity
         sizes = self.graph.tensors[need.tensor].shape
         wanted = [
             (np.maximum(low, 0), np.minimum(high, size - 1)) if need.clip or need.fill is not None
@@ -276,7 +277,21 @@ class _Residency:
             if not isinstance(writer.node, Compute):
                 self._check_drained_chain(leaf, writer)
                 continue
-            self._refuse_partial(leaf, writer)
+            self._refuse_partial(leaf, writer, "drained")
+
+    def _check_complete(self, leaf: Leaf, need: _Need) -> None:
+        """A Compute reads an accumulator only when its sum is complete."""
+        if need.scope is None:
+            return
+        for writer in self.writers.get(_key(need.tensor, need.scope), ()):
+            if not isinstance(writer.node, Compute):
+                continue
+            op = self.graph.tensor_op(writer.node.op)
+            if op.reduce is not None and writer.number > leaf.number:
+                raise refuse(
+                    leaf.path, "partial", f"{need.tensor} is read before {op.name} has added all"
+                )
+            self._refuse_partial(leaf, writer, "read")
 
     def _check_drained_chain(self, leaf: Leaf, writer: Leaf) -> None:
         source = self.ends[writer.number].reads[0]
@@ -285,9 +300,9 @@ class _Residency:
             return
         for inner in self.writers.get(_key(writer.node.tensor, source), ()):
             if isinstance(inner.node, Compute):
-                self._refuse_partial(leaf, inner)
+                self._refuse_partial(leaf, inner, "drained")
 
-    def _refuse_partial(self, leaf: Leaf, writer: Leaf) -> None:
+    def _refuse_partial(self, leaf: Leaf, writer: Leaf, verb: str) -> None:
         assert isinstance(writer.node, Compute)
         op = self.graph.tensor_op(writer.node.op)
         reduce_names = {a.name for a in op.reduce_axes}
@@ -299,7 +314,7 @@ class _Residency:
             trips = {f.var: f.trip for f in writer.frames}
             if any(trips[v] > 1 for v in names):
                 raise refuse(
-                    leaf.path, "partial", f"{writer.node.op} is drained inside loop {names[0]}"
+                    leaf.path, "partial", f"{writer.node.op} is {verb} inside loop {names[0]}"
                     " before its sum is complete",
                 )  # fmt: skip
 
