@@ -43,3 +43,11 @@ def missing_engine(name: str) -> Shortfall:
         "engine", 1, 0, "compute engines", ((name, 1),),
         ("add a VECTOR or SCALAR engine to the hardware spec", f"run {name} on the host"),
     )  # fmt: skip
+
+
+def not_fusible(names: tuple[str, ...]) -> Shortfall:
+    """Operators that do not make one kernel: no loop nest serves all of them."""
+    return Shortfall(
+        "group", len(names), 1, "operators", tuple((name, 1) for name in names),
+        ("run the operators one by one",),
+    )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from worker.compiler.errors import Shortfall
@@ -22,8 +23,14 @@ class Strategy(Protocol):
     def version(self) -> str:
         """Changes whenever the same input may give another schedule (part of cache keys)."""
 
-    def group(self, graph: Graph, machine: Machine) -> Grouping:
-        """Say which operators live together."""
+    def group(
+        self, graph: Graph, machine: Machine, together: Sequence[tuple[str, ...]] = ()
+    ) -> Grouping:
+        """Say which operators live together.
+
+        `together`: names of operators of `graph` that the target runs as one (composites); a hint,
+        of which a strategy takes what it can.
+        """
 
     def schedule(self, grouping: Grouping, index: int, machine: Machine) -> Arrangement | Shortfall:
         """Arrange group `index`: its canonical graph, engines and cores."""

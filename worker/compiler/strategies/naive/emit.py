@@ -2,7 +2,9 @@
 
 At each stage: CORES loops over the chunks of the split axes, TIME loops in the plan's order, every
 operand placed (and fetched) just inside the last loop its box depends on, the result placed between
-the output loops and the reduction loops, stored after the latter.
+the output loops and the reduction loops, stored after the latter.  The epilogue of a fused group
+stands where the store was: each of its results has a Place inside the one before, and the last is
+stored.
 """
 
 from __future__ import annotations
@@ -63,7 +65,13 @@ def _loops(plan: Plan, k: int, now: Starts, carries: bool) -> Node:
             if level.depth(operand) == depth:
                 node = _fetched(facts, level, operand, now, node)
         if depth == level.num_out_loops and facts.out is not None:
-            node = _result(facts, level, facts.out, now, node, carries)
+            if facts.epilogue and k + 1 == len(plan.levels):
+                node = _fused(facts, level, facts.out, now, node)
+            else:
+                node = _result(facts, level, now, node, carries)
+        for operand in facts.late:
+            if level.depth(operand) == depth:
+                node = _fetched(facts, level, operand, now, node)
         if depth:
             name = level.order[depth - 1]
             node = Loop(f"t{k}_{name}", level.trips[name], LoopKind.TIME, node)
@@ -86,9 +94,29 @@ def _fetched(facts: Facts, level: LevelPlan, operand: Operand, now: Starts, inne
     return Place(operand.tensor, memory, box, level.copies[operand.tensor], Seq(parts))
 
 
-def _result(
-    facts: Facts, level: LevelPlan, out: Operand, now: Starts, inner: Node, carries: bool
-) -> Node:
+def _fused(facts: Facts, level: LevelPlan, out: Operand, now: Starts, inner: Node) -> Node:
+    """The first operator's result around its loops, then the epilogue on the same tile."""
+    memory, source = level.stage.level.name, level.stage.source
+    node: Node | None = None
+    for step in reversed(facts.epilogue):
+        box = step.out.box(now, level.tile, facts.extents)
+        over = tuple(Span(Affine(), 1) if dim is None else box[dim] for dim in step.dim_of_axis)
+        compute = Compute(step.op.name, over, step.engine.name)
+        then = Move(step.out.tensor, memory, source, box) if node is None else node
+        copies = level.copies[step.out.tensor]
+        node = Place(step.out.tensor, memory, box, copies, Seq((compute, then)))
+    assert node is not None
+    parts: tuple[Node, ...] = inner.parts if isinstance(inner, Seq) else (inner,)
+    box = out.box(now, level.tile, facts.extents)
+    wide = out.dtype if facts.tensors[out.tensor].dtype is not out.dtype else None
+    init = Init.IDENTITY if facts.accumulates else Init.UNDEFINED
+    copies = level.copies[out.tensor]
+    return Place(out.tensor, memory, box, copies, Seq((*parts, node)), wide, init)
+
+
+def _result(facts: Facts, level: LevelPlan, now: Starts, inner: Node, carries: bool) -> Node:
+    out = facts.stored
+    assert out is not None
     box = out.box(now, level.tile, facts.extents)
     memory, source = level.stage.level.name, level.stage.source
     parts: tuple[Node, ...] = inner.parts if isinstance(inner, Seq) else (inner,)
@@ -96,6 +124,6 @@ def _result(
         parts = (Move(out.tensor, source, memory, box), *parts)
     parts = (*parts, Move(out.tensor, memory, source, box))
     wide = out.dtype if facts.tensors[out.tensor].dtype is not out.dtype else None
-    starts_fresh = facts.accumulates and not carries
+    starts_fresh = facts.accumulates and not carries and not facts.epilogue
     init = Init.IDENTITY if starts_fresh else Init.UNDEFINED
     return Place(out.tensor, memory, box, level.copies[out.tensor], Seq(parts), wide, init)

@@ -21,6 +21,7 @@ from worker.compiler.ir.affine import Affine
 from worker.compiler.ir.axis import AxisKind
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.op import Access, Tensor, TensorOp
+from worker.compiler.machine.machine import Engine
 from worker.compiler.schedule.nodes import Span
 from worker.compiler.tiling.boxes import reach, start
 
@@ -76,8 +77,20 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
+class Pointwise:
+    """An operator of the epilogue: it works on the tile of the result while that is on the chip."""
+
+    op: TensorOp
+    engine: Engine
+    out: Operand
+    """Its result, over the axes of the first operator."""
+    dim_of_axis: tuple[int | None, ...]
+    """Per axis of its domain the dimension of the result that it runs along; None: one step."""
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
-    """One operator as tiling sees it."""
+    """One operator, and the pointwise operators fused behind it, as tiling sees them."""
 
     op: TensorOp
     tensors: Mapping[str, Tensor]
@@ -97,6 +110,26 @@ class Facts:
     """Axes not cut at all (their order matters)."""
     below: Mapping[str, tuple[str, ...]]
     """axis -> axes that must be whole in a tile before it may exceed 1."""
+    epilogue: tuple[Pointwise, ...] = ()
+    late: tuple[Operand, ...] = ()
+    """What the epilogue reads from outside the group; it depends on output axes only."""
+
+    @property
+    def fetched(self) -> tuple[Operand, ...]:
+        """Everything that is filled from outside."""
+        return (*self.reads, *self.late)
+
+    @property
+    def stored(self) -> Operand | None:
+        """What leaves the chip: the result of the last operator."""
+        return self.epilogue[-1].out if self.epilogue else self.out
+
+    def made(self, *, is_last: bool) -> tuple[Operand, ...]:
+        """Results placed at a level: all at the innermost, outside of it only what is stored."""
+        if self.epilogue and is_last:
+            assert self.out is not None
+            return (self.out, *(p.out for p in self.epilogue))
+        return () if self.stored is None else (self.stored,)
 
     @property
     def out_axes(self) -> tuple[str, ...]:
@@ -116,7 +149,7 @@ def facts_of(op: TensorOp, tensors: Mapping[str, Tensor]) -> Facts:
     in_place = op.write.tensor in op.input_names() or (
         not accumulates and any(extents[a] > 1 for a in single)
     )
-    out = None if in_place else _operand(op.write, (op.write,), tensors, extents)
+    out = None if in_place else operand_of(op.write, (op.write,), tensors, extents)
     if out is None:
         exact, single, below = set(), set(), {}
         reads = tuple(r for r in reads if r.tensor != op.write.tensor)
@@ -147,7 +180,7 @@ def _placed_reads(
     at_home: list[int] = []
     for numbers in slots.values():
         accesses = tuple(op.reads[k] for k in numbers)
-        operand = _operand(accesses[0], accesses, tensors, extents)
+        operand = operand_of(accesses[0], accesses, tensors, extents)
         if operand is None:
             at_home.extend(numbers)
         else:
@@ -155,7 +188,7 @@ def _placed_reads(
     return tuple(placed), tuple(sorted(at_home))
 
 
-def _operand(
+def operand_of(
     first: Access,
     accesses: tuple[Access, ...],
     tensors: Mapping[str, Tensor],

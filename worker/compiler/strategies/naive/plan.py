@@ -92,11 +92,16 @@ def stages_of(machine: Machine, memories: tuple[MemoryLevel, ...]) -> tuple[Stag
 
 
 def footprint_terms(
-    facts: Facts, stage: Stage, tile: Mapping[str, int], copies: Mapping[str, int]
+    facts: Facts,
+    stage: Stage,
+    tile: Mapping[str, int],
+    copies: Mapping[str, int],
+    *,
+    is_last: bool = True,
 ) -> tuple[tuple[str, int], ...]:
     """(tensor, bytes) of every buffer at one stage, largest first."""
     terms = []
-    for operand in (*facts.reads, *((facts.out,) if facts.out else ())):
+    for operand in (*facts.fetched, *facts.made(is_last=is_last)):
         extents = operand.widths(tile, facts.extents)
         size = buffer_bytes(extents, operand.dtype, stage.level, copies.get(operand.tensor, 1))
         terms.append((operand.tensor, size))
@@ -112,7 +117,7 @@ def predict(
     last drain, which nothing hides.  Bandwidth of a shared source is divided by its busy readers.
     """
     innermost = levels[-1].tile
-    entries = 1
+    entries = results = 1
     busy = 1
     leaves = 0
     slowest = 0.0
@@ -131,16 +136,36 @@ def predict(
             exposed += entries * (fill + waits + drain)
         exposed += last
         leaves += entries * busy * split * (moves + out_trips)
+        results = entries * out_trips
         entries *= inner
         busy *= split
     extents = tuple(innermost[a.name] for a in facts.op.domain)
-    compute = entries * engine_cycles(facts.op, extents, engine, facts.tensors)
+    compute: float = entries * engine_cycles(facts.op, extents, engine, facts.tensors)
+    if facts.epilogue:
+        compute = _fused_cycles(facts, engine, compute, results, levels[-1])
+        leaves += results * busy * len(facts.epilogue)
     at_home = _home_cycles(facts, machine)
     leaves += entries * busy
     # Two copies: while one is computed on the other is on its way, so a pair of steps takes at
     # least one load with its latency and one computation.
     paired = (waiting + compute) / 2
     return int(max(slowest, compute, at_home, paired) + exposed), leaves
+
+
+def _fused_cycles(
+    facts: Facts, engine: Engine, anchor: float, results: int, plan: LevelPlan
+) -> float:
+    """Cycles of all engines of a core: side by side if the accumulators have a second copy."""
+    busy = {engine.name: anchor}
+    for step in facts.epilogue:
+        widths = step.out.widths(plan.tile, facts.extents)
+        extents = tuple(1 if dim is None else widths[dim] for dim in step.dim_of_axis)
+        one = engine_cycles(step.op, extents, step.engine, facts.tensors)
+        busy[step.engine.name] = busy.get(step.engine.name, 0.0) + results * one
+    assert facts.out is not None
+    if plan.copies[facts.out.tensor] > 1:
+        return max(busy.values())
+    return sum(busy.values())
 
 
 def _path(machine: Machine, src: str, dst: str, sharers: int) -> tuple[float, int]:
@@ -161,7 +186,7 @@ def _fill(
     rate, latency = _path(machine, plan.stage.source, plan.stage.level.name, busy * split)
     total = first = 0.0
     moves = steps = 0
-    for operand in facts.reads:
+    for operand in facts.fetched:
         size = plan.elems[operand.tensor] * operand.dtype.size_bytes
         loads = plan.loads(operand)
         one = latency + size / rate
@@ -176,11 +201,12 @@ def _fill(
 def _drain(
     facts: Facts, plan: LevelPlan, machine: Machine, busy: int, split: int, trips: int
 ) -> tuple[float, float]:
-    if facts.out is None:
+    stored = facts.stored
+    if stored is None:
         return 0.0, 0.0
     rate, latency = _path(machine, plan.stage.level.name, plan.stage.source, busy * split)
-    size = plan.elems[facts.out.tensor]
-    one = latency + size * facts.tensors[facts.out.tensor].dtype.size_bytes / rate
+    size = plan.elems[stored.tensor]
+    one = latency + size * facts.tensors[stored.tensor].dtype.size_bytes / rate
     return trips * one, one
 
 

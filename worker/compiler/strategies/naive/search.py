@@ -145,7 +145,12 @@ def _first(
             sizes[name] = 1
         elif name in facts.exact:
             sizes[name] = largest_divisor(facts.extents[name], sizes[name])
-    return Sizes(tuple(sizes for _ in stages), double)
+    outer = dict(sizes)
+    if facts.epilogue:
+        # The epilogue needs complete sums, so no stage but the innermost loops over a reduction.
+        for name in facts.reduce_axes:
+            outer[name] = -(-facts.extents[name] // sizes[name]) * sizes[name]
+    return Sizes((*(outer for _ in stages[1:]), sizes), double)
 
 
 def _larger(facts: Facts, sizes: Sizes, stage: int, name: str) -> Sizes | None:
@@ -189,7 +194,8 @@ def _plan(
     outer: Mapping[str, int] = facts.extents
     for k, stage in enumerate(stages):
         level = _level(facts, stage, sizes, k, outer)
-        terms = footprint_terms(facts, stage, level.tile, level.copies)
+        is_last = k == len(stages) - 1
+        terms = footprint_terms(facts, stage, level.tile, level.copies, is_last=is_last)
         budget = stage.level.usable_bytes // min(stage.sharers, max(1, level.units_used))
         if sum(size for _, size in terms) > budget:
             return None
@@ -215,8 +221,8 @@ def _ordered(level: LevelPlan, order: tuple[str, ...]) -> LevelPlan:
 def _orders(facts: Facts) -> tuple[tuple[str, ...], ...]:
     """Orders of the output axes worth trying: each read's own axes outermost, so that it stays."""
     found = {facts.out_axes: None}
-    if len(facts.reads) > 1:
-        for operand in facts.reads:
+    if len(facts.fetched) > 1:
+        for operand in facts.fetched:
             own = tuple(a for a in facts.out_axes if a in operand.axes)
             found.setdefault((*own, *(a for a in facts.out_axes if a not in own)))
     return tuple(found)
@@ -240,17 +246,23 @@ def _level(
     reduce_loops = tuple(a for a in facts.reduce_axes if trips[a] > 1)
     order = (*out_loops, *reduce_loops)
     looped = frozenset(order)
-    placed = (*facts.reads, *((facts.out,) if facts.out else ()))
+    placed = (*facts.fetched, *facts.made(is_last=k == len(sizes.tiles) - 1))
     copies = {o.tensor: 2 if sizes.double and looped & o.axes else 1 for o in placed}
+    # What the epilogue makes and uses up on one engine gains nothing from a second copy.
+    copies.update((step.out.tensor, 1) for step in facts.epilogue[:-1])
     elems = {o.tensor: prod(o.widths(tile, facts.extents)) for o in placed}
     return LevelPlan(stage, tile, counts, splits, trips, order, len(out_loops), copies, elems)
 
 
 def _useful_units(facts: Facts) -> int:
     """Cores worth waking: tiny operators stay on few."""
-    names = (*facts.op.input_names(), facts.op.write.tensor)
+    last = facts.epilogue[-1].op if facts.epilogue else facts.op
+    names = dict.fromkeys(
+        (*facts.op.input_names(), *(o.tensor for o in facts.late), last.write.tensor)
+    )
     size = sum(facts.tensors[n].size_bytes for n in names)
     amount = work(facts.op, facts.op.num_points)
+    amount += sum(work(step.op, step.op.num_points) for step in facts.epilogue)
     return max(1, ceil(max(size / MIN_BYTES_PER_CORE, amount / MIN_WORK_PER_CORE)))
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from worker.compiler.cost.compute import pick_engine
-from worker.compiler.cost.fit import missing_engine, opaque_shortfall, shortfall_of
+from worker.compiler.cost.fit import (
+    missing_engine,
+    not_fusible,
+    opaque_shortfall,
+    shortfall_of,
+)
 from worker.compiler.errors import Shortfall
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp
@@ -13,24 +19,26 @@ from worker.compiler.ir.region import subgraph
 from worker.compiler.ir.signature import canonicalize
 from worker.compiler.machine.machine import Machine, Managed, MemoryLevel
 from worker.compiler.schedule.nodes import Schedule
-from worker.compiler.schedule.stages import Arrangement, Group, Grouping
+from worker.compiler.schedule.stages import Arrangement, Grouping
 from worker.compiler.strategies.naive.emit import emit
 from worker.compiler.strategies.naive.facts import Facts, facts_of
+from worker.compiler.strategies.naive.fusion import fused_facts, fused_groups
 from worker.compiler.strategies.naive.plan import Plan, footprint_terms, stages_of
 from worker.compiler.strategies.naive.search import search
 
 
 @dataclass(frozen=True, slots=True)
 class NaiveStrategy:
-    """One operator at a time; see the package docstring."""
+    """One operator at a time, or one composite; see the package docstring."""
 
     name: str = "naive"
     version: str = "2"
 
-    def group(self, graph: Graph, machine: Machine) -> Grouping:
-        """One group per operator, in graph order."""
-        del machine
-        return Grouping(graph, tuple(Group((op.name,)) for op in graph.ops))
+    def group(
+        self, graph: Graph, machine: Machine, together: Sequence[tuple[str, ...]] = ()
+    ) -> Grouping:
+        """One group per operator, in graph order, but for what `together` allows to fuse."""
+        return Grouping(graph, fused_groups(graph, machine, together))
 
     def schedule(self, grouping: Grouping, index: int, machine: Machine) -> Arrangement | Shortfall:
         """The group's canonical graph with its engine; a Shortfall for opaque operators."""
@@ -46,7 +54,7 @@ class NaiveStrategy:
         return Arrangement(graph, tuple(engines), machine.num_cores)
 
     def tile(self, arrangement: Arrangement, machine: Machine) -> Schedule | Shortfall:
-        """Tiles for the single operator of the arrangement.
+        """Tiles for the first operator of the arrangement, which the others follow.
 
         Every chain of scratchpads that ends where the engine works is tried, at most one of them
         outside the innermost; the best prediction wins.
@@ -54,7 +62,14 @@ class NaiveStrategy:
         name, engine_name = arrangement.engine_of_op[0]
         op = arrangement.graph.tensor_op(name)
         engine = machine.engine(engine_name)
-        facts = facts_of(op, arrangement.graph.tensors)
+        if len(arrangement.graph.ops) > 1:
+            engines = {name: machine.engine(e) for name, e in arrangement.engine_of_op}
+            fused = fused_facts(arrangement.graph, engines)
+            if fused is None:
+                return not_fusible(tuple(engines))
+            facts = fused
+        else:
+            facts = facts_of(op, arrangement.graph.tensors)
         best: Plan | None = None
         for chain in chains(machine, engine.memory, facts):
             found = search(facts, engine, stages_of(machine, chain), machine)
@@ -100,6 +115,6 @@ def _shortfall(facts: Facts, machine: Machine, memory: str) -> Shortfall:
         name: extent if name in facts.whole else 1 for name, extent in facts.extents.items()
     }
     terms = footprint_terms(facts, stage, smallest, {})
-    found = shortfall_of(stage.level, terms)
+    found = shortfall_of(stage.level, terms) or shortfall_of(stage.level, terms, stage.sharers)
     assert found is not None, "the search refuses only what does not fit"
     return found
