@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,23 @@ ZOO = (
     ZooModel("ssdlite320_nms", "ssdlite320_nms"),
 )
 
+SYMBOLS: Mapping[str, tuple[tuple[str, int], ...]] = MappingProxyType({
+    **{model.stem: model.symbols for model in ZOO},
+    **dict.fromkeys(("alexnet", "dlrm", "mlp_mnist"), (("N", 1),)),
+    "bert_base_dyn": (("N", 1), ("S", 128)),
+    "basic_pitch_nmp": (("unk__749", 1),),
+    "tinybert": (("batch", 1), ("sequence", 32)),
+})  # fmt: skip
+"""Values of symbolic dimensions by file stem; models that are not listed have none."""
+
+
+def every_model() -> tuple[ZooModel, ...]:
+    """Every model of the folder, under its file's name, at the smallest batch."""
+    folder = skeleton_folder()
+    stems = [p.name.removesuffix(".skel.onnx.gz") for p in folder.glob("*.skel.onnx.gz")]
+    stems += [p.stem for p in (folder / "third_party").glob("*.onnx")]
+    return tuple(ZooModel(stem, stem, SYMBOLS.get(stem, ())) for stem in sorted(stems))
+
 
 def skeleton_folder() -> Path:
     """Where skeletons and materialize.py are: TILEWRIGHT_TEST_MODELS, or beside the checkout."""
@@ -56,7 +74,10 @@ def _materializer(folder: Path) -> ModuleType:
 
 
 def materialized(model: ZooModel, scratch: Path) -> Path:
-    """Path of the full model, written once into `scratch`."""
+    """Path of the full model: written once into `scratch`, unless it comes with its weights."""
+    whole = skeleton_folder() / "third_party" / f"{model.stem}.onnx"
+    if whole.exists():
+        return whole
     target = scratch / f"{model.stem}.onnx"
     if not target.exists():
         scratch.mkdir(parents=True, exist_ok=True)
