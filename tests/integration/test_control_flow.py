@@ -29,9 +29,11 @@ from worker.compiler.package.bundle import write_bundle
 from worker.compiler.package.runtime import ModelRunner, load_program, run_bundle
 from worker.compiler.partition.plan import HOST
 from worker.compiler.pipeline import CompiledModel, compile_model
+from worker.job import run_job
 from worker.packing import bundle_contents, kernel_texts, nested_models, program_contents, programs
 from worker.ports import open_ports
 from worker.report.control import control_rows
+from worker.request import JobRequest
 from worker.simulation import simulate_model
 from worker.verification.drive import verify_model
 
@@ -360,6 +362,51 @@ def test_bodies_that_do_not_fit_beside_the_model_run_whole(tmp_path: Path) -> No
     assert nested_models(again) == ()
     assert "bytes of" in again.controls[0].reason
     assert_same(model, runner_of(again), {"x": image()})
+
+
+def test_open_trip_counts_are_assumed_and_said_so(tmp_path: Path) -> None:
+    made = compiled(models.stopping_loop(), tmp_path)
+    cycles = {}
+    for trips in (1, 5, 6):
+        _, whole = simulate_model(made, MemoryCache(), trips)
+        (timing,) = whole.control
+        assert (timing.trips, timing.trips_assumed) == (trips, True)
+        assert all(check.passed for check in whole.checks)
+        cycles[trips] = whole.cycles
+    per_trip = timing.bodies[0].cycles_per_iteration
+    assert cycles[6] - cycles[5] == per_trip
+    assert cycles[5] - cycles[1] == 4 * per_trip
+
+
+def test_a_known_trip_count_outweighs_the_assumption(tmp_path: Path) -> None:
+    made = compiled(models.counted_loop(3), tmp_path)
+    _, whole = simulate_model(made, MemoryCache(), 50)
+    (timing,) = whole.control
+    assert (timing.trips, timing.trips_assumed) == (3, False)
+
+
+def test_a_job_reports_control_flow_and_stays_sane(tmp_path: Path) -> None:
+    path = saved(models.loop_in_if(), tmp_path)
+    options = CompileOptions(verify=VerifyMode.FULL, loop_trips=4)
+    request = JobRequest(path, "m", {"preset": "a100"}, options, BUILD_DIR)
+    digests = []
+    for name in ("first", "second"):
+        outcome = run_job(request, tmp_path / name, MemoryCache(), Sink())
+        digests.append(outcome.bundle_digest)
+    assert digests[0] == digests[1]
+    report = json.loads((tmp_path / "first" / "report.json").read_text())
+    assert report["verification"]["passed"] is True
+    assert [check for check in report["sanity"] if not check["passed"]] == []
+    (row,) = report["control_flow"]
+    assert (row["node"], row["kind"], row["interpreted"]) == ("choose", "If", True)
+    calls = [layer for layer in report["layers"] if layer["onnx_nodes"] == ["choose"]]
+    assert [call["placement"] for call in calls] == ["host"]
+    assert calls[0]["cycles_total"] >= row["cycles"]
+
+
+class Sink(Silent):
+    def artifact(self, name: str, file_name: str) -> None:
+        del name, file_name
 
 
 def test_shared_control_flow_model(shared_models: Path, tmp_path: Path) -> None:
