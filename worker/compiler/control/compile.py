@@ -26,9 +26,9 @@ from worker.compiler.control.nodes import (
     graphs_of,
     has_graphs,
     operands_of,
-    outer_reads,
     scan_layout,
 )
+from worker.compiler.control.refusal import refusal
 from worker.compiler.control.shapes import extract_bodies, scan_length, static_trips
 from worker.compiler.errors import ModelError
 from worker.compiler.frontend.edit import constant_of
@@ -131,7 +131,7 @@ def _compile_node(
     def stays(reason: str, tried: tuple[T | None, ...] = nothing) -> CompiledControl[T]:
         return CompiledControl(name, node.op_type, None, nothing, nothing, rows, tried, reason)
 
-    reason = refusal(model, node)
+    reason = refusal(node)
     if reason:
         return stays(reason)
     try:
@@ -176,29 +176,6 @@ def _branches(
 
 def _rows(graph: onnx_ir.Graph) -> tuple[tuple[str, str], ...]:
     return tuple((node.name or "", node.op_type) for node in graph.all_nodes())
-
-
-def refusal(model: OnnxModel, node: onnx_ir.Node) -> str:
-    """Why the host cannot interpret the node: a sentence, or nothing."""
-    if node.op_type not in KINDS:
-        return f"{node.op_type} is not interpreted: only If, Loop and Scan are"
-    values: list[onnx_ir.Value | None] = [*operands_of(node), *node.outputs]
-    for graph in graphs_of(node):
-        values += [*graph.inputs, *graph.outputs]
-        values += outer_reads(graph)
-    for value in values:
-        if value is None or not value.name:
-            continue
-        if isinstance(value.type, onnx_ir.SequenceType):
-            return f"{value.name} is a sequence, which only ONNX Runtime can carry"
-        if isinstance(value.type, onnx_ir.OptionalType):
-            return f"{value.name} is optional-typed, which only ONNX Runtime can carry"
-        if value.dtype is not None and value.dtype not in INTERPRETED_TYPES:
-            kind = value.dtype.name.lower()
-            return f"{value.name} is {kind}, which does not pass between host and kernels as it is"
-    if node.op_type == "Scan" and model.opset < 9:
-        return f"Scan of opset {model.opset} has a batch dimension; opset 9 or later is interpreted"
-    return ""
 
 
 def _flow(

@@ -14,6 +14,8 @@ import onnx_ir
 from worker.compiler.control.bodies import BodyModel, Dims, Given, extract_body, known_dims
 from worker.compiler.control.flow import ControlKind
 from worker.compiler.control.nodes import KINDS, constant_int, graphs_of, operands_of, scan_layout
+from worker.compiler.control.refusal import refusal
+from worker.compiler.errors import ModelError
 from worker.compiler.frontend.fold import fold_constants
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.shapes import is_static
@@ -25,6 +27,8 @@ _MAX_SWEEPS = 8
 
 def extract_bodies(model: OnnxModel, node: onnx_ir.Node) -> tuple[BodyModel, ...]:
     """The bodies of an If, Loop or Scan as simplified models with every shape that is certain.
+
+    The node must be one that `refusal` accepts.
 
     Raises:
         ModelError: a body cannot be simplified alone (a shape in it has no known reason).
@@ -128,8 +132,8 @@ def settle_shapes(model: OnnxModel) -> bool:
 
 
 def _settle_node(model: OnnxModel, node: onnx_ir.Node) -> bool:
-    from worker.compiler.errors import ModelError
-
+    if refusal(node):
+        return False
     try:
         shapes = result_dims(node, extract_bodies(model, node))
     except ModelError:
