@@ -284,8 +284,8 @@ def test_operands_that_cannot_be_placed_are_refused() -> None:
     )  # fmt: skip
     assert fused.grouped_names(whole, machine) == (("op0",), ("op1",))
     own = TensorOp(
-        "op1", square, (Access("r0", (ROW, COL)), Access("x", (ROW, COL))), Access("r1", (ROW, COL)), ADD,
-        None, ORIGIN,
+        "op1", square, (Access("r0", (ROW, COL)), Access("x", (ROW, COL))),
+        Access("r1", (ROW, COL)), ADD, None, ORIGIN,
     )  # fmt: skip
     whole = with_op(graph, own, Tensor("r1", (4, 4), F32))
     assert fused.grouped_names(whole, machine) == (("op0",), ("op1",)), "x has one Place"

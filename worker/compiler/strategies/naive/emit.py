@@ -3,8 +3,8 @@
 At each stage: CORES loops over the chunks of the split axes, TIME loops in the plan's order, every
 operand placed (and fetched) just inside the last loop its box depends on, the result placed between
 the output loops and the reduction loops, stored after the latter.  The epilogue of a fused group
-stands where the store was: each of its results has a Place inside the one before, and the last is
-stored.
+stands where the store was: its operators walk over the tile in strips, what is between them has a
+Place of one strip each, and the last result has a whole tile, which is stored at once.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _loops(plan: Plan, k: int, now: Starts, carries: bool) -> Node:
                 node = _fetched(facts, level, operand, now, node)
         if depth == level.num_out_loops and facts.out is not None:
             if facts.epilogue and k + 1 == len(plan.levels):
-                node = _fused(facts, level, facts.out, now, node)
+                node = _fused(facts, level, facts.out, now, node, f"e{k}")
             else:
                 node = _result(facts, level, now, node, carries)
         for operand in facts.late:
@@ -94,18 +94,32 @@ def _fetched(facts: Facts, level: LevelPlan, operand: Operand, now: Starts, inne
     return Place(operand.tensor, memory, box, level.copies[operand.tensor], Seq(parts))
 
 
-def _fused(facts: Facts, level: LevelPlan, out: Operand, now: Starts, inner: Node) -> Node:
+def _fused(
+    facts: Facts, level: LevelPlan, out: Operand, now: Starts, inner: Node, strip: str
+) -> Node:
     """The first operator's result around its loops, then the epilogue on the same tile."""
+    along, number = facts.strips(level.tile)
     memory, source = level.stage.level.name, level.stage.source
     node: Node | None = None
     for step in reversed(facts.epilogue):
-        box = step.out.box(now, level.tile, facts.extents)
+        box = whole = step.out.box(now, level.tile, facts.extents)
+        if number > 1:
+            size = box[along].extent // number
+            cut = Span(box[along].start + var(strip) * size, size)
+            box = (*box[:along], cut, *box[along + 1 :])
         over = tuple(Span(Affine(), 1) if dim is None else box[dim] for dim in step.dim_of_axis)
         compute = Compute(step.op.name, over, step.engine.name)
-        then = Move(step.out.tensor, memory, source, box) if node is None else node
-        copies = level.copies[step.out.tensor]
-        node = Place(step.out.tensor, memory, box, copies, Seq((compute, then)))
+        if node is None:
+            node = compute
+        else:
+            copies = level.copies[step.out.tensor]
+            node = Place(step.out.tensor, memory, box, copies, Seq((compute, node)))
     assert node is not None
+    if number > 1:
+        node = Loop(strip, number, LoopKind.TIME, node)
+    stored = facts.epilogue[-1].out.tensor
+    node = Seq((node, Move(stored, memory, source, whole)))
+    node = Place(stored, memory, whole, level.copies[stored], node)
     parts: tuple[Node, ...] = inner.parts if isinstance(inner, Seq) else (inner,)
     box = out.box(now, level.tile, facts.extents)
     wide = out.dtype if facts.tensors[out.tensor].dtype is not out.dtype else None

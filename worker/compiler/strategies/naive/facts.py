@@ -24,6 +24,7 @@ from worker.compiler.ir.op import Access, Tensor, TensorOp
 from worker.compiler.machine.machine import Engine
 from worker.compiler.schedule.nodes import Span
 from worker.compiler.tiling.boxes import reach, start
+from worker.compiler.tiling.factors import largest_divisor
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,12 @@ class Facts:
     epilogue: tuple[Pointwise, ...] = ()
     late: tuple[Operand, ...] = ()
     """What the epilogue reads from outside the group; it depends on output axes only."""
+    max_strips: int = 1
+    """Into how many strips a tile may be cut for the epilogue, between whose operators only one
+    strip is held; the last result is whole, so that one transfer stores it."""
+    is_overlapped: bool = False
+    """Accumulators and the last result have a second copy: the epilogue of one tile runs beside
+    the sums of the next.  Without, its store still does."""
 
     @property
     def fetched(self) -> tuple[Operand, ...]:
@@ -123,6 +130,26 @@ class Facts:
     def stored(self) -> Operand | None:
         """What leaves the chip: the result of the last operator."""
         return self.epilogue[-1].out if self.epilogue else self.out
+
+    def strips(self, tile: Mapping[str, int]) -> tuple[int, int]:
+        """(dimension, number) of the equal strips in which the epilogue walks over a tile."""
+        best = (0, 1)
+        if self.out is not None and self.max_strips > 1:
+            for dim, width in enumerate(self.out.widths(tile, self.extents)):
+                number = largest_divisor(width, self.max_strips)
+                if number > best[1]:
+                    best = (dim, number)
+        return best
+
+    def placed_widths(
+        self, operand: Operand, tile: Mapping[str, int], *, is_last: bool = True
+    ) -> tuple[int, ...]:
+        """Extents of an operand's Place: a strip between the epilogue's operators, or its box."""
+        widths = operand.widths(tile, self.extents)
+        if not is_last or all(operand is not step.out for step in self.epilogue[:-1]):
+            return widths
+        dim, number = self.strips(tile)
+        return tuple(w // number if d == dim else w for d, w in enumerate(widths))
 
     def made(self, *, is_last: bool) -> tuple[Operand, ...]:
         """Results placed at a level: all at the innermost, outside of it only what is stored."""

@@ -102,7 +102,7 @@ def footprint_terms(
     """(tensor, bytes) of every buffer at one stage, largest first."""
     terms = []
     for operand in (*facts.fetched, *facts.made(is_last=is_last)):
-        extents = operand.widths(tile, facts.extents)
+        extents = facts.placed_widths(operand, tile, is_last=is_last)
         size = buffer_bytes(extents, operand.dtype, stage.level, copies.get(operand.tensor, 1))
         terms.append((operand.tensor, size))
     return tuple(sorted(terms, key=lambda term: (-term[1], term[0])))
@@ -118,6 +118,7 @@ def predict(
     """
     innermost = levels[-1].tile
     entries = results = 1
+    strips = facts.strips(innermost)[1]
     busy = 1
     leaves = 0
     slowest = 0.0
@@ -136,7 +137,7 @@ def predict(
             exposed += entries * (fill + waits + drain)
         exposed += last
         leaves += entries * busy * split * (moves + out_trips)
-        results = entries * out_trips
+        results = entries * out_trips * strips
         entries *= inner
         busy *= split
     extents = tuple(innermost[a.name] for a in facts.op.domain)
@@ -158,7 +159,10 @@ def _fused_cycles(
     """Cycles of all engines of a core: side by side if the accumulators have a second copy."""
     busy = {engine.name: anchor}
     for step in facts.epilogue:
-        widths = step.out.widths(plan.tile, facts.extents)
+        widths = list(step.out.widths(plan.tile, facts.extents))
+        if widths:
+            along, number = facts.strips(plan.tile)
+            widths[along] //= number
         extents = tuple(1 if dim is None else widths[dim] for dim in step.dim_of_axis)
         one = engine_cycles(step.op, extents, step.engine, facts.tensors)
         busy[step.engine.name] = busy.get(step.engine.name, 0.0) + results * one

@@ -246,11 +246,14 @@ def _level(
     reduce_loops = tuple(a for a in facts.reduce_axes if trips[a] > 1)
     order = (*out_loops, *reduce_loops)
     looped = frozenset(order)
-    placed = (*facts.fetched, *facts.made(is_last=k == len(sizes.tiles) - 1))
+    is_last = k == len(sizes.tiles) - 1
+    placed = (*facts.fetched, *facts.made(is_last=is_last))
     copies = {o.tensor: 2 if sizes.double and looped & o.axes else 1 for o in placed}
     # What the epilogue makes and uses up on one engine gains nothing from a second copy.
     copies.update((step.out.tensor, 1) for step in facts.epilogue[:-1])
-    elems = {o.tensor: prod(o.widths(tile, facts.extents)) for o in placed}
+    elems = {o.tensor: prod(facts.placed_widths(o, tile, is_last=is_last)) for o in placed}
+    if facts.epilogue and facts.out is not None and is_last and not facts.is_overlapped:
+        copies[facts.out.tensor] = copies[facts.epilogue[-1].out.tensor] = 1
     return LevelPlan(stage, tile, counts, splits, trips, order, len(out_loops), copies, elems)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 
 from worker.compiler.cost.compute import pick_engine
 from worker.compiler.cost.fit import (
@@ -25,6 +26,10 @@ from worker.compiler.strategies.naive.facts import Facts, facts_of
 from worker.compiler.strategies.naive.fusion import fused_facts, fused_groups
 from worker.compiler.strategies.naive.plan import Plan, footprint_terms, stages_of
 from worker.compiler.strategies.naive.search import search
+
+STRIPS = (8, 1)
+"""Strips per tile tried for an epilogue, ties to the first: more strips leave more of the scratchpad
+to the first operator, fewer start fewer instructions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +75,10 @@ class NaiveStrategy:
             facts = fused
         else:
             facts = facts_of(op, arrangement.graph.tensors)
+        ways = _ways(facts)
         best: Plan | None = None
-        for chain in chains(machine, engine.memory, facts):
-            found = search(facts, engine, stages_of(machine, chain), machine)
+        for way, chain in product(ways, chains(machine, engine.memory, facts)):
+            found = search(way, engine, stages_of(machine, chain), machine)
             if found is not None and (
                 best is None or found.predicted_cycles < best.predicted_cycles
             ):
@@ -81,6 +87,17 @@ class NaiveStrategy:
             return _shortfall(facts, machine, engine.memory)
         cycles = best.predicted_cycles + machine.launch_overhead_cycles
         return Schedule(arrangement.graph, emit(best), self.name, cycles)
+
+
+def _ways(facts: Facts) -> tuple[Facts, ...]:
+    """How a fused group may share the scratchpad between its sums and its epilogue."""
+    if not facts.epilogue:
+        return (facts,)
+    strips = STRIPS if len(facts.epilogue) > 1 else STRIPS[1:]
+    return tuple(
+        replace(facts, max_strips=number, is_overlapped=overlapped)
+        for overlapped, number in product((False, True), strips)
+    )
 
 
 def chains(machine: Machine, memory: str, facts: Facts) -> tuple[tuple[MemoryLevel, ...], ...]:
