@@ -28,7 +28,7 @@ from worker.compiler.strategies.naive.plan import Plan, footprint_terms, stages_
 from worker.compiler.strategies.naive.search import search
 
 STRIPS = (8, 1)
-"""Strips per tile tried for an epilogue, ties to the first: more strips leave more of the scratchpad
+"""Strips per tile tried for an epilogue, ties to the first: more strips leave more scratchpad
 to the first operator, fewer start fewer instructions."""
 
 
