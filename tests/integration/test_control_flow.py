@@ -402,6 +402,7 @@ def test_a_job_reports_control_flow_and_stays_sane(tmp_path: Path) -> None:
     calls = [layer for layer in report["layers"] if layer["onnx_nodes"] == ["choose"]]
     assert [call["placement"] for call in calls] == ["host"]
     assert calls[0]["cycles_total"] >= row["cycles"]
+    assert calls[0]["macs"] == report["summary"]["macs"]
 
 
 class Sink(Silent):

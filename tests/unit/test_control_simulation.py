@@ -45,7 +45,7 @@ def test_a_loop_by_hand() -> None:
     assert whole.launch_cycles == 3 * 200
     assert whole.host_cycles == 8000 + 3000 + 3 * (3500 + 16_000)
     assert whole.boundary_bytes == 4000 + 2000 + 3 * (1500 + 4000)
-    assert whole.macs == 3 * 80
+    assert whole.macs == timing.macs == 3 * 80
     assert dict(whole.peak_bytes) == {"DDR": 512 + 4096, "L1": 112}
     # Host work recurs; what is read from home could stay inside.
     assert (whole.lower_bound_by, whole.lower_bound_cycles) == ("host", 3 * 8000)

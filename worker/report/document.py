@@ -199,7 +199,8 @@ def _summary(
         max((b.cycles for b in sims[c.unit].bounds if b.name.startswith("compute:")), default=0)
         for c in unit_calls
     )
-    host_macs = sum(c.flops // 2 for c in host_calls)
+    interpreted = {timing.node for timing in whole.control}
+    host_macs = sum(c.flops // 2 for c in host_calls if c.onnx_nodes[0] not in interpreted)
     all_macs = whole.macs + host_macs
     energy = whole.energy_pj
     counted = [p for p in compiled.placement if not p.is_inserted]

@@ -76,6 +76,7 @@ def layer_rows(
     group_of_unit: dict[int, int] = {}
     rows: list[dict[str, Detail]] = []
     energy_total = whole.energy_pj
+    control_of = {timing.node: timing for timing in whole.control}
     for timing in whole.calls:
         call = compiled.linked.program.calls[timing.call]
         cycles = timing.end_cycle - timing.start_cycle
@@ -106,6 +107,9 @@ def layer_rows(
             row["overhead_cycles"] = timing.overhead_cycles
         else:
             row.update(_host_columns(compiled, call, cycles, timing.overhead_cycles))
+            inside = control_of.get(call.onnx_nodes[0])
+            if inside is not None:
+                row["macs"] = inside.macs
         rows.append(row)
     return rows
 

@@ -108,7 +108,7 @@ def control_cost(run: ControlRun, machine: Machine) -> ControlCost:
     pj = sum(energy.values()) + static_pj(machine, total)
     timing = ControlTiming(
         run.node, trips, run.trips_assumed, branch, run.branch is None and len(run.bodies) > 1,
-        once_cycles, total, pj,
+        once_cycles, total, pj, macs,
         tuple(
             BodyTiming(cycles, trips if k == branch else 0, each.simulation)
             for k, (cycles, each) in enumerate(zip(per_trip, run.bodies, strict=True))

@@ -162,6 +162,8 @@ class ControlTiming(msgspec.Struct, frozen=True, array_like=True):
     cycles: int
     """All iterations and `once_cycles`."""
     energy_pj: float
+    macs: int
+    """Of kernels, in all iterations."""
     bodies: tuple[BodyTiming, ...]
 
 
