@@ -107,7 +107,7 @@ def _shortfalls(
     model: OnnxModel, parts: Partitioning, machine: Machine, options: CompileOptions
 ) -> list[Detail]:
     """Operators whose smallest tile does not fit, in model order."""
-    solver = RegionSolver(model, UnitPool(machine, options, NullCache()), _Silent())
+    solver = RegionSolver(model, UnitPool(machine, options, NullCache()), _Silent(), lambda unit: 0)
     op_type_of = {row.node: row.op_type for row in parts.placement}
     return [
         {"node": node, "op_type": op_type_of.get(node, ""), "resource": plan.resource,

@@ -91,7 +91,7 @@ def link(
     for graph in graphs:
         tensors.update(graph.tensors)
         constants.update(dict.fromkeys(graph.constants))
-    used = _touched(model, calls, tensors)
+    used = _touched(model, calls, units, tensors)
     plan = plan_home(
         {name: tensors[name].size_bytes for name in used},
         [name for name in constants if name in used],
@@ -135,11 +135,12 @@ def link(
 
 
 def _launch_cycles(call: PlannedCall, machine: Machine, is_running: bool) -> int:
-    """What starting a kernel costs: nothing inside a region that was launched as one."""
+    """What starting a kernel costs: nothing inside a region that was launched as one; the first of
+    a region pays for the invocation."""
     target = machine.target(call.target)
-    if is_running and target.launch_unit is LaunchUnit.REGION:
-        return 0
-    return machine.launch_cycles(target)
+    if not is_running:
+        return machine.launch_cycles(target) + target.region_overhead_cycles
+    return 0 if target.launch_unit is LaunchUnit.REGION else machine.launch_cycles(target)
 
 
 def _view(call: PlannedCall | PlannedHost) -> tuple[str, str]:
@@ -151,17 +152,26 @@ def _view(call: PlannedCall | PlannedHost) -> tuple[str, str]:
 
 
 def _touched(
-    model: OnnxModel, calls: Sequence[PlannedCall | PlannedHost], tensors: Mapping[str, Tensor]
+    model: OnnxModel,
+    calls: Sequence[PlannedCall | PlannedHost],
+    units: Sequence[Unit],
+    tensors: Mapping[str, Tensor],
 ) -> dict[str, None]:
-    """Tensors that need storage, in order of first use (inputs first)."""
+    """Tensors that need storage, in order of first use (inputs first).
+
+    A tensor that a unit keeps in its scratchpads only is none of its operands.
+    """
     names: dict[str, None] = {}
     for value in model.ir.graph.inputs:
         names.setdefault(value.name or "")
     for call in calls:
         if isinstance(call, PlannedHost):
             names.update(dict.fromkeys((*call.inputs, *call.outputs)))
-        else:
+        elif call.unit is None:
             names.update(dict.fromkeys(name for _, name in call.names))
+        else:
+            held = {operand.tensor for operand in units[call.unit].program.operands}
+            names.update(dict.fromkeys(name for local, name in call.names if local in held))
     return {name: None for name in names if name in tensors}
 
 

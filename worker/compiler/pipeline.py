@@ -66,7 +66,7 @@ class Ports:
     samples: Samples
     """Calibration inputs of a model; asked only when something must be quantised."""
     unit_cycles: Callable[[Unit], int]
-    """Simulated cycles of one kernel; asked only in automatic partitioning."""
+    """Simulated cycles of one kernel: decides about fused kernels, and automatic partitioning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ def _compile_graph(
         lambda body: _compile_graph(body, inner, pool, ports, _Nested()),
         lambda body: body.is_offloading,
     )
-    solver = RegionSolver(model, pool, progress)
+    solver = RegionSolver(model, pool, progress, ports.unit_cycles)
     parts, solved, refused = _solved_parts(model, options, pool, solver, controls, progress)
     weighable = _weighable(machine, options)
     if weighable and parts.regions:

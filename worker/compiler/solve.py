@@ -25,7 +25,7 @@ from worker.compiler.ir.region import Cuts, is_view
 from worker.compiler.ir.signature import canonicalize
 from worker.compiler.layout.lay_out import LayoutChange, lay_out
 from worker.compiler.link import PlannedCall, PlannedHost
-from worker.compiler.machine.machine import Machine
+from worker.compiler.machine.machine import LaunchUnit, Machine
 from worker.compiler.options import CompileOptions
 from worker.compiler.partition.plan import CompositeKind, Part, Partitioning
 from worker.compiler.schedule.stages import Grouping
@@ -90,11 +90,18 @@ class UnitPool:
 class RegionSolver:
     """Solves partitionings of one model from one pool of units."""
 
-    def __init__(self, model: OnnxModel, pool: UnitPool, progress: Progress) -> None:
+    def __init__(
+        self,
+        model: OnnxModel,
+        pool: UnitPool,
+        progress: Progress,
+        unit_cycles: Callable[[Unit], int],
+    ) -> None:
         self._model = model
         self._nodes = list(model.ir.graph)
         self._progress = progress
         self._pool = pool
+        self._unit_cycles = unit_cycles
 
     def solve(self, parts: Partitioning) -> Solved:
         """Express and solve every accelerator part; host parts become PlannedHost.
@@ -125,7 +132,7 @@ class RegionSolver:
         if policy is not None:
             laid = lay_out(expressed, policy, together)
             expressed, changes, together = laid.expressed, laid.changes, laid.together
-        grouping = self._pool.strategy.group(expressed.graph, solver.machine)
+        grouping = self._pool.strategy.group(expressed.graph, solver.machine, together)
         return _Region(part, expressed, grouping, solver, changes)
 
     def _composites(self, part: Part, graph: Graph) -> tuple[tuple[str, ...], ...]:
@@ -151,47 +158,69 @@ class RegionSolver:
         cuts = Cuts.of(graph)
         for group in region.grouping.groups:
             before = len(region.solver.events)
-            calls = self._solve_group(region, cuts, group.ops, number, found)
-            if calls is None and len(group.ops) > 1:
-                # Together they exceed a memory: one by one they may not.
-                singles = [
-                    self._solve_group(region, cuts, (name,), number, found) for name in group.ops
-                ]
-                calls = [call for each in singles for call in each or ()]
-            found.calls.extend(calls or ())
+            singles = tuple((name,) for name in group.ops)
+            pieces: tuple[tuple[str, ...], ...] = (tuple(group.ops),)
+            if len(singles) > 1 and not self._is_better_together(region, cuts, group.ops):
+                pieces = singles
+            for names in pieces:
+                found.calls.extend(self._calls(region, cuts, names, number, found))
             found.count(any(e.outcome == "miss" for e in region.solver.events[before:]))
 
-    def _solve_group(
-        self,
-        region: _Region,
-        cuts: Cuts,
-        names: Sequence[str],
-        number: int,
-        found: _Collector,
-    ) -> list[PlannedCall] | None:
-        """Calls of one group; None when it does not fit (noted for single operators)."""
+    def _is_better_together(self, region: _Region, cuts: Cuts, names: Sequence[str]) -> bool:
+        """Whether one kernel for all simulates no slower than a kernel each.
+
+        The cost model sees less of stalls than the simulator does, so it does not decide this.
+        """
+        target = region.solver.machine.targets[0]
+        by_kernel = target.launch_unit is LaunchUnit.KERNEL
+        launch = region.solver.machine.launch_cycles(target) if by_kernel else 0
+        whole = self._unit(region, cuts, names)
+        if isinstance(whole, Shortfall):
+            return False
+        apart = 0
+        for name in names:
+            if is_view(cuts.op(name), region.expressed.graph.tensors):
+                continue
+            unit = self._unit(region, cuts, (name,))
+            if isinstance(unit, Shortfall):
+                return True
+            apart += self._unit_cycles(unit) + launch
+        return self._unit_cycles(whole) + launch <= apart
+
+    def _unit(self, region: _Region, cuts: Cuts, names: Sequence[str]) -> Unit | Shortfall:
+        """The unit of some operators: known, cached, or solved now."""
+        canonical = canonicalize(cuts.piece(names))
+        key = (region.part.target, canonical.signature)
+        if key not in self._pool.known:
+            nodes = [node for name in names for node in cuts.op(name).origin.nodes]
+            label = nodes[0] if nodes else names[0]
+            self._pool.known[key] = region.solver.solve(canonical, label)
+        return self._pool.known[key]
+
+    def _calls(
+        self, region: _Region, cuts: Cuts, names: Sequence[str], number: int, found: _Collector
+    ) -> list[PlannedCall]:
+        """The call of one kernel; nothing when a single operator does not fit, which is noted."""
         ops = [cuts.op(name) for name in names]
         target = region.part.target
         if len(ops) == 1 and is_view(ops[0], region.expressed.graph.tensors):
             return [_view_call(ops[0], number, target)]
         origin_nodes = tuple(dict.fromkeys(n for op in ops for n in op.origin.nodes))
-        canonical = canonicalize(cuts.piece(names))
-        key = (target, canonical.signature)
-        if key not in self._pool.known:
-            label = origin_nodes[0] if origin_nodes else names[0]
-            self._pool.known[key] = region.solver.solve(canonical, label)
-        unit = self._pool.known[key]
+        unit = self._unit(region, cuts, names)
         found.kernel_nodes.update(origin_nodes)
         if isinstance(unit, Shortfall):
-            if len(ops) == 1:
-                found.shortfalls.update((n, unit) for n in origin_nodes)
-            return None
+            found.shortfalls.update((n, unit) for n in origin_nodes)
+            return []
         return [
             PlannedCall(
-                found.index_of(key, unit), canonical.tensor_of, origin_nodes, ops[0].origin.op_type,
-                number, target,
+                found.index_of((target, unit.signature), unit),
+                canonicalize(cuts.piece(names)).tensor_of,
+                origin_nodes,
+                ops[0].origin.op_type,
+                number,
+                target,
             )
-        ]  # fmt: skip
+        ]
 
 
 class _Collector:

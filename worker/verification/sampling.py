@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from worker.compiler.ir.bits import load
-from worker.compiler.ir.evaluate import evaluate_points
-from worker.compiler.ir.op import TensorOp
+from worker.compiler.ir.evaluate import affine_values, evaluate_points
+from worker.compiler.ir.graph import Graph
+from worker.compiler.ir.op import OpaqueOp, TensorOp
 from worker.compiler.package.verify_numerics import coarsest, tolerance
 from worker.compiler.units import Unit
 
@@ -32,23 +34,79 @@ def sample_points(op: TensorOp, seed: int, count: int) -> npt.NDArray[np.int64]:
     return np.unique(np.concatenate([first, last, drawn]), axis=0)
 
 
+def _reads_per_point(op: TensorOp | OpaqueOp) -> int:
+    assert isinstance(op, TensorOp), "no strategy schedules opaque operators"
+    return prod(axis.extent for axis in op.reduce_axes)
+
+
+def _interior(
+    graph: Graph, arrays: Mapping[str, Array], last: TensorOp, points: npt.NDArray[np.int64]
+) -> dict[str, Array]:
+    """Tensors that only the kernel knows, filled where `last` needs them at `points`.
+
+    Every other operator of a fused kernel writes each element once, by its own PARALLEL axes; the
+    elements wanted name the points to evaluate.
+    """
+    wanted: dict[str, list[npt.NDArray[np.int64]]] = {}
+    producers = {op.write.tensor: op for op in graph.ops if isinstance(op, TensorOp)}
+    points_of: dict[str, npt.NDArray[np.int64]] = {last.name: points}
+    order = [op for op in graph.ops if isinstance(op, TensorOp)]
+    for op in reversed(order):
+        if op.name not in points_of:
+            elements = wanted.get(op.write.tensor)
+            if elements is None:
+                continue
+            points_of[op.name] = _points_writing(op, np.unique(np.concatenate(elements), axis=0))
+        at = points_of[op.name]
+        coords = {axis.name: at[:, k] for k, axis in enumerate(op.parallel_axes)}
+        for access in op.reads:
+            if access.tensor in producers and access.tensor not in arrays:
+                index = [
+                    np.broadcast_to(affine_values(e, coords), (len(at),)) for e in access.index
+                ]
+                wanted.setdefault(access.tensor, []).append(np.stack(index, axis=1))
+    found: dict[str, Array] = {}
+    for op in order:
+        if op is last or op.name not in points_of or op.write.tensor in arrays:
+            continue
+        known = {**arrays, **found}
+        where, values = evaluate_points(op, graph.tensors, known, points_of[op.name])
+        tensor = graph.tensors[op.write.tensor]
+        whole = np.zeros(tensor.shape, dtype=tensor.dtype.numpy)
+        whole[where] = values
+        found[tensor.name] = whole
+    return found
+
+
+def _points_writing(op: TensorOp, elements: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Points of the PARALLEL axes at which `op` writes `elements` ([n, rank])."""
+    columns: dict[str, npt.NDArray[np.int64]] = {}
+    for dim, expr in enumerate(op.write.index):
+        names = expr.variables()
+        assert len(names) <= 1, "fused operators write one axis per dimension"
+        for name in names:
+            columns[name] = (elements[:, dim] - expr.const) // expr.coeff(name)
+    zeros = np.zeros(len(elements), dtype=np.int64)
+    axes = [columns.get(axis.name, zeros) for axis in op.parallel_axes]
+    return np.stack(axes, axis=1) if axes else np.zeros((1, 0), dtype=np.int64)
+
+
 def check_unit(
     unit: Unit, arrays: Mapping[str, Array], seed: int, onnx_nodes: tuple[str, ...]
 ) -> tuple[str, float, float, float]:
     """(label, max abs error, error over scale, tolerance) of the unit's last operator.
 
-    `arrays` holds every operand after the call, by canonical name; for a unit of several
-    operators the operands of the last one must all be at home, which holds for single-op units.
+    `arrays` holds every operand after the call, by canonical name.  Tensors that the kernel keeps
+    to itself are computed by the oracle, at the points that the last operator reads.
     """
     graph = unit.schedule.graph
     op = graph.ops[-1]
     assert isinstance(op, TensorOp)
-    reads = 1
-    for axis in op.reduce_axes:
-        reads *= axis.extent
+    reads = max(_reads_per_point(inner) for inner in graph.ops)
     count = max(3, min(NUM_POINTS, MAX_READS // reads))
     points = sample_points(op, seed, count)
-    where, want = evaluate_points(op, graph.tensors, arrays, points)
+    known = {**arrays, **_interior(graph, arrays, op, points)}
+    where, want = evaluate_points(op, graph.tensors, known, points)
     out = graph.tensors[op.write.tensor]
     got = load(arrays[out.name][where], out.dtype).astype(np.float64)
     expected = load(want, out.dtype).astype(np.float64)
@@ -59,7 +117,12 @@ def check_unit(
     worst = float(np.max(error)) if error.size else 0.0
     finite = expected[np.isfinite(expected)]
     scale = float(np.max(np.abs(finite))) if finite.size else 0.0
-    dtypes = [graph.tensors[a.tensor].dtype for a in (*op.reads, op.write)]
+    dtypes = [
+        graph.tensors[a.tensor].dtype
+        for inner in graph.ops
+        if isinstance(inner, TensorOp)
+        for a in (*inner.reads, inner.write)
+    ]
     bound = tolerance(coarsest(dtypes))
     if not out.dtype.is_float:
         bound = 0.0 if out.dtype.size_bytes > 1 else 1.0

@@ -86,6 +86,7 @@ def _target(
         ),
         launch_unit=LaunchUnit(spec.launch_unit),
         launch_overhead_cycles=overhead,
+        region_overhead_cycles=_int(spec.region_overhead_cycles, 0),
     )
 
 

@@ -265,6 +265,8 @@ class AcceleratorTarget:
     launch_unit: LaunchUnit = LaunchUnit.KERNEL
     launch_overhead_cycles: int | None = None
     """None: the machine's."""
+    region_overhead_cycles: int = 0
+    """Paid once per invocation of a region, beside its launches: binding and synchronisation."""
 
 
 @dataclass(frozen=True, slots=True)

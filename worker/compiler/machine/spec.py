@@ -346,6 +346,8 @@ class CapabilitiesSpec(_Part):
     conversions: Annotated[list[ConversionSpec], Field(max_length=8)] = Field(default_factory=list)
     layout: LayoutSpec | None = None
     launch_unit: Literal["kernel", "region"] = "kernel"
+    region_overhead_cycles: Cycles | None = None
+    """Paid once per invocation of a region, beside its launches."""
 
 
 class TargetSpec(_Part):

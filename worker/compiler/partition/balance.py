@@ -3,7 +3,8 @@
 Total = work of every unit on its side + launches + transfers + invocations of host parts.
 
 - A *unit* is a composite or a single node.
-- Launch: per unit with accelerator work where the target launches kernels, per region otherwise.
+- Launch: per unit with accelerator work where the target launches kernels, per region otherwise;
+  and what an invocation of a region costs beside.
 - Transfer: one per value that the host (or the caller) and an accelerator share: into the
   accelerator once however many read it, out once.  None where memory is shared or the size unknown.
 - Invocation: the host's launch overhead per host part; their number follows from the order.
@@ -64,7 +65,7 @@ class Balance:
     is_control: tuple[bool, ...]
     runs_kernel: tuple[bool, ...]
     launch_of: Mapping[int, int]
-    """Cycles of one launch of a region, by region number; absent: launched by kernel."""
+    """Cycles of one invocation of a region, by region number; absent: kernels pay alone."""
     invocation_cycles: int
     region_of: tuple[int, ...]
     """The side of every unit as partitioned."""
@@ -119,12 +120,9 @@ class Balance:
         region = self.region_of[units[0]]
         kernels = sum(self.runs_kernel[u] for u in units)
         work = sum(self.accelerator[u] for u in units)
-        per_region = self.launch_of.get(region)
-        if per_region is None:
-            launches = sum(self.launch_by_unit[u] for u in units)
-            work -= launches
-        else:
-            launches = per_region if kernels else 0
+        launches = sum(self.launch_by_unit[u] for u in units)
+        work -= launches
+        launches += self.launch_of.get(region, 0) if kernels else 0
         moved = 0
         for number in dict.fromkeys(k for unit in units for k in self.values_of[unit]):
             value = self.values[number]
@@ -181,8 +179,9 @@ def balance_of(
     for number, part in enumerate(regions):
         target = machine.target(part.target)
         by_kernel = target.launch_unit is LaunchUnit.KERNEL
-        if not by_kernel:
-            launch_of[number] = machine.launch_cycles(target)
+        if not by_kernel or target.region_overhead_cycles:
+            launch = 0 if by_kernel else machine.launch_cycles(target)
+            launch_of[number] = launch + target.region_overhead_cycles
         for node in part.nodes:
             unit = unit_of[node]
             region_of[unit] = number

@@ -54,7 +54,7 @@ def _region_cycles(
     if target.launch_unit is LaunchUnit.KERNEL:
         launches = num_ops(Region(part.target, part.nodes, part.composites))
     work = bound_cycles(expressed.graph, machine.restricted(target))
-    return work + launches * machine.launch_cycles(target)
+    return work + launches * machine.launch_cycles(target) + target.region_overhead_cycles
 
 
 def _clusters(part: Part, own: Sequence[onnx_ir.Node]) -> tuple[QdqCluster, ...]:
