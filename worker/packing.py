@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from worker.compiler.control.bodies import BodyModel
 from worker.compiler.control.flow import ControlFlow
@@ -12,10 +12,9 @@ from worker.compiler.frontend.ops.call import DTYPES
 from worker.compiler.frontend.slice import host_submodel
 from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.binary import encode_program
-from worker.compiler.isa.program import UnitProgram
-from worker.compiler.isa.text import print_program
 from worker.compiler.machine import digest
 from worker.compiler.package.bundle import BundleContents
+from worker.compiler.package.disassemble import print_unit
 from worker.compiler.package.executable import (
     ExecutableModel,
     HomeTensor,
@@ -24,7 +23,9 @@ from worker.compiler.package.executable import (
     ProgramContents,
     level_specs,
 )
+from worker.compiler.package.manifest import body_prefix
 from worker.compiler.pipeline import CompiledModel
+from worker.packing_regions import packed_regions
 
 MAX_LISTED_INSTRUCTIONS = 128
 """Longer units are listed by their first instructions only: program.bin holds them all."""
@@ -138,27 +139,15 @@ def programs(compiled: CompiledModel) -> Iterator[CompiledModel]:
 
 def program_text(compiled: CompiledModel) -> str:
     """Disassembly of every unit; long ones are cut after their first instructions, with a note."""
-    parts: list[str] = []
     units = {unit.kernel_name: unit for each in programs(compiled) for unit in each.units}
-    for unit in units.values():
-        count = unit.program.num_instructions
-        parts.append(print_program(_head(unit.program)))
-        if count > MAX_LISTED_INSTRUCTIONS:
-            parts.append(f"# {MAX_LISTED_INSTRUCTIONS} of {count} instructions; see program.bin\n")
-    return "\n".join(parts)
+    return "\n".join(print_unit(u.program, MAX_LISTED_INSTRUCTIONS) for u in units.values())
 
 
-def _head(program: UnitProgram) -> UnitProgram:
-    """The unit with its first instructions only."""
-    count = min(program.num_instructions, MAX_LISTED_INSTRUCTIONS)
-    return replace(
-        program,
-        instructions=program.instructions[:count],
-        wait_ptr=program.wait_ptr[: count + 1],
-        wait_token=program.wait_token[: program.wait_ptr[count]],
-        signal_ptr=program.signal_ptr[: count + 1],
-        signal_token=program.signal_token[: program.signal_ptr[count]],
-    )
+def _folders(compiled: CompiledModel, prefix: str = "") -> Iterator[tuple[str, CompiledModel]]:
+    """(folder in the bundle, program) of the model and its nested programs, outer ones first."""
+    yield prefix, compiled
+    for k, body in enumerate(nested_models(compiled)):
+        yield from _folders(body, body_prefix(prefix, k))
 
 
 def bundle_contents(
@@ -184,4 +173,5 @@ def bundle_contents(
         compiled.machine.name,
         digest(compiled.machine),
         contents.bodies,
+        tuple(packed_regions(each, prefix) for prefix, each in _folders(compiled)),
     )

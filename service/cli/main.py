@@ -12,6 +12,7 @@ from service.cli import (
     cache,
     compiling,
     demo,
+    disassemble,
     doctor,
     explain,
     hardware,
@@ -51,6 +52,7 @@ app.command("trace")(inspection.trace)
 app.add_typer(hardware.app, name="hardware")
 app.add_typer(model.app, name="model")
 app.command("run")(run.run)
+app.command("disassemble")(disassemble.disassemble)
 app.add_typer(cache.app, name="cache")
 app.command("explain")(explain.explain)
 app.command("doctor")(doctor.doctor)

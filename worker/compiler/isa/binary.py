@@ -102,7 +102,7 @@ def decode_program(data: bytes) -> Program:
         header = msgspec.msgpack.decode(
             memoryview(data)[_PREFIX.size : _PREFIX.size + length], type=_Header
         )
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError("TW-RUN-001", f"program.bin has a damaged header: {error}") from error
     cursor = _Cursor(data, _PREFIX.size + length + _gap(length))
     units = tuple(_read_unit(unit, cursor) for unit in header.units)

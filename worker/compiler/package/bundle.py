@@ -35,6 +35,12 @@ from worker.compiler.package.manifest import (
     kernel_file,
     manifest_document,
 )
+from worker.compiler.package.region_members import (
+    ProgramRegions,
+    region_constants,
+    region_documents,
+    region_rows,
+)
 from worker.compiler.package.weights import weights_member
 
 DOCUMENT_LIMIT_BYTES = 1 << 30
@@ -65,6 +71,8 @@ class BundleContents:
     hardware_digest: str
     bodies: tuple[ProgramContents, ...] = ()
     """Nested programs of control-flow bodies; their kernels are in `kernels`."""
+    regions: tuple[ProgramRegions, ...] = ()
+    """Of the model and of every nested program, outer ones first."""
 
 
 def write_bundle(path: Path, contents: BundleContents) -> str:
@@ -91,6 +99,8 @@ def write_bundle(path: Path, contents: BundleContents) -> str:
             documents |= _host_documents(prefix, program.host_models)
             documents[graph_name(prefix)] = graph_document(program.model, prefix)
             documents[prefix + PROGRAM_NAME] = encode_program(program.model.program)
+        for each in contents.regions:
+            documents |= dict(region_documents(each))
         for name in sorted(documents):
             archive.add(Member(name, (documents[name],), len(documents[name])))
         trace = contents.trace_json_gz
@@ -101,12 +111,17 @@ def write_bundle(path: Path, contents: BundleContents) -> str:
             weights = [by_name[name] for name in program.model.constants]
             member = weights_member(weights, program.constants)
             archive.add(replace(member, name=prefix + member.name))
+        for each in contents.regions:
+            constants = region_constants(each)
+            if constants is not None:
+                archive.add(constants)
         manifest = manifest_document(
             contents.model,
             contents.toolchain,
             Hardware(contents.hardware_name, contents.hardware_digest),
             archive.written,
             [program.model for _, program in nested],
+            region_rows(contents.regions),
         )
         archive.add(Member(MANIFEST_NAME, (manifest,), len(manifest)))
     return file_digest(path)

@@ -28,6 +28,8 @@ FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 GRAPH_NAME = "model/graph.json"
 PROGRAM_NAME = "program.bin"
+CONSTANTS_NAME = "regions/constants.safetensors"
+"""Constants of the regions' graphs that the program's weights do not hold."""
 
 T = TypeVar("T")
 
@@ -56,6 +58,24 @@ class UnitOrigin(msgspec.Struct, frozen=True):
     onnx_nodes: tuple[str, ...]
 
 
+class RegionFormats(msgspec.Struct, frozen=True):
+    """Where the three forms of one offloaded region are."""
+
+    program: str
+    """Folder of the nested program it belongs to; empty: the model itself."""
+    index: int
+    """In execution order within its program."""
+    target: str
+    graph: str
+    """JSON graph, for a graph engine."""
+    c: str
+    """C against the runtime header, for a C toolchain."""
+    stream: str
+    """Binary instruction stream, for the chip's own loader."""
+    function: str
+    """Name of its C function."""
+
+
 class Manifest(msgspec.Struct, frozen=True):
     """What is in the bundle, who made it, for what."""
 
@@ -66,6 +86,7 @@ class Manifest(msgspec.Struct, frozen=True):
     members: tuple[MemberDigest, ...]
     """Every other member, in archive order."""
     provenance: tuple[UnitOrigin, ...]
+    regions: tuple[RegionFormats, ...] = ()
 
 
 class Operand(msgspec.Struct, frozen=True):
@@ -153,6 +174,25 @@ def host_name(index: int) -> str:
     return f"host/{index:04d}.onnx"
 
 
+def region_folder(prefix: str, index: int) -> str:
+    """Folder of region `index` of the program in folder `prefix`."""
+    return f"{prefix}regions/{index}/"
+
+
+def region_function(prefix: str, index: int) -> str:
+    """Name of the C function of a region: unique in the bundle."""
+    return f"tw_{prefix.replace('/', '_')}region_{index}"
+
+
+def region_formats(prefix: str, index: int, target: str) -> RegionFormats:
+    """The manifest's row of one region."""
+    folder = region_folder(prefix, index)
+    return RegionFormats(
+        prefix, index, target, f"{folder}graph.json", f"{folder}region.c", f"{folder}stream.bin",
+        region_function(prefix, index),
+    )  # fmt: skip
+
+
 def kernel_file(name: str) -> str:
     """Member that holds a kernel's C text."""
     return f"kernels/{name}.c"
@@ -217,6 +257,7 @@ def manifest_document(
     hardware: Hardware,
     members: Sequence[Written],
     nested: Sequence[ExecutableModel] = (),
+    regions: Sequence[RegionFormats] = (),
 ) -> bytes:
     """`manifest.json`; `nested` are the models of all nested programs, whose kernels are shared."""
     nodes: dict[str, dict[str, None]] = {}
@@ -236,6 +277,7 @@ def manifest_document(
         Manifest(
             FORMAT_VERSION, model.name, dict(sorted(toolchain.items())), hardware,
             tuple(MemberDigest(w.name, w.sha256, w.size_bytes) for w in members), provenance,
+            tuple(regions),
         )
     )  # fmt: skip
 

@@ -1,0 +1,73 @@
+"""Hostile streams: whatever the bytes say, the reader refuses them or reads them whole."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from zlib import crc32
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from region_bundles import bundled, members
+
+from worker.compiler.errors import InputError
+from worker.compiler.package.disassemble import print_region
+from worker.compiler.package.stream import decode_stream, encode_stream
+
+
+@cache
+def whole() -> bytes:
+    return members(bundled("view", Path(mkdtemp())))["regions/0/stream.bin"]
+
+
+def read(data: bytes) -> None:
+    """Refused with its code, or read so far that text and bytes can be made of it."""
+    try:
+        code = decode_stream(data)
+    except InputError as error:
+        assert error.code == "TW-RUN-001"
+        return
+    assert print_region(code, 4).startswith("tilewright region 1\n")
+    assert decode_stream(encode_stream(code)).calls == code.calls
+
+
+def sealed(data: bytearray) -> bytes:
+    data[16:24] = len(data).to_bytes(8, "little")
+    data[12:16] = crc32(data[16:]).to_bytes(4, "little")
+    return bytes(data)
+
+
+places = st.integers(0, 5999)
+edits = st.lists(
+    st.tuples(places, st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xC1, 0xFF]) | st.integers(0, 255)),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(edits)
+def test_changed_bytes_behind_a_right_checksum(changes: list[tuple[int, int]]) -> None:
+    data = bytearray(whole())
+    for place, value in changes:
+        data[24 + place % (len(data) - 24)] = value
+    read(sealed(data))
+
+
+@settings(max_examples=200, deadline=None)
+@given(places, st.binary(max_size=40), places)
+def test_parts_cut_out_and_put_in(start: int, piece: bytes, length: int) -> None:
+    data = bytearray(whole())
+    begin = 56 + start % (len(data) - 56)
+    data[begin : begin + length % 64] = piece
+    read(sealed(data))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes(data: bytes) -> None:
+    read(data)
+    read(b"TWSTREAM" + data)
+    if len(data) >= 56:
+        read(sealed(bytearray(b"TWSTREAM\x01\0\0\0" + data)))
