@@ -106,14 +106,15 @@ def _attempt(step: Callable[[], T], problems: list[Detail]) -> T | None:
 def _shortfalls(
     model: OnnxModel, parts: Partitioning, machine: Machine, options: CompileOptions
 ) -> list[Detail]:
-    """Operators whose smallest tile does not fit, in model order."""
+    """Operators whose smallest tile does not fit, in model order, each signature once."""
     solver = RegionSolver(model, UnitPool(machine, options, NullCache()), _Silent(), lambda unit: 0)
     op_type_of = {row.node: row.op_type for row in parts.placement}
+    once = {id(plan): (node, plan) for node, plan in reversed(solver.solve(parts).shortfalls)}
     return [
         {"node": node, "op_type": op_type_of.get(node, ""), "resource": plan.resource,
          "demand": plan.demand, "bound": plan.bound, "unit": plan.unit,
          "terms": [list(t) for t in plan.terms], "levers": list(plan.levers)}
-        for node, plan in solver.solve(parts).shortfalls
+        for node, plan in reversed(once.values())
     ]  # fmt: skip
 
 
