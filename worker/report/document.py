@@ -15,6 +15,7 @@ from worker.compiler.pipeline import CompiledModel
 from worker.report.control import control_rows
 from worker.report.conversion import conversion_section, layout_section
 from worker.report.insights import insights
+from worker.report.invocation import invocation_section
 from worker.report.layers import cache_outcomes, layer_rows
 from worker.report.noise_row import NoiseRow
 from worker.report.partition import partition_section
@@ -104,6 +105,7 @@ def report_document(
         "partition": partition_section(compiled, whole),
         "conversion": conversion_section(compiled, options),
         "layouts": layout_section(compiled),
+        "invocation": invocation_section(compiled, whole),
         "control_flow": control_rows(compiled, whole),
         "cache": _cache(compiled),
         "verification": {

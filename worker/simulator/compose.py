@@ -22,16 +22,20 @@ from worker.simulator.control import (
     nested_peaks,
 )
 from worker.simulator.energy import static_pj
+from worker.simulator.invocation import invocation
 from worker.simulator.results import (
     Bound,
     CallTiming,
     Check,
     ControlTiming,
     EnergyLine,
+    Invocation,
     LevelTraffic,
     ModelSimulation,
     UnitSimulation,
 )
+
+_PARTS = ("launch_cycles", "transfer_cycles", "execute_cycles")
 
 
 def simulate_program(
@@ -104,6 +108,7 @@ def simulate_program(
     flows = tuple(LevelTraffic(name, r, w) for name, (r, w) in moved.items())
     bounds = model_bounds(program, units, machine, costs)
     name, cycles = max(bounds, key=lambda b: b[1])
+    split = invocation(program, timings, machine, costs)
     return ModelSimulation(
         cycles=clock,
         calls=tuple(timings),
@@ -122,8 +127,10 @@ def simulate_program(
                 (host_cycles, launch_cycles, nested_kernel_cycles), tuple(controls.values()),
             ),
             *_nested_checks(tuple(controls.values())),
+            _invocation_check(split, clock),
         ),
         bounds=tuple(Bound(*bound) for bound in bounds),
+        invocation=split,
         control=tuple(control),
     )  # fmt: skip
 
@@ -217,6 +224,17 @@ def _peaks(
 def _nested_home_bytes(machine: Machine, runs: tuple[ControlRun, ...]) -> int:
     """Nested programs keep their weights: all their arenas exist at the same time."""
     return sum(peak for run in runs for peak in nested_peaks(run, machine.home.name))
+
+
+def _invocation_check(split: Invocation, cycles: int) -> Check:
+    """The shares of an invocation are whole, and no region has more than all of them."""
+    own = [sum(getattr(r, part) for r in split.regions) for part in _PARTS]
+    over = [p for p, s in zip(_PARTS, own, strict=True) if s > getattr(split, p)]
+    return Check(
+        "invocation-sums-to-total",
+        split.cycles == cycles and not over,
+        f"residual {cycles - split.cycles} cycles" + "".join(f", regions exceed {p}" for p in over),
+    )
 
 
 def _nested_checks(runs: tuple[ControlRun, ...]) -> tuple[Check, ...]:

@@ -55,6 +55,8 @@ class ControlCost:
     """Of kernels inside iterations."""
     host_cycles: int
     """Everything else: copies, nested host parts, branches on the host."""
+    transfer_cycles: int
+    """The part of `host_cycles` that is copies over the host link."""
     boundary_bytes: int
     macs: int
     traffic: tuple[tuple[str, int, int], ...]
@@ -71,11 +73,15 @@ class ControlCost:
 
 def iteration_cycles(body: BodyRun, machine: Machine) -> int:
     """One iteration with its copies, without those that happen once."""
-    host = machine.host
-    copies = host.copy_s(body.input_bytes) + host.copy_s(body.output_bytes)
     if body.simulation is not None:
-        return ceil(copies * machine.clock_hz) + body.simulation.cycles
-    return ceil(host.work_s(body.flops, body.memory_bytes) * machine.clock_hz)
+        return _copy_cycles(body, machine) + body.simulation.cycles
+    return ceil(machine.host.work_s(body.flops, body.memory_bytes) * machine.clock_hz)
+
+
+def _copy_cycles(body: BodyRun, machine: Machine) -> int:
+    """Copies of formal inputs and results, which recur in every iteration."""
+    copies = machine.host.copy_s(body.input_bytes) + machine.host.copy_s(body.output_bytes)
+    return ceil(copies * machine.clock_hz)
 
 
 def control_cost(run: ControlRun, machine: Machine) -> ControlCost:
@@ -91,12 +97,14 @@ def control_cost(run: ControlRun, machine: Machine) -> ControlCost:
     once_cycles = ceil(once * machine.clock_hz)
     total = once_cycles + trips * per_trip[branch]
     kernels = launches = macs = moved = 0
+    copies = once_cycles
     traffic: tuple[tuple[str, int, int], ...] = ()
     energy: dict[str, float] = {}
     if sim is not None:
         launches = trips * sim.launch_cycles
         kernels = trips * (sim.cycles - sim.host_cycles - sim.launch_cycles)
         macs = trips * sim.macs
+        copies += trips * (_copy_cycles(body, machine) + sim.invocation.transfer_cycles)
         if not machine.host.shared_memory and trips:
             moved = body.captured_bytes + trips * (body.input_bytes + body.output_bytes)
         moved += trips * sim.boundary_bytes
@@ -115,7 +123,7 @@ def control_cost(run: ControlRun, machine: Machine) -> ControlCost:
         ),
     )  # fmt: skip
     return ControlCost(
-        timing, kernels, launches, total - kernels - launches, moved, macs, traffic,
+        timing, kernels, launches, total - kernels - launches, copies, moved, macs, traffic,
         tuple(energy.items()), _bounds(run, machine),
     )  # fmt: skip
 

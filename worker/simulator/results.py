@@ -167,6 +167,34 @@ class ControlTiming(msgspec.Struct, frozen=True, array_like=True):
     bodies: tuple[BodyTiming, ...]
 
 
+class RegionTiming(msgspec.Struct, frozen=True, array_like=True):
+    """What one region of the model takes, its copies over the host link included."""
+
+    region: int
+    launch_cycles: int
+    transfer_cycles: int
+    execute_cycles: int
+
+
+class Invocation(msgspec.Struct, frozen=True, array_like=True):
+    """One run by who spends its cycles; the four parts sum to the whole."""
+
+    launch_cycles: int
+    """Starting kernels."""
+    transfer_cycles: int
+    """Copies over the host link."""
+    execute_cycles: int
+    """Kernels."""
+    host_cycles: int
+    """Host parts and their launches."""
+    regions: tuple[RegionTiming, ...]
+    """In execution order; nested programs count above only."""
+
+    @property
+    def cycles(self) -> int:
+        return self.launch_cycles + self.transfer_cycles + self.execute_cycles + self.host_cycles
+
+
 class ModelSimulation(msgspec.Struct, frozen=True, array_like=True):
     """A whole program, simulated."""
 
@@ -186,6 +214,7 @@ class ModelSimulation(msgspec.Struct, frozen=True, array_like=True):
     checks: tuple[Check, ...]
     bounds: tuple[Bound, ...] = ()
     """Every bound; `lower_bound_cycles` is the largest."""
+    invocation: Invocation = Invocation(0, 0, 0, 0, ())
     control: tuple[ControlTiming, ...] = ()
     """Interpreted control-flow nodes, in call order; inside their calls' intervals."""
 
