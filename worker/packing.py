@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import onnx_ir
+
 from worker.compiler.control.bodies import BodyModel
 from worker.compiler.control.flow import ControlFlow
 from worker.compiler.errors import Detail
+from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.ops.call import DTYPES
 from worker.compiler.frontend.slice import host_submodel
 from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.binary import encode_program
+from worker.compiler.isa.program import HostCall
 from worker.compiler.machine import digest
 from worker.compiler.package.bundle import BundleContents
 from worker.compiler.package.disassemble import print_unit
@@ -19,6 +23,7 @@ from worker.compiler.package.executable import (
     ExecutableModel,
     HomeTensor,
     HostControl,
+    HostEntry,
     Port,
     ProgramContents,
     level_specs,
@@ -64,7 +69,34 @@ def executable_model(compiled: CompiledModel) -> ExecutableModel:
         tensors,
         linked.constants,
         tuple(HostControl(host, control.flow) for host, control in _interpreted(compiled)),
+        _host_entries(compiled),
+        tuple(part.target for part in compiled.partitioning.regions),
     )
+
+
+def _host_entries(compiled: CompiledModel) -> tuple[HostEntry, ...]:
+    """Values that live outside the home arena: those that only the host touches."""
+    graph = compiled.model.ir.graph
+    values = {v.name: v for v in (*graph.inputs, *(v for node in graph for v in node.outputs))}
+    names = dict.fromkeys(value.name for value in graph.inputs)
+    for call in compiled.linked.program.calls:
+        if isinstance(call, HostCall):
+            names.update(dict.fromkeys((*call.inputs, *call.outputs)))
+    names.update(dict.fromkeys(value.name for value in graph.outputs))
+    stored = compiled.linked.tensors
+    return tuple(
+        _host_entry(compiled.model, values[name])
+        for name in names
+        if name in values and name not in stored
+    )
+
+
+def _host_entry(model: OnnxModel, value: onnx_ir.Value) -> HostEntry:
+    dtype = DTYPES.get(value.dtype) if value.dtype is not None else None
+    is_array = isinstance(value.type, onnx_ir.TensorType) and dtype is not None
+    if not is_array or value.shape is None or not model.is_static(value):
+        return HostEntry(value.name or "", "" if dtype is None else str(dtype), None)
+    return HostEntry(value.name or "", str(dtype), tuple(int(d) for d in value.shape.numpy()))
 
 
 def _interpreted(compiled: CompiledModel) -> list[tuple[int, _Interpreted]]:

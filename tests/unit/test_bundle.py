@@ -260,8 +260,9 @@ def test_a_header_of_another_layout_is_refused() -> None:
     made = contents()
     header = runtime_header().replace("int32_t poison;", "int32_t poison; int64_t extra;")
     library = build_library(made.kernels, BUILD_DIR, header=header)
+    runner = ModelRunner(made.model, library, made.host_models)  # engines start on first use
     with pytest.raises(InputError, match="runtime header describes") as caught:
-        ModelRunner(made.model, library, made.host_models)
+        runner.run(inputs())
     assert caught.value.code == "TW-RUN-001"
 
 

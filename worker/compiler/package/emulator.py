@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from worker.compiler.errors import InternalError, MemoryFault
@@ -118,13 +119,27 @@ class Emulator:
         Raises:
             MemoryFault: an access outside a buffer or arena; names buffer, path and addresses.
         """
+        launch = self.prepare(kernel, addresses)
+        launch()
+        self.check(kernel, program)
+
+    def prepare(self, kernel: str, addresses: Sequence[int]) -> Callable[[], object]:
+        """Marshal the arguments of a call that can then be made any number of times."""
         function = getattr(self._library, kernel)
         function.restype = None
         operands = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
-        self._machine.num_faults = 0
-        function(ctypes.byref(self._machine), operands)
+        return partial(function, ctypes.byref(self._machine), operands)
+
+    def check(self, kernel: str, program: UnitProgram) -> None:
+        """Look for a fault that the last call has recorded, and clear it.
+
+        Raises:
+            MemoryFault: there is one.
+        """
         if self._machine.num_faults:
-            raise MemoryFault(f"kernel {kernel}: {self._fault(program)}")
+            fault = self._fault(program)
+            self._machine.num_faults = 0
+            raise MemoryFault(f"kernel {kernel}: {fault}")
 
     def _fault(self, program: UnitProgram) -> str:
         m = self._machine

@@ -41,6 +41,17 @@ class HomeTensor:
 
 
 @dataclass(frozen=True, slots=True)
+class HostEntry:
+    """A value that only host parts see.  Its data entry's id: after the home tensors, in order."""
+
+    name: str
+    dtype: str
+    """`DType` value, or numpy's name."""
+    shape: tuple[int, ...] | None
+    """None: only a run knows its type and size."""
+
+
+@dataclass(frozen=True, slots=True)
 class HostControl:
     """A control-flow node that stands in the place of host sub-model `host`."""
 
@@ -69,6 +80,14 @@ class ExecutableModel:
     """Names of the tensors that hold weights, in address order."""
     controls: tuple[HostControl, ...] = ()
     """Control flow that the host interprets."""
+    host_entries: tuple[HostEntry, ...] = ()
+    """In order of first use."""
+    targets: tuple[str, ...] = ()
+    """Name of the accelerator target of each region."""
+
+    def target_of(self, region: int) -> str:
+        """The target of a region; models from before there were several have one."""
+        return self.targets[region] if region < len(self.targets) else "accelerator"
 
 
 @dataclass(frozen=True, slots=True)

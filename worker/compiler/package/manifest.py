@@ -21,6 +21,7 @@ from worker.compiler.package.executable import (
     ExecutableModel,
     HomeTensor,
     HostControl,
+    HostEntry,
     Port,
 )
 
@@ -140,6 +141,10 @@ class GraphDocument(msgspec.Struct, frozen=True):
     constants: tuple[str, ...]
     calls: tuple[KernelCall | HostModelCall | ControlCall, ...]
     controls: tuple[HostControl, ...] = ()
+    host_entries: tuple[HostEntry, ...] = ()
+    """Data entries after the home tensors."""
+    targets: tuple[str, ...] = ()
+    """By region."""
 
 
 def graph_name(prefix: str) -> str:
@@ -230,6 +235,7 @@ def graph_document(model: ExecutableModel, prefix: str = "") -> bytes:
         GraphDocument(
             model.name, model.inputs, model.outputs, model.levels, program.home_bytes,
             model.kernels, model.tensors, model.constants, tuple(calls), model.controls,
+            model.host_entries, model.targets,
         )
     )  # fmt: skip
 
@@ -248,6 +254,7 @@ def executable_of(document: GraphDocument, program: Program) -> ExecutableModel:
     return ExecutableModel(
         document.name, document.inputs, document.outputs, document.levels, program,
         document.kernels, document.tensors, document.constants, document.controls,
+        document.host_entries, document.targets,
     )  # fmt: skip
 
 
