@@ -1,0 +1,1 @@
+"""Tables of the papers beside ours, one module a paper."""
