@@ -6,6 +6,7 @@ import json
 import shutil
 import zipfile
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from worker.compiler.package.build import build_library, find_compiler
 from worker.compiler.package.bundle import BundleContents, write_bundle
 from worker.compiler.package.executable import ExecutableModel, HomeTensor, Port, level_specs
 from worker.compiler.package.runtime import ModelRunner, run_bundle
+from worker.compiler.package.weights import read_weights
 
 M, N, K = 12, 20, 33
 
@@ -194,6 +196,7 @@ def rewrite(path: Path, change: dict[str, bytes | None]) -> None:
         ("program.bin", None, "disagree about program.bin"),
         ("extra.txt", b"", "disagree about extra.txt"),
         ("manifest.json", b"{", "manifest.json is not valid"),
+        ("manifest.json", b'{"model": "\x80"}', "manifest.json is not valid"),
         ("../evil", b"", "unsafe member name"),
     ],
 )
@@ -289,3 +292,11 @@ def test_a_fault_names_buffer_path_and_numbers() -> None:
     runner = ModelRunner(made.model, library, made.host_models)
     with pytest.raises(MemoryFault, match=r"buffer of c at 0\.0 in L1 asks for instance 99 of 16"):
         runner.run(inputs())
+
+
+@pytest.mark.parametrize("header", [b'{"b": 3}', b'{"\x80": 1}', b"{", b"[]"])
+def test_damaged_weight_headers_are_refused(header: bytes) -> None:
+    source = BytesIO(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(InputError) as caught:
+        read_weights(source, contents().model.tensors[:1], memoryview(bytearray(64)))
+    assert caught.value.code == "TW-RUN-001"

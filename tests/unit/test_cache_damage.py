@@ -22,7 +22,9 @@ def solver(cache: MemoryCache, *, require: bool = False) -> UnitSolver:
 
 
 @pytest.mark.parametrize("kind", [CacheKind.SCHEDULE, CacheKind.KERNEL])
-@pytest.mark.parametrize("damage", [b"\xff\x00", b"\x00", b"\x92\xa1a\x01"])
+@pytest.mark.parametrize(
+    "damage", [b"\xff\x00", b"\x00", b"\x92\xa1a\x01", b"\x92\xa1\x80\xc4\x00"]
+)
 def test_unreadable_entries_are_refused_with_a_code(kind: CacheKind, damage: bytes) -> None:
     cache = MemoryCache()
     canonical = canonicalize(conv(1, 3, 8, 6, 3, 1, 1))

@@ -70,7 +70,7 @@ def _damaged(key: CacheKey, why: str) -> VerifyError:
 def _decoded(stored: bytes, key: CacheKey) -> _KernelEntry:
     try:
         return msgspec.msgpack.decode(stored, type=_KernelEntry)
-    except msgspec.DecodeError as error:  # also what a wrong structure raises
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # also what a wrong structure raises
         raise _damaged(key, str(error)) from error
 
 

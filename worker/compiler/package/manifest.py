@@ -302,5 +302,5 @@ def decode(data: bytes, kind: type[T], name: str) -> T:
     """
     try:
         return msgspec.json.decode(data, type=kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise damaged(f"{name} is not valid: {error}") from error

@@ -87,7 +87,7 @@ def read_weights(source: IO[bytes], tensors: Sequence[HomeTensor], arena: memory
         raise damaged("the weights' header is too large")
     try:
         header = msgspec.json.decode(source.read(length), type=dict[str, _Entry])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise damaged(f"the weights' header cannot be read: {error}") from error
     if list(header) != [t.name for t in tensors]:
         raise damaged("the weights do not match the program's constants")
