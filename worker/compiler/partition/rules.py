@@ -30,6 +30,15 @@ from worker.compiler.rejection import ReasonCode, Rejection
 
 FREE_DTYPES = frozenset({DType.I64, DType.I32, DType.BOOL})
 """Index and mask types: carried by every datapath that moves memory."""
+_PARAMETERS: Mapping[str, frozenset[int]] = MappingProxyType(
+    {
+        "QLinearConv": frozenset({1, 4, 6}),
+        "QLinearMatMul": frozenset({1, 4, 6}),
+        "Resize": frozenset({1, 2}),
+        "Upsample": frozenset({1}),
+    }
+)
+"""Input positions of scales: constants there become part of the operator, whatever their type."""
 _NO_STAND_IN: Mapping[onnx_ir.DataType, DType] = MappingProxyType({})
 
 
@@ -116,7 +125,13 @@ def tensor_miss(
     """Element types and ranks of all operands and results; `dtypes` empty: the target's."""
     offered = target.capabilities
     allowed = dtypes or offered.dtypes
-    for value in (*node.inputs, *node.outputs):
+    scales = _PARAMETERS.get(node.op_type, frozenset())
+    operands = [
+        value
+        for k, value in enumerate(node.inputs)
+        if k not in scales or value is None or value.const_value is None
+    ]
+    for value in (*operands, *node.outputs):
         if value is None or not value.name:
             continue
         found = element_type(value)
@@ -189,13 +204,23 @@ def _attribute_miss(node: onnx_ir.Node, support: OpSupport, label: str, opset: i
 def _constant_miss(node: onnx_ir.Node, support: OpSupport, label: str) -> Miss | None:
     for k in support.constant_inputs:
         value = node.inputs[k] if k < len(node.inputs) else None
-        if value is not None and value.name and value.const_value is None:
+        if value is not None and value.name and not _is_constant(value):
             return Miss(
                 ReasonCode.CONSTANT_INPUT,
                 f"input {k} ({value.name}) is computed, {label} allows only constants there",
                 "making it an initializer of the model would allow it",
             )
     return None
+
+
+def _is_constant(value: onnx_ir.Value) -> bool:
+    """Whether a value is an initializer, or the dequantisation of one: quantised weights."""
+    if value.const_value is not None:
+        return True
+    producer = value.producer()
+    if producer is None or producer.op_type != "DequantizeLinear":
+        return False
+    return all(v is None or v.const_value is not None for v in producer.inputs)
 
 
 def dtypes_text(dtypes: Sequence[DType]) -> str:

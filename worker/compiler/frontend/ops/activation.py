@@ -25,7 +25,7 @@ from worker.compiler.frontend.ops.elementwise import emit_same_type, require_flo
 from worker.compiler.frontend.ops.pointwise import broadcast_shape, pointwise
 from worker.compiler.frontend.ops.refusal import shape_mismatch, unsupported_attribute
 from worker.compiler.ir.dtype import DType
-from worker.compiler.ir.scalar import Fn, Scalar
+from worker.compiler.ir.scalar import Cast, Fn, Scalar
 
 Formula: TypeAlias = "Callable[[Call, Scalar, DType], Scalar]"
 """(node, x, element type) -> f(x), in the type in which the element type computes."""
@@ -152,6 +152,16 @@ def _shrink(call: Call, x: Scalar, dtype: DType) -> Scalar:
     return select(less(x, lit(-limit, dtype)), add(x, bias), inner)
 
 
+def shrink(call: Call) -> None:
+    """Shrink; integers are compared and shifted as f64, which holds 32-bit ones exactly."""
+    dtype = call.dtype(0)
+    if dtype.is_float:
+        emit_same_type(call, lambda v: _shrink(call, v[0], dtype))
+    else:
+        wide = DType.F64
+        emit_same_type(call, lambda v: Cast(dtype, _shrink(call, Cast(wide, v[0]), wide)))
+
+
 EXPRESSIONS: dict[str, Expression] = {
     "Relu": relu,
     "PRelu": prelu,
@@ -167,5 +177,5 @@ EXPRESSIONS: dict[str, Expression] = {
     "Gelu": _activation(_gelu),
     "Swish": _activation(_swish),
     "ThresholdedRelu": _activation(_thresholded_relu),
-    "Shrink": _activation(_shrink),
+    "Shrink": shrink,
 }

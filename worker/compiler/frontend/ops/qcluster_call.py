@@ -26,10 +26,10 @@ MAXIMA = frozenset({"MaxPool", "GlobalMaxPool", "ReduceMax"})
 """Compared as integers: quantisation with a positive scale keeps the order."""
 
 POINTWISE = frozenset(
-    {"Abs", "Add", "Celu", "Clip", "Cos", "Div", "Elu", "Erf", "Exp", "Gelu", "HardSigmoid",
-     "HardSwish", "LeakyRelu", "Log", "Max", "Mean", "Min", "Mish", "Mul", "Neg", "PRelu", "Pow",
-     "Reciprocal", "Relu", "Selu", "Sigmoid", "Sign", "Sin", "Softplus", "Softsign", "Sqrt", "Sub",
-     "Sum", "Swish", "Tanh", "ThresholdedRelu"}
+    {"Abs", "Add", "BatchNormalization", "Celu", "Clip", "Cos", "Div", "Elu", "Erf", "Exp", "Gelu",
+     "HardSigmoid", "HardSwish", "LeakyRelu", "Log", "Max", "Mean", "Min", "Mish", "Mul", "Neg",
+     "PRelu", "Pow", "Reciprocal", "Relu", "Selu", "Sigmoid", "Sign", "Sin", "Softplus",
+     "Softsign", "Sqrt", "Sub", "Sum", "Swish", "Tanh", "ThresholdedRelu"}
 )  # fmt: skip
 """Composed into one operator on integers whose body computes in float."""
 

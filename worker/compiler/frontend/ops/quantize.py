@@ -104,7 +104,14 @@ def quantize_linear(call: Call) -> None:
     nest = call.nest()
     index = nest.axes("i", x.shape)
     value = to_compute(nest.read(x, index), x.dtype, DType.F32)
-    steps = div(value, parameters.value(nest, 1, index))
+    scale = parameters.value(nest, 1, index)
+    if call.dtype(1) is DType.I32:  # ONNX wants the scale in the type of x
+        scale = (
+            lit(float(scale.value), DType.F32)
+            if isinstance(scale, Const)
+            else Cast(DType.F32, scale)
+        )
+    steps = div(value, scale)
     zero = parameters.value(nest, 2, index) if call.has_input(2) else None
     nest.write(out, index, saturated(steps, zero, target))
 
