@@ -9,6 +9,7 @@ from __future__ import annotations
 import typer
 
 from service.cli import (
+    backend,
     cache,
     compiling,
     demo,
@@ -50,6 +51,7 @@ app.command("placement")(inspection.placement)
 app.command("schedule")(inspection.schedule)
 app.command("trace")(inspection.trace)
 app.add_typer(hardware.app, name="hardware")
+app.add_typer(backend.app, name="backend")
 app.add_typer(model.app, name="model")
 app.command("run")(run.run)
 app.command("disassemble")(disassemble.disassemble)
