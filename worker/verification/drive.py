@@ -168,7 +168,10 @@ def _compare(
 
 def _depth(compiled: CompiledModel) -> int:
     """Calls in a row, those of nested programs once per known iteration."""
-    depth = len(compiled.linked.program.calls)
+    depth = sum(
+        len(compiled.units[call.unit].schedule.graph.ops) if isinstance(call, UnitCall) else 1
+        for call in compiled.linked.program.calls
+    )
     for control in compiled.controls:
         if control.flow is not None:
             body = max((_depth(b) for b in control.bodies if b is not None), default=0)

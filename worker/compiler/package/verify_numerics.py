@@ -3,7 +3,7 @@
 The measure for floats is max |error| / max |reference| per output: independent code generators
 agree within 3e-7 .. 2e-6 in fp32 by this measure, so 1e-5 separates a rounding difference from a
 wrong halo.  Errors of many roundings add like a random walk, so the tolerance grows with the square
-root of the depth (kernels in a row) beyond `_FREE_DEPTH`.
+root of the depth (operators in a row) beyond `_FREE_DEPTH`.
 
 | coarsest type in the model | tolerance at depth <= 64 | why |
 |---|---|---|
@@ -94,7 +94,7 @@ def coarsest(dtypes: Iterable[DType]) -> DType:
 def tolerance(precision: DType, depth: int = 1) -> float:
     """Bound of max |error| / max |reference| for floats of a model.
 
-    `precision` is the model's coarsest type, `depth` the number of kernels in a row.
+    `precision` is the model's coarsest type, `depth` the number of operators in a row.
     """
     base = _TOLERANCE.get(precision, _TOLERANCE[DType.F32])
     return base * max(1.0, sqrt(depth / _FREE_DEPTH))
