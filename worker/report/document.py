@@ -52,7 +52,7 @@ def report_document(
     rows = layer_rows(compiled, sims, whole)
     summary = _summary(compiled, sims, whole)
     units = [c for c in compiled.linked.program.calls if isinstance(c, UnitCall)]
-    info = model_summary(compiled.model)
+    info = model_summary(compiled.source)
     return {
         "schema_version": 1,
         "toolchain": dict(toolchain),
