@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeAlias
 
 import numpy as np
 import onnx
@@ -45,7 +46,7 @@ _FELL = "claimed but "
 _STEP_DTYPES = ("i16", "u16")
 """Quantised results of these types may differ by one step, as 8-bit ones may."""
 
-Progress = Callable[[int, int], None]
+Progress: TypeAlias = "Callable[[int, int], None]"
 """Told (cases done, cases in all)."""
 
 
