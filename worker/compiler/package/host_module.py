@@ -84,4 +84,7 @@ def _session(model: bytes, threads: int) -> Any:
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Moving quantisations through other operators gives i8 values u8 zero points, which the
+    # runtime then refuses; and host parts must round where the model says.
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

@@ -1,0 +1,31 @@
+"""Host parts in ONNX Runtime: quantised graphs load and round as they are written."""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+from worker.compiler.package.host_module import HostModule
+
+
+def test_a_dequantised_value_may_be_rearranged_before_it_is_read() -> None:
+    """The runtime's own optimisation of this graph gives the i8 value a u8 zero point."""
+    scale, zero = np.array(0.1, np.float32), np.array(3, np.int8)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["f"], name="dequantise"),
+        helper.make_node("Transpose", ["f"], ["t"], name="turn", perm=[1, 0]),
+        helper.make_node("Sin", ["t"], ["y"], name="sin"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "host",
+        [helper.make_tensor_value_info("q", TensorProto.INT8, [2, 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, 2])],
+        [numpy_helper.from_array(scale, "s"), numpy_helper.from_array(zero, "z")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    values = np.array([[-128, -7, 0], [3, 50, 127]], np.int8)
+    module = HostModule([model.SerializeToString()], threads=1)
+    (found,) = module.run(0, ["y"], {"q": values})
+    expected = np.sin((values.astype(np.float32).T - 3) * scale)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
