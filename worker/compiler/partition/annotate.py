@@ -9,6 +9,7 @@ predicate; here several targets share a model, and the algebra must be able to s
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -130,8 +131,8 @@ class _Annotator:
     def _take_clusters(self, target: AcceleratorTarget, clusters: Sequence[QdqCluster]) -> None:
         taken = [c for c in clusters if self._takes_cluster(target, c)]
         while True:
-            cores = {c.core for c in taken}
-            kept = [c for c in taken if not self._lends(target, c, clusters, cores)]
+            cores = {id(self._nodes[c.core]) for c in taken}
+            kept = [c for c in taken if not self._lends(target, c, cores)]
             if len(kept) == len(taken):
                 break
             taken = kept
@@ -199,22 +200,20 @@ class _Annotator:
         return DType.I8
 
     def _lends(
-        self,
-        target: AcceleratorTarget,
-        cluster: QdqCluster,
-        clusters: Sequence[QdqCluster],
-        cores: set[int],
+        self, target: AcceleratorTarget, cluster: QdqCluster, cores: AbstractSet[int]
     ) -> bool:
         """Whether something else needs a dequantisation of the cluster in memory, and the target
-        cannot compute it by itself: then the cluster cannot leave it behind, and is refused."""
+        cannot compute it by itself: then the cluster cannot leave it behind, and is refused.
+
+        `cores`: identities of the nodes that are cores of clusters taken so far.
+        """
         label = target_label(self._machine, target)
-        position = {id(self._nodes[k]): k for k in cores}
         for k in cluster.nodes:
             node = self._nodes[k]
             if node.op_type != "DequantizeLinear":
                 continue
             value = node.outputs[0]
-            others = [use.node for use in value.uses() if id(use.node) not in position]
+            others = [use.node for use in value.uses() if id(use.node) not in cores]
             if not others and not value.is_graph_output():
                 continue
             miss = find_miss(node, target, {}, label, self._opset)
