@@ -72,6 +72,13 @@ def test_a_float_model_runs_on_an_integer_accelerator(tmp_path: Path) -> None:
     assert noise["passed"] is True
     assert {c["kind"] for c in report["layouts"]} >= {"prepacked_constant"}
     assert "SYNTHETIC_CALIBRATION" in {w["code"] for w in report["warnings"]}
+    (region,) = report["partition"]["regions"]
+    assert region["execute_cycles"] > 0
+    assert region["host_cycles"] > 0
+    assert region["launch_cycles"] == 3000  # one launch for the whole region
+    page = (out / "report.html").read_text(encoding="utf-8")
+    for heading in ("Partition", "What decided about regions", "Number formats", "would help most"):
+        assert heading in page
     again = compiled(tmp_path / "b", conv_net(), {"preset": "dpu-zu"})
     assert again[1] == digest
     x = np.random.default_rng(0).standard_normal((1, 3, 12, 12)).astype(np.float32)

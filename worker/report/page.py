@@ -175,6 +175,7 @@ def report_page(
                [r for r in _flat(verification) if r.get("figure") != "outputs"]),
         "<h2>Layers</h2>",
         _table(_LAYER_COLUMNS, rows),
+        *_partition(document),
         "<h2>Placement</h2>",
         _table(("node", "op_type", "target", "reason_code", "reason"),
                _rows(document, "placement")),
@@ -191,6 +192,60 @@ def report_page(
         + "".join(parts)
         + "</body></html>\n"
     )
+
+
+_REGION_COLUMNS = (
+    "index", "target", "onnx_nodes", "kernels", "launch_cycles", "transfer_cycles",
+    "execute_cycles", "host_cycles",
+)  # fmt: skip
+_DECISION_COLUMNS = (
+    "first_node", "action", "rule", "ops", "macs", "boundary_bytes", "accelerator_cycles",
+    "transfer_cycles", "launch_cycles", "host_cycles", "sentence",
+)  # fmt: skip
+
+
+def _partition(document: Mapping[str, Detail]) -> list[str]:
+    """Regions with their costs on both sides, what decided, formats, and what would help."""
+    section = document.get("partition")
+    if not isinstance(section, dict):
+        return []
+    shares = [
+        f"{escape(label)} {value:.4g} %"
+        for label, key in (("nodes", "node_pct"), ("composites as one", "unit_pct"),
+                           ("MACs", "mac_pct"))
+        if isinstance(value := section.get(key), float)
+    ]  # fmt: skip
+    regions = [
+        {**row, "onnx_nodes": _ends(row.get("onnx_nodes"))} for row in _rows(section, "regions")
+    ]
+    parts = [
+        "<h2>Partition</h2>",
+        f"<p>On the accelerator: {' · '.join(shares)}</p>",
+        _table(_REGION_COLUMNS, regions),
+        "<h2>What decided about regions</h2>",
+        _table(_DECISION_COLUMNS, _rows(section, "decisions")),
+    ]
+    conversion = document.get("conversion")
+    if isinstance(conversion, dict) and conversion.get("boundaries"):
+        parts += [
+            "<h2>Number formats at boundaries</h2>",
+            _table(("value", "target", "kind", "dtype", "scale", "zero_point", "sqnr_db"),
+                   _rows(conversion, "boundaries")),
+        ]  # fmt: skip
+    if document.get("unlock"):
+        parts += [
+            "<h2>What would help most</h2>",
+            _table(("op_type", "kind", "num_nodes", "saves_s", "sentence"),
+                   _rows(document, "unlock")),
+        ]  # fmt: skip
+    return parts
+
+
+def _ends(names: Detail) -> Detail:
+    """First and last of a long list of nodes."""
+    if not isinstance(names, list) or len(names) <= 3:
+        return names
+    return f"{names[0]} ... {names[-1]} ({len(names)} nodes)"
 
 
 def _int(row: Mapping[str, Detail], key: str) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import ceil
+
+import onnx_ir
 
 from worker.compiler.errors import Detail
 from worker.compiler.isa.program import UnitCall
@@ -19,6 +21,7 @@ def partition_section(compiled: CompiledModel, whole: ModelSimulation) -> dict[s
     nodes = list(compiled.model.ir.graph)
     parts = compiled.partitioning
     cycles = _region_cycles(compiled, whole)
+    transfers = {row.region: row.transfer_cycles for row in whole.invocation.regions}
     regions: list[Detail] = []
     for number, part in enumerate(parts.regions):
         spent = cycles.get(number, {"kernels": 0, "launch": 0, "execute": 0})
@@ -31,7 +34,11 @@ def partition_section(compiled: CompiledModel, whole: ModelSimulation) -> dict[s
                 "outputs": list[Detail](part.outputs),
                 "kernels": spent["kernels"],
                 "launch_cycles": spent["launch"],
+                "transfer_cycles": transfers.get(number, 0),
                 "execute_cycles": spent["execute"],
+                "host_cycles": _host_cycles(
+                    compiled, [nodes[k] for k in part.nodes if not parts.placement[k].is_inserted]
+                ),
                 "composites": [
                     {
                         "name": c.name,
@@ -53,9 +60,13 @@ def partition_section(compiled: CompiledModel, whole: ModelSimulation) -> dict[s
 
 def _host_only_cycles(compiled: CompiledModel) -> int:
     """The user's model as one host part, in cycles of the accelerator's clock."""
+    return _host_cycles(compiled, list(compiled.source.ir.graph))
+
+
+def _host_cycles(compiled: CompiledModel, nodes: Sequence[onnx_ir.Node]) -> int:
+    """The host's roofline of some nodes, in cycles of the accelerator's clock."""
     machine = compiled.machine
-    work = host_flops(list(compiled.source.ir.graph))
-    return ceil(machine.host.work_s(*work) * machine.clock_hz)
+    return ceil(machine.host.work_s(*host_flops(nodes)) * machine.clock_hz)
 
 
 def ratios_document(ratios: OffloadRatios) -> dict[str, Detail]:
