@@ -25,7 +25,7 @@ def faults(model: OnnxModel, machine: Machine, found: Partitioning) -> tuple[str
     Cost: linear in nodes and edges, times regions.
     """
     nodes = list(model.ir.graph)
-    wrong = [*_row_faults(nodes, machine, found), *_membership_faults(nodes, found)]
+    wrong = _row_faults(nodes, machine, found) or _membership_faults(nodes, found)
     if wrong:
         return tuple(wrong)
     reads = [_reads(node) for node in nodes]

@@ -10,7 +10,8 @@ out from the graph alone whether the result is sound.  With --verify each cell i
 process of its own: compile, simulate, package, and run host and kernels against ONNX Runtime.
 
 Finished rows are kept in the JSON ledger beside the table, so that a run can be resumed (--again:
-do them over).  One child process per model or cell, --jobs of them at a time, largest file first.
+do them over).  One child process per model or cell, --jobs of them at a time; largest file first, with --verify
+smallest first.
 """
 
 from __future__ import annotations
@@ -215,7 +216,7 @@ def main(argv: list[str] | None = None) -> int:
     done: dict[str, dict[str, Any]] = json.loads(ledger.read_text()) if ledger.exists() else {}
     chosen = [m for m in models.values() if not args.only or m.name in args.only]
     sizes = {m.name: materialized(m, args.scratch).stat().st_size for m in chosen}
-    chosen.sort(key=lambda m: -sizes[m.name])
+    chosen.sort(key=lambda m: sizes[m.name] if args.verify else -sizes[m.name])
     rest = ["--scratch", str(args.scratch), "--calibration-batches", str(args.calibration_batches)]
     tasks: list[tuple[ZooModel, str, list[str]]] = []
     for model in chosen:
