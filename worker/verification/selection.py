@@ -31,8 +31,14 @@ def _op_types(node: onnx_ir.Node) -> Iterator[str]:
 
 
 def selection_inputs(compiled: CompiledModel) -> tuple[str, ...]:
-    """Computed float values that enter host parts with selecting operators, in call order."""
+    """Computed floats (or what they are quantised to) that enter host parts with selecting
+    operators, in call order."""
     nodes = list(compiled.model.ir.graph)
+    quantised = {
+        node.inputs[0].name
+        for node in nodes
+        if node.op_type == "DequantizeLinear" and node.inputs[0] is not None
+    }
     dtype_of = {
         value.name: DTYPES.get(value.dtype)
         for node in nodes
@@ -45,6 +51,6 @@ def selection_inputs(compiled: CompiledModel) -> tuple[str, ...]:
         if kinds & SELECTING:
             for name in host.inputs:
                 dtype = dtype_of.get(name)
-                if isinstance(dtype, DType) and dtype.is_float:
+                if isinstance(dtype, DType) and (dtype.is_float or name in quantised):
                     found.setdefault(name)
     return tuple(found)
