@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from worker.compiler.package.host_module import HostModule
@@ -29,3 +30,42 @@ def test_a_dequantised_value_may_be_rearranged_before_it_is_read() -> None:
     (found,) = module.run(0, ["y"], {"q": values})
     expected = np.sin((values.astype(np.float32).T - 3) * scale)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+def test_quantised_parts_round_like_the_model_unoptimised() -> None:
+    """A factor folded into weights rounds otherwise: some element is a quantisation step away."""
+    rng = np.random.default_rng(5)
+
+    def normal(*shape: int) -> np.ndarray:
+        return rng.standard_normal(shape).astype(np.float32)
+
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
+        helper.make_node("Mul", ["c", "m"], ["f"], name="mul"),
+        helper.make_node("QuantizeLinear", ["f", "s", "z"], ["y"], name="quantise"),
+    ]
+    shape = [1, 64, 40, 40]
+    graph = helper.make_graph(
+        nodes,
+        "host",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.INT8, shape)],
+        [
+            numpy_helper.from_array(normal(64, 64, 1, 1) / np.float32(8), "w"),
+            numpy_helper.from_array(normal(64, 1, 1), "m"),
+            numpy_helper.from_array(np.array(0.02, np.float32), "s"),
+            numpy_helper.from_array(np.array(0, np.int8), "z"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    data = model.SerializeToString()
+    plain = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    module = HostModule([data], threads=1)
+    for _ in range(24):
+        x = normal(*shape)
+        (found,) = module.run(0, ["y"], {"x": x})
+        (expected,) = plain.run(None, {"x": x})
+        np.testing.assert_array_equal(found, expected)
