@@ -13,10 +13,12 @@ from onnx import helper
 
 from worker.compiler.control.compile import whole
 from worker.compiler.control.flow import ControlKind
-from worker.compiler.control.isolate import isolate
 from worker.compiler.errors import InputError
+from worker.compiler.machine import load_preset
 from worker.compiler.package.control import array_of, interpret
+from worker.compiler.partition.partition import partition
 from worker.compiler.partition.plan import HOST, Part
+from worker.compiler.rejection import ReasonCode, Rejection
 
 
 def fibonacci(trips: int, stop_at: int | None = None, rank: int = 0) -> onnx.ModelProto:
@@ -190,7 +192,7 @@ def test_bodies_given_up_leave_no_program(tmp_path: Path) -> None:
     assert given_up.rows == controls[0].rows
 
 
-def test_host_parts_are_cut_around_interpreted_nodes(tmp_path: Path) -> None:
+def test_host_parts_are_cut_around_control_flow(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Neg", ["x"], ["n"], name="before"),
         helper.make_node("If", ["c"], ["p"], name="if",
@@ -205,9 +207,11 @@ def test_host_parts_are_cut_around_interpreted_nodes(tmp_path: Path) -> None:
         ),
         tmp_path,
     )
-    part = Part(HOST, (0, 1, 2), ("x", "c"), ("y",))
-    assert isolate(model, (part,), frozenset()) == (part,)
-    assert isolate(model, (part,), frozenset({"if"})) == (
+    refused = {
+        name: Rejection(ReasonCode.CONTROL_FLOW, "stays on the host")
+        for name in ("before", "after")
+    }
+    assert partition(model, load_preset("a100"), refused).parts == (
         Part(HOST, (0,), ("x",), ("n",)),
         Part(HOST, (1,), ("c", "n", "x"), ("p",)),
         Part(HOST, (2,), ("p", "n"), ("y",)),

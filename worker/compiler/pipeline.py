@@ -23,10 +23,8 @@ from worker.compiler.control.compile import (
     CompiledControl,
     compile_bodies,
     explained,
-    interpreted,
     whole,
 )
-from worker.compiler.control.isolate import isolate
 from worker.compiler.control.shapes import settle_shapes
 from worker.compiler.errors import CompilerError, Finding, Shortfall
 from worker.compiler.frontend.bind import bind
@@ -192,13 +190,12 @@ def _compile_graph(
         lambda body: body.is_offloading,
     )
     solver = RegionSolver(model, pool, progress, ports.unit_cycles)
-    parts, solved, refused = _solved_parts(model, options, pool, solver, controls, progress)
+    parts, solved, refused = _solved_parts(model, options, pool, solver, progress)
     weighable = _weighable(machine, options)
     if weighable and parts.regions:
         progress.stage("partition", "started")
         costs = _node_costs(model, parts, solved, ports, machine)
-        weighed = weigh(model, machine, parts, costs, weighable)
-        parts = replace(weighed, parts=isolate(model, weighed.parts, interpreted(controls)))
+        parts = weigh(model, machine, parts, costs, weighable)
         progress.stage("partition", "finished")
         solved = solver.solve(parts)
     progress.stage("schedule", "finished")
@@ -244,7 +241,6 @@ def _solved_parts(
     options: CompileOptions,
     pool: UnitPool,
     solver: RegionSolver,
-    controls: tuple[CompiledControl[CompiledModel], ...],
     progress: Progress,
 ) -> tuple[Partitioning, Solved, Mapping[str, Rejection]]:
     """Partition and solve until every operator on the accelerator fits its memories."""
@@ -255,7 +251,6 @@ def _solved_parts(
     while True:
         progress.stage("partition", "started")
         parts = partition(model, pool.machine, refused, mode)
-        parts = replace(parts, parts=isolate(model, parts.parts, interpreted(controls)))
         progress.stage("partition", "finished")
         progress.stage("schedule", "started")
         solved = solver.solve(parts)

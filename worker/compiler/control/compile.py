@@ -82,11 +82,6 @@ def compile_bodies(
     return tuple(found)
 
 
-def interpreted(controls: tuple[CompiledControl[T], ...]) -> frozenset[str]:
-    """Names of the nodes that the host interprets."""
-    return frozenset(c.node for c in controls if c.flow is not None)
-
-
 def explained(
     placement: tuple[Placement, ...], controls: tuple[CompiledControl[T], ...]
 ) -> tuple[Placement, ...]:
