@@ -255,6 +255,8 @@ def _verdict(row: dict[str, Any]) -> str:
         return f"{len(row['faults'])} faults, first: {row['faults'][0]}"
     if "passed" in row and (not row["passed"] or row["unexplained"] or row["twice"]):
         return str(row["detail"])
+    if row.get("low"):
+        return f"{row['worst_output_db']:.1f} dB at an output, the spec asks for {row['least_db']}"
     return "ok"
 
 

@@ -32,11 +32,10 @@ output (`asked`: the spec's least). Calibrated on random inputs. Memory includes
 
 """
 
-KNOWN = """Reading the failures: BasicPitch's second output is ill-conditioned (ONNX Runtime differs from
-itself by 1.6e-5 with and without optimisations). MeshGraphNet on the DPUs has no region at all: both sides
-are ONNX Runtime, with and without packed weights, and fifteen rounds of message passing amplify
-single quantisation steps. SSD in f16 compares class probabilities of untrained weights, where the
-conversion itself leaves 4 dB.
+KNOWN = """BasicPitch on xavier: ONNX Runtime differs from itself by 1.6e-5 on that output, with
+and without optimisations. MeshGraphNet on the DPUs has no region, so both sides are ONNX Runtime, in sessions
+with different settings; which one matters is not known. SSD in f16 is not explained. Rows were
+made while the compiler changed: `ssdlite320_folded` is from before the last fixes.
 
 """
 
@@ -99,6 +98,8 @@ def _problem(row: Row) -> str:
         return ""
     if row["unexplained"] or row["twice"]:
         return f"{row['twice']} nodes twice, without a reason: {', '.join(row['unexplained'])}"
+    if row["passed"] and row["low"]:
+        return f"{row['worst_output_db']:.1f} dB at an output, the spec asks for {row['least_db']}"
     return "" if row["passed"] else str(row["detail"])
 
 
