@@ -34,7 +34,8 @@ output (`asked`: the spec's least). Calibrated on random inputs. Memory includes
 
 KNOWN = """BasicPitch on xavier: ONNX Runtime differs from itself by 1.6e-5 on that output, with
 and without optimisations. MeshGraphNet on the DPUs has no region, so both sides are ONNX
-Runtime, in sessions with different settings; which one matters is not known. SSD in f16 is not explained. Rows were
+Runtime, in sessions with different settings; which one matters is not known. SSD in f16 is not
+explained. Rows were
 made while the compiler changed: `ssdlite320_folded` is from before the last fixes.
 
 """
