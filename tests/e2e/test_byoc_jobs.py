@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnx_models import conv_net, saved, with_host_part
+from onnx_models import conv_net, repeated_layers, saved, with_host_part
 
 from worker.compiler.cache import MemoryCache
 from worker.compiler.errors import CompilerError, ModelError, OptionError
@@ -112,6 +112,14 @@ def test_half_precision_is_cast_inside_the_region(tmp_path: Path) -> None:
     assert min(n["sqnr_db"] for n in report["verification"]["sqnr"]) > 40
     casts = [row for row in report["placement"] if row["is_inserted"]]
     assert {row["target"] for row in casts} == {"accelerator"}
+
+
+def test_nothing_is_quantised_for_nothing(tmp_path: Path) -> None:
+    report, _, _ = compiled(tmp_path, repeated_layers(2), {"preset": "dpu-zu"})
+    assert report["partition"]["regions"] == []
+    assert report["conversion"]["boundaries"] == []
+    assert report["verification"]["max_rel_err"] <= 1e-5
+    assert "CONVERSION_UNUSED" in {w["code"] for w in report["warnings"]}
 
 
 def test_a_format_the_target_lacks_is_refused(tmp_path: Path) -> None:

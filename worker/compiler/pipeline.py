@@ -165,6 +165,14 @@ def convert_for(
     converted = convert(
         model, annotation.placement, choices, lambda names: observe(model, names, samples(model))
     )
+    if converted.boundaries and not partition(converted.model, machine, {}, _mode(options)).regions:
+        # Nothing would run in the new format: the user would pay its noise for nothing.
+        unused = (
+            "CONVERSION_UNUSED",
+            f"no region of {machine.name} would be left after quantisation, so the model stays as"
+            " it is and runs on the host",
+        )
+        return {}, Converted(model, warnings=(unused,))
     return choices, converted
 
 
@@ -244,13 +252,10 @@ def _solved_parts(
     progress: Progress,
 ) -> tuple[Partitioning, Solved, Mapping[str, Rejection]]:
     """Partition and solve until every operator on the accelerator fits its memories."""
-    mode = None
-    if options.partition is not PartitionChoice.SPEC:
-        mode = PartitionMode(str(options.partition))
     refused: dict[str, Rejection] = {}
     while True:
         progress.stage("partition", "started")
-        parts = partition(model, pool.machine, refused, mode)
+        parts = partition(model, pool.machine, refused, _mode(options))
         progress.stage("partition", "finished")
         progress.stage("schedule", "started")
         solved = solver.solve(parts)
@@ -260,6 +265,13 @@ def _solved_parts(
             (node, Rejection(ReasonCode.DOES_NOT_FIT, _sentence(shortfall)))
             for node, shortfall in solved.shortfalls
         )
+
+
+def _mode(options: CompileOptions) -> PartitionMode | None:
+    """The partition mode asked for; None: as each target's spec says."""
+    if options.partition is PartitionChoice.SPEC:
+        return None
+    return PartitionMode(str(options.partition))
 
 
 def _weighable(machine: Machine, options: CompileOptions) -> tuple[str, ...]:
