@@ -10,8 +10,8 @@ out from the graph alone whether the result is sound.  With --verify each cell i
 process of its own: compile, simulate, package, and run host and kernels against ONNX Runtime.
 
 Finished rows are kept in the JSON ledger beside the table, so that a run can be resumed (--again:
-do them over).  One child process per model or cell, --jobs of them at a time; largest file
-first, with --verify smallest first.
+do them over).  One child process per model or cell, --jobs of them at a time; largest file first,
+with --verify smallest first.
 """
 
 from __future__ import annotations
