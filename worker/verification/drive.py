@@ -167,9 +167,12 @@ def _compare(
 
 
 def _depth(compiled: CompiledModel) -> int:
-    """Calls in a row, those of nested programs once per known iteration."""
+    """Operators in a row, whichever side runs them: the bound of a model must not depend on its
+    placement.  Those of nested programs count once per known iteration."""
     depth = sum(
-        len(compiled.units[call.unit].schedule.graph.ops) if isinstance(call, UnitCall) else 1
+        len(compiled.units[call.unit].schedule.graph.ops)
+        if isinstance(call, UnitCall)
+        else len(call.op_types)
         for call in compiled.linked.program.calls
     )
     for control in compiled.controls:
