@@ -92,3 +92,4 @@ def test_composites_regions_and_ratios(tmp_path: Path) -> None:
     assert ratios.node_pct == pytest.approx(85.7, abs=0.05)
     assert (ratios.offloaded_units, ratios.units) == (3, 4)
     assert ratios.mac_pct == 100.0
+    assert (ratios.offloaded_value_nodes, ratios.value_nodes) == (6, 7)
