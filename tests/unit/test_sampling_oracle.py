@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 from onnx_models import repeated_layers, saved
 
 from worker.compiler.cache import MemoryCache
@@ -77,3 +79,38 @@ def test_a_kernel_that_writes_something_else_is_noticed(tmp_path: Path, wrong: f
     damaged = {source: x, out: np.full_like(x, wrong)}
     _, _, error, bound = check_unit(replace(unit), damaged, 0, ("layer0/relu",))
     assert error > bound
+
+
+def test_a_fused_kernel_is_checked_through_its_interior(tmp_path: Path) -> None:
+    """Grouped convolution and relu in one kernel: two axes write one dimension of the interior."""
+    rng = np.random.default_rng(4)
+    weights = numpy_helper.from_array(rng.standard_normal((8, 2, 3, 3)).astype(np.float32), "w")
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"], name="conv", group=2),
+            helper.make_node("Relu", ["c"], ["y"], name="relu"),
+        ],
+        "grouped",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 6, 6])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 4, 4])],
+        [weights],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    machine, options = load_preset("xavier"), CompileOptions()
+    ports = open_ports(machine, options, MemoryCache(), Silent())
+    compiled = compile_model(saved(model, tmp_path), "m", machine, options, ports, Limits())
+    (unit,) = compiled.units
+    assert len(unit.schedule.graph.ops) > 1
+    x = rng.standard_normal((1, 4, 6, 6)).astype(np.float32)
+    want = ReferenceEvaluator(model).run(None, {"x": x})[0]
+    graph_of = unit.schedule.graph
+    arrays = {
+        graph_of.inputs[0]: x,
+        graph_of.constants[0]: compiled.constants["w"](),
+        graph_of.outputs[0]: want,
+    }
+    _, worst, _, _ = check_unit(unit, arrays, 0, ("conv",))
+    assert worst < 1e-4
+    arrays[graph_of.outputs[0]] = want + 1.0
+    _, worst, _, _ = check_unit(unit, arrays, 0, ("conv",))
+    assert worst > 0.9

@@ -82,10 +82,11 @@ def _points_writing(op: TensorOp, elements: npt.NDArray[np.int64]) -> npt.NDArra
     """Points of the PARALLEL axes at which `op` writes `elements` ([n, rank])."""
     columns: dict[str, npt.NDArray[np.int64]] = {}
     for dim, expr in enumerate(op.write.index):
-        names = expr.variables()
-        assert len(names) <= 1, "fused operators write one axis per dimension"
-        for name in names:
-            columns[name] = (elements[:, dim] - expr.const) // expr.coeff(name)
+        # Several axes of one dimension (channels of groups) are digits of its index.
+        left = elements[:, dim] - expr.const
+        for name in sorted(expr.variables(), key=lambda n: -expr.coeff(n)):
+            columns[name] = left // expr.coeff(name)
+            left = left - columns[name] * expr.coeff(name)
     zeros = np.zeros(len(elements), dtype=np.int64)
     axes = [columns.get(axis.name, zeros) for axis in op.parallel_axes]
     return np.stack(axes, axis=1) if axes else np.zeros((1, 0), dtype=np.int64)
