@@ -162,7 +162,7 @@ def test_automatic_mode_keeps_small_islands_on_the_host(tmp_path: Path) -> None:
     (decision,) = auto["partition"]["decisions"]
     assert decision["action"] == "dropped"
     for side in ("accelerator_cycles", "transfer_cycles", "launch_cycles", "host_cycles"):
-        assert decision[side] is not None
+        assert decision[side] > 0
 
 
 @pytest.mark.parametrize("preset", ["a100", "xavier", "kapla-16x16"])

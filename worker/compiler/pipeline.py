@@ -203,9 +203,11 @@ def _compile_graph(
     if weighable and parts.regions:
         progress.stage("partition", "started")
         costs = _node_costs(model, parts, solved, ports, machine)
-        parts = weigh(model, machine, parts, costs, weighable)
+        weighed = weigh(model, machine, parts, costs, weighable)
         progress.stage("partition", "finished")
-        solved = solver.solve(parts)
+        again = solver.solve(weighed)
+        if not again.shortfalls:  # a smaller region may be laid out anew, into what does not fit
+            parts, solved = weighed, again
     progress.stage("schedule", "finished")
     placement = explained(_final_placement(parts, solved.view_nodes), controls)
     parts = replace(parts, placement=placement)

@@ -22,7 +22,7 @@ from worker.compiler.frontend.qdq import QdqCluster, find_clusters
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import OpaqueOp, TensorOp
 from worker.compiler.ir.region import Cuts, is_view
-from worker.compiler.ir.signature import canonicalize
+from worker.compiler.ir.signature import Canonical, canonicalize
 from worker.compiler.layout.lay_out import LayoutChange, lay_out
 from worker.compiler.link import PlannedCall, PlannedHost
 from worker.compiler.machine.machine import LaunchUnit, Machine
@@ -174,28 +174,30 @@ class RegionSolver:
         target = region.solver.machine.targets[0]
         by_kernel = target.launch_unit is LaunchUnit.KERNEL
         launch = region.solver.machine.launch_cycles(target) if by_kernel else 0
-        whole = self._unit(region, cuts, names)
+        _, whole = self._unit(region, cuts, names)
         if isinstance(whole, Shortfall):
             return False
         apart = 0
         for name in names:
             if is_view(cuts.op(name), region.expressed.graph.tensors):
                 continue
-            unit = self._unit(region, cuts, (name,))
+            _, unit = self._unit(region, cuts, (name,))
             if isinstance(unit, Shortfall):
                 return True
             apart += self._unit_cycles(unit) + launch
         return self._unit_cycles(whole) + launch <= apart
 
-    def _unit(self, region: _Region, cuts: Cuts, names: Sequence[str]) -> Unit | Shortfall:
-        """The unit of some operators: known, cached, or solved now."""
+    def _unit(
+        self, region: _Region, cuts: Cuts, names: Sequence[str]
+    ) -> tuple[Canonical, Unit | Shortfall]:
+        """Some operators and their unit: known, cached, or solved now."""
         canonical = canonicalize(cuts.piece(names))
         key = (region.part.target, canonical.signature)
         if key not in self._pool.known:
             nodes = [node for name in names for node in cuts.op(name).origin.nodes]
             label = nodes[0] if nodes else names[0]
             self._pool.known[key] = region.solver.solve(canonical, label)
-        return self._pool.known[key]
+        return canonical, self._pool.known[key]
 
     def _calls(
         self, region: _Region, cuts: Cuts, names: Sequence[str], number: int, found: _Collector
@@ -206,7 +208,7 @@ class RegionSolver:
         if len(ops) == 1 and is_view(ops[0], region.expressed.graph.tensors):
             return [_view_call(ops[0], number, target)]
         origin_nodes = tuple(dict.fromkeys(n for op in ops for n in op.origin.nodes))
-        unit = self._unit(region, cuts, names)
+        canonical, unit = self._unit(region, cuts, names)
         found.kernel_nodes.update(origin_nodes)
         if isinstance(unit, Shortfall):
             found.shortfalls.update((n, unit) for n in origin_nodes)
@@ -214,7 +216,7 @@ class RegionSolver:
         return [
             PlannedCall(
                 found.index_of((target, unit.signature), unit),
-                canonicalize(cuts.piece(names)).tensor_of,
+                canonical.tensor_of,
                 origin_nodes,
                 ops[0].origin.op_type,
                 number,
