@@ -11,6 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, prod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from worker.compiler.ir.axis import AxisKind
 from worker.compiler.ir.dtype import DType
@@ -180,17 +184,43 @@ def engine_cycles(
     speed = rate(engine, compute_dtype(op, tensors))
     roles = contraction(op)
     if engine.kind is EngineKind.MATRIX and roles is not None and speed > 0:
-        return engine.startup_cycles + ceil(_padded(extents, roles, engine.array, lanes) / speed)
+        padded: int = _padded(extents, roles, engine.array, lanes)
+        return engine.startup_cycles + ceil(padded / speed)
     speed = speed or 1.0
     special_speed = engine.special_ops_per_cycle or speed / 4
     plain, special = elementary_ops(op)
     return engine.startup_cycles + ceil(points * plain / speed + points * special / special_speed)
 
 
+def engine_cycles_of(
+    op: TensorOp,
+    extents: tuple[npt.NDArray[np.int64], ...],
+    engine: Engine,
+    tensors: Mapping[str, Tensor],
+) -> npt.NDArray[np.int64]:
+    """`engine_cycles` of many boxes at once: per axis of the domain one array of extents.
+
+    No box may be empty.  Cost: a few array operations per axis.
+    """
+    speed = rate(engine, compute_dtype(op, tensors))
+    roles = contraction(op)
+    if engine.kind is EngineKind.MATRIX and roles is not None and speed > 0:
+        cycles = _padded(extents, roles, engine.array, 1) / speed
+    else:
+        speed = speed or 1.0
+        special_speed = engine.special_ops_per_cycle or speed / 4
+        plain, special = elementary_ops(op)
+        points = prod(extents)
+        cycles = points * plain / speed + points * special / special_speed
+    found: npt.NDArray[np.int64] = engine.startup_cycles + np.ceil(cycles).astype(np.int64)
+    return found
+
+
 def _padded(
-    extents: tuple[int, ...], roles: Contraction, array: tuple[int, ...], lanes: int
-) -> int:
-    """MACs after padding: (k, n) to a two-dimensional array, (m, n, k) to a three-dimensional one.
+    extents: tuple[Any, ...], roles: Contraction, array: tuple[int, ...], lanes: int
+) -> Any:
+    """MACs (a number or an array) after padding: (k, n) to a two-dimensional array,
+    (m, n, k) to a three-dimensional one.
 
     Lanes are further columns: the schedule asked for them to be spread over the array.
     """
@@ -210,7 +240,7 @@ def _padded(
             return b * m * n * k
 
 
-def _up(value: int, multiple: int) -> int:
+def _up(value: Any, multiple: int) -> Any:
     return -(-value // multiple) * multiple
 
 

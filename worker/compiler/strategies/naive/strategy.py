@@ -21,11 +21,11 @@ from worker.compiler.ir.signature import canonicalize
 from worker.compiler.machine.machine import Machine, Managed, MemoryLevel
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.stages import Arrangement, Grouping
-from worker.compiler.strategies.naive.emit import emit
-from worker.compiler.strategies.naive.facts import Facts, facts_of
-from worker.compiler.strategies.naive.fusion import fused_facts, fused_groups
-from worker.compiler.strategies.naive.plan import Plan, footprint_terms, stages_of
-from worker.compiler.strategies.naive.search import search
+from worker.compiler.tiling.nest.emit import emit
+from worker.compiler.tiling.nest.facts import Facts, facts_of
+from worker.compiler.tiling.nest.fusion import fused_facts, fused_groups
+from worker.compiler.tiling.nest.plan import Plan, footprint_terms, stages_of
+from worker.compiler.tiling.nest.search import search
 
 STRIPS = (8, 1)
 """Strips per tile tried for an epilogue, ties to the first: more strips leave more scratchpad
@@ -44,6 +44,10 @@ class NaiveStrategy:
     ) -> Grouping:
         """One group per operator, in graph order, but for what `together` allows to fuse."""
         return Grouping(graph, fused_groups(graph, machine, together))
+
+    def halves(self, graph: Graph) -> tuple[tuple[str, ...], ...]:
+        """Every operator alone."""
+        return tuple((op.name,) for op in graph.ops)
 
     def schedule(self, grouping: Grouping, index: int, machine: Machine) -> Arrangement | Shortfall:
         """The group's canonical graph with its engine; a Shortfall for opaque operators."""
@@ -86,7 +90,7 @@ class NaiveStrategy:
         if best is None:
             return _shortfall(facts, machine, engine.memory)
         cycles = best.predicted_cycles + machine.launch_overhead_cycles
-        return Schedule(arrangement.graph, emit(best), self.name, cycles)
+        return Schedule(arrangement.graph, emit(best, machine.home.name), self.name, cycles)
 
 
 def _ways(facts: Facts) -> tuple[Facts, ...]:

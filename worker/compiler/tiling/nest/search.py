@@ -6,16 +6,24 @@ Deterministic; about a hundred predictions per operator.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
 from worker.compiler.cost.compute import work
 from worker.compiler.machine.machine import Engine, Machine
-from worker.compiler.strategies.naive.facts import Facts, granules
-from worker.compiler.strategies.naive.plan import LevelPlan, Plan, Stage, footprint_terms, predict
 from worker.compiler.tiling.candidates import grown
 from worker.compiler.tiling.factors import divisors, largest_divisor
+from worker.compiler.tiling.nest.facts import Facts, granules
+from worker.compiler.tiling.nest.plan import (
+    LevelPlan,
+    Plan,
+    Stage,
+    footprint_terms,
+    is_placed,
+    placed_at,
+    predict,
+)
 
 MAX_LEAVES = 150_000
 """Executed leaves a unit should stay below: beyond, lowering and simulation dominate."""
@@ -30,10 +38,16 @@ class Sizes:
 
     tiles: tuple[Mapping[str, int], ...]
     double: bool
+    ways: tuple[Mapping[str, int], ...] | None = None
+    """Ways each output axis is split over the units of each stage, where that is given; else it
+    follows from the tiles."""
 
 
 def search(
-    facts: Facts, engine: Engine, stages: tuple[Stage, ...], machine: Machine
+    facts: Facts,
+    engine: Engine,
+    stages: tuple[Stage, ...],
+    machine: Machine,
 ) -> Plan | None:
     """The best plan found, or None when even single steps do not fit.
 
@@ -41,16 +55,14 @@ def search(
     """
     if not stages:
         return None
+    climber = _Climber(facts, engine, needed_units(facts, stages), machine)
     for double in (True, False):
         for smallest in (False, True):
-            sizes = _first(facts, engine, stages, smallest=smallest, double=double)
-            plan = _plan(facts, engine, stages, sizes, machine)
+            sizes = _first(facts, engine, climber.stages, smallest=smallest, double=double)
+            plan = climber.plan(sizes)
             if plan is not None:
-                tried = [
-                    _climb(facts, engine, stages, sizes, plan, machine, route)
-                    for route in _routes(facts)
-                ]
-                return min(tried, key=_score)
+                tried = [climber.climb(sizes, plan, route) for route in _routes(facts)]
+                return min(tried, key=score)
     return None
 
 
@@ -73,61 +85,66 @@ def _routes(facts: Facts) -> tuple[_Route, ...]:
     )
 
 
-def _climb(
-    facts: Facts,
-    engine: Engine,
-    stages: tuple[Stage, ...],
-    sizes: Sizes,
-    plan: Plan,
-    machine: Machine,
-    route: _Route,
-) -> Plan:
-    while True:
-        before = _score(plan)
-        for k in reversed(range(len(stages))):
-            for name in route.axes:
-                sizes, plan = _grow(
-                    facts, engine, stages, sizes, plan, machine, k, name, route.exhaust
-                )
-        if _score(plan) >= before:
-            return plan
+class _Climber:
+    """Ways up for one layer; what was predicted once is remembered."""
 
+    def __init__(
+        self, facts: Facts, engine: Engine, stages: tuple[Stage, ...], machine: Machine
+    ) -> None:
+        self.facts = facts
+        self.engine = engine
+        self.stages = stages
+        self.machine = machine
+        self._known: dict[tuple[object, ...], Plan | None] = {}
 
-def _grow(
-    facts: Facts,
-    engine: Engine,
-    stages: tuple[Stage, ...],
-    sizes: Sizes,
-    plan: Plan,
-    machine: Machine,
-    stage: int,
-    name: str,
-    exhaust: bool,
-) -> tuple[Sizes, Plan]:
-    """Grow one axis at one stage while that lowers the prediction (looking two steps ahead).
+    def plan(self, sizes: Sizes) -> Plan | None:
+        """Complete sizes to a plan, or None when a buffer does not fit."""
+        key = (sizes.double, *(size for tile in sizes.tiles for size in tile.values()))
+        if key not in self._known:
+            levels = levels_of(self.facts, self.stages, sizes)
+            found = None
+            if levels is not None:
+                found = ordered_plan(self.facts, self.engine, levels, self.machine)
+            self._known[key] = found
+        return self._known[key]
 
-    Without `exhaust`, by one step only.
-    """
-    trial = sizes
-    misses = 0
-    while misses < 2:
-        larger = _larger(facts, trial, stage, name)
-        if larger is None:
-            break
-        trial = larger
-        found = _plan(facts, engine, stages, trial, machine)
-        if found is None:
-            break
-        if _score(found) < _score(plan):
-            sizes, plan, misses = trial, found, 0
-            if not exhaust:
+    def climb(self, sizes: Sizes, plan: Plan, route: _Route) -> Plan:
+        """Grow axis after axis until nothing helps."""
+        while True:
+            before = score(plan)
+            for k in reversed(range(len(self.stages))):
+                for name in route.axes:
+                    sizes, plan = self._grow(sizes, plan, k, name, route.exhaust)
+            if score(plan) >= before:
+                return plan
+
+    def _grow(
+        self, sizes: Sizes, plan: Plan, stage: int, name: str, exhaust: bool
+    ) -> tuple[Sizes, Plan]:
+        """Grow one axis at one stage while that lowers the prediction (looking two steps ahead).
+
+        Without `exhaust`, by one step only.
+        """
+        trial = sizes
+        misses = 0
+        while misses < 2:
+            larger = _larger(self.facts, trial, stage, name)
+            if larger is None:
                 break
-        else:
-            misses += 1
-    return sizes, plan
+            trial = larger
+            found = self.plan(trial)
+            if found is None:
+                break
+            if score(found) < score(plan):
+                sizes, plan, misses = trial, found, 0
+                if not exhaust:
+                    break
+            else:
+                misses += 1
+        return sizes, plan
 
 
-def _score(plan: Plan) -> float:
+def score(plan: Plan) -> float:
     excess = max(1.0, plan.num_leaves / MAX_LEAVES)
     return plan.predicted_cycles * excess + plan.num_leaves * 1e-3
 
@@ -146,8 +163,13 @@ def _first(
         elif name in facts.exact:
             sizes[name] = largest_divisor(facts.extents[name], sizes[name])
     outer = dict(sizes)
-    if facts.epilogue:
-        # The epilogue needs complete sums, so no stage but the innermost loops over a reduction.
+    stored = facts.stored
+    if facts.epilogue or (
+        stored is not None
+        and not all(is_placed(facts.base.get(stored.tensor, ""), s) for s in stages)
+    ):
+        # The epilogue needs complete sums, so no stage but the innermost loops over a reduction;
+        # nor is there a place for partial sums where the result lives outside of the nest.
         for name in facts.reduce_axes:
             outer[name] = -(-facts.extents[name] // sizes[name]) * sizes[name]
     return Sizes((*(outer for _ in stages[1:]), sizes), double)
@@ -186,28 +208,34 @@ def _larger(facts: Facts, sizes: Sizes, stage: int, name: str) -> Sizes | None:
     return Sizes(tuple(tiles), sizes.double)
 
 
-def _plan(
-    facts: Facts, engine: Engine, stages: tuple[Stage, ...], sizes: Sizes, machine: Machine
-) -> Plan | None:
-    """Complete sizes to a plan, or None when a buffer does not fit."""
+def levels_of(facts: Facts, stages: tuple[Stage, ...], sizes: Sizes) -> list[LevelPlan] | None:
+    """Sizes written out per stage, or None when a buffer does not fit."""
     levels: list[LevelPlan] = []
     outer: Mapping[str, int] = facts.extents
     for k, stage in enumerate(stages):
         level = _level(facts, stage, sizes, k, outer)
         is_last = k == len(stages) - 1
         terms = footprint_terms(facts, stage, level.tile, level.copies, is_last=is_last)
-        budget = stage.level.usable_bytes // min(stage.sharers, max(1, level.units_used))
+        budget = stage.capacity_bytes // min(stage.sharers, max(1, level.units_used))
         if sum(size for _, size in terms) > budget:
             return None
         levels.append(level)
         outer = level.tile
+    return levels
+
+
+def ordered_plan(
+    facts: Facts, engine: Engine, levels: Sequence[LevelPlan], machine: Machine
+) -> Plan:
+    """The plan with the best order of loops."""
     best: Plan | None = None
-    for order in _orders(facts):
+    for order in loop_orders(facts):
         ordered = tuple(_ordered(level, order) for level in levels)
         cycles, leaves = predict(facts, engine, ordered, machine)
         plan = Plan(facts, engine, ordered, cycles, leaves)
-        if best is None or _score(plan) < _score(best):
+        if best is None or score(plan) < score(best):
             best = plan
+    assert best is not None, "there is at least one order"
     return best
 
 
@@ -218,7 +246,7 @@ def _ordered(level: LevelPlan, order: tuple[str, ...]) -> LevelPlan:
     return replace(level, order=(*loops, *level.order[out:]))
 
 
-def _orders(facts: Facts) -> tuple[tuple[str, ...], ...]:
+def loop_orders(facts: Facts) -> tuple[tuple[str, ...], ...]:
     """Orders of the output axes worth trying: each read's own axes outermost, so that it stays."""
     found = {facts.out_axes: None}
     if len(facts.fetched) > 1:
@@ -237,28 +265,31 @@ def _level(
 ) -> LevelPlan:
     tile = sizes.tiles[k]
     counts = {a: -(-outer[a] // tile[a]) for a in facts.extents}
-    limit = min(stage.units, _useful_units(facts))
     splittable = [a for a in facts.out_axes if counts[a] > 1 and a not in facts.whole]
     must_divide = facts.out_axes if k else facts.exact
-    splits = _split(splittable, counts, limit, frozenset(must_divide))
+    if sizes.ways is not None:
+        splits = _given(sizes.ways[k], splittable, counts, frozenset(must_divide))
+    else:
+        splits = _split(splittable, counts, stage.units, frozenset(must_divide))
     trips = {a: -(-counts[a] // splits.get(a, 1)) for a in facts.extents}
     out_loops = tuple(a for a in facts.out_axes if trips[a] > 1)
     reduce_loops = tuple(a for a in facts.reduce_axes if trips[a] > 1)
     order = (*out_loops, *reduce_loops)
     looped = frozenset(order)
     is_last = k == len(sizes.tiles) - 1
-    placed = (*facts.fetched, *facts.made(is_last=is_last))
+    placed = placed_at(facts, stage, is_last=is_last)
     copies = {o.tensor: 2 if sizes.double and looped & o.axes else 1 for o in placed}
     # What the epilogue makes and uses up on one engine gains nothing from a second copy.
     copies.update((step.out.tensor, 1) for step in facts.epilogue[:-1])
     elems = {o.tensor: prod(facts.placed_widths(o, tile, is_last=is_last)) for o in placed}
     if facts.epilogue and facts.out is not None and is_last and not facts.is_overlapped:
-        copies[facts.out.tensor] = copies[facts.epilogue[-1].out.tensor] = 1
+        for name in (facts.out.tensor, facts.epilogue[-1].out.tensor):
+            copies[name] = 1
     return LevelPlan(stage, tile, counts, splits, trips, order, len(out_loops), copies, elems)
 
 
-def _useful_units(facts: Facts) -> int:
-    """Cores worth waking: tiny operators stay on few."""
+def needed_units(facts: Facts, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
+    """Stages without the cores not worth waking: tiny operators stay on few."""
     last = facts.epilogue[-1].op if facts.epilogue else facts.op
     names = dict.fromkeys(
         (*facts.op.input_names(), *(o.tensor for o in facts.late), last.write.tensor)
@@ -266,7 +297,22 @@ def _useful_units(facts: Facts) -> int:
     size = sum(facts.tensors[n].size_bytes for n in names)
     amount = work(facts.op, facts.op.num_points)
     amount += sum(work(step.op, step.op.num_points) for step in facts.epilogue)
-    return max(1, ceil(max(size / MIN_BYTES_PER_CORE, amount / MIN_WORK_PER_CORE)))
+    useful = max(1, ceil(max(size / MIN_BYTES_PER_CORE, amount / MIN_WORK_PER_CORE)))
+    return tuple(replace(stage, units=min(stage.units, useful)) for stage in stages)
+
+
+def _given(
+    ways: Mapping[str, int], axes: list[str], counts: Mapping[str, int], exact: frozenset[str]
+) -> dict[str, int]:
+    """The split that was asked for, as far as there are tiles."""
+    found: dict[str, int] = {}
+    for name in axes:
+        number = min(ways.get(name, 1), counts[name])
+        if name in exact:
+            number = largest_divisor(counts[name], number)
+        if number > 1:
+            found[name] = number
+    return found
 
 
 def _split(

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from worker.compiler.cost.compute import engine_cycles
 from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
-from worker.compiler.strategies.naive.facts import Facts, Operand
 from worker.compiler.tiling.align import buffer_bytes
+from worker.compiler.tiling.nest.facts import Facts, Operand
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """The cores that run a nest together, and how many such teams work at the same time."""
+
+    cores: int
+    copies: int
+    """Teams with work of the same shape, each on its own cores."""
+    of: int
+    """Teams the machine has: cores * of = all its cores."""
+
+    @staticmethod
+    def everyone(machine: Machine) -> Team:
+        return Team(machine.num_cores, 1, 1)
+
+    def instances(self, level: MemoryLevel) -> int:
+        """Instances of `level` that the working teams are attached to."""
+        return max(1, level.instances * self.copies // self.of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +36,11 @@ class Stage:
     """One placed level with the units (clusters, then cores) its instances split work over."""
 
     level: MemoryLevel
-    source: str
-    """Where its operands come from: the stage before, or home."""
+    inside: frozenset[str]
+    """Names of this level and the faster ones: what lives there is not placed here again."""
+    capacity_bytes: int
+    """What all buffers of the nest may take of one instance."""
+    team: Team
     units: int
     """How many ways the work may be split here."""
     stride: int
@@ -75,20 +97,58 @@ class Plan:
     num_leaves: int
 
 
-def stages_of(machine: Machine, memories: tuple[MemoryLevel, ...]) -> tuple[Stage, ...]:
-    """How work is split over the instances of `memories` (outer to inner)."""
+def stages_of(
+    machine: Machine,
+    memories: tuple[MemoryLevel, ...],
+    team: Team | None = None,
+    limits: Mapping[str, int] | None = None,
+) -> tuple[Stage, ...]:
+    """How a team's work is split over the instances of `memories` (outer to inner).
+
+    `limits`: bytes of one instance that are left to the nest, for levels it does not have alone.
+    """
+    team = team or Team.everyone(machine)
     stages: list[Stage] = []
-    source = machine.home.name
     done = 1
     for k, level in enumerate(memories):
         is_last = k == len(memories) - 1
-        total = machine.num_cores if is_last else max(done, level.instances)
+        own = max(1, level.instances // team.of)
+        total = team.cores if is_last else max(done, own)
         total = max(total, done)
         units = total // done
-        sharers = max(1, total // max(level.instances, 1))
-        stages.append(Stage(level, source, units, machine.num_cores // total, sharers))
-        source, done = level.name, total
+        sharers = max(1, total // own)
+        inside = frozenset(m.name for m in machine.levels[machine.level_index(level.name) :])
+        room = min(level.usable_bytes, (limits or {}).get(level.name, level.usable_bytes))
+        stages.append(Stage(level, inside, room, team, units, team.cores // total, sharers))
+        done = total
     return tuple(stages)
+
+
+def is_placed(base: str, stage: Stage) -> bool:
+    """Whether an operand that lives in `base` gets a place of its own at `stage`.
+
+    Not where it lives already, nor further out.
+    """
+    return base not in stage.inside
+
+
+def placed_at(facts: Facts, stage: Stage, *, is_last: bool) -> tuple[Operand, ...]:
+    """Operands that have a place at a stage, reads first."""
+    made = facts.made(is_last=is_last)
+    kept = [o for o in made[:-1] if is_last] + [
+        o for o in made[-1:] if is_placed(facts.base.get(o.tensor, ""), stage)
+    ]
+    fetched = [o for o in facts.fetched if is_placed(facts.base.get(o.tensor, ""), stage)]
+    return (*fetched, *kept)
+
+
+def source_of(facts: Facts, tensor: str, stages: Sequence[Stage], k: int, home: str) -> str:
+    """Memory that stage `k` takes an operand from, or brings a result to."""
+    base = facts.base.get(tensor, home)
+    for stage in reversed(stages[:k]):
+        if is_placed(base, stage):
+            return stage.level.name
+    return base
 
 
 def footprint_terms(
@@ -101,7 +161,7 @@ def footprint_terms(
 ) -> tuple[tuple[str, int], ...]:
     """(tensor, bytes) of every buffer at one stage, largest first."""
     terms = []
-    for operand in (*facts.fetched, *facts.made(is_last=is_last)):
+    for operand in placed_at(facts, stage, is_last=is_last):
         extents = facts.placed_widths(operand, tile, is_last=is_last)
         size = buffer_bytes(extents, operand.dtype, stage.level, copies.get(operand.tensor, 1))
         terms.append((operand.tensor, size))
@@ -124,17 +184,18 @@ def predict(
     slowest = 0.0
     exposed = 0.0
     waiting = 0.0
-    for plan in levels:
+    for k, plan in enumerate(levels):
         inner = prod(plan.trips[name] for name in plan.order)
         out_trips = prod(plan.trips[name] for name in plan.order[: plan.num_out_loops])
         split = plan.units_used
-        fill, waits, moves = _fill(facts, plan, machine, busy, split)
-        drain, last = _drain(facts, plan, machine, busy, split, out_trips)
+        fill, waits, moves, early = _fill(facts, levels, k, machine, busy)
+        drain, last = _drain(facts, levels, k, machine, busy, out_trips)
         if any(c > 1 for c in plan.copies.values()):
             slowest = max(slowest, entries * fill, entries * drain)
             waiting += entries * (fill + waits)
         else:
-            exposed += entries * (fill + waits + drain)
+            slowest = max(slowest, entries * early)
+            exposed += entries * (fill - early + waits + drain)
         exposed += last
         leaves += entries * busy * split * (moves + out_trips)
         results = entries * out_trips * strips
@@ -145,7 +206,7 @@ def predict(
     if facts.epilogue:
         compute = _fused_cycles(facts, engine, compute, results, levels[-1])
         leaves += results * busy * len(facts.epilogue)
-    at_home = _home_cycles(facts, machine)
+    at_home = home_cycles(facts, machine, levels[-1].stage.team)
     leaves += entries * busy
     # Two copies: while one is computed on the other is on its way, so a pair of steps takes at
     # least one load with its latency and one computation.
@@ -172,51 +233,68 @@ def _fused_cycles(
     return sum(busy.values())
 
 
-def _path(machine: Machine, src: str, dst: str, sharers: int) -> tuple[float, int]:
-    """(bytes per cycle, latency) of one destination when `sharers` of them pull at once."""
+def _path(machine: Machine, src: str, dst: str, sharers: int, team: Team) -> tuple[float, int]:
+    """(bytes per cycle, latency) of one destination when `sharers` per team pull at once."""
     route = machine.route(src, dst)
+    readers = sharers * team.copies
     rates = []
     for name in route[:-1]:
         level = machine.level(name)
-        rates.append(level.read_bytes_per_cycle / max(1, -(-sharers // max(1, level.instances))))
+        rates.append(level.read_bytes_per_cycle / max(1, -(-readers // team.instances(level))))
     last = machine.level(route[-1])
-    rates.append(last.write_bytes_per_cycle / max(1, -(-sharers // max(1, last.instances))))
+    rates.append(last.write_bytes_per_cycle / max(1, -(-readers // team.instances(last))))
     return max(min(rates), 1e-9), max(machine.level(n).latency_cycles for n in route)
 
 
 def _fill(
-    facts: Facts, plan: LevelPlan, machine: Machine, busy: int, split: int
-) -> tuple[float, float, int]:
-    rate, latency = _path(machine, plan.stage.source, plan.stage.level.name, busy * split)
-    total = first = 0.0
-    moves = steps = 0
+    facts: Facts, levels: Sequence[LevelPlan], k: int, machine: Machine, busy: int
+) -> tuple[float, float, int, float]:
+    """(cycles of all fills, exposed cycles, moves, cycles of fills that may start early)."""
+    plan, stages = levels[k], tuple(level.stage for level in levels)
+    stage = plan.stage
+    busy_time: dict[str, float] = {}
+    first = early = 0.0
+    waits = 0
+    moves = 0
     for operand in facts.fetched:
+        if operand.tensor not in plan.elems:
+            continue
+        source = source_of(facts, operand.tensor, stages, k, machine.home.name)
+        rate, latency = _path(machine, source, stage.level.name, busy * plan.units_used, stage.team)
         size = plan.elems[operand.tensor] * operand.dtype.size_bytes
         loads = plan.loads(operand)
-        one = latency + size / rate
-        total += loads * (one - latency)
-        first += one
+        busy_time[source] = busy_time.get(source, 0.0) + loads * size / rate
+        if operand.tensor in facts.early and (loads == 1 or plan.copies[operand.tensor] > 1):
+            early += loads * size / rate
+        else:
+            first += latency + size / rate
         moves += loads
-        steps = max(steps, loads)
+        waits = max(waits, loads * latency)
     # Loads of different operands are in flight together: a step waits for the latency once.
-    return total, first + steps * latency, moves
+    # One engine brings them all, so sources do not add their rates up.
+    return sum(busy_time.values()), first + waits, moves, early
 
 
 def _drain(
-    facts: Facts, plan: LevelPlan, machine: Machine, busy: int, split: int, trips: int
+    facts: Facts, levels: Sequence[LevelPlan], k: int, machine: Machine, busy: int, trips: int
 ) -> tuple[float, float]:
+    plan, stages = levels[k], tuple(level.stage for level in levels)
     stored = facts.stored
-    if stored is None:
+    if stored is None or stored.tensor not in plan.elems:
         return 0.0, 0.0
-    rate, latency = _path(machine, plan.stage.level.name, plan.stage.source, busy * split)
+    target = source_of(facts, stored.tensor, stages, k, machine.home.name)
+    if target == plan.stage.level.name:
+        return 0.0, 0.0
+    users = busy * plan.units_used
+    rate, latency = _path(machine, plan.stage.level.name, target, users, plan.stage.team)
     size = plan.elems[stored.tensor]
     one = latency + size * facts.tensors[stored.tensor].dtype.size_bytes / rate
     return trips * one, one
 
 
-def _home_cycles(facts: Facts, machine: Machine) -> float:
+def home_cycles(facts: Facts, machine: Machine, team: Team) -> float:
     """Time of operands read or written in place at home: every point touches one element."""
     sizes = [facts.tensors[facts.op.reads[k].tensor].dtype.size_bytes for k in facts.at_home]
     if facts.out is None:
         sizes.append(facts.tensors[facts.op.write.tensor].dtype.size_bytes)
-    return facts.op.num_points * sum(sizes) / machine.home.read_bytes_per_cycle
+    return facts.op.num_points * sum(sizes) * team.copies / machine.home.read_bytes_per_cycle

@@ -13,7 +13,7 @@ cut into single steps if the operator reduces, else the operator writes at home 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import gcd
 
 from worker.compiler.cost.compute import contraction
@@ -71,7 +71,11 @@ class Operand:
         for expr, extra, (low, whole) in zip(self.index, self.extra, self.limits, strict=True):
             width = reach(expr, tile, extents).width + extra
             if width >= whole:
-                spans.append(Span(Affine((), low), whole))
+                stands = self.fill is not None and any(
+                    starts[v] != Affine() for v in expr.variables()
+                )
+                first = start(expr, starts, tile, extents) if stands else Affine((), low)
+                spans.append(Span(first, whole))
             else:
                 spans.append(Span(start(expr, starts, tile, extents), width))
         return tuple(spans)
@@ -120,6 +124,10 @@ class Facts:
     is_overlapped: bool = False
     """Accumulators and the last result have a second copy: the epilogue of one tile runs beside
     the sums of the next.  Without, its store still does."""
+    base: Mapping[str, str] = field(default_factory=dict)
+    """Memory that holds an operand around this nest, where it is not the home level."""
+    early: frozenset[str] = frozenset()
+    """Operands whose first tiles are brought in while what ran before still computes."""
 
     @property
     def fetched(self) -> tuple[Operand, ...]:
@@ -195,6 +203,70 @@ def facts_of(op: TensorOp, tensors: Mapping[str, Tensor]) -> Facts:
         frozenset(single),
         frozenset(a.name for a in op.domain if a.kind is AxisKind.SCAN), below,
     )  # fmt: skip
+
+
+def sliced(facts: Facts, extents: Mapping[str, int]) -> Facts:
+    """The same nest over a part of its domain: `extents` per axis of the first operator.
+
+    Where the part stands is said when the tree is written (`emit`).  A cut axis must not share a
+    dimension's index with // or %, and what it writes must stay inside the part, so it is cut into
+    equal pieces only.  Cost: linear in the operator.
+    """
+    if extents == facts.extents:
+        return facts
+    op = replace(
+        facts.op, domain=tuple(replace(a, extent=extents[a.name]) for a in facts.op.domain)
+    )
+    tensors = facts.tensors
+    exact, single, below = _write_rules(op, tensors[op.write.tensor].shape, extents)
+    if facts.out is None:
+        exact, single, below = set(), set(), {}
+
+    exact = {*exact, *_beside_cut(facts, extents)}
+
+    def cut(operand: Operand) -> Operand:
+        return _cut(operand, tensors[operand.tensor].shape, extents)
+
+    return replace(
+        facts,
+        op=op,
+        extents=extents,
+        reads=tuple(cut(r) for r in facts.reads),
+        late=tuple(cut(r) for r in facts.late),
+        out=None if facts.out is None else cut(facts.out),
+        epilogue=tuple(replace(p, out=cut(p.out)) for p in facts.epilogue),
+        exact=frozenset(exact),
+        single=frozenset(single),
+        below=below,
+    )
+
+
+def _beside_cut(facts: Facts, extents: Mapping[str, int]) -> set[str]:
+    """Axes that share a padded dimension with a cut axis, such as the kernel's rows.
+
+    A place around the nest holds just what the part reads, and a last tile that hangs over its axis
+    would ask for more.
+    """
+    cut = {name for name, extent in extents.items() if extent < facts.extents[name]}
+    found: set[str] = set()
+    for operand in facts.fetched:
+        for expr in operand.index:
+            names = set(expr.variables())
+            if len(names) > 1 and names & cut:
+                found |= names
+    return found
+
+
+def _cut(operand: Operand, shape: tuple[int, ...], extents: Mapping[str, int]) -> Operand:
+    limits: list[tuple[int, int]] = []
+    for expr, extra, size in zip(operand.index, operand.extra, shape, strict=True):
+        if operand.fill is None:
+            limits.append((0, size))
+        else:
+            low, high = _domain_bounds(expr, extents)
+            limits.append((low, high - low + 1 + extra))
+    axes = frozenset(v for e in operand.index for v in e.variables() if extents[v] > 1)
+    return replace(operand, limits=tuple(limits), axes=axes)
 
 
 def _placed_reads(

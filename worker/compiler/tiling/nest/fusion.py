@@ -24,7 +24,7 @@ from worker.compiler.ir.region import Cuts, is_view
 from worker.compiler.machine.machine import Engine, Machine
 from worker.compiler.schedule.stages import Group
 from worker.compiler.schedule.walk import reach_memory
-from worker.compiler.strategies.naive.facts import Facts, Operand, Pointwise, facts_of, operand_of
+from worker.compiler.tiling.nest.facts import Facts, Operand, Pointwise, facts_of, operand_of
 
 
 def fused_groups(

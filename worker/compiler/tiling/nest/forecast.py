@@ -1,0 +1,182 @@
+"""What many tilings of one layer are predicted to cost, as arrays.
+
+The same model as `plan.predict`, one array element per tiling; a test holds them against each
+other.  A few hundred array operations replace a thousand predictions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from worker.compiler.cost.compute import engine_cycles_of
+from worker.compiler.machine.machine import Engine, Machine
+from worker.compiler.tiling.nest.facts import Facts, Operand
+from worker.compiler.tiling.nest.plan import Team, home_cycles, source_of
+from worker.compiler.tiling.nest.tilings import Ints, Tilings, strips, widths
+
+Reals: TypeAlias = "npt.NDArray[np.float64]"
+
+
+def forecast(
+    facts: Facts,
+    engine: Engine,
+    levels: Sequence[Tilings],
+    machine: Machine,
+    order: tuple[str, ...],
+) -> tuple[Ints, Ints]:
+    """(cycles, executed leaves) per tiling, with output loops in `order`: see `plan.predict`."""
+    loops = (*order, *facts.reduce_axes)
+    innermost = levels[-1]
+    one = np.ones_like(innermost.units_used)
+    entries, busy, results, leaves = one, one, one, one * 0
+    slowest = exposed = waiting = np.zeros(len(one))
+    number = strips(facts, innermost.tile)[1]
+    for k, level in enumerate(levels):
+        out_trips = _product(level, order, one)
+        inner = _product(level, loops, one)
+        fill = _fill(facts, levels, k, machine, busy, loops)
+        drain, last = _drain(facts, levels, k, machine, busy, out_trips)
+        double = one > 1
+        for copies in level.copies.values():
+            double = double | (copies > 1)
+        slowest = np.where(
+            double,
+            np.maximum(slowest, entries * np.maximum(fill.all, drain)),
+            np.maximum(slowest, entries * fill.early),
+        )
+        waiting = waiting + np.where(double, entries * (fill.all + fill.waits), 0.0)
+        alone = entries * (fill.all - fill.early + fill.waits + drain)
+        exposed = exposed + np.where(double, 0.0, alone) + last
+        leaves = leaves + entries * busy * level.units_used * (fill.moves + out_trips)
+        results = entries * out_trips * number
+        entries = entries * inner
+        busy = busy * level.units_used
+    extents = tuple(innermost.tile[a.name] for a in facts.op.domain)
+    one_tile = engine_cycles_of(facts.op, extents, engine, facts.tensors)
+    compute = (entries * one_tile).astype(np.float64)
+    if facts.epilogue:
+        compute = _fused(facts, engine, compute, results, innermost)
+        leaves = leaves + results * busy * len(facts.epilogue)
+    at_home = home_cycles(facts, machine, levels[-1].stage.team)
+    leaves = leaves + entries * busy
+    paired = (waiting + compute) / 2
+    longest = np.maximum(np.maximum(slowest, compute), np.maximum(at_home, paired))
+    return (longest + exposed).astype(np.int64), leaves
+
+
+def _product(level: Tilings, names: Sequence[str], one: Ints) -> Ints:
+    for name in names:
+        one = one * level.trips[name]
+    return one
+
+
+def _loads(level: Tilings, operand: Operand, loops: Sequence[str]) -> Ints:
+    """How often a Place is filled: all loops up to the last one that its box depends on."""
+    running = found = np.ones_like(level.units_used)
+    for name in loops:
+        running = running * level.trips[name]
+        if name in operand.axes:
+            found = np.where(level.trips[name] > 1, running, found)
+    return found
+
+
+def _path(machine: Machine, src: str, dst: str, sharers: Ints, team: Team) -> tuple[Reals, int]:
+    route = machine.route(src, dst)
+    readers = sharers * team.copies
+    slowest = np.full(len(sharers), np.inf)
+    for k, name in enumerate(route):
+        level = machine.level(name)
+        rate = level.write_bytes_per_cycle if k + 1 == len(route) else level.read_bytes_per_cycle
+        pulling = np.maximum(1, -(-readers // team.instances(level)))
+        slowest = np.minimum(slowest, rate / pulling)
+    return np.maximum(slowest, 1e-9), max(machine.level(n).latency_cycles for n in route)
+
+
+@dataclass(frozen=True, slots=True)
+class _Fill:
+    """Cycles of all fills, exposed ones, of those that may start early; number of fills."""
+
+    all: Reals
+    waits: Reals
+    early: Reals
+    moves: Ints
+
+
+def _fill(
+    facts: Facts,
+    levels: Sequence[Tilings],
+    k: int,
+    machine: Machine,
+    busy: Ints,
+    loops: Sequence[str],
+) -> _Fill:
+    level, stages = levels[k], tuple(each.stage for each in levels)
+    stage = level.stage
+    busy_time: dict[str, Reals] = {}
+    none = np.zeros(len(busy))
+    first = early = none
+    waits = moves = np.zeros_like(busy)
+    for operand in facts.fetched:
+        if operand.tensor not in level.elems:
+            continue
+        source = source_of(facts, operand.tensor, stages, k, machine.home.name)
+        users = busy * level.units_used
+        rate, latency = _path(machine, source, stage.level.name, users, stage.team)
+        size = level.elems[operand.tensor] * operand.dtype.size_bytes
+        loads = _loads(level, operand, loops)
+        busy_time[source] = busy_time.get(source, none) + loads * size / rate
+        ahead = np.zeros(len(busy), dtype=np.bool_)
+        if operand.tensor in facts.early:
+            ahead = (loads == 1) | (level.copies[operand.tensor] > 1)
+        early = early + np.where(ahead, loads * size / rate, 0.0)
+        first = first + np.where(ahead, 0.0, latency + size / rate)
+        moves = moves + loads
+        waits = np.maximum(waits, loads * latency)
+    return _Fill(sum(busy_time.values(), none), first + waits, early, moves)
+
+
+def _drain(
+    facts: Facts,
+    levels: Sequence[Tilings],
+    k: int,
+    machine: Machine,
+    busy: Ints,
+    trips: Ints,
+) -> tuple[Reals, Reals]:
+    level, stages = levels[k], tuple(each.stage for each in levels)
+    none = np.zeros(len(busy))
+    stored = facts.stored
+    if stored is None or stored.tensor not in level.elems:
+        return none, none
+    target = source_of(facts, stored.tensor, stages, k, machine.home.name)
+    memory = level.stage.level.name
+    if target == memory:
+        return none, none
+    rate, latency = _path(machine, memory, target, busy * level.units_used, level.stage.team)
+    size = level.elems[stored.tensor] * facts.tensors[stored.tensor].dtype.size_bytes
+    one: Reals = latency + size / rate
+    return trips * one, one
+
+
+def _fused(facts: Facts, engine: Engine, anchor: Reals, results: Ints, level: Tilings) -> Reals:
+    """Cycles of all engines of a core: side by side if the accumulators have a second copy."""
+    busy = {engine.name: anchor}
+    along, number = strips(facts, level.tile)
+    for step in facts.epilogue:
+        whole = widths(step.out, level.tile, facts.extents)
+        part = [np.where(along == dim, w // number, w) for dim, w in enumerate(whole)]
+        one = np.ones_like(results)
+        extents = tuple(one if dim is None else part[dim] for dim in step.dim_of_axis)
+        cycles = engine_cycles_of(step.op, extents, step.engine, facts.tensors)
+        before = busy.get(step.engine.name, np.zeros(len(one)))
+        busy[step.engine.name] = before + results * cycles
+    assert facts.out is not None
+    times = np.stack(list(busy.values()))
+    is_beside = level.copies[facts.out.tensor] > 1
+    found: Reals = np.where(is_beside, times.max(axis=0), times.sum(axis=0))
+    return found

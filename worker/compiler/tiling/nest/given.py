@@ -1,0 +1,212 @@
+"""Tiles for a given split over the cores: a grid of sizes, the largest that fit looked at closely.
+
+Growing tiles from small ones ends in local optima where an operand has to be reloaded until a much
+larger tile keeps it.  With the split fixed, what is left is how far each core's share is cut, so
+halvings of the few axes that matter can be enumerated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from math import gcd, prod
+
+import numpy as np
+import numpy.typing as npt
+
+from worker.compiler.machine.machine import Engine, Machine
+from worker.compiler.tiling.factors import divisors, largest_divisor
+from worker.compiler.tiling.nest.facts import Facts
+from worker.compiler.tiling.nest.forecast import forecast
+from worker.compiler.tiling.nest.plan import Plan, Stage
+from worker.compiler.tiling.nest.search import (
+    MAX_LEAVES,
+    Sizes,
+    levels_of,
+    loop_orders,
+    needed_units,
+    ordered_plan,
+)
+from worker.compiler.tiling.nest.tilings import Ints, Tiles, Tilings, fitting
+
+VARIED_AXES = 2
+"""Output axes whose tiles are varied: the longest ones of a core's share."""
+MAX_HALVINGS = 4
+LOOKED_AT = 10
+"""Tilings predicted, by falling volume of the tile: the model flatters small tiles, so predicting
+all of them finds plans that are simulated slower."""
+
+
+def search_split(
+    facts: Facts,
+    engine: Engine,
+    stages: tuple[Stage, ...],
+    machine: Machine,
+    ways: Mapping[str, int],
+) -> Plan | None:
+    """The best plan found when output axes are split over the cores as `ways` says, or None.
+
+    Cost: a few hundred array operations over a few hundred tilings.
+    """
+    stages = needed_units(facts, stages)
+    by_stage = _by_stage(stages, ways)
+    grid = _grid(facts, by_stage)
+    if grid is None:
+        return None
+    for double in (True, False):
+        levels, places = fitting(facts, stages, grid, by_stage, double=double)
+        if not len(places):
+            continue
+        largest = _largest(levels)
+        levels, places = tuple(level.only(largest) for level in levels), places[largest]
+        best = int(places[_best(facts, engine, levels, machine)])
+        tiles = tuple({name: int(size[best]) for name, size in tile.items()} for tile in grid)
+        found = levels_of(facts, stages, Sizes(tiles, double, by_stage))
+        assert found is not None, "arrays and numbers agree on what fits"
+        return ordered_plan(facts, engine, found, machine)
+    return None
+
+
+def _largest(levels: Sequence[Tilings]) -> Ints:
+    """Positions of the different tilings of largest innermost tiles, in their order."""
+    columns = np.stack([size for level in levels for size in level.tile.values()], axis=1)
+    first = np.sort(np.unique(columns, axis=0, return_index=True)[1])
+    volume: Ints = prod(levels[-1].tile.values(), start=np.ones(len(columns), dtype=np.int64))
+    found: Ints = first[np.argsort(-volume[first], kind="stable")[:LOOKED_AT]]
+    return found
+
+
+def _best(facts: Facts, engine: Engine, levels: Sequence[Tilings], machine: Machine) -> int:
+    """Position of the tiling with the best score over all orders of loops."""
+    lowest: npt.NDArray[np.float64] | None = None
+    for order in loop_orders(facts):
+        cycles, leaves = forecast(facts, engine, levels, machine, order)
+        scores = cycles * np.maximum(1.0, leaves / MAX_LEAVES) + leaves * 1e-3
+        lowest = scores if lowest is None else np.minimum(lowest, scores)
+    assert lowest is not None, "there is at least one order"
+    return int(np.argmin(lowest))
+
+
+def _grid(facts: Facts, ways: tuple[Mapping[str, int], ...]) -> tuple[Tiles, ...] | None:
+    """Tiles of all stages: the innermost cut along a few axes, the others along the longest one.
+
+    None when none of them can be settled.
+    """
+    shares = _shares(facts, ways)
+    parts: list[list[Tiles]] = [[] for _ in shares]
+    for outer in _outer(facts, shares, ways):
+        axes = _varied(facts, outer[-1])
+        points = list(product(*(_cuts(facts, name, outer[-1][name]) for name in axes)))
+        columns = np.array(points, dtype=np.int64).reshape(len(points), len(axes))
+        for k, tile in enumerate(outer):
+            parts[k].append({n: np.full(len(points), size) for n, size in tile.items()})
+        parts[-1][-1] = {**parts[-1][-1], **{n: columns[:, i] for i, n in enumerate(axes)}}
+    tiles = [
+        {name: np.concatenate([part[name] for part in stage]) for name in facts.extents}
+        for stage in parts
+    ]
+    return _settled(facts, tiles, ways)
+
+
+def _outer(
+    facts: Facts, shares: tuple[dict[str, int], ...], ways: tuple[Mapping[str, int], ...]
+) -> Iterator[tuple[dict[str, int], ...]]:
+    """Shares with the longest output axis of the first stage cut in half again and again."""
+    yield shares
+    if len(shares) == 1:
+        return
+    axes = [n for n in facts.out_axes if n not in facts.whole and n not in facts.single]
+    for name in sorted(axes, key=lambda n: (-shares[0][n], n))[:1]:
+        for size in _cuts(facts, name, shares[0][name])[1:]:
+            cut = [{**shares[0], name: size}]
+            for tile, split in zip(shares[1:], ways[1:], strict=True):
+                share = -(-cut[-1][name] // split.get(name, 1))
+                if name in facts.exact:
+                    share = largest_divisor(cut[-1][name], share)
+                cut.append({**tile, name: min(tile[name], share)})
+            yield tuple(cut)
+
+
+def _varied(facts: Facts, share: Mapping[str, int]) -> tuple[str, ...]:
+    """Axes whose tile sizes are enumerated: the longest output axes and the longest reduction."""
+    free = [n for n in share if share[n] > 1 and n not in facts.whole and n not in facts.single]
+    out = sorted((n for n in free if n in facts.out_axes), key=lambda n: (-share[n], n))
+    sums = sorted((n for n in free if n in facts.reduce_axes), key=lambda n: (-share[n], n))
+    return (*out[:VARIED_AXES], *sums[:1])
+
+
+def _cuts(facts: Facts, name: str, share: int) -> list[int]:
+    """A share, half of it, and so on."""
+    found = [share]
+    while found[-1] > 1 and len(found) <= MAX_HALVINGS:
+        old = found[-1]
+        found.append(largest_divisor(old, old // 2) if name in facts.exact else -(-old // 2))
+    return found
+
+
+def _by_stage(stages: tuple[Stage, ...], ways: Mapping[str, int]) -> tuple[Mapping[str, int], ...]:
+    """A split over all cores as splits over the units of each stage, outer stages first."""
+    left = dict(ways)
+    found: list[Mapping[str, int]] = []
+    for stage in stages[:-1]:
+        units = stage.units
+        own: dict[str, int] = {}
+        for name in left:
+            own[name] = gcd(left[name], units)
+            left[name] //= own[name]
+            units //= own[name]
+        found.append(own)
+    if prod(left.values()) > stages[-1].units:  # more than the innermost stage has: fewer cores
+        units = stages[-1].units
+        for name in left:
+            left[name] = largest_divisor(left[name], units)
+            units //= left[name]
+    return (*found, left)
+
+
+def _shares(facts: Facts, ways: tuple[Mapping[str, int], ...]) -> tuple[dict[str, int], ...]:
+    """The largest tiles: each stage's share of the stage before."""
+    found: list[dict[str, int]] = []
+    outer: Mapping[str, int] = facts.extents
+    for split in ways:
+        tile: dict[str, int] = {}
+        for name, extent in outer.items():
+            share = -(-extent // split.get(name, 1))
+            tile[name] = largest_divisor(extent, share) if name in facts.exact else share
+            if name in facts.single:
+                tile[name] = 1
+        found.append(tile)
+        outer = tile
+    return tuple(found)
+
+
+def _settled(
+    facts: Facts, tiles: Sequence[Tiles], ways: tuple[Mapping[str, int], ...]
+) -> tuple[Tiles, ...] | None:
+    """Tiles of outer stages grown to whole shares of the inner ones, where they can be."""
+    found = [dict(tile) for tile in tiles]
+    for tile in found:
+        for name, below in facts.below.items():
+            for inner in below:
+                tile[name] = np.where(tile[inner] < facts.extents[inner], 1, tile[name])
+    can = np.ones(len(next(iter(found[0].values()))), dtype=np.bool_)
+    for k in reversed(range(len(found) - 1)):
+        for name, extent in facts.extents.items():
+            unit = found[k + 1][name] * ways[k + 1].get(name, 1)
+            size = -(-found[k][name] // unit) * unit
+            if name in facts.exact:
+                size = _divisor_above(extent, size, unit)
+                can &= size > 0
+                size = np.where(size > 0, size, extent)
+            found[k][name] = size
+    if not can.any():
+        return None
+    return tuple({name: size[can] for name, size in tile.items()} for tile in found)
+
+
+def _divisor_above(extent: int, least: Ints, unit: Ints) -> Ints:
+    """Per element the smallest divisor of `extent` from `least` on that `unit` divides, or 0."""
+    found = np.zeros_like(least)
+    for number in reversed(divisors(extent)):
+        found = np.where((number >= least) & (number % unit == 0), number, found)
+    return found
