@@ -65,7 +65,7 @@ def pull(reader: TensorOp, producer: TensorOp, tensors: Mapping[str, Tensor]) ->
     Cost: linear in both operators (plus 2^16 evaluations of the body for a fill).
     """
     target = tensors[producer.write.tensor]
-    places = _elementwise_axes(producer.write.index, target.shape, producer)
+    places = elementwise_axes(producer.write.index, target.shape, producer)
     value = _stored_value(producer, tensors)
     if places is None or value is None or producer.reduce is not None:
         return None
@@ -107,7 +107,7 @@ def absorb(producer: TensorOp, reader: TensorOp, tensors: Mapping[str, Tensor]) 
         return None
     if len(accesses) != 1 or accesses[0].fill is not None or reader.has_lookup:
         return None
-    places = _elementwise_axes(accesses[0].index, source.shape, reader)
+    places = elementwise_axes(accesses[0].index, source.shape, reader)
     if places is None:
         return None
     at = {axis: producer.write.index[dim] for axis, dim in places.items()}
@@ -211,10 +211,13 @@ def _uses_index(body: Scalar) -> bool:
     return isinstance(body, Index) or any(_uses_index(c) for c in children(body))
 
 
-def _elementwise_axes(
+def elementwise_axes(
     index: Sequence[Affine], shape: tuple[int, ...], op: TensorOp
 ) -> dict[str, int] | None:
-    """Axis -> dimension, when each axis of `op` walks a dimension of its own from end to end."""
+    """Axis -> dimension, when each axis of `op` walks a dimension of its own from end to end.
+
+    None otherwise, also when an axis is not PARALLEL or walks none.  Cost: linear in the rank.
+    """
     extents = {a.name: a.extent for a in op.domain if a.kind is AxisKind.PARALLEL}
     places: dict[str, int] = {}
     for dim, (expr, extent) in enumerate(zip(index, shape, strict=True)):
@@ -236,6 +239,8 @@ def _stored_value(producer: TensorOp, tensors: Mapping[str, Tensor]) -> Scalar |
     kinds = tuple(tensors[a.tensor].dtype for a in producer.reads)
     kind = scalar_type(producer.body, kinds)
     wide = promoted(dtype)
+    if _is_exact_copy(producer, dtype, kinds):
+        return producer.body
     if kind is dtype:
         return producer.body if wide is dtype else Cast(wide, producer.body)
     if kind.is_float and not dtype.is_float:
@@ -243,6 +248,15 @@ def _stored_value(producer: TensorOp, tensors: Mapping[str, Tensor]) -> Scalar |
     return (
         Cast(wide, Cast(dtype, producer.body)) if wide is not dtype else Cast(dtype, producer.body)
     )
+
+
+def _is_exact_copy(producer: TensorOp, dtype: DType, kinds: tuple[DType, ...]) -> bool:
+    """Whether every value the producer stores is one of `dtype` already: nothing is rounded."""
+    match producer.body:
+        case Read(slot):
+            return kinds[slot] is dtype and producer.reads[slot].fill in (None, 0)
+        case _:
+            return False
 
 
 def _inlined(
@@ -354,6 +368,11 @@ def _with_slots(expr: Affine, moved: Mapping[int, int]) -> Affine | None:
             return None
         result = result + part * coeff
     return result
+
+
+def at_axes(body: Scalar, at: Mapping[str, Affine]) -> Scalar:
+    """`body` with the axes of its `Index` nodes replaced.  Cost: linear in the body."""
+    return _with_reads(body, {slot: Read(slot) for slot in slots_read(body)}, at)
 
 
 def _with_reads(body: Scalar, values: Mapping[int, Scalar], at: Mapping[str, Affine]) -> Scalar:

@@ -92,6 +92,10 @@ class TensorOp:
     reduce: Reduce | None
     origin: Origin
 
+    def __hash__(self) -> int:
+        # Operators are keys of caches on hot paths; the body need not be walked to tell them apart.
+        return hash((self.name, self.write.tensor, *(a.extent for a in self.domain)))
+
     def axis(self, name: str) -> Axis:
         """The axis called `name`; KeyError if there is none."""
         for axis in self.domain:
