@@ -149,3 +149,7 @@ class Schedule:
     root: Node
     strategy: str
     predicted_cycles: int
+    is_ahead: bool = True
+    """Whether fills may be issued while earlier layers compute (`lower.layers`)."""
+    notes: tuple[str, ...] = ()
+    """What the strategy says about its choices, one line each; compiling does not read it."""

@@ -44,7 +44,11 @@ from worker.compiler.schedule.nodes import (
 
 def print_schedule(schedule: Schedule) -> str:
     """Print a schedule.  `parse_schedule(print_schedule(s)) == s`."""
-    lines = [f"schedule {quote(schedule.strategy)} cycles={schedule.predicted_cycles}", "graph"]
+    lines = [f"schedule {quote(schedule.strategy)} cycles={schedule.predicted_cycles}"]
+    if not schedule.is_ahead:
+        lines[0] += " ahead=0"
+    lines += [f"note {note}" for note in schedule.notes]
+    lines.append("graph")
     lines += [f"  {line}" for line in print_graph(schedule.graph).splitlines()]
     lines.append("tree")
     _print(schedule.root, 1, lines)
@@ -141,9 +145,13 @@ def parse_schedule(text: str) -> Schedule:
     head.expect("schedule")
     strategy = head.name()
     cycles = _named(head, "cycles").integer()
-    if rows[1] != "graph":
-        raise VerifyError("parse", "line 2", "grammar", "expected 'graph'")
-    graph = parse_graph("\n".join(row[2:] for row in rows[2:tree_at]) + "\n")
+    is_ahead = not head.peek() or _named(head, "ahead").integer() != 0
+    at = 1
+    while rows[at].startswith("note "):
+        at += 1
+    if rows[at] != "graph":
+        raise VerifyError("parse", f"line {at + 1}", "grammar", "expected 'graph'")
+    graph = parse_graph("\n".join(row[2:] for row in rows[at + 1 : tree_at]) + "\n")
     lines = []
     for offset, row in enumerate(rows[tree_at + 1 :]):
         if row.strip():
@@ -152,7 +160,8 @@ def parse_schedule(text: str) -> Schedule:
     parser = _Parser(lines)
     root = parser.node(1)
     parser.finish()
-    return Schedule(graph, root, strategy, cycles)
+    notes = tuple(row.removeprefix("note ") for row in rows[1:at])
+    return Schedule(graph, root, strategy, cycles, is_ahead, notes)
 
 
 def _named(tokens: Tokens, name: str) -> Tokens:

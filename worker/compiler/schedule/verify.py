@@ -6,13 +6,13 @@ Rules, in the order in which they are checked (the `rule` of the VerifyError):
   cores      core ids beyond the machine; CORES loops without a stride
   lanes      more lanes than the engine's array has positions
   queues     a queue whose consumer does not come after its producer
-  coverage   a point of a domain computed never, or twice without `recompute`
+  coverage   a point of a domain computed never, or twice without `recompute`; a term of a sum twice
   init       an accumulation into storage that nothing initialised, or across cores
   partial    partial sums kept in a type narrower than the accumulator, or drained or read too
              early
   resident   an instruction touches what its buffer does not hold or what nothing moved there
   fill       a padded read from a buffer that was filled otherwise
-  capacity   buffers alive together exceed a memory
+  capacity   buffers alive together (from entry to last use) exceed a memory
 Conservative: a read served by what an *earlier iteration* of a shared loop left in a buffer is
 refused, and a strided write counts as covering its hull (coverage proves its points).
 Source: 2-architecture.md "The schedule".  Cost: linear in leaves x iterations of the loops that a

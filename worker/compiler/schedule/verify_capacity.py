@@ -1,9 +1,21 @@
-"""Buffers alive together fit every memory, on the worst core and instance."""
+"""Buffers alive together fit every memory, on the worst core and instance.
+
+A buffer counts from the entry of its Place to the last leaf that touches it, widened to whole
+loops inside its body (a later iteration comes back to it).  A Place of several copies inside a
+loop keeps its ring for the whole loop right around it.  So Places may nest as deep as the unit is
+long while only those still in use add up.  Stages of a Pipe overlap in time: their peaks add up.
+
+The demand is a lower bound of what any assignment of addresses needs, for the same lifetimes as
+those lowering plans with (`lower.liveness`); lowering refuses the rare rest that fits by sum but
+not by address.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import lcm, prod
+from typing import TypeAlias
 
 import numpy as np
 
@@ -21,7 +33,17 @@ from worker.compiler.schedule.nodes import (
     Seq,
 )
 from worker.compiler.schedule.verify_structure import refuse
-from worker.compiler.schedule.walk import Scope, Walk
+from worker.compiler.schedule.walk import (
+    Leaf,
+    Scope,
+    Walk,
+    compute_scope,
+    move_ends,
+    reach_memory,
+)
+
+Interval: TypeAlias = "tuple[int, int]"
+"""Half-open range of leaf numbers."""
 
 
 def scope_bytes(scope: Scope, machine: Machine) -> int:
@@ -52,11 +74,16 @@ def _blocks(scope: Scope, machine: Machine) -> int:
 
 
 def check_capacity(schedule: Schedule, flat: Walk, machine: Machine) -> None:
-    """Raise VerifyError (rule capacity) naming the memory, the demand and the bound."""
+    """Raise VerifyError (rule capacity) naming the memory, the demand and the bound.
+
+    Cost: linear in leaves x their operands, plus sorting the scopes.
+    """
     sizes = {scope.path: scope_bytes(scope, machine) for scope in flat.scopes}
+    lives = lifetimes(schedule, flat, machine)
     for level in machine.scratchpads:
         members = {s.path: sizes[s.path] for s in flat.scopes if s.memory == level.name}
-        demand = _peak(schedule.root, "0", members, level.instances < machine.num_cores)
+        peaks = _Peaks(members, lives, shared=level.instances < machine.num_cores)
+        demand = peaks.of(schedule.root, "0")
         if demand > level.usable_bytes:
             worst = max(members, key=lambda p: (members[p], p))
             raise refuse(
@@ -65,27 +92,113 @@ def check_capacity(schedule: Schedule, flat: Walk, machine: Machine) -> None:
             )  # fmt: skip
 
 
-def _peak(node: Node, path: str, sizes: Mapping[str, int], shared: bool) -> int:
-    match node:
-        case Move() | Compute():
-            return 0
-        case Loop():
-            return _peak(node.body, f"{path}.0", sizes, shared)
-        case Seq(parts):
-            needs = [_peak(p, f"{path}.{i}", sizes, shared) for i, p in enumerate(parts)]
-            return max(needs, default=0)
-        case Place():
-            return sizes.get(path, 0) + _peak(node.body, f"{path}.0", sizes, shared)
-        case Pipe():
-            return _pipe_peak(node, path, sizes, shared)
+def lifetimes(schedule: Schedule, flat: Walk, machine: Machine) -> dict[str, Interval]:
+    """Leaves during which each scope (by path) holds something; empty bodies live for one leaf."""
+    inside, loops = _extents(flat)
+    lives: dict[str, Interval] = {}
+    for scope in flat.scopes:
+        first, end = inside.get(scope.path, (0, 1))
+        lives[scope.path] = (first, end if scope.queue is not None else first + 1)
+    for leaf in flat.leaves:
+        for scope in _touched(schedule, leaf, machine):
+            if scope.queue is not None:
+                continue
+            inner = leaf.frames[len(scope.frames) :]
+            end = loops[inner[0].path][1] if inner else leaf.number + 1
+            first, last = lives[scope.path]
+            lives[scope.path] = first, max(last, end)
+    for scope in flat.scopes:
+        around = [f.path for f in scope.frames if f.kind is not LoopKind.CORES]
+        if scope.copies > 1 and around and scope.queue is None and scope.path in inside:
+            lives[scope.path] = loops[around[-1]]
+    return lives
 
 
-def _pipe_peak(pipe: Pipe, path: str, sizes: Mapping[str, int], shared: bool) -> int:
-    """Stages overlap in time: they add up, unless they are on cores with memories of their own."""
-    rings = sum(sizes.get(f"{path}.q{k}", 0) for k in range(len(pipe.queues)))
-    needs: dict[int, int] = {}
-    for i, stage in enumerate(pipe.stages):
-        where = 0 if shared else stage.core_offset
-        need = _peak(stage.body, f"{path}.{i}", sizes, shared)
-        needs[where] = needs.get(where, 0) + need
-    return rings + max(needs.values(), default=0)
+def _extents(flat: Walk) -> tuple[dict[str, Interval], dict[str, Interval]]:
+    """Leaves inside every scope and inside every loop, by path; leaf numbers ascend."""
+    inside: dict[str, Interval] = {}
+    loops: dict[str, Interval] = {}
+    for leaf in flat.leaves:
+        for found, paths in (
+            (inside, [s.path for s in leaf.scopes]),
+            (loops, [f.path for f in leaf.frames]),
+        ):
+            for path in paths:
+                found[path] = found.get(path, (leaf.number, 0))[0], leaf.number + 1
+    return inside, loops
+
+
+def _touched(schedule: Schedule, leaf: Leaf, machine: Machine) -> tuple[Scope, ...]:
+    """Scopes that a leaf reads or writes."""
+    if isinstance(leaf.node, Move):
+        ends = move_ends(leaf, leaf.node, machine.home.name)
+        assert not isinstance(ends, str)  # residency was checked before
+        found: tuple[Scope | None, ...] = (*ends.reads, ends.write)
+    else:
+        op = schedule.graph.tensor_op(leaf.node.op)
+        reach = reach_memory(leaf.node.engine, machine)
+        found = tuple(compute_scope(leaf, a.tensor, reach) for a in (*op.reads, op.write))
+    return tuple(scope for scope in found if scope is not None)
+
+
+@dataclass(slots=True)
+class _Blocks:
+    """Bytes alive during ranges of leaves, all in one thread of time."""
+
+    ranges: list[tuple[Interval, int]] = field(default_factory=list)
+
+    def peak(self) -> int:
+        """Most bytes alive at one leaf.  Cost: sorting."""
+        steps: dict[int, int] = {}
+        for (first, end), size in self.ranges:
+            steps[first] = steps.get(first, 0) + size
+            steps[end] = steps.get(end, 0) - size
+        most = alive = 0
+        for at in sorted(steps):
+            alive += steps[at]
+            most = max(most, alive)
+        return most
+
+
+class _Peaks:
+    """Peak demand of one level; a Pipe is one block that is as large as its stages together."""
+
+    def __init__(
+        self, sizes: Mapping[str, int], lives: Mapping[str, Interval], *, shared: bool
+    ) -> None:
+        self.sizes = sizes
+        self.lives = lives
+        self.shared = shared
+        self.next_leaf = 0
+
+    def of(self, node: Node, path: str) -> int:
+        blocks = _Blocks()
+        self._visit(node, path, blocks)
+        return blocks.peak()
+
+    def _visit(self, node: Node, path: str, blocks: _Blocks) -> None:
+        match node:
+            case Move() | Compute():
+                self.next_leaf += 1
+            case Loop():
+                self._visit(node.body, f"{path}.0", blocks)
+            case Seq(parts):
+                for i, part in enumerate(parts):
+                    self._visit(part, f"{path}.{i}", blocks)
+            case Place():
+                if path in self.sizes:
+                    blocks.ranges.append((self.lives[path], self.sizes[path]))
+                self._visit(node.body, f"{path}.0", blocks)
+            case Pipe():
+                first = self.next_leaf
+                demand = self._pipe(node, path)
+                blocks.ranges.append(((first, max(self.next_leaf, first + 1)), demand))
+
+    def _pipe(self, pipe: Pipe, path: str) -> int:
+        """Rings and stages; stages on cores with memories of their own do not add up."""
+        rings = sum(self.sizes.get(f"{path}.q{k}", 0) for k in range(len(pipe.queues)))
+        needs: dict[int, int] = {}
+        for i, stage in enumerate(pipe.stages):
+            where = 0 if self.shared else stage.core_offset
+            needs[where] = needs.get(where, 0) + self.of(stage.body, f"{path}.{i}")
+        return rings + max(needs.values(), default=0)

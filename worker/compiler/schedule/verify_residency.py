@@ -247,6 +247,31 @@ class _Residency:
                 raise refuse(leaf.path, "init", f"{frame.var} restarts the sum in {owner.path}")
             if frame.kind is LoopKind.CORES:
                 raise refuse(leaf.path, "init", f"{frame.var} sums over cores into one buffer")
+        if compute.recompute:
+            self._check_summed_once(leaf, op, compute, owner)
+
+    def _check_summed_once(self, leaf: Leaf, op: TensorOp, compute: Compute, owner: Scope) -> None:
+        """Recomputed boxes that overlap go to different entries of the buffer of the sum."""
+        outside = {f.var for f in owner.frames}
+        inner = {f.var: f for f in leaf.frames if f.var not in outside and f.trip > 1}
+        moved: set[str] = set()
+        for span in compute.box:
+            names = [v for v in span.start.variables() if v in inner]
+            moved.update(names)
+            coords = {f.var: np.zeros(1, np.int64) for f in leaf.frames}
+            coords.update(coordinates([inner[v] for v in names]))
+            starts = np.sort(np.ravel(affine_values(span.start, coords)))
+            if np.any(np.diff(starts) < span.extent):
+                raise refuse(
+                    leaf.path, "init", f"{op.name} recomputes points twice into one sum of"
+                    f" {owner.path}",
+                )  # fmt: skip
+        if moved != set(inner):
+            raise refuse(
+                leaf.path, "init",
+                f"{op.name} is computed once per {min(set(inner) - moved)}, hence twice into"
+                f" one sum of {owner.path}",
+            )  # fmt: skip
 
     def _initialised(self, leaf: Leaf, scope: Scope, wide: object, is_partial: bool) -> Scope:
         """The scope whose initialisation the accumulation in `scope` goes back to."""
@@ -397,13 +422,23 @@ def _named(atom: object, names: Sequence[str]) -> bool:
 def _covered(wanted: list[Range], hulls: list[list[Range]], empty: Ints | None) -> bool:
     """True when, at every iteration, the union of the hulls holds the wanted box.
 
-    One hull alone, or several that follow each other along one dimension and cover the others.
+    Hulls join to larger ones as long as some touch along one dimension and are equal in the others
+    (a grid of pieces becomes rows, rows become one); a single hull must then hold the box, or
+    several that follow each other along one dimension and cover the others.
     """
     void: Ints = np.zeros((), dtype=bool) if empty is None else empty
     for low, high in wanted:
         void = void | (high < low)
     if not wanted:
         return bool(hulls) or bool(np.all(void))
+    if _chained(wanted, hulls, void):
+        return True
+    joined = _joined(wanted, hulls)
+    return len(joined) < len(hulls) and _chained(wanted, joined, void)
+
+
+def _chained(wanted: list[Range], hulls: Sequence[Sequence[Range]], void: Ints) -> bool:
+    """Hulls that cover all but one dimension follow each other along that one."""
     for along in range(len(wanted)):
         low, high = wanted[along]
         reached: Ints = low
@@ -420,3 +455,41 @@ def _covered(wanted: list[Range], hulls: list[list[Range]], empty: Ints | None) 
         if len(hulls) == 1:
             return False
     return bool(np.all(void))
+
+
+def _joined(wanted: list[Range], hulls: list[list[Range]]) -> list[tuple[Range, ...]]:
+    """The wanted parts of the hulls, pairs that make one box joined until none is left."""
+    found = [
+        tuple(
+            (np.maximum(first, low), np.minimum(last, high))
+            for (first, last), (low, high) in zip(hull, wanted, strict=True)
+        )
+        for hull in hulls
+    ]
+    before = len(found) + 1
+    while len(found) < before:
+        before = len(found)
+        for along in range(len(wanted)):
+            kept: list[tuple[Range, ...]] = []
+            # Neighbours follow each other when their starts ascend.
+            for hull in sorted(found, key=lambda h: int(np.min(h[along][0]))):
+                for k, other in enumerate(kept):
+                    if (union := _union(hull, other, along)) is not None:
+                        kept[k] = union
+                        break
+                else:
+                    kept.append(hull)
+            found = kept
+    return found
+
+
+def _union(a: Sequence[Range], b: Sequence[Range], along: int) -> tuple[Range, ...] | None:
+    """Both boxes as one, when they are equal but for one dimension, where they touch."""
+    for dim, ((low, high), (other_low, other_high)) in enumerate(zip(a, b, strict=True)):
+        if dim != along and not (np.all(low == other_low) and np.all(high == other_high)):
+            return None
+    (low, high), (other_low, other_high) = a[along], b[along]
+    if np.any(np.maximum(low, other_low) > np.minimum(high, other_high) + 1):
+        return None
+    whole = np.minimum(low, other_low), np.maximum(high, other_high)
+    return (*a[:along], whole, *a[along + 1 :])
