@@ -5,6 +5,10 @@ stack discipline (a block starts above everything it conflicts with that was dec
 The lower peak wins; ties go to best-fit.  For blocks whose conflicts come from nested scopes the
 stack is optimal, so the result never exceeds the largest sum along a path of the tree (up to
 alignment), which is what a strategy promised when it chose its tiles.
+
+Blocks that die early (activations of a long unit) leave holes, and neither planner is optimal.
+When a bound is given and both exceed it, first-fit in order of declaration is tried, then a search:
+whichever block makes the peak moves to the front of the order, as often as `_MOST_ROUNDS`.
 Source: GraphTurbo's buffer allocation and reuse (4-papers.md section 1); shared by all strategies.
 """
 
@@ -12,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+_MOST_ROUNDS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +42,64 @@ def align_up(value: int, alignment: int) -> int:
     return -(-value // alignment) * alignment
 
 
-def allocate(requests: Sequence[Request]) -> Allocation:
+def allocate(requests: Sequence[Request], enough_bytes: int | None = None) -> Allocation:
     """Place every request at an address such that conflicting ones are disjoint.
 
-    Cost: O(n * d log d) for n requests with d conflicts each.
+    `enough_bytes`: search on while the peak exceeds it; None takes the first answer.
+    Cost: O(n * d log d) for n requests with d conflicts each; times `_MOST_ROUNDS` for a search.
     """
     by_size = sorted(range(len(requests)), key=lambda k: (-requests[k].size_bytes, k))
     fitted = _best_fit(requests, by_size)
     stacked = _stack(requests)
-    return stacked if stacked.peak_bytes < fitted.peak_bytes else fitted
+    best = stacked if stacked.peak_bytes < fitted.peak_bytes else fitted
+    if enough_bytes is None or best.peak_bytes <= enough_bytes:
+        return best
+    if max(r.size_bytes for r in requests) > enough_bytes:
+        return best
+    by_crowd = sorted(
+        range(len(requests)),
+        key=lambda k: (-sum(requests[c].size_bytes for c in requests[k].conflicts), k),
+    )
+    for order in (list(range(len(requests))), by_size, by_crowd):
+        found = _search(requests, order, enough_bytes)
+        best = found if found.peak_bytes < best.peak_bytes else best
+        if best.peak_bytes <= enough_bytes:
+            break
+    return best
+
+
+def _search(requests: Sequence[Request], order: list[int], enough_bytes: int) -> Allocation:
+    """First-fit in `order`, again and again with the block of the peak moved forward."""
+    best: Allocation | None = None
+    for _ in range(_MOST_ROUNDS):
+        found = _first_fit(requests, order)
+        if best is None or found.peak_bytes < best.peak_bytes:
+            best = found
+        if best.peak_bytes <= enough_bytes:
+            break
+        ends = [a + r.size_bytes for a, r in zip(found.addresses, requests, strict=True)]
+        worst = max(order, key=lambda k: (ends[k], -k))
+        order.remove(worst)
+        order.insert(0, worst)
+    assert best is not None
+    return best
+
+
+def _first_fit(requests: Sequence[Request], order: Sequence[int]) -> Allocation:
+    address: dict[int, int] = {}
+    for k in order:
+        request = requests[k]
+        at = 0
+        for low, high in sorted(
+            (address[c], address[c] + requests[c].size_bytes)
+            for c in request.conflicts
+            if c in address
+        ):
+            if align_up(at, request.align_bytes) + request.size_bytes <= low:
+                break
+            at = max(at, high)
+        address[k] = align_up(at, request.align_bytes)
+    return _finish(requests, address)
 
 
 def _best_fit(requests: Sequence[Request], order: Sequence[int]) -> Allocation:

@@ -6,7 +6,8 @@ Place distinguish several cores attached to one instance, each such core owns on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import gcd, lcm, prod
 
 import numpy as np
@@ -14,6 +15,8 @@ import numpy as np
 from worker.compiler.errors import Infeasible, Shortfall
 from worker.compiler.isa.program import Buffer, Operand, OperandRole
 from worker.compiler.lower.allocate import Request, align_up, allocate
+from worker.compiler.lower.issue import Lead
+from worker.compiler.lower.layers import MOST_LAYERS_AHEAD, EarlyFill, distances
 from worker.compiler.lower.liveness import (
     conflicts,
     cores_of,
@@ -25,41 +28,114 @@ from worker.compiler.lower.resolve import Refs
 from worker.compiler.machine.machine import Machine
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """Buffers with addresses, and what their room lets be issued early."""
+
+    buffers: tuple[Buffer, ...]
+    """Parallel to `nest.scopes`."""
+    leads: Mapping[int, Lead]
+    """By leaf."""
+
+
 def plan_buffers(
-    nest: Nest, refs: Sequence[Refs], hoisted: Sequence[str | None], machine: Machine
-) -> tuple[Buffer, ...]:
-    """One buffer per scope, parallel to `nest.scopes`, with addresses.
+    nest: Nest,
+    refs: Sequence[Refs],
+    hoisted: Sequence[str | None],
+    machine: Machine,
+    early: Sequence[EarlyFill] = (),
+) -> Planned:
+    """One buffer per scope, with addresses; `early` are the fills that may cross layers.
 
     Sharing addresses inside a loop makes an iteration wait for the one before, so scopes under one
-    loop share only in levels that would overflow otherwise.
+    loop share only in levels that would overflow otherwise.  Fills go as many layers ahead as the
+    buffers leave room for; when no addresses are found, fewer.
 
     Raises:
         Infeasible: the buffers of a level that are alive together exceed its usable bytes.
     """
     shapes = [_unplaced(scope, machine) for scope in nest.scopes]
-    strict = conflicts(nest, live_intervals(nest, [r.scopes() for r in refs], hoisted), machine)
-    relaxed = conflicts(nest, outermost_intervals(nest), machine)
+    strict = live_intervals(nest, [r.scopes() for r in refs], hoisted)
+    relaxed = outermost_intervals(nest)
+    for chosen in _choices(nest, early, strict, shapes, machine):
+        since: dict[int, int] = {}
+        for fill, distance in chosen:
+            start = fill.free_from(distance)
+            since[fill.scope] = min(since.get(fill.scope, start), start)
+        found = _addresses(
+            nest, shapes, (_since(relaxed, since), _since(strict, since)), machine,
+            must=not chosen,
+        )  # fmt: skip
+        if found is not None:
+            buffers = tuple(_at(shape, a) for shape, a in zip(shapes, found, strict=True))
+            return Planned(buffers, {fill.leaf: fill.lead(d) for fill, d in chosen})
+    raise AssertionError("the last choice has no early fills and is planned or refused")
+
+
+def _choices(
+    nest: Nest,
+    early: Sequence[EarlyFill],
+    intervals: Sequence[tuple[int, int]],
+    shapes: Sequence[Buffer],
+    machine: Machine,
+) -> Iterator[tuple[tuple[EarlyFill, int], ...]]:
+    """Fills with their distances, farthest first; last of all none."""
+    capacity = {level.name: level.usable_bytes for level in machine.levels[1:]}
+    before: tuple[tuple[EarlyFill, int], ...] = ()
+    for most in range(MOST_LAYERS_AHEAD, -1, -1) if early else ():
+        far = distances(
+            early, intervals, [s.size_bytes for s in shapes], [s.memory for s in nest.scopes],
+            capacity, most,
+        )  # fmt: skip
+        chosen = tuple((fill, d) for fill, d in zip(early, far, strict=True) if d >= 0)
+        if chosen and chosen != before:
+            yield chosen
+        before = chosen
+    yield ()
+
+
+def _since(
+    intervals: Sequence[tuple[int, int]], since: Mapping[int, int]
+) -> tuple[tuple[int, int], ...]:
+    return tuple((min(since.get(k, first), first), end) for k, (first, end) in enumerate(intervals))
+
+
+def _addresses(
+    nest: Nest,
+    shapes: Sequence[Buffer],
+    intervals: tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]],
+    machine: Machine,
+    *,
+    must: bool,
+) -> list[int] | None:
+    """Address of every scope under the wider intervals where they fit, else under the others.
+
+    None when a level overflows, or Infeasible when `must`.
+    """
+    relaxed, strict = (conflicts(nest, found, machine) for found in intervals)
     address = [0] * len(shapes)
     for level in machine.levels[1:]:
         members = [k for k, scope in enumerate(nest.scopes) if scope.memory == level.name]
         position = {k: i for i, k in enumerate(members)}
         sizes = [(shapes[k].size_bytes, _alignment(nest.scopes[k], machine)) for k in members]
         plan = None
-        for meets in (relaxed, strict):
+        for meets, enough in ((relaxed, None), (strict, level.usable_bytes)):
             requests = [
                 Request(size, align, frozenset(position[c] for c in meets[k]))
                 for k, (size, align) in zip(members, sizes, strict=True)
             ]
-            plan = allocate(requests)
+            plan = allocate(requests, enough)
             if plan.peak_bytes <= level.usable_bytes:
                 break
         assert plan is not None
         if plan.peak_bytes > level.usable_bytes:
+            if not must:
+                return None
             raise _overflow(level.name, plan.peak_bytes, level.usable_bytes,
                             [shapes[k] for k in members])  # fmt: skip
         for k, planned in zip(members, plan.addresses, strict=True):
             address[k] = planned
-    return tuple(_at(shape, a) for shape, a in zip(shapes, address, strict=True))
+    return address
 
 
 def plan_operands(nest: Nest, refs: Sequence[Refs]) -> tuple[Operand, ...]:

@@ -174,4 +174,19 @@ def positions(frames: Sequence[Frame], timing: Timing, ahead: Ahead | None, grid
     for frame, step in zip(frames, timing.steps, strict=True):
         if frame.path in digits:
             total = total + digits[frame.path] * step
-    return total
+    return total if timing.front is None else _with_front(total, frames, timing, grid)
+
+
+def _with_front(total: Ints, frames: Sequence[Frame], timing: Timing, grid: Grid) -> Ints:
+    """`total`, but the first entries stand where the layer they are issued with starts."""
+    start = timing.front
+    assert start is not None
+    counted = {f.path for f in start.frames}
+    entry: Ints = np.array(0, dtype=np.int64)
+    for frame in start.frames:
+        entry = entry * frame.trip + grid.values[frame.var]
+    front: Ints = start.offset + entry * start.step
+    for frame, step in zip(frames, timing.steps, strict=True):
+        if frame.kind in (FrameKind.TIME, FrameKind.PIPE) and frame.path not in counted:
+            front = front + grid.values[frame.var] * step
+    return np.where(entry < start.entries, front, total)

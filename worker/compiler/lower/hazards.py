@@ -142,8 +142,10 @@ def inner_frames(leaf: Leaf, scope: Scope) -> tuple[Frame, ...]:
     return tuple(f for f in leaf.frames if f.path not in outer)
 
 
-def core_pieces(nest: Nest, refs: Sequence[Refs], index: int) -> Ints:
+def core_pieces(nest: Nest, refs: Sequence[Refs], index: int, users: Sequence[int]) -> Ints:
     """Core offsets whose accesses to scope `index` stay in disjoint parts of its tile.
+
+    `users` are the leaves that touch the scope.
 
     Empty when the cores inside the scope do not write it, or not in disjoint parts: then its slots
     are protected as a whole.  Cost: quadratic in the cores inside one scope (at most 64).
@@ -154,10 +156,10 @@ def core_pieces(nest: Nest, refs: Sequence[Refs], index: int) -> Ints:
     is_written = False
     if scope.queue is not None:
         return none  # producers and consumers count their cores differently
-    for leaf, leaf_refs in zip(nest.leaves, refs, strict=True):
+    for leaf, leaf_refs in ((nest.leaves[n], refs[n]) for n in users):
         inner = inner_frames(leaf, scope)
         if prod(f.trip for f in inner if f.kind is FrameKind.CORES) == 1:
-            if any(f.kind is FrameKind.CORES for f in inner) and index in leaf_refs.scopes():
+            if any(f.kind is FrameKind.CORES for f in inner):
                 return none
             continue
         for box in _boxes_in(nest, leaf, leaf_refs, index):
@@ -187,19 +189,19 @@ def core_pieces(nest: Nest, refs: Sequence[Refs], index: int) -> Ints:
 def _boxes_in(nest: Nest, leaf: Leaf, refs: Refs, index: int) -> list[Box]:
     """Boxes of the tensor that one iteration of `leaf` touches in scope `index`."""
     if isinstance(leaf.node, Move):
-        return [leaf.node.box] if index in refs.scopes() else []
+        return [leaf.node.box]
     op = nest.schedule.graph.tensor_op(leaf.node.op)
     accesses = zip((*op.reads, op.write), (*refs.reads, refs.write), strict=True)
     return [access_box(op, a, leaf.node) for a, ref in accesses if ref.scope == index]
 
 
-def ordered_writes(nest: Nest, refs: Sequence[Refs], index: int) -> bool:
+def ordered_writes(nest: Nest, refs: Sequence[Refs], index: int, users: Sequence[int]) -> bool:
     """Whether writes of one entry of scope `index` may overlap, so that they need an order."""
     scope = nest.scopes[index]
     boxes: list[Boxes] = []
-    if not any(ref.scope == index for leaf_refs in refs for ref in leaf_refs.reads):
+    if not any(ref.scope == index for n in users for ref in refs[n].reads):
         return True  # no reader between two entries would keep their writes apart
-    for leaf, leaf_refs in zip(nest.leaves, refs, strict=True):
+    for leaf, leaf_refs in ((nest.leaves[n], refs[n]) for n in users):
         if leaf_refs.write.scope != index:
             continue
         if not isinstance(leaf.node, Move):
@@ -211,14 +213,13 @@ def ordered_writes(nest: Nest, refs: Sequence[Refs], index: int) -> bool:
     return not are_disjoint(boxes)
 
 
-def reads_identity(nest: Nest, refs: Sequence[Refs], index: int) -> bool:
+def reads_identity(nest: Nest, refs: Sequence[Refs], index: int, users: Sequence[int]) -> bool:
     """True when something may read the identity that scope `index` starts with.
 
     Such a read starts a new value like a write does: the previous one must be done with.
     """
     if nest.scopes[index].init is not Init.IDENTITY:
         return False
-    users = [n for n, leaf_refs in enumerate(refs) if index in leaf_refs.scopes()]
     return bool(users) and refs[users[0]].write.scope != index
 
 

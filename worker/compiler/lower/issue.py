@@ -6,6 +6,7 @@ must follow time:
 - CORES iterations are innermost (lockstep): all cores do their iteration t before any does t + 1.
 - A Move that fills a Place with `copies` = c is issued c - 1 entries ahead of its consumer, across
   all loops it may cross, with a prologue: LOAD(i + c - 1) stands before COMPUTE(i) and STORE(i).
+- Fills of a later layer may stand in front of an earlier one's activations (`lower.layers`).
 - Stages of a Pipe are skewed: stage k works on iteration i - k while stage 0 works on i, consumers
   first inside one step, so that a full queue drains before it is filled again.
 
@@ -17,7 +18,8 @@ Source: GraphTurbo's overlap of instructions across layers (4-papers.md section 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import assert_never
@@ -37,22 +39,58 @@ class Ahead:
 
 
 @dataclass(frozen=True, slots=True)
+class Front:
+    """Positions of the first entries of a fill that are issued at the start of a layer.
+
+    Entry e < `entries`, counted over `frames`, stands at offset + e * step (plus what the loops
+    around the layer add); the loops in `frames` do not count.
+    """
+
+    entries: int
+    frames: tuple[Frame, ...]
+    offset: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Timing:
     """Program position of a leaf: offset + sum over frames of step * iteration."""
 
     offset: int
     steps: tuple[int, ...]
     """Parallel to the leaf's frames; 0 for CORES and LANES."""
+    front: Front | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """A fill whose first entries are issued at the start of a layer (`lower.layers`)."""
+
+    path: str
+    """Node in front of which they stand."""
+    layer: int
+    """Fills of earlier layers come first."""
+    entries: int
+    """How many, counted over `frames` (outermost first)."""
+    frames: tuple[Frame, ...]
+
+
+def users_of(refs: Sequence[Refs]) -> dict[int, list[int]]:
+    """Leaves that touch each scope, ascending."""
+    users: dict[int, list[int]] = {}
+    for number, leaf_refs in enumerate(refs):
+        for used in leaf_refs.scopes():
+            users.setdefault(used, []).append(number)
+    return users
 
 
 def prefetches(nest: Nest, refs: Sequence[Refs]) -> tuple[Ahead | None, ...]:
-    """For each leaf, how far ahead it is issued.  Cost: quadratic in leaves and scopes."""
+    """For each leaf, how far ahead it is issued.  Cost: linear in leaves times depth."""
     writers: dict[Ref, list[int]] = {}
-    touched: dict[int, list[int]] = {}
+    touched = users_of(refs)
+    by_memory = _by_memory(nest)
     for number, leaf_refs in enumerate(refs):
         writers.setdefault(_storage(leaf_refs.write), []).append(number)
-        for used in leaf_refs.scopes():
-            touched.setdefault(used, []).append(number)
     result: list[Ahead | None] = []
     for number, (leaf, leaf_refs) in enumerate(zip(nest.leaves, refs, strict=True)):
         index = leaf_refs.write.scope
@@ -60,7 +98,7 @@ def prefetches(nest: Nest, refs: Sequence[Refs]) -> tuple[Ahead | None, ...]:
             result.append(None)
             continue
         scope = nest.scopes[index]
-        if scope.copies < 2 or scope.queue or not _fills_first(nest, refs, index, touched[index]):
+        if scope.copies < 2 or scope.queue or not fills_first(nest, refs, index, touched[index]):
             result.append(None)
             continue
         floor = max(
@@ -71,7 +109,8 @@ def prefetches(nest: Nest, refs: Sequence[Refs]) -> tuple[Ahead | None, ...]:
         source = leaf_refs.reads[0].scope
         if source is not None:
             floor = max(floor, _depth(nest.scopes[source].path))
-        floor = max(floor, _last_shared_seq(nest, scope))
+        beside = by_memory[scope.memory]
+        floor = max(floor, _last_shared_seq(nest, scope, beside, bisect_left(beside, index)))
         frames = tuple(
             f
             for f in scope.frames
@@ -100,12 +139,17 @@ def hoisted_loops(
 
 
 def timings(
-    nest: Nest, refs: Sequence[Refs], ahead: Sequence[Ahead | None], widths: Sequence[int]
+    nest: Nest,
+    refs: Sequence[Refs],
+    ahead: Sequence[Ahead | None],
+    widths: Sequence[int],
+    leads: Mapping[int, Lead],
 ) -> tuple[Timing, ...]:
     """Positions of all leaves.
 
-    `widths[leaf]` is how many instructions one iteration of the leaf may become.  Positions are
-    dense: their range is about the number of time steps of the tree.
+    `widths[leaf]` is how many instructions one iteration of the leaf may become; `leads` are the
+    fills issued at the start of a layer, by leaf.  Positions are dense: their range is about the
+    number of time steps of the tree.
     """
     room: dict[str, int] = {}
     for plan in ahead:
@@ -113,12 +157,37 @@ def timings(
             inner = prod(f.trip for f in plan.frames[1:])
             path = plan.frames[0].path
             room[path] = max(room.get(path, 0), -(-plan.distance // inner))
-    numbering = _Numbering(room, widths, skewed_pipes(nest, refs))
+    places, front = _lead_places(leads)
+    numbering = _Numbering(room, widths, skewed_pipes(nest, refs), front)
     numbering.visit(nest.schedule.root, "0", 0, {})
-    return tuple(
-        Timing(offset, tuple(steps.get(f.path, 0) for f in leaf.frames))
-        for leaf, (offset, steps) in zip(nest.leaves, numbering.found, strict=True)
-    )
+    result: list[Timing] = []
+    for number, (leaf, (offset, steps)) in enumerate(
+        zip(nest.leaves, numbering.found, strict=True)
+    ):
+        early = None
+        if number in leads:
+            lead, (first, step) = leads[number], places[number]
+            early = Front(lead.entries, lead.frames, numbering.fronts[lead.path] + first, step)
+        result.append(Timing(offset, tuple(steps.get(f.path, 0) for f in leaf.frames), early))
+    return tuple(result)
+
+
+def _lead_places(leads: Mapping[int, Lead]) -> tuple[dict[int, tuple[int, int]], dict[str, int]]:
+    """Per leaf (position of its entry 0 in its front, step per entry); the size of each front.
+
+    A front lists the fills of one layer after those of another, first entries first.
+    """
+    groups: dict[tuple[str, int], list[int]] = {}
+    for number in sorted(leads, key=lambda n: (leads[n].path, leads[n].layer, n)):
+        groups.setdefault((leads[number].path, leads[number].layer), []).append(number)
+    places: dict[int, tuple[int, int]] = {}
+    front: dict[str, int] = {}
+    for (path, _), members in groups.items():
+        base = front.get(path, 0)
+        for k, number in enumerate(members):
+            places[number] = base + k, len(members)
+        front[path] = base + len(members) * max(leads[n].entries for n in members)
+    return places, front
 
 
 def skewed_pipes(nest: Nest, refs: Sequence[Refs]) -> frozenset[str]:
@@ -164,8 +233,18 @@ def _stages_share(nest: Nest, refs: Sequence[Refs], pipe: str) -> bool:
 class _Numbering:
     """Assigns dense time positions by walking the tree once."""
 
-    def __init__(self, room: dict[str, int], widths: Sequence[int], skewed: frozenset[str]) -> None:
+    def __init__(
+        self,
+        room: dict[str, int],
+        widths: Sequence[int],
+        skewed: frozenset[str],
+        front: Mapping[str, int],
+    ) -> None:
         self.room = room
+        self.front = front
+        """Positions to leave free in front of a node."""
+        self.fronts: dict[str, int] = {}
+        """Where they start; the loops around the node add to it."""
         self.widths = widths
         self.skewed = skewed
         self.found: list[tuple[int, dict[str, int]]] = []
@@ -192,12 +271,16 @@ class _Numbering:
                 total = step * (node.trip + self.room.get(path, 0) + skew)
             case _:
                 assert_never(node)
+        total += self.front.get(path, 0)
         self.sizes[path] = total
         return total
 
     def visit(self, node: Node, path: str, offset: int, steps: dict[str, int]) -> None:
         if path == "0" and not self.sizes:
             self.size(node, path)
+        if path in self.front:
+            self.fronts[path] = offset
+            offset += self.front[path]
         match node:
             case Move() | Compute():
                 self.found.append((offset, steps))
@@ -232,7 +315,7 @@ def _storage(ref: Ref) -> Ref:
     return Ref(ref.tensor, ref.scope)
 
 
-def _fills_first(nest: Nest, refs: Sequence[Refs], scope: int, users: Sequence[int]) -> bool:
+def fills_first(nest: Nest, refs: Sequence[Refs], scope: int, users: Sequence[int]) -> bool:
     """True when moves alone write `scope` and all stand before its first reader in tree order."""
     writes = [n for n in users if refs[n].write.scope == scope]
     reads = [n for n in users if any(r.scope == scope for r in refs[n].reads)]
@@ -241,14 +324,30 @@ def _fills_first(nest: Nest, refs: Sequence[Refs], scope: int, users: Sequence[i
     )
 
 
-def _last_shared_seq(nest: Nest, scope: Scope) -> int:
-    """Depth of the innermost branching above `scope` with a scope of its memory beside it."""
+def _by_memory(nest: Nest) -> dict[str, list[int]]:
+    """Scopes of each memory, in tree order."""
+    found: dict[str, list[int]] = {}
+    for index, scope in enumerate(nest.scopes):
+        found.setdefault(scope.memory, []).append(index)
+    return found
+
+
+def _last_shared_seq(nest: Nest, scope: Scope, neighbours: Sequence[int], at: int) -> int:
+    """Depth of the innermost branching above `scope` with a scope of its memory beside it.
+
+    `neighbours` are the scopes of its memory in tree order and `at` its own place: the farther
+    apart two of them are there, the higher they branch, so the nearest on each side decide.
+    """
     best = -1
-    for other in nest.scopes:
-        if other.memory == scope.memory and not _is_within(other.path, scope.path):
-            if _is_within(scope.path, other.path) or in_parallel(scope, other):
+    for side in (range(at - 1, -1, -1), range(at + 1, len(neighbours))):
+        for k in side:
+            other = nest.scopes[neighbours[k]]
+            if _is_within(other.path, scope.path) or _is_within(scope.path, other.path):
+                continue
+            if in_parallel(scope, other):
                 continue
             best = max(best, _common(scope.path, other.path))
+            break
     return best
 
 

@@ -3,7 +3,8 @@
 A scope lives from its entry to its last access (widened to whole loops inside its body, since a
 later iteration comes back to it).  Stages of one Pipe run at the same time, so scopes in different
 stages always meet, unless their cores are attached to different instances of the memory.
-A scope whose moves are issued ahead (`lower.issue`) lives for the whole loop it is hoisted over.
+A scope whose moves are issued ahead (`lower.issue`) lives for the whole loop it is hoisted over;
+one that is filled early (`lower.layers`) lives from the layer from which it should be free.
 """
 
 from __future__ import annotations
@@ -80,25 +81,27 @@ def conflicts(
 ) -> tuple[frozenset[int], ...]:
     """For each scope, the scopes of the same level it must not overlap.
 
-    Cost: quadratic in the number of scopes.
+    Cost: quadratic in the number of scopes, with numpy's constant.
     """
-    where = [instances_of(scope, machine) for scope in nest.scopes]
-    result: list[set[int]] = [set() for _ in nest.scopes]
-    for a, scope in enumerate(nest.scopes):
-        for b in range(a):
-            other = nest.scopes[b]
-            if scope.memory != other.memory or not (
-                in_parallel(scope, other) or _meet(intervals[a], intervals[b])
-            ):
-                continue
-            if np.intersect1d(where[a], where[b], assume_unique=True).size:
-                result[a].add(b)
-                result[b].add(a)
-    return tuple(frozenset(s) for s in result)
-
-
-def _meet(a: tuple[int, int], b: tuple[int, int]) -> bool:
-    return a[0] < b[1] and b[0] < a[1]
+    count = len(nest.scopes)
+    if count == 0:
+        return ()
+    first = np.array([i[0] for i in intervals], dtype=np.int64)
+    end = np.array([i[1] for i in intervals], dtype=np.int64)
+    meet = (first[:, None] < end[None, :]) & (first[None, :] < end[:, None])
+    staged = [k for k, scope in enumerate(nest.scopes) if scope.stages]
+    for a in staged:
+        for b in staged:
+            meet[a, b] |= in_parallel(nest.scopes[a], nest.scopes[b])
+    for level in dict.fromkeys(scope.memory for scope in nest.scopes):
+        held = np.zeros((count, machine.level(level).instances), dtype=np.float32)
+        for k, scope in enumerate(nest.scopes):
+            if scope.memory == level:
+                held[k, instances_of(scope, machine)] = 1
+        inside = held.any(axis=1)
+        meet[inside] &= held[inside] @ held.T > 0
+    np.fill_diagonal(meet, val=False)
+    return tuple(frozenset(np.flatnonzero(row).tolist()) for row in meet)
 
 
 def in_parallel(a: Scope, b: Scope) -> bool:

@@ -18,7 +18,9 @@ from worker.compiler.lower.emit_compute import staged_width
 from worker.compiler.lower.grid import Ints
 from worker.compiler.lower.hazards import home_hazards
 from worker.compiler.lower.issue import hoisted_loops, prefetches, timings
+from worker.compiler.lower.layers import early_fills
 from worker.compiler.lower.nest import flatten
+from worker.compiler.lower.pace import paced
 from worker.compiler.lower.resolve import resolve
 from worker.compiler.lower.storage import Storages
 from worker.compiler.lower.sync import synchronise
@@ -40,9 +42,14 @@ def lower_unit(schedule: Schedule, machine: Machine, signature: str) -> UnitProg
     nest = flatten(schedule, machine)
     refs = resolve(nest, machine)
     ahead = prefetches(nest, refs)
-    buffers = plan_buffers(nest, refs, hoisted_loops(nest, refs, ahead), machine)
+    early = early_fills(nest, refs, ahead, machine) if schedule.is_ahead else ()
+    planned = plan_buffers(
+        nest, refs, hoisted_loops(nest, refs, ahead), machine,
+        paced(nest, refs, early, machine),
+    )  # fmt: skip
+    buffers = planned.buffers
     widths = [staged_width(r) for r in refs]
-    timing = timings(nest, refs, ahead, widths)
+    timing = timings(nest, refs, ahead, widths, planned.leads)
     hazards = home_hazards(nest, refs)
     num_staged = sum(ref.staged for r in refs for ref in (*r.reads, r.write))
     storages = Storages(nest, refs, buffers, machine, hazards.tensors, num_staged)
@@ -54,7 +61,7 @@ def lower_unit(schedule: Schedule, machine: Machine, signature: str) -> UnitProg
         for batch in emitter.leaf(number, leaf, refs[number], timing[number], ahead[number])
     ]
     instructions, places = merge(batches, machine.num_cores, len(machine.engines))
-    tokens = synchronise(batches, places, storages)
+    tokens = synchronise(batches, places, storages, instructions["stream"])
 
     used_streams, number_of = _compact(
         instructions["stream"], machine.num_cores * len(machine.engines)

@@ -21,6 +21,7 @@ from worker.compiler.lower.hazards import (
     ordered_writes,
     reads_identity,
 )
+from worker.compiler.lower.issue import users_of
 from worker.compiler.lower.nest import FrameKind, Leaf, Nest
 from worker.compiler.lower.resolve import Refs
 from worker.compiler.machine.machine import Machine
@@ -56,21 +57,36 @@ class Storages:
         self.nest = nest
         self.buffers = buffers
         self.machine = machine
-        self.pieces = tuple(core_pieces(nest, refs, k) for k in range(len(buffers)))
+        touched = users_of(refs)
+        users = [touched.get(k, []) for k in range(len(buffers))]
+        self.pieces = tuple(core_pieces(nest, refs, k, users[k]) for k in range(len(buffers)))
         """Per scope: core offsets that own one piece each; empty when slots are not split."""
-        self.needs_order = tuple(ordered_writes(nest, refs, k) for k in range(len(buffers)))
-        self.is_read_first = tuple(reads_identity(nest, refs, k) for k in range(len(buffers)))
+        self.needs_order = tuple(
+            ordered_writes(nest, refs, k, users[k]) for k in range(len(buffers))
+        )
+        self.is_read_first = tuple(
+            reads_identity(nest, refs, k, users[k]) for k in range(len(buffers))
+        )
         self._base: list[int] = []
         total = 0
         for buffer in buffers:
             self._base.append(total)
             instances = machine.level(buffer.level).instances
             total += instances * self._cells(len(self._base) - 1)
+        self._num_placed = total
         self._home = {name: total + i for i, name in enumerate(home_tensors)}
         total += len(home_tensors)
         self._staged = total
         total += num_staged * machine.num_cores * 2
         self.count = total
+        self._cell_counts = np.array([self._cells(k) for k in range(len(buffers))], dtype=np.int64)
+        self._bases = np.array(self._base, dtype=np.int64)
+        self._spans: dict[str, tuple[Ints, Ints, Ints]] = {}
+        for level in dict.fromkeys(b.level for b in buffers):
+            members = [k for k, b in enumerate(buffers) if b.level == level]
+            low = np.array([buffers[k].address for k in members], dtype=np.int64)
+            size = np.array([buffers[k].size_bytes for k in members], dtype=np.int64)
+            self._spans[level] = np.array(members, dtype=np.int64), low, low + size
         self.overlaps = tuple(self._overlaps(k) for k in range(len(buffers)))
 
     def place(self, scope: int, values: Mapping[str, Ints]) -> tuple[Ints, Ints, Ints]:
@@ -117,21 +133,25 @@ class Storages:
         """Storage number of staged operand `number`; `step` counts the iterations in one core."""
         return np.asarray(self._staged + (number * self.machine.num_cores + core) * 2 + step % 2)
 
-    def sharing(self, scope: int, storage: Ints) -> list[Ints]:
-        """Storages of other scopes at the same addresses as `storage` of `scope`; -1 for none."""
+    def sharing(self, scope: int, storage: Ints) -> Ints:
+        """Storages of other scopes at the same addresses as `storage` of `scope`; -1 for none.
+
+        Shapes: storage [n]; result [n, most].
+        """
         table = self.overlaps[scope]
         if table.shape[1] == 0:
-            return []
+            return np.full((len(storage), 0), -1, dtype=np.int64)
         instance, cell = np.divmod(storage - self._base[scope], self._cells(scope))
         local = cell // max(len(self.pieces[scope]), 1)
-        size = np.array([self._cells(k) for k in range(len(self.buffers))], dtype=np.int64)
-        base = np.array(self._base, dtype=np.int64)
-        columns: list[Ints] = []
-        for j in range(table.shape[1]):
-            other, other_cell = table[local, j, 0], table[local, j, 1]
-            number = base[other] + instance * size[other] + other_cell
-            columns.append(np.where(other < 0, -1, number))
-        return columns
+        other, other_cell = table[local, :, 0], table[local, :, 1]
+        number = self._bases[other] + instance[:, None] * self._cell_counts[other] + other_cell
+        return np.where(other < 0, -1, number)
+
+    def scope_of(self, storage: int) -> int:
+        """The scope that a storage belongs to; -1 for tensors at home and staged operands."""
+        if storage >= self._num_placed:
+            return -1
+        return int(np.searchsorted(self._bases, storage, side="right")) - 1
 
     def _cells(self, scope: int) -> int:
         """Storages of one instance of a buffer."""
@@ -146,10 +166,10 @@ class Storages:
             low = mine.address + local * mine.slot_bytes
             high = low + mine.slot_bytes
             row: list[tuple[int, int]] = []
-            for k, other in enumerate(self.buffers):
-                if k == index or other.level != mine.level or not mine.slot_bytes:
-                    continue
-                if other.address >= high or other.address + other.size_bytes <= low:
+            members, first, end = self._spans[mine.level]
+            for k in members[(first < high) & (end > low)].tolist():
+                other = self.buffers[k]
+                if k == index or not mine.slot_bytes:
                     continue
                 pieces = max(len(self.pieces[k]), 1)
                 for slot in range(other.blocks * other.copies):
