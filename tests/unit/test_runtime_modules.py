@@ -247,6 +247,11 @@ def test_run_prints_a_profile_and_repeats(tmp_path: Path, folder: Path) -> None:
     assert [bool(p["initialised_now"]) for p in profiles] == [True, False, False]
     assert all(p["checks_s"] == 0 or p["checks_s"] < p["total_s"] / 2 for p in profiles)
     assert sum(profiles[2]["shares_pct"].values()) == pytest.approx(100)
+    every = {node.name for node in made("host_between", folder).model.ir.graph}
+    for call in profiles[2]["calls"]:
+        assert call["onnx_nodes"]
+        assert set(call["onnx_nodes"]) <= every
+    assert {n for call in profiles[2]["calls"] for n in call["onnx_nodes"]} == every
     with np.load(tmp_path / "out.npz") as found:
         for name, array in reference("host_between", feeds).items():
             np.testing.assert_allclose(found[name], array, rtol=2e-4, atol=2e-5)
@@ -254,3 +259,5 @@ def test_run_prints_a_profile_and_repeats(tmp_path: Path, folder: Path) -> None:
     assert shown.stdout.splitlines()[0].startswith("run\ttotal_s\tlaunch_s")
     assert "engines initialised: none" in shown.stdout
     assert "\thost\t" in shown.stdout
+    rows = [line.split("\t") for line in shown.stdout.splitlines() if line.startswith("0\t")]
+    assert rows[-1][-1].split(", ")[0] in every

@@ -44,6 +44,8 @@ class CacheEvent:
     outcome: str
     """`hit` or `miss`."""
     label: str
+    signature: str = ""
+    """Of the unit it was for; several units may have one label."""
 
 
 class Cache(Protocol):

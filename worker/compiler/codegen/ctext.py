@@ -125,16 +125,16 @@ def _divided(
 
 
 class Writer:
-    """Lines of C with their indentation."""
+    """Lines of C with their depth of nesting."""
 
     def __init__(self) -> None:
-        self._lines: list[str] = []
+        self._lines: list[tuple[int, str]] = []
         self._depth = 0
         self._names = 0
 
     def line(self, text: str) -> None:
         """Append one line."""
-        self._lines.append("    " * self._depth + text)
+        self._lines.append((self._depth, text))
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
@@ -156,6 +156,21 @@ class Writer:
         self._names += 1
         return f"{prefix}{self._names}"
 
+    @property
+    def num_lines(self) -> int:
+        """Lines written so far."""
+        return len(self._lines)
+
+    def cut(self, start: int) -> list[str]:
+        """Take out the lines from number `start` on, indented as the body of a function."""
+        taken = self._lines[start:]
+        del self._lines[start:]
+        return [_indented(depth - self._depth + 1, text) for depth, text in taken]
+
     def text(self) -> str:
         """Everything written so far."""
-        return "\n".join(self._lines) + "\n"
+        return "\n".join(_indented(depth, text) for depth, text in self._lines) + "\n"
+
+
+def _indented(depth: int, text: str) -> str:
+    return "    " * depth + text

@@ -2,11 +2,13 @@
 
 Loops become loops in the same order (the cores of a CORES loop take turns), a Place becomes a
 pointer to its planned address, a Move a strided copy, a Compute a matrix product or a loop nest.
+A large tree's function calls static ones that hold its parts (parts.py).
 The function's text is the test surface; see tilewright_rt.h for what it calls.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from math import prod
@@ -18,6 +20,7 @@ from worker.compiler.codegen.expr import store
 from worker.compiler.codegen.intrinsics import emit_product, instantiations, product_of
 from worker.compiler.codegen.moves import emit_move
 from worker.compiler.codegen.nest import Body, emit_nest
+from worker.compiler.codegen.parts import MIN_STEPS, Parts, num_steps
 from worker.compiler.codegen.ports import make_point
 from worker.compiler.codegen.runtime_header import HEADER_NAME
 from worker.compiler.codegen.storage import Scope, Storage, at_home, fills_of, starts_of
@@ -42,7 +45,7 @@ from worker.compiler.schedule.nodes import (
     Seq,
 )
 
-CODEGEN_VERSION = "2"
+CODEGEN_VERSION = "3"
 """Bump when the generated text or the header changes: cached kernels must miss."""
 
 
@@ -56,23 +59,27 @@ def generate_kernel(schedule: Schedule, program: UnitProgram, machine: Machine, 
     """
     if not name.isidentifier() or not name.isascii():
         raise VerifyError("codegen", "0", "name", f"{name!r} is not a C identifier")
-    builder = _Builder(schedule, program, machine)
-    return builder.function(name)
+    builder = _Builder(schedule, program, machine, name)
+    return builder.function()
 
 
 class _Builder:
-    def __init__(self, schedule: Schedule, program: UnitProgram, machine: Machine) -> None:
+    def __init__(
+        self, schedule: Schedule, program: UnitProgram, machine: Machine, name: str
+    ) -> None:
+        self.name = name
         self.graph = schedule.graph
         self.schedule = schedule
         self.program = program
         self.machine = machine
         self.writer = Writer()
+        self.parts = Parts(name, self.writer, num_steps(schedule.root) >= MIN_STEPS)
         self.buffers = {b.path: (k, b) for k, b in enumerate(program.buffers)}
         self.operands = {o.tensor: k for k, o in enumerate(program.operands)}
         self.products: dict[tuple[DType, DType | None], None] = {}
 
-    def function(self, name: str) -> str:
-        w = self.writer
+    def function(self) -> str:
+        w, name = self.writer, self.name
         with w.block(f"void {name}(tw_machine *m, unsigned char *const *operand)"):
             for k, operand in enumerate(self.program.operands):
                 w.line(
@@ -86,17 +93,17 @@ class _Builder:
             comment(f"unit {self.program.signature}, strategy {self.schedule.strategy}"),
             f'#include "{HEADER_NAME}"',
             *instantiations(self.products),
+            *self.parts.head(),
             f"void {name}(tw_machine *m, unsigned char *const *operand);",
         ]
-        return "\n".join([*head, "", w.text()])
+        return "\n".join([*head, "", *self.parts.texts(), w.text()])
 
     def visit(self, node: Node, path: str, scope: Scope) -> None:
         match node:
             case Loop():
                 self.loop(node, path, scope)
             case Seq(parts):
-                for k, part in enumerate(parts):
-                    self.visit(part, f"{path}.{k}", scope)
+                self.sequence(parts, path, scope)
             case Pipe():
                 self.pipe(node, path, scope)
             case Place():
@@ -110,6 +117,14 @@ class _Builder:
                 self.compute(node, path, scope)
             case _:
                 assert_never(node)
+
+    def sequence(self, parts: Sequence[Node], path: str, scope: Scope) -> None:
+        """Visit in order; what has been written is cut off as a part whenever it is long."""
+        start = self.writer.num_lines
+        for k, part in enumerate(parts):
+            self.visit(part, f"{path}.{k}", scope)
+            if self.parts.cut(start, path, scope):
+                start = self.writer.num_lines
 
     def loop(self, loop: Loop, path: str, scope: Scope) -> None:
         name = self.writer.fresh("v")
