@@ -58,7 +58,8 @@ def simulate_model(
         if len(host.onnx_nodes) == 1 and host.onnx_nodes[0] in control_of
     }
     program = compiled.linked.program
-    whole = simulate_program(program, tuple(sims), compiled.machine, runs)
+    views = {view.tensor: view.source for view in compiled.linked.views}
+    whole = simulate_program(program, tuple(sims), compiled.machine, runs, views)
     return tuple(sims), whole
 
 

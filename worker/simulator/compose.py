@@ -43,10 +43,12 @@ def simulate_program(
     units: tuple[UnitSimulation, ...],
     machine: Machine,
     controls: Mapping[int, ControlRun] = MappingProxyType({}),
+    views: Mapping[str, str] = MappingProxyType({}),
 ) -> ModelSimulation:
     """Compose the simulations of `program.units` (parallel) into the program's run.
 
-    `controls` are the interpreted control-flow nodes, by the `host` index of their calls.
+    `controls` are the interpreted control-flow nodes, by the `host` index of their calls; `views`
+    gives the source of every tensor that lives in another's storage.
     """
     clock = nested_kernel_cycles = 0
     costs = {host: control_cost(run, machine) for host, run in controls.items()}
@@ -106,7 +108,7 @@ def simulate_program(
     energy["static"] = static_pj(machine, clock)
     lines = tuple(EnergyLine(item, pj) for item, pj in energy.items())
     flows = tuple(LevelTraffic(name, r, w) for name, (r, w) in moved.items())
-    bounds = model_bounds(program, units, machine, costs)
+    bounds = model_bounds(program, units, machine, costs, views)
     name, cycles = max(bounds, key=lambda b: b[1])
     split = invocation(program, timings, machine, costs)
     return ModelSimulation(
@@ -155,12 +157,13 @@ def model_bounds(
     units: tuple[UnitSimulation, ...],
     machine: Machine,
     costs: Mapping[int, ControlCost] = MappingProxyType({}),
+    views: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[tuple[str, int], ...]:
     """Bounds no schedule of the same placement can beat, fused or not.
 
     Compute per engine; compulsory traffic of the home level: every weight and every outside input
     read once, every result written once (intermediates could have stayed inside); the host's own
-    work.
+    work.  Who reads a view of a tensor (`views`: its source) reads that tensor.
     """
     calls = [call for call in program.calls if isinstance(call, UnitCall)]
     hosts = [c for c in program.calls if isinstance(c, HostCall) and c.host not in costs]
@@ -178,14 +181,16 @@ def model_bounds(
         fresh = 0
         for operand, binding in zip(unit.operands, call.bindings, strict=True):
             if operand.role in (OperandRole.INPUT, OperandRole.CONSTANT):
-                if binding.tensor not in made and binding.tensor not in read:
+                root = _root(binding.tensor, views)
+                if root not in made and root not in read:
                     fresh += operand.size_bytes
-                read.add(binding.tensor)
-                wanted.pop(binding.tensor, None)
+                read.add(root)
+                wanted.pop(root, None)
         for operand, binding in zip(unit.operands, call.bindings, strict=True):
             if operand.role is OperandRole.OUTPUT:
-                made.add(binding.tensor)
-                wanted[binding.tensor] = operand.size_bytes
+                root = _root(binding.tensor, views)
+                made.add(root)
+                wanted[root] = operand.size_bytes
         home = units[call.unit].traffic[0].read_bytes
         inward += min(fresh, home)
     outward = min(sum(wanted.values()), sum(units[c.unit].traffic[0].write_bytes for c in calls))
@@ -201,6 +206,13 @@ def model_bounds(
         for name, cycles in cost.bounds:
             nested[name] = nested.get(name, 0) + cycles
     return tuple((name, cycles + nested.get(name, 0)) for name, cycles in bounds)
+
+
+def _root(tensor: str, views: Mapping[str, str]) -> str:
+    """The tensor whose storage `tensor` lives in: views may be of views."""
+    while tensor in views:
+        tensor = views[tensor]
+    return tensor
 
 
 def _bound(sim: UnitSimulation, name: str) -> int:

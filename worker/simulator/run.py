@@ -15,7 +15,7 @@ from worker.simulator.timing import BUSY, QUEUED, RESOURCE, TOKEN
 
 __all__ = ["SIMULATOR_VERSION", "simulate_program", "simulate_unit"]
 
-SIMULATOR_VERSION = "1"
+SIMULATOR_VERSION = "2"
 """Part of every simulation's cache key: change it when any number may change."""
 
 

@@ -1,7 +1,8 @@
 """The timeline as a Perfetto / Chrome trace (JSON): calls, and the engines inside each unit call.
 
 Timestamps are microseconds of the machine's clock.  Each call is a slice of track `program`; the
-slices of its unit are drawn under the core and engine they ran on.  Large runs are thinned: units
+slices of its unit are drawn under the core and engine they ran on; they name the ONNX node, or the
+first and the last of several and how many (the call lists all).  Large runs are thinned: units
 come with merged slices, and units are drawn in detail while the event budget lasts; metadata says
 what was left out.
 """
@@ -62,10 +63,10 @@ def trace_json(
         if call.unit not in bodies:
             bodies[call.unit] = _bodies(sim, engine_row)
             tracks |= {(piece.core + 1, engine_row[piece.engine]) for piece in sim.slices}
-        node = _text(call.onnx_nodes[0] if call.onnx_nodes else "")
+        nodes = _nodes(call.onnx_nodes)
         for head, start, end, arguments_text in bodies[call.unit]:
             times = _times(origin + start, origin + end, scale)
-            events.append(f'{head},{times},"args":{{{arguments_text},"onnx_node":{node}}}}}')
+            events.append(f'{head},{times},"args":{{{arguments_text},{nodes}}}}}')
     names = [
         _name(0, None, "program"), _name(0, 0, "accelerator"), _name(0, 1, "host"),
         *(_name(pid, None, f"core {pid - 1}") for pid in sorted({p for p, _ in tracks})),
@@ -99,6 +100,13 @@ def _bodies(sim: UnitSimulation, engine_row: dict[str, int]) -> list[tuple[str, 
         )
         for piece in sim.slices
     ]
+
+
+def _nodes(names: tuple[str, ...]) -> str:
+    """The ONNX nodes of a call as arguments of each of its slices, however many they are."""
+    if len(names) <= 1:
+        return f'"onnx_node":{_text("".join(names))}'
+    return f'"onnx_nodes":{_text([names[0], names[-1]])},"num_onnx_nodes":{len(names)}'
 
 
 def _times(start: int, end: int, scale: float) -> str:
