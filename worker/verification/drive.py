@@ -3,6 +3,7 @@
 `full`: the whole model on seeded inputs against ONNX Runtime on the user's original file.
 `sample`: every unique kernel once, on the values it meets in a whole run's first call of it,
 against the numpy oracle at sampled points (corners and a seeded draw), and then the outputs too.
+Kernels too deep for the oracle have their outputs compared with the reference's values in whole.
 `none`: nothing runs, and the report says so.
 """
 
@@ -27,11 +28,13 @@ from worker.compiler.pipeline import CompiledModel
 from worker.compiler.units import Unit
 from worker.packing import kernel_texts, nested_models, program_contents, programs
 from worker.report.document import Verification
+from worker.report.node_names import node_span
 from worker.verification.inputs import seeded_inputs
 from worker.verification.noise import conversion_noise, converted_reference
 from worker.verification.reference import reference_outputs
 from worker.verification.sampling import check_unit
 from worker.verification.selection import selection_inputs
+from worker.verification.whole_outputs import NOTHING, Deep, deep_outputs, is_sampleable
 
 Array = npt.NDArray[Any]
 UnitObserver: TypeAlias = "Callable[[Sequence[Unit], int, UnitCall, Callable[[str], Array]], None]"
@@ -61,15 +64,23 @@ def verify_model(
     inputs = seeded_inputs(compiled.model, options.seed)
     rows: list[tuple[str, float, float, float]] = []
     seen: set[str] = set()
+    whole: dict[str, tuple[Deep, Array]] = {}
+    """By model tensor: what deep kernels of the model wrote."""
+    deep = deep_outputs(compiled) if mode is VerifyMode.SAMPLE else NOTHING
+    deep_kernels: set[str] = set()
 
     def observe(
         units: Sequence[Unit], position: int, call: UnitCall, read: Callable[[str], Array]
     ) -> None:
-        del position
         unit = units[call.unit]
+        if units is compiled.units:
+            whole.update((d.tensor, (d, read(d.tensor))) for d in deep.get(position, ()))
         if unit.kernel_name in seen:
             return
         seen.add(unit.kernel_name)
+        if not is_sampleable(unit.schedule.graph):
+            deep_kernels.add(unit.kernel_name)
+            return
         names = {
             operand.tensor: binding.tensor
             for operand, binding in zip(unit.program.operands, call.bindings, strict=True)
@@ -79,9 +90,13 @@ def verify_model(
 
     if mode is VerifyMode.SAMPLE:
         _watch(runner, compiled, observe)
+    inner_names = tuple(d.tensor for found in deep.values() for d in found)
     selecting = selection_inputs(compiled)
     if selecting:
-        reference, forced = _reference(path, compiled, inputs, selecting)
+        reference, inner = _reference(
+            path, compiled, inputs, tuple(dict.fromkeys((*selecting, *inner_names)))
+        )
+        forced = {name: inner[name] for name in selecting if name in inner}
 
         def feed(call: HostCall, feeds: dict[str, Array]) -> dict[str, Array]:
             known = {name: forced[name] for name in call.inputs if name in forced}
@@ -96,15 +111,25 @@ def verify_model(
     else:
         outputs = runner.run(_storage(inputs))
         del runner  # the home arena goes before the reference loads its own copy of the weights
-        reference, forced = _reference(path, compiled, inputs, ())
+        reference, inner = _reference(path, compiled, inputs, inner_names)
+        forced = {}
+    inside = _compare_whole(compiled, whole, {**reference, **inner})
+    alone = deep_kernels - {kernel for name in inside for kernel in whole[name][0].kernels}
+    rows += inside.values()
     comparison = _compare(compiled, outputs, reference)
     rows += [(o.name, o.max_abs_err, o.max_rel_err, o.tolerance) for o in comparison.outputs]
     failed = [row for row in rows if row[2] > row[3]]
     passed = comparison.passed and not failed
     reasons = [o.reason for o in comparison.outputs if not o.passed]
+    note = (
+        f", {len(inside)} values of {len(deep_kernels) - len(alone)} deep kernels compared in whole"
+        f" ({len(whole) - len(inside)} values without a reference), {len(alone)} deep kernels"
+        " judged by the outputs alone"
+    )
     detail = (
-        f"{len(comparison.outputs)} outputs, {len(seen)} kernels sampled, {len(forced)} values"
-        f" compared and fixed before selections, seed {options.seed}"
+        f"{len(comparison.outputs)} outputs, {len(seen) - len(deep_kernels)} kernels sampled"
+        f"{note if deep_kernels else ''}, {len(forced)} values compared and fixed before"
+        f" selections, seed {options.seed}"
         if passed
         else "; ".join([*reasons, *(f"{r[0]}: {r[2]:.3g} > {r[3]:.3g}" for r in failed)][:4])
     )
@@ -157,7 +182,8 @@ def _compare(
         for value in node.outputs
         if value.dtype in DTYPES
     ]
-    dtypes = {
+    dtypes = {name: tensor.dtype for name, tensor in compiled.linked.tensors.items()}
+    dtypes |= {
         v.name: DTYPES[v.dtype]
         for v in compiled.model.ir.graph.outputs
         if v.name is not None and v.dtype in DTYPES
@@ -166,15 +192,40 @@ def _compare(
     return compare_outputs(outputs, reference, coarsest(used), depth, dtypes)
 
 
+def _compare_whole(
+    compiled: CompiledModel, found: Mapping[str, tuple[Deep, Array]], known: Mapping[str, Array]
+) -> dict[str, tuple[str, float, float, float]]:
+    """Rows of the values that the reference has in the same shape, by name.
+
+    The others have no reference: simplification renamed them, or a region's layout is another.
+    8-bit values are judged as floats are: a value on a rounding boundary may land one step apart,
+    and what later layers make of that is more than the step an output may be off.
+    """
+    usable = {
+        name: value
+        for name, (_, value) in found.items()
+        if name in known and np.shape(known[name]) == value.shape
+    }
+    want = {name: known[name] for name in usable}
+    for name, value in usable.items():
+        if value.dtype.itemsize == 1 and value.dtype.kind in "iu":
+            usable[name] = value.astype(np.float32)
+            want[name] = want[name].astype(np.float32)
+    rows: dict[str, tuple[str, float, float, float]] = {}
+    for compared in _compare(compiled, usable, want).outputs:
+        deep = found[compared.name][0]
+        label = f"kernel {deep.kernels[0]} {node_span(deep.onnx_nodes)}: {compared.name}"
+        is_exact = usable[compared.name].dtype.kind in "iub"
+        error = compared.max_abs_err if is_exact else compared.max_rel_err
+        rows[compared.name] = (label, compared.max_abs_err, error, compared.tolerance)
+    return rows
+
+
 def _depth(compiled: CompiledModel) -> int:
-    """Operators in a row, whichever side runs them: the bound of a model must not depend on its
-    placement.  Those of nested programs count once per known iteration."""
-    depth = sum(
-        len(compiled.units[call.unit].schedule.graph.ops)
-        if isinstance(call, UnitCall)
-        else len(call.op_types)
-        for call in compiled.linked.program.calls
-    )
+    """ONNX nodes, whichever side runs them and in however many kernels: the bound of a model must
+    depend neither on its placement nor on the strategy, which compose operators as they like.
+    Nodes of nested programs count once per known iteration."""
+    depth = len(compiled.model.ir.graph)
     for control in compiled.controls:
         if control.flow is not None:
             body = max((_depth(b) for b in control.bodies if b is not None), default=0)

@@ -39,9 +39,11 @@ def reference_outputs(
     with tempfile.TemporaryDirectory() as folder:
         source = _model_file(path, Path(folder))
         try:
-            model, inner = _with_outputs(source, extra) if extra else (str(source), [])
+            inner: list[str] = []
+            if extra:
+                source, inner = _with_outputs(source, extra, Path(folder))
             session = onnxruntime.InferenceSession(
-                model, options, providers=["CPUExecutionProvider"]
+                str(source), options, providers=["CPUExecutionProvider"]
             )
             names = [output.name for output in session.get_outputs()]
             wanted = {value.name for value in session.get_inputs()}
@@ -59,16 +61,22 @@ def reference_outputs(
     )
 
 
-def _with_outputs(path: Path, names: Sequence[str]) -> tuple[bytes, list[str]]:
-    """The model with more graph outputs, and which of `names` were added."""
+def _with_outputs(path: Path, names: Sequence[str], folder: Path) -> tuple[Path, list[str]]:
+    """The model with more graph outputs, and which of `names` were added.
+
+    It is a file in `folder`, where a bundle's external data lie: ONNX Runtime then holds the only
+    copy of the weights.
+    """
     import onnx
 
-    model = onnx.load(path)
+    model = onnx.load(path, load_external_data=False)
     outputs = {value.name for value in model.graph.output}
     made = {name for node in model.graph.node for name in node.output}
     added = [name for name in names if name in made and name not in outputs]
     model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in added)
-    return model.SerializeToString(), added
+    target = folder / f"{path.stem}.more_outputs.onnx"
+    onnx.save(model, target)
+    return target, added
 
 
 def _fed(value: Array) -> Array:

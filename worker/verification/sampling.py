@@ -15,6 +15,7 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import OpaqueOp, TensorOp
 from worker.compiler.package.verify_numerics import coarsest, tolerance
 from worker.compiler.units import Unit
+from worker.report.node_names import node_span
 
 Array = npt.NDArray[Any]
 NUM_POINTS = 48
@@ -127,10 +128,6 @@ def check_unit(
     bound = tolerance(coarsest(dtypes))
     if not out.dtype.is_float:
         bound = 0.0 if out.dtype.size_bytes > 1 else 1.0
-        return f"kernel {unit.kernel_name} {_node(onnx_nodes)}", worst, worst, bound
+        return f"kernel {unit.kernel_name} {node_span(onnx_nodes)}", worst, worst, bound
     relative = worst / scale if scale else (0.0 if worst == 0 else float("inf"))
-    return f"kernel {unit.kernel_name} {_node(onnx_nodes)}", worst, relative, bound
-
-
-def _node(names: tuple[str, ...]) -> str:
-    return names[0] if names else ""
+    return f"kernel {unit.kernel_name} {node_span(onnx_nodes)}", worst, relative, bound

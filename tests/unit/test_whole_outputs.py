@@ -1,0 +1,232 @@
+"""Deep kernels: when the sampled oracle cannot follow, every element of the outputs is compared."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from onnx_models import conv_net, repeated_layers, saved
+
+import worker.verification.drive
+import worker.verification.whole_outputs
+from worker.compiler.cache import MemoryCache
+from worker.compiler.codegen.kernel import generate_kernel
+from worker.compiler.frontend.bind import bind
+from worker.compiler.frontend.express import express_region
+from worker.compiler.frontend.limits import Limits
+from worker.compiler.frontend.load import load_model
+from worker.compiler.frontend.simplify import simplify
+from worker.compiler.ir.dtype import DType
+from worker.compiler.ir.graph import Graph
+from worker.compiler.ir.op import TensorOp
+from worker.compiler.ir.region import Cuts
+from worker.compiler.isa.program import OperandRole, UnitProgram
+from worker.compiler.machine import load_preset
+from worker.compiler.machine.machine import Machine
+from worker.compiler.options import CompileOptions, StrategyName, VerifyMode
+from worker.compiler.pipeline import CompiledModel, compile_model
+from worker.compiler.schedule.nodes import Schedule
+from worker.ports import open_ports
+from worker.report.document import Verification
+from worker.verification.drive import _compare_whole, _depth, verify_model
+from worker.verification.reference import reference_outputs
+from worker.verification.sampling import _interior, sample_points
+from worker.verification.whole_outputs import Deep, is_sampleable
+
+
+class Silent:
+    def stage(self, name: str, state: str) -> None: ...
+
+    def units(self, solved: int, cached: int, total: int) -> None: ...
+
+
+def oracle_follows(graph: Graph) -> bool:
+    """Whether the oracle itself gets through: it knows the PARALLEL axes of an operator only."""
+    made = {op.write.tensor for op in graph.ops if isinstance(op, TensorOp)}
+    rng = np.random.default_rng(0)
+    arrays = {
+        t.name: rng.standard_normal(t.shape).astype(t.dtype.numpy)
+        for t in graph.tensors.values()
+        if t.name not in made
+    }
+    last = graph.ops[-1]
+    assert isinstance(last, TensorOp)
+    try:
+        _interior(graph, arrays, last, sample_points(last, 0, 4))
+    except KeyError:
+        return False
+    return True
+
+
+def test_exactly_what_the_oracle_can_follow_is_sampled(tmp_path: Path) -> None:
+    model = simplify(bind(load_model(saved(conv_net(), tmp_path), Limits()), {}))
+    outputs = [v.name for v in model.ir.graph.outputs if v.name]
+    graph = express_region(list(model.ir.graph), outputs, model.opset, ()).graph
+    cuts, names = Cuts.of(graph), [op.name for op in graph.ops]
+    verdicts = []
+    for low in range(len(names)):
+        for high in range(low + 1, len(names) + 1):
+            piece = cuts.piece(names[low:high])
+            if len(piece.outputs) == 1:
+                verdicts.append(is_sampleable(piece))
+                assert is_sampleable(piece) is oracle_follows(piece), names[low:high]
+    assert True in verdicts
+    assert False in verdicts
+
+
+def pieces_model() -> onnx.ModelProto:
+    """Three kernels each write a part of one tensor, and a product reads the whole of it."""
+    pieces = [
+        helper.make_node(op, ["x"], [f"p{op}"], name=op) for op in ("Relu", "Sigmoid", "Tanh")
+    ]
+    weight = np.random.default_rng(3).standard_normal((12, 5)).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            *pieces,
+            helper.make_node("Concat", [n.output[0] for n in pieces], ["c"], name="c", axis=1),
+            helper.make_node("MatMul", ["c", "w"], ["y"], name="product"),
+        ],
+        "pieces",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [6, 4])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [6, 5])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=opset, ir_version=8)
+
+
+def compiled_of(path: Path, options: CompileOptions) -> CompiledModel:
+    machine = load_preset("kapla-edge")
+    ports = open_ports(machine, options, MemoryCache(), Silent())
+    return compile_model(path, "m", machine, options, ports, Limits())
+
+
+def verified(folder: Path, model: onnx.ModelProto | None = None) -> Verification:
+    options = CompileOptions(verify=VerifyMode.SAMPLE, strategy=StrategyName.NAIVE)
+    path = saved(model or repeated_layers(3), folder)
+    return verify_model(path, compiled_of(path, options), options, folder / "build")
+
+
+def treat_all_as_deep(patch: pytest.MonkeyPatch) -> None:
+    for module in (worker.verification.drive, worker.verification.whole_outputs):
+        patch.setattr(module, "is_sampleable", lambda graph: False)
+
+
+def test_right_kernels_pass_in_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampled = verified(tmp_path)
+    treat_all_as_deep(monkeypatch)
+    whole = verified(tmp_path)
+    assert sampled.passed is whole.passed is True
+    assert "deep" not in sampled.detail
+    kernels = {row[0].split()[1] for row in sampled.outputs if row[0].startswith("kernel")}
+    assert f" 0 kernels sampled, {len(kernels)} values of {len(kernels)} deep" in whole.detail
+    assert "(0 values without a reference), 0 deep kernels judged" in whole.detail
+    assert {r[0].split()[1] for r in whole.outputs if r[0].startswith("kernel")} == kernels
+
+
+def test_one_wrong_element_of_a_deep_kernel_is_found_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = generate_kernel
+
+    def wrong(schedule: Schedule, program: UnitProgram, machine: Machine, name: str) -> str:
+        text = honest(schedule, program, machine, name)
+        slot = next(k for k, o in enumerate(program.operands) if o.role is OperandRole.OUTPUT)
+        head, _, _ = text.rstrip().rpartition("}")
+        return f"{head}    ((float *)operand[{slot}])[1] += 1.0f;\n}}\n"
+
+    monkeypatch.setattr("worker.compiler.units.generate_kernel", wrong)
+    treat_all_as_deep(monkeypatch)
+    found = verified(tmp_path)
+    assert found.passed is False
+    kernels = [row for row in found.outputs if row[0].startswith("kernel")]
+    assert kernels
+    assert any(row[2] > row[3] for row in kernels)
+
+
+def test_a_tensor_of_several_writers_is_judged_when_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    treat_all_as_deep(monkeypatch)
+    found = verified(tmp_path, pieces_model())
+    assert found.passed, found.detail
+    assert sum(row[0].endswith(": c") for row in found.outputs) == 1
+    assert "5 values of 7 deep kernels" in found.detail
+    assert "0 deep kernels judged by the outputs alone" in found.detail
+
+
+def test_values_the_reference_lacks_are_counted_and_their_kernels_left_to_the_outputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    treat_all_as_deep(monkeypatch)
+    monkeypatch.setattr(
+        "worker.verification.drive.reference_outputs",
+        lambda path, inputs, extra: (reference_outputs(path, inputs)[0], {}),
+    )
+    found = verified(tmp_path, pieces_model())
+    assert found.passed, found.detail
+    assert "0 kernels sampled, 1 values of 1 deep kernels" in found.detail  # `y` is an output
+    assert "(4 values without a reference), 6 deep kernels judged" in found.detail
+
+
+def test_values_beyond_the_limit_are_left_to_the_outputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    treat_all_as_deep(monkeypatch)
+    monkeypatch.setattr(worker.verification.whole_outputs, "MAX_WHOLE_BYTES", 6 * 4 * 4)
+    found = verified(tmp_path, pieces_model())
+    assert found.passed, found.detail
+    assert "1 values of 1 deep kernels" in found.detail
+    assert "6 deep kernels judged by the outputs alone" in found.detail
+
+
+def test_the_bound_does_not_depend_on_the_strategy(tmp_path: Path) -> None:
+    path = saved(conv_net(), tmp_path)
+    many, few = (
+        compiled_of(path, CompileOptions(strategy=way))
+        for way in (StrategyName.NAIVE, StrategyName.GRAPHTURBO)
+    )
+    assert len(few.units) < len(many.units)
+    assert _depth(few) == _depth(many)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "steps", "passes"),
+    [("u1", 3, True), ("u1", 20, False), ("i8", 0, True), ("i8", 1, False), ("f4", 3, True)],
+)
+def test_quantised_values_are_judged_as_floats_and_indices_exactly(
+    dtype: str, steps: int, passes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.verification.drive.coarsest", lambda used: DType.U8)
+    compiled = compiled_of(saved(conv_net(), tmp_path), CompileOptions())
+    want = np.arange(200, dtype=dtype)
+    have = want.copy()
+    have[7] += steps
+    ((name, row),) = _compare_whole(
+        compiled, {"v": (Deep("v", ("k",), ("n1", "n2")), have)}, {"v": want}
+    ).items()
+    assert (name, row[0]) == ("v", "kernel k n1, n2: v")
+    assert (row[2] <= row[3]) is passes
+
+
+def test_a_bundle_gives_inner_values_as_the_bare_model_does(tmp_path: Path) -> None:
+    model = repeated_layers(3)
+    bare = saved(model, tmp_path)
+    onnx.save(
+        model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0
+    )
+    bundle = tmp_path / "m.zip"
+    with zipfile.ZipFile(bundle, "w") as archive:
+        for name in ("m.onnx", "w.bin"):
+            archive.write(tmp_path / name, name)
+    sizes = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
+    fed = {model.graph.input[0].name: np.random.default_rng(0).random(sizes, dtype=np.float32)}
+    outputs, inner = reference_outputs(bare, fed, ("r0", "unknown"))
+    others, same = reference_outputs(bundle, fed, ("r0", "unknown"))
+    assert (list(outputs), list(inner)) == (["r2"], ["r0"])
+    assert np.array_equal(inner["r0"], same["r0"])
+    assert np.array_equal(outputs["r2"], others["r2"])

@@ -1,0 +1,111 @@
+"""Kernels the sampled oracle cannot follow: every element of their outputs is compared instead.
+
+The oracle computes what a kernel keeps to itself at the few points its last operator reads.  Where
+an operator inside sums over what another one made (two convolutions, a softmax), those points grow
+to whole tensors.  The outputs of such a kernel are values of the model, which the reference has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from worker.compiler.ir.graph import Graph
+from worker.compiler.ir.op import TensorOp
+from worker.compiler.isa.program import UnitCall
+from worker.compiler.pipeline import CompiledModel
+from worker.compiler.units import Unit
+
+MAX_WHOLE_BYTES = 256 << 20
+"""Of outputs kept for the comparison; as much again is the reference's.  Further ones are judged by
+the model's outputs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deep:
+    """An output of a deep kernel, and when it is whole."""
+
+    tensor: str
+    """Its name in the model."""
+    kernels: tuple[str, ...]
+    """The deep kernels whose first calls write it, in order."""
+    onnx_nodes: tuple[str, ...]
+    """Of the first of these calls."""
+
+
+NOTHING: Mapping[int, tuple[Deep, ...]] = MappingProxyType({})
+
+
+def is_sampleable(graph: Graph) -> bool:
+    """Whether few points of the one output need few points of everything inside.
+
+    So it is when every tensor has one writer, which writes it by sums of axes, and what is made
+    inside is read by PARALLEL axes only, at places that no value decides.
+    Cost: linear in the accesses.
+    """
+    ops = [op for op in graph.ops if isinstance(op, TensorOp)]
+    written = [op.write.tensor for op in ops]
+    if len(ops) < len(graph.ops) or graph.outputs != (written[-1],):
+        return False
+    made = set(written)
+    if len(made) < len(written):
+        return False
+    if not all(expr.is_linear for op in ops[:-1] for expr in op.write.index):
+        return False
+    for op in ops:
+        free = {axis.name for axis in op.parallel_axes}
+        for access in op.reads:
+            used = {name for expr in access.index for name in expr.variables()}
+            if access.tensor in made and (
+                not used <= free or any(expr.has_lookup for expr in access.index)
+            ):
+                return False
+    return True
+
+
+def deep_outputs(compiled: CompiledModel) -> Mapping[int, tuple[Deep, ...]]:
+    """What the first call of each deep kernel of the program writes for others, by the position of
+    the call after which to read it.
+
+    A tensor that several calls write in parts (a concatenation) is complete after the last of them.
+    Kernels of nested programs are not in it: their values are none of the model's.
+    Cost: linear in the operands of all calls.
+    """
+    calls = compiled.linked.program.calls
+    last: dict[str, int] = {}
+    for position, call in enumerate(calls):
+        if isinstance(call, UnitCall):
+            last |= dict.fromkeys(outputs_of(compiled.units[call.unit], call), position)
+    writers: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
+    seen: set[str] = set()
+    left = MAX_WHOLE_BYTES
+    for call in calls:
+        if not isinstance(call, UnitCall) or compiled.units[call.unit].kernel_name in seen:
+            continue
+        unit = compiled.units[call.unit]
+        seen.add(unit.kernel_name)
+        if is_sampleable(unit.schedule.graph):
+            continue
+        for name in outputs_of(unit, call):
+            size = compiled.linked.tensors[name].size_bytes
+            if name not in writers and size <= left:
+                left -= size
+                writers[name] = []
+            if name in writers:
+                writers[name].append((unit.kernel_name, call.onnx_nodes))
+    after: dict[int, list[Deep]] = {}
+    for name, found in writers.items():
+        deep = Deep(name, tuple(kernel for kernel, _ in found), found[0][1])
+        after.setdefault(last[name], []).append(deep)
+    return MappingProxyType({position: tuple(after[position]) for position in sorted(after)})
+
+
+def outputs_of(unit: Unit, call: UnitCall) -> tuple[str, ...]:
+    """Model names of what a call writes for others, in the order of the unit's operands."""
+    outputs = set(unit.schedule.graph.outputs)
+    return tuple(
+        binding.tensor
+        for operand, binding in zip(unit.program.operands, call.bindings, strict=True)
+        if operand.tensor in outputs
+    )
