@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
 from algebra_graphs import conv
 
 from worker.compiler.cache import CacheKey, CacheKind, MemoryCache
-from worker.compiler.errors import Shortfall, VerifyError
+from worker.compiler.errors import Infeasible, Shortfall, VerifyError
 from worker.compiler.ir.signature import canonicalize
 from worker.compiler.machine import load_machine, load_preset
-from worker.compiler.options import CompileOptions, Effort, Objective
-from worker.compiler.strategies.registry import strategy_for
+from worker.compiler.options import CompileOptions, Effort, Objective, StrategyName, Variant
+from worker.compiler.strategies.registry import strategy, strategy_for
 from worker.compiler.units import Unit, UnitSolver
 
 
@@ -47,6 +48,32 @@ def test_options_that_decide_schedules_are_in_the_key_and_others_are_not() -> No
     assert solver(objective=Objective.ENERGY).schedule_key("s").digest != key
     assert solver(effort=Effort.EXPRESS).schedule_key("s").digest != key
     assert solver(seed=5, require_cache=True).schedule_key("s").digest == key
+
+
+def test_the_variant_is_in_the_key_of_graphturbo_only() -> None:
+    turbo = StrategyName.GRAPHTURBO
+    keys = {solver(strategy=turbo, variant=variant).schedule_key("s").digest for variant in Variant}
+    assert len(keys) == len(Variant)
+    naive = UnitSolver.create(
+        load_preset("kapla-edge"),
+        strategy("naive"),
+        CompileOptions(strategy=turbo, variant=Variant.V1),
+        MemoryCache(),
+    )
+    assert naive.schedule_key("s").digest == solver().schedule_key("s").digest
+
+
+def test_what_lowering_finds_no_addresses_for_is_a_shortfall(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    short = Shortfall("L1", 2048, 1024, "bytes", (("a", 1024), ("b", 1024)), ("a larger L1",))
+
+    def overflow(*_: object) -> NoReturn:
+        raise Infeasible("level L1 overflows", short)
+
+    monkeypatch.setattr("worker.compiler.units.lower_unit", overflow)
+    one = solver()
+    assert one.solve(canonicalize(conv(1, 3, 8, 6, 3, 1, 1)), "conv") == short
 
 
 def test_machine_is_in_the_key_by_content_not_by_name() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 
@@ -18,6 +19,29 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 class StrategyName(StrEnum):
     AUTO = "auto"
     NAIVE = "naive"
+    """One operator, or one fused composite, per kernel."""
+    GRAPHTURBO = "graphturbo"
+    """Units of many layers, cut into instances that hand over on chip (paper: GraphTurbo)."""
+
+
+class Variant(StrEnum):
+    """How much of GraphTurbo is used: the paper's ablation (V1 to V4) and its two rivals.
+
+    Source: GraphTurbo, evaluation; V4 is called FULL here.
+    """
+
+    FULL = "full"
+    """V4: V3 and scheduling across layers."""
+    LAYERWISE = "layerwise"
+    """One kernel per layer, exchanging through off-chip memory, as TVM does."""
+    ASTITCH = "astitch"
+    """Intermediates stay in local buffers, nothing is cut into instances, as AStitch does."""
+    V1 = "v1"
+    """Kernel outputs in the global buffer of the cluster."""
+    V2 = "v2"
+    """V1 with outputs in the local buffers of the cores."""
+    V3 = "v3"
+    """V2 with instances, in an order that keeps them on chip."""
 
 
 class Objective(StrEnum):
@@ -64,6 +88,8 @@ class CompileOptions:
     """Options of one job.  Frozen; `from_json` is the only parser, for CLI and API alike."""
 
     strategy: StrategyName = StrategyName.AUTO
+    variant: Variant = Variant.FULL
+    """Other than FULL only with strategy `graphturbo`."""
     objective: Objective = Objective.LATENCY
     effort: Effort = Effort.NORMAL
     verify: VerifyMode = VerifyMode.SAMPLE
@@ -94,6 +120,7 @@ class CompileOptions:
         values: dict[str, object] = {}
         enums = {
             "strategy": StrategyName,
+            "variant": Variant,
             "objective": Objective,
             "effort": Effort,
             "verify": VerifyMode,
@@ -188,17 +215,7 @@ class CompileOptions:
                         str(raw),
                     )
                 )
-        if values.get("require_cache") and values.get("no_cache"):
-            findings.append(
-                Finding(
-                    "TW-OPT-001",
-                    "require_cache and no_cache exclude each other",
-                    "/options/require_cache",
-                    None,
-                    "at most one of them",
-                    "both",
-                )
-            )
+        findings += _contradictions(values, set(document))
         if findings:
             raise OptionError(
                 "TW-OPT-001",
@@ -214,3 +231,38 @@ class CompileOptions:
         for key, value in asdict(self).items():
             document[key] = dict(value) if key == "symbols" else value
         return document
+
+
+def _contradictions(values: Mapping[str, object], given: Collection[str]) -> list[Finding]:
+    """Options that are fine alone but not together; `given` has the refused ones as well."""
+    found: list[Finding] = []
+    if values.get("require_cache") and values.get("no_cache"):
+        found.append(
+            Finding(
+                "TW-OPT-001",
+                "require_cache and no_cache exclude each other",
+                "/options/require_cache",
+                None,
+                "at most one of them",
+                "both",
+            )
+        )
+    variant = values.get("variant", Variant.FULL)
+    strategy = values.get("strategy", StrategyName.AUTO)
+    is_strategy_known = "strategy" in values or "strategy" not in given
+    if (
+        variant is not Variant.FULL
+        and strategy is not StrategyName.GRAPHTURBO
+        and is_strategy_known  # a refused strategy has its own finding
+    ):
+        found.append(
+            Finding(
+                "TW-OPT-001",
+                f"variant {variant} needs strategy {StrategyName.GRAPHTURBO}, not {strategy}",
+                "/options/variant",
+                None,
+                str(Variant.FULL),
+                str(variant),
+            )
+        )
+    return found

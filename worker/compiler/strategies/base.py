@@ -26,11 +26,14 @@ class Strategy(Protocol):
     def group(
         self, graph: Graph, machine: Machine, together: Sequence[tuple[str, ...]] = ()
     ) -> Grouping:
-        """Say which operators live together.
+        """Say which operators live together; the answer's graph may be a simpler equal one.
 
         `together`: names of operators of `graph` that the target runs as one (composites); a hint,
         of which a strategy takes what it can.
         """
+
+    def halves(self, graph: Graph) -> tuple[tuple[str, ...], ...]:
+        """Smaller groups for one that does not fit, in execution order; one if it stays whole."""
 
     def schedule(self, grouping: Grouping, index: int, machine: Machine) -> Arrangement | Shortfall:
         """Arrange group `index`: its canonical graph, engines and cores."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from worker.compiler.errors import OptionError
-from worker.compiler.options import StrategyName
+from worker.compiler.options import StrategyName, Variant
 from worker.compiler.strategies.base import Strategy
+from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
 from worker.compiler.strategies.naive.strategy import NaiveStrategy
 
-STRATEGIES: dict[str, Strategy] = {"naive": NaiveStrategy()}
+STRATEGIES: dict[str, Strategy] = {
+    "naive": NaiveStrategy(),
+    "graphturbo": GraphTurboStrategy(),
+}
 
 
 def strategy(name: str) -> Strategy:
@@ -27,7 +31,9 @@ def strategy(name: str) -> Strategy:
     return STRATEGIES[name]
 
 
-def strategy_for(option: StrategyName | str) -> Strategy:
+def strategy_for(option: StrategyName | str, variant: Variant = Variant.FULL) -> Strategy:
     """The strategy an option stands for; `auto` is the best one there is."""
     name = str(option)
+    if name == StrategyName.GRAPHTURBO:
+        return GraphTurboStrategy(variant)
     return strategy("naive" if name == StrategyName.AUTO else name)

@@ -1,0 +1,264 @@
+"""Samples in turns: factors of groups, and the tree's loops as the order of their instances."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from itertools import groupby
+from math import prod
+from pathlib import Path
+
+import pytest
+from graphturbo_nets import Net, check_as_c, check_meaning, clustered, lowered, scheduled, workshop
+from hypothesis import given
+from hypothesis import strategies as st
+
+from worker.compiler.ir.graph import Graph
+from worker.compiler.schedule.nodes import Compute, Loop, LoopKind, Node, Place, Schedule, Seq
+from worker.compiler.schedule.verify import verify
+from worker.compiler.strategies.graphturbo.emit import emit_unit
+from worker.compiler.strategies.graphturbo.nests import (
+    _nested,
+    even_turns,
+    grouped_turns,
+    num_samples,
+)
+from worker.compiler.strategies.graphturbo.ordering import bfs_order, dfs_order, nest_order
+from worker.compiler.strategies.graphturbo.sections import Workshop, best_sections
+from worker.compiler.strategies.graphturbo.teams import ranked
+from worker.compiler.strategies.graphturbo.unit_plan import Part, SectionPlan, Site, Spread
+from worker.simulator.run import simulate_unit
+
+ON = clustered(clusters=2, cores=2, gb_bytes=3 << 12, l1_bytes=1 << 11)
+SAMPLES = 16
+WEIGHTS = (4 * 2 * 9 * 4, 8 * 4 * 9 * 4, 16 * 8 * 9 * 4, 32 * 16 * 9 * 4)
+"""Bytes per convolution."""
+
+
+def down_sampled(samples: int = SAMPLES, depth: int = 4) -> Graph:
+    """Images halve and channels double from one convolution to the next."""
+    net = Net()
+    x = net.given(samples, 2, 8, 8)
+    for k in range(depth):
+        x = net.relu(net.conv(x, 4 * 2**k, 3, 2 if k else 1))
+    return net.graph(x)
+
+
+@cache
+def shop() -> Workshop:
+    return workshop(down_sampled(), ON)
+
+
+def site(of: Workshop) -> Site:
+    part = Part(tuple(range(len(of.layers))), None, 1)
+    cores = of.machine.num_cores // of.clusters
+    return Site(of.machine, of.buffer, Spread(1, cores), (part,), of.tiles)
+
+
+@cache
+def nest() -> SectionPlan:
+    of = shop()
+    [plan] = grouped_turns(of.graph, of.layers, of.engines, site(of), SAMPLES, of.grouped)
+    return plan
+
+
+def evens(of: Workshop, *, at_once: bool = False) -> list[SectionPlan]:
+    samples = num_samples(of.graph)
+    return even_turns(of.graph, of.layers, of.engines, site(of), samples, at_once=at_once)
+
+
+def as_schedule(plan: SectionPlan) -> Schedule:
+    found = Schedule(plan.graph, emit_unit([plan]), "graphturbo", plan.predicted_cycles)
+    verify(found, ON)
+    return found
+
+
+# -- factors and parts -----------------------------------------------------------------------------
+
+
+def test_early_groups_have_the_larger_factors() -> None:
+    groups = shop().grouped.groups
+    factors = [g.split.factor for g in groups if g.split is not None]
+    assert [g.layers for g in groups] == [(0, 1), (2,), (3,)]
+    assert factors == [4, 2, 1]
+    # Algorithm 1: an instance is the least number of pieces of which one fits the cores' buffers.
+    capacity = ON.num_cores * ON.levels[2].usable_bytes
+    for group, summary in zip(groups, shop().grouped.summaries, strict=True):
+        assert group.split is not None
+        assert summary.peak_bytes <= capacity
+        if group.split.factor > 1:
+            assert summary.peak_bytes * 2 > capacity
+
+
+def test_the_nest_of_groups_is_chosen() -> None:
+    found = best_sections(shop())
+    assert found is not None
+    [plan] = found
+    assert [part.trips for part in plan.parts] == [2, 2, 1]
+    assert [part.layers for part in plan.parts] == [(0, 1), (2,), (3,)]
+    assert plan.spread == Spread(2, 2)
+    assert ranked(plan) < min(map(ranked, evens(shop())))
+
+
+def test_instances_of_a_part_are_as_many_as_its_factor() -> None:
+    plan, groups = nest(), shop().grouped.groups
+    for number, group in enumerate(groups):
+        assert group.split is not None
+        runs = prod(part.trips for part in plan.parts[number:])
+        assert runs == group.split.factor
+        slices = plan.parts[number].slices
+        assert slices is not None and not slices.recompute
+        for name in {op for k in group.layers for op in plan.layers[k].layer.ops}:
+            assert slices.domains[name][0].extent * runs * plan.spread.clusters == SAMPLES
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(1, 48))
+def test_raised_factors_divide_and_are_the_least_that_do(factors: list[int], own: int) -> None:
+    found = _nested(factors, own)
+    inner = 1
+    for raised, factor in zip(reversed(found), reversed(factors), strict=True):
+        wanted = min(factor, own)
+        ways = [d for d in range(1, own + 1) if own % d == 0 and d % inner == 0 and d >= wanted]
+        assert raised == ways[0]
+        inner = raised
+
+
+# -- the order -------------------------------------------------------------------------------------
+
+
+def runs_of(
+    node: Node, values: dict[str, int], part_of: dict[str, int]
+) -> Iterator[tuple[int, int]]:
+    """(part, number of its instance) of every computation of the first cluster, in order."""
+    trips = [part.trips for part in nest().parts]
+    match node:
+        case Loop(var=name, trip=trip, kind=kind) if kind is LoopKind.TIME and "i" in name[:3]:
+            for value in range(trip):
+                yield from runs_of(node.body, values | {name: value}, part_of)
+        case Loop() | Place():
+            yield from runs_of(node.body, values, part_of)
+        case Seq(parts):
+            for part in parts:
+                yield from runs_of(part, values, part_of)
+        case Compute():
+            number = 0
+            for outer in reversed(range(part_of[node.op], len(trips))):
+                number = number * trips[outer] + values.get(f"s0i{outer}", 0)
+            yield part_of[node.op], number
+        case _:
+            pass
+
+
+def test_the_loops_of_the_tree_are_the_depth_first_order() -> None:
+    plan, grouped = nest(), shop().grouped
+    part_of = {
+        name: number
+        for number, part in enumerate(plan.parts)
+        for k in part.layers
+        for name in plan.layers[k].layer.ops
+    }
+    ran = [run for run, _ in groupby(runs_of(as_schedule(plan).root, {}, part_of))]
+    instances = grouped.instances
+    assert instances is not None
+    assert grouped.trips == (2, 2, 1)
+    # Algorithm 3 takes what became ready last, so it numbers equal pieces the other way round.
+    groups = [i.group for i in instances.instances]
+    assert [group for group, _ in ran] == [groups[k] for k in dfs_order(instances)]
+    assert [group for group, _ in ran] != [groups[k] for k in bfs_order(instances)]
+    named = [instances.instances[k] for k in nest_order(grouped.trips)]
+    assert ran == [(i.group, i.number) for i in named]
+    assert ran == [(0, 0), (0, 1), (1, 0), (0, 2), (0, 3), (1, 1), (2, 0)]
+
+
+def test_a_tensor_between_parts_lives_around_the_inner_instances() -> None:
+    plan = nest()
+    [passed] = [t for t in plan.buffered if plan.place[t] == 2 and t not in plan.kept]
+    assert plan.box[passed][0].extent == SAMPLES // 2  # all samples of a cluster, two instances
+    for tensor in plan.buffered:
+        slices = plan.parts[plan.place[tensor]].slices
+        assert slices is not None
+        # The samples are shared out; the other dimensions are held whole.
+        assert plan.box[tensor][0] == slices.boxes[tensor][0]
+        rest = plan.graph.tensors[tensor].shape[1:]
+        assert tuple(s.extent for s in plan.box[tensor][1:]) == rest
+
+
+# -- meaning and traffic ---------------------------------------------------------------------------
+
+
+def test_numbers_of_the_nest(tmp_path: Path) -> None:
+    schedule = scheduled(down_sampled(), ON)
+    assert [n.trip for n in _turns(schedule.root)] == [2, 2]
+    check_meaning(schedule)
+    simulated = check_as_c(schedule, ON, tmp_path)
+    assert simulated.active_cores == 4
+
+
+def _turns(node: Node) -> list[Loop]:
+    match node:
+        case Loop(var=name):
+            return ([node] if name.startswith("s0i") else []) + _turns(node.body)
+        case Place():
+            return _turns(node.body)
+        case Seq(parts):
+            return [turn for part in parts for turn in _turns(part)]
+        case _:
+            return []
+
+
+def test_numbers_of_three_nested_groups() -> None:
+    check_meaning(as_schedule(nest()))
+
+
+def test_weights_of_late_groups_are_loaded_less_often_than_with_equal_turns() -> None:
+    of = shop()
+    even = next(p for p in evens(of) if [part.trips for part in p.parts] == [4])
+    read = {
+        kind: simulate_unit(lowered(as_schedule(plan), ON), ON).traffic[0].read_bytes
+        for kind, plan in (("nest", nest()), ("even", even))
+    }
+    image = SAMPLES * 2 * 8 * 8 * 4
+    assert read["even"] == image + 2 * 4 * sum(WEIGHTS)
+    # Two clusters, and both cores of each at most.
+    late = 2 * WEIGHTS[2] + WEIGHTS[3]
+    assert read["nest"] <= image + 2 * (4 * sum(WEIGHTS[:2]) + 2 * late)
+    assert read["nest"] < 0.6 * read["even"]
+
+
+# -- no turns --------------------------------------------------------------------------------------
+
+
+def test_samples_that_mix_are_not_taken_in_turns() -> None:
+    net = Net()
+    x = net.given(4, 8)
+    graph = net.graph(net.softmax(net.matmul(x, 8), dim=0))
+    assert num_samples(graph) == 1
+    for plan in best_sections(workshop(graph, ON)) or ():
+        assert [part.trips for part in plan.parts] == [1]
+    schedule = scheduled(graph, ON)
+    assert not _turns(schedule.root)
+    check_meaning(schedule)
+
+
+def test_samples_that_do_not_mix_are() -> None:
+    net = Net()
+    x = net.given(4, 8)
+    assert num_samples(net.graph(net.softmax(net.matmul(x, 8), dim=1))) == 4
+
+
+@pytest.mark.parametrize(("samples", "clusters"), [(1, 1), (3, 1), (4, 2), (5, 1)])
+def test_clusters_get_equal_shares_or_one_gets_all(samples: int, clusters: int) -> None:
+    net = Net()
+    x = net.given(samples, 2, 4, 4)
+    of = workshop(net.graph(net.relu(net.conv(x, 2))), ON)
+    assert num_samples(of.graph) == samples
+    if samples > 1:
+        assert {plan.spread.clusters for plan in evens(of)} == {clusters}
+
+
+def test_all_samples_of_a_cluster_at_once_even_when_they_do_not_fit() -> None:
+    """What variants without instances do: tensors are spilled instead."""
+    [plan] = evens(shop(), at_once=True)
+    assert [part.trips for part in plan.parts] == [1]
+    assert plan.spilled
+    assert all(not p.spilled for p in evens(shop()))

@@ -1,0 +1,295 @@
+"""Sections of a unit: what is spread over clusters, what stays on one, and where they meet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import combinations, pairwise
+from pathlib import Path
+
+import pytest
+from graphturbo_nets import (
+    Net,
+    check_as_c,
+    check_meaning,
+    clustered,
+    nodes,
+    scheduled,
+    workshop,
+)
+
+from worker.compiler.ir.dtype import DType
+from worker.compiler.ir.graph import Graph
+from worker.compiler.ir.op import TensorOp, reads_of, writes_of
+from worker.compiler.machine import load_preset
+from worker.compiler.machine.machine import Machine
+from worker.compiler.options import Variant
+from worker.compiler.schedule.nodes import Compute, Loop, LoopKind
+from worker.compiler.strategies.graphturbo.emit import emit_unit
+from worker.compiler.strategies.graphturbo.sections import (
+    MAX_POINTS,
+    SECTION_CYCLES,
+    Workshop,
+    _points,
+    _section,
+    best_sections,
+)
+from worker.compiler.strategies.graphturbo.teams import ranked, team_plans
+from worker.compiler.strategies.graphturbo.unit_plan import (
+    Part,
+    Planner,
+    SectionPlan,
+    Site,
+    Spread,
+)
+
+FOUR = clustered(clusters=4, cores=2, gb_bytes=1 << 16)
+
+
+def conv_chain(size: int, channels: int, depth: int) -> Graph:
+    net = Net()
+    x = net.given(1, 4, size, size)
+    for _ in range(depth):
+        x = net.relu(net.conv(x, channels))
+    return net.graph(x)
+
+
+def weight_chain(channels: int, size: int, depth: int) -> Graph:
+    """1 x 1 convolutions: `channels` squared weights, and `size` squared positions."""
+    net = Net()
+    x = net.given(1, channels, size, size)
+    for _ in range(depth):
+        x = net.relu(net.conv(x, channels, 1))
+    return net.graph(x)
+
+
+def wide_then_deep() -> Graph:
+    """Large images and few weights at first, small images and many weights at last."""
+    net = Net()
+    x = net.given(1, 2, 24, 24)
+    for _ in range(3):
+        x = net.relu(net.conv(x, 4))
+    x = net.relu(net.conv(x, 64, 3, 4))
+    for _ in range(2):
+        x = net.relu(net.conv(x, 64, 1))
+    return net.graph(x)
+
+
+def slow_home(rate: float) -> Machine:
+    base = clustered(clusters=4, cores=2, gb_bytes=1 << 16, l1_bytes=1 << 13)
+    home, *others = base.levels
+    home = replace(home, read_bytes_per_cycle=rate, write_bytes_per_cycle=rate)
+    return replace(base, levels=(home, *others))
+
+
+@cache
+def deep_shop() -> Workshop:
+    """One for all tests: what was planned once is remembered in it."""
+    return workshop(wide_then_deep(), slow_home(8.0))
+
+
+def sections_of(shop: Workshop) -> tuple[SectionPlan, ...]:
+    found = best_sections(shop)
+    assert found is not None
+    return found
+
+
+def without_spread(shop: Workshop) -> list[SectionPlan]:
+    """All layers on one cluster, on the chip, or some on each: one instance of everything."""
+    part = Part(tuple(range(len(shop.layers))), None, 1)
+    cores = shop.machine.num_cores // shop.clusters
+    site = Site(shop.machine, shop.buffer, Spread(1, cores), (part,), shop.tiles)
+    planner = Planner(shop.graph, shop.layers, shop.engines, site)
+    return list(team_plans(planner, shop.clusters))
+
+
+# -- one sample over clusters ----------------------------------------------------------------------
+
+
+def test_a_small_conv_chain_is_spread_with_a_halo() -> None:
+    shop = workshop(conv_chain(16, 8, 3), FOUR)
+    [plan] = sections_of(shop)
+    assert plan.spread == Spread(4, 2)
+    assert not any(plan.whole_chip)
+    # Rows that a later convolution looks beyond its slice for are computed by two clusters.
+    assert [layer.recompute for layer in plan.layers] == [True, True, False]
+    assert ranked(plan) < min(map(ranked, without_spread(shop)))
+    first, second, _ = (layer.layer.ops[0] for layer in plan.layers)
+    slices = plan.parts[0].slices
+    assert slices is not None
+    # 16 rows in slices of 4, one row more on both sides for each convolution behind.
+    assert [slices.domains[name][2].extent for name in (first, second)] == [8, 6]
+    assert slices.extra_points[second] == (5 + 6 + 6 + 5 - 16) * 8 * 16 * 8 * 9
+
+
+def test_the_spread_tree_has_clusters_outside_and_cores_inside() -> None:
+    schedule = scheduled(conv_chain(16, 8, 3), FOUR)
+    loops = [n for n in nodes(schedule.root) if isinstance(n, Loop) and n.kind is LoopKind.CORES]
+    assert (loops[0].trip, loops[0].core_stride) == (4, 2)
+    assert {(loop.trip, loop.core_stride) for loop in loops[1:]} == {(2, 1)}
+    assert any(n.recompute for n in nodes(schedule.root) if isinstance(n, Compute))
+
+
+@pytest.mark.parametrize("kind", ["spread", "several sections"])
+def test_numbers_of_the_tree_its_kernel_and_its_simulation(kind: str, tmp_path: Path) -> None:
+    on = FOUR if kind == "spread" else slow_home(8.0)
+    schedule = scheduled(conv_chain(16, 8, 3) if kind == "spread" else wide_then_deep(), on)
+    check_meaning(schedule)
+    simulated = check_as_c(schedule, on, tmp_path)
+    assert simulated.active_cores == 8
+    assert simulated.cycles >= max(bound.cycles for bound in simulated.bounds)
+
+
+def test_the_chip_of_the_paper_spreads_one_sample_over_its_clusters(tmp_path: Path) -> None:
+    on = load_preset("stcp920-inferred")
+    net = Net(DType.F16)
+    x = net.given(1, 16, 32, 32)
+    for _ in range(2):
+        x = net.relu(net.conv(x, 8))
+    shop = workshop(net.graph(x), on)
+    assert [plan.spread for plan in sections_of(shop)] == [Spread(4, 8)]
+    simulated = check_as_c(scheduled(shop.graph, on), on, tmp_path)
+    assert simulated.active_cores == 32
+
+
+def test_a_longer_halo_than_work_is_not_spread() -> None:
+    """Eight convolutions of 8 rows in slices of 2: most of the points would be computed again."""
+    shop = workshop(conv_chain(8, 4, 8), FOUR)
+    for plan in sections_of(shop):
+        slices = plan.parts[0].slices
+        if slices is not None:
+            own = sum(op.num_points for op in plan.graph.ops if isinstance(op, TensorOp))
+            assert sum(slices.extra_points.values()) <= 0.35 * own
+    assert all(plan.spread.clusters == 1 or len(plan.layers) < 8 for plan in sections_of(shop))
+
+
+# -- weights ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("channels", "size"), [(32, 4), (64, 2)])
+def test_a_weight_heavy_chain_is_not_spread(channels: int, size: int) -> None:
+    shop = workshop(weight_chain(channels, size, 3), FOUR)
+    [plan] = sections_of(shop)
+    assert plan.spread.clusters == 1
+    assert not any(plan.whole_chip)
+
+
+def test_weights_of_a_chain_on_one_cluster_do_not_come_for_every_cluster(tmp_path: Path) -> None:
+    """Every cluster that works reads all weights from home; here one does, at most two cores."""
+    graph = weight_chain(32, 4, 3)
+    simulated = check_as_c(scheduled(graph, FOUR), FOUR, tmp_path)
+    given, weights = (
+        sum(graph.tensors[name].size_bytes for name in names)
+        for names in (graph.inputs, graph.constants)
+    )
+    assert given + weights <= simulated.traffic[0].read_bytes <= given + 2 * weights
+
+
+# -- where sections meet ---------------------------------------------------------------------------
+
+
+def test_wide_layers_are_spread_and_deep_ones_are_not() -> None:
+    first, second = sections_of(deep_shop())
+    assert first.spread.clusters == 4
+    assert (second.spread.clusters, any(second.whole_chip)) == (1, False)
+    assert (len(first.layers), len(second.layers)) == (3, 3)
+
+
+def total(sections: Sequence[SectionPlan]) -> float:
+    return sum(map(ranked, sections)) + SECTION_CYCLES * len(sections)
+
+
+def test_no_other_choice_of_sections_is_predicted_faster() -> None:
+    """Oracle: every subset of the points as ends of sections."""
+    shop = deep_shop()
+    first, *inner, last = _points(shop)
+    plans = {
+        pair: plan
+        for pair in combinations((first, *inner, last), 2)
+        if (plan := _section(shop, *pair)) is not None
+    }
+    every = [
+        [plans[pair] for pair in pairwise((first, *ends, last))]
+        for count in range(len(inner) + 1)
+        for ends in combinations(inner, count)
+        if all(pair in plans for pair in pairwise((first, *ends, last)))
+    ]
+    assert len(every) == 8
+    best = total(sections_of(shop))
+    assert best == pytest.approx(min(map(total, every)))
+    assert best < total([plans[first, last]])
+
+
+def test_sections_meet_at_narrow_places() -> None:
+    """Oracle: bytes alive before each layer, from who reads and writes what."""
+    net = Net()
+    x = net.given(1, 4, 4, 4)
+    wide = net.conv(x, 16, 1)
+    x = net.relu(net.conv(wide, 8, 1))
+    skip = net.conv(x, 16, 1)
+    x = net.conv(skip, 16, 1)
+    x = net.add(x, skip)
+    x = net.conv(x, 2, 1)
+    graph = net.graph(net.conv(x, 4, 1))
+    shop = workshop(graph, FOUR)
+    made: dict[str, int] = dict.fromkeys(graph.inputs, -1)
+    read: dict[str, int] = {}
+    by_name = {op.name: op for op in graph.ops}
+    for k, layer in enumerate(shop.layers):
+        for name in layer.ops:
+            read.update(dict.fromkeys(reads_of(by_name[name]), k))
+            made.update(dict.fromkeys(writes_of(by_name[name]), k))
+    number = len(shop.layers)
+    alive = [
+        sum(
+            graph.tensors[t].size_bytes
+            for t, first in made.items()
+            if first < k <= read.get(t, first)
+        )
+        for k in range(number + 1)
+    ]
+    points = _points(shop)
+    assert (points[0], points[-1]) == (0, number)
+    inner = points[1:-1]
+    assert inner
+    for k in inner:
+        assert alive[k] <= min(alive[k - 1], alive[k + 1])
+    narrow = [k for k in range(1, number - 1) if alive[k] < min(alive[k - 1], alive[k + 1])]
+    assert narrow and set(narrow) <= set(inner)
+
+
+def test_a_long_unit_has_few_points_all_along_it() -> None:
+    points = _points(workshop(conv_chain(8, 4, 30), FOUR))
+    assert len(points) <= MAX_POINTS
+    assert points == sorted(set(points))
+    assert max(b - a for a, b in pairwise(points)) <= 8
+
+
+# -- machines and variants without sections --------------------------------------------------------
+
+
+def test_one_cluster_means_one_section() -> None:
+    shop = workshop(wide_then_deep(), clustered(clusters=1, cores=4, gb_bytes=1 << 16))
+    [plan] = sections_of(shop)
+    assert plan.spread.clusters == 1
+
+
+def test_a_gpu_has_no_global_buffer() -> None:
+    """The second level of an A100 is a cache: layers exchange through home on the whole chip."""
+    [plan] = sections_of(workshop(conv_chain(16, 8, 2), load_preset("a100")))
+    assert (plan.buffered, plan.buffer) == ((), "")
+    assert all(plan.whole_chip)
+
+
+def test_without_instances_nothing_is_spread() -> None:
+    [plan] = sections_of(workshop(conv_chain(16, 8, 3), FOUR, Variant.V2))
+    assert plan.spread.clusters == 1
+    assert all(part.slices is None for part in plan.parts)
+
+
+def test_variables_of_sections_differ() -> None:
+    sections = sections_of(deep_shop())
+    names = [n.var for n in nodes(emit_unit(sections)) if isinstance(n, Loop)]
+    assert len(names) == len(set(names))
+    assert {name[:2] for name in names} == {"s0", "s1"}

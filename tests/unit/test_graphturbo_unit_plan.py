@@ -1,0 +1,286 @@
+"""Where a unit's tensors live: in the global buffer, at home, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+from graphturbo_nets import Net, check_as_c, check_meaning, clustered, nodes, scheduled, workshop
+from row_chain_graphs import build, fn, op
+
+from worker.compiler.ir.affine import Affine, Lookup, var
+from worker.compiler.ir.dtype import DType
+from worker.compiler.ir.graph import Graph
+from worker.compiler.ir.op import Reduce, reads_of, writes_of
+from worker.compiler.ir.scalar import Fn, Read
+from worker.compiler.machine import load_preset
+from worker.compiler.machine.machine import Machine
+from worker.compiler.schedule.nodes import Compute, Init, Move, Place, Schedule
+from worker.compiler.schedule.verify import verify
+from worker.compiler.strategies.graphturbo.emit import emit_unit
+from worker.compiler.strategies.graphturbo.unit_plan import (
+    Part,
+    Planner,
+    SectionPlan,
+    Site,
+    Spread,
+)
+
+ONE = clustered(clusters=1, cores=2)
+TWO = clustered(clusters=2, cores=2)
+
+
+def residual() -> Graph:
+    """Layers: conv + relu (t3), conv (t5), add + relu (t7, an output), conv (t9, an output)."""
+    net = Net()
+    x = net.given(1, 4, 8, 8)
+    first = net.relu(net.conv(x, 4))
+    last = net.relu(net.add(net.conv(first, 4), first))
+    return net.graph(last, net.conv(last, 4))
+
+
+def planner(graph: Graph, on: Machine) -> Planner:
+    """All layers in one part, computed once."""
+    shop = workshop(graph, on)
+    part = Part(tuple(range(len(shop.layers))), None, 1)
+    spread = Spread(1, on.num_cores // shop.clusters)
+    return Planner(graph, shop.layers, shop.engines, Site(on, shop.buffer, spread, (part,), {}))
+
+
+def planned(graph: Graph, on: Machine, whole_chip: Sequence[bool] = ()) -> SectionPlan:
+    found = planner(graph, on)
+    plan = found.plan(whole_chip or (False,) * len(found.layers))
+    assert plan is not None
+    return plan
+
+
+def as_schedule(plan: SectionPlan, on: Machine) -> Schedule:
+    schedule = Schedule(plan.graph, emit_unit([plan]), "graphturbo", plan.predicted_cycles)
+    verify(schedule, on)
+    return schedule
+
+
+def copied(schedule: Schedule, source: str, target: str) -> list[str]:
+    """Tensors but weights (these may pass the buffer), once per copy."""
+    found = (n for n in nodes(schedule.root) if isinstance(n, Move))
+    names = sorted(m.tensor for m in found if (m.src, m.dst) == (source, target))
+    return [t for t in names if t not in schedule.graph.constants]
+
+
+# -- in the buffer ---------------------------------------------------------------------------------
+
+
+def test_tensors_between_layers_stay_in_the_buffer_when_they_fit() -> None:
+    plan = planned(residual(), ONE)
+    assert plan.buffered == ("t0", "t3", "t5", "t7")
+    assert (sorted(plan.staged), sorted(plan.kept), plan.spilled) == (["t0"], ["t7"], ())
+    schedule = as_schedule(plan, ONE)
+    assert copied(schedule, "DDR", "GB") == ["t0"]
+    assert copied(schedule, "GB", "DDR") == ["t7"]
+    # What only its own layer uses has no place outside of the cores; the last output goes home.
+    places = [n for n in nodes(schedule.root) if isinstance(n, Place) and n.memory == "GB"]
+    held = sorted(p.tensor for p in places if p.tensor not in schedule.graph.constants)
+    assert held == ["t0", "t3", "t5", "t7"]
+    check_meaning(schedule)
+
+
+@pytest.mark.parametrize("whole_chip", list(product((False, True), repeat=4)))
+def test_staged_and_kept_are_what_the_other_side_needs(whole_chip: tuple[bool, ...]) -> None:
+    """A layer on the whole chip reads and writes at home; oracle: the rule, tensor by tensor."""
+    graph = residual()
+    found = planner(graph, TWO)
+    plan = found.plan(whole_chip)
+    assert plan is not None
+    by_name = {o.name: o for o in graph.ops}
+    made, staged, kept = [], [], []
+    for tensor in graph.tensors:
+        users = [{by_name[name] for name in layer.ops} for layer in found.layers]
+        readers = [k for k, ops in enumerate(users) if any(tensor in reads_of(o) for o in ops)]
+        writers = [k for k, ops in enumerate(users) if any(tensor in writes_of(o) for o in ops)]
+        outside = [k for k in readers if k not in writers]
+        near = [k for k in outside if not whole_chip[k]]
+        if tensor in graph.constants or not near:
+            continue
+        if writers and not whole_chip[writers[0]]:
+            made.append(tensor)
+            if tensor in graph.outputs or len(near) < len(outside):
+                kept.append(tensor)
+        else:
+            staged.append(tensor)
+    assert sorted(plan.buffered) == sorted(made + staged)
+    assert plan.staged == set(staged)
+    assert plan.kept == set(kept)
+    schedule = as_schedule(plan, TWO)
+    assert copied(schedule, "DDR", "GB") == sorted(staged)
+    assert copied(schedule, "GB", "DDR") == sorted(kept)
+    check_meaning(schedule)
+
+
+def test_a_mixed_unit_runs_as_c(tmp_path: Path) -> None:
+    plan = planned(residual(), TWO, (False, True, False, True))
+    check_as_c(as_schedule(plan, TWO), TWO, tmp_path)
+
+
+# -- what does not fit -----------------------------------------------------------------------------
+
+
+def test_the_longest_lived_tensor_is_spilled(tmp_path: Path) -> None:
+    """1 KiB each: t3 lives from layer 0 to layer 2, no other tensor as long."""
+    small = clustered(clusters=1, cores=2, gb_bytes=3000)
+    assert planner(residual(), small).site.room == 2250
+    plan = planned(residual(), small)
+    assert (plan.spilled, plan.buffered) == (("t3",), ("t0", "t5", "t7"))
+    check_as_c(as_schedule(plan, small), small, tmp_path)
+
+
+@pytest.mark.parametrize("gb_bytes", [500, 1500, 2800, 4096, 4200, 1 << 14])
+def test_what_stays_fits_the_room_and_no_more_is_spilled(gb_bytes: int) -> None:
+    on = clustered(clusters=1, cores=2, gb_bytes=gb_bytes)
+    graph, found = residual(), planner(residual(), on)
+    plan = planned(graph, on)
+    lives = {"t0": (0, 0), "t3": (0, 2), "t5": (1, 2), "t7": (2, 3)}
+
+    def most(tensors: Sequence[str]) -> int:
+        return max(
+            sum(1024 for t in tensors if lives[t][0] <= layer <= lives[t][1]) for layer in range(4)
+        )
+
+    assert sorted((*plan.buffered, *plan.spilled)) == sorted(lives)
+    room = found.site.room
+    assert most(plan.buffered) <= room
+    if plan.spilled:
+        assert most(tuple(lives)) > room
+    check_meaning(as_schedule(plan, on))
+
+
+def test_no_global_buffer_no_tensors_there() -> None:
+    plan = planned(residual(), load_preset("a100"), (True,) * 4)
+    assert (plan.buffered, plan.buffer, plan.spilled) == ((), "", ())
+
+
+# -- what can only be reached at home --------------------------------------------------------------
+
+
+def looked_up() -> Graph:
+    """y = 2 * table[ids] of a table that is computed first."""
+    at = ("i", "j")
+    rows, cols = 6, 8
+    gathered_row = Affine(((Lookup(0), 1),))
+    graph = build(
+        (
+            op("make", [("i", rows), ("j", cols)], [("x", at)], ("table", at),
+               fn(Fn.ADD, Read(0), Read(0))),
+            op("take", [("i", rows), ("j", cols)],
+               [("ids", ("i",)), ("table", (gathered_row, "j"))], ("r", at), Read(1)),
+            op("sum", [("i", rows), ("j", cols, "r")], [("r", at)], ("y", ("i",)), Read(0),
+               Reduce.ADD),
+        ),
+        {"x": (rows, cols), "ids": (rows,), "table": (rows, cols), "r": (rows, cols),
+         "y": (rows,)},
+        ("y",),
+    )  # fmt: skip
+    ids = replace(graph.tensors["ids"], dtype=DType.I32)
+    tensors = tuple(ids if t.name == "ids" else t for t in graph.tensors.values())
+    return Graph.build(graph.ops, tensors, graph.inputs, graph.outputs)
+
+
+def test_a_table_that_is_looked_up_stays_home() -> None:
+    plan = planned(looked_up(), ONE)
+    assert "table" not in plan.buffered
+
+
+def interleaved() -> Graph:
+    """t[2 i] = 2 x[i], t[2 i + 1] = x[i] * x[i]; y = t + t."""
+    at = ("i", "j")
+    rows, cols = 6, 8
+    half = [("i", rows), ("j", cols)]
+    return build(
+        (
+            op("even", half, [("x", at)], ("t", (var("i") * 2, "j")), fn(Fn.ADD, Read(0), Read(0))),
+            op("odd", half, [("x", at)], ("t", (var("i") * 2 + 1, "j")),
+               fn(Fn.MUL, Read(0), Read(0))),
+            op("mean", [("i", 2 * rows), ("j", cols, "r")], [("t", at)], ("y", ("i",)), Read(0),
+               Reduce.ADD),
+        ),
+        {"x": (rows, cols), "t": (2 * rows, cols), "y": (2 * rows,)}, ("y",),
+    )  # fmt: skip
+
+
+def test_a_tensor_written_with_gaps_is_made_at_home() -> None:
+    plan = planned(interleaved(), ONE)
+    schedule = as_schedule(plan, ONE)
+    assert copied(schedule, "L1", "GB").count("t") == 0
+    assert "t" not in plan.buffered or "t" in plan.staged
+    check_meaning(schedule)
+
+
+# -- engines that work on the buffer itself --------------------------------------------------------
+
+
+def in_buffer(on: Machine, dtype: DType = DType.F32) -> Machine:
+    """The matrix engine of each core reads and writes the buffer that the cores share."""
+    engines = tuple(replace(e, memory="GB") if e.name == "mme" else e for e in on.engines)
+    assert all(dtype in e.macs_per_cycle for e in engines if e.name == "mme")
+    return replace(on, engines=engines)
+
+
+def three_products(dtype: DType) -> Graph:
+    net = Net(dtype)
+    x = net.given(6, 8)
+    for columns in (8, 8, 5):
+        x = net.matmul(x, columns)
+    return net.graph(x)
+
+
+def test_sums_grow_in_place_in_the_buffer(tmp_path: Path) -> None:
+    on = in_buffer(ONE)
+    plan = planned(three_products(DType.F32), on)
+    assert plan.buffered == ("t0", "t2", "t4")
+    assert plan.summed == {"t2", "t4"}
+    schedule = as_schedule(plan, on)
+    inits = {n.tensor: n.init for n in nodes(schedule.root) if isinstance(n, Place)}
+    assert inits["t2"] is inits["t4"] is Init.IDENTITY
+    assert inits["t0"] is Init.UNDEFINED
+    check_as_c(schedule, on, tmp_path)
+
+
+def test_sums_of_a_wider_type_do_not() -> None:
+    """F16 products are added in F32: a place of F16 cannot hold the sum."""
+    on = in_buffer(ONE, DType.F16)
+    plan = planned(three_products(DType.F16), on)
+    assert not plan.summed
+    assert not plan.spilled
+    assert all(t in plan.staged for t in plan.buffered)
+    check_meaning(as_schedule(plan, on))
+
+
+def test_engines_of_the_cores_sum_in_their_own_buffers() -> None:
+    plan = planned(three_products(DType.F32), ONE)
+    assert plan.buffered == ("t0", "t2", "t4")
+    assert plan.summed == set()
+
+
+def test_a_rim_is_not_read_from_a_tensor_in_the_buffer(tmp_path: Path) -> None:
+    """A 3 x 3 convolution reads zeros around its image: no tensor in the buffer has them."""
+    on = in_buffer(ONE)
+    plan = planned(residual(), on)
+    assert "t0" not in plan.buffered
+    assert "t3" in plan.kept  # the adding layer reads it in the buffer, the convolution at home
+    check_as_c(as_schedule(plan, on), on, tmp_path)
+
+
+@pytest.mark.parametrize("size", [6, 8])
+def test_a_slice_wider_than_its_image_is_not_planned(size: int) -> None:
+    """Three convolutions, two clusters: the first one's slice is half the image and four rows."""
+    net = Net()
+    x = net.given(1, 1, size, size)
+    for _ in range(3):
+        x = net.conv(x, 1)
+    on = clustered(clusters=2, cores=2, gb_bytes=1 << 11, l1_bytes=1 << 10)
+    schedule = scheduled(net.graph(x), on)
+    check_meaning(schedule)
+    if size == 6:
+        assert not any(n.recompute for n in nodes(schedule.root) if isinstance(n, Compute))

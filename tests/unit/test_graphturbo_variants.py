@@ -1,0 +1,252 @@
+"""The ablation's variants do what they say and no more; what a plan says of itself reads back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from graphturbo_nets import (
+    Net,
+    check_meaning,
+    clustered,
+    lowered,
+    nodes,
+    scheduled,
+    workshop,
+)
+
+from worker.compiler.errors import Shortfall
+from worker.compiler.ir.dtype import DType
+from worker.compiler.ir.graph import Graph
+from worker.compiler.machine import load_preset
+from worker.compiler.machine.machine import Machine
+from worker.compiler.options import Variant
+from worker.compiler.schedule.nodes import Loop, Place, Schedule
+from worker.compiler.schedule.text import parse_schedule, print_schedule
+from worker.compiler.schedule.verify import verify
+from worker.compiler.strategies.graphturbo.describe import describe, placed, read_summary
+from worker.compiler.strategies.graphturbo.layers import form_layers
+from worker.compiler.strategies.graphturbo.sections import best_sections
+from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
+from worker.compiler.strategies.graphturbo.values import BufferScope
+from worker.compiler.strategies.graphturbo.variants import FEATURES
+from worker.simulator.run import simulate_unit
+
+ON = clustered(clusters=4, cores=2, gb_bytes=1 << 16, l1_bytes=1 << 14)
+
+
+@cache
+def chain() -> Graph:
+    net = Net()
+    x = net.given(1, 4, 16, 16)
+    for _ in range(3):
+        x = net.relu(net.conv(x, 8))
+    return net.graph(x)
+
+
+@cache
+def residual() -> Graph:
+    net = Net()
+    x = net.given(1, 4, 8, 8)
+    first = net.relu(net.conv(x, 4))
+    last = net.relu(net.add(net.conv(first, 4), first))
+    return net.graph(last, net.conv(last, 4))
+
+
+@cache
+def normed() -> Graph:
+    """Vector operators behind a matrix product."""
+    net = Net()
+    x = net.matmul(net.given(4, 8), 8)
+    return net.graph(net.relu(net.softmax(x, 1)))
+
+
+def weights(channels: int) -> Graph:
+    """1 x 1 convolutions of small images: most of what moves are weights."""
+    net = Net(DType.F16)
+    x = net.given(1, channels, 8, 8)
+    for _ in range(4):
+        x = net.relu(net.conv(x, channels, 1))
+    return net.graph(x)
+
+
+@cache
+def batched() -> Graph:
+    net = Net()
+    x = net.given(8, 2, 8, 8)
+    for k in range(2):
+        x = net.relu(net.conv(x, 4, 3, 1 + k))
+    return net.graph(x)
+
+
+@cache
+def solved(graph: str, variant: Variant) -> Schedule:
+    nets = {"chain": chain, "residual": residual, "normed": normed, "batched": batched}
+    return scheduled(nets[graph](), ON, variant)
+
+
+def cycles(schedule: Schedule, on: Machine = ON) -> int:
+    return simulate_unit(lowered(schedule, on), on).cycles
+
+
+def buffered(schedule: Schedule) -> list[str]:
+    """Tensors but weights with a place in the global buffer."""
+    places = [n for n in nodes(schedule.root) if isinstance(n, Place) and n.memory == "GB"]
+    return [p.tensor for p in places if p.tensor not in schedule.graph.constants]
+
+
+ACROSS = [v for v in Variant if FEATURES[v].across_layers]
+
+
+def test_every_variant_has_features() -> None:
+    assert set(FEATURES) == set(Variant)
+    assert len(set(FEATURES.values())) == len(Variant)
+
+
+@pytest.mark.parametrize("variant", ACROSS)
+@pytest.mark.parametrize("graph", ["residual", "normed"])
+def test_every_variant_means_the_same(graph: str, variant: Variant) -> None:
+    check_meaning(solved(graph, variant))
+
+
+# -- layer-wise ------------------------------------------------------------------------------------
+
+
+def test_layerwise_is_one_kernel_per_layer_with_nothing_in_the_buffer() -> None:
+    way = GraphTurboStrategy(Variant.LAYERWISE)
+    grouping = way.group(residual(), ON)
+    layers = form_layers(grouping.graph, ON, chains=False)
+    assert [group.ops for group in grouping.groups] == [layer.ops for layer in layers]
+    assert len(layers) == 4
+    for index in range(len(layers)):
+        arrangement = way.schedule(grouping, index, ON)
+        assert not isinstance(arrangement, Shortfall)
+        schedule = way.tile(arrangement, ON)
+        assert not isinstance(schedule, Shortfall)
+        verify(schedule, ON)
+        assert not buffered(schedule)
+        assert not schedule.is_ahead
+        check_meaning(schedule)
+
+
+def test_the_others_make_one_kernel_of_them() -> None:
+    for variant in ACROSS:
+        assert len(GraphTurboStrategy(variant).group(residual(), ON).groups) == 1
+
+
+# -- what is added step by step --------------------------------------------------------------------
+
+
+def test_astitch_keeps_nothing_in_the_global_buffer() -> None:
+    for graph in ("chain", "residual", "normed"):
+        assert not buffered(solved(graph, Variant.ASTITCH))
+    one = clustered(clusters=1, cores=2)
+    assert not buffered(scheduled(residual(), one, Variant.ASTITCH))
+    assert buffered(scheduled(residual(), one, Variant.V1)) == ["t0", "t3", "t5", "t6", "t7"]
+
+
+def test_v1_chains_no_rows() -> None:
+    assert not any(layer.is_chain for layer in workshop(normed(), ON, Variant.V1).layers)
+    for variant in (Variant.ASTITCH, Variant.V2, Variant.V3, Variant.FULL):
+        layers = workshop(normed(), ON, variant).layers
+        chains = [len(layer.ops) for layer in layers if layer.is_chain]
+        assert sum(chains) == 5
+        assert max(chains) > 1
+
+
+@pytest.mark.parametrize("variant", [Variant.ASTITCH, Variant.V1, Variant.V2])
+def test_one_sample_is_not_cut_before_v3(variant: Variant) -> None:
+    """A loop over clusters stands around layers; without instances cores are the outermost loop."""
+    loops = [n for n in nodes(solved("chain", variant).root) if isinstance(n, Loop)]
+    assert not any(loop.var.endswith("cl") for loop in loops)
+    cut = [n for n in nodes(solved("chain", Variant.V3).root) if isinstance(n, Loop)]
+    assert cut[0].var.endswith("cl")
+
+
+def test_samples_are_shared_by_clusters_before_v3_and_taken_at_once() -> None:
+    loops = [n for n in nodes(solved("batched", Variant.V2).root) if isinstance(n, Loop)]
+    assert (loops[0].var, loops[0].trip) == ("s0cl", 4)
+    assert not any(loop.var.startswith("s0i") for loop in loops)
+
+
+def test_only_full_fetches_ahead() -> None:
+    for variant in ACROSS:
+        schedule = solved("residual", variant)
+        assert schedule.is_ahead == (variant is Variant.FULL)
+        head = print_schedule(schedule).splitlines()[0]
+        assert head.endswith(" ahead=0") == (variant is not Variant.FULL)
+
+
+# -- what the steps gain ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("preset", "channels"), [("stcp920-inferred", 64), ("ascend910", 128)])
+def test_full_is_faster_than_v3_where_weights_move(preset: str, channels: int) -> None:
+    on = load_preset(preset)
+    graph = weights(channels)
+    ahead, behind = (scheduled(graph, on, v) for v in (Variant.FULL, Variant.V3))
+    assert cycles(ahead, on) < cycles(behind, on)
+    assert ahead.predicted_cycles < behind.predicted_cycles
+
+
+def test_full_is_at_least_as_fast_as_v3_on_a_residual_block() -> None:
+    assert cycles(solved("residual", Variant.FULL)) <= cycles(solved("residual", Variant.V3))
+
+
+@pytest.mark.parametrize("graph", ["chain", "residual", "normed"])
+def test_predictions_fall_from_step_to_step(graph: str) -> None:
+    """Each step of V1 to V3 may do all that the one before may."""
+    predicted = [solved(graph, v).predicted_cycles for v in (Variant.V1, Variant.V2, Variant.V3)]
+    assert predicted == sorted(predicted, reverse=True)
+
+
+# -- text and summary ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", [Variant.V3, Variant.FULL])
+def test_text_round_trips_with_notes_and_ahead(variant: Variant) -> None:
+    schedule = solved("residual", variant)
+    assert schedule.notes
+    text = print_schedule(schedule)
+    assert parse_schedule(text) == schedule
+    more = replace(schedule, notes=(*schedule.notes, "a second line = with (signs)"))
+    assert parse_schedule(print_schedule(more)) == more
+    none = replace(schedule, notes=())
+    assert parse_schedule(print_schedule(none)) == none
+    assert print_schedule(none) != text
+
+
+@pytest.mark.parametrize("variant", ACROSS)
+def test_the_note_is_the_summary_of_the_unit(variant: Variant) -> None:
+    schedule = solved("residual", variant)
+    [note] = schedule.notes
+    summary = read_summary(note)
+    shop = workshop(schedule.graph, ON, variant)
+    sections = best_sections(shop)
+    assert sections is not None
+    assert read_summary(describe(shop, sections)) == summary
+    assert "\n" not in note
+    assert (summary.operators, summary.layers) == (6, len(shop.layers))
+    assert summary.predicted_cycles + ON.launch_overhead_cycles == schedule.predicted_cycles
+    assert summary.is_ahead is (variant is Variant.FULL)
+    assert bool(summary.groups) == FEATURES[variant].instances
+    scopes = {row.scope: row.tensors for row in summary.scopes}
+    assert sum(scopes.values()) == 6  # one result per operator
+    given = schedule.graph.inputs
+    assert scopes[BufferScope.GB] == len(set(buffered(schedule)) - set(given))
+
+
+def test_a_placed_summary_differs_in_its_place_only() -> None:
+    summary = read_summary(solved("residual", Variant.FULL).notes[0])
+    there = placed(summary, 3, "Conv_1 .. Conv_9", 12)
+    assert (there.unit, there.label, there.calls) == (3, "Conv_1 .. Conv_9", 12)
+    assert replace(there, unit=-1, label="", calls=1) == summary
+
+
+def test_turns_are_told_as_iterations() -> None:
+    """Eight samples on two clusters, fewer than four at a time."""
+    small = clustered(clusters=2, cores=2, gb_bytes=1 << 12, l1_bytes=1 << 12)
+    summary = read_summary(scheduled(batched(), small).notes[0])
+    assert summary.samples_per_cluster * summary.iterations == 4
+    assert summary.iterations > 1

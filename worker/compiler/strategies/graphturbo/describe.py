@@ -1,0 +1,125 @@
+"""What the plan of a unit says of itself, for reports: a line of JSON beside the schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+
+import msgspec
+
+from worker.compiler.ir.op import reads_of, writes_of
+from worker.compiler.strategies.graphturbo.groups import Grouped
+from worker.compiler.strategies.graphturbo.nests import num_samples
+from worker.compiler.strategies.graphturbo.sections import Workshop
+from worker.compiler.strategies.graphturbo.spill import SpillRule
+from worker.compiler.strategies.graphturbo.summary import (
+    MovementSummary,
+    OrderName,
+    OrderSummary,
+    ScopeCount,
+    SectionSummary,
+    SpillSummary,
+    UnitSummary,
+)
+from worker.compiler.strategies.graphturbo.unit_plan import SectionPlan
+from worker.compiler.strategies.graphturbo.values import BufferScope
+
+
+def describe(shop: Workshop, sections: Sequence[SectionPlan]) -> str:
+    """The summary of a unit without what only the whole model knows.  Cost: linear."""
+    grouped = shop.grouped if shop.features.instances else None
+    widest = max(sections, key=lambda s: s.spread.clusters)
+    turns = max(prod(part.trips for part in s.parts) for s in sections)
+    samples = num_samples(shop.graph)
+    share = -(-samples // widest.spread.clusters)
+    used = [s for s in sections if len(s.parts) > 1]
+    summary = UnitSummary(
+        unit=-1,
+        label="",
+        layers=len(shop.layers),
+        operators=len(shop.graph.ops),
+        groups=() if grouped is None else grouped.summaries,
+        orders=_orders(grouped) if grouped is not None and used else (),
+        scopes=_scopes(shop, sections),
+        spills=_spills(shop, sections),
+        movements=_movements(shop, sections),
+        is_ahead=shop.features.prefetch,
+        samples_per_cluster=max(1, share if used or turns == 1 else -(-share // turns)),
+        iterations=1 if used else turns,
+        predicted_cycles=sum(s.predicted_cycles for s in sections),
+        simulated_cycles=None,
+        sections=tuple(SectionSummary(_name(s), s.predicted_cycles) for s in sections),
+    )
+    return msgspec.json.encode(summary).decode()
+
+
+def read_summary(note: str) -> UnitSummary:
+    """The inverse of `describe`."""
+    return msgspec.json.decode(note, type=UnitSummary)
+
+
+def placed(summary: UnitSummary, unit: int, label: str, calls: int) -> UnitSummary:
+    """The summary of a unit of a model."""
+    return replace(summary, unit=unit, label=label, calls=calls)
+
+
+def _orders(grouped: Grouped) -> tuple[OrderSummary, ...]:
+    """The orders; what runs is the depth-first one, as a nest of loops."""
+    return tuple(replace(o, chosen=o.name is OrderName.DFS) for o in grouped.orders)
+
+
+def _name(section: SectionPlan) -> str:
+    """How a section uses the machine, in words."""
+    if any(section.whole_chip):
+        return f"{len(section.layers)} layers, {sum(section.whole_chip)} on the whole chip"
+    trips = "x".join(str(part.trips) for part in section.parts)
+    return f"{len(section.layers)} layers, {section.spread.clusters} clusters, turns {trips}"
+
+
+def _scopes(shop: Workshop, sections: Sequence[SectionPlan]) -> tuple[ScopeCount, ...]:
+    """Tensors that operators write, by the memory that holds them between their users."""
+    buffered = {t for s in sections for t in s.buffered}
+    inside = _inside(shop)
+    counts = dict.fromkeys(BufferScope, 0)
+    written = dict.fromkeys(t for op in shop.graph.ops for t in writes_of(op))
+    for tensor in written:
+        if tensor in inside:
+            counts[BufferScope.LB] += 1
+        elif tensor in buffered:
+            counts[BufferScope.GB] += 1
+        else:
+            counts[BufferScope.HOME] += 1
+    return tuple(ScopeCount(scope, number) for scope, number in counts.items())
+
+
+def _inside(shop: Workshop) -> frozenset[str]:
+    """Tensors that only their own layer uses: they stay in LB."""
+    owner = {name: k for k, layer in enumerate(shop.layers) for name in layer.ops}
+    users: dict[str, set[int]] = {}
+    for op in shop.graph.ops:
+        for tensor in (*reads_of(op), *writes_of(op)):
+            users.setdefault(tensor, set()).add(owner[op.name])
+    outputs = frozenset(shop.graph.outputs)
+    return frozenset(t for t, layers in users.items() if len(layers) == 1 and t not in outputs)
+
+
+def _spills(shop: Workshop, sections: Sequence[SectionPlan]) -> tuple[SpillSummary, ...]:
+    return tuple(
+        SpillSummary(
+            t, shop.graph.tensors[t].size_bytes, BufferScope.HOME, str(SpillRule.LONGEST_LIVENESS)
+        )
+        for s in sections
+        for t in s.spilled
+    )
+
+
+def _movements(shop: Workshop, sections: Sequence[SectionPlan]) -> tuple[MovementSummary, ...]:
+    """Copies between home and GB, and tensors that cores hand over through GB."""
+    copied = [t for s in sections for t in (*sorted(s.staged), *sorted(s.kept))]
+    passed = [t for s in sections for t in s.buffered if t not in s.staged]
+    size: Mapping[str, int] = {t: shop.graph.tensors[t].size_bytes for t in (*copied, *passed)}
+    return (
+        MovementSummary("copy", len(copied), sum(size[t] for t in copied)),
+        MovementSummary("exchange", len(passed), sum(size[t] for t in passed)),
+    )

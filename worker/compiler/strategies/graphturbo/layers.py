@@ -1,0 +1,110 @@
+"""Layers: an anchor operator with the pointwise operators that follow it, or one operator alone.
+
+A matrix-like operator is an anchor; the pointwise operators that alone read its result, one after
+the other, run on its tile while that is in the local buffer.  Everything else is a layer of its
+own here; vector operators are chained over rows by `row_chain`.
+Source: GraphTurbo, sections 1.1 (a layer has at most one operator with weights) and 4.1 (the
+anchor decides the tiles, the others follow by bound inference).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from worker.compiler.cost.compute import contraction, pick_engine
+from worker.compiler.ir.graph import Graph
+from worker.compiler.ir.op import OpaqueOp, TensorOp, reads_of, writes_of
+from worker.compiler.ir.region import Cuts
+from worker.compiler.machine.machine import Engine, Machine
+from worker.compiler.strategies.graphturbo.row_chain import row_chains
+from worker.compiler.tiling.nest.fusion import fused_groups
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Operators that run as one loop nest, in graph order."""
+
+    ops: tuple[str, ...]
+    is_chain: bool
+    """Vector operators over common rows, instead of an anchor with its epilogue."""
+
+
+def form_layers(graph: Graph, machine: Machine, *, chains: bool = True) -> tuple[Layer, ...]:
+    """Every operator in one layer; layers in an order in which they can run.
+
+    Without `chains`, vector operators stay alone (kernels of layer-wise compilers).
+    Cost: near-linear in the graph.
+    """
+    cuts = Cuts.of(graph)
+    lines = [line for op in graph.ops if len(line := _line(cuts, op)) > 1]
+    groups = [tuple(group.ops) for group in fused_groups(graph, machine, lines)]
+    layers: list[Layer] = []
+    run: list[TensorOp] = []
+
+    def flush() -> None:
+        if run and chains:
+            layers.extend(
+                Layer(tuple(op.name for op in part), is_chain=True)
+                for part in row_chains(graph, tuple(run), machine)
+            )
+        else:
+            layers.extend(Layer((op.name,), is_chain=False) for op in run)
+        run.clear()
+
+    for names in groups:
+        op = cuts.op(names[0])
+        if len(names) == 1 and isinstance(op, TensorOp) and contraction(op) is None:
+            run.append(op)
+            continue
+        flush()
+        layers.append(Layer(names, is_chain=False))
+    flush()
+    return tuple(layers)
+
+
+def _line(cuts: Cuts, op: object) -> tuple[str, ...]:
+    """A contraction and the operators that follow it in a straight line."""
+    if not isinstance(op, TensorOp) or contraction(op) is None:
+        return ()
+    names = [op.name]
+    made = op.write.tensor
+    while made not in cuts.outputs:
+        readers = cuts.readers.get(made, ())
+        if len(readers) != 1:
+            break
+        follower = cuts.op(readers[0])
+        if not isinstance(follower, TensorOp) or follower.reduce is not None:
+            break
+        names.append(follower.name)
+        made = follower.write.tensor
+    return tuple(names)
+
+
+def engines_of(graph: Graph, machine: Machine) -> Mapping[str, Engine] | str:
+    """The engine of every operator; else the name of the first that has none."""
+    found: dict[str, Engine] = {}
+    for op in graph.ops:
+        engine = pick_engine(op, machine, graph.tensors) if isinstance(op, TensorOp) else None
+        if isinstance(op, OpaqueOp) or engine is None:
+            return op.name
+        found[op.name] = engine
+    return found
+
+
+def layer_edges(graph: Graph, layers: Sequence[Layer]) -> tuple[tuple[int, int], ...]:
+    """(producer, consumer) pairs of layers, ascending, each once."""
+    by_name = {op.name: op for op in graph.ops}
+    writer: dict[str, list[int]] = {}
+    for number, layer in enumerate(layers):
+        for name in layer.ops:
+            for tensor in writes_of(by_name[name]):
+                writer.setdefault(tensor, []).append(number)
+    edges: dict[tuple[int, int], None] = {}
+    for number, layer in enumerate(layers):
+        for name in layer.ops:
+            for tensor in reads_of(by_name[name]):
+                for producer in writer.get(tensor, ()):
+                    if producer != number:
+                        edges.setdefault((producer, number))
+    return tuple(sorted(edges))

@@ -1,0 +1,158 @@
+"""Samples in instances: groups of layers (Algorithm 2), their factors, and the order as loops.
+
+Every cluster takes an equal share of the samples; there the groups run as the chosen order of
+instances says, which for a chain of groups whose factors divide each other is a nest of loops:
+weights of a late group with few instances are loaded that few times.
+Source: GraphTurbo, sections 3.1 to 3.3 and Algorithm 3.  Deviation: factors are raised to multiples
+of the following group's; where the order is no nest, all groups take the largest factor together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import ceil
+
+from worker.compiler.ir.graph import Graph
+from worker.compiler.ir.op import TensorOp
+from worker.compiler.machine.machine import Engine
+from worker.compiler.schedule.nodes import Span
+from worker.compiler.strategies.graphturbo.footprint import peak_bytes, piece_outputs
+from worker.compiler.strategies.graphturbo.groups import Grouped
+from worker.compiler.strategies.graphturbo.layers import Layer
+from worker.compiler.strategies.graphturbo.propagate import propagate
+from worker.compiler.strategies.graphturbo.unit_plan import (
+    Part,
+    Planner,
+    SectionPlan,
+    Site,
+    Spread,
+    instance_var,
+)
+from worker.compiler.tiling.factors import divisors
+
+MAX_TURNS = 3
+"""Numbers of turns planned where all layers take the samples of a turn together."""
+
+
+def num_samples(graph: Graph) -> int:
+    """Extent of the outermost dimension of the first result, if everything can be cut along it."""
+    ops = [op for op in graph.ops if isinstance(op, TensorOp)]
+    exits = piece_outputs(graph, ops)
+    shape = graph.tensors[exits[0]].shape
+    if not shape or shape[0] < 2:
+        return 1
+    slices = propagate(graph, ops, exits, 0, shape[0], instance_var(0))
+    return 1 if slices is None or slices.recompute else shape[0]
+
+
+def even_turns(
+    graph: Graph,
+    layers: Sequence[Layer],
+    engines: Mapping[str, Engine],
+    site: Site,
+    samples: int,
+    *,
+    at_once: bool = False,
+) -> list[SectionPlan]:
+    """Plans in which every layer takes the same number of samples at a time.
+
+    `at_once`: each cluster takes all of its samples, whether their tensors fit or not.
+    """
+    if site.buffer is None:
+        return []
+    ops = [op for op in graph.ops if isinstance(op, TensorOp)]
+    exits = piece_outputs(graph, ops)
+    clusters = _clusters(samples, site)
+    own = samples // clusters
+    least = max(1, ceil(peak_bytes(graph, ops) / clusters / site.room))
+    found: list[SectionPlan] = []
+    turns = [t for t in range(1, own + 1) if own % t == 0 and t >= least][:MAX_TURNS]
+    for number in [1] if at_once else turns:
+        slices = propagate(graph, ops, exits, 0, clusters * number, instance_var(0))
+        assert slices is not None, "samples are independent"
+        part = Part(tuple(range(len(layers))), slices, number)
+        found.extend(_planned(graph, layers, engines, site, clusters, (part,)))
+    return found
+
+
+def grouped_turns(
+    graph: Graph,
+    layers: Sequence[Layer],
+    engines: Mapping[str, Engine],
+    site: Site,
+    samples: int,
+    grouped: Grouped,
+) -> list[SectionPlan]:
+    """The plan in which groups of layers run as a nest of loops over their instances."""
+    clusters = _clusters(samples, site)
+    if site.buffer is None or len(grouped.groups) < 2 or grouped.instances is None:
+        return []
+    own = samples // clusters
+    factors = _nested([g.split.factor for g in grouped.groups if g.split is not None], own)
+    parts: list[Part] = []
+    for number, group in enumerate(grouped.groups):
+        names = [name for k in group.layers for name in layers[k].ops]
+        ops = [op for op in graph.ops if op.name in names and isinstance(op, TensorOp)]
+        exits = piece_outputs(graph, ops)
+        slices = propagate(graph, ops, exits, 0, clusters * factors[number], instance_var(number))
+        if slices is None or slices.recompute:
+            return []
+        last = factors[number + 1] if number + 1 < len(factors) else 1
+        parts.append(Part(group.layers, slices, factors[number] // last))
+    if not _fits_together(graph, parts):
+        return []
+    return _planned(graph, layers, engines, site, clusters, tuple(parts))
+
+
+def _clusters(samples: int, site: Site) -> int:
+    """Most clusters that get equal shares."""
+    most = 1 if site.buffer is None else site.buffer.instances
+    return max(k for k in range(1, most + 1) if samples % k == 0)
+
+
+def _nested(factors: Sequence[int], samples: int) -> list[int]:
+    """Factors raised until each is a multiple of the next and divides the samples of a cluster.
+
+    A group that does not even fit with one sample at a time gets that: the rest is spilled.
+    """
+    found: list[int] = []
+    inner = 1
+    for factor in reversed(factors):
+        wanted = [d for d in divisors(samples) if d % inner == 0 and d >= min(factor, samples)]
+        inner = wanted[0] if wanted else samples
+        found.append(inner)
+    return found[::-1]
+
+
+def _fits_together(graph: Graph, parts: Sequence[Part]) -> bool:
+    """Whether every part reads exactly what the instances inside it have made."""
+    made: dict[str, tuple[int, Span]] = {}
+    for number, part in enumerate(parts):
+        assert part.slices is not None
+        for tensor, box in part.slices.boxes.items():
+            if tensor not in made or not box:
+                continue
+            maker, share = made[tensor]
+            runs = 1
+            for inner in parts[maker:number]:
+                runs *= inner.trips
+            step = box[0].start.coeff(instance_var(number))
+            if box[0].extent != share.extent * runs or step != box[0].extent:
+                return False
+        for tensor, box in part.slices.shares.items():
+            made[tensor] = (number, box[0])
+    return True
+
+
+def _planned(
+    graph: Graph,
+    layers: Sequence[Layer],
+    engines: Mapping[str, Engine],
+    site: Site,
+    clusters: int,
+    parts: tuple[Part, ...],
+) -> list[SectionPlan]:
+    spread = Spread(clusters, site.spread.cores)
+    own = Site(site.machine, site.buffer, spread, parts, site.tiles, site.prefetch)
+    plan = Planner(graph, layers, engines, own).plan((False,) * len(layers))
+    return [] if plan is None else [plan]

@@ -1,0 +1,138 @@
+"""Predicted cycles of a row chain on one of its cores, from what one tile needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from worker.compiler.cost.compute import engine_cycles
+from worker.compiler.ir.op import Tensor
+from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
+from worker.compiler.strategies.graphturbo.row_chain_cut import Cut, Held
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """A tensor that is fetched from, or stored to, a memory, tile by tile."""
+
+    held: Held
+    memory: str
+    elem_bytes: int
+
+    @property
+    def tile_bytes(self) -> int:
+        return prod(span.extent for span in self.held.box) * self.elem_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Cores at work: `groups` groups, each of `cores` neighbouring ones."""
+
+    cores: int
+    groups: int
+
+    def sharers(self, level: MemoryLevel, machine: Machine) -> int:
+        """How many of them share one instance of a level."""
+        attached = max(1, machine.num_cores // level.instances)
+        return min(self.cores, attached) * -(-self.groups // level.instances)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What one tile costs, whatever the split."""
+
+    computes: tuple[tuple[tuple[int, ...], int], ...]
+    """Per operator: row axes it moves with, cycles of one instruction."""
+    home_bytes: tuple[tuple[tuple[int, ...], int], ...]
+    """Per operator that reads tables at home: row axes, bytes of one instruction."""
+    fetched: tuple[Flow, ...]
+    stored: tuple[Flow, ...]
+
+
+def timing_of(
+    cut: Cut,
+    engines: Mapping[str, Engine],
+    tensors: Mapping[str, Tensor],
+    flows: tuple[tuple[Flow, ...], tuple[Flow, ...]],
+) -> Timing:
+    """Measure the instructions of one tile.  Cost: linear in the chain."""
+    computes: list[tuple[tuple[int, ...], int]] = []
+    tables: list[tuple[tuple[int, ...], int]] = []
+    for part in cut.ops:
+        extents = tuple(
+            min(span.extent, axis.extent)
+            for span, axis in zip(part.box, part.op.domain, strict=True)
+        )
+        cycles = engine_cycles(part.op, extents, engines[part.op.name], tensors)
+        computes.append((part.rows, cycles))
+        size = sum(
+            tensors[a.tensor].dtype.size_bytes for a in part.op.reads if a.tensor in cut.at_home
+        )
+        if size:
+            tables.append((part.rows, prod(extents) * size))
+    return Timing(tuple(computes), tuple(tables), *flows)
+
+
+def predict(
+    timing: Timing,
+    trips: tuple[int, ...],
+    busy: Busy,
+    memory: str,
+    machine: Machine,
+    *,
+    overlaps: bool,
+) -> tuple[float, int]:
+    """(cycles, instructions of one core) when `busy` cores work at once.
+
+    With double buffers the slowest of computing, fetching and storing counts, plus the first fetch
+    and the last store, which nothing hides; without, they add up.  The engines of a core work on
+    one tile one after the other, since what lies between them has one copy.
+    """
+    compute = float(sum(_times(rows, trips) * cycles for rows, cycles in timing.computes))
+    leaves = sum(_times(rows, trips) for rows, _ in timing.computes)
+    rate = machine.home.read_bytes_per_cycle / (busy.cores * busy.groups)
+    compute += sum(_times(rows, trips) * size / rate for rows, size in timing.home_bytes)
+    sums: list[float] = []
+    first: list[float] = []
+    waits = 0.0
+    for flows, inward in ((timing.fetched, True), (timing.stored, False)):
+        total = once = 0.0
+        paths: dict[str, tuple[float, int]] = {}
+        for flow in flows:
+            if flow.memory not in paths:
+                ends = (flow.memory, memory) if inward else (memory, flow.memory)
+                paths[flow.memory] = path(machine, *ends, busy)
+            speed, latency = paths[flow.memory]
+            times = _times(flow.held.rows, trips)
+            leaves += times
+            total += times * flow.tile_bytes / speed
+            once = max(once, latency) + flow.tile_bytes / speed
+            waits = max(waits, float(times * latency))
+        sums.append(total)
+        first.append(once)
+    if not overlaps or prod(trips) == 1:
+        return compute + sum(sums) + waits * 2, leaves
+    # Two copies: a pair of steps takes at least one load with its latency and one computation.
+    paired = (waits + sums[0] + compute) / 2
+    return max(compute, *sums, paired) + sum(first), leaves
+
+
+def _times(rows: tuple[int, ...], trips: tuple[int, ...]) -> int:
+    """How often one core does what moves with `rows`: once per iteration of the loops around."""
+    for k in reversed(rows):
+        if trips[k] > 1:
+            return prod(trips[: k + 1])
+    return 1
+
+
+def path(machine: Machine, src: str, dst: str, busy: Busy) -> tuple[float, int]:
+    """(bytes per cycle of one core, latency) when `busy` cores move from `src` to `dst` at once."""
+    route = machine.route(src, dst)
+    rates = []
+    for k, name in enumerate(route):
+        level = machine.level(name)
+        is_last = k == len(route) - 1
+        rate = level.write_bytes_per_cycle if is_last else level.read_bytes_per_cycle
+        rates.append(rate / busy.sharers(level, machine))
+    return max(min(rates), 1e-9), max(machine.level(n).latency_cycles for n in route)

@@ -1,0 +1,194 @@
+"""Cutting a unit into sections: runs of layers that share one way of using the clusters.
+
+Early layers of a network have large tensors and few weights: cut into one instance per cluster
+(samples, or rows with a halo) they keep every cluster busy.  Late layers have small tensors and
+many weights, which each cluster would have to load: one cluster does.  Sections exchange through
+home, so a shortest path over the narrow places of a unit finds the best sequence.
+Source: GraphTurbo, sections 3.1-3.3; Deviation: what the paper decides by two rules on factors is
+decided here by predicted cycles as well, and a change of spreading inside one kernel is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from worker.compiler.ir.graph import Graph
+from worker.compiler.ir.op import TensorOp, reads_of, writes_of
+from worker.compiler.ir.region import Cuts
+from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
+from worker.compiler.strategies.graphturbo.footprint import piece_outputs
+from worker.compiler.strategies.graphturbo.groups import Grouped, group_layers
+from worker.compiler.strategies.graphturbo.layers import Layer
+from worker.compiler.strategies.graphturbo.nests import (
+    even_turns,
+    grouped_turns,
+    num_samples,
+)
+from worker.compiler.strategies.graphturbo.plan import Tiles, global_buffer
+from worker.compiler.strategies.graphturbo.propagate import propagate
+from worker.compiler.strategies.graphturbo.split_info import lb_capacity
+from worker.compiler.strategies.graphturbo.teams import ranked, team_plans
+from worker.compiler.strategies.graphturbo.unit_plan import (
+    Part,
+    Planner,
+    SectionPlan,
+    Site,
+    Spread,
+    TileKey,
+    instance_var,
+)
+from worker.compiler.strategies.graphturbo.variants import Features
+
+MAX_POINTS = 10
+"""Places at which a unit may be cut into sections."""
+MAX_SPREAD_LAYERS = 12
+"""Longest section of one sample that is spread over clusters (halo grows with every layer)."""
+MAX_EXTRA = 0.35
+"""Points computed again, at most, as a part of the section's own."""
+SECTION_CYCLES = 1500
+"""Latency of a change of section: drain, round trip through home."""
+
+
+@dataclass
+class Workshop:
+    """One unit being planned, and what was planned of it before."""
+
+    graph: Graph
+    layers: tuple[Layer, ...]
+    engines: Mapping[str, Engine]
+    machine: Machine
+    features: Features
+    tiles: dict[TileKey, Tiles | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.cuts = Cuts.of(self.graph)
+        memory = self.engines[self.layers[0].ops[0]].memory
+        self.buffer: MemoryLevel | None = None
+        if self.features.shared_buffer:
+            self.buffer = global_buffer(self.machine, memory)
+        self.clusters = 1 if self.buffer is None else self.buffer.instances
+
+    @cached_property
+    def grouped(self) -> Grouped:
+        """What Algorithms 1 to 3 say, for the samples of all clusters together."""
+        samples = num_samples(self.graph)
+        shares = max(k for k in range(1, self.clusters + 1) if samples % k == 0)
+        capacity = lb_capacity(self.machine) * shares
+        dim = 1 if samples > 1 else None
+        return group_layers(self.graph, self.layers, self.machine, capacity, dim=dim)
+
+    def piece(self, first: int, last: int) -> Graph:
+        """The graph of layers first .. last - 1."""
+        return self.cuts.piece([n for layer in self.layers[first:last] for n in layer.ops])
+
+
+def best_sections(shop: Workshop) -> tuple[SectionPlan, ...] | None:
+    """The sections of least predicted cycles; None when some layer has no tiles."""
+    points = _points(shop)
+    best: dict[int, tuple[float, tuple[SectionPlan, ...]]] = {0: (0.0, ())}
+    for end in points[1:]:
+        for start in points:
+            if start >= end or start not in best:
+                continue
+            plan = _section(shop, start, end)
+            if plan is None:
+                continue
+            total = best[start][0] + ranked(plan) + SECTION_CYCLES
+            if end not in best or total < best[end][0]:
+                best[end] = (total, (*best[start][1], plan))
+    found = best.get(len(shop.layers))
+    return None if found is None else found[1]
+
+
+def _points(shop: Workshop) -> list[int]:
+    """Positions between layers where sections may meet: narrow places all along the unit."""
+    number = len(shop.layers)
+    if shop.clusters == 1 or not shop.features.instances or number < 3:
+        return [0, number]
+    alive = _alive(shop)
+    inside = _half_written(shop)
+    inner = [
+        k
+        for k in range(1, number)
+        if alive[k] <= min(alive[k - 1], alive[k + 1]) and k not in inside
+    ]
+    most = MAX_POINTS - 2
+    if len(inner) > most:
+        inner = [inner[k * (len(inner) - 1) // (most - 1)] for k in range(most)]
+    return [0, *dict.fromkeys(inner), number]
+
+
+def _half_written(shop: Workshop) -> frozenset[int]:
+    """Positions before which a tensor of several writers (a concatenation) is not complete."""
+    first: dict[str, int] = {}
+    found: set[int] = set()
+    for k, layer in enumerate(shop.layers):
+        for name in layer.ops:
+            for tensor in writes_of(shop.cuts.op(name)):
+                found.update(range(first.setdefault(tensor, k) + 1, k + 1))
+    return frozenset(found)
+
+
+def _alive(shop: Workshop) -> list[int]:
+    """Bytes of tensors that cross the point before each layer."""
+    made: dict[str, int] = dict.fromkeys(shop.graph.inputs, -1)
+    last: dict[str, int] = {}
+    for k, layer in enumerate(shop.layers):
+        for name in layer.ops:
+            op = shop.cuts.op(name)
+            for tensor in writes_of(op):
+                made.setdefault(tensor, k)
+            for tensor in reads_of(op):
+                last[tensor] = k
+    found = [0] * (len(shop.layers) + 2)
+    for tensor, first in made.items():
+        for k in range(first + 1, last.get(tensor, first) + 1):
+            found[k] += shop.graph.tensors[tensor].size_bytes
+    return found
+
+
+def _section(shop: Workshop, start: int, end: int) -> SectionPlan | None:
+    """The best plan of a run of layers."""
+    graph = shop.piece(start, end)
+    layers = shop.layers[start:end]
+    cores = shop.machine.num_cores // shop.clusters
+    plain = Part(tuple(range(len(layers))), None, 1)
+    ahead = shop.features.prefetch
+    site = Site(shop.machine, shop.buffer, Spread(1, cores), (plain,), shop.tiles, ahead)
+    planner = Planner(graph, layers, shop.engines, site)
+    found = list(team_plans(planner, shop.clusters))
+    samples = 1 if shop.buffer is None else num_samples(graph)
+    if samples > 1 and not shop.features.instances:
+        found.extend(even_turns(graph, layers, shop.engines, site, samples, at_once=True))
+    if shop.features.instances and shop.buffer is not None:
+        found.extend(_spread(shop, graph, layers, cores))
+        if samples > 1:
+            found.extend(even_turns(graph, layers, shop.engines, site, samples))
+        if samples > 1 and (start, end) == (0, len(shop.layers)):
+            found.extend(grouped_turns(graph, layers, shop.engines, site, samples, shop.grouped))
+    return min(found, key=ranked, default=None)
+
+
+def _spread(shop: Workshop, graph: Graph, layers: Sequence[Layer], cores: int) -> list[SectionPlan]:
+    """Plans with one instance per cluster, cut along one dimension of the results."""
+    if shop.clusters == 1 or len(layers) > MAX_SPREAD_LAYERS:
+        return []
+    ops = [op for op in graph.ops if isinstance(op, TensorOp)]
+    exits = piece_outputs(graph, ops)
+    own = sum(op.num_points for op in ops)
+    shape = graph.tensors[exits[0]].shape
+    for dim, extent in enumerate(shape):
+        if extent < shop.clusters:
+            continue
+        slices = propagate(graph, ops, exits, dim, shop.clusters, instance_var(0))
+        if slices is None or sum(slices.extra_points.values()) > MAX_EXTRA * own:
+            continue
+        part = Part(tuple(range(len(layers))), slices, 1)
+        spread = Spread(shop.clusters, cores)
+        ahead = shop.features.prefetch
+        site = Site(shop.machine, shop.buffer, spread, (part,), shop.tiles, ahead)
+        plan = Planner(graph, layers, shop.engines, site).plan((False,) * len(layers))
+        return [] if plan is None else [plan]
+    return []

@@ -1,0 +1,71 @@
+"""The GraphTurbo strategy's three steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from worker.compiler.cost.fit import missing_engine, not_fusible
+from worker.compiler.errors import Shortfall
+from worker.compiler.ir.graph import Graph
+from worker.compiler.ir.region import subgraph
+from worker.compiler.ir.signature import canonicalize
+from worker.compiler.machine.machine import Machine
+from worker.compiler.options import Variant
+from worker.compiler.schedule.nodes import Schedule
+from worker.compiler.schedule.stages import Arrangement, Group, Grouping
+from worker.compiler.strategies.graphturbo.compose_region import compose_region
+from worker.compiler.strategies.graphturbo.cut_units import cut_units
+from worker.compiler.strategies.graphturbo.describe import describe
+from worker.compiler.strategies.graphturbo.emit import emit_unit
+from worker.compiler.strategies.graphturbo.layers import engines_of, form_layers
+from worker.compiler.strategies.graphturbo.sections import Workshop, best_sections
+from worker.compiler.strategies.graphturbo.variants import FEATURES, Features
+
+
+@dataclass(frozen=True, slots=True)
+class GraphTurboStrategy:
+    """Units of many layers; see the package docstring."""
+
+    variant: Variant = Variant.FULL
+    name: str = "graphturbo"
+    version: str = "2"
+
+    @property
+    def features(self) -> Features:
+        """What the variant may do."""
+        return FEATURES[self.variant]
+
+    def group(
+        self, graph: Graph, machine: Machine, together: Sequence[tuple[str, ...]] = ()
+    ) -> Grouping:
+        composed = compose_region(graph, machine)
+        if self.features.across_layers:
+            return Grouping(composed, tuple(Group(names) for names in cut_units(composed)))
+        layers = form_layers(composed, machine, chains=False)
+        return Grouping(composed, tuple(Group(layer.ops) for layer in layers))
+
+    def halves(self, graph: Graph) -> tuple[tuple[str, ...], ...]:
+        """Units of half the size."""
+        return cut_units(graph, -(-len(graph.ops) // 2))
+
+    def schedule(self, grouping: Grouping, index: int, machine: Machine) -> Arrangement | Shortfall:
+        graph = canonicalize(subgraph(grouping.graph, grouping.groups[index].ops)).graph
+        engines = engines_of(graph, machine)
+        if isinstance(engines, str):
+            return missing_engine(engines)
+        pairs = tuple((name, engine.name) for name, engine in engines.items())
+        return Arrangement(graph, pairs, machine.num_cores)
+
+    def tile(self, arrangement: Arrangement, machine: Machine) -> Schedule | Shortfall:
+        graph = arrangement.graph
+        engines = {name: machine.engine(e) for name, e in arrangement.engine_of_op}
+        layers = form_layers(graph, machine, chains=self.features.row_chains)
+        shop = Workshop(graph, layers, engines, machine, self.features)
+        sections = best_sections(shop)
+        if sections is None:
+            return not_fusible(tuple(engines))
+        cycles = sum(s.predicted_cycles for s in sections) + machine.launch_overhead_cycles
+        notes = (describe(shop, sections),)
+        ahead = self.features.prefetch
+        return Schedule(graph, emit_unit(sections), self.name, cycles, ahead, notes)

@@ -1,0 +1,133 @@
+"""What GraphTurbo did with one unit: everything its report shows, free of trees and tensors.
+
+Names are the unit's own (canonical) tensor names unless said otherwise; bytes are bytes, cycles are
+cycles of the machine's clock.  Source: GraphTurbo, sections 3 to 5 and Table 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from worker.compiler.strategies.graphturbo.values import BufferScope
+
+
+class OrderName(StrEnum):
+    """Which search gave an order of instances."""
+
+    BFS = "bfs"
+    """All instances of a group before the next group's (the paper's default order)."""
+    DFS = "dfs"
+    """Consumers as soon as they are ready (Algorithm 3)."""
+    EXACT = "exact"
+    """Branch and bound; the optimum when `proven`."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """One group of layers, cut into `factor` instances along dimension `dim` of its output."""
+
+    layers: tuple[int, ...]
+    """Positions in the unit's list of layers, ascending."""
+    factor: int | None
+    """None: no factor makes it fit the local buffers."""
+    dim: int | None
+    """Counted from 1, outermost first; None when `factor` is."""
+    num_ops: int | None
+    """Operators cut together with the output (n_d of Algorithm 1); None when `factor` is."""
+    peak_bytes: int
+    """Live bytes of one instance, over all cores that share it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OrderSummary:
+    """One order of the instances that was tried."""
+
+    name: OrderName
+    peak_bytes: int
+    """Most bytes of instance outputs that live at once."""
+    spilled_bytes: int
+    latency_cycles: int
+    """Estimated, with the cost of its spills."""
+    gap: float | None
+    """(peak - lower bound) / lower bound; None where no bound is known."""
+    proven: bool
+    """No order has a smaller peak."""
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeCount:
+    """How many tensors were placed in one memory (Table 3 of the paper)."""
+
+    scope: BufferScope
+    tensors: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpillSummary:
+    """A tensor that was moved to a farther memory because its own was full."""
+
+    tensor: str
+    size_bytes: int
+    scope: BufferScope
+    """Where it went."""
+    rule: str
+    """Why this one, e.g. `longest live range`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MovementSummary:
+    """Data movements of one kind: `copy` between home and GB, `exchange` of cores through GB."""
+
+    kind: str
+    count: int
+    size_bytes: int
+    """Of all of them together."""
+
+
+@dataclass(frozen=True, slots=True)
+class SectionSummary:
+    """Layers of the unit that use the clusters in one way; sections follow each other."""
+
+    name: str
+    """How many layers, clusters and turns."""
+    predicted_cycles: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitSummary:
+    """One unit: a kernel, and how it came to be."""
+
+    unit: int
+    """Position in the compiled model's units."""
+    label: str
+    """First and last ONNX node, for a reader."""
+    layers: int
+    operators: int
+    """After composition: what the schedule computes."""
+    groups: tuple[GroupSummary, ...]
+    """In topological order."""
+    orders: tuple[OrderSummary, ...]
+    """At most one is chosen; empty where there is only one instance."""
+    scopes: tuple[ScopeCount, ...]
+    spills: tuple[SpillSummary, ...]
+    movements: tuple[MovementSummary, ...]
+    is_ahead: bool
+    """Weights may be fetched under earlier layers; how far, buffer room decides when lowered."""
+    samples_per_cluster: int
+    """n of the paper's Table 2."""
+    iterations: int
+    """Rounds of `samples_per_cluster` samples per cluster that make up the batch."""
+    predicted_cycles: int
+    """By the cost model."""
+    simulated_cycles: int | None
+    """None: not simulated yet."""
+    sections: tuple[SectionSummary, ...] = ()
+    calls: int = 1
+    """How often the model runs it: equal blocks share one unit."""
+
+    @property
+    def num_instances(self) -> int:
+        """Sum of the factors; a group that could not be cut is one instance."""
+        return sum(group.factor or 1 for group in self.groups)

@@ -1,0 +1,60 @@
+"""Which layers of a section run on one cluster and which on the whole chip.
+
+A single sample keeps one cluster busy while its tensors stay in that cluster's global buffer; a
+layer with much work and small tensors gains more from all clusters although it exchanges through
+home.  A shortest path over the layers weighs both, with the tensors alive at a change of team as
+the price of the change; the plans that result, and the two pure ones, are then compared whole.
+Source: our own (the paper always gives clusters samples of their own).
+"""
+
+from __future__ import annotations
+
+from worker.compiler.strategies.graphturbo.unit_plan import Planner, SectionPlan
+
+EXCHANGE_PENALTY = 0.05
+"""Gain that a plan must promise which exchanges activations through home."""
+_CHANGE_CYCLES = 1000
+"""Latency of a change of team: drain, round trip through home."""
+
+
+def team_plans(planner: Planner, clusters: int) -> tuple[SectionPlan, ...]:
+    """The plans worth comparing for layers that are not cut into instances."""
+    number = len(planner.layers)
+    chip, cluster = (True,) * number, (False,) * number
+    ways: list[tuple[bool, ...] | None] = [cluster]
+    if planner.site.buffer is None:
+        ways = [chip]
+    elif clusters > 1:
+        ways = [cluster, chip, _shortest(planner)]
+    plans = (planner.plan(way) for way in dict.fromkeys(way for way in ways if way is not None))
+    return tuple(plan for plan in plans if plan is not None)
+
+
+def ranked(plan: SectionPlan) -> float:
+    """Predicted cycles, less where home's bandwidth is left to weights of later layers."""
+    return plan.predicted_cycles * (1 if any(plan.whole_chip) else 1 - EXCHANGE_PENALTY)
+
+
+def _shortest(planner: Planner) -> tuple[bool, ...] | None:
+    """The assignment of least predicted cycles, tensors in GB wherever both ends are clusters."""
+    home = planner.site.machine.home
+    everything = frozenset(planner.graph.tensors)
+    cost: dict[bool, tuple[float, tuple[bool, ...]]] = {False: (0.0, ()), True: (0.0, ())}
+    for number in range(len(planner.layers)):
+        alive = planner.alive_bytes(number)
+        change = 2 * alive / home.read_bytes_per_cycle + _CHANGE_CYCLES
+        now: dict[bool, tuple[float, tuple[bool, ...]]] = {}
+        for team in (False, True):
+            tiles = planner.tiles(number, everything, team)
+            if tiles is None:
+                continue
+            ways = [
+                (total + (change if before is not team and number else 0), path)
+                for before, (total, path) in cost.items()
+            ]
+            total, path = min(ways)
+            now[team] = (total + tiles.predicted_cycles, (*path, team))
+        if not now:
+            return None
+        cost = now
+    return min(cost.values())[1]

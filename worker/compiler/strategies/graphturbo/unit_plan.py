@@ -1,0 +1,446 @@
+"""A whole unit: where its tensors live, its instances over clusters and time, tiles of every layer.
+
+A layer runs on the cores of one cluster and exchanges tensors through the cluster's global buffer
+(GB), or on the whole chip and exchanges them through home.  A tensor lives in GB from its first
+writer to its last reader there; it is brought in from home once where it was made elsewhere, and
+stored home once where somebody else wants it.
+Source: GraphTurbo, sections 3.4 (scopes) and 4.3 (what exceeds the memory is spilled, longest
+liveness first).  Deviation: the paper's clusters share nothing but DDR and always work on samples
+of their own; a layer of a single sample may use all of them here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TypeAlias
+
+from worker.compiler.ir.affine import Affine
+from worker.compiler.ir.graph import Graph
+from worker.compiler.ir.op import TensorOp, reads_of, writes_of
+from worker.compiler.ir.region import Cuts
+from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
+from worker.compiler.schedule.nodes import Box, Span
+from worker.compiler.schedule.walk import reach_memory
+from worker.compiler.strategies.graphturbo.layers import Layer
+from worker.compiler.strategies.graphturbo.liveness import LiveTensor, live_bytes_by_task
+from worker.compiler.strategies.graphturbo.plan import (
+    LayerPlan,
+    Tiles,
+    layer_facts,
+    plan_nest,
+    plan_rows,
+)
+from worker.compiler.strategies.graphturbo.propagate import Slices
+from worker.compiler.strategies.graphturbo.spill import SpillRule, choose_spills
+from worker.compiler.tiling.align import buffer_bytes
+from worker.compiler.tiling.nest.facts import Operand, facts_of
+from worker.compiler.tiling.nest.plan import Team
+
+WEIGHT_RESERVE = 0.25
+"""Part of GB kept for weights on their way to the cores."""
+TileKey: TypeAlias = "tuple[tuple[str, ...], tuple[str, ...], bool, tuple[object, ...], Spread]"
+"""(operators, operands in GB, whole chip, domains, spread)."""
+PREFETCH_RESERVE = 0.5
+"""Part of LB a layer leaves to the first tiles of the next one."""
+PREFETCH_GAIN = 1.1
+"""How much slower a layer may be predicted for leaving that part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A group of layers that is cut into instances together."""
+
+    layers: tuple[int, ...]
+    """Positions in the section's list of layers, ascending."""
+    slices: Slices | None
+    """What one instance computes; None: everything."""
+    trips: int
+    """Instances of this part inside one instance of the next part (of the cluster, if last)."""
+
+
+def instance_var(part: int) -> str:
+    """Variable of a part's `Slices`: the number of the instance."""
+    return f"g{part}"
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Which cores work: `clusters` clusters of `cores` cores side by side."""
+
+    clusters: int
+    cores: int
+
+
+@dataclass(frozen=True, slots=True)
+class SectionPlan:
+    """Layers that run under common loops: everything its part of the tree says.
+
+    Instances run depth first: before an instance of a part come the instances of the part before
+    that it reads from.
+    """
+
+    graph: Graph
+    layers: tuple[LayerPlan, ...]
+    parts: tuple[Part, ...]
+    buffered: tuple[str, ...]
+    """Tensors that live in GB."""
+    staged: frozenset[str]
+    """Those of them that are brought in from home."""
+    kept: frozenset[str]
+    """Those of them that are stored home as well."""
+    summed: frozenset[str]
+    """Those of them that an engine adds up in place."""
+    place: Mapping[str, int]
+    """Part around whose instance a tensor in GB has its place."""
+    box: Mapping[str, Box]
+    """What that instance holds of it."""
+    share: Mapping[str, Box]
+    """What an instance of the part that makes it stores of an output that lives in GB."""
+    spilled: tuple[str, ...]
+    """Tensors that would live in GB if there were room."""
+    whole_chip: tuple[bool, ...]
+    """Per layer."""
+    spread: Spread
+    buffer: str
+    """Name of the global buffer; empty when there is none."""
+    home: str
+    predicted_cycles: int
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where a section is planned."""
+
+    machine: Machine
+    buffer: MemoryLevel | None
+    spread: Spread
+    parts: tuple[Part, ...]
+    tiles: dict[TileKey, Tiles | None]
+    """What was planned before, for all sections of a unit."""
+    prefetch: bool = True
+    """Weights of a layer are fetched under the layers before."""
+
+    @property
+    def cluster(self) -> Team:
+        """The cores of one cluster, in every cluster that works."""
+        return Team(
+            self.spread.cores, self.spread.clusters, self.machine.num_cores // self.spread.cores
+        )
+
+    @property
+    def room(self) -> int:
+        """Bytes of GB for tensors."""
+        return 0 if self.buffer is None else int(self.buffer.usable_bytes * (1 - WEIGHT_RESERVE))
+
+    def runs(self, part: int) -> int:
+        """Instances of a part that one cluster runs."""
+        return prod(p.trips for p in self.parts[part:])
+
+
+class Planner:
+    """Plans one unit in several ways; what was planned once is remembered.
+
+    Cost: a few hundred predictions per layer, team and set of operands in GB.
+    """
+
+    def __init__(
+        self, graph: Graph, layers: Sequence[Layer], engines: Mapping[str, Engine], site: Site
+    ) -> None:
+        self.graph = graph
+        self.layers = tuple(layers)
+        self.engines = engines
+        self.site = site
+        self.cuts = Cuts.of(graph)
+        self.facts = tuple(layer_facts(layer, self.cuts, engines) for layer in layers)
+        self.writers: dict[str, list[int]] = {}
+        self.readers: dict[str, list[int]] = {}
+        self.at_home: list[frozenset[str]] = []
+        """Per layer, what it can only reach at home."""
+        for number, layer in enumerate(layers):
+            self._index(number, layer)
+        self.part_of = {k: n for n, part in enumerate(site.parts) for k in part.layers}
+        self.step = {k: n for n, k in enumerate(k for part in site.parts for k in part.layers)}
+        """Of every layer, in the order of a depth-first run."""
+        self._constants = frozenset(graph.constants)
+        self.peak_bytes = 0
+        """Most bytes of tensors in GB at once, if all that can be there are."""
+        if site.buffer is not None:
+            every = [t for names in self._tensors((False,) * len(layers)) for t in names]
+            self.peak_bytes = max(live_bytes_by_task(self._lives(every)), default=0)
+
+    def _index(self, number: int, layer: Layer) -> None:
+        far: set[str] = set()
+        inner = {self.cuts.op(name) for name in layer.ops}
+        made = {t for op in inner for t in writes_of(op)}
+        for name in layer.ops:
+            op = self.cuts.op(name)
+            assert isinstance(op, TensorOp)
+            own = facts_of(op, self.graph.tensors)
+            far.update(op.reads[k].tensor for k in own.at_home)
+            if own.out is None:
+                far.add(op.write.tensor)
+            if self._is_in_buffer(name):
+                far.update(operand.tensor for operand in own.reads if _is_padded(operand))
+            for tensor in reads_of(op):
+                if tensor not in made:
+                    self.readers.setdefault(tensor, []).append(number)
+            for tensor in writes_of(op):
+                self.writers.setdefault(tensor, []).append(number)
+            if not layer.is_chain and own.accumulates and self._adds_in_buffer(layer):
+                tensor_dtype = self.graph.tensors[op.write.tensor].dtype
+                if tensor_dtype.accumulator is not tensor_dtype:
+                    far.add(op.write.tensor)
+        self.at_home.append(frozenset(far))
+
+    def _adds_in_buffer(self, layer: Layer) -> bool:
+        return len(layer.ops) == 1 and self._is_in_buffer(layer.ops[0])
+
+    def _is_in_buffer(self, name: str) -> bool:
+        """Whether an operator's engine works on the global buffer itself."""
+        buffer = self.site.buffer
+        return buffer is not None and self.engines[name].memory == buffer.name
+
+    def plan(self, whole_chip: Sequence[bool]) -> SectionPlan | None:
+        """Plan all layers, on one cluster or the whole chip; None where one has no tiles."""
+        if self._reads_foreign_slices() or self._is_sliced_too_wide():
+            return None
+        made, staged = self._tensors(whole_chip)
+        spilled = self._spilled((*made, *staged))
+        made = [t for t in made if t not in spilled]
+        staged = [t for t in staged if t not in spilled]
+        held = frozenset((*made, *staged))
+        layers: list[LayerPlan] = []
+        for number in range(len(self.layers)):
+            found = self.tiles(number, held, whole_chip[number])
+            if found is None:
+                return None
+            layers.append(self._layer_plan(number, found))
+        kept = frozenset(
+            t for t in made
+            if t in self.graph.outputs
+            or any(whole_chip[n] or t in self.at_home[n] for n in self.readers.get(t, ()))
+        )  # fmt: skip
+        site = self.site
+        home = site.machine.home
+        cycles = sum(p.predicted_cycles * site.runs(self.part_of[n]) for n, p in enumerate(layers))
+        for t in (*staged, *sorted(kept)):
+            runs = site.runs(self._place(t) if t in staged else self._home_part(t))
+            moved = self._size(t) * runs * site.spread.clusters
+            cycles += int(moved / home.read_bytes_per_cycle)
+        return SectionPlan(
+            self.graph, tuple(layers), site.parts,
+            tuple(t for t in self.graph.tensors if t in held),
+            frozenset(staged), kept, self._summed(frozenset(made)),
+            {t: self._place(t) for t in sorted(held)},
+            {t: self.box(t) for t in sorted(held)}, self._shares(kept), tuple(sorted(spilled)),
+            tuple(whole_chip), site.spread, "" if site.buffer is None else site.buffer.name,
+            home.name, cycles,
+        )  # fmt: skip
+
+    def tiles(self, number: int, held: frozenset[str], whole_chip: bool) -> Tiles | None:
+        """Tiles of one layer when `held` tensors are in GB."""
+        layer = self.layers[number]
+        names = {t for name in layer.ops for t in self._touched(name)}
+        near: frozenset[str] = frozenset()
+        if not whole_chip:
+            near = held.intersection(names) - self._constants - self.at_home[number]
+        domains = self._domains(number)
+        extents = () if domains is None else tuple(
+            tuple((str(span.start), span.extent) for span in domains[name])
+            for name in layer.ops
+        )  # fmt: skip
+        key = (layer.ops, tuple(sorted(near)), whole_chip, extents, self.site.spread)
+        if key not in self.site.tiles:
+            self.site.tiles[key] = self._search(number, near, whole_chip)
+        return self.site.tiles[key]
+
+    def _domains(self, number: int) -> Mapping[str, Box] | None:
+        slices = self.site.parts[self.part_of[number]].slices
+        return None if slices is None else slices.domains
+
+    def _search(self, number: int, near: frozenset[str], whole_chip: bool) -> Tiles | None:
+        layer, site = self.layers[number], self.site
+        team = Team.everyone(site.machine) if whole_chip else site.cluster
+        base = {} if site.buffer is None else dict.fromkeys(sorted(near), site.buffer.name)
+        engine = self.engines[layer.ops[0]]
+        domains = self._domains(number)
+        rows = None
+        if layer.is_chain:
+            rows = plan_rows(layer, self.cuts, base, domains, site.machine, team, engine)
+        facts = self.facts[number]
+        if rows is not None or facts is None:
+            return rows
+        limits = {}
+        if site.buffer is not None:
+            limits[site.buffer.name] = site.buffer.usable_bytes - min(site.room, self.peak_bytes)
+        domain = None if domains is None else domains[layer.ops[0]]
+        early = self._constants if site.prefetch else frozenset()
+        facts = replace(facts, base=base, early=early)
+        whole = plan_nest(facts, domain, engine, site.machine, team, limits)
+        if whole is None or not site.prefetch:
+            return whole
+        local = site.machine.level(reach_memory(engine.name, site.machine))
+        limits[local.name] = int(local.usable_bytes * (1 - PREFETCH_RESERVE))
+        part = plan_nest(facts, domain, engine, site.machine, team, limits)
+        if part is None or part.predicted_cycles > whole.predicted_cycles * PREFETCH_GAIN:
+            return whole
+        return part
+
+    def box(self, tensor: str) -> Box:
+        """What an instance around its place holds of a tensor."""
+        whole = tuple(Span(Affine(), size) for size in self.graph.tensors[tensor].shape)
+        slices = self.site.parts[self._place(tensor)].slices
+        if slices is None or tensor not in slices.boxes:
+            return whole
+        # Only the dimension that instances share out is cut: elsewhere tiles may hang over what is
+        # read, and inner instances write what nobody reads.
+        return tuple(
+            span if span.start.variables() else full
+            for span, full in zip(slices.boxes[tensor], whole, strict=True)
+        )
+
+    def _place(self, tensor: str) -> int:
+        """Part around whose instances a tensor lives: the last one that uses it."""
+        used = (*self.writers.get(tensor, ()), *self.readers.get(tensor, ()))
+        return max(self.part_of[n] for n in used)
+
+    def _home_part(self, tensor: str) -> int:
+        """Part after whose instances a tensor is complete for its share."""
+        return max(self.part_of[n] for n in self.writers[tensor])
+
+    def _shares(self, kept: frozenset[str]) -> dict[str, Box]:
+        found: dict[str, Box] = {}
+        for tensor in sorted(kept):
+            slices = self.site.parts[self._home_part(tensor)].slices
+            if slices is not None and tensor in slices.shares:
+                found[tensor] = slices.shares[tensor]
+        return found
+
+    def alive_bytes(self, number: int) -> int:
+        """Bytes of tensors made before layer `number` (or given) that it or a later one reads."""
+        return sum(
+            self._size(t)
+            for t, used in self.readers.items()
+            if t not in self._constants
+            and max(used) >= number
+            and max(self.writers.get(t, [-1])) < number
+            and (t in self.writers or min(used) < number)
+        )
+
+    def _touched(self, name: str) -> tuple[str, ...]:
+        op = self.cuts.op(name)
+        return (*reads_of(op), *writes_of(op))
+
+    def _tensors(self, whole_chip: Sequence[bool]) -> tuple[list[str], list[str]]:
+        """Tensors made in GB and tensors brought there, in the graph's order."""
+        made: list[str] = []
+        staged: list[str] = []
+        if self.site.buffer is None:
+            return made, staged
+        for tensor in self.graph.tensors:
+            near = [
+                n for n in self.readers.get(tensor, ())
+                if not whole_chip[n] and tensor not in self.at_home[n]
+            ]  # fmt: skip
+            writers = self.writers.get(tensor, [])
+            is_made = bool(writers) and all(
+                not whole_chip[n] and tensor not in self.at_home[n] for n in writers
+            )
+            if tensor in self._constants or (writers and self._stays_inside(tensor)):
+                continue
+            if is_made and (near or self._is_repeated(tensor)):
+                made.append(tensor)
+            elif not is_made and near and self._is_staged_once(tensor, near):
+                staged.append(tensor)
+        return made, staged
+
+    def _is_staged_once(self, tensor: str, near: Sequence[int]) -> bool:
+        """Whether one part alone reads it, so that its instances can bring in their slices."""
+        return (len({self.part_of[n] for n in near}) == 1 and not self.writers.get(tensor, ())) or (
+            len(self.site.parts) == 1
+        )
+
+    def _stays_inside(self, tensor: str) -> bool:
+        """Only its own layer uses it."""
+        return not self.readers.get(tensor) and tensor not in self.graph.outputs
+
+    def _is_repeated(self, tensor: str) -> bool:
+        return any(self._repeats(n) for n in self.writers[tensor])
+
+    def _reads_foreign_slices(self) -> bool:
+        """Whether an instance reads at home what it computes again: others write it there too."""
+        return any(
+            tensor in self.at_home[n]
+            for tensor in self.writers
+            if self._is_repeated(tensor)
+            for n in self.readers.get(tensor, ())
+        )
+
+    def _is_sliced_too_wide(self) -> bool:
+        """Whether an instance's slice, halo included, is wider than the axis it is cut from."""
+        return any(
+            span.extent > axis.extent
+            for part in self.site.parts
+            if part.slices is not None
+            for name, box in part.slices.domains.items()
+            for span, axis in zip(box, self._tensor_op(name).domain, strict=True)
+        )
+
+    def _tensor_op(self, name: str) -> TensorOp:
+        op = self.cuts.op(name)
+        assert isinstance(op, TensorOp), "units hold no opaque operators"
+        return op
+
+    def _repeats(self, number: int) -> bool:
+        """Whether instances compute some of the layer's points again."""
+        slices = self.site.parts[self.part_of[number]].slices
+        return slices is not None and not slices.recompute.isdisjoint(self.layers[number].ops)
+
+    def _spilled(self, tensors: Sequence[str]) -> frozenset[str]:
+        """Tensors that do not fit GB together with the others."""
+        chosen = choose_spills(self._lives(tensors), self.site.room, SpillRule.LONGEST_LIVENESS)
+        return frozenset(tensors[k] for k in chosen)
+
+    def _lives(self, tensors: Sequence[str]) -> list[LiveTensor]:
+        lives: list[LiveTensor] = []
+        for tensor in tensors:
+            users = (*self.writers.get(tensor, ()), *self.readers.get(tensor, ()))
+            used = [self.step[n] for n in users]
+            # Around inner instances it is there from the first of them on.
+            inner = any(self.part_of[n] < self._place(tensor) for n in users)
+            first = 0 if inner else min(used)
+            lives.append(LiveTensor(tensor, self._size(tensor), first, max(used)))
+        return lives
+
+    def _size(self, tensor: str) -> int:
+        """Bytes an instance holds of a tensor."""
+        buffer = self.site.buffer
+        assert buffer is not None
+        extents = tuple(span.extent for span in self.box(tensor))
+        return buffer_bytes(extents, self.graph.tensors[tensor].dtype, buffer, 1)
+
+    def _summed(self, held: frozenset[str]) -> frozenset[str]:
+        found: list[str] = []
+        for layer, facts in zip(self.layers, self.facts, strict=True):
+            if facts is not None and facts.accumulates and self._adds_in_buffer(layer):
+                found.append(facts.op.write.tensor)
+        return held.intersection(found)
+
+    def _layer_plan(self, number: int, tiles: Tiles) -> LayerPlan:
+        layer, domains = self.layers[number], self._domains(number)
+        op = self.cuts.op(layer.ops[0])
+        assert isinstance(op, TensorOp)
+        at = {a.name: Affine() for a in op.domain}
+        if domains is not None:
+            at = {a.name: s.start for a, s in zip(op.domain, domains[op.name], strict=True)}
+        return LayerPlan(layer, tiles, at, self._repeats(number))
+
+
+def _is_padded(operand: Operand) -> bool:
+    """Whether it is read outside of its tensor: a whole tensor in GB has no room for a rim."""
+    return any(
+        low < 0 or low + number > size
+        for (low, number), size in zip(operand.limits, operand.shape, strict=True)
+    )

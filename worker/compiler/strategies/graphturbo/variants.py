@@ -1,0 +1,37 @@
+"""The ablation: which of GraphTurbo's ideas a variant uses.
+
+Source: GraphTurbo, section 5.3 (V1 .. V4) and 5.2 (TVM's kernels per layer, AStitch's stitching
+without instances), as switches of one machinery.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from worker.compiler.options import Variant
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What a variant may do."""
+
+    across_layers: bool
+    """Several layers in one kernel."""
+    shared_buffer: bool
+    """Tensors between layers stay in GB."""
+    row_chains: bool
+    """Vector operators are chained in LB."""
+    instances: bool
+    """Layers are cut into ordered instances, spread over clusters and time."""
+    prefetch: bool
+    """Weights of a layer are fetched under the layers before."""
+
+
+FEATURES: dict[Variant, Features] = {
+    Variant.LAYERWISE: Features(False, False, False, False, False),
+    Variant.ASTITCH: Features(True, False, True, False, False),
+    Variant.V1: Features(True, True, False, False, False),
+    Variant.V2: Features(True, True, True, False, False),
+    Variant.V3: Features(True, True, True, True, False),
+    Variant.FULL: Features(True, True, True, True, True),
+}
