@@ -171,7 +171,9 @@ def _package(
 ) -> str:
     """Write the bundle; its large parts are gone from memory when this returns."""
     pending = Verification(str(options.verify), "none", None, None, None, None, "not run")
-    document = report_document(compiled, sims, whole, options, pending, toolchain())
+    document = report_document(
+        compiled, sims, whole, options, pending, toolchain(), compiled.summaries
+    )
     report = canonical_json(stable_report(document))
     contents = bundle_contents(compiled, toolchain(), schedule, report, trace)
     return write_bundle(path, contents)
@@ -190,7 +192,9 @@ def _report(
     from worker.verification.drive import refuse_mismatch
 
     timed.stage("report", "started")
-    document = report_document(compiled, sims, whole, request.options, verification, toolchain())
+    document = report_document(
+        compiled, sims, whole, request.options, verification, toolchain(), compiled.summaries
+    )
     document["unlock"] = unlock_rows(compiled.source, compiled.machine, request.options)
     document["null_reasons"] = null_reasons(document)
     document["bundle"] = {"sha256": bundle_digest}
@@ -215,6 +219,7 @@ def _listed(value: Detail) -> list[Detail]:
 
 RESULT_OPTIONS = (
     "strategy",
+    "variant",
     "objective",
     "effort",
     "symbols",

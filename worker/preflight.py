@@ -8,6 +8,7 @@ hardware numbers come back together.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,7 +21,7 @@ from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.model_summary import model_summary
 from worker.compiler.frontend.simplify import simplify
 from worker.compiler.machine.machine import Machine
-from worker.compiler.options import CompileOptions
+from worker.compiler.options import CompileOptions, StrategyName, Variant
 from worker.compiler.partition.partition import partition
 from worker.compiler.partition.plan import HOST, Partitioning
 from worker.compiler.pipeline import convert_for
@@ -106,8 +107,13 @@ def _attempt(step: Callable[[], T], problems: list[Detail]) -> T | None:
 def _shortfalls(
     model: OnnxModel, parts: Partitioning, machine: Machine, options: CompileOptions
 ) -> list[Detail]:
-    """Operators whose smallest tile does not fit, in model order, each signature once."""
-    solver = RegionSolver(model, UnitPool(machine, options, NullCache()), _Silent(), lambda unit: 0)
+    """Operators whose smallest tile does not fit, in model order, each signature once.
+
+    They are tried one by one: what does not fit alone fits no larger kernel, and what does not fit
+    a larger kernel is no shortfall, since every strategy falls back to smaller ones.
+    """
+    single = replace(options, strategy=StrategyName.NAIVE, variant=Variant.FULL)
+    solver = RegionSolver(model, UnitPool(machine, single, NullCache()), _Silent(), lambda unit: 0)
     op_type_of = {row.node: row.op_type for row in parts.placement}
     once = {id(plan): (node, plan) for node, plan in reversed(solver.solve(parts).shortfalls)}
     return [

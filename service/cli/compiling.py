@@ -56,7 +56,13 @@ def compile_model(
         bool, typer.Option("--local", help="Compile in this process (default without a server).")
     ] = False,
     symbols: SymbolsOption = None,
-    strategy: Annotated[str, typer.Option(help="auto, naive, ...")] = "auto",
+    strategy: Annotated[str, typer.Option(help="auto, naive or graphturbo.")] = "auto",
+    variant: Annotated[
+        str,
+        typer.Option(
+            help="full, layerwise, astitch, v1, v2 or v3: how much of graphturbo is used."
+        ),
+    ] = "full",
     objective: Annotated[str, typer.Option(help="latency, energy or edp.")] = "latency",
     effort: Annotated[str, typer.Option(help="express, normal or extended.")] = "normal",
     verify: Annotated[str, typer.Option(help="none, sample or full.")] = "sample",
@@ -97,6 +103,7 @@ def compile_model(
         raise typer.BadParameter("contradicts --no-cache", param_hint="--require-cache")
     document = {
         "strategy": strategy,
+        "variant": variant,
         "objective": objective,
         "effort": effort,
         "verify": verify,

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from service.cli.connection import DataDirOption, ServerOption
+from service.cli.graphturbo import print_graphturbo
 from service.cli.output import JsonFlag, note, print_json, print_table, print_text
 from service.cli.sources import open_source
 from service.cli.summary import print_summary
@@ -49,6 +50,7 @@ def report(
             ("name", "chosen", "latency_cycles", "energy_pj", "offchip_bytes", "kernels", "reason"),
             strategies,
         )
+    print_graphturbo(document.get("graphturbo"))
     for insight in document.get("insights") or []:
         print_text(f"{insight.get('severity', 'info')}: {insight.get('message')}")
 
@@ -62,7 +64,12 @@ def layers(
     data_dir: DataDirOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Print one row per layer, in order of execution or by cost with --top."""
+    """Print one row per kernel or host part, in order of execution or by cost with --top.
+
+    Long lists of nodes are shortened to their ends; --json has all.
+    """
+    from worker.report.node_names import node_span
+
     with open_source(source, server, data_dir) as results:
         rows: list[dict[str, Any]] = results.report().get("layers") or []
     if top is not None:
@@ -70,7 +77,8 @@ def layers(
     if as_json:
         print_json({"items": rows})
     else:
-        print_table(LAYER_COLUMNS, rows)
+        spans = [{**row, "onnx_nodes": node_span(row.get("onnx_nodes") or [])} for row in rows]
+        print_table(LAYER_COLUMNS, spans)
 
 
 def placement(
@@ -98,13 +106,15 @@ def schedule(
     as_json: JsonFlag = False,
 ) -> None:
     """Print the schedule trees."""
+    from worker.report.node_names import node_span
+
     with open_source(source, server, data_dir) as results:
         document = results.json("schedule")
     if as_json:
         print_json(document)
         return
     for unit in document.get("units", []) if isinstance(document, dict) else []:
-        nodes = ", ".join(str(node) for node in unit.get("onnx_nodes", []))
+        nodes = node_span([str(node) for node in unit.get("onnx_nodes", [])])
         print_text(f"# {unit.get('kernel')} by {unit.get('strategy')}: {nodes}")
         print_text(str(unit.get("text", "")))
 

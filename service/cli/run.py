@@ -64,7 +64,8 @@ def run(
     shapes = {n: {"shape": list(a.shape), "dtype": str(a.dtype)} for n, a in results.items()}
     document: dict[str, Any] = {"output": str(output), "arrays": shapes}
     if profile:
-        document["profiles"] = [profile_document(each) for each in profiles]
+        program = runner.model.program
+        document["profiles"] = [profile_document(each, program) for each in profiles]
     if as_json:
         print_json(document)
         return

@@ -104,6 +104,7 @@ def test_concurrent_requests_with_one_key_make_one_job(serve: Serve) -> None:
         ({"hardware": "0" * 64}, 404, "TW-SVC-001", None),
         ({"options": {"strategy": "magic"}}, 422, "TW-OPT-001", "/options/strategy"),
         ({"options": {"sed": 1}}, 422, "TW-OPT-001", "/options/sed"),
+        ({"options": {"variant": "v1"}}, 422, "TW-OPT-001", "/options/variant"),
     ],
 )
 def test_bad_jobs_are_refused_with_a_place(

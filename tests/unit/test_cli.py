@@ -65,6 +65,8 @@ def test_every_verb_has_help_and_json(verb: str) -> None:
         (["compile", EXAMPLE, "--hardware", "a100", "--require-cache", "--no-cache"], 2),
         (["compile", EXAMPLE, "--hardware", "a100", "--set", "batch"], 2),
         (["compile", EXAMPLE, "--hardware", "a100", "--strategy", "magic"], 2),
+        (["compile", EXAMPLE, "--hardware", "a100", "--variant", "v4"], 2),
+        (["compile", EXAMPLE, "--hardware", "a100", "--variant", "v1"], 2),
         (["compile", "missing.onnx", "--hardware", "a100"], 3),
         (["compile", EXAMPLE, "--hardware", "missing.yaml"], 3),
         (["explain", "TW-NOPE-999"], 3),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
 from math import ceil
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -50,6 +51,8 @@ from worker.compiler.quantize.ranges import observe
 from worker.compiler.quantize.split import split_dequantisations
 from worker.compiler.rejection import ReasonCode, Rejection
 from worker.compiler.solve import Progress, RegionSolver, Solved, UnitPool
+from worker.compiler.strategies.graphturbo.summary import UnitSummary
+from worker.compiler.summaries import unit_summaries
 from worker.compiler.units import Unit
 
 Samples: TypeAlias = "Callable[[OnnxModel], Sequence[Mapping[str, npt.NDArray[Any]]]]"
@@ -94,6 +97,8 @@ class CompiledModel:
     """Simplified, before any conversion: the user's model."""
     controls: tuple[CompiledControl[CompiledModel], ...] = ()
     """Control-flow nodes, in model order, with their compiled bodies."""
+    summaries: tuple[UnitSummary, ...] = ()
+    """What GraphTurbo says of its units; empty with any other strategy."""
 
     @property
     def placement(self) -> tuple[Placement, ...]:
@@ -232,6 +237,7 @@ def _compile_graph(
         layouts=solved.layouts,
         source=model,
         controls=controls,
+        summaries=unit_summaries(solved.units, solved.calls),
     )
     usable = machine.home.usable_bytes
     if compiled.home_bytes <= usable:
@@ -289,16 +295,20 @@ def _node_costs(
 ) -> NodeCosts:
     """Simulated cycles of every node's kernels, and the host's roofline of the same node.
 
-    What a composite costs stands at its last node.
+    A kernel of several nodes is shared out by the host's cycles of each; one of no node of the
+    model goes to the first of its region.  What a composite costs stands at its last node.
     """
     nodes = list(model.ir.graph)
     position = {node.name or "": k for k, node in enumerate(nodes)}
     accelerator = [0] * len(nodes)
+    host = [ceil(machine.host.work_s(*host_flops([node])) * machine.clock_hz) for node in nodes]
     for call in solved.calls:
         if isinstance(call, PlannedCall) and call.unit is not None:
-            last = max(position[name] for name in call.onnx_nodes)
-            accelerator[last] += ports.unit_cycles(solved.units[call.unit])
-    host = [ceil(machine.host.work_s(*host_flops([node])) * machine.clock_hz) for node in nodes]
+            own = sorted({position[name] for name in call.onnx_nodes if name in position})
+            own = own or [parts.regions[call.region].nodes[0]]
+            cycles = ports.unit_cycles(solved.units[call.unit])
+            for k, share in zip(own, shared_out(cycles, [host[k] for k in own]), strict=True):
+                accelerator[k] += share
     for part in parts.regions:
         for composite in part.composites:
             last = composite.nodes[-1]
@@ -308,6 +318,17 @@ def _node_costs(
                     costs[k] = 0
                 costs[last] = total
     return NodeCosts(tuple(accelerator), tuple(host))
+
+
+def shared_out(cycles: int, weights: Sequence[int]) -> tuple[int, ...]:
+    """`cycles` in whole shares in proportion to `weights`, evenly where they are all 0.
+
+    The shares sum to `cycles`; each is within 1 of its exact value.
+    """
+    if not any(weights):
+        weights = [1] * len(weights)
+    ends = [total * cycles // sum(weights) for total in accumulate(weights, initial=0)]
+    return tuple(end - start for start, end in pairwise(ends))
 
 
 def _calibration(converted: Converted, options: CompileOptions) -> tuple[tuple[str, str], ...]:

@@ -26,11 +26,14 @@ from worker.compiler.ir.signature import Canonical, canonicalize
 from worker.compiler.layout.lay_out import LayoutChange, lay_out
 from worker.compiler.link import PlannedCall, PlannedHost
 from worker.compiler.machine.machine import LaunchUnit, Machine
-from worker.compiler.options import CompileOptions
+from worker.compiler.options import CompileOptions, Variant
 from worker.compiler.partition.plan import CompositeKind, Part, Partitioning
 from worker.compiler.schedule.stages import Grouping
-from worker.compiler.strategies.registry import strategy_for
+from worker.compiler.strategies.registry import strategy, strategy_for
 from worker.compiler.units import Unit, UnitSolver
+
+_MIN_HALVED = 4
+"""Operators of a group that does not fit and is still tried in halves."""
 
 
 class Progress(Protocol):
@@ -64,6 +67,9 @@ class _Region:
     expressed: Expressed
     grouping: Grouping
     solver: UnitSolver
+    """By the chosen strategy."""
+    single: UnitSolver
+    """By the strategy that schedules operators one by one."""
     layouts: tuple[LayoutChange, ...]
 
 
@@ -72,14 +78,17 @@ class UnitPool:
 
     def __init__(self, machine: Machine, options: CompileOptions, cache: Cache) -> None:
         self.machine = machine
-        self.strategy = strategy_for(options.strategy)
+        self.strategy = strategy_for(options.strategy, options.variant)
+        self.is_baseline = options.variant is not Variant.FULL
+        self.fallback = strategy("naive")
         self.solver_of = {
-            target.name: UnitSolver.create(
-                machine.restricted(target), self.strategy, options, cache
+            (target.name, way.name): UnitSolver.create(
+                machine.restricted(target), way, options, cache
             )
             for target in machine.targets
+            for way in dict.fromkeys((self.strategy, self.fallback))
         }
-        self.known: dict[tuple[str, str], Unit | Shortfall] = {}
+        self.known: dict[tuple[str, str, str], Unit | Shortfall] = {}
 
     @property
     def events(self) -> tuple[CacheEvent, ...]:
@@ -122,7 +131,8 @@ class RegionSolver:
         return found.solved(frozenset(every_node - found.kernel_nodes))
 
     def _prepare(self, part: Part) -> _Region:
-        solver = self._pool.solver_of[part.target]
+        solver = self._pool.solver_of[part.target, self._pool.strategy.name]
+        single = self._pool.solver_of[part.target, self._pool.fallback.name]
         nodes = [self._nodes[k] for k in part.nodes]
         clusters = _clusters(part, nodes)
         expressed = express_region(nodes, part.outputs, self._model.opset, clusters)
@@ -133,7 +143,7 @@ class RegionSolver:
             laid = lay_out(expressed, policy, together)
             expressed, changes, together = laid.expressed, laid.changes, laid.together
         grouping = self._pool.strategy.group(expressed.graph, solver.machine, together)
-        return _Region(part, expressed, grouping, solver, changes)
+        return _Region(part, expressed, grouping, solver, single, changes)
 
     def _composites(self, part: Part, graph: Graph) -> tuple[tuple[str, ...], ...]:
         """Operator names of each pattern composite, in graph order."""
@@ -150,75 +160,97 @@ class RegionSolver:
         return tuple(tuple(names) for names in members if len(names) > 1)
 
     def _solve_region(self, region: _Region, found: _Collector) -> None:
-        graph = region.expressed.graph
+        graph = region.grouping.graph
         number = len(found.graphs)
         found.graphs.append(graph)
         found.layouts.extend((number, change) for change in region.layouts)
         found.constants.update(region.expressed.constants)
         cuts = Cuts.of(graph)
         for group in region.grouping.groups:
-            before = len(region.solver.events)
-            singles = tuple((name,) for name in group.ops)
-            pieces: tuple[tuple[str, ...], ...] = (tuple(group.ops),)
-            if len(singles) > 1 and not self._is_better_together(region, cuts, group.ops):
-                pieces = singles
-            for names in pieces:
-                found.calls.extend(self._calls(region, cuts, names, number, found))
-            found.count(any(e.outcome == "miss" for e in region.solver.events[before:]))
+            before = len(self._pool.events)
+            for names, solver in self._ways(region, cuts, group.ops):
+                found.calls.extend(self._calls(region, cuts, names, solver, number, found))
+            found.count(any(e.outcome == "miss" for e in self._pool.events[before:]))
 
-    def _is_better_together(self, region: _Region, cuts: Cuts, names: Sequence[str]) -> bool:
-        """Whether one kernel for all simulates no slower than a kernel each.
+    def _ways(
+        self, region: _Region, cuts: Cuts, names: tuple[str, ...]
+    ) -> list[tuple[tuple[str, ...], UnitSolver]]:
+        """The kernels of a group: one for all where that simulates no slower than one each.
 
         The cost model sees less of stalls than the simulator does, so it does not decide this.
+        What does not fit as one kernel is tried in halves.
         """
+        apart: list[tuple[tuple[str, ...], UnitSolver]]
+        apart = [((name,), region.single) for name in names]
+        if len(names) == 1:
+            return apart
+        _, whole = self._unit(region, cuts, names, region.solver)
+        if isinstance(whole, Shortfall):
+            if len(names) < _MIN_HALVED:
+                return apart
+            halves = self._pool.strategy.halves(cuts.piece(names))
+            if len(halves) < 2:
+                return apart
+            return [way for half in halves for way in self._ways(region, cuts, half)]
+        if self._pool.is_baseline or self._is_faster(region, cuts, names, whole):
+            return [(names, region.solver)]
+        return apart
+
+    def _is_faster(self, region: _Region, cuts: Cuts, names: Sequence[str], whole: Unit) -> bool:
         target = region.solver.machine.targets[0]
         by_kernel = target.launch_unit is LaunchUnit.KERNEL
         launch = region.solver.machine.launch_cycles(target) if by_kernel else 0
-        _, whole = self._unit(region, cuts, names)
-        if isinstance(whole, Shortfall):
-            return False
+        limit = self._unit_cycles(whole) + launch
         apart = 0
         for name in names:
-            if is_view(cuts.op(name), region.expressed.graph.tensors):
+            if is_view(cuts.op(name), cuts.graph.tensors):
                 continue
-            _, unit = self._unit(region, cuts, (name,))
+            _, unit = self._unit(region, cuts, (name,), region.single)
             if isinstance(unit, Shortfall):
                 return True
             apart += self._unit_cycles(unit) + launch
-        return self._unit_cycles(whole) + launch <= apart
+            if apart >= limit:
+                return True
+        return False
 
     def _unit(
-        self, region: _Region, cuts: Cuts, names: Sequence[str]
+        self, region: _Region, cuts: Cuts, names: Sequence[str], solver: UnitSolver
     ) -> tuple[Canonical, Unit | Shortfall]:
         """Some operators and their unit: known, cached, or solved now."""
         canonical = canonicalize(cuts.piece(names))
-        key = (region.part.target, canonical.signature)
+        key = (region.part.target, solver.strategy.name, canonical.signature)
         if key not in self._pool.known:
             nodes = [node for name in names for node in cuts.op(name).origin.nodes]
             label = nodes[0] if nodes else names[0]
-            self._pool.known[key] = region.solver.solve(canonical, label)
+            self._pool.known[key] = solver.solve(canonical, label)
         return canonical, self._pool.known[key]
 
     def _calls(
-        self, region: _Region, cuts: Cuts, names: Sequence[str], number: int, found: _Collector
+        self,
+        region: _Region,
+        cuts: Cuts,
+        names: Sequence[str],
+        solver: UnitSolver,
+        number: int,
+        found: _Collector,
     ) -> list[PlannedCall]:
         """The call of one kernel; nothing when a single operator does not fit, which is noted."""
         ops = [cuts.op(name) for name in names]
         target = region.part.target
-        if len(ops) == 1 and is_view(ops[0], region.expressed.graph.tensors):
+        if len(ops) == 1 and is_view(ops[0], cuts.graph.tensors):
             return [_view_call(ops[0], number, target)]
         origin_nodes = tuple(dict.fromkeys(n for op in ops for n in op.origin.nodes))
-        canonical, unit = self._unit(region, cuts, names)
+        canonical, unit = self._unit(region, cuts, names, solver)
         found.kernel_nodes.update(origin_nodes)
         if isinstance(unit, Shortfall):
             found.shortfalls.update((n, unit) for n in origin_nodes)
             return []
         return [
             PlannedCall(
-                found.index_of((target, unit.signature), unit),
+                found.index_of((target, unit.schedule.strategy, unit.signature), unit),
                 canonical.tensor_of,
                 origin_nodes,
-                ops[0].origin.op_type,
+                "+".join(dict.fromkeys(op.origin.op_type for op in ops)),
                 number,
                 target,
             )
@@ -236,13 +268,13 @@ class _Collector:
         self.kernel_nodes: set[str] = set()
         self.layouts: list[tuple[int, LayoutChange]] = []
         self._units: list[Unit] = []
-        self._index: dict[tuple[str, str], int] = {}
+        self._index: dict[tuple[str, str, str], int] = {}
         self._total = total
         self._progress = progress
         self._done = 0
         self._new = 0
 
-    def index_of(self, key: tuple[str, str], unit: Unit) -> int:
+    def index_of(self, key: tuple[str, str, str], unit: Unit) -> int:
         if key not in self._index:
             self._index[key] = len(self._units)
             self._units.append(unit)

@@ -15,7 +15,7 @@ import msgspec
 
 from worker.compiler.cache import Cache, CacheEvent, CacheKey, CacheKind
 from worker.compiler.codegen.kernel import CODEGEN_VERSION, generate_kernel
-from worker.compiler.errors import OptionError, Shortfall, VerifyError
+from worker.compiler.errors import Infeasible, OptionError, Shortfall, VerifyError
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.signature import IR_VERSION, Canonical
 from worker.compiler.ir.text import print_graph
@@ -25,7 +25,7 @@ from worker.compiler.isa.verify import verify_program
 from worker.compiler.lower.lower import LOWER_VERSION, lower_unit
 from worker.compiler.machine import digest
 from worker.compiler.machine.machine import Machine
-from worker.compiler.options import CompileOptions
+from worker.compiler.options import CompileOptions, StrategyName
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.stages import Group, Grouping
 from worker.compiler.schedule.text import parse_schedule, print_schedule
@@ -92,7 +92,12 @@ class UnitSolver:
         return UnitSolver(machine, digest(machine), strategy, options, cache, [])
 
     def schedule_key(self, signature: str) -> CacheKey:
-        """Everything that decides a schedule, by name (so that misses can be explained)."""
+        """Everything that decides a schedule, by name (so that misses can be explained).
+
+        The variant counts for GraphTurbo only: other strategies know none.
+        """
+        is_variable = self.strategy.name == StrategyName.GRAPHTURBO
+        variant = (("variant", str(self.options.variant)),) if is_variable else ()
         return CacheKey(
             CacheKind.SCHEDULE,
             (
@@ -102,6 +107,7 @@ class UnitSolver:
                 ("strategy_version", self.strategy.version),
                 ("objective", str(self.options.objective)),
                 ("effort", str(self.options.effort)),
+                *variant,
                 ("ir_version", IR_VERSION),
             ),
         )
@@ -121,6 +127,8 @@ class UnitSolver:
     def solve(self, canonical: Canonical, label: str) -> Unit | Shortfall:
         """Schedule, lower and code one unit, or say what does not fit.
 
+        A schedule's buffers may fit by size and still find no addresses: that is a shortfall too.
+
         Raises:
             OptionError: TW-OPT-002 when --require-cache is set and an entry is missing.
             VerifyError: our bug, or a corrupted cache entry.
@@ -132,12 +140,15 @@ class UnitSolver:
         schedule, text = scheduled
         name = f"tw_unit_{signature[:16]}"
         key = self.kernel_key(text)
-        stored = self._get(key, label)
+        stored = self._get(key, signature, label)
         if stored is not None:
             entry = _decoded(stored, key)
             program = decode_unit(entry.program)
             return Unit(signature, schedule, text, program, name, entry.kernel)
-        program = lower_unit(schedule, self.machine, signature)
+        try:
+            program = lower_unit(schedule, self.machine, signature)
+        except Infeasible as error:
+            return error.shortfall
         verify_program(program, self.machine)
         kernel = generate_kernel(schedule, program, self.machine, name)
         entry = _KernelEntry(kernel, encode_unit(program))
@@ -159,7 +170,7 @@ class UnitSolver:
         self, graph: Graph, signature: str, label: str
     ) -> tuple[Schedule, str] | Shortfall:
         key = self.schedule_key(signature)
-        stored = self._get(key, label)
+        stored = self._get(key, signature, label)
         if stored is not None:
             try:
                 text = stored.decode()
@@ -179,10 +190,10 @@ class UnitSolver:
         self.cache.put(key, text.encode())
         return found, text
 
-    def _get(self, key: CacheKey, label: str) -> bytes | None:
+    def _get(self, key: CacheKey, signature: str, label: str) -> bytes | None:
         value = self.cache.get(key)
         outcome = "miss" if value is None else "hit"
-        self.events.append(CacheEvent(str(key.kind), key.digest, outcome, label))
+        self.events.append(CacheEvent(str(key.kind), key.digest, outcome, label, signature))
         if value is None and self.options.require_cache:
             raise OptionError(
                 "TW-OPT-002",

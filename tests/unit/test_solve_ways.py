@@ -1,0 +1,122 @@
+"""Kernels of a group: one for all, one each where that is faster, halves where it does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from onnx_models import repeated_layers, saved
+
+from worker.compiler.cache import MemoryCache
+from worker.compiler.cost.fit import not_fusible
+from worker.compiler.errors import Shortfall
+from worker.compiler.frontend.limits import Limits
+from worker.compiler.isa.program import UnitCall
+from worker.compiler.machine import load_preset
+from worker.compiler.options import CompileOptions, StrategyName, Variant
+from worker.compiler.pipeline import CompiledModel, Ports, compile_model
+from worker.compiler.schedule.nodes import Schedule
+from worker.compiler.schedule.stages import Arrangement
+from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
+from worker.compiler.units import Unit
+
+ON = load_preset("stcp920-inferred")
+LAYERS = 4
+LAUNCH = ON.launch_overhead_cycles
+"""A launch of each kernel counts as well."""
+
+
+class Silent:
+    def stage(self, name: str, state: str) -> None: ...
+
+    def units(self, solved: int, cached: int, total: int) -> None: ...
+
+
+def compiled(
+    folder: Path, unit_cycles: Callable[[Unit], int], variant: Variant = Variant.FULL
+) -> CompiledModel:
+    """`LAYERS` times MatMul and Relu."""
+    options = CompileOptions(strategy=StrategyName.GRAPHTURBO, variant=variant)
+    path = saved(repeated_layers(LAYERS), folder)
+    ports = Ports(MemoryCache(), Silent(), lambda _: (), unit_cycles)
+    return compile_model(path, "m", ON, options, ports, Limits())
+
+
+def kernels(model: CompiledModel) -> list[tuple[str, int]]:
+    """(strategy, ONNX nodes) of every call of a kernel."""
+    calls = [c for c in model.linked.program.calls if isinstance(c, UnitCall)]
+    return [(model.units[c.unit].schedule.strategy, len(c.onnx_nodes)) for c in calls]
+
+
+def slow_groups(cycles: int) -> Callable[[Unit], int]:
+    """Units of GraphTurbo take `cycles`, every single operator takes 100."""
+    return lambda unit: cycles if unit.schedule.strategy == "graphturbo" else 100
+
+
+def test_a_group_that_is_faster_is_one_kernel(tmp_path: Path) -> None:
+    assert kernels(compiled(tmp_path, slow_groups(1))) == [("graphturbo", 2 * LAYERS)]
+
+
+def test_a_group_that_is_slower_than_its_operators_is_split(tmp_path: Path) -> None:
+    found = kernels(compiled(tmp_path, slow_groups(10**9)))
+    assert found == [("naive", 1)] * (2 * LAYERS)
+
+
+@pytest.mark.parametrize(("slower_by", "count"), [(0, 1), (1, 2 * LAYERS)])
+def test_of_equal_cycles_one_kernel_wins(tmp_path: Path, slower_by: int, count: int) -> None:
+    """Operators alone pay a launch each, the group pays one."""
+    number = 2 * LAYERS
+    apart = number * 100 + (number - 1) * LAUNCH
+    assert len(kernels(compiled(tmp_path, slow_groups(apart + slower_by)))) == count
+
+
+@pytest.mark.parametrize("variant", [Variant.V1, Variant.V3])
+def test_variants_of_the_ablation_are_not_second_guessed(tmp_path: Path, variant: Variant) -> None:
+    found = kernels(compiled(tmp_path, slow_groups(10**9), variant))
+    assert found == [("graphturbo", 2 * LAYERS)]
+
+
+def refuse_above(most: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """GraphTurbo plans units of at most so many operators; sizes it is asked for, in order."""
+    asked: list[int] = []
+    tile = GraphTurboStrategy.tile
+
+    def limited(
+        self: GraphTurboStrategy, arrangement: Arrangement, machine: object
+    ) -> Schedule | Shortfall:
+        asked.append(len(arrangement.graph.ops))
+        if len(arrangement.graph.ops) > most:
+            return not_fusible(tuple(op.name for op in arrangement.graph.ops))
+        return tile(self, arrangement, ON)
+
+    monkeypatch.setattr(GraphTurboStrategy, "tile", limited)
+    return asked
+
+
+def test_what_does_not_fit_is_tried_in_halves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = refuse_above(LAYERS, monkeypatch)
+    model = compiled(tmp_path, slow_groups(1))
+    assert kernels(model) == [("graphturbo", LAYERS), ("graphturbo", LAYERS)]
+    assert asked == [2 * LAYERS, LAYERS]  # the halves are equal: one unit, solved once
+    assert len(model.units) == 1
+
+
+def test_halves_that_are_slower_are_split_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_above(LAYERS, monkeypatch)
+    found = kernels(compiled(tmp_path, slow_groups(10**9)))
+    assert found == [("naive", 1)] * (2 * LAYERS)
+
+
+def test_what_fits_in_no_size_runs_operator_by_operator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = refuse_above(0, monkeypatch)
+    found = kernels(compiled(tmp_path, slow_groups(1)))
+    assert found == [("naive", 1)] * (2 * LAYERS)
+    # Eight, two times four (equal), two times two each: groups of less than four are not halved.
+    assert asked == [8, 4, 2]
