@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from worker.compiler.errors import Detail
 from worker.compiler.frontend.model_summary import model_summary
 from worker.compiler.isa.program import HostCall, UnitCall
 from worker.compiler.machine import digest
-from worker.compiler.options import CompileOptions
+from worker.compiler.options import CompileOptions, StrategyName, Variant
 from worker.compiler.partition.plan import HOST
 from worker.compiler.pipeline import CompiledModel
+from worker.compiler.strategies.graphturbo.summary import UnitSummary
 from worker.report.control import control_rows
 from worker.report.conversion import conversion_section, layout_section
+from worker.report.graphturbo import graphturbo_section
 from worker.report.insights import insights
 from worker.report.invocation import invocation_section
 from worker.report.layers import cache_outcomes, layer_rows
@@ -47,8 +49,12 @@ def report_document(
     options: CompileOptions,
     verification: Verification,
     toolchain: Mapping[str, Detail],
+    graphturbo: Sequence[UnitSummary] = (),
 ) -> dict[str, Detail]:
-    """Everything but `timings`, which the caller adds last (it is excluded from digests)."""
+    """Everything but `timings`, which the caller adds last (it is excluded from digests).
+
+    `graphturbo` has what that strategy says of its units; empty with any other.
+    """
     rows = layer_rows(compiled, sims, whole)
     summary = _summary(compiled, sims, whole)
     units = [c for c in compiled.linked.program.calls if isinstance(c, UnitCall)]
@@ -82,7 +88,7 @@ def report_document(
                 "energy_pj": whole.energy_pj,
                 "offchip_bytes": _home_bytes(compiled, whole),
                 "kernels": len(units),
-                "reason": "the only strategy that applies",
+                "reason": _chosen_because(options),
             }
         ],
         "layers": list[Detail](rows),
@@ -107,6 +113,10 @@ def report_document(
         "layouts": layout_section(compiled),
         "invocation": invocation_section(compiled, whole),
         "control_flow": control_rows(compiled, whole),
+        "graphturbo": graphturbo_section(
+            [_simulated(unit, sims) for unit in graphturbo],
+            options.variant,
+        ),
         "cache": _cache(compiled),
         "verification": {
             "mode": verification.mode,
@@ -142,6 +152,20 @@ def report_document(
         ],
         "energy": [{"item": line.item, "pj": line.pj} for line in whole.energy],
     }
+
+
+def _simulated(unit: UnitSummary, sims: Sequence[UnitSimulation]) -> UnitSummary:
+    """The summary with the cycles of its kernel, where it does not have them yet."""
+    if unit.simulated_cycles is not None or unit.unit >= len(sims):
+        return unit
+    return replace(unit, simulated_cycles=sims[unit.unit].cycles)
+
+
+def _chosen_because(options: CompileOptions) -> str:
+    if options.strategy is StrategyName.AUTO:
+        return "what strategy auto stands for"
+    full = options.variant is Variant.FULL
+    return "asked for by name" if full else f"asked for by name, as variant {options.variant}"
 
 
 def _noise_warnings(verification: Verification) -> tuple[tuple[str, str], ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from worker.compiler.errors import Detail
+from worker.report.node_names import short_op_type
 from worker.simulator.results import ModelSimulation
 
 _SHARE = 0.2
@@ -66,6 +67,6 @@ def insights(rows: Sequence[dict[str, Detail]], whole: ModelSimulation) -> list[
     top = _by_cycles(rows)[:1]
     if top:
         add("hot-layer", _number(top[0], "cycles_total"),
-            f"one {top[0].get('op_type')} dominates", _nodes(top))  # fmt: skip
+            f"one {short_op_type(str(top[0].get('op_type')))} dominates", _nodes(top))  # fmt: skip
     found.sort(key=lambda item: (-item[0], str(item[1]["id"])))
     return [finding for _, finding in found]

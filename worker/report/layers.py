@@ -10,6 +10,7 @@ from worker.compiler.errors import Detail
 from worker.compiler.isa.program import HostCall, UnitCall
 from worker.compiler.pipeline import CompiledModel
 from worker.compiler.schedule.nodes import Compute, Loop, LoopKind, Node, Pipe, Place, Seq
+from worker.report.node_names import kernel_op_type
 from worker.simulator.results import ModelSimulation, UnitSimulation
 
 
@@ -77,6 +78,7 @@ def layer_rows(
     rows: list[dict[str, Detail]] = []
     energy_total = whole.energy_pj
     control_of = {timing.node: timing for timing in whole.control}
+    op_type_of = {row.node: row.op_type for row in compiled.placement}
     for timing in whole.calls:
         call = compiled.linked.program.calls[timing.call]
         cycles = timing.end_cycle - timing.start_cycle
@@ -84,7 +86,11 @@ def layer_rows(
             "index": len(rows),
             "group_id": None,
             "onnx_nodes": list(call.onnx_nodes),
-            "op_type": call.op_type if isinstance(call, UnitCall) else "+".join(_distinct(call)),
+            "op_type": (
+                kernel_op_type(call.op_type, call.onnx_nodes, op_type_of)
+                if isinstance(call, UnitCall)
+                else "+".join(_distinct(call))
+            ),
             "placement": "accelerator" if isinstance(call, UnitCall) else "host",
             "placement_reason": "OFFLOADED"
             if isinstance(call, UnitCall)
@@ -160,17 +166,14 @@ def _host_columns(
 
 def cache_outcomes(compiled: CompiledModel) -> dict[str, str]:
     """`hit` or `miss` per unit signature: a unit is a hit when every look-up for it was one."""
-    by_label: dict[str, list[str]] = {}
+    seen: dict[str, list[str]] = {}
     for event in compiled.cache_events:
-        by_label.setdefault(event.label, []).append(event.outcome)
-    result: dict[str, str] = {}
-    for call in compiled.linked.program.calls:
-        if isinstance(call, UnitCall) and call.onnx_nodes:
-            signature = compiled.units[call.unit].signature
-            seen = by_label.get(call.onnx_nodes[0])
-            if signature not in result and seen:
-                result[signature] = "hit" if all(o == "hit" for o in seen) else "miss"
-    return result
+        seen.setdefault(event.signature, []).append(event.outcome)
+    return {
+        unit.signature: "hit" if all(o == "hit" for o in seen[unit.signature]) else "miss"
+        for unit in compiled.units
+        if unit.signature in seen
+    }
 
 
 def _distinct(call: HostCall) -> list[str]:

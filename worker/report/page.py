@@ -10,7 +10,10 @@ from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.program import UnitCall
 from worker.compiler.machine.machine import EngineKind, Machine
 from worker.compiler.pipeline import CompiledModel
+from worker.report.graphturbo_page import graphturbo_html
+from worker.report.node_names import node_span, short_op_type
 from worker.report.plots import energy_bars, layer_bars, occupancy, roofline, si
+from worker.report.tables import flat, html_table, rows_of
 from worker.simulator.results import ModelSimulation, UnitSimulation
 
 _STYLE = """
@@ -27,46 +30,13 @@ svg{width:100%;height:auto}svg text{fill:var(--dim)}.grid{stroke:var(--line)}
 .dot{fill:var(--bar);fill-opacity:.65;stroke:var(--dark)}.area{fill:var(--bar);fill-opacity:.6}
 .bad{color:var(--bad);font-weight:600}.ok{color:var(--ok)}
 """
+_STRATEGY_COLUMNS = (
+    "name", "chosen", "latency_cycles", "energy_pj", "offchip_bytes", "kernels", "reason",
+)  # fmt: skip
 _LAYER_COLUMNS = (
     "index", "onnx_nodes", "op_type", "placement", "cycles_total", "pct_cycles", "bound_by",
     "utilization_pct", "lower_bound_cycles", "macs", "tile", "cores", "energy_pj", "cache",
 )  # fmt: skip
-
-
-def _cell(value: Detail) -> str:
-    if value is None:
-        return "<td></td>"
-    if isinstance(value, bool):
-        return f"<td>{'yes' if value else 'no'}</td>"
-    if isinstance(value, int):
-        return f'<td class="n">{value:,}</td>'
-    if isinstance(value, float):
-        return f'<td class="n">{value:,.4g}</td>'
-    if isinstance(value, list):
-        return f"<td>{escape(', '.join(map(str, value)))}</td>"
-    return f"<td>{escape(str(value))}</td>"
-
-
-def _table(columns: Sequence[str], rows: Sequence[Mapping[str, Detail]]) -> str:
-    head = "".join(f"<th>{escape(c)}</th>" for c in columns)
-    body = "".join("<tr>" + "".join(_cell(row.get(c)) for c in columns) + "</tr>" for row in rows)
-    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
-
-
-def _rows(document: Mapping[str, Detail], key: str) -> list[dict[str, Detail]]:
-    value = document.get(key)
-    return [r for r in value if isinstance(r, dict)] if isinstance(value, list) else []
-
-
-def _flat(document: Detail, prefix: str = "") -> list[dict[str, Detail]]:
-    rows: list[dict[str, Detail]] = []
-    if isinstance(document, dict):
-        for key, value in document.items():
-            if isinstance(value, dict):
-                rows += _flat(value, f"{prefix}{key}.")
-            else:
-                rows.append({"figure": prefix + key, "value": value})
-    return rows
 
 
 def peak_rate(machine: Machine) -> float:
@@ -117,7 +87,7 @@ def report_page(
 ) -> str:
     """The whole page."""
     machine = compiled.machine
-    rows = _rows(document, "layers")
+    rows = rows_of(document, "layers")
     home = machine.home.name
     points: list[tuple[str, float, float, int]] = []
     for row in rows:
@@ -125,14 +95,9 @@ def report_page(
         moved = [row.get(f"bytes_{home}_read"), row.get(f"bytes_{home}_write")]
         total = sum(b for b in moved if isinstance(b, int))
         if isinstance(macs, int) and isinstance(cycles, int) and cycles and total:
-            label = f"{row.get('index')} {row.get('op_type')}"
-            points.append((label, macs / total, macs / cycles, cycles))
-    bars = [
-        (f"{r.get('index')} {r.get('op_type')}", _int(r, "cycles_total"),
-         _int(r, "lower_bound_cycles"))
-        for r in rows
-    ]  # fmt: skip
-    failed = [r for r in _rows(document, "sanity") if r.get("passed") is not True]
+            points.append((_label(row), macs / total, macs / cycles, cycles))
+    bars = [(_label(r), _int(r, "cycles_total"), _int(r, "lower_bound_cycles")) for r in rows]
+    failed = [r for r in rows_of(document, "sanity") if r.get("passed") is not True]
     verification = document.get("verification")
     passed = isinstance(verification, dict) and verification.get("passed")
     title = f"{compiled.model.name} on {machine.name}"
@@ -151,7 +116,7 @@ def report_page(
         parts.append(f'<p class="bad">Violated invariants: {escape(names)}</p>')
     parts += [
         "<h2>Insights</h2>",
-        _table(("severity", "message", "nodes"), _rows(document, "insights")),
+        html_table(("severity", "message", "nodes"), rows_of(document, "insights")),
         "<h2>Roofline</h2>",
         roofline(
             points,
@@ -169,22 +134,25 @@ def report_page(
         "<h2>Energy</h2>",
         energy_bars([(line.item, line.pj) for line in whole.energy]),
         "<h2>Summary</h2>",
-        _table(("figure", "value"), _flat(document.get("summary"))),
+        html_table(("figure", "value"), flat(document.get("summary"))),
+        "<h2>Strategies</h2>",
+        html_table(_STRATEGY_COLUMNS, rows_of(document, "strategies")),
         "<h2>Verification</h2>",
-        _table(("figure", "value"),
-               [r for r in _flat(verification) if r.get("figure") != "outputs"]),
+        html_table(("figure", "value"),
+               [r for r in flat(verification) if r.get("figure") != "outputs"]),
         "<h2>Layers</h2>",
-        _table(_LAYER_COLUMNS, rows),
+        html_table(_LAYER_COLUMNS, [_spanned(row) for row in rows]),
+        *graphturbo_html(document.get("graphturbo")),
         *_partition(document),
         "<h2>Placement</h2>",
-        _table(("node", "op_type", "target", "reason_code", "reason"),
-               _rows(document, "placement")),
+        html_table(("node", "op_type", "target", "reason_code", "reason"),
+               rows_of(document, "placement")),
         "<h2>Sanity</h2>",
-        _table(("name", "passed", "detail"), _rows(document, "sanity")),
+        html_table(("name", "passed", "detail"), rows_of(document, "sanity")),
         "<h2>Guesses in the hardware spec</h2>",
-        _table(("pointer", "value", "note"), _guesses(document)),
+        html_table(("pointer", "value", "note"), _guesses(document)),
         "<h2>Warnings</h2>",
-        _table(("code", "message"), _rows(document, "warnings")),
+        html_table(("code", "message"), rows_of(document, "warnings")),
     ]  # fmt: skip
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -215,37 +183,39 @@ def _partition(document: Mapping[str, Detail]) -> list[str]:
                            ("MACs", "mac_pct"))
         if isinstance(value := section.get(key), float)
     ]  # fmt: skip
-    regions = [
-        {**row, "onnx_nodes": _ends(row.get("onnx_nodes"))} for row in _rows(section, "regions")
-    ]
+    regions = [_spanned(row) for row in rows_of(section, "regions")]
     parts = [
         "<h2>Partition</h2>",
         f"<p>On the accelerator: {' · '.join(shares)}</p>",
-        _table(_REGION_COLUMNS, regions),
+        html_table(_REGION_COLUMNS, regions),
         "<h2>What decided about regions</h2>",
-        _table(_DECISION_COLUMNS, _rows(section, "decisions")),
+        html_table(_DECISION_COLUMNS, rows_of(section, "decisions")),
     ]
     conversion = document.get("conversion")
     if isinstance(conversion, dict) and conversion.get("boundaries"):
         parts += [
             "<h2>Number formats at boundaries</h2>",
-            _table(("value", "target", "kind", "dtype", "scale", "zero_point", "sqnr_db"),
-                   _rows(conversion, "boundaries")),
+            html_table(("value", "target", "kind", "dtype", "scale", "zero_point", "sqnr_db"),
+                   rows_of(conversion, "boundaries")),
         ]  # fmt: skip
     if document.get("unlock"):
         parts += [
             "<h2>What would help most</h2>",
-            _table(("op_type", "kind", "num_nodes", "saves_s", "sentence"),
-                   _rows(document, "unlock")),
+            html_table(("op_type", "kind", "num_nodes", "saves_s", "sentence"),
+                   rows_of(document, "unlock")),
         ]  # fmt: skip
     return parts
 
 
-def _ends(names: Detail) -> Detail:
-    """First and last of a long list of nodes."""
-    if not isinstance(names, list) or len(names) <= 3:
-        return names
-    return f"{names[0]} ... {names[-1]} ({len(names)} nodes)"
+def _spanned(row: Mapping[str, Detail]) -> dict[str, Detail]:
+    """A row whose list of nodes is shortened; report.json and layers.csv have all."""
+    names = row.get("onnx_nodes")
+    return {**row, "onnx_nodes": node_span([*map(str, names)]) if isinstance(names, list) else ""}
+
+
+def _label(row: Mapping[str, Detail]) -> str:
+    """What a plot calls a layer."""
+    return f"{row.get('index')} {short_op_type(str(row.get('op_type')))}"
 
 
 def _int(row: Mapping[str, Detail], key: str) -> int:
@@ -255,4 +225,4 @@ def _int(row: Mapping[str, Detail], key: str) -> int:
 
 def _guesses(document: Mapping[str, Detail]) -> list[dict[str, Detail]]:
     hardware = document.get("hardware")
-    return _rows(hardware, "guesses") if isinstance(hardware, dict) else []
+    return rows_of(hardware, "guesses") if isinstance(hardware, dict) else []
