@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from algebra_graphs import conv
 
+from worker.compiler import units
 from worker.compiler.cache import CacheKind, MemoryCache
-from worker.compiler.errors import OptionError, VerifyError
+from worker.compiler.errors import Infeasible, OptionError, Shortfall, VerifyError
 from worker.compiler.ir.signature import canonicalize
 from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions
@@ -23,7 +26,16 @@ def solver(cache: MemoryCache, *, require: bool = False) -> UnitSolver:
 
 @pytest.mark.parametrize("kind", [CacheKind.SCHEDULE, CacheKind.KERNEL])
 @pytest.mark.parametrize(
-    "damage", [b"\xff\x00", b"\x00", b"\x92\xa1a\x01", b"\x92\xa1\x80\xc4\x00"]
+    "damage",
+    [
+        b"\xff\x00",
+        b"\x00",
+        b"\x92\xa1a\x01",
+        b"\x92\xa1\x80\xc4\x00",
+        b'{"demand":1}',
+        b"{\xff",
+        b"\x80",
+    ],
 )
 def test_unreadable_entries_are_refused_with_a_code(kind: CacheKind, damage: bytes) -> None:
     cache = MemoryCache()
@@ -34,6 +46,37 @@ def test_unreadable_entries_are_refused_with_a_code(kind: CacheKind, damage: byt
     with pytest.raises(VerifyError) as refusal:
         solver(cache).solve(canonical, "layer")
     assert refusal.value.code == "TW-INT-002"
+
+
+def test_that_something_does_not_fit_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = MemoryCache()
+    canonical = canonicalize(conv(1, 3, 8, 6, 3, 1, 1))
+    first = solver(cache)
+    home, *small = first.machine.levels
+    small = [replace(level, capacity_bytes=16) for level in small]
+    first = replace(first, machine=replace(first.machine, levels=(home, *small)))
+    shortfall = first.solve(canonical, "layer")
+    assert isinstance(shortfall, Shortfall)
+    again = replace(first, events=[])
+    monkeypatch.setattr(UnitSolver, "plan", None)  # a second search would fail
+    assert again.solve(canonical, "layer") == shortfall
+    assert [event.outcome for event in again.events] == ["hit"]
+
+
+def test_a_schedule_without_addresses_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = MemoryCache()
+    canonical = canonicalize(conv(1, 3, 8, 6, 3, 1, 1))
+    shortfall = Shortfall("memory:L1", 9, 8, "bytes", (("a", 9),), ("make L1 larger",))
+
+    def refuse(*_: object) -> None:
+        raise Infeasible("no addresses", shortfall)
+
+    monkeypatch.setattr(units, "lower_unit", refuse)
+    assert solver(cache).solve(canonical, "layer") == shortfall
+    monkeypatch.setattr(units, "lower_unit", None)  # a second lowering would fail
+    again = solver(cache)
+    assert again.solve(canonical, "layer") == shortfall
+    assert [event.outcome for event in again.events] == ["hit", "hit"]
 
 
 @pytest.mark.parametrize("missing", [CacheKind.SCHEDULE, CacheKind.KERNEL])

@@ -3,6 +3,7 @@
 A unit is found by signature.  `solve` asks the cache first; what it computes it stores.  Two
 entries per unit: SCHEDULE (text of the tree, by signature, machine, strategy, options) and KERNEL
 (C text and lowered program, by schedule text, machine, code generator).  A hit re-runs `verify`.
+That something does not fit is an entry too: finding it out can cost as much as a schedule.
 Source: 2-architecture.md "Caches".
 """
 
@@ -67,9 +68,9 @@ def _damaged(key: CacheKey, why: str) -> VerifyError:
     return VerifyError("cache", f"{key.kind} {key.digest[:16]}", "readable", why)
 
 
-def _decoded(stored: bytes, key: CacheKey) -> _KernelEntry:
+def _decoded(stored: bytes, key: CacheKey) -> _KernelEntry | Shortfall:
     try:
-        return msgspec.msgpack.decode(stored, type=_KernelEntry)
+        return msgspec.msgpack.decode(stored, type=_KernelEntry | Shortfall)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:  # also what a wrong structure raises
         raise _damaged(key, str(error)) from error
 
@@ -143,11 +144,14 @@ class UnitSolver:
         stored = self._get(key, signature, label)
         if stored is not None:
             entry = _decoded(stored, key)
+            if isinstance(entry, Shortfall):
+                return entry
             program = decode_unit(entry.program)
             return Unit(signature, schedule, text, program, name, entry.kernel)
         try:
             program = lower_unit(schedule, self.machine, signature)
         except Infeasible as error:
+            self.cache.put(key, msgspec.msgpack.encode(error.shortfall))
             return error.shortfall
         verify_program(program, self.machine)
         kernel = generate_kernel(schedule, program, self.machine, name)
@@ -171,6 +175,11 @@ class UnitSolver:
     ) -> tuple[Schedule, str] | Shortfall:
         key = self.schedule_key(signature)
         stored = self._get(key, signature, label)
+        if stored is not None and stored[:1] == b"{":
+            try:
+                return msgspec.json.decode(stored, type=Shortfall)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise _damaged(key, str(error)) from error
         if stored is not None:
             try:
                 text = stored.decode()
@@ -185,6 +194,7 @@ class UnitSolver:
             return schedule, text
         found = self.plan(graph)
         if isinstance(found, Shortfall):
+            self.cache.put(key, msgspec.json.encode(found))
             return found
         text = print_schedule(found)
         self.cache.put(key, text.encode())
