@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from math import exp, log
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from benchmarks.cells import Row, fill, run_child
 from benchmarks.zoo import ZOO, ZooModel, materialized
 
 if TYPE_CHECKING:
     from worker.compiler.isa.program import Program
     from worker.simulator.results import UnitSimulation
 
-Row = dict[str, Any]
 PRESETS = ("stcp920-inferred", "ascend910")
 FULL, NAIVE = "full", "naive"
 RIVALS = ("layerwise", "astitch", NAIVE)
@@ -210,6 +209,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--presets", nargs="*", default=list(PRESETS))
     parser.add_argument("--modes", nargs="*", default=list(MODES), choices=MODES)
     parser.add_argument("--again", action="store_true", help="run finished cells again")
+    parser.add_argument("--jobs", type=int, default=1, help="cells at a time")
+    parser.add_argument("--limit", type=float, default=900, help="seconds of a cell")
     parser.add_argument("--cell", nargs=3, metavar=("MODEL", "PRESET", "MODE"))
     args = parser.parse_args(argv)
     if args.cell:
@@ -217,34 +218,17 @@ def main(argv: list[str] | None = None) -> int:
         row = run_cell(model, args.cell[1], args.cell[2], args.scratch)
         sys.stdout.write(json.dumps(row) + "\n")
         return 0
-    ledger = args.out.with_suffix(".json")
-    rows: dict[str, Row] = json.loads(ledger.read_text()) if ledger.exists() else {}
-    failed = False
-    for key in (f"{m.name} {p} {v}" for m in ZOO for p in args.presets for v in args.modes):
-        done = rows.get(key)
-        if args.only and key.split(" ")[0] not in args.only:
-            continue
-        if done and "failure" not in done and not args.again:
-            continue
-        rows[key] = run_child(key, args.scratch)
-        failed |= "failure" in rows[key]
-        sys.stderr.write(f"{key}: {json.dumps(rows[key])}\n")
-        ledger.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-        args.out.write_text(page(rows, args.presets), encoding="utf-8")
+    keys = [f"{m.name} {p} {v}" for m in ZOO for p in args.presets for v in args.modes]
+    rows, failed = fill(
+        args.out.with_suffix(".json"),
+        [key for key in keys if not args.only or key.split(" ")[0] in args.only],
+        lambda key: run_child("benchmarks.graphturbo_zoo", key, args.scratch, args.limit),
+        jobs=args.jobs,
+        again=args.again,
+        after_each=lambda rows: args.out.write_text(page(rows, args.presets), encoding="utf-8"),
+    )
     sys.stdout.write(page(rows, args.presets))
     return int(failed)
-
-
-def run_child(key: str, scratch: Path) -> Row:
-    """One cell in a process of its own; a failure becomes its last words."""
-    command = [sys.executable, "-m", "benchmarks.graphturbo_zoo", "--scratch", str(scratch),
-               "--cell", *key.split(" ")]  # fmt: skip
-    child = subprocess.run(command, capture_output=True, text=True, check=False)
-    if child.returncode != 0:
-        last = (child.stderr.strip().splitlines() or ["no output"])[-1]
-        return {"failure": f"exit {child.returncode}: {last[:300]}"}
-    row: Row = json.loads(child.stdout.strip().splitlines()[-1])
-    return row
 
 
 if __name__ == "__main__":

@@ -25,16 +25,13 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.cells import Row, fill, run_child
 from benchmarks.papers.graphturbo_cells import (
     GPU_PRESET,
     PRESETS,
     Cell,
-    Row,
     cells,
-    load_ledger,
     run_cell,
-    run_child,
-    save_ledger,
 )
 from benchmarks.papers.graphturbo_checks import Judged, checks, gpu_checks
 from benchmarks.papers.graphturbo_results import Results
@@ -93,6 +90,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--variants", nargs="*", default=[])
     parser.add_argument("--presets", nargs="*", default=list(PRESETS))
     parser.add_argument("--again", action="store_true", help="run finished cells again")
+    parser.add_argument("--jobs", type=int, default=1, help="cells at a time")
+    parser.add_argument("--limit", type=float, default=900, help="seconds of a cell")
     parser.add_argument("--cell", nargs=4, metavar=("LABEL", "PRESET", "VARIANT", "SAMPLES"))
     args = parser.parse_args(argv)
     if args.cell:
@@ -100,19 +99,14 @@ def main(argv: list[str] | None = None) -> int:
         cell = Cell(label, preset, variant, int(samples))
         sys.stdout.write(json.dumps(run_cell(cell, args.scratch)) + "\n")
         return 0
-    ledger = args.out.with_suffix(".json")
-    rows = load_ledger(ledger)
-    failed = False
-    for cell in cells(args.presets):
-        done = rows.get(cell.key)
-        if not wanted(cell, args) or (done and "failure" not in done and not args.again):
-            continue
-        row = run_child("benchmarks.papers.graphturbo", cell.key.split(" "), args.scratch)
-        rows[cell.key] = row
-        failed |= "failure" in row
-        sys.stderr.write(f"{cell.key}: {json.dumps(row)}\n")
-        save_ledger(ledger, rows)
-        args.out.write_text(document(rows, args.presets), encoding="utf-8")
+    rows, failed = fill(
+        args.out.with_suffix(".json"),
+        [cell.key for cell in cells(args.presets) if wanted(cell, args)],
+        lambda key: run_child("benchmarks.papers.graphturbo", key, args.scratch, args.limit),
+        jobs=args.jobs,
+        again=args.again,
+        after_each=lambda rows: args.out.write_text(document(rows, args.presets), encoding="utf-8"),
+    )
     text = document(rows, args.presets)
     args.out.write_text(text, encoding="utf-8")
     sys.stdout.write(text)

@@ -1,17 +1,16 @@
-"""Cells of the GraphTurbo tables: one compilation each, in a process of its own, with a ledger."""
+"""Cells of the GraphTurbo tables: one compilation each."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from benchmarks.cells import Row
 from benchmarks.papers.graphturbo_half import half
 from benchmarks.papers.graphturbo_paper import CLUSTERS, GPU, ROWS, PaperRow
 from benchmarks.papers.graphturbo_tailor import PAIRS, tailor_model
@@ -21,7 +20,6 @@ from benchmarks.zoo import ZooModel, materialized
 if TYPE_CHECKING:
     from worker.compiler.ir.graph import Graph
 
-Row = dict[str, Any]
 PRESETS = ("stcp920", "stcp920-inferred")
 GPU_PRESET = "a100"
 PEAK = "peak"
@@ -204,27 +202,3 @@ def figures(report: Row) -> Row:
         "picked": max(picked, key=lambda name: (picked[name], name)),
         "compile_s": sum(report["timings"].get(stage, 0.0) for stage in compiling),
     }
-
-
-def run_child(module: str, cell: Sequence[str], scratch: Path) -> Row:
-    """Run `python -m module --cell ...`: its last line, or `failure` with its last words."""
-    command = [sys.executable, "-m", module, "--scratch", str(scratch), "--cell", *cell]
-    child = subprocess.run(command, capture_output=True, text=True, check=False)
-    if child.returncode != 0:
-        last = (child.stderr.strip().splitlines() or ["no output"])[-1]
-        return {"failure": f"exit {child.returncode}: {last[:300]}"}
-    row: Row = json.loads(child.stdout.strip().splitlines()[-1])
-    return row
-
-
-def load_ledger(path: Path) -> dict[str, Row]:
-    """Cells that were run before; empty without a file."""
-    rows: dict[str, Row] = json.loads(path.read_text()) if path.exists() else {}
-    return rows
-
-
-def save_ledger(path: Path, rows: dict[str, Row]) -> None:
-    """Write all cells, whole or not at all."""
-    temporary = path.with_suffix(".part")
-    temporary.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(path)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import exp, log
 
-from benchmarks.papers.graphturbo_cells import GPU_PRESET, PEAK, Row
+from benchmarks.cells import Row
+from benchmarks.papers.graphturbo_cells import GPU_PRESET, PEAK
 from benchmarks.papers.graphturbo_paper import CLUSTERS, ROWS, PaperRow
 
 

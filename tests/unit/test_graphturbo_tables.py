@@ -9,16 +9,15 @@ from typing import Any
 import onnx
 import pytest
 
+from benchmarks.cells import Row, run_child
 from benchmarks.papers import graphturbo
 from benchmarks.papers.graphturbo_cells import (
     GPU_PRESET,
     PEAK,
     Cell,
-    Row,
     cell_model,
     cells,
     figures,
-    run_child,
 )
 from benchmarks.papers.graphturbo_checks import checks, gpu_checks
 from benchmarks.papers.graphturbo_paper import CLUSTERS, GPU, KNEE, ROWS
@@ -204,10 +203,10 @@ def test_a_run_resumes_from_its_ledger(tmp_path: Path, monkeypatch: pytest.Monke
     made = _made_up()
     asked: list[str] = []
 
-    def child(module: str, cell: list[str], scratch: Path) -> Row:
-        del module, scratch
-        asked.append(" ".join(cell))
-        return {"failure": "exit 1: x"} if cell[2] == "v1" else made[" ".join(cell)]
+    def child(module: str, key: str, scratch: Path, limit_s: float) -> Row:
+        del module, scratch, limit_s
+        asked.append(key)
+        return {"failure": "exit 1: x"} if " v1 " in key else made[key]
 
     monkeypatch.setattr(graphturbo, "run_child", child)
     command = ["--only", "B", "--presets", PRESET, "--out", str(out)]
@@ -224,8 +223,10 @@ def test_a_run_resumes_from_its_ledger(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_a_missing_variant_fails_loudly(tmp_path: Path) -> None:
-    row = run_child("benchmarks.papers.graphturbo", ["T1", "a100", "v9", "1"], tmp_path)
+    row = run_child("benchmarks.papers.graphturbo", "T1 a100 v9 1", tmp_path, 60)
     assert "variant must be one of" in row["failure"]
+    row = run_child("benchmarks.papers.graphturbo", "T1 a100 v1 1", tmp_path, 0.01)
+    assert row["failure"] == "stopped after 0.01 s"
 
 
 def test_tailor_is_eight_layers_and_its_pairs_chain() -> None:

@@ -73,16 +73,18 @@ def test_a_naive_cell(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_run_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def child(key: str, scratch: Path) -> zoo.Row:
-        del scratch
+    def child(module: str, key: str, scratch: Path, limit_s: float) -> zoo.Row:
+        del module, scratch, limit_s
         asked.append(key)
         return {"failure": "exit 1: no"} if key.endswith("full") else _row(10)
 
     monkeypatch.setattr(zoo, "run_child", child)
     out = tmp_path / "page.md"
-    command = ["--out", str(out), "--only", "dlrm", "--presets", PRESET]
+    command = ["--out", str(out), "--only", "dlrm", "--presets", PRESET, "--jobs", "2"]
     assert zoo.main(command) == 1
-    assert asked == [f"dlrm {PRESET} {mode}" for mode in zoo.MODES]
+    assert sorted(asked) == sorted(f"dlrm {PRESET} {mode}" for mode in zoo.MODES)
+    kept = json.loads(out.with_suffix(".json").read_text())
+    assert list(kept) == [f"dlrm {PRESET} {mode}" for mode in zoo.MODES]
     asked.clear()
     assert zoo.main(command) == 1
     assert asked == [f"dlrm {PRESET} full"]
