@@ -17,7 +17,7 @@ from worker.compiler.cache import MemoryCache
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.ir.evaluate import _trunc_div
 from worker.compiler.machine import load_preset
-from worker.compiler.options import CompileOptions
+from worker.compiler.options import CompileOptions, StrategyName, Variant
 from worker.compiler.pipeline import compile_model
 from worker.compiler.units import Unit
 from worker.ports import open_ports
@@ -114,3 +114,31 @@ def test_a_fused_kernel_is_checked_through_its_interior(tmp_path: Path) -> None:
     arrays[graph_of.outputs[0]] = want + 1.0
     _, worst, _, _ = check_unit(unit, arrays, 0, ("conv",))
     assert worst > 0.9
+
+
+def test_an_interior_of_rank_zero_is_checked_through(tmp_path: Path) -> None:
+    """A scalar made and read inside one kernel has one element and no index."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("ReduceMean", ["x"], ["m"], name="mean", keepdims=0),
+            helper.make_node("Sub", ["x", "m"], ["y"], name="sub"),
+        ],
+        "centred",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [6, 40])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [6, 40])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    machine = load_preset("goya")
+    options = CompileOptions(strategy=StrategyName.GRAPHTURBO, variant=Variant.V1)
+    ports = open_ports(machine, options, MemoryCache(), Silent())
+    compiled = compile_model(saved(model, tmp_path), "m", machine, options, ports, Limits())
+    (unit,) = compiled.units
+    held = unit.schedule.graph
+    assert any(tensor.shape == () for tensor in held.tensors.values())
+    x = np.random.default_rng(1).standard_normal((6, 40)).astype(np.float32)
+    arrays = {held.inputs[0]: x, held.outputs[0]: x - x.mean()}
+    _, _, error, bound = check_unit(unit, arrays, 0, ("sub",))
+    assert error <= bound
+    arrays[held.outputs[0]] = x
+    _, _, error, bound = check_unit(unit, arrays, 0, ("sub",))
+    assert error > bound

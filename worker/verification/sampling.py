@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -57,15 +57,15 @@ def _interior(
             elements = wanted.get(op.write.tensor)
             if elements is None:
                 continue
-            points_of[op.name] = _points_writing(op, np.unique(np.concatenate(elements), axis=0))
+            points_of[op.name] = _points_writing(op, _distinct(elements))
         at = points_of[op.name]
         coords = {axis.name: at[:, k] for k, axis in enumerate(op.parallel_axes)}
         for access in op.reads:
             if access.tensor in producers and access.tensor not in arrays:
-                index = [
-                    np.broadcast_to(affine_values(e, coords), (len(at),)) for e in access.index
-                ]
-                wanted.setdefault(access.tensor, []).append(np.stack(index, axis=1))
+                index = np.empty((len(at), len(access.index)), dtype=np.int64)
+                for dim, expr in enumerate(access.index):
+                    index[:, dim] = affine_values(expr, coords)
+                wanted.setdefault(access.tensor, []).append(index)
     found: dict[str, Array] = {}
     for op in order:
         if op is last or op.name not in points_of or op.write.tensor in arrays:
@@ -74,9 +74,15 @@ def _interior(
         where, values = evaluate_points(op, graph.tensors, known, points_of[op.name])
         tensor = graph.tensors[op.write.tensor]
         whole = np.zeros(tensor.shape, dtype=tensor.dtype.numpy)
-        whole[where] = values
+        whole[(..., *where)] = values
         found[tensor.name] = whole
     return found
+
+
+def _distinct(elements: Sequence[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    """Each element once; a tensor of rank 0 has one."""
+    found = np.concatenate(elements)
+    return np.unique(found, axis=0) if found.shape[1] else found[:1]
 
 
 def _points_writing(op: TensorOp, elements: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
