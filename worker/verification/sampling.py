@@ -74,7 +74,7 @@ def _interior(
         where, values = evaluate_points(op, graph.tensors, known, points_of[op.name])
         tensor = graph.tensors[op.write.tensor]
         whole = np.zeros(tensor.shape, dtype=tensor.dtype.numpy)
-        whole[(..., *where)] = values
+        whole[where] = values if tensor.shape else values[0]
         found[tensor.name] = whole
     return found
 
