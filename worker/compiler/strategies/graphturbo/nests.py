@@ -153,6 +153,6 @@ def _planned(
     parts: tuple[Part, ...],
 ) -> list[SectionPlan]:
     spread = Spread(clusters, site.spread.cores)
-    own = Site(site.machine, site.buffer, spread, parts, site.tiles, site.prefetch)
+    own = Site(site.machine, site.buffer, spread, parts, site.tiles, site.prefetch, site.facts)
     plan = Planner(graph, layers, engines, own).plan((False,) * len(layers))
     return [] if plan is None else [plan]

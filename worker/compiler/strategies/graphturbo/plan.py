@@ -142,7 +142,7 @@ class _Question:
     engine: Engine = field(compare=False)
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=4096)
 def _answer(question: _Question) -> Plan | None:
     """The best tiles over paths through memory, splits over the cores and ways of the epilogue."""
     facts, engine, machine = question.facts, question.engine, question.machine

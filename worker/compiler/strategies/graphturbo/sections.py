@@ -40,6 +40,7 @@ from worker.compiler.strategies.graphturbo.unit_plan import (
     instance_var,
 )
 from worker.compiler.strategies.graphturbo.variants import Features
+from worker.compiler.tiling.nest.facts import Facts
 
 MAX_POINTS = 10
 """Places at which a unit may be cut into sections."""
@@ -61,6 +62,7 @@ class Workshop:
     machine: Machine
     features: Features
     tiles: dict[TileKey, Tiles | None] = field(default_factory=dict)
+    facts: dict[tuple[str, ...], Facts | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.cuts = Cuts.of(self.graph)
@@ -156,7 +158,9 @@ def _section(shop: Workshop, start: int, end: int) -> SectionPlan | None:
     cores = shop.machine.num_cores // shop.clusters
     plain = Part(tuple(range(len(layers))), None, 1)
     ahead = shop.features.prefetch
-    site = Site(shop.machine, shop.buffer, Spread(1, cores), (plain,), shop.tiles, ahead)
+    site = Site(
+        shop.machine, shop.buffer, Spread(1, cores), (plain,), shop.tiles, ahead, shop.facts
+    )
     planner = Planner(graph, layers, shop.engines, site)
     found = list(team_plans(planner, shop.clusters))
     samples = 1 if shop.buffer is None else num_samples(graph)
@@ -188,7 +192,7 @@ def _spread(shop: Workshop, graph: Graph, layers: Sequence[Layer], cores: int) -
         part = Part(tuple(range(len(layers))), slices, 1)
         spread = Spread(shop.clusters, cores)
         ahead = shop.features.prefetch
-        site = Site(shop.machine, shop.buffer, spread, (part,), shop.tiles, ahead)
+        site = Site(shop.machine, shop.buffer, spread, (part,), shop.tiles, ahead, shop.facts)
         plan = Planner(graph, layers, shop.engines, site).plan((False,) * len(layers))
         return [] if plan is None else [plan]
     return []

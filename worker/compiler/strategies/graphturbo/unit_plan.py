@@ -12,7 +12,7 @@ of their own; a layer of a single sample may use all of them here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TypeAlias
 
@@ -35,7 +35,7 @@ from worker.compiler.strategies.graphturbo.plan import (
 from worker.compiler.strategies.graphturbo.propagate import Slices
 from worker.compiler.strategies.graphturbo.spill import SpillRule, choose_spills
 from worker.compiler.tiling.align import buffer_bytes
-from worker.compiler.tiling.nest.facts import Operand, facts_of
+from worker.compiler.tiling.nest.facts import Facts, Operand, facts_of
 from worker.compiler.tiling.nest.plan import Team
 
 WEIGHT_RESERVE = 0.25
@@ -121,6 +121,8 @@ class Site:
     """What was planned before, for all sections of a unit."""
     prefetch: bool = True
     """Weights of a layer are fetched under the layers before."""
+    facts: dict[tuple[str, ...], Facts | None] = field(default_factory=dict)
+    """What tiling knows of operators alone and of layers, for all sections of a unit."""
 
     @property
     def cluster(self) -> Team:
@@ -153,7 +155,7 @@ class Planner:
         self.engines = engines
         self.site = site
         self.cuts = Cuts.of(graph)
-        self.facts = tuple(layer_facts(layer, self.cuts, engines) for layer in layers)
+        self.facts = tuple(map(self._layer_facts, layers))
         self.writers: dict[str, list[int]] = {}
         self.readers: dict[str, list[int]] = {}
         self.at_home: list[frozenset[str]] = []
@@ -170,6 +172,18 @@ class Planner:
             every = [t for names in self._tensors((False,) * len(layers)) for t in names]
             self.peak_bytes = max(live_bytes_by_task(self._lives(every)), default=0)
 
+    def _layer_facts(self, layer: Layer) -> Facts | None:
+        known = self.site.facts
+        if layer.ops not in known:
+            known[layer.ops] = layer_facts(layer, self.cuts, self.engines)
+        return known[layer.ops]
+
+    def _op_facts(self, op: TensorOp) -> Facts:
+        found = self.site.facts.get((op.name,))
+        if found is None:
+            found = self.site.facts[(op.name,)] = facts_of(op, self.graph.tensors)
+        return found
+
     def _index(self, number: int, layer: Layer) -> None:
         far: set[str] = set()
         inner = {self.cuts.op(name) for name in layer.ops}
@@ -177,7 +191,7 @@ class Planner:
         for name in layer.ops:
             op = self.cuts.op(name)
             assert isinstance(op, TensorOp)
-            own = facts_of(op, self.graph.tensors)
+            own = self._op_facts(op)
             far.update(op.reads[k].tensor for k in own.at_home)
             if own.out is None:
                 far.add(op.write.tensor)
