@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.cells import Row, fill, run_child
 from benchmarks.zoo import ZOO, ZooModel, materialized
+from worker.request import NoProgress
 
 if TYPE_CHECKING:
     from worker.compiler.isa.program import Program
@@ -29,14 +30,6 @@ FULL, NAIVE = "full", "naive"
 RIVALS = ("layerwise", "astitch", NAIVE)
 MODES = (FULL, *RIVALS)
 """Variants of strategy `graphturbo`, and strategy `naive`."""
-
-
-class _Quiet:
-    def stage(self, name: str, state: str) -> None:
-        del name, state
-
-    def units(self, solved: int, cached: int, total: int) -> None:
-        del solved, cached, total
 
 
 def compulsory_bytes(
@@ -101,7 +94,7 @@ def run_cell(model: ZooModel, preset: str, mode: str, scratch: Path) -> Row:
         {"verify": "none", "symbols": dict(model.symbols), **chosen}
     )  # fmt: skip
     machine, cache = resolve_machine({"preset": preset}), MemoryCache()
-    ports = open_ports(machine, options, cache, _Quiet())
+    ports = open_ports(machine, options, cache, NoProgress())
     path = materialized(model, scratch)
     compiled = compile_model(path, model.name, machine, options, ports, Limits())
     sims, whole = simulate_model(compiled, cache)

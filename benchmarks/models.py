@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.zoo import ZOO, ZooModel, materialized
+from worker.request import NoProgress
 
 PRESETS = ("stcp920-inferred", "a100", "kapla-16x16")
 COLUMNS = (
@@ -29,17 +30,6 @@ COLUMNS = (
     ("verify_s", "verify s"), ("rss_mb", "peak RSS MB"), ("error", "error / scale"),
     ("tolerance", "tolerance"), ("passed", "verified"),
 )  # fmt: skip
-
-
-class _Quiet:
-    def stage(self, name: str, state: str) -> None:
-        del name, state
-
-    def units(self, solved: int, cached: int, total: int) -> None:
-        del solved, cached, total
-
-    def artifact(self, name: str, file_name: str) -> None:
-        del name, file_name
 
 
 def run_cell(model: ZooModel, preset: str, scratch: Path, verify: str) -> dict[str, Any]:
@@ -57,7 +47,7 @@ def run_cell(model: ZooModel, preset: str, scratch: Path, verify: str) -> dict[s
             options = CompileOptions(verify=mode, symbols=model.symbols)
             request = JobRequest(path, model.name, {"preset": preset}, options, scratch / "build")
             start = time.process_time()
-            outcome = run_job(request, out / name, cache, _Quiet())
+            outcome = run_job(request, out / name, cache, NoProgress())
             seconds = time.process_time() - start
             report = json.loads((out / name / "report.json").read_bytes())
             return seconds, report, outcome.bundle_digest

@@ -32,6 +32,7 @@ from typing import Any
 from benchmarks.partition_check import faults
 from benchmarks.partition_table import page
 from benchmarks.zoo import ZooModel, every_model, materialized
+from worker.request import NoProgress
 
 VERIFIED = ("xavier", "xavier:f16", "dpu-u250", "dpu-zu")
 """Cells that --verify runs for every model."""
@@ -41,19 +42,6 @@ EXTRA_MODELS = (
     "control_flow", "resnet18_qdq_int8", "ultraface_rfb320",
 )  # fmt: skip
 """Models that --verify also runs on EXTRA_CELLS."""
-
-
-class Quiet:
-    """A progress sink that keeps nothing."""
-
-    def stage(self, name: str, state: str) -> None:
-        del name, state
-
-    def units(self, solved: int, cached: int, total: int) -> None:
-        del solved, cached, total
-
-    def artifact(self, name: str, file_name: str) -> None:
-        del name, file_name
 
 
 def peak_rss_mb() -> float:
@@ -130,7 +118,7 @@ def verified_row(model: ZooModel, path: Path, cell: str, build: Path) -> dict[st
     with tempfile.TemporaryDirectory() as folder:
         request = JobRequest(path, model.name, {"preset": preset}, options, build)
         try:
-            run_job(request, Path(folder), MemoryCache(), Quiet())
+            run_job(request, Path(folder), MemoryCache(), NoProgress())
         except CompilerError as error:
             row["failure"] = f"{error.code} {error.message}"[:300]
         report = Path(folder) / "report.json"

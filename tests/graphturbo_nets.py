@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from kernel_runs import check_kernel
 from row_chain_graphs import Axes, fn, op
 from toy_schedules import machine as toy_machine
 
-from worker.compiler.codegen.kernel import generate_kernel
 from worker.compiler.errors import Shortfall
 from worker.compiler.ir.affine import var
 from worker.compiler.ir.dtype import DType
@@ -25,9 +25,6 @@ from worker.compiler.isa.verify import verify_program
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import Variant
-from worker.compiler.package.build import build_library
-from worker.compiler.package.emulator import Arena, Emulator
-from worker.compiler.package.executable import level_specs
 from worker.compiler.schedule.interpret import interpret
 from worker.compiler.schedule.nodes import Loop, Node, Pipe, Place, Schedule, Seq
 from worker.compiler.schedule.stages import Arrangement
@@ -37,7 +34,6 @@ from worker.compiler.strategies.graphturbo.sections import Workshop
 from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
 from worker.compiler.strategies.graphturbo.variants import FEATURES
 from worker.simulator.results import UnitSimulation
-from worker.simulator.run import simulate_unit
 
 Arrays: TypeAlias = "dict[str, npt.NDArray[Any]]"
 
@@ -212,31 +208,7 @@ def lowered(schedule: Schedule, machine: Machine) -> UnitProgram:
 
 def check_as_c(schedule: Schedule, machine: Machine, folder: Path) -> UnitSimulation:
     """Its kernel computes what its graph says, in arenas as planned; returns the simulation."""
-    graph = schedule.graph
-    inputs = arrays_of(graph)
-    program = lowered(schedule, machine)
-    library = build_library({"tw_k": generate_kernel(schedule, program, machine, "tw_k")}, folder)
-    starts: dict[str, int] = {}
-    at = 0
-    for operand in program.operands:
-        starts[operand.tensor] = at
-        at += -(-operand.size_bytes // 64) * 64
-    home = Arena(at + 64)
-    memory = home.buffer()
-    for name, array in inputs.items():
-        raw = np.ascontiguousarray(array).tobytes()
-        memory[starts[name] : starts[name] + len(raw)] = raw
-    emulator = Emulator(library, level_specs(machine), [program])
-    emulator.call("tw_k", program, [home.address + start for start in starts.values()])
-    want = evaluate(graph, inputs)
-    for output in graph.outputs:
-        tensor = graph.tensors[output]
-        raw = bytes(memory[starts[output] : starts[output] + tensor.size_bytes])
-        got = np.frombuffer(raw, dtype=tensor.dtype.numpy).reshape(tensor.shape)
-        np.testing.assert_allclose(got, want[output], rtol=1e-5, atol=1e-6)
-    simulated = simulate_unit(program, machine)
-    assert all(check.passed for check in simulated.checks), simulated.checks
-    return simulated
+    return check_kernel(schedule, machine, arrays_of(schedule.graph), folder, near=1e-5)
 
 
 def nodes(node: Node) -> Iterator[Node]:

@@ -26,16 +26,9 @@ from worker.compiler.package.bundle import write_bundle
 from worker.compiler.pipeline import CompiledModel, compile_model
 from worker.packing import bundle_contents
 from worker.ports import open_ports
+from worker.request import NoProgress
 
 Array = np.ndarray[Any, Any]
-
-
-class Silent:
-    def stage(self, name: str, state: str) -> None:
-        del name, state
-
-    def units(self, solved: int, cached: int, total: int) -> None:
-        del solved, cached, total
 
 
 def relu_view() -> onnx.ModelProto:
@@ -68,7 +61,7 @@ def made(name: str, folder: Path) -> CompiledModel:
     """One of MODELS, compiled once per session."""
     build, preset = MODELS[name]
     machine, options = load_preset(preset), CompileOptions()
-    ports = open_ports(machine, options, MemoryCache(), Silent())
+    ports = open_ports(machine, options, MemoryCache(), NoProgress())
     path = saved(build(), folder, f"{name}.onnx")
     return compile_model(path, name, machine, options, ports, Limits())
 

@@ -27,6 +27,7 @@ from worker.compiler.partition.plan import HOST, Partitioning
 from worker.compiler.pipeline import convert_for
 from worker.compiler.solve import RegionSolver, UnitPool
 from worker.hardware import resolve_machine
+from worker.request import NoProgress
 from worker.unlocking import unlock_rows
 from worker.verification.inputs import seeded_inputs
 
@@ -113,7 +114,9 @@ def _shortfalls(
     a larger kernel is no shortfall, since every strategy falls back to smaller ones.
     """
     single = replace(options, strategy=StrategyName.NAIVE, variant=Variant.FULL)
-    solver = RegionSolver(model, UnitPool(machine, single, NullCache()), _Silent(), lambda unit: 0)
+    solver = RegionSolver(
+        model, UnitPool(machine, single, NullCache()), NoProgress(), lambda unit: 0
+    )
     op_type_of = {row.node: row.op_type for row in parts.placement}
     once = {id(plan): (node, plan) for node, plan in reversed(solver.solve(parts).shortfalls)}
     return [
@@ -122,11 +125,3 @@ def _shortfalls(
          "terms": [list(t) for t in plan.terms], "levers": list(plan.levers)}
         for node, plan in reversed(once.values())
     ]  # fmt: skip
-
-
-class _Silent:
-    def stage(self, name: str, state: str) -> None:
-        del name, state
-
-    def units(self, solved: int, cached: int, total: int) -> None:
-        del solved, cached, total

@@ -55,3 +55,19 @@ class ProgressSink(Protocol):
     def artifact(self, name: str, file_name: str) -> None:
         """A stage's artifact is complete on disk (kept even if a later stage fails)."""
         ...
+
+
+class NoProgress:
+    """Takes progress and keeps nothing."""
+
+    def stage(self, name: str, state: str) -> None:
+        """Forget it."""
+        del name, state
+
+    def units(self, solved: int, cached: int, total: int) -> None:
+        """Forget it."""
+        del solved, cached, total
+
+    def artifact(self, name: str, file_name: str) -> None:
+        """Forget it."""
+        del name, file_name

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.zoo import ZOO, materialized
+from worker.request import NoProgress
 
 DETECTOR = "ssdlite320_nms"
 CLASSIFIERS = ("resnet18", "resnet50", "googlenet", "mobilenet_v2", "vgg16")
@@ -82,17 +83,6 @@ def cells() -> tuple[Cell, ...]:
     return tuple(found)
 
 
-class _Quiet:
-    def stage(self, name: str, state: str) -> None:
-        del name, state
-
-    def units(self, solved: int, cached: int, total: int) -> None:
-        del solved, cached, total
-
-    def artifact(self, name: str, file_name: str) -> None:
-        del name, file_name
-
-
 def run_cell(cell: Cell, scratch: Path) -> dict[str, Any]:
     """Compile and simulate one cell; runs inside the child process."""
     from worker.compiler.cache import MemoryCache
@@ -109,7 +99,7 @@ def run_cell(cell: Cell, scratch: Path) -> dict[str, Any]:
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         request = JobRequest(path, model.name, {"preset": cell.preset}, options, scratch / "build")
-        run_job(request, Path(folder), MemoryCache(), _Quiet())
+        run_job(request, Path(folder), MemoryCache(), NoProgress())
         report = json.loads((Path(folder) / "report.json").read_bytes())
     part, summary = report["partition"], report["summary"]
     clock = report["hardware"]["clock_hz"]

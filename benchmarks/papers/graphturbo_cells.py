@@ -16,6 +16,7 @@ from benchmarks.papers.graphturbo_paper import CLUSTERS, GPU, ROWS, PaperRow
 from benchmarks.papers.graphturbo_tailor import PAIRS, tailor_model
 from benchmarks.papers.rebatch import rebatch
 from benchmarks.zoo import ZooModel, materialized
+from worker.request import NoProgress
 
 if TYPE_CHECKING:
     from worker.compiler.ir.graph import Graph
@@ -76,19 +77,6 @@ def cells(presets: Sequence[str] = PRESETS) -> tuple[Cell, ...]:
     return (*models, *gpu_cells())
 
 
-class Quiet:
-    """A progress sink that says nothing."""
-
-    def stage(self, name: str, state: str) -> None:
-        del name, state
-
-    def units(self, solved: int, cached: int, total: int) -> None:
-        del solved, cached, total
-
-    def artifact(self, name: str, file_name: str) -> None:
-        del name, file_name
-
-
 def cell_model(cell: Cell, scratch: Path, folder: Path) -> Path:
     """The cell's model in FP16, at its batch."""
     wide = folder / "wide.onnx"
@@ -128,7 +116,7 @@ def _peak(cell: Cell, model: Path) -> Row:
 
     machine = resolve_machine({"preset": cell.preset})
     options = CompileOptions.from_json({"verify": "none", "strategy": "naive"})
-    ports = open_ports(machine, options, MemoryCache(), Quiet())
+    ports = open_ports(machine, options, MemoryCache(), NoProgress())
     compiled = compile_model(model, cell.label, machine, options, ports, Limits())
     shared = [v for v in machine.levels[1:] if 1 < v.instances == CLUSTERS]
     if len(shared) != 1:
@@ -166,7 +154,7 @@ def _job(cell: Cell, model: Path, folder: Path) -> Row:
         {"verify": "none", "strategy": "graphturbo", "variant": cell.variant}
     )
     request = JobRequest(model, cell.label, {"preset": cell.preset}, options, folder / "build")
-    run_job(request, folder / "out", MemoryCache(), Quiet())
+    run_job(request, folder / "out", MemoryCache(), NoProgress())
     return figures(json.loads((folder / "out" / "report.json").read_bytes()))
 
 

@@ -17,17 +17,7 @@ from worker.compiler.errors import CompilerError, ModelError, OptionError
 from worker.compiler.options import CompileOptions, PartitionChoice, Precision, VerifyMode
 from worker.compiler.package.runtime import run_bundle
 from worker.job import JobRequest, run_job
-
-
-class Silent:
-    def stage(self, name: str, state: str) -> None:
-        del name, state
-
-    def units(self, solved: int, cached: int, total: int) -> None:
-        del solved, cached, total
-
-    def artifact(self, name: str, file_name: str) -> None:
-        del name, file_name
+from worker.request import NoProgress
 
 
 def compiled(
@@ -43,7 +33,7 @@ def compiled(
     request = JobRequest(
         saved(model, folder), "model", hardware, chosen, folder.parent / "build", samples
     )
-    outcome = run_job(request, folder / "out", MemoryCache(), Silent())
+    outcome = run_job(request, folder / "out", MemoryCache(), NoProgress())
     report = json.loads((folder / "out" / "report.json").read_bytes())
     return report, outcome.bundle_digest, folder / "out"
 

@@ -234,14 +234,11 @@ from onnx_models import conv_net, saved
 from worker.compiler.cache import MemoryCache
 from worker.compiler.options import CompileOptions, VerifyMode
 from worker.job import JobRequest, run_job
-class Quiet:
-    def stage(self, *a): pass
-    def units(self, *a): pass
-    def artifact(self, *a): pass
+from worker.request import NoProgress
 folder = Path(sys.argv[1])
 request = JobRequest(saved(conv_net(), folder), "m", {"preset": "a100"},
                      CompileOptions(verify=VerifyMode.NONE), folder / "build")
-print(run_job(request, folder / "out", MemoryCache(), Quiet()).bundle_digest)
+print(run_job(request, folder / "out", MemoryCache(), NoProgress()).bundle_digest)
 """
 
 

@@ -19,20 +19,13 @@ from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions
 from worker.compiler.pipeline import CompiledModel, compile_model
 from worker.ports import open_ports
+from worker.request import NoProgress
 
 pytestmark = pytest.mark.campaign
 LEDGER = Path(__file__).resolve().parent.parent.parent / "benchmarks" / "MODELS.json"
 MODELS = {m.name: m for m in ZOO}
 EXACT = ("nodes", "offloaded", "kernels", "unique", "cycles", "offchip_mb", "energy_mj")
 FAST = ("resnet18", "mobilenet_v2", "dlrm", "nerf", "lstm", "resnet18_qdq_int8", "ssdlite320_nms")
-
-
-class Quiet:
-    def stage(self, name: str, state: str) -> None:
-        del name, state
-
-    def units(self, solved: int, cached: int, total: int) -> None:
-        del solved, cached, total
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +53,7 @@ def test_bert_layers_are_one_set_of_units(scratch: Path) -> None:
     options = CompileOptions(symbols=model.symbols)
 
     def compiled_once() -> CompiledModel:
-        ports = open_ports(machine, options, cache, Quiet())
+        ports = open_ports(machine, options, cache, NoProgress())
         return compile_model(path, "bert", machine, options, ports, Limits())
 
     first = compiled_once()

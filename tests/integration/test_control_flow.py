@@ -33,7 +33,7 @@ from worker.job import run_job
 from worker.packing import bundle_contents, kernel_texts, nested_models, program_contents, programs
 from worker.ports import open_ports
 from worker.report.control import control_rows
-from worker.request import JobRequest
+from worker.request import JobRequest, NoProgress
 from worker.simulation import simulate_model
 from worker.verification.drive import verify_model
 
@@ -42,18 +42,10 @@ BUILD_DIR = Path(tempfile.gettempdir()) / "tilewright-control-kernels"
 """Shared by runs: libraries are found by content."""
 
 
-class Silent:
-    def stage(self, name: str, state: str) -> None:
-        del name, state
-
-    def units(self, solved: int, cached: int, total: int) -> None:
-        del solved, cached, total
-
-
 def compile_path(
     path: Path, machine: Machine, options: CompileOptions, cache: MemoryCache | None = None
 ) -> CompiledModel:
-    ports = open_ports(machine, options, cache or MemoryCache(), Silent())
+    ports = open_ports(machine, options, cache or MemoryCache(), NoProgress())
     return compile_model(path, "m", machine, options, ports, Limits())
 
 
@@ -391,7 +383,7 @@ def test_a_job_reports_control_flow_and_stays_sane(tmp_path: Path) -> None:
     request = JobRequest(path, "m", {"preset": "a100"}, options, BUILD_DIR)
     digests = []
     for name in ("first", "second"):
-        outcome = run_job(request, tmp_path / name, MemoryCache(), Sink())
+        outcome = run_job(request, tmp_path / name, MemoryCache(), NoProgress())
         digests.append(outcome.bundle_digest)
     assert digests[0] == digests[1]
     report = json.loads((tmp_path / "first" / "report.json").read_text())
@@ -403,11 +395,6 @@ def test_a_job_reports_control_flow_and_stays_sane(tmp_path: Path) -> None:
     assert [call["placement"] for call in calls] == ["host"]
     assert calls[0]["cycles_total"] >= row["cycles"]
     assert calls[0]["macs"] == report["summary"]["macs"]
-
-
-class Sink(Silent):
-    def artifact(self, name: str, file_name: str) -> None:
-        del name, file_name
 
 
 def test_shared_control_flow_model(shared_models: Path, tmp_path: Path) -> None:

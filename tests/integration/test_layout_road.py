@@ -24,17 +24,10 @@ from worker.compiler.package.runtime import load_program
 from worker.compiler.pipeline import CompiledModel, compile_model
 from worker.packing import kernel_texts, program_contents
 from worker.ports import open_ports
+from worker.request import NoProgress
 
 BUILD_DIR = Path(tempfile.gettempdir()) / "tilewright-layout-kernels"
 """Shared by runs: libraries are found by content."""
-
-
-class Silent:
-    def stage(self, name: str, state: str) -> None:
-        del name, state
-
-    def units(self, solved: int, cached: int, total: int) -> None:
-        del solved, cached, total
 
 
 def wanting(policy: LayoutPolicy | None) -> Machine:
@@ -45,7 +38,7 @@ def wanting(policy: LayoutPolicy | None) -> Machine:
 
 def compiled(model: onnx.ModelProto, policy: LayoutPolicy | None, folder: Path) -> CompiledModel:
     machine, options = wanting(policy), CompileOptions()
-    ports = open_ports(machine, options, MemoryCache(), Silent())
+    ports = open_ports(machine, options, MemoryCache(), NoProgress())
     return compile_model(saved(model, folder), "m", machine, options, ports, Limits())
 
 

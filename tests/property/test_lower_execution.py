@@ -9,15 +9,10 @@ import lower_toys as toys
 import numpy as np
 import numpy.typing as npt
 import pytest
+from kernel_runs import check_kernel
 
-from worker.compiler.codegen.kernel import generate_kernel
 from worker.compiler.ir.dtype import DType
-from worker.compiler.ir.evaluate import evaluate
-from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine.machine import Machine
-from worker.compiler.package.build import build_library
-from worker.compiler.package.emulator import Arena, Emulator
-from worker.compiler.package.executable import level_specs
 from worker.compiler.schedule.nodes import Schedule
 
 Case = tuple[Schedule, Machine]
@@ -48,24 +43,4 @@ def small_integers(schedule: Schedule) -> dict[str, npt.NDArray[np.generic]]:
 @pytest.mark.parametrize("name", CASES)
 def test_kernel_in_planned_arenas(name: str, tmp_path: Path) -> None:
     schedule, machine = CASES[name]()
-    inputs = small_integers(schedule)
-    program = lower_unit(schedule, machine, name)
-    library = build_library({"tw_k": generate_kernel(schedule, program, machine, "tw_k")}, tmp_path)
-    home = Arena(1 << 16)
-    memory = home.buffer()
-    starts: dict[str, int] = {}
-    at = 0
-    for operand in program.operands:
-        starts[operand.tensor] = at
-        if operand.tensor in inputs:
-            raw = np.ascontiguousarray(inputs[operand.tensor]).tobytes()
-            memory[at : at + len(raw)] = raw
-        at += -(-operand.size_bytes // 64) * 64
-    emulator = Emulator(library, level_specs(machine), [program])
-    emulator.call("tw_k", program, [home.address + start for start in starts.values()])
-    want = evaluate(schedule.graph, inputs)
-    for output in schedule.graph.outputs:
-        tensor = schedule.graph.tensors[output]
-        raw = bytes(memory[starts[output] : starts[output] + tensor.size_bytes])
-        got = np.frombuffer(raw, dtype=tensor.dtype.numpy).reshape(tensor.shape)
-        np.testing.assert_array_equal(got, want[output])
+    check_kernel(schedule, machine, small_integers(schedule), tmp_path)

@@ -10,6 +10,7 @@ import pytest
 from fused_graphs import escaping
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_runs import check_kernel
 from row_chain_graphs import (
     Inputs,
     build,
@@ -31,7 +32,6 @@ from row_chain_graphs import (
 from toy_schedules import machine as toy_machine
 from toy_schedules import matmul
 
-from worker.compiler.codegen.kernel import generate_kernel
 from worker.compiler.errors import Shortfall
 from worker.compiler.ir.affine import Affine, var
 from worker.compiler.ir.dtype import DType
@@ -39,13 +39,9 @@ from worker.compiler.ir.evaluate import evaluate
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Reduce, Tensor
 from worker.compiler.ir.scalar import Fn, Read
-from worker.compiler.isa.verify import verify_program
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
-from worker.compiler.package.build import build_library
-from worker.compiler.package.emulator import Arena, Emulator
-from worker.compiler.package.executable import level_specs
 from worker.compiler.schedule.interpret import interpret
 from worker.compiler.schedule.nodes import (
     Compute,
@@ -112,31 +108,8 @@ def test_a_chain_runs_as_c_and_simulates(name: str, tmp_path: Path) -> None:
     machine, graph = toy_machine(4), GRAPHS[name]()
     schedule = scheduled(graph, plan_of(planned(graph, machine, budget_bytes=640)))
     checked(schedule, machine)
-    program = lower_unit(schedule, machine, name)
-    verify_program(program, machine)
-    kernel = f"tw_{name}"
-    library = build_library({kernel: generate_kernel(schedule, program, machine, kernel)}, tmp_path)
-    home, inputs = Arena(1 << 16), inputs_of(graph)
-    memory = home.buffer()
-    offsets: list[int] = []
-    at = 0
-    for operand in program.operands:
-        offsets.append(at)
-        if operand.tensor in inputs:
-            raw = np.ascontiguousarray(inputs[operand.tensor]).tobytes()
-            memory[at : at + len(raw)] = raw
-        at += -(-operand.size_bytes // 64) * 64
-    emulator = Emulator(library, level_specs(machine), [program])
-    emulator.call(kernel, program, [home.address + offset for offset in offsets])
-    want = evaluate(graph, inputs)
-    for operand, start in zip(program.operands, offsets, strict=True):
-        if operand.tensor in graph.outputs:
-            raw = bytes(memory[start : start + operand.size_bytes])
-            got = np.frombuffer(raw, dtype=want[operand.tensor].dtype).reshape(operand.shape)
-            near = 1e-3 if graph.tensors[operand.tensor].dtype is DType.F16 else 2e-6
-            np.testing.assert_allclose(got, want[operand.tensor], rtol=near, atol=near)
-    simulated = simulate_unit(program, machine)
-    assert all(check.passed for check in simulated.checks), simulated.checks
+    near = 1e-3 if graph.tensors[graph.outputs[0]].dtype is DType.F16 else 2e-6
+    check_kernel(schedule, machine, inputs_of(graph), tmp_path, near=near)
 
 
 def test_intermediates_never_leave_the_local_buffer() -> None:

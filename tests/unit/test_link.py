@@ -18,19 +18,12 @@ from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions
 from worker.compiler.pipeline import CompiledModel, compile_model
 from worker.ports import open_ports
-
-
-class Silent:
-    def stage(self, name: str, state: str) -> None:
-        del name, state
-
-    def units(self, solved: int, cached: int, total: int) -> None:
-        del solved, cached, total
+from worker.request import NoProgress
 
 
 def compiled(model: onnx.ModelProto, folder: Path) -> CompiledModel:
     machine, options = load_preset("a100"), CompileOptions()
-    ports = open_ports(machine, options, MemoryCache(), Silent())
+    ports = open_ports(machine, options, MemoryCache(), NoProgress())
     return compile_model(saved(model, folder), "m", machine, options, ports, Limits())
 
 

@@ -31,19 +31,14 @@ from worker.compiler.solve import Solved, UnitPool
 from worker.job import RESULT_OPTIONS
 from worker.preflight import _shortfalls
 from worker.report.layers import cache_outcomes
+from worker.request import NoProgress
 from worker.simulator.results import ModelSimulation
 from worker.simulator.run import simulate_program, simulate_unit
 from worker.simulator.trace import trace_json
 
 
-class Silent:
-    def stage(self, name: str, state: str) -> None: ...
-
-    def units(self, solved: int, cached: int, total: int) -> None: ...
-
-
 def ports(cycles: int, cache: MemoryCache) -> Ports:
-    return Ports(cache, Silent(), lambda _: (), lambda _: cycles)
+    return Ports(cache, NoProgress(), lambda _: (), lambda _: cycles)
 
 
 def compiled_of(path: Path, cache: MemoryCache) -> CompiledModel:

@@ -28,6 +28,7 @@ from worker.report.graphturbo import graphturbo_section
 from worker.report.graphturbo_page import graphturbo_html
 from worker.report.nulls import null_reasons
 from worker.report.page import report_page
+from worker.request import NoProgress
 from worker.simulation import simulate_model
 
 COUNT: dict[str, Any] = {"type": "integer", "minimum": 0}
@@ -193,19 +194,11 @@ def test_the_command_line_prints_units(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out == ""
 
 
-class Silent:
-    def stage(self, name: str, state: str) -> None:
-        del name, state
-
-    def units(self, solved: int, cached: int, total: int) -> None:
-        del solved, cached, total
-
-
 def test_a_whole_report_carries_the_section(tmp_path: Path) -> None:
     machine = load_preset("a100")
     options = CompileOptions(strategy=StrategyName.GRAPHTURBO, variant=Variant.V2)
     plain = CompileOptions()
-    ports = open_ports(machine, plain, MemoryCache(), Silent())
+    ports = open_ports(machine, plain, MemoryCache(), NoProgress())
     path = saved(repeated_layers(2), tmp_path)
     compiled = compile_model(path, "m", machine, plain, ports, Limits())
     sims, whole = simulate_model(compiled, MemoryCache())

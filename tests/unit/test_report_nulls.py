@@ -13,25 +13,14 @@ from onnx_models import conv_net, saved, with_host_part
 from worker.compiler.cache import MemoryCache
 from worker.compiler.options import CompileOptions, VerifyMode
 from worker.job import run_job
-from worker.request import JobRequest
-
-
-class Quiet:
-    def stage(self, name: str, state: str) -> None:
-        del name, state
-
-    def units(self, solved: int, cached: int, total: int) -> None:
-        del solved, cached, total
-
-    def artifact(self, name: str, file_name: str) -> None:
-        del name, file_name
+from worker.request import JobRequest, NoProgress
 
 
 def report_of(model: onnx.ModelProto, folder: Path, mode: VerifyMode) -> dict[str, Any]:
     request = JobRequest(
         saved(model, folder), "m", {"preset": "a100"}, CompileOptions(verify=mode), folder / "b"
     )
-    run_job(request, folder / "out", MemoryCache(), Quiet())
+    run_job(request, folder / "out", MemoryCache(), NoProgress())
     found: dict[str, Any] = json.loads((folder / "out" / "report.json").read_bytes())
     return found
 

@@ -17,21 +17,14 @@ from worker.compiler.pipeline import compile_model
 from worker.ports import open_ports
 from worker.report.document import Verification, report_document
 from worker.report.page import report_page
+from worker.request import NoProgress
 from worker.simulation import refuse_violations, simulate_model
 from worker.simulator.results import Check
 
 
-class Silent:
-    def stage(self, name: str, state: str) -> None:
-        del name, state
-
-    def units(self, solved: int, cached: int, total: int) -> None:
-        del solved, cached, total
-
-
 def test_a_violated_invariant_is_printed_and_refused(tmp_path: Path) -> None:
     machine, options = load_preset("a100"), CompileOptions()
-    ports = open_ports(machine, options, MemoryCache(), Silent())
+    ports = open_ports(machine, options, MemoryCache(), NoProgress())
     path = saved(repeated_layers(2), tmp_path)
     compiled = compile_model(path, "m", machine, options, ports, Limits())
     sims, whole = simulate_model(compiled, MemoryCache())

@@ -21,6 +21,7 @@ from worker.compiler.options import CompileOptions, StrategyName, Variant
 from worker.compiler.pipeline import compile_model
 from worker.compiler.units import Unit
 from worker.ports import open_ports
+from worker.request import NoProgress
 from worker.verification.sampling import check_unit
 
 INT8 = st.integers(-128, 127)
@@ -50,15 +51,9 @@ def test_the_most_negative_integer_divides_in_every_width(dtype: type[np.signedi
     assert got.tolist() == [-(-int(low) // 7), -int(low) // 7, int(low) // 2]
 
 
-class Silent:
-    def stage(self, name: str, state: str) -> None: ...
-
-    def units(self, solved: int, cached: int, total: int) -> None: ...
-
-
 def relu_unit(folder: Path) -> Unit:
     machine, options = load_preset("a100"), CompileOptions()
-    ports = open_ports(machine, options, MemoryCache(), Silent())
+    ports = open_ports(machine, options, MemoryCache(), NoProgress())
     path = saved(repeated_layers(1), folder)
     compiled = compile_model(path, "m", machine, options, ports, Limits())
     (unit,) = [u for u in compiled.units if len(u.schedule.graph.inputs) == 1
@@ -97,7 +92,7 @@ def test_a_fused_kernel_is_checked_through_its_interior(tmp_path: Path) -> None:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     machine, options = load_preset("xavier"), CompileOptions()
-    ports = open_ports(machine, options, MemoryCache(), Silent())
+    ports = open_ports(machine, options, MemoryCache(), NoProgress())
     compiled = compile_model(saved(model, tmp_path), "m", machine, options, ports, Limits())
     (unit,) = compiled.units
     assert len(unit.schedule.graph.ops) > 1

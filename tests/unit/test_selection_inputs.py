@@ -14,15 +14,8 @@ from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions
 from worker.compiler.pipeline import compile_model
 from worker.ports import open_ports
+from worker.request import NoProgress
 from worker.verification.selection import selection_inputs
-
-
-class Quiet:
-    def stage(self, name: str, state: str) -> None:
-        del name, state
-
-    def units(self, solved: int, cached: int, total: int) -> None:
-        del solved, cached, total
 
 
 def scores_then_top(path: Path) -> Path:
@@ -56,7 +49,7 @@ def test_a_quantised_region_is_compared_before_the_host_selects(tmp_path: Path) 
     """The host dequantises what the region leaves, so that no float crosses the edge."""
     machine = load_preset("dpu-zu")
     options = CompileOptions()
-    ports = open_ports(machine, options, MemoryCache(), Quiet())
+    ports = open_ports(machine, options, MemoryCache(), NoProgress())
     path = scores_then_top(tmp_path / "m.onnx")
     compiled = compile_model(path, "m", machine, options, ports, Limits())
     (host,) = [h for h in compiled.linked.hosts if "TopK" in h.op_types]

@@ -20,17 +20,12 @@ from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.stages import Arrangement
 from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
 from worker.compiler.units import Unit
+from worker.request import NoProgress
 
 ON = load_preset("stcp920-inferred")
 LAYERS = 4
 LAUNCH = ON.launch_overhead_cycles
 """A launch of each kernel counts as well."""
-
-
-class Silent:
-    def stage(self, name: str, state: str) -> None: ...
-
-    def units(self, solved: int, cached: int, total: int) -> None: ...
 
 
 def compiled(
@@ -39,7 +34,7 @@ def compiled(
     """`LAYERS` times MatMul and Relu."""
     options = CompileOptions(strategy=StrategyName.GRAPHTURBO, variant=variant)
     path = saved(repeated_layers(LAYERS), folder)
-    ports = Ports(MemoryCache(), Silent(), lambda _: (), unit_cycles)
+    ports = Ports(MemoryCache(), NoProgress(), lambda _: (), unit_cycles)
     return compile_model(path, "m", ON, options, ports, Limits())
 
 

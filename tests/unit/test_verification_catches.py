@@ -23,19 +23,8 @@ from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions, VerifyMode
 from worker.compiler.schedule.nodes import Schedule
 from worker.job import run_job
-from worker.request import JobRequest
+from worker.request import JobRequest, NoProgress
 from worker.verification.inputs import seeded_inputs
-
-
-class Quiet:
-    def stage(self, name: str, state: str) -> None:
-        del name, state
-
-    def units(self, solved: int, cached: int, total: int) -> None:
-        del solved, cached, total
-
-    def artifact(self, name: str, file_name: str) -> None:
-        del name, file_name
 
 
 @pytest.mark.parametrize("mode", [VerifyMode.FULL, VerifyMode.SAMPLE])
@@ -60,7 +49,7 @@ def test_a_wrong_kernel_fails_the_job_after_the_report(
         tmp_path / "build",
     )
     with pytest.raises(Mismatch) as refusal:
-        run_job(request, tmp_path / "out", MemoryCache(), Quiet())
+        run_job(request, tmp_path / "out", MemoryCache(), NoProgress())
     assert refusal.value.code == "TW-VERIFY-001"
     report = json.loads((tmp_path / "out" / "report.json").read_bytes())
     assert report["verification"]["passed"] is False

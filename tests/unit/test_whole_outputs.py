@@ -32,16 +32,11 @@ from worker.compiler.pipeline import CompiledModel, compile_model
 from worker.compiler.schedule.nodes import Schedule
 from worker.ports import open_ports
 from worker.report.document import Verification
+from worker.request import NoProgress
 from worker.verification.drive import _compare_whole, _depth, verify_model
 from worker.verification.reference import reference_outputs
 from worker.verification.sampling import _interior, sample_points
 from worker.verification.whole_outputs import Deep, is_sampleable
-
-
-class Silent:
-    def stage(self, name: str, state: str) -> None: ...
-
-    def units(self, solved: int, cached: int, total: int) -> None: ...
 
 
 def oracle_follows(graph: Graph) -> bool:
@@ -101,7 +96,7 @@ def pieces_model() -> onnx.ModelProto:
 
 def compiled_of(path: Path, options: CompileOptions) -> CompiledModel:
     machine = load_preset("kapla-edge")
-    ports = open_ports(machine, options, MemoryCache(), Silent())
+    ports = open_ports(machine, options, MemoryCache(), NoProgress())
     return compile_model(path, "m", machine, options, ports, Limits())
 
 

@@ -32,6 +32,7 @@ from worker.conformance.form import NoForm, run_onnx
 from worker.conformance.sample import Array
 from worker.packing import kernel_texts, program_contents
 from worker.ports import open_ports
+from worker.request import NoProgress
 
 _KERNELS_PER_LIBRARY = 256
 _OPTIONS = CompileOptions(partition=PartitionChoice.GREEDY, verify=VerifyMode.NONE)
@@ -125,14 +126,6 @@ def run_suite(
     return tuple(rows), tuple(found for found in settled if isinstance(found, Untested))
 
 
-class _Silent:
-    def stage(self, name: str, state: str) -> None:
-        del name, state
-
-    def units(self, solved: int, cached: int, total: int) -> None:
-        del solved, cached, total
-
-
 class _CaseCompiler:
     """Compiles cases for one machine; each target is asked as if it were the only one."""
 
@@ -141,7 +134,7 @@ class _CaseCompiler:
         self._cache = MemoryCache()
         self._machines = {t.name: replace(machine, targets=(t,)) for t in machine.targets}
         self._ports: dict[str, Ports] = {
-            name: open_ports(alone, _OPTIONS, self._cache, _Silent())
+            name: open_ports(alone, _OPTIONS, self._cache, NoProgress())
             for name, alone in self._machines.items()
         }
 

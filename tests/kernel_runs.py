@@ -1,0 +1,61 @@
+"""Runs a schedule's C kernel in the arenas that lowering planned; checks what it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from worker.compiler.codegen.kernel import generate_kernel
+from worker.compiler.ir.evaluate import evaluate
+from worker.compiler.isa.verify import verify_program
+from worker.compiler.lower.lower import lower_unit
+from worker.compiler.machine.machine import Machine
+from worker.compiler.package.build import build_library
+from worker.compiler.package.emulator import Arena, Emulator
+from worker.compiler.package.executable import level_specs
+from worker.compiler.schedule.nodes import Schedule
+from worker.simulator.results import UnitSimulation
+from worker.simulator.run import simulate_unit
+
+
+def check_kernel(
+    schedule: Schedule,
+    on: Machine,
+    inputs: Mapping[str, npt.NDArray[Any]],
+    folder: Path,
+    *,
+    near: float = 0.0,
+) -> UnitSimulation:
+    """Every output is what the graph says, to `near` (relative and absolute); sound simulation.
+
+    `inputs` are arrays of the graph's inputs and constants.
+    """
+    program = lower_unit(schedule, on, "unit")
+    verify_program(program, on)
+    library = build_library({"tw_k": generate_kernel(schedule, program, on, "tw_k")}, folder)
+    starts: dict[str, int] = {}
+    at = 0
+    for operand in program.operands:
+        starts[operand.tensor] = at
+        at += -(-operand.size_bytes // 64) * 64
+    home = Arena(at + 64)
+    memory = home.buffer()
+    for name in inputs.keys() & starts.keys():
+        raw = np.ascontiguousarray(inputs[name]).tobytes()
+        memory[starts[name] : starts[name] + len(raw)] = raw
+    emulator = Emulator(library, level_specs(on), [program])
+    emulator.call("tw_k", program, [home.address + start for start in starts.values()])
+    want = evaluate(schedule.graph, inputs)
+    for output in schedule.graph.outputs:
+        tensor = schedule.graph.tensors[output]
+        raw = bytes(memory[starts[output] : starts[output] + tensor.size_bytes])
+        got = np.frombuffer(raw, dtype=tensor.dtype.numpy).reshape(tensor.shape)
+        np.testing.assert_allclose(got, want[output], rtol=near, atol=near)
+    simulated = simulate_unit(program, on)
+    assert all(check.passed for check in simulated.checks), simulated.checks
+    assert simulated.cycles >= max(bound.cycles for bound in simulated.bounds)
+    return simulated
