@@ -125,7 +125,7 @@ def test_an_interior_of_rank_zero_is_checked_through(tmp_path: Path) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     machine = load_preset("goya")
     options = CompileOptions(strategy=StrategyName.GRAPHTURBO, variant=Variant.V1)
-    ports = open_ports(machine, options, MemoryCache(), Silent())
+    ports = open_ports(machine, options, MemoryCache(), NoProgress())
     compiled = compile_model(saved(model, tmp_path), "m", machine, options, ports, Limits())
     (unit,) = compiled.units
     held = unit.schedule.graph
