@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
+from counted_work import growth
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -185,15 +184,15 @@ GRAPHS = {
 
 @pytest.mark.parametrize("shape", GRAPHS)
 @pytest.mark.parametrize("host_share", [0.02, 0.5])
-def test_ten_thousand_nodes_are_quick(shape: str, host_share: float) -> None:
-    """Half a second is the requirement; the bound here leaves room for a busy machine."""
-    count = 10_000
-    rng = np.random.default_rng(7)
-    targets = [
-        None if rng.random() < host_share else ("a" if rng.random() < 0.8 else "b")
-        for _ in range(count)
-    ]
-    successors = GRAPHS[shape](count)
-    started = time.process_time()
-    merge_regions(successors, targets, [])
-    assert time.process_time() - started < 2.0
+def test_work_stays_far_from_quadratic(shape: str, host_share: float) -> None:
+    """4 would be quadratic; seconds at 10 000 nodes are printed by `benchmarks.partition_speed`."""
+
+    def merged(count: int) -> None:
+        rng = np.random.default_rng(7)
+        targets = [
+            None if rng.random() < host_share else ("a" if rng.random() < 0.8 else "b")
+            for _ in range(count)
+        ]
+        merge_regions(GRAPHS[shape](count), targets, [])
+
+    assert growth(merged, 1500) < (3 if shape == "global" else 2.2)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from itertools import product
 from math import prod
 
 import numpy as np
 import pytest
+from counted_work import calls_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from multi_layer_schedules import (
@@ -210,11 +210,12 @@ def test_a_large_recomputed_convolution_is_proved_quickly() -> None:
             node = Loop(name, trip, kind, node, 1)
         return node
 
-    started = time.perf_counter()
-    assert coverage_of(graph, slices(9, -1)) is None
-    refusal = coverage_of(graph, slices(6, 0))
-    assert refusal is not None and "(0, 0, 6, 0, 0, 0, 0)" in refusal
-    assert time.perf_counter() - started < 1.0
+    refusals: list[str | None] = []
+    calls = calls_of(lambda: refusals.append(coverage_of(graph, slices(9, -1))))
+    calls += calls_of(lambda: refusals.append(coverage_of(graph, slices(6, 0))))
+    assert refusals[0] is None
+    assert refusals[1] is not None and "(0, 0, 6, 0, 0, 0, 0)" in refusals[1]
+    assert calls < 50_000
 
 
 def test_terms_of_a_sum_are_never_recomputed() -> None:

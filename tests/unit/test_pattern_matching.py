@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from time import perf_counter
 
 import numpy as np
 import onnx_ir as ir
 import pytest
+from counted_work import calls_of
 
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.pattern import (
@@ -336,11 +336,12 @@ class TestTables:
 class TestCost:
     """Patterns whose ways are exponentially many must not take exponential time."""
 
-    def seconds(self, toy: Toy, *rules: Pattern) -> float:
-        start = perf_counter()
-        matches = match_patterns(toy.nodes, table(*rules), toy.outputs)
-        near_misses(toy.nodes, table(*rules), toy.outputs, matches)
-        return perf_counter() - start
+    def calls(self, toy: Toy, *rules: Pattern) -> int:
+        def work() -> None:
+            matches = match_patterns(toy.nodes, table(*rules), toy.outputs)
+            near_misses(toy.nodes, table(*rules), toy.outputs, matches)
+
+        return calls_of(work)
 
     def test_nested_choices_over_a_tree_that_fails_at_its_end(self, toy: Toy) -> None:
         level = [toy.add("Neg", toy.x) for _ in range(64)]
@@ -354,7 +355,7 @@ class TestCost:
         toy.add("Mul", level[0], toy.x, name="root")
         fails = OpMatch(("Mul",), (deep, OpMatch(("Conv",))), commutative=True)
         assert toy.found(fails) == []
-        assert self.seconds(toy, fails) < 2
+        assert self.calls(toy, fails) < 500_000
 
     def tree(self, toy: Toy) -> None:
         """A Relu over a tree of sums of 32 leaves, of which the first escapes."""
@@ -366,14 +367,14 @@ class TestCost:
         toy.add("Relu", level[0])
 
     def test_many_ways_that_all_let_a_value_escape(self, toy: Toy) -> None:
-        for _ in range(150):
+        for _ in range(15):
             self.tree(toy)
         deep: Pattern = OpMatch(("Neg",))
         for k in range(5):
             sum_of = OpMatch(("Add",), (deep, deep), commutative=True)
             deep = sum_of if k == 0 else Alternatives((sum_of, OpMatch(("Add",), (deep, ANY))))
         assert toy.found(OpMatch(("Relu",), (deep,))) == []
-        assert self.seconds(toy, OpMatch(("Relu",), (deep,))) < 5  # 0.9 alone
+        assert self.calls(toy, OpMatch(("Relu",), (deep,))) < 800_000
 
     def test_the_way_behind_millions_that_fail_is_found(self, toy: Toy) -> None:
         self.tree(toy)
@@ -385,24 +386,24 @@ class TestCost:
 
     def test_a_long_chain_of_optional_nodes(self, toy: Toy) -> None:
         value = toy.x
-        for _ in range(2000):
+        for _ in range(500):
             value = toy.add("Relu", value)
         chain: Pattern = OpMatch(("Conv",))
         for _ in range(14):
             chain = OpMatch(("Relu",), (chain,), optional=True)
-        assert self.seconds(toy, OpMatch(("Relu",), (chain,))) < 3
+        assert self.calls(toy, OpMatch(("Relu",), (chain,))) < 1_000_000
 
-    def test_ten_thousand_nodes_and_thirty_patterns(self, toy: Toy) -> None:
+    def test_thousands_of_nodes_and_thirty_patterns(self, toy: Toy) -> None:
         weight, bias = toy.weight(8, 8, 3, 3), toy.weight(8, 1, 1)
         value = skip = toy.x
-        for _ in range(1000):
+        for _ in range(200):
             value = toy.add("Conv", value, weight)
             value = toy.add("Relu", toy.add("Add", value, bias))
             value = toy.add("Add", toy.add("Conv", value, weight), skip)
             value = skip = toy.add("Relu", toy.add("MaxPool", value, kernel_shape=[1, 1]))
             value = toy.add("Mul", toy.add("Sigmoid", value), skip)
             value = toy.add("Clip", value)
-        assert len(toy.nodes) == 10_000
+        assert len(toy.nodes) == 2000
         rules: list[Pattern] = [CONV_BIAS_RELU]
         for k in range(29):
             wrong = OpMatch(("Conv",), (ANY, CONSTANT), (AttributeRule("group", (k + 2,)),))
@@ -410,9 +411,7 @@ class TestCost:
             head = (("Relu",), ("Clip",), ("Mul", "Add"))[k % 3]
             path = PathTo(("Relu", "Add", "Clip"), wrong) if k % 2 else sums
             rules.append(OpMatch(head, (path,)))
-        start = perf_counter()
         matches = match_patterns(toy.nodes, table(*rules), [])
-        seconds = perf_counter() - start
-        assert len(matches) == 1000
+        assert len(matches) == 200
         assert all(len(match.nodes) == 3 for match in matches)
-        assert seconds < 3  # 0.5 alone; the machine may be busy
+        assert calls_of(lambda: match_patterns(toy.nodes, table(*rules), [])) < 1_000_000
