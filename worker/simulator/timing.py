@@ -10,14 +10,14 @@ engine for `cycles`.  `latency` delays what waits for the finish, not the stream
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from math import ceil
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from worker.compiler.isa.program import Opcode
+from worker.compiler.jit import compiled, loop_for
 
 COMPUTE = int(Opcode.COMPUTE)
 Ints = npt.NDArray[np.int64]
@@ -116,26 +116,11 @@ def forward(
     return last, -1, computes
 
 
-INTERPRETED_INSTRUCTIONS = 2000
-"""Below this, plain Python is done before numba has been imported (about a second)."""
-
-
 def forward_for(num_instructions: int) -> Callable[..., Any]:
     """`forward` itself for small programs, the compiled one otherwise; same results."""
-    if num_instructions <= INTERPRETED_INSTRUCTIONS and not compiled_forward.cache_info().currsize:
-        return forward
-    return compiled_forward()
+    return loop_for(forward, num_instructions)
 
 
-@cache
 def compiled_forward() -> Callable[..., Any]:
     """`forward`, compiled.  The first call in a fresh environment takes a few seconds."""
-    import numba  # 0.3 s to import: only simulations pay
-
-    compiled: Any
-    try:
-        compiled = numba.njit(cache=True)(forward)
-    except RuntimeError:
-        # No writable place for numba's cache (read-only installation): compile in memory.
-        compiled = numba.njit(forward)
-    return cast("Callable[..., Any]", compiled)
+    return compiled(forward)

@@ -88,6 +88,11 @@ class Storages:
             size = np.array([buffers[k].size_bytes for k in members], dtype=np.int64)
             self._spans[level] = np.array(members, dtype=np.int64), low, low + size
         self.overlaps = tuple(self._overlaps(k) for k in range(len(buffers)))
+        self._first_row = np.cumsum([0, *(len(table) for table in self.overlaps)])
+        self.rows = self._rows()
+        """Storages of other scopes at the addresses of each block and slot of a scope: (first
+        position per row and the end, storage in instance 0, distance from instance to instance).
+        """
 
     def place(self, scope: int, values: Mapping[str, Ints]) -> tuple[Ints, Ints, Ints]:
         """(core of the owner, instance, block * copies + slot) of `scope` at all iterations."""
@@ -133,30 +138,30 @@ class Storages:
         """Storage number of staged operand `number`; `step` counts the iterations in one core."""
         return np.asarray(self._staged + (number * self.machine.num_cores + core) * 2 + step % 2)
 
-    def sharing(self, scope: int, storage: Ints) -> Ints:
-        """Storages of other scopes at the same addresses as `storage` of `scope`; -1 for none.
+    def instance(self, scope: int, storage: Ints) -> Ints:
+        """Instance of its memory that each storage of `scope` is in."""
+        return (storage - self._base[scope]) // self._cells(scope)
 
-        Shapes: storage [n]; result [n, most].
-        """
-        table = self.overlaps[scope]
-        if table.shape[1] == 0:
-            return np.full((len(storage), 0), -1, dtype=np.int64)
-        instance, cell = np.divmod(storage - self._base[scope], self._cells(scope))
-        local = cell // max(len(self.pieces[scope]), 1)
-        other, other_cell = table[local, :, 0], table[local, :, 1]
-        number = self._bases[other] + instance[:, None] * self._cell_counts[other] + other_cell
-        return np.where(other < 0, -1, number)
-
-    def scope_of(self, storage: int) -> int:
-        """The scope that a storage belongs to; -1 for tensors at home and staged operands."""
-        if storage >= self._num_placed:
-            return -1
-        return int(np.searchsorted(self._bases, storage, side="right")) - 1
+    def row(self, scope: int, storage: Ints) -> Ints:
+        """Row of `rows` for each storage of `scope`."""
+        cell = (storage - self._base[scope]) % self._cells(scope)
+        return np.asarray(self._first_row[scope] + cell // max(len(self.pieces[scope]), 1))
 
     def _cells(self, scope: int) -> int:
         """Storages of one instance of a buffer."""
         buffer = self.buffers[scope]
         return buffer.blocks * buffer.copies * max(len(self.pieces[scope]), 1)
+
+    def _rows(self) -> tuple[Ints, Ints, Ints]:
+        none = np.zeros(0, dtype=np.int64)
+        number, offset, step = [np.zeros(1, dtype=np.int64)], [none], [none]
+        for table in self.overlaps:
+            other, cell = table[:, :, 0], table[:, :, 1]
+            is_there = other >= 0
+            number.append(is_there.sum(axis=1))
+            offset.append((self._bases[other] + cell)[is_there])
+            step.append(self._cell_counts[other[is_there]])
+        return np.cumsum(np.concatenate(number)), np.concatenate(offset), np.concatenate(step)
 
     def _overlaps(self, index: int) -> Ints:
         """Shapes: [blocks * copies, most, 2]: (scope, cell) that shares bytes, else (-1, 0)."""
