@@ -48,10 +48,11 @@ def programs(draw: st.DrawFn) -> list[Step]:
         if draw(st.booleans()):
             core = draw(st.integers(0, 1))
             engine = draw(st.integers(0, 1))
+            cycles = draw(st.integers(0, 50))
+            macs = draw(st.integers(0, min(99, 16 * cycles)))  # no engine does more than 16 a cycle
             step = Step(
-                core * 4 + engine, Opcode.COMPUTE, draw(st.integers(0, 50)), 0,
-                draw(st.integers(0, 99)), latency, (), waits, signals,
-            )  # fmt: skip
+                core * 4 + engine, Opcode.COMPUTE, cycles, 0, macs, latency, (), waits, signals
+            )
         else:
             reads = draw(st.sampled_from([(0,), (0, 2), (4,)]))
             writes = draw(st.sampled_from([1, 3]))
