@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.partition_matrix import Quiet, peak_rss_mb
+from benchmarks.partition_matrix import peak_rss_mb
 from benchmarks.zoo import ZooModel, every_model, materialized
 
 Row = dict[str, Any]
@@ -41,7 +41,7 @@ def run_cell(model: ZooModel, preset: str, scratch: Path) -> Row:
     from worker.compiler.options import CompileOptions, StrategyName, VerifyMode
     from worker.compiler.strategies.registry import strategy
     from worker.job import run_job
-    from worker.request import JobRequest
+    from worker.request import JobRequest, NoProgress
 
     chosen = StrategyName.GRAPHTURBO
     options = CompileOptions(verify=VerifyMode.SAMPLE, symbols=model.symbols, strategy=chosen)
@@ -50,7 +50,7 @@ def run_cell(model: ZooModel, preset: str, scratch: Path) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         request = JobRequest(path, model.name, {"preset": preset}, options, scratch / "build")
         try:
-            run_job(request, Path(folder), MemoryCache(), Quiet())
+            run_job(request, Path(folder), MemoryCache(), NoProgress())
         except CompilerError as error:
             row["failure"] = f"{error.code} {error.message}"[:300]
         report = Path(folder) / "report.json"

@@ -13,7 +13,6 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_models import saved
-from test_verification_catches import Quiet
 
 from worker.compiler.cache import MemoryCache
 from worker.compiler.codegen.kernel import generate_kernel
@@ -23,7 +22,7 @@ from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions, VerifyMode
 from worker.compiler.schedule.nodes import Schedule
 from worker.job import run_job
-from worker.request import JobRequest
+from worker.request import JobRequest, NoProgress
 from worker.verification.conditioning import MAX_EASING, eased_tolerances, nudged
 
 Array = npt.NDArray[Any]
@@ -107,9 +106,9 @@ def test_a_job_passes_within_the_eased_tolerance_only(
     )
     if error > 1e-2:
         with pytest.raises(Mismatch):
-            run_job(request, tmp_path / "out", MemoryCache(), Quiet())
+            run_job(request, tmp_path / "out", MemoryCache(), NoProgress())
     else:
-        run_job(request, tmp_path / "out", MemoryCache(), Quiet())
+        run_job(request, tmp_path / "out", MemoryCache(), NoProgress())
     check = json.loads((tmp_path / "out" / "report.json").read_bytes())["verification"]
     assert check["passed"] is (error < 1e-2)
     assert 1e-5 < check["tolerance"] <= MAX_EASING * 1e-5
