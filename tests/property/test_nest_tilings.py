@@ -330,3 +330,13 @@ def test_plans_of_instances_are_legal_and_right(
     inputs = {name: small(graph.tensors[name].shape, seed) for name in ("a", "b")}
     got = interpret(schedule, inputs, home="DDR")
     np.testing.assert_array_equal(got["c"], evaluate(graph, inputs)["c"])
+
+
+def test_outer_stages_are_split_where_least_is_read() -> None:
+    """A few rows and many columns: each cluster takes columns of its own, whatever comes first."""
+    toy_facts = facts_for(matmul_graph(64, 1024, 64, relu=False), {})
+    levels = (MACHINE.level("LLB"), MACHINE.level("L1"))
+    stages = stages_of(MACHINE, levels, Team.everyone(MACHINE))
+    expected = ({"m": 1, "n": 2}, {"m": 4, "n": 1})
+    assert given_module._by_stage(toy_facts, stages, {"m": 4, "n": 2}) == expected
+    assert given_module._by_stage(toy_facts, stages, {"n": 2, "m": 4}) == expected

@@ -29,7 +29,7 @@ from worker.compiler.strategies.graphturbo.teams import ranked
 from worker.compiler.strategies.graphturbo.unit_plan import Part, SectionPlan, Site, Spread
 from worker.simulator.run import simulate_unit
 
-ON = clustered(clusters=2, cores=2, gb_bytes=3 << 12, l1_bytes=1 << 11)
+ON = clustered(clusters=2, cores=2, gb_bytes=11 << 10, l1_bytes=1 << 11)
 SAMPLES = 16
 WEIGHTS = (4 * 2 * 9 * 4, 8 * 4 * 9 * 4, 16 * 8 * 9 * 4, 32 * 16 * 9 * 4)
 """Bytes per convolution."""

@@ -21,6 +21,7 @@ from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Compute, Init, Move, Place, Schedule
 from worker.compiler.schedule.verify import verify
 from worker.compiler.strategies.graphturbo.emit import emit_unit
+from worker.compiler.strategies.graphturbo.plan import bytes_in
 from worker.compiler.strategies.graphturbo.unit_plan import (
     Part,
     Planner,
@@ -28,6 +29,7 @@ from worker.compiler.strategies.graphturbo.unit_plan import (
     Site,
     Spread,
 )
+from worker.compiler.tiling.nest.plan import Plan
 
 ONE = clustered(clusters=1, cores=2)
 TWO = clustered(clusters=2, cores=2)
@@ -85,6 +87,30 @@ def test_tensors_between_layers_stay_in_the_buffer_when_they_fit() -> None:
     held = sorted(p.tensor for p in places if p.tensor not in schedule.graph.constants)
     assert held == ["t0", "t3", "t5", "t7"]
     check_meaning(schedule)
+
+
+@pytest.mark.parametrize("whole_chip", list(product((False, True), repeat=4)))
+def test_a_nest_keeps_what_others_leave_of_the_buffer(whole_chip: tuple[bool, ...]) -> None:
+    """Oracle: sizes of the tensors in the buffer whose users lie around a layer."""
+    found = planner(residual(), TWO)
+    plan = found.plan(whole_chip)
+    assert plan is not None
+    usable = TWO.level("GB").usable_bytes
+    for number, layer in enumerate(plan.layers):
+        live = 0
+        for tensor in plan.buffered:
+            users = (*found.writers.get(tensor, ()), *found.readers[tensor])
+            if min(users) <= number <= max(users):
+                live += plan.graph.tensors[tensor].size_bytes
+        own = bytes_in(layer.tiles, "GB") if isinstance(layer.tiles, Plan) else 0
+        assert own + live <= usable
+
+
+def test_a_layer_that_nothing_is_held_under_has_the_whole_buffer() -> None:
+    found = planner(residual(), TWO)
+    assert found._free_quarters(0, frozenset()) == 4
+    every = [found._free_quarters(k, frozenset(found.graph.tensors)) for k in range(4)]
+    assert every == [3, 3, 3, 3]
 
 
 @pytest.mark.parametrize("whole_chip", list(product((False, True), repeat=4)))

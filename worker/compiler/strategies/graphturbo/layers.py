@@ -9,7 +9,7 @@ anchor decides the tiles, the others follow by bound inference).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from worker.compiler.cost.compute import contraction, pick_engine
@@ -30,14 +30,18 @@ class Layer:
     """Vector operators over common rows, instead of an anchor with its epilogue."""
 
 
-def form_layers(graph: Graph, machine: Machine, *, chains: bool = True) -> tuple[Layer, ...]:
+def form_layers(
+    graph: Graph, machine: Machine, *, chains: bool = True, alone: Collection[str] = ()
+) -> tuple[Layer, ...]:
     """Every operator in one layer; layers in an order in which they can run.
 
-    Without `chains`, vector operators stay alone (kernels of layer-wise compilers).
+    Without `chains`, vector operators stay alone (kernels of layer-wise compilers).  Anchors named
+    in `alone` get no epilogue.
     Cost: near-linear in the graph.
     """
     cuts = Cuts.of(graph)
-    lines = [line for op in graph.ops if len(line := _line(cuts, op)) > 1]
+    anchors = (op for op in graph.ops if op.name not in alone)
+    lines = [line for op in anchors if len(line := _line(cuts, op)) > 1]
     groups = [tuple(group.ops) for group in fused_groups(graph, machine, lines)]
     layers: list[Layer] = []
     run: list[TensorOp] = []

@@ -29,7 +29,7 @@ from worker.compiler.tiling.nest.emit import emit
 from worker.compiler.tiling.nest.facts import Facts, facts_of, sliced
 from worker.compiler.tiling.nest.fusion import fused_facts
 from worker.compiler.tiling.nest.given import search_split
-from worker.compiler.tiling.nest.plan import Plan, Stage, Team, stages_of
+from worker.compiler.tiling.nest.plan import Plan, Stage, Team, footprint_terms, stages_of
 from worker.compiler.tiling.nest.search import search
 from worker.compiler.tiling.nest.splits import ranked_splits
 
@@ -129,6 +129,20 @@ def plan_nest(
     question = _Question((key, engine.name, team, tuple(limits.items())), machine, alike, engine)
     plan = _answer(question)
     return None if plan is None else named(plan, facts)
+
+
+def bytes_in(plan: Plan, memory: str) -> int:
+    """What a nest keeps in one instance of a memory, in bytes."""
+    total = 0
+    for k, level in enumerate(plan.levels):
+        if level.stage.level.name == memory:
+            is_last = k == len(plan.levels) - 1
+            terms = footprint_terms(
+                plan.facts, level.stage, level.tile, level.copies, is_last=is_last
+            )
+            sharers = min(level.stage.sharers, max(1, level.units_used))
+            total += sharers * sum(size for _, size in terms)
+    return total
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,9 @@ from worker.compiler.strategies.graphturbo.cut_units import cut_units
 from worker.compiler.strategies.graphturbo.describe import describe
 from worker.compiler.strategies.graphturbo.emit import emit_unit
 from worker.compiler.strategies.graphturbo.layers import engines_of, form_layers
+from worker.compiler.strategies.graphturbo.loosen import poor_anchors
 from worker.compiler.strategies.graphturbo.sections import Workshop, best_sections
+from worker.compiler.strategies.graphturbo.unit_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.variants import FEATURES, Features
 
 
@@ -29,7 +31,7 @@ class GraphTurboStrategy:
 
     variant: Variant = Variant.FULL
     name: str = "graphturbo"
-    version: str = "2"
+    version: str = "3"
 
     @property
     def features(self) -> Features:
@@ -60,12 +62,24 @@ class GraphTurboStrategy:
     def tile(self, arrangement: Arrangement, machine: Machine) -> Schedule | Shortfall:
         graph = arrangement.graph
         engines = {name: machine.engine(e) for name, e in arrangement.engine_of_op}
-        layers = form_layers(graph, machine, chains=self.features.row_chains)
+        chains = self.features.row_chains
+        layers = form_layers(graph, machine, chains=chains)
         shop = Workshop(graph, layers, engines, machine, self.features)
         sections = best_sections(shop)
         if sections is None:
             return not_fusible(tuple(engines))
-        cycles = sum(s.predicted_cycles for s in sections) + machine.launch_overhead_cycles
+        alone = poor_anchors(sections, engines, machine)
+        if alone and self.features.row_chains:
+            layers = form_layers(graph, machine, chains=chains, alone=alone)
+            other = Workshop(graph, layers, engines, machine, self.features, shop.tiles, shop.facts)
+            found = best_sections(other)
+            if found is not None and _cycles(found) < _cycles(sections):
+                shop, sections = other, found
+        cycles = _cycles(sections) + machine.launch_overhead_cycles
         notes = (describe(shop, sections),)
         ahead = self.features.prefetch
         return Schedule(graph, emit_unit(sections), self.name, cycles, ahead, notes)
+
+
+def _cycles(sections: Sequence[SectionPlan]) -> int:
+    return sum(section.predicted_cycles for section in sections)

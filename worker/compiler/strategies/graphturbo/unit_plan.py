@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import ceil, prod
 from typing import TypeAlias
 
 from worker.compiler.ir.affine import Affine
@@ -28,6 +28,7 @@ from worker.compiler.strategies.graphturbo.liveness import LiveTensor, live_byte
 from worker.compiler.strategies.graphturbo.plan import (
     LayerPlan,
     Tiles,
+    bytes_in,
     layer_facts,
     plan_nest,
     plan_rows,
@@ -36,12 +37,15 @@ from worker.compiler.strategies.graphturbo.propagate import Slices
 from worker.compiler.strategies.graphturbo.spill import SpillRule, choose_spills
 from worker.compiler.tiling.align import buffer_bytes
 from worker.compiler.tiling.nest.facts import Facts, Operand, facts_of
-from worker.compiler.tiling.nest.plan import Team
+from worker.compiler.tiling.nest.plan import Plan, Team
 
 WEIGHT_RESERVE = 0.25
 """Part of GB kept for weights on their way to the cores."""
-TileKey: TypeAlias = "tuple[tuple[str, ...], tuple[str, ...], bool, tuple[object, ...], Spread]"
-"""(operators, operands in GB, whole chip, domains, spread)."""
+_QUARTERS = 4
+TileKey: TypeAlias = (
+    "tuple[tuple[str, ...], tuple[str, ...], bool, tuple[object, ...], Spread, int]"
+)
+"""(operators, operands in GB, whole chip, domains, spread, free quarters of GB)."""
 PREFETCH_RESERVE = 0.5
 """Part of LB a layer leaves to the first tiles of the next one."""
 PREFETCH_GAIN = 1.1
@@ -166,11 +170,8 @@ class Planner:
         self.step = {k: n for n, k in enumerate(k for part in site.parts for k in part.layers)}
         """Of every layer, in the order of a depth-first run."""
         self._constants = frozenset(graph.constants)
-        self.peak_bytes = 0
-        """Most bytes of tensors in GB at once, if all that can be there are."""
-        if site.buffer is not None:
-            every = [t for names in self._tensors((False,) * len(layers)) for t in names]
-            self.peak_bytes = max(live_bytes_by_task(self._lives(every)), default=0)
+        self._live_bytes: dict[frozenset[str], tuple[int, ...]] = {}
+        """Per set of tensors in GB, its bytes while each step runs."""
 
     def _layer_facts(self, layer: Layer) -> Facts | None:
         known = self.site.facts
@@ -260,21 +261,44 @@ class Planner:
         near: frozenset[str] = frozenset()
         if not whole_chip:
             near = held.intersection(names) - self._constants - self.at_home[number]
+        quarters = self._free_quarters(number, held)
         domains = self._domains(number)
         extents = () if domains is None else tuple(
             tuple((str(span.start), span.extent) for span in domains[name])
             for name in layer.ops
         )  # fmt: skip
-        key = (layer.ops, tuple(sorted(near)), whole_chip, extents, self.site.spread)
+        key = (layer.ops, tuple(sorted(near)), whole_chip, extents, self.site.spread, quarters)
         if key not in self.site.tiles:
-            self.site.tiles[key] = self._search(number, near, whole_chip)
+            self.site.tiles[key] = self._search(number, near, whole_chip, quarters)
         return self.site.tiles[key]
+
+    def _free_quarters(self, number: int, held: frozenset[str]) -> int:
+        """Quarters of GB, at least one, that tensors held while the layer runs leave to its nest.
+
+        Coarse steps, so that layers of equal structure stay one question.
+        """
+        if self.site.buffer is None:
+            return 0
+        if held not in self._live_bytes:
+            names = [t for t in self.graph.tensors if t in held and self._uses(t)]
+            live = live_bytes_by_task(self._lives(names))
+            self._live_bytes[held] = (*live, *[0] * (len(self.layers) - len(live)))
+        busy = min(self.site.room, self._live_bytes[held][self.step[number]])
+        return _QUARTERS - ceil(_QUARTERS * busy / self.site.buffer.usable_bytes)
+
+    def _uses(self, tensor: str) -> bool:
+        """Whether layers exchange it, so that it may live in GB."""
+        if tensor in self._constants:
+            return False
+        return tensor in self.readers or (tensor in self.writers and not self._stays_inside(tensor))
 
     def _domains(self, number: int) -> Mapping[str, Box] | None:
         slices = self.site.parts[self.part_of[number]].slices
         return None if slices is None else slices.domains
 
-    def _search(self, number: int, near: frozenset[str], whole_chip: bool) -> Tiles | None:
+    def _search(
+        self, number: int, near: frozenset[str], whole_chip: bool, quarters: int
+    ) -> Tiles | None:
         layer, site = self.layers[number], self.site
         team = Team.everyone(site.machine) if whole_chip else site.cluster
         base = {} if site.buffer is None else dict.fromkeys(sorted(near), site.buffer.name)
@@ -286,18 +310,29 @@ class Planner:
         facts = self.facts[number]
         if rows is not None or facts is None:
             return rows
-        limits = {}
-        if site.buffer is not None:
-            limits[site.buffer.name] = site.buffer.usable_bytes - min(site.room, self.peak_bytes)
         domain = None if domains is None else domains[layer.ops[0]]
         early = self._constants if site.prefetch else frozenset()
         facts = replace(facts, base=base, early=early)
-        whole = plan_nest(facts, domain, engine, site.machine, team, limits)
+
+        def found(limits: Mapping[str, int]) -> Plan | None:
+            """What fits a free buffer is mostly small enough for a busy one: one search then."""
+            plan = plan_nest(facts, domain, engine, site.machine, team, limits)
+            if site.buffer is None or plan is None:
+                return plan
+            room = site.buffer.usable_bytes * quarters // _QUARTERS
+            if bytes_in(plan, site.buffer.name) <= room:
+                return plan
+            limits = {site.buffer.name: room, **limits}
+            return plan_nest(facts, domain, engine, site.machine, team, limits)
+
+        whole = found({})
         if whole is None or not site.prefetch:
             return whole
         local = site.machine.level(reach_memory(engine.name, site.machine))
-        limits[local.name] = int(local.usable_bytes * (1 - PREFETCH_RESERVE))
-        part = plan_nest(facts, domain, engine, site.machine, team, limits)
+        room = int(local.usable_bytes * (1 - PREFETCH_RESERVE))
+        if bytes_in(whole, local.name) <= room:
+            return whole
+        part = found({local.name: room})
         if part is None or part.predicted_cycles > whole.predicted_cycles * PREFETCH_GAIN:
             return whole
         return part

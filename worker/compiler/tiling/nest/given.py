@@ -32,6 +32,8 @@ from worker.compiler.tiling.nest.tilings import Ints, Tiles, Tilings, fitting
 VARIED_AXES = 2
 """Output axes whose tiles are varied: the longest ones of a core's share."""
 MAX_HALVINGS = 4
+OUTER_HALVINGS = 6
+"""Halvings of what an outer stage holds: two large operands leave little room to each other."""
 LOOKED_AT = 10
 """Tilings predicted, by falling volume of the tile: the model flatters small tiles, so predicting
 all of them finds plans that are simulated slower."""
@@ -49,7 +51,7 @@ def search_split(
     Cost: a few hundred array operations over a few hundred tilings.
     """
     stages = needed_units(facts, stages)
-    by_stage = _by_stage(stages, ways)
+    by_stage = _by_stage(facts, stages, ways)
     grid = _grid(facts, by_stage)
     if grid is None:
         return None
@@ -117,7 +119,7 @@ def _outer(
         return
     axes = [n for n in facts.out_axes if n not in facts.whole and n not in facts.single]
     for name in sorted(axes, key=lambda n: (-shares[0][n], n))[:1]:
-        for size in _cuts(facts, name, shares[0][name])[1:]:
+        for size in _cuts(facts, name, shares[0][name], OUTER_HALVINGS)[1:]:
             cut = [{**shares[0], name: size}]
             for tile, split in zip(shares[1:], ways[1:], strict=True):
                 share = -(-cut[-1][name] // split.get(name, 1))
@@ -135,17 +137,48 @@ def _varied(facts: Facts, share: Mapping[str, int]) -> tuple[str, ...]:
     return (*out[:VARIED_AXES], *sums[:1])
 
 
-def _cuts(facts: Facts, name: str, share: int) -> list[int]:
+def _cuts(facts: Facts, name: str, share: int, halvings: int = MAX_HALVINGS) -> list[int]:
     """A share, half of it, and so on."""
     found = [share]
-    while found[-1] > 1 and len(found) <= MAX_HALVINGS:
+    while found[-1] > 1 and len(found) <= halvings:
         old = found[-1]
         found.append(largest_divisor(old, old // 2) if name in facts.exact else -(-old // 2))
     return found
 
 
-def _by_stage(stages: tuple[Stage, ...], ways: Mapping[str, int]) -> tuple[Mapping[str, int], ...]:
-    """A split over all cores as splits over the units of each stage, outer stages first."""
+def _by_stage(
+    facts: Facts, stages: tuple[Stage, ...], ways: Mapping[str, int]
+) -> tuple[Mapping[str, int], ...]:
+    """A split over all cores as splits over the units of each stage, outer stages first.
+
+    Which axis an outer stage is split along decides what its units read twice: the order of axes
+    with the fewest bytes wins, the order given on ties.
+    """
+    tried = [_dealt(stages, {name: ways[name] for name in order}) for order in _orders(ways)]
+    return min(tried, key=lambda found: _outer_bytes(facts, found[:-1]))
+
+
+def _orders(ways: Mapping[str, int]) -> list[tuple[str, ...]]:
+    """Each axis first once."""
+    return [(name, *(n for n in ways if n != name)) for name in ways] or [()]
+
+
+def _outer_bytes(facts: Facts, ways: Sequence[Mapping[str, int]]) -> int:
+    """What all units of the outer stages read together, each its own share once."""
+    total, units = 0, 1
+    share = dict(facts.extents)
+    for split in ways:
+        share = {name: -(-size // split.get(name, 1)) for name, size in share.items()}
+        units *= prod(split.values())
+        total += units * sum(
+            prod(operand.widths(share, facts.extents)) * operand.dtype.size_bytes
+            for operand in facts.fetched
+        )
+    return total
+
+
+def _dealt(stages: tuple[Stage, ...], ways: Mapping[str, int]) -> tuple[Mapping[str, int], ...]:
+    """The split dealt out to the stages, the axes in their order."""
     left = dict(ways)
     found: list[Mapping[str, int]] = []
     for stage in stages[:-1]:

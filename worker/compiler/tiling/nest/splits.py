@@ -36,6 +36,12 @@ def ranked_splits(
     return tuple(ways for _, _, ways in found)
 
 
+def least_cycles(facts: Facts, engine: Engine, machine: Machine, team: Team) -> float:
+    """What the best split needs at least if every operand is loaded once; 0 when there is none."""
+    ways = ranked_splits(facts, engine, machine, team)
+    return _cycles(facts, engine, machine, team, ways[0]) if ways else 0.0
+
+
 def _splits(facts: Facts, cores: int) -> Iterator[Mapping[str, int]]:
     """All cores over one axis or two, where the axes have that many steps."""
     axes = [name for name in facts.out_axes if facts.extents[name] > 1 and name not in facts.whole]
