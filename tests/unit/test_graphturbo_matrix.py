@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 from pathlib import Path
 
@@ -60,7 +61,14 @@ def test_a_child_that_dies_or_is_slow_is_a_failure(
     def hangs(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         raise subprocess.TimeoutExpired(command, 7)
 
-    for run, why in ((dies, "EXIT -9 Killed"), (hangs, "TIME more than 7 s")):
+    def toils(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, -signal.SIGXCPU, "", "")
+
+    for run, why in (
+        (dies, "EXIT -9 Killed"),
+        (hangs, "TIME more than 70 s on a busy machine"),
+        (toils, "TIME more than 7 CPU s"),
+    ):
         monkeypatch.setattr(subprocess, "run", run)
         assert matrix.verdict(matrix.run_child("a goya", tmp_path, 7, 1)) == why
 
