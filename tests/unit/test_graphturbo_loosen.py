@@ -35,19 +35,19 @@ def stores_home(schedule: Schedule, tensor: str) -> bool:
 
 
 def test_a_long_reduction_is_poor_and_a_short_one_is_not() -> None:
-    assert found_poor(projection(64, 1024, 64)) == ("mm_t3",)
+    assert found_poor(projection(64, 2048, 64)) == ("mm_t3",)
     assert found_poor(projection(64, 16, 64)) == ()
 
 
 def test_an_anchor_named_alone_gets_no_epilogue() -> None:
-    graph = projection(64, 1024, 64)
+    graph = projection(64, 2048, 64)
     assert [layer.ops for layer in form_layers(graph, ON)] == [("mm_t3", "add_t4")]
     apart = form_layers(graph, ON, alone=("mm_t3",))
     assert [layer.ops for layer in apart] == [("mm_t3",), ("add_t4",)]
 
 
 def test_the_faster_of_both_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph = projection(64, 1024, 64)
+    graph = projection(64, 2048, 64)
     loose = scheduled(graph, ON)
     monkeypatch.setattr(loosen, "POOR", float("inf"))
     tight = scheduled(graph, ON)

@@ -261,4 +261,12 @@ def test_all_samples_of_a_cluster_at_once_even_when_they_do_not_fit() -> None:
     [plan] = evens(shop(), at_once=True)
     assert [part.trips for part in plan.parts] == [1]
     assert plan.spilled
-    assert all(not p.spilled for p in evens(shop()))
+
+
+def test_fewer_turns_than_fit_are_planned_once() -> None:
+    """The fewest turns in which nothing is spilled, one number more, and one less that spills."""
+    plans = evens(shop())
+    turns = [plan.parts[0].trips for plan in plans]
+    assert turns == sorted(set(turns))
+    assert all(SAMPLES // 2 % number == 0 for number in turns)
+    assert [bool(plan.spilled) for plan in plans] == [True] + [False] * (len(plans) - 1)

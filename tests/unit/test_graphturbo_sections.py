@@ -33,6 +33,7 @@ from worker.compiler.strategies.graphturbo.sections import (
     Workshop,
     _points,
     _section,
+    _telling,
     best_sections,
 )
 from worker.compiler.strategies.graphturbo.teams import ranked, team_plans
@@ -293,3 +294,12 @@ def test_variables_of_sections_differ() -> None:
     names = [n.var for n in nodes(emit_unit(sections)) if isinstance(n, Loop)]
     assert len(names) == len(set(names))
     assert {name[:2] for name in names} == {"s0", "s1"}
+
+
+def test_sections_meet_where_tensors_change_in_size() -> None:
+    """Of too many places those are kept where one size of tensors ends and another begins."""
+    alive = [9, 8, 8, 8, 8, 8, 2, 2, 2, 2, 2, 1, 1]
+    points = list(range(1, 12))
+    assert _telling(points, alive, 11) == points
+    assert _telling(points, alive, 4) == [5, 6, 10, 11]
+    assert _telling(points, [5] * 13, 4) == [1, 4, 7, 11]

@@ -16,7 +16,7 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.machine.machine import Engine
 from worker.compiler.schedule.nodes import Span
-from worker.compiler.strategies.graphturbo.footprint import peak_bytes, piece_outputs
+from worker.compiler.strategies.graphturbo.footprint import piece_outputs
 from worker.compiler.strategies.graphturbo.groups import Grouped
 from worker.compiler.strategies.graphturbo.layers import Layer
 from worker.compiler.strategies.graphturbo.propagate import propagate
@@ -64,15 +64,37 @@ def even_turns(
     exits = piece_outputs(graph, ops)
     clusters = _clusters(samples, site)
     own = samples // clusters
-    least = max(1, ceil(peak_bytes(graph, ops) / clusters / site.room))
     found: list[SectionPlan] = []
-    turns = [t for t in range(1, own + 1) if own % t == 0 and t >= least][:MAX_TURNS]
-    for number in [1] if at_once else turns:
+    turns = [1] if at_once else _turns(graph, layers, engines, site, clusters, own)
+    for number in turns:
         slices = propagate(graph, ops, exits, 0, clusters * number, instance_var(0))
         assert slices is not None, "samples are independent"
         part = Part(tuple(range(len(layers))), slices, number)
         found.extend(_planned(graph, layers, engines, site, clusters, (part,)))
     return found
+
+
+def _turns(
+    graph: Graph,
+    layers: Sequence[Layer],
+    engines: Mapping[str, Engine],
+    site: Site,
+    clusters: int,
+    own: int,
+) -> list[int]:
+    """Numbers of turns worth planning for a cluster with `own` samples, ascending.
+
+    The fewest in which all tensors fit the buffer and one more, for layers whose tiles do better
+    with fewer samples; and one less, which spills but loads the weights less often.
+    """
+    plain = Part(tuple(range(len(layers))), None, 1)
+    spread = Spread(1, site.spread.cores)
+    whole = Site(site.machine, site.buffer, spread, (plain,), site.tiles, facts=site.facts)
+    planner = Planner(graph, layers, engines, whole)
+    least = ceil(planner.needed_bytes() / clusters / site.room)
+    every = divisors(own)
+    first = next((k for k, t in enumerate(every) if t >= least), len(every))
+    return list(every[max(first - 1, 0) : first + MAX_TURNS - 1])
 
 
 def grouped_turns(

@@ -44,6 +44,8 @@ from worker.compiler.tiling.nest.facts import Facts
 
 MAX_POINTS = 10
 """Places at which a unit may be cut into sections."""
+MIN_CHANGE = 1.5
+"""Change of the bytes alive from one narrow place to the next that tells them apart."""
 MAX_SPREAD_LAYERS = 12
 """Longest section of one sample that is spread over clusters (halo grows with every layer)."""
 MAX_EXTRA = 0.35
@@ -116,10 +118,27 @@ def _points(shop: Workshop) -> list[int]:
         for k in range(1, number)
         if alive[k] <= min(alive[k - 1], alive[k + 1]) and k not in inside
     ]
-    most = MAX_POINTS - 2
-    if len(inner) > most:
-        inner = [inner[k * (len(inner) - 1) // (most - 1)] for k in range(most)]
-    return [0, *dict.fromkeys(inner), number]
+    return [0, *_telling(inner, alive, MAX_POINTS - 2), number]
+
+
+def _telling(points: Sequence[int], alive: Sequence[int], most: int) -> list[int]:
+    """At most `most` of the points: first where the bytes alive change, then evenly spread.
+
+    Between two changes one way of using the clusters suits all layers.
+    """
+    if len(points) <= most:
+        return list(points)
+
+    def change(k: int) -> float:
+        around = [alive[points[j]] for j in (k - 1, k, k + 1) if 0 <= j < len(points)]
+        return max(around) / max(1, min(around))
+
+    telling = [k for k in range(len(points)) if change(k) > MIN_CHANGE]
+    kept = sorted(telling, key=lambda k: (-change(k), k))[:most]
+    rest = [k for k in range(len(points)) if k not in kept]
+    more = most - len(kept)
+    kept += [rest[j * (len(rest) - 1) // max(more - 1, 1)] for j in range(more)]
+    return [points[k] for k in sorted(kept)]
 
 
 def _half_written(shop: Workshop) -> frozenset[int]:

@@ -272,6 +272,11 @@ class Planner:
             self.site.tiles[key] = self._search(number, near, whole_chip, quarters)
         return self.site.tiles[key]
 
+    def needed_bytes(self) -> int:
+        """Most bytes of tensors in GB at once, if all that can be there are."""
+        every = [t for names in self._tensors((False,) * len(self.layers)) for t in names]
+        return max(live_bytes_by_task(self._lives(every)), default=0)
+
     def _free_quarters(self, number: int, held: frozenset[str]) -> int:
         """Quarters of GB, at least one, that tensors held while the layer runs leave to its nest.
 
