@@ -27,6 +27,9 @@ from worker.compiler.lower.nest import Nest, Scope
 from worker.compiler.lower.resolve import Refs
 from worker.compiler.machine.machine import Machine
 
+_DISTANCES = (32, 24, 16, 12, 8, *range(MOST_LAYERS_AHEAD, -1, -1))
+"""Limits on how far fills go ahead, tried until addresses are found."""
+
 
 @dataclass(frozen=True, slots=True)
 class Planned:
@@ -82,7 +85,8 @@ def _choices(
     """Fills with their distances, farthest first; last of all none."""
     capacity = {level.name: level.usable_bytes for level in machine.levels[1:]}
     before: tuple[tuple[EarlyFill, int], ...] = ()
-    for most in range(MOST_LAYERS_AHEAD, -1, -1) if early else ():
+    farthest = max((fill.reach for fill in early), default=-1)
+    for most in (d for d in _DISTANCES if d <= farthest or d <= MOST_LAYERS_AHEAD):
         far = distances(
             early, intervals, [s.size_bytes for s in shapes], [s.memory for s in nest.scopes],
             capacity, most,

@@ -7,8 +7,8 @@ layers of a context with two clocks, one for the loads from home and one for the
 - lists as many first entries of a layer in front of its activations as end its computes soonest;
 - pulls the fills of later layers in front of a wait that they fit into.
 
-Fills on an engine of their own (of a cluster's buffer) delay nothing and go as far as they have
-room.
+Fills on an engine of their own (of a cluster's buffer) delay nothing but what else comes from home,
+so they are issued as late as home's port allows (`lower.level`).
 
 Times are estimates; they decide about order only, never about what is correct or what fits.
 Measured on chains of matmuls: listing whatever fits, without this model, costs up to 11 % where
@@ -21,9 +21,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from worker.compiler.cost.compute import engine_cycles
 from worker.compiler.lower.layers import MOST_LAYERS_AHEAD, EarlyFill, Layer, is_fill, layer_at
-from worker.compiler.lower.nest import Frame, FrameKind, Leaf, Nest
+from worker.compiler.lower.level import compute_cycles, leveled, repeats
+from worker.compiler.lower.nest import FrameKind, Leaf, Nest
 from worker.compiler.lower.resolve import Refs
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Compute, Move
@@ -69,18 +69,19 @@ def paced(
         own = {fill.leaf for fill in fills}
         for number in range(layers[0].first_leaf, last):
             leaf, work = nest.leaves[number], works[layer_at(layers, number)]
-            repeats = _repeats([f for f in leaf.frames if f not in around])
+            times = repeats([f for f in leaf.frames if f not in around])
             if isinstance(leaf.node, Compute):
-                work.compute += _compute_cycles(nest, leaf, leaf.node, machine) * repeats
+                work.compute += compute_cycles(nest, leaf, machine) * times
             elif number not in own and is_fill(leaf, refs[number]):
-                work.other += _fill_cycles(nest, leaf, leaf.node, machine) * repeats
+                work.other += _fill_cycles(nest, leaf, leaf.node, machine) * times
         for fill in fills:
             if fill.shares_engine:
                 _add_fill(works[fill.layer], nest, fill, machine)
         entries, distance = _walk(works)
+        reach = leveled(nest, fills, machine, last)
         for fill in fills:
             if not fill.shares_engine:
-                result[fill.leaf] = replace(fill, reach=MOST_LAYERS_AHEAD)
+                result[fill.leaf] = replace(fill, reach=reach[fill.leaf])
                 continue
             first = min(entries[fill.layer], fill.entries) if fill.frames else 1
             result[fill.leaf] = replace(fill, entries=first, reach=distance[fill.layer])
@@ -92,22 +93,6 @@ def _by_context(early: Sequence[EarlyFill]) -> Mapping[tuple[Layer, ...], list[E
     for fill in early:
         found.setdefault(fill.layers, []).append(fill)
     return found
-
-
-def _repeats(frames: Sequence[Frame]) -> int:
-    return prod(f.trip for f in frames if f.kind in (FrameKind.TIME, FrameKind.PIPE))
-
-
-def _compute_cycles(nest: Nest, leaf: Leaf, compute: Compute, machine: Machine) -> float:
-    """Cycles of one iteration on its engine."""
-    op = nest.schedule.graph.tensor_op(compute.op)
-    extents = tuple(min(s.extent, a.extent) for s, a in zip(compute.box, op.domain, strict=True))
-    lanes = prod(f.trip for f in leaf.frames if f.kind is FrameKind.LANES)
-    return float(
-        engine_cycles(
-            op, extents, machine.engine(compute.engine), nest.schedule.graph.tensors, lanes
-        )
-    )
 
 
 def _fill_cycles(nest: Nest, leaf: Leaf, move: Move, machine: Machine) -> float:

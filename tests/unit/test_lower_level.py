@@ -1,0 +1,73 @@
+"""Fills of a cluster's buffer are issued as late as home's port allows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+from multi_layer_schedules import ChainShape, chain, machine
+
+from worker.compiler.lower.issue import prefetches
+from worker.compiler.lower.layers import early_fills
+from worker.compiler.lower.level import latest_starts, leveled
+from worker.compiler.lower.nest import flatten
+from worker.compiler.lower.resolve import resolve
+from worker.compiler.machine.machine import EngineKind, Machine
+
+JOBS = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 9)), max_size=8)
+
+
+def is_feasible(spare: list[int], jobs: list[tuple[int, int]], first: int, start: int) -> bool:
+    """Whether jobs from `first` on, in order, meet their deadlines when the first begins then."""
+    for last in range(first, len(jobs)):
+        deadline = jobs[last][0]
+        if sum(time for _, time in jobs[first : last + 1]) > sum(spare[start:deadline]):
+            return False
+    return True
+
+
+@given(st.lists(st.integers(0, 12), min_size=6, max_size=6), JOBS)
+def test_starts_are_the_latest_that_meet_every_deadline(
+    spare: list[int], jobs: list[tuple[int, int]]
+) -> None:
+    jobs = sorted(jobs)
+    starts = latest_starts(spare, jobs)
+    assert all(a <= b for a, b in pairwise(starts) if b)
+    for k, start in enumerate(starts):
+        assert 0 <= start < jobs[k][0]
+        if is_feasible(spare, jobs, k, 0):
+            assert is_feasible(spare, jobs, k, start)
+            later = start + 1
+            assert later == jobs[k][0] or not is_feasible(spare, jobs, k, later)
+        else:
+            assert start == 0
+
+
+def reach(on: Machine, layers: int = 6) -> dict[int, int]:
+    """Layers ahead by layer, for a chain whose weights pass the cluster's buffer."""
+    schedule, on, _ = chain(ChainShape(layers=layers, staged=True), on)
+    nest = flatten(schedule, on)
+    refs = resolve(nest, on)
+    early = early_fills(nest, refs, prefetches(nest, refs), on)
+    found = leveled(nest, early, on, len(nest.leaves))
+    layer_of = {fill.leaf: fill.layer for fill in early}
+    return {layer_of[leaf]: ahead for leaf, ahead in found.items()}
+
+
+def fed(on: Machine, rate: float) -> Machine:
+    """Transfers into GB get an engine of their own, home's port that many bytes per cycle."""
+    home, *others = on.levels
+    home = replace(home, read_bytes_per_cycle=rate, latency_cycles=0)
+    (load,) = on.engines_of(EngineKind.DMA_IN)
+    engines = (*on.engines, replace(load, name="gb_in", memory="GB"))
+    return replace(on, levels=(home, *others), engines=engines)
+
+
+def test_a_fast_home_is_asked_one_layer_ahead_a_slow_one_at_once() -> None:
+    on = machine(2, 1, gb_bytes=1 << 16)
+    fast = reach(fed(on, 1e6))
+    assert fast and set(fast.values()) == {1}
+    slow = reach(fed(on, 1e-3))
+    assert slow == {layer: layer for layer in slow}
