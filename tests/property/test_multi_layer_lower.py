@@ -215,7 +215,7 @@ def test_a_long_layer_hides_the_loads_of_several(
     plain = simulate_unit(without_early(monkeypatch, schedule, on), on).cycles
     assert cycles < gain * plain
     with monkeypatch.context() as patch:
-        patch.setattr("worker.compiler.lower.buffers.MOST_LAYERS_AHEAD", 1)
+        patch.setattr("worker.compiler.lower.buffers._DISTANCES", (1, 0))
         near = simulate_unit(lower_unit(schedule, on, "s"), on).cycles
     assert cycles < near
 
