@@ -31,6 +31,8 @@ from worker.compiler.strategies.graphturbo.sections import (
     MAX_POINTS,
     SECTION_CYCLES,
     Workshop,
+    _alive,
+    _cuttings,
     _points,
     _section,
     _telling,
@@ -216,7 +218,7 @@ def test_no_other_choice_of_sections_is_predicted_faster() -> None:
         for ends in combinations(inner, count)
         if all(pair in plans for pair in pairwise((first, *ends, last)))
     ]
-    assert len(every) == 8
+    assert len(every) == 16
     best = total(sections_of(shop))
     assert best == pytest.approx(min(map(total, every)))
     assert best < total([plans[first, last]])
@@ -242,6 +244,7 @@ def test_sections_meet_at_narrow_places() -> None:
             read.update(dict.fromkeys(reads_of(by_name[name]), k))
             made.update(dict.fromkeys(writes_of(by_name[name]), k))
     number = len(shop.layers)
+    read.update(dict.fromkeys(graph.outputs, number))
     alive = [
         sum(
             graph.tensors[t].size_bytes
@@ -303,3 +306,47 @@ def test_sections_meet_where_tensors_change_in_size() -> None:
     assert _telling(points, alive, 11) == points
     assert _telling(points, alive, 4) == [5, 6, 10, 11]
     assert _telling(points, [5] * 13, 4) == [1, 4, 7, 11]
+
+
+# -- dimensions -----------------------------------------------------------------------------------
+
+
+def test_rows_and_columns_of_an_image_count_once_and_channels_where_nothing_is_repeated() -> None:
+    one = workshop(conv_chain(16, 4, 1), FOUR)
+    piece = one.piece(0, 1)
+    found = _cuttings(one, piece)
+    # One convolution repeats nothing: its rows only read a halo of the input.
+    assert not any(slices.recompute for slices in found)
+    boxes = [slices.boxes[piece.outputs[0]] for slices in found]
+    moving = [[k for k, s in enumerate(box) if s.start.variables()] for box in boxes]
+    assert moving == [[1], [2]]
+    two = workshop(conv_chain(16, 4, 2), FOUR)
+    piece = two.piece(0, 2)
+    [rows] = _cuttings(two, piece)
+    # Channels would compute all of the first convolution on every cluster; columns are like rows.
+    assert [k for k, s in enumerate(rows.boxes[piece.outputs[0]]) if s.start.variables()] == [2]
+    # Rows computed twice: one on either side of the three borders.
+    assert sum(rows.extra_points.values()) == 2 * 3 * (16 * 4 * (4 * 9 + 1))
+
+
+def test_heads_are_cut_where_rows_need_all_of_the_other_operand() -> None:
+    """Scores of softmax(x) @ w per head: rows and heads are independent, each is planned."""
+    net = Net()
+    x = net.given(4, 8, 16)
+    graph = net.graph(net.softmax(x, 2))
+    shop = workshop(graph, FOUR)
+    found = _cuttings(shop, shop.piece(0, len(shop.layers)))
+    dims = [
+        next(k for k, s in enumerate(f.boxes[graph.outputs[0]]) if s.start.variables())
+        for f in found
+    ]
+    assert dims == [0, 1] and not any(f.recompute for f in found)
+
+
+def test_results_are_alive_to_the_end_so_the_last_layer_may_stand_alone() -> None:
+    """Oracle: bytes made before a point and read behind it, or asked for by the caller."""
+    shop = workshop(wide_then_deep(), FOUR)
+    graph, number = shop.graph, len(shop.layers)
+    alive = _alive(shop)
+    out = sum(graph.tensors[t].size_bytes for t in graph.outputs)
+    assert alive[number] == out

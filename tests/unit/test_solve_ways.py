@@ -107,6 +107,16 @@ def test_halves_that_are_slower_are_split_further(
     assert found == [("naive", 1)] * (2 * LAYERS)
 
 
+def test_halves_are_kept_where_the_whole_is_slower(tmp_path: Path) -> None:
+    """Only the group of everything is slow: not all of its operators have to run alone."""
+
+    def cycles(unit: Unit) -> int:
+        return 10**9 if len(unit.schedule.graph.ops) > LAYERS else 1
+
+    model = compiled(tmp_path, cycles)
+    assert kernels(model) == [("graphturbo", LAYERS), ("graphturbo", LAYERS)]
+
+
 def test_what_fits_in_no_size_runs_operator_by_operator(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

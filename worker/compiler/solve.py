@@ -34,7 +34,7 @@ from worker.compiler.strategies.registry import strategy, strategy_for
 from worker.compiler.units import Unit, UnitSolver
 
 _MIN_HALVED = 4
-"""Operators of a group that does not fit and is still tried in halves."""
+"""Operators of a group that does not fit, or is slow, and is still tried in halves."""
 
 
 class Progress(Protocol):
@@ -179,23 +179,23 @@ class RegionSolver:
         """The kernels of a group: one for all where that simulates no slower than one each.
 
         The cost model sees less of stalls than the simulator does, so it does not decide this.
-        What does not fit as one kernel is tried in halves.
+        What does not fit as one kernel, or is slower, is tried in halves.
         """
         apart: list[tuple[tuple[str, ...], UnitSolver]]
         apart = [((name,), region.single) for name in names]
         if len(names) == 1:
             return apart
         _, whole = self._unit(region, cuts, names, region.solver)
-        if isinstance(whole, Shortfall):
-            if len(names) < _MIN_HALVED:
-                return apart
-            halves = self._pool.strategy.halves(cuts.piece(names))
-            if len(halves) < 2:
-                return apart
-            return [way for half in halves for way in self._ways(region, cuts, half)]
-        if self._pool.is_baseline or self._is_faster(region, cuts, names, whole):
+        if not isinstance(whole, Shortfall) and (
+            self._pool.is_baseline or self._is_faster(region, cuts, names, whole)
+        ):
             return [(names, region.solver)]
-        return apart
+        halves: tuple[tuple[str, ...], ...] = ()
+        if len(names) >= _MIN_HALVED:
+            halves = self._pool.strategy.halves(cuts.piece(names))
+        if len(halves) < 2:
+            return apart
+        return [way for half in halves for way in self._ways(region, cuts, half)]
 
     def _is_faster(self, region: _Region, cuts: Cuts, names: Sequence[str], whole: Unit) -> bool:
         """Whether one kernel each takes at least as long, launches included.

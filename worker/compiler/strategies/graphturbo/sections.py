@@ -27,7 +27,7 @@ from worker.compiler.strategies.graphturbo.nests import (
     num_samples,
 )
 from worker.compiler.strategies.graphturbo.plan import Tiles, global_buffer
-from worker.compiler.strategies.graphturbo.propagate import propagate
+from worker.compiler.strategies.graphturbo.propagate import Slices, propagate
 from worker.compiler.strategies.graphturbo.split_info import lb_capacity
 from worker.compiler.strategies.graphturbo.teams import ranked, team_plans
 from worker.compiler.strategies.graphturbo.unit_plan import (
@@ -46,8 +46,10 @@ MAX_POINTS = 10
 """Places at which a unit may be cut into sections."""
 MIN_CHANGE = 1.5
 """Change of the bytes alive from one narrow place to the next that tells them apart."""
-MAX_SPREAD_LAYERS = 12
+MAX_SPREAD_LAYERS = 32
 """Longest section of one sample that is spread over clusters (halo grows with every layer)."""
+MAX_CUTTINGS = 2
+"""Dimensions of the results along which a section of one sample is planned."""
 MAX_EXTRA = 0.35
 """Points computed again, at most, as a part of the section's own."""
 SECTION_CYCLES = 1500
@@ -163,6 +165,7 @@ def _alive(shop: Workshop) -> list[int]:
                 made.setdefault(tensor, k)
             for tensor in reads_of(op):
                 last[tensor] = k
+    last.update(dict.fromkeys(shop.graph.outputs, len(shop.layers)))
     found = [0] * (len(shop.layers) + 2)
     for tensor, first in made.items():
         for k in range(first + 1, last.get(tensor, first) + 1):
@@ -195,23 +198,37 @@ def _section(shop: Workshop, start: int, end: int) -> SectionPlan | None:
 
 
 def _spread(shop: Workshop, graph: Graph, layers: Sequence[Layer], cores: int) -> list[SectionPlan]:
-    """Plans with one instance per cluster, cut along one dimension of the results."""
+    """Plans with one instance per cluster, cut along one dimension of the results each."""
     if shop.clusters == 1 or len(layers) > MAX_SPREAD_LAYERS:
         return []
-    ops = [op for op in graph.ops if isinstance(op, TensorOp)]
-    exits = piece_outputs(graph, ops)
-    own = sum(op.num_points for op in ops)
-    shape = graph.tensors[exits[0]].shape
-    for dim, extent in enumerate(shape):
-        if extent < shop.clusters:
-            continue
-        slices = propagate(graph, ops, exits, dim, shop.clusters, instance_var(0))
-        if slices is None or sum(slices.extra_points.values()) > MAX_EXTRA * own:
-            continue
+    found: list[SectionPlan] = []
+    for slices in _cuttings(shop, graph):
         part = Part(tuple(range(len(layers))), slices, 1)
         spread = Spread(shop.clusters, cores)
         ahead = shop.features.prefetch
         site = Site(shop.machine, shop.buffer, spread, (part,), shop.tiles, ahead, shop.facts)
         plan = Planner(graph, layers, shop.engines, site).plan((False,) * len(layers))
-        return [] if plan is None else [plan]
-    return []
+        if plan is not None:
+            found.append(plan)
+    return found
+
+
+def _cuttings(shop: Workshop, graph: Graph) -> list[Slices]:
+    """Ways to cut all results into one slice per cluster: those with the least repeated work.
+
+    Dimensions of equal extent with equal repeated work (height and width) count once.
+    """
+    ops = [op for op in graph.ops if isinstance(op, TensorOp)]
+    exits = piece_outputs(graph, ops)
+    own = sum(op.num_points for op in ops)
+    found: dict[tuple[int, int], Slices] = {}
+    for dim, extent in enumerate(graph.tensors[exits[0]].shape):
+        if extent < shop.clusters:
+            continue
+        slices = propagate(graph, ops, exits, dim, shop.clusters, instance_var(0))
+        if slices is None:
+            continue
+        again = sum(slices.extra_points.values())
+        if again <= MAX_EXTRA * own:
+            found.setdefault((again, extent), slices)
+    return [found[key] for key in sorted(found, key=lambda key: key[0])[:MAX_CUTTINGS]]

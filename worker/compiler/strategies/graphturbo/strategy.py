@@ -31,7 +31,7 @@ class GraphTurboStrategy:
 
     variant: Variant = Variant.FULL
     name: str = "graphturbo"
-    version: str = "4"
+    version: str = "5"
 
     @property
     def features(self) -> Features:
