@@ -29,6 +29,7 @@ from worker.compiler.schedule.interpret import interpret
 from worker.compiler.schedule.nodes import Loop, Node, Pipe, Place, Schedule, Seq
 from worker.compiler.schedule.stages import Arrangement
 from worker.compiler.schedule.verify import verify
+from worker.compiler.strategies.graphturbo.handover import EAGER
 from worker.compiler.strategies.graphturbo.layers import engines_of, form_layers
 from worker.compiler.strategies.graphturbo.sections import Workshop
 from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
@@ -179,12 +180,15 @@ def workshop(graph: Graph, machine: Machine, variant: Variant = Variant.FULL) ->
     return Workshop(graph, layers, engines, machine, features)
 
 
-def scheduled(graph: Graph, machine: Machine, variant: Variant = Variant.FULL) -> Schedule:
+def scheduled(
+    graph: Graph, machine: Machine, variant: Variant = Variant.FULL, *, handover: float = EAGER
+) -> Schedule:
     """The strategy's schedule of a graph as one unit, verified."""
     engines = engines_of(graph, machine)
     assert not isinstance(engines, str)
     pairs = tuple((name, engine.name) for name, engine in engines.items())
-    found = GraphTurboStrategy(variant).tile(Arrangement(graph, pairs, machine.num_cores), machine)
+    strategy = GraphTurboStrategy(variant, handover=handover)
+    found = strategy.tile(Arrangement(graph, pairs, machine.num_cores), machine)
     assert not isinstance(found, Shortfall), found
     verify(found, machine)
     return found

@@ -88,8 +88,10 @@ def slow_home(rate: float) -> Machine:
 
 @cache
 def deep_shop() -> Workshop:
-    """One for all tests: what was planned once is remembered in it."""
-    return workshop(wide_then_deep(), slow_home(8.0))
+    """One for all tests: what was planned once is remembered in it.  All through the buffers."""
+    shop = workshop(wide_then_deep(), slow_home(8.0))
+    shop.features = replace(shop.features, handover=0)
+    return shop
 
 
 def sections_of(shop: Workshop) -> tuple[SectionPlan, ...]:

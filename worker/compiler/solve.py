@@ -29,6 +29,7 @@ from worker.compiler.link import PlannedCall, PlannedHost
 from worker.compiler.machine.machine import LaunchUnit, Machine
 from worker.compiler.options import CompileOptions, Variant
 from worker.compiler.partition.plan import CompositeKind, Part, Partitioning
+from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.stages import Grouping
 from worker.compiler.strategies.registry import strategy, strategy_for
 from worker.compiler.units import Unit, UnitSolver
@@ -89,12 +90,28 @@ class UnitPool:
             for target in machine.targets
             for way in dict.fromkeys((self.strategy, self.fallback))
         }
-        self.known: dict[tuple[str, str, str], Unit | Shortfall] = {}
+        self.plain_of: dict[tuple[str, str], UnitSolver] = {}
+        """By simpler forms of the strategy, made when they are asked for: (target, version)."""
+        self._options, self._cache = options, cache
+        self.known: dict[tuple[str, str, str, str], Unit | Shortfall] = {}
+
+    def plainer(
+        self, target: str, solver: UnitSolver, schedule: Schedule | None
+    ) -> UnitSolver | None:
+        """A solver by a simpler form of another's strategy, if there is one worth trying."""
+        way = solver.strategy.plainer(schedule)
+        if way is None:
+            return None
+        key = target, way.version
+        if key not in self.plain_of:
+            self.plain_of[key] = UnitSolver.create(solver.machine, way, self._options, self._cache)
+        return self.plain_of[key]
 
     @property
     def events(self) -> tuple[CacheEvent, ...]:
         """What the cache answered, target by target."""
-        return tuple(event for solver in self.solver_of.values() for event in solver.events)
+        solvers = (*self.solver_of.values(), *self.plain_of.values())
+        return tuple(event for solver in solvers for event in solver.events)
 
 
 class RegionSolver:
@@ -185,17 +202,38 @@ class RegionSolver:
         apart = [((name,), region.single) for name in names]
         if len(names) == 1:
             return apart
-        _, whole = self._unit(region, cuts, names, region.solver)
+        solver, whole = self._better(region, cuts, names)
         if not isinstance(whole, Shortfall) and (
             self._pool.is_baseline or self._is_faster(region, cuts, names, whole)
         ):
-            return [(names, region.solver)]
+            return [(names, solver)]
         halves: tuple[tuple[str, ...], ...] = ()
         if len(names) >= _MIN_HALVED:
             halves = self._pool.strategy.halves(cuts.piece(names))
         if len(halves) < 2:
             return apart
         return [way for half in halves for way in self._ways(region, cuts, half)]
+
+    def _better(
+        self, region: _Region, cuts: Cuts, names: tuple[str, ...]
+    ) -> tuple[UnitSolver, Unit | Shortfall]:
+        """One kernel for a group, by the strategy or by its simpler form: the faster one."""
+        best = solver = region.solver
+        _, whole = self._unit(region, cuts, names, solver)
+        if isinstance(whole, Shortfall) and not whole.resource.startswith("memory:"):
+            return best, whole  # not for want of addresses
+        unit = whole
+        while True:
+            schedule = None if isinstance(unit, Shortfall) else unit.schedule
+            plainer = self._pool.plainer(region.part.target, solver, schedule)
+            if plainer is None:
+                return best, whole
+            solver = plainer
+            _, unit = self._unit(region, cuts, names, solver)
+            if isinstance(unit, Shortfall):
+                continue
+            if isinstance(whole, Shortfall) or self._unit_cycles(unit) < self._unit_cycles(whole):
+                best, whole = solver, unit
 
     def _is_faster(self, region: _Region, cuts: Cuts, names: Sequence[str], whole: Unit) -> bool:
         """Whether one kernel each takes at least as long, launches included.
@@ -229,7 +267,8 @@ class RegionSolver:
     ) -> tuple[Canonical, Unit | Shortfall]:
         """Some operators and their unit: known, cached, or solved now."""
         canonical = canonicalize(cuts.piece(names))
-        key = (region.part.target, solver.strategy.name, canonical.signature)
+        way = solver.strategy
+        key = (region.part.target, way.name, way.version, canonical.signature)
         if key not in self._pool.known:
             nodes = [node for name in names for node in cuts.op(name).origin.nodes]
             label = nodes[0] if nodes else names[0]

@@ -35,6 +35,13 @@ class Strategy(Protocol):
     def halves(self, graph: Graph) -> tuple[tuple[str, ...], ...]:
         """Smaller groups for one that does not fit, in execution order; one if it stays whole."""
 
+    def plainer(self, schedule: Schedule | None) -> Strategy | None:
+        """A simpler form of this strategy to be tried as well, whose kernel is taken where it
+        simulates faster; None where it would say the same.
+
+        `schedule` is this strategy's own of the group, or None where that was a Shortfall.
+        """
+
     def schedule(self, grouping: Grouping, index: int, machine: Machine) -> Arrangement | Shortfall:
         """Arrange group `index`: its canonical graph, engines and cores."""
 

@@ -50,6 +50,7 @@ def describe(shop: Workshop, sections: Sequence[SectionPlan]) -> str:
         predicted_cycles=sum(s.predicted_cycles for s in sections),
         simulated_cycles=None,
         sections=tuple(SectionSummary(_name(s), s.predicted_cycles) for s in sections),
+        num_handed=len(_handed(sections)),
     )
     return msgspec.json.encode(summary).decode()
 
@@ -80,7 +81,7 @@ def _name(section: SectionPlan) -> str:
 def _scopes(shop: Workshop, sections: Sequence[SectionPlan]) -> tuple[ScopeCount, ...]:
     """Tensors that operators write, by the memory that holds them between their users."""
     buffered = {t for s in sections for t in s.buffered}
-    inside = _inside(shop)
+    inside = _inside(shop).union(_handed(sections))
     counts = dict.fromkeys(BufferScope, 0)
     written = dict.fromkeys(t for op in shop.graph.ops for t in writes_of(op))
     for tensor in written:
@@ -91,6 +92,11 @@ def _scopes(shop: Workshop, sections: Sequence[SectionPlan]) -> tuple[ScopeCount
         else:
             counts[BufferScope.HOME] += 1
     return tuple(ScopeCount(scope, number) for scope, number in counts.items())
+
+
+def _handed(sections: Sequence[SectionPlan]) -> tuple[str, ...]:
+    """Tensors between layers that stay in LB."""
+    return tuple(h.tensor for s in sections for run in s.runs for h in run.handed)
 
 
 def _inside(shop: Workshop) -> frozenset[str]:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from worker.compiler.ir.affine import Affine, var
 from worker.compiler.ir.op import reads_of, writes_of
 from worker.compiler.schedule.nodes import Box, Init, Loop, LoopKind, Move, Node, Place, Seq, Span
+from worker.compiler.strategies.graphturbo.handover_emit import around_run, emit_run, fetched
 from worker.compiler.strategies.graphturbo.unit_plan import SectionPlan, instance_var
 
 
@@ -35,6 +36,8 @@ class _Section:
         self.part_of = {k: n for n, part in enumerate(plan.parts) for k in part.layers}
         opened: dict[str, int] = {}
         self.last_write: dict[str, int] = {}
+        self.run_at = {run.run.first: run for run in plan.runs}
+        opens, closes = _ends_of_runs(plan)
         buffered = frozenset(plan.buffered)
         for k, layer in enumerate(plan.layers):
             near = not plan.whole_chip[k]
@@ -42,9 +45,9 @@ class _Section:
                 op = by_name[name]
                 for tensor in (*reads_of(op), *writes_of(op)):
                     if tensor in buffered and (near or tensor not in plan.staged):
-                        opened.setdefault(tensor, k)
+                        opened.setdefault(tensor, opens.get(k, k))
                 for tensor in writes_of(op):
-                    self.last_write[tensor] = k
+                    self.last_write[tensor] = closes.get(k, k)
         # What the chip made at home is brought in when the last of it is there.
         for tensor in plan.staged:
             opened[tensor] = max(opened[tensor], self.last_write.get(tensor, -1) + 1)
@@ -87,8 +90,11 @@ class _Section:
     def _part(self, part: int) -> Node:
         """All instances of a part inside one instance of the next."""
         node: Node | None = None
+        inside = {
+            k for run in self.plan.runs for k in range(run.run.first + 1, run.run.last)
+        }  # written by their run
         for k in reversed(self.plan.parts[part].layers):
-            node = self._from(k, node)
+            node = node if k in inside else self._from(k, node)
         assert node is not None
         if part > 0:
             inner = self._part(part - 1)
@@ -108,15 +114,24 @@ class _Section:
             for tensor in places
             if tensor in plan.staged
         ]
-        parts.append(plan.layers[k].tree(plan.home, self.number, f"{self.prefix}l{k}"))
-        for tensor in self.stored.get(k, []):
+        last = k
+        if k in self.run_at:
+            run, last = self.run_at[k], self.run_at[k].run.last - 1
+            parts.extend(fetched(run, plan))
+            parts.append(emit_run(run, plan, self.number, self.prefix))
+        else:
+            parts.append(plan.layers[k].tree(plan.home, self.number, f"{self.prefix}l{k}"))
+        for tensor in self.stored.get(last, []):
             box = plan.share.get(tensor, plan.box[tensor])
             parts.append(Move(tensor, plan.buffer, plan.home, self._box(box)))
         if isinstance(rest, Seq):
             parts.extend(rest.parts)
         elif rest is not None:
             parts.append(rest)
-        return self._placed(places, Seq(tuple(parts)) if len(parts) > 1 else parts[0])
+        node = Seq(tuple(parts)) if len(parts) > 1 else parts[0]
+        if k in self.run_at:
+            node = around_run(self.run_at[k], plan, node)
+        return self._placed(places, node)
 
     def _placed(self, tensors: Sequence[str], node: Node) -> Node:
         plan = self.plan
@@ -128,3 +143,13 @@ class _Section:
 
     def _box(self, box: Box) -> Box:
         return tuple(Span(span.start.substitute(self.number), span.extent) for span in box)
+
+
+def _ends_of_runs(plan: SectionPlan) -> tuple[dict[int, int], dict[int, int]]:
+    """First and last layer of the run around each layer that is in one."""
+    opens: dict[int, int] = {}
+    closes: dict[int, int] = {}
+    for run in plan.runs:
+        for k in range(run.run.first, run.run.last):
+            opens[k], closes[k] = run.run.first, run.run.last - 1
+    return opens, closes

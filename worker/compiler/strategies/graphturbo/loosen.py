@@ -28,9 +28,10 @@ def poor_anchors(
     """
     found: list[str] = []
     for section in sections:
-        for layer in section.layers:
+        in_runs = {k for run in section.runs for k in range(run.run.first, run.run.last)}
+        for number, layer in enumerate(section.layers):
             plan = layer.tiles
-            if not isinstance(plan, Plan) or not plan.facts.epilogue:
+            if number in in_runs or not isinstance(plan, Plan) or not plan.facts.epilogue:
                 continue
             name = layer.layer.ops[0]
             team = plan.levels[-1].stage.team

@@ -113,11 +113,14 @@ def plan_nest(
     machine: Machine,
     team: Team,
     limits: Mapping[str, int],
+    *,
+    direct: bool = False,
 ) -> Plan | None:
     """The best tiles for a layer with an anchor; None when nothing fits.
 
     `facts.base` says where its operands live, `domain` is the instance's part of the anchor's
-    domain, `limits` the bytes it may use of a level that others use as well.
+    domain, `limits` the bytes it may use of a level that others use as well.  `direct`: tiles go
+    straight into the local buffer.
     Layers of equal structure are searched once.  Cost: a few hundred predictions.
     """
     extents = dict(facts.extents)
@@ -126,7 +129,8 @@ def plan_nest(
         extents = {n: min(s.extent, facts.extents[n]) for n, s in zip(names, domain, strict=True)}
     facts = sliced(facts, extents)
     alike, key = numbered(facts)
-    question = _Question((key, engine.name, team, tuple(limits.items())), machine, alike, engine)
+    whole = (key, engine.name, team, tuple(limits.items()), direct)
+    question = _Question(whole, machine, alike, engine)
     plan = _answer(question)
     return None if plan is None else named(plan, facts)
 
@@ -149,8 +153,9 @@ def bytes_in(plan: Plan, memory: str) -> int:
 class _Question:
     """A layer to find tiles for; equal questions have equal answers."""
 
-    key: tuple[Hashable, str, Team, tuple[tuple[str, int], ...]]
-    """The layer's structure, its engine, the team and the limits."""
+    key: tuple[Hashable, str, Team, tuple[tuple[str, int], ...], bool]
+    """The layer's structure, its engine, the team, the limits, and whether no buffer of several
+    cores may be passed."""
     machine: Machine = field(hash=False)
     facts: Facts = field(compare=False)
     engine: Engine = field(compare=False)
@@ -160,7 +165,7 @@ class _Question:
 def _answer(question: _Question) -> Plan | None:
     """The best tiles over paths through memory, splits over the cores and ways of the epilogue."""
     facts, engine, machine = question.facts, question.engine, question.machine
-    _, _, team, limits = question.key
+    _, _, team, limits, direct = question.key
     facts_ways: tuple[Facts, ...] = (facts,)
     if facts.epilogue:
         strips = STRIPS if len(facts.epilogue) > 1 else STRIPS[1:]
@@ -171,8 +176,10 @@ def _answer(question: _Question) -> Plan | None:
     paths = [
         stages_of(machine, chain, team, dict(limits))
         for chain in _paths(machine, engine.memory, facts)
+        if len(chain) == 1 or not direct
     ]
-    splits = (None, *ranked_splits(facts, engine, machine, team)[:MAX_SPLITS])
+    ranked = ranked_splits(facts, engine, machine, team)[:MAX_SPLITS]
+    splits = (None, {}) if direct else (None, *ranked)
 
     def found(way: Facts, path: tuple[Stage, ...], ways: Mapping[str, int] | None) -> Plan | None:
         if ways is None:
@@ -211,14 +218,19 @@ def plan_rows(
     machine: Machine,
     team: Team,
     engine: Engine,
+    budget_bytes: int | None = None,
 ) -> ChainPlan | None:
-    """The best tiles for a row chain; None when it has none."""
+    """The best tiles for a row chain; None when it has none.
+
+    `budget_bytes`: what it may take of a core's local buffer, if not all.
+    """
     ops = tuple(op for op in (cuts.op(name) for name in layer.ops) if isinstance(op, TensorOp))
     own = None if domains is None else {name: domains[name] for name in layer.ops}
     memory = machine.level(reach_memory(engine.name, machine))
     found = plan_chain(
         cuts.graph, ops, own, location_of, machine, num_cores=team.cores,
-        budget_bytes=memory.usable_bytes, num_groups=team.copies,
+        budget_bytes=memory.usable_bytes if budget_bytes is None else budget_bytes,
+        num_groups=team.copies,
     )  # fmt: skip
     return None if isinstance(found, Shortfall) else found
 

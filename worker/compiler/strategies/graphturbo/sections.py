@@ -20,6 +20,7 @@ from worker.compiler.ir.region import Cuts
 from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
 from worker.compiler.strategies.graphturbo.footprint import piece_outputs
 from worker.compiler.strategies.graphturbo.groups import Grouped, group_layers
+from worker.compiler.strategies.graphturbo.handover import hand_over
 from worker.compiler.strategies.graphturbo.layers import Layer
 from worker.compiler.strategies.graphturbo.nests import (
     even_turns,
@@ -105,7 +106,17 @@ def best_sections(shop: Workshop) -> tuple[SectionPlan, ...] | None:
             if end not in best or total < best[end][0]:
                 best[end] = (total, (*best[start][1], plan))
     found = best.get(len(shop.layers))
-    return None if found is None else found[1]
+    gain = shop.features.handover
+    if found is None or not gain:
+        return None if found is None else found[1]
+    return tuple(hand_over(_planner(shop, plan), plan, gain) for plan in found[1])
+
+
+def _planner(shop: Workshop, plan: SectionPlan) -> Planner:
+    """The planner that a plan is from."""
+    ahead = shop.features.prefetch
+    site = Site(shop.machine, shop.buffer, plan.spread, plan.parts, shop.tiles, ahead)
+    return Planner(plan.graph, [layer.layer for layer in plan.layers], shop.engines, site)
 
 
 def _points(shop: Workshop) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from worker.compiler.cost.fit import missing_engine, not_fusible
 from worker.compiler.errors import Shortfall
@@ -16,8 +16,9 @@ from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.stages import Arrangement, Group, Grouping
 from worker.compiler.strategies.graphturbo.compose_region import compose_region
 from worker.compiler.strategies.graphturbo.cut_units import cut_units
-from worker.compiler.strategies.graphturbo.describe import describe
+from worker.compiler.strategies.graphturbo.describe import describe, read_summary
 from worker.compiler.strategies.graphturbo.emit import emit_unit
+from worker.compiler.strategies.graphturbo.handover import EAGER, SURE
 from worker.compiler.strategies.graphturbo.layers import engines_of, form_layers
 from worker.compiler.strategies.graphturbo.loosen import poor_anchors
 from worker.compiler.strategies.graphturbo.sections import Workshop, best_sections
@@ -31,12 +32,28 @@ class GraphTurboStrategy:
 
     variant: Variant = Variant.FULL
     name: str = "graphturbo"
-    version: str = "5"
+    version: str = "6"
+    handover: float = EAGER
+    """How ready it is to keep tensors in the cores' local buffers, where the variant does that."""
 
     @property
     def features(self) -> Features:
         """What the variant may do."""
-        return FEATURES[self.variant]
+        features = FEATURES[self.variant]
+        return replace(features, handover=min(features.handover, self.handover))
+
+    def plainer(self, schedule: Schedule | None) -> GraphTurboStrategy | None:
+        """The same with fewer hand-overs in LB, or none, if there are any: what they save is small
+        against the model's error, and they fill the local buffers to the brim."""
+        now = self.features.handover
+        if not now:
+            return None
+        if schedule is not None and not any(read_summary(n).num_handed for n in schedule.notes):
+            return None
+        version = self.version.split("-", maxsplit=1)[0]
+        if now > SURE and schedule is not None:
+            return replace(self, handover=SURE, version=f"{version}-sure")
+        return replace(self, handover=0, version=f"{version}-gb")
 
     def group(
         self, graph: Graph, machine: Machine, together: Sequence[tuple[str, ...]] = ()

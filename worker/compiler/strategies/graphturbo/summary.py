@@ -124,6 +124,8 @@ class UnitSummary:
     simulated_cycles: int | None
     """None: not simulated yet."""
     sections: tuple[SectionSummary, ...] = ()
+    num_handed: int = 0
+    """Tensors between layers that stay in the cores' local buffers."""
     calls: int = 1
     """How often the model runs it: equal blocks share one unit."""
 

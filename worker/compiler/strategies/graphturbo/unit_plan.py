@@ -23,6 +23,9 @@ from worker.compiler.ir.region import Cuts
 from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
 from worker.compiler.schedule.nodes import Box, Span
 from worker.compiler.schedule.walk import reach_memory
+from worker.compiler.strategies.graphturbo.handover_cut import Around, Run
+from worker.compiler.strategies.graphturbo.handover_facts import handed_over
+from worker.compiler.strategies.graphturbo.handover_plan import RunPlan, plan_run
 from worker.compiler.strategies.graphturbo.layers import Layer
 from worker.compiler.strategies.graphturbo.liveness import LiveTensor, live_bytes_by_task
 from worker.compiler.strategies.graphturbo.plan import (
@@ -111,6 +114,8 @@ class SectionPlan:
     """Name of the global buffer; empty when there is none."""
     home: str
     predicted_cycles: int
+    runs: tuple[RunPlan, ...] = ()
+    """Layers that hand tensors over in the cores' buffers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,17 +222,29 @@ class Planner:
         buffer = self.site.buffer
         return buffer is not None and self.engines[name].memory == buffer.name
 
-    def plan(self, whole_chip: Sequence[bool]) -> SectionPlan | None:
-        """Plan all layers, on one cluster or the whole chip; None where one has no tiles."""
+    def plan(self, whole_chip: Sequence[bool], runs: Sequence[Run] = ()) -> SectionPlan | None:
+        """Plan all layers, on one cluster or the whole chip; None where one has no tiles.
+
+        `runs`: layers that hand tensors over in the cores' buffers, in order and apart.
+        """
         if self._reads_foreign_slices() or self._is_sliced_too_wide():
             return None
+        handed = {t for run in runs for t in handed_over(self, run.first, run.last)}
         made, staged = self._tensors(whole_chip)
-        spilled = self._spilled((*made, *staged))
+        made = [t for t in made if t not in handed]
+        spilled = self._spilled((*made, *staged), runs)
         made = [t for t in made if t not in spilled]
         staged = [t for t in staged if t not in spilled]
         held = frozenset((*made, *staged))
+        planned = self._planned_runs(held, (*made, *staged), runs)
+        if planned is None:
+            return None
         layers: list[LayerPlan] = []
+        around = {k: run for run in planned for k in range(run.run.first, run.run.last)}
         for number in range(len(self.layers)):
+            if number in around:
+                layers.append(around[number].layers[number - around[number].run.first])
+                continue
             found = self.tiles(number, held, whole_chip[number])
             if found is None:
                 return None
@@ -239,10 +256,14 @@ class Planner:
         )  # fmt: skip
         site = self.site
         home = site.machine.home
-        cycles = sum(p.predicted_cycles * site.runs(self.part_of[n]) for n, p in enumerate(layers))
+        cycles = sum(
+            p.predicted_cycles * site.runs(self.part_of[n])
+            for n, p in enumerate(layers) if n not in around
+        )  # fmt: skip
+        cycles += sum(r.predicted_cycles * site.runs(self.part_of[r.run.first]) for r in planned)
         for t in (*staged, *sorted(kept)):
-            runs = site.runs(self._place(t) if t in staged else self._home_part(t))
-            moved = self._size(t) * runs * site.spread.clusters
+            times = site.runs(self._place(t) if t in staged else self._home_part(t))
+            moved = self._size(t) * times * site.spread.clusters
             cycles += int(moved / home.read_bytes_per_cycle)
         return SectionPlan(
             self.graph, tuple(layers), site.parts,
@@ -251,8 +272,35 @@ class Planner:
             {t: self._place(t) for t in sorted(held)},
             {t: self.box(t) for t in sorted(held)}, self._shares(kept), tuple(sorted(spilled)),
             tuple(whole_chip), site.spread, "" if site.buffer is None else site.buffer.name,
-            home.name, cycles,
+            home.name, cycles, planned,
         )  # fmt: skip
+
+    def around(self, number: int) -> Around:
+        """The instance that layer `number` is computed in."""
+        part = self.part_of[number]
+        count = self.site.spread.clusters * self.site.runs(part)
+        return Around(self.site.parts[part].slices, instance_var(part), count)
+
+    def _planned_runs(
+        self, held: frozenset[str], order: Sequence[str], runs: Sequence[Run]
+    ) -> tuple[RunPlan, ...] | None:
+        """Tiles of all runs; None where one has none, or its constants no room in GB."""
+        found: list[RunPlan] = []
+        alive = live_bytes_by_task(self._lives(order, runs)) if runs else []
+        for run in runs:
+            plan = plan_run(self, held, run)
+            if plan is None or self.site.buffer is None:
+                return None
+            wanted = sum(
+                buffer_bytes(self.graph.tensors[t].shape, self.graph.tensors[t].dtype,
+                             self.site.buffer, 1)
+                for t in plan.constants
+            )  # fmt: skip
+            steps = alive[self.step[run.first] : self.step[run.last - 1] + 1]
+            if wanted + max(steps, default=0) > self.site.buffer.usable_bytes:
+                return None
+            found.append(plan)
+        return tuple(found)
 
     def tiles(self, number: int, held: frozenset[str], whole_chip: bool) -> Tiles | None:
         """Tiles of one layer when `held` tensors are in GB."""
@@ -387,6 +435,14 @@ class Planner:
         op = self.cuts.op(name)
         return (*reads_of(op), *writes_of(op))
 
+    def touched(self, number: int) -> tuple[str, ...]:
+        """What a layer reads or writes."""
+        return tuple(t for name in self.layers[number].ops for t in self._touched(name))
+
+    def written(self, number: int) -> tuple[str, ...]:
+        """What a layer writes."""
+        return tuple(t for name in self.layers[number].ops for t in writes_of(self.cuts.op(name)))
+
     def _tensors(self, whole_chip: Sequence[bool]) -> tuple[list[str], list[str]]:
         """Tensors made in GB and tensors brought there, in the graph's order."""
         made: list[str] = []
@@ -439,10 +495,11 @@ class Planner:
             for part in self.site.parts
             if part.slices is not None
             for name, box in part.slices.domains.items()
-            for span, axis in zip(box, self._tensor_op(name).domain, strict=True)
+            for span, axis in zip(box, self.tensor_op(name).domain, strict=True)
         )
 
-    def _tensor_op(self, name: str) -> TensorOp:
+    def tensor_op(self, name: str) -> TensorOp:
+        """An operator by name."""
         op = self.cuts.op(name)
         assert isinstance(op, TensorOp), "units hold no opaque operators"
         return op
@@ -452,16 +509,20 @@ class Planner:
         slices = self.site.parts[self.part_of[number]].slices
         return slices is not None and not slices.recompute.isdisjoint(self.layers[number].ops)
 
-    def _spilled(self, tensors: Sequence[str]) -> frozenset[str]:
+    def _spilled(self, tensors: Sequence[str], runs: Sequence[Run] = ()) -> frozenset[str]:
         """Tensors that do not fit GB together with the others."""
-        chosen = choose_spills(self._lives(tensors), self.site.room, SpillRule.LONGEST_LIVENESS)
+        lives = self._lives(tensors, runs)
+        chosen = choose_spills(lives, self.site.room, SpillRule.LONGEST_LIVENESS)
         return frozenset(tensors[k] for k in chosen)
 
-    def _lives(self, tensors: Sequence[str]) -> list[LiveTensor]:
+    def _lives(self, tensors: Sequence[str], runs: Sequence[Run] = ()) -> list[LiveTensor]:
+        """When they are in GB; what a run uses is there for all of it."""
         lives: list[LiveTensor] = []
+        opens = {k: run.first for run in runs for k in range(run.first, run.last)}
+        closes = {k: run.last - 1 for run in runs for k in range(run.first, run.last)}
         for tensor in tensors:
             users = (*self.writers.get(tensor, ()), *self.readers.get(tensor, ()))
-            used = [self.step[n] for n in users]
+            used = [self.step[ends.get(n, n)] for n in users for ends in (opens, closes)]
             # Around inner instances it is there from the first of them on.
             inner = any(self.part_of[n] < self._place(tensor) for n in users)
             first = 0 if inner else min(used)

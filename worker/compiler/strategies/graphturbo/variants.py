@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from worker.compiler.options import Variant
+from worker.compiler.strategies.graphturbo.handover import EAGER
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +24,18 @@ class Features:
     """Vector operators are chained in LB."""
     instances: bool
     """Layers are cut into ordered instances, spread over clusters and time."""
+    handover: float
+    """Tensors between layers may stay in the cores' local buffers where that takes at most so much
+    of the cycles through GB; 0: never."""
     prefetch: bool
     """Weights of a layer are fetched under the layers before."""
 
 
 FEATURES: dict[Variant, Features] = {
-    Variant.LAYERWISE: Features(False, False, False, False, False),
-    Variant.ASTITCH: Features(True, False, True, False, False),
-    Variant.V1: Features(True, True, False, False, False),
-    Variant.V2: Features(True, True, True, False, False),
-    Variant.V3: Features(True, True, True, True, False),
-    Variant.FULL: Features(True, True, True, True, True),
+    Variant.LAYERWISE: Features(False, False, False, False, 0, False),
+    Variant.ASTITCH: Features(True, False, True, False, 0, False),
+    Variant.V1: Features(True, True, False, False, 0, False),
+    Variant.V2: Features(True, True, True, False, EAGER, False),
+    Variant.V3: Features(True, True, True, True, EAGER, False),
+    Variant.FULL: Features(True, True, True, True, EAGER, True),
 }

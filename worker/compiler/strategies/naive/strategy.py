@@ -45,6 +45,9 @@ class NaiveStrategy:
         """One group per operator, in graph order, but for what `together` allows to fuse."""
         return Grouping(graph, fused_groups(graph, machine, together))
 
+    def plainer(self, schedule: Schedule | None) -> None:
+        """There is none."""
+
     def halves(self, graph: Graph) -> tuple[tuple[str, ...], ...]:
         """Every operator alone."""
         return tuple((op.name,) for op in graph.ops)

@@ -138,7 +138,11 @@ def placed_at(facts: Facts, stage: Stage, *, is_last: bool) -> tuple[Operand, ..
     kept = [o for o in made[:-1] if is_last] + [
         o for o in made[-1:] if is_placed(facts.base.get(o.tensor, ""), stage)
     ]
-    fetched = [o for o in facts.fetched if is_placed(facts.base.get(o.tensor, ""), stage)]
+    rims = facts.rims if is_last else frozenset()
+    fetched = [
+        o for o in facts.fetched
+        if is_placed(facts.base.get(o.tensor, ""), stage) or o.tensor in rims
+    ]  # fmt: skip
     return (*fetched, *kept)
 
 

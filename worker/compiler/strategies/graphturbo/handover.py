@@ -1,0 +1,108 @@
+"""Which layers of a section hand tensors over in the cores' local buffers (LB).
+
+A tensor between two layers passes the cluster's global buffer (GB) where their splits over the
+cores differ; where one split serves both, each core may keep its slice in LB.  What that saves is
+weighed against what it costs: every core then reads all constants of its layers, and tiles get less
+room.  Runs of layers are estimated, the best set of runs that do not overlap is planned for real,
+and what is not predicted faster than the plan through GB is dropped.
+Source: GraphTurbo, section 3.4 and Algorithm 4.  Deviation: the paper keeps in LB whatever is bound
+equally; here predicted cycles decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from worker.compiler.strategies.graphturbo.handover_bind import Candidate, candidates
+from worker.compiler.strategies.graphturbo.handover_facts import handed_over
+from worker.compiler.strategies.graphturbo.handover_plan import RunPlan, plan_run
+
+if TYPE_CHECKING:
+    from worker.compiler.strategies.graphturbo.unit_plan import Planner, SectionPlan
+
+MAX_RUN = 8
+"""Layers of a run, at most."""
+MAX_PLANNED = 24
+"""Runs of a section for which tiles are searched."""
+EAGER = 1.02
+SURE = 0.97
+"""What runs may be predicted to take, as a part of their layers' cycles through GB: about as much,
+or clearly less.  The model sees nothing of contention at GB's ports, nor of tokens that cores wait
+for, so either may simulate faster, and the solver tries both."""
+HOPE = 1.1
+"""The same for an estimate: it decides only for which runs tiles are searched."""
+
+
+def hand_over(planner: Planner, plan: SectionPlan, gain: float = 1.0) -> SectionPlan:
+    """The plan with tensors handed over in LB where that is predicted faster; else as it is.
+
+    `gain`: what a run may take, as a part of the cycles through GB.
+    Cost: layers x MAX_RUN propagations, and tiles of at most MAX_PLANNED runs.
+    """
+    if planner.site.buffer is None or any(plan.whole_chip):
+        return plan
+    alone = [layer.predicted_cycles for layer in plan.layers]
+    offers = _offers(planner, alone)
+    held = frozenset(plan.buffered)
+    kept: list[RunPlan] = []
+    for _ in range(MAX_PLANNED):
+        chosen = _best_set(offers, alone, len(plan.layers), kept)
+        fresh = [c for c in chosen if c.run not in [k.run for k in kept]]
+        if not fresh:
+            break
+        offer = fresh[0]
+        offers.remove(offer)
+        run = plan_run(planner, held, offer.run)
+        own = sum(alone[offer.run.first : offer.run.last])
+        if run is not None and run.predicted_cycles < gain * own:
+            kept = [k for k in kept if not _meet(k, run)] + [run]
+    runs = sorted((k.run for k in kept), key=lambda run: run.first)
+    while runs:
+        found = planner.plan(plan.whole_chip, runs)
+        if found is not None and found.predicted_cycles < gain * plan.predicted_cycles:
+            return found
+        runs = runs[:-1]
+    return plan
+
+
+def _offers(planner: Planner, alone: Sequence[int]) -> list[Candidate]:
+    """Runs that are estimated to be about as fast as their layers through GB, or faster."""
+    found: list[Candidate] = []
+    for part in planner.site.parts:
+        for first in part.layers:
+            known: tuple[str, ...] = ()
+            for last in range(first + 2, min(first + MAX_RUN, part.layers[-1] + 1) + 1):
+                if last - 1 not in part.layers:
+                    break
+                handed = handed_over(planner, first, last)
+                if len(handed) == len(known):
+                    continue  # a shorter run hands over as much
+                known = handed
+                most = HOPE * sum(alone[first:last])
+                found.extend(c for c in candidates(planner, first, last) if c.estimate < most)
+    return found
+
+
+def _best_set(
+    offers: Sequence[Candidate], alone: Sequence[int], number: int, kept: Sequence[RunPlan]
+) -> list[Candidate]:
+    """Runs that do not overlap and together save most; planned ones count with their cycles."""
+    ends: dict[int, list[tuple[float, Candidate]]] = {}
+    real = [Candidate(k.run, k.predicted_cycles) for k in kept]
+    for offer in (*real, *offers):
+        gain = sum(alone[offer.run.first : offer.run.last]) - offer.estimate
+        ends.setdefault(offer.run.last, []).append((gain, offer))
+    best: list[tuple[float, list[Candidate]]] = [(0.0, [])]
+    for last in range(1, number + 1):
+        most = best[last - 1]
+        for gain, offer in ends.get(last, ()):
+            before = best[offer.run.first]
+            if before[0] + gain > most[0]:
+                most = (before[0] + gain, [*before[1], offer])
+        best.append(most)
+    return best[number][1]
+
+
+def _meet(one: RunPlan, other: RunPlan) -> bool:
+    return one.run.first < other.run.last and other.run.first < one.run.last
