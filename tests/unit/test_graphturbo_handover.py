@@ -319,6 +319,26 @@ def test_runs_are_kept_where_they_are_predicted_faster(graph: Callable[[], Graph
     check_meaning(as_schedule(plan))
 
 
+def test_a_longer_run_is_not_given_up_for_a_worse_part_of_it() -> None:
+    """Estimates flatter short runs; once planned, the set that saves most stays."""
+    net = Net()
+    x = net.given(64, 16)
+    for columns in (32, 32, 16):
+        x = net.relu(net.matmul(x, columns))
+    found = planner(net.graph(x), WIDE)
+    before = planned(found)
+    plan = hand_over(found, before)
+    alone = [layer.predicted_cycles for layer in before.layers]
+    saved = sum(sum(alone[r.run.first : r.run.last]) - r.predicted_cycles for r in plan.runs)
+    held = frozenset(before.buffered)
+    offers = [c.run for pair in ((0, 2), (1, 3), (0, 3)) for c in candidates(found, *pair)]
+    assert len(offers) >= 3
+    for run in offers:
+        made = plan_run(found, held, run)
+        assert made is not None
+        assert saved >= sum(alone[run.first : run.last]) - made.predicted_cycles
+
+
 def test_bindings_are_the_plain_ones_with_dimensions_barred() -> None:
     found = bindings((4, 64, 14, 14), 8)
     assert found[0] == (4, 2)  # figure 9 of the paper: samples, then the next dimension

@@ -45,19 +45,17 @@ def hand_over(planner: Planner, plan: SectionPlan, gain: float = 1.0) -> Section
     alone = [layer.predicted_cycles for layer in plan.layers]
     offers = _offers(planner, alone)
     held = frozenset(plan.buffered)
-    kept: list[RunPlan] = []
+    made: list[RunPlan] = []
     for _ in range(MAX_PLANNED):
-        chosen = _best_set(offers, alone, len(plan.layers), kept)
-        fresh = [c for c in chosen if c.run not in [k.run for k in kept]]
+        chosen = _best_set([*_real(made), *offers], alone, gain)
+        fresh = [c for c in chosen if c in offers]
         if not fresh:
             break
-        offer = fresh[0]
-        offers.remove(offer)
-        run = plan_run(planner, held, offer.run)
-        own = sum(alone[offer.run.first : offer.run.last])
-        if run is not None and run.predicted_cycles < gain * own:
-            kept = [k for k in kept if not _meet(k, run)] + [run]
-    runs = sorted((k.run for k in kept), key=lambda run: run.first)
+        offers.remove(fresh[0])
+        run = plan_run(planner, held, fresh[0].run)
+        if run is not None:
+            made.append(run)
+    runs = [c.run for c in _best_set(_real(made), alone, gain)]
     while runs:
         found = planner.plan(plan.whole_chip, runs)
         if found is not None and found.predicted_cycles < gain * plan.predicted_cycles:
@@ -84,25 +82,23 @@ def _offers(planner: Planner, alone: Sequence[int]) -> list[Candidate]:
     return found
 
 
-def _best_set(
-    offers: Sequence[Candidate], alone: Sequence[int], number: int, kept: Sequence[RunPlan]
-) -> list[Candidate]:
-    """Runs that do not overlap and together save most; planned ones count with their cycles."""
+def _real(made: Sequence[RunPlan]) -> list[Candidate]:
+    """Planned runs with their predicted cycles."""
+    return [Candidate(plan.run, plan.predicted_cycles) for plan in made]
+
+
+def _best_set(offers: Sequence[Candidate], alone: Sequence[int], gain: float) -> list[Candidate]:
+    """Runs, in order, that do not overlap and together save most."""
     ends: dict[int, list[tuple[float, Candidate]]] = {}
-    real = [Candidate(k.run, k.predicted_cycles) for k in kept]
-    for offer in (*real, *offers):
-        gain = sum(alone[offer.run.first : offer.run.last]) - offer.estimate
-        ends.setdefault(offer.run.last, []).append((gain, offer))
+    for offer in offers:
+        saved = gain * sum(alone[offer.run.first : offer.run.last]) - offer.estimate
+        ends.setdefault(offer.run.last, []).append((saved, offer))
     best: list[tuple[float, list[Candidate]]] = [(0.0, [])]
-    for last in range(1, number + 1):
+    for last in range(1, len(alone) + 1):
         most = best[last - 1]
-        for gain, offer in ends.get(last, ()):
+        for saved, offer in ends.get(last, ()):
             before = best[offer.run.first]
-            if before[0] + gain > most[0]:
-                most = (before[0] + gain, [*before[1], offer])
+            if before[0] + saved > most[0]:
+                most = (before[0] + saved, [*before[1], offer])
         best.append(most)
-    return best[number][1]
-
-
-def _meet(one: RunPlan, other: RunPlan) -> bool:
-    return one.run.first < other.run.last and other.run.first < one.run.last
+    return best[-1][1]
