@@ -232,23 +232,30 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from onnx_models import conv_net, saved
 from worker.compiler.cache import MemoryCache
-from worker.compiler.options import CompileOptions, VerifyMode
+from worker.compiler.options import CompileOptions
 from worker.job import JobRequest, run_job
 from worker.request import NoProgress
 folder = Path(sys.argv[1])
-request = JobRequest(saved(conv_net(), folder), "m", {"preset": "a100"},
-                     CompileOptions(verify=VerifyMode.NONE), folder / "build")
+options = CompileOptions.from_json({"verify": "none", "strategy": sys.argv[3]})
+request = JobRequest(saved(conv_net(), folder), "m", {"preset": sys.argv[4]}, options,
+                     folder / "build")
 print(run_job(request, folder / "out", MemoryCache(), NoProgress()).bundle_digest)
 """
 
 
-def test_two_processes_with_different_hash_seeds_give_the_same_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "preset"), [("naive", "a100"), ("graphturbo", "stcp920-inferred")]
+)
+def test_two_processes_with_different_hash_seeds_give_the_same_bytes(
+    strategy: str, preset: str, tmp_path: Path
+) -> None:
+    tests = str(Path(__file__).parent.parent)
     digests = set()
     for seed in ("1", "4242"):
         folder = tmp_path / seed
         folder.mkdir()
         child = subprocess.run(
-            [sys.executable, "-c", _CHILD, str(folder), str(Path(__file__).parent.parent)],
+            [sys.executable, "-c", _CHILD, str(folder), tests, strategy, preset],
             env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True, text=True, check=True,
         )  # fmt: skip
