@@ -26,7 +26,7 @@ from compose_toys import (
 )
 
 from worker.compiler.cost.compute import Contraction, contraction
-from worker.compiler.ir.affine import Affine, Lookup
+from worker.compiler.ir.affine import Affine, Lookup, var
 from worker.compiler.ir.compose_moves import num_divisions
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.evaluate import evaluate
@@ -282,6 +282,37 @@ def test_a_pointwise_reader_works_on_the_pieces() -> None:
 def test_the_whole_is_kept_for_other_readers() -> None:
     toy = concatenation(is_shared=True, has_operand=True)
     assert names(composed(toy.graph("r", "y", "c"))) == names(toy.graph("r", "y", "c"))
+
+
+def joined_product(copied: int) -> Graph:
+    """The first rows of c are a copy, the last ones a product; y is made of all of c."""
+    toy = Toy()
+    toy.given("x", copied, 6)
+    toy.given("v", 4, 5)
+    toy.given("w", 5, 6, is_constant=True)
+    rows = copied + 4
+    toy.op("c0", {"i": copied, "j": 6}, [("x", (I1, I2))], to=("c", (rows, 6), (I1, I2)))
+    toy.op(
+        "mm", {"i": 4, "j": 6, "k": 5}, [("v", (I1, var("k"))), ("w", (var("k"), I2))], MUL,
+        reduce=Reduce.ADD, over="k", to=("c", (rows, 6), (I1 + copied, I2)),
+    )  # fmt: skip
+    toy.op("y", {"i": rows, "j": 6}, [("c", (I1, I2))], RELU)
+    return toy.graph("y")
+
+
+def test_a_piece_that_a_sum_writes_gets_a_tensor_of_its_own() -> None:
+    result = composed(joined_product(copied=8))
+    assert names(result) == ["mm", "c0", "mm/y"]
+    assert "c" not in result.tensors and result.tensors["mm/y"].shape == (4, 6)
+    behind = result.tensor_op("mm/y")
+    assert (behind.write.tensor, str(behind.write.index[0])) == ("y", "i + 8")
+    assert behind.body == RELU and behind.origin.nodes == ("n_y",)
+
+
+def test_a_whole_that_is_mostly_sums_stays() -> None:
+    """Copying the few other rows costs less than a tensor for the product."""
+    graph = joined_product(copied=2)
+    assert names(composed(graph)) == names(graph)
 
 
 # --- pointwise chains

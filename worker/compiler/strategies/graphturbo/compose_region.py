@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 from typing import TypeAlias
 
 from worker.compiler.cost.compute import Contraction, contraction, elementary_ops, pick_engine
@@ -30,9 +31,10 @@ from worker.compiler.ir.axis import AxisKind
 from worker.compiler.ir.compose import absorb, elementwise_axes, pull
 from worker.compiler.ir.compose_moves import is_move, num_divisions, redirect, split_axes
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import Op, Origin, TensorOp, reads_of, writes_of
+from worker.compiler.ir.op import Op, Origin, Tensor, TensorOp, reads_of, writes_of
 from worker.compiler.ir.scalar import Index, Read, Scalar, Select, children
 from worker.compiler.machine.machine import Machine
+from worker.compiler.strategies.graphturbo.split_off import split_off
 from worker.compiler.tiling.nest.facts import Facts, facts_of
 
 MAX_BODY_NODES = 32
@@ -73,7 +75,7 @@ class _Region:
     def __init__(self, graph: Graph, machine: Machine) -> None:
         self.source = graph
         self.machine = machine
-        self.tensors = graph.tensors
+        self.tensors = dict(graph.tensors)
         self.outside = frozenset((*graph.inputs, *graph.constants, *graph.outputs))
         self.constants = frozenset(graph.constants)
         self.ops: dict[str, Op] = {op.name: op for op in graph.ops}
@@ -124,6 +126,13 @@ class _Region:
         """Take an operator out."""
         del self.ops[op.name]
         self._unlink(op)
+
+    def add(self, op: TensorOp, after: TensorOp, made: Tensor) -> None:
+        """A new operator right behind another, and the tensor that goes from one to the other."""
+        self.tensors[made.name] = made
+        self.ops[op.name] = op
+        self._position[op.name] = (*self._position[after.name], 0)
+        self._link(op)
 
     def put(self, op: TensorOp, *folded: TensorOp) -> None:
         """Replace the operator of the same name; it takes over the origins of `folded`."""
@@ -303,18 +312,52 @@ def _fold_pointwise(region: _Region, op: TensorOp) -> bool:
 
 
 def _fold_into_pieces(region: _Region, op: TensorOp) -> bool:
-    """Make a pointwise operator part of all the operators that write what it reads."""
-    if region.is_epilogue(op):
-        return False
+    """Make a pointwise operator part of all the operators that write what it reads.
+
+    Where that spares copies, a piece that a reduction writes gets a tensor of its own, and the
+    pointwise operator stands behind it.
+    """
     for name in op.input_names():
         writers = region.writers(name)
-        if len(writers) > 1 and name not in region.outside and region.readers(name) == [op]:
-            made = [_piece(region, writer, op) for writer in writers]
-            found = [new for new in made if new is not None]
-            if len(found) == len(made):
-                region.replace_last(op, found)
-                return True
+        if len(writers) < 2 or name in region.outside or region.readers(name) != [op]:
+            continue
+        if _is_epilogue_of_another(region, op, name):
+            continue
+        summing = [w for w in writers if isinstance(w, TensorOp) and not _is_elementwise(w)]
+        moved = [w for w in writers if isinstance(w, TensorOp) and is_move(w, region.tensors)]
+        if summing and _elems(region, moved) < _elems(region, summing):
+            continue
+        apart = [split_off(writer, op, region.tensors) for writer in summing]
+        taken = {*region.ops, *region.tensors}
+        if any(found is None or found.made.name in taken for found in apart):
+            continue
+        split = {found.copy.name: found for found in apart if found is not None}
+        sources: list[Op] = [w for w in writers if w not in summing]
+        sources += [found.copy for found in split.values()]
+        for found in split.values():
+            region.tensors[found.made.name] = found.made
+        made = [_piece(region, writer, op) for writer in sources]
+        if any(new is None for new in made):
+            for found in split.values():
+                del region.tensors[found.made.name]
+            continue
+        for found in split.values():
+            region.put(found.writer)
+            region.add(found.copy, found.writer, found.made)
+        region.replace_last(op, [new for new in made if new is not None])
+        return True
     return False
+
+
+def _is_epilogue_of_another(region: _Region, op: TensorOp, name: str) -> bool:
+    """Whether `op` may stand right behind the operator that writes what else it reads."""
+    others = tuple(access for access in op.reads if access.tensor != name)
+    return bool(others) and region.is_epilogue(replace(op, reads=others))
+
+
+def _elems(region: _Region, ops: Sequence[TensorOp]) -> int:
+    """Elements that the operators write."""
+    return sum(prod(a.extent for a in op.parallel_axes) for op in ops)
 
 
 def _piece(region: _Region, writer: Op, op: TensorOp) -> TensorOp | None:

@@ -118,8 +118,12 @@ def cut_rows(chain: Chain, rows: tuple[Rows, ...]) -> Cut | None:
     fetched = _fetched(chain, needs, fills)
     if fetched is None:
         return None
-    results = _made(chain, cuts)
-    if any(not _is_sound(chain, held, cuts, needs.get(held.tensor, [])) for held in results):
+    written = _written(cuts)
+    results = _made(chain, written)
+    if any(
+        not _is_sound(chain, held, written[held.tensor], needs.get(held.tensor, []))
+        for held in results
+    ):
         return None
     return Cut(
         rows, tuple(cuts), fetched, results, at_home, _must_divide(chain, rows, cuts, results)
@@ -327,24 +331,29 @@ def rows_of(box: Box) -> tuple[int, ...]:
     return tuple(sorted(int(n[len(ROW_MARK) :]) for n in names if n.startswith(ROW_MARK)))
 
 
-def _made(chain: Chain, cuts: Sequence[OpCut]) -> tuple[Held, ...]:
-    boxes: dict[str, list[Box]] = {}
+def _written(cuts: Sequence[OpCut]) -> dict[str, list[tuple[OpCut, Box]]]:
+    """The pieces of every result, in order of writing."""
+    found: dict[str, list[tuple[OpCut, Box]]] = {}
     for cut in cuts:
-        name = cut.op.write.tensor
-        boxes.setdefault(name, []).append(touched(cut.op, cut.op.write, cut.box))
+        box = touched(cut.op, cut.op.write, cut.box)
+        found.setdefault(cut.op.write.tensor, []).append((cut, box))
+    return found
+
+
+def _made(chain: Chain, written: Mapping[str, list[tuple[OpCut, Box]]]) -> tuple[Held, ...]:
     found: list[Held] = []
-    for name, parts in boxes.items():
-        box = hull(parts, chain.tensors[name].shape)
+    for name, parts in written.items():
+        box = hull([part for _, part in parts], chain.tensors[name].shape)
         found.append(Held(name, box, rows_of(box)))
     return tuple(found)
 
 
-def _is_sound(chain: Chain, held: Held, cuts: Sequence[OpCut], needs: Sequence[Box]) -> bool:
+def _is_sound(
+    chain: Chain, held: Held, pieces: Sequence[tuple[OpCut, Box]], needs: Sequence[Box]
+) -> bool:
     """Its pieces are written together, hold what is read, and leave no hole where it is stored."""
-    pieces = [part for part in cuts if part.op.write.tensor == held.tensor]
-    boxes = [touched(part.op, part.op.write, part.box) for part in pieces]
-    along = [k for k, span in enumerate(held.box) if any(box[k] != span for box in boxes)]
-    if len(along) > 1 or any(part.rows != held.rows for part in pieces):
+    along = [k for k, span in enumerate(held.box) if any(box[k] != span for _, box in pieces)]
+    if len(along) > 1 or any(part.rows != held.rows for part, _ in pieces):
         return False  # the checker joins pieces along one dimension only
     shape = chain.tensors[held.tensor].shape
     for need in needs:
@@ -359,7 +368,7 @@ def _is_sound(chain: Chain, held: Held, cuts: Sequence[OpCut], needs: Sequence[B
             for axis, span in zip(part.op.domain, part.box, strict=True)
             if axis.kind is AxisKind.PARALLEL
         )
-        for part in pieces
+        for part, _ in pieces
     )
     return written == prod(span.extent for span in held.box)
 

@@ -309,7 +309,8 @@ class Planner:
         near: frozenset[str] = frozenset()
         if not whole_chip:
             near = held.intersection(names) - self._constants - self.at_home[number]
-        quarters = self._free_quarters(number, held)
+        # Row chains pass by the buffer; what room there is makes no difference to them.
+        quarters = 1 if layer.is_chain else self._free_quarters(number, held)
         domains = self._domains(number)
         extents = () if domains is None else tuple(
             tuple((str(span.start), span.extent) for span in domains[name])
