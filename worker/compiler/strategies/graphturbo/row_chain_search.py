@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import inf, prod
 
 from worker.compiler.ir.axis import AxisKind
@@ -78,6 +79,21 @@ def rows_of_size(chain: Chain, axis: str, tile: int) -> Rows:
     return Rows(axis, tile, -(-chain.slice_of(chain.anchor, axis).extent // tile))
 
 
+@lru_cache(maxsize=64)
+def _cuts_of(chain: Hashable) -> dict[tuple[Rows, ...], Cut | None]:
+    """Cuts of a chain found so far: where its operands live and who runs it makes no difference."""
+    return {}
+
+
+def _written_out(chain: Chain) -> Hashable:
+    """All that decides the cuts of a chain."""
+    names = dict.fromkeys(n for op in chain.ops for n in (*op.input_names(), op.write.tensor))
+    return (
+        chain.ops, tuple(chain.tensors[n] for n in names),
+        tuple(chain.slices[op.name] for op in chain.ops), chain.leaving,
+    )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Search:
     """Tries tiles and splits."""
@@ -95,8 +111,11 @@ class Search:
         best: ChainPlan | None = None
         lowest = inf
         least: tuple[int, Cut] | None = None
+        known = _cuts_of(_written_out(self.chain))
         for rows in self._tiles():
-            cut = cut_rows(self.chain, rows)
+            if rows not in known:
+                known[rows] = cut_rows(self.chain, rows)
+            cut = known[rows]
             if cut is None or not self._is_served(cut):
                 continue
             if not is_allowed(self.chain, cut, tuple(Split(1, r.count) for r in rows)):
