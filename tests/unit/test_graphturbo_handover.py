@@ -22,6 +22,7 @@ from graphturbo_nets import (
 from worker.compiler.errors import VerifyError
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.graph import Graph
+from worker.compiler.ir.op import TensorOp
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import Variant
 from worker.compiler.schedule.nodes import Compute, Init, Loop, LoopKind, Place, Schedule
@@ -29,7 +30,13 @@ from worker.compiler.schedule.verify import verify
 from worker.compiler.strategies.graphturbo.emit import emit_unit
 from worker.compiler.strategies.graphturbo.handover import EAGER, SURE, hand_over
 from worker.compiler.strategies.graphturbo.handover_bind import bindings, candidates, with_turns
-from worker.compiler.strategies.graphturbo.handover_cut import Binding, Run, Share, cut_run
+from worker.compiler.strategies.graphturbo.handover_cut import (
+    Around,
+    Binding,
+    Run,
+    Share,
+    cut_run,
+)
 from worker.compiler.strategies.graphturbo.handover_facts import handed_over
 from worker.compiler.strategies.graphturbo.handover_plan import plan_run
 from worker.compiler.strategies.graphturbo.nests import even_turns
@@ -170,6 +177,32 @@ def test_channels_are_summed_over_hence_not_shared_out() -> None:
     found = planner(case.graph())
     ops = [found.tensor_op(n) for layer in found.layers[: case.last] for n in layer.ops]
     assert cut_run(found.graph, ops, found.around(0), case.binding) is None
+
+
+def joined(step: int) -> Graph:
+    """Two rectifiers in a row, twice; the second of each writes half of the 32 columns of t5:
+    `step` 1 one half behind the other, `step` 2 every other column."""
+    net = Net()
+    for source in (net.given(8, 16), net.given(8, 16)):
+        net.relu(net.relu(source))
+    last, first = net.ops[3], net.ops[1]
+    net.shapes["t5"] = (8, 32)
+    for k, half in ((3, last), (1, first)):
+        rows, columns = half.write.index
+        at = columns * step + (0 if half is first else 16 if step == 1 else 1)
+        net.ops[k] = replace(half, write=replace(half.write, tensor="t5", index=(rows, at)))
+    return net.graph("t5")
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_piece_of_a_concatenation_is_not_shared_out_along_it(step: int) -> None:
+    """Half of the cores would have nothing to do and write over what others made."""
+    graph = joined(step)
+    ops = [op for op in graph.ops if isinstance(op, TensorOp)]
+    for piece in (ops[:2], ops[2:]):
+        assert cut_run(graph, piece, Around(None, "", 1), (Share(0, 2, 1),)) is not None
+        cut = cut_run(graph, piece, Around(None, "", 1), (Share(1, 2, 1),))
+        assert (cut is None) is (step == 1)
 
 
 def test_a_halo_is_computed_again_and_counted() -> None:

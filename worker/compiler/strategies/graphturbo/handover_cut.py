@@ -138,6 +138,8 @@ def cut_run(
         box = _joined(whole, own, [s.domains[op.name] for s in found], around.variable)
         if box is None or any(s.extent > e for s, e in zip(box, whole, strict=True)):
             return None
+        if _joins(op, box, graph.tensors[op.write.tensor].shape):
+            return None  # the pieces are of the whole tensor, others write the rest of it
         domains[op.name] = box
     boxes: dict[str, Box] = {}
     for tensor in dict.fromkeys(op.write.tensor for op in by_name.values()):
@@ -152,6 +154,24 @@ def cut_run(
             for span, size in zip(box, shape, strict=True)
         )
     return RunCut(binding, domains, boxes, frozenset(again))
+
+
+def _joins(op: TensorOp, box: Box, shape: Sequence[int]) -> bool:
+    """Whether `op` writes only a piece of a dimension that `box` shares out (a concatenation).
+
+    Interleaved pieces are none: each share has its part of them.
+    """
+    extents = {axis.name: axis.extent for axis in op.domain}
+    moving = {a.name for a, s in zip(op.domain, box, strict=True) if s.start.variables()}
+    for expr, size in zip(op.write.index, shape, strict=True):
+        names = expr.variables()
+        if moving.isdisjoint(names):
+            continue
+        step = max(abs(expr.coeff(name)) for name in names)
+        last = expr.const + sum(expr.coeff(name) * (extents[name] - 1) for name in names)
+        if expr.const >= step or size - 1 - last >= step:
+            return True
+    return False
 
 
 def _moving(box: Box) -> tuple[int, ...]:
