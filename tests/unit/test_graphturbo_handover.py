@@ -39,7 +39,7 @@ from worker.compiler.strategies.graphturbo.handover_cut import (
 )
 from worker.compiler.strategies.graphturbo.handover_facts import handed_over
 from worker.compiler.strategies.graphturbo.handover_plan import plan_run
-from worker.compiler.strategies.graphturbo.nests import even_turns
+from worker.compiler.strategies.graphturbo.nests import equal_turns
 from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
 from worker.compiler.strategies.graphturbo.unit_plan import (
     Part,
@@ -228,8 +228,7 @@ def test_inside_of_samples_in_turns(tmp_path: Path) -> None:
     shop = workshop(residual(8), on)
     whole = Part(tuple(range(len(shop.layers))), None, 1)
     site = Site(on, shop.buffer, Spread(1, 2), (whole,), {})
-    evens = even_turns(shop.graph, shop.layers, shop.engines, site, 8)
-    even = next(p for p in evens if [part.trips for part in p.parts] == [2])
+    [even] = equal_turns(shop.graph, shop.layers, shop.engines, site, 8, 2)
     found = Planner(
         shop.graph, shop.layers, shop.engines, replace(site, spread=even.spread, parts=even.parts)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from itertools import groupby
 from math import prod
@@ -19,6 +20,7 @@ from worker.compiler.schedule.verify import verify
 from worker.compiler.strategies.graphturbo.emit import emit_unit
 from worker.compiler.strategies.graphturbo.nests import (
     _nested,
+    equal_turns,
     even_turns,
     grouped_turns,
     num_samples,
@@ -26,7 +28,13 @@ from worker.compiler.strategies.graphturbo.nests import (
 from worker.compiler.strategies.graphturbo.ordering import bfs_order, dfs_order, nest_order
 from worker.compiler.strategies.graphturbo.sections import Workshop, best_sections
 from worker.compiler.strategies.graphturbo.teams import ranked
-from worker.compiler.strategies.graphturbo.unit_plan import Part, SectionPlan, Site, Spread
+from worker.compiler.strategies.graphturbo.unit_plan import (
+    Part,
+    Planner,
+    SectionPlan,
+    Site,
+    Spread,
+)
 from worker.simulator.run import simulate_unit
 
 ON = clustered(clusters=2, cores=2, gb_bytes=11 << 10, l1_bytes=1 << 11)
@@ -212,7 +220,7 @@ def test_numbers_of_three_nested_groups() -> None:
 
 def test_weights_of_late_groups_are_loaded_less_often_than_with_equal_turns() -> None:
     of = shop()
-    even = next(p for p in evens(of) if [part.trips for part in p.parts] == [4])
+    [even] = equal_turns(of.graph, of.layers, of.engines, site(of), SAMPLES, 4)
     read = {
         kind: simulate_unit(lowered(as_schedule(plan), ON), ON).traffic[0].read_bytes
         for kind, plan in (("nest", nest()), ("even", even))
@@ -263,10 +271,28 @@ def test_all_samples_of_a_cluster_at_once_even_when_they_do_not_fit() -> None:
     assert plan.spilled
 
 
-def test_fewer_turns_than_fit_are_planned_once() -> None:
-    """The fewest turns in which nothing is spilled, one number more, and one less that spills."""
-    plans = evens(shop())
-    turns = [plan.parts[0].trips for plan in plans]
-    assert turns == sorted(set(turns))
-    assert all(SAMPLES // 2 % number == 0 for number in turns)
-    assert [bool(plan.spilled) for plan in plans] == [True] + [False] * (len(plans) - 1)
+def test_the_fewest_turns_that_fit_come_first() -> None:
+    """Then one number less, which spills; what is slower than another is left out."""
+    of = shop()
+    first, *others = evens(of)
+    assert not first.spilled
+    [fewer] = equal_turns(of.graph, of.layers, of.engines, site(of), SAMPLES, 1)
+    assert first.parts[0].trips == 2 and fewer.spilled
+    assert all(plan.predicted_cycles <= first.predicted_cycles for plan in others)
+    limit = first.predicted_cycles - 1
+    assert not equal_turns(of.graph, of.layers, of.engines, site(of), SAMPLES, 2, limit)
+
+
+def test_nothing_is_predicted_below_its_floor() -> None:
+    """Plans are given up by floors: those of a plan never exceed what it is predicted to take."""
+    of = shop()
+    for plan in evens(of):
+        planner = Planner(of.graph, of.layers, of.engines, replace(site(of), spread=plan.spread,
+                                                                   parts=plan.parts))  # fmt: skip
+        for number, layer in enumerate(plan.layers):
+            assert 0 < planner.floor(number, whole_chip=False) <= layer.predicted_cycles
+    planner = Planner(of.graph, of.layers, of.engines, site(of))
+    for number in range(len(of.layers)):
+        found = planner.tiles(number, frozenset(), whole_chip=True)
+        assert found is not None
+        assert 0 < planner.floor(number, whole_chip=True) <= found.predicted_cycles

@@ -144,10 +144,15 @@ def compute_dtype(op: TensorOp, tensors: Mapping[str, Tensor]) -> DType:
     roles = contraction(op)
     if roles is not None:
         return tensors[op.reads[roles.slots[0]].tensor].dtype
-    used = [tensors[op.reads[s].tensor].dtype for s in slots_read(op.body)]
+    used = [tensors[op.reads[s].tensor].dtype for s in _slots_read(op)]
     if not used:
         return tensors[op.write.tensor].dtype
     return max(used, key=lambda d: d.size_bytes)
+
+
+@lru_cache(maxsize=4096)
+def _slots_read(op: TensorOp) -> tuple[int, ...]:
+    return slots_read(op.body)
 
 
 def rate(engine: Engine, dtype: DType) -> float:

@@ -343,7 +343,11 @@ class Machine:
         raise KeyError(name)
 
     def level_index(self, name: str) -> int:
-        return next(i for i, level in enumerate(self.levels) if level.name == name)
+        """Position of a level by name; KeyError if there is none."""
+        for i, level in enumerate(self.levels):
+            if level.name == name:
+                return i
+        raise KeyError(name)
 
     def engine(self, name: str) -> Engine:
         """Engine by name; KeyError if there is none."""
@@ -363,13 +367,15 @@ class Machine:
         """Levels a transfer passes through, ends included; CACHE levels between are crossed,
         SCRATCHPAD and REGISTER levels between are bypassed."""
         i, j = self.level_index(src), self.level_index(dst)
+        if abs(i - j) < 2:
+            return (src, dst)
         step = 1 if j >= i else -1
         inner = [
             self.levels[k].name
             for k in range(i + step, j, step)
             if self.levels[k].managed is Managed.CACHE
         ]
-        return (src, *inner, dst) if i != j else (src, dst)
+        return (src, *inner, dst)
 
     def transfer_cycles(self, num_bytes: int, src: str, dst: str) -> int:
         """Uncontended cycles of one transfer: latency of the slowest end plus the slowest port."""

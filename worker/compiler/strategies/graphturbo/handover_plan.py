@@ -22,7 +22,6 @@ from worker.compiler.strategies.graphturbo.handover_facts import (
     local_buffer,
 )
 from worker.compiler.strategies.graphturbo.plan import LayerPlan, Tiles, plan_nest, plan_rows
-from worker.compiler.tiling.nest.facts import Operand
 from worker.compiler.tiling.nest.plan import Team
 
 if TYPE_CHECKING:
@@ -129,20 +128,13 @@ def _tiles(
     if facts is None:
         return None
     rims = frozenset(
-        o.tensor for o in facts.fetched if base.get(o.tensor) == local.name and _is_padded(o)
+        o.tensor for o in facts.fetched if base.get(o.tensor) == local.name and o.is_padded
     )
     facts = replace(facts, base=base, early=frozenset(), rims=rims)
     domain = run.cut.domains[layer.ops[0]]
     return plan_nest(
         facts, domain, engine, site.machine, team, {local.name: budget}, direct=True
     )  # fmt: skip
-
-
-def _is_padded(operand: Operand) -> bool:
-    return any(
-        low < 0 or low + number > size
-        for (low, number), size in zip(operand.limits, operand.shape, strict=True)
-    )
 
 
 def _layer_plan(planner: Planner, run: Run, number: int, tiles: Tiles) -> LayerPlan:

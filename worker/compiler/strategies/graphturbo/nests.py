@@ -10,7 +10,7 @@ of the following group's; where the order is no nest, all groups take the larges
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import ceil
+from math import ceil, inf
 
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp
@@ -51,27 +51,45 @@ def even_turns(
     engines: Mapping[str, Engine],
     site: Site,
     samples: int,
+    limit: float = inf,
     *,
     at_once: bool = False,
 ) -> list[SectionPlan]:
     """Plans in which every layer takes the same number of samples at a time.
 
-    `at_once`: each cluster takes all of its samples, whether their tensors fit or not.
+    `at_once`: each cluster takes all of its samples, whether their tensors fit or not.  Plans
+    predicted to take more than `limit` cycles, or more than another, may be left out.
     """
     if site.buffer is None:
         return []
+    found: list[SectionPlan] = []
+    for number in [1] if at_once else _turns(graph, layers, engines, site, samples):
+        plans = equal_turns(graph, layers, engines, site, samples, number, limit)
+        found.extend(plans)
+        limit = min([limit, *(plan.predicted_cycles for plan in plans)])
+    return found
+
+
+def equal_turns(
+    graph: Graph,
+    layers: Sequence[Layer],
+    engines: Mapping[str, Engine],
+    site: Site,
+    samples: int,
+    number: int,
+    limit: float = inf,
+) -> list[SectionPlan]:
+    """The plan in which each cluster takes its samples in `number` turns.
+
+    None if it is predicted to take more than `limit` cycles.
+    """
+    clusters = _clusters(samples, site)
     ops = [op for op in graph.ops if isinstance(op, TensorOp)]
     exits = piece_outputs(graph, ops)
-    clusters = _clusters(samples, site)
-    own = samples // clusters
-    found: list[SectionPlan] = []
-    turns = [1] if at_once else _turns(graph, layers, engines, site, clusters, own)
-    for number in turns:
-        slices = propagate(graph, ops, exits, 0, clusters * number, instance_var(0))
-        assert slices is not None, "samples are independent"
-        part = Part(tuple(range(len(layers))), slices, number)
-        found.extend(_planned(graph, layers, engines, site, clusters, (part,)))
-    return found
+    slices = propagate(graph, ops, exits, 0, clusters * number, instance_var(0))
+    assert slices is not None, "samples are independent"
+    part = Part(tuple(range(len(layers))), slices, number)
+    return _planned(graph, layers, engines, site, clusters, (part,), limit)
 
 
 def _turns(
@@ -79,10 +97,9 @@ def _turns(
     layers: Sequence[Layer],
     engines: Mapping[str, Engine],
     site: Site,
-    clusters: int,
-    own: int,
+    samples: int,
 ) -> list[int]:
-    """Numbers of turns worth planning for a cluster with `own` samples, ascending.
+    """Numbers of turns worth planning, most promising first.
 
     The fewest in which all tensors fit the buffer and one more, for layers whose tiles do better
     with fewer samples; and one less, which spills but loads the weights less often.
@@ -91,10 +108,12 @@ def _turns(
     spread = Spread(1, site.spread.cores)
     whole = Site(site.machine, site.buffer, spread, (plain,), site.tiles, facts=site.facts)
     planner = Planner(graph, layers, engines, whole)
+    clusters = _clusters(samples, site)
     least = ceil(planner.needed_bytes() / clusters / site.room)
-    every = divisors(own)
+    every = divisors(samples // clusters)
     first = next((k for k, t in enumerate(every) if t >= least), len(every))
-    return list(every[max(first - 1, 0) : first + MAX_TURNS - 1])
+    fewer, more = every[max(first - 1, 0) : first], every[first : first + MAX_TURNS - 1]
+    return [*more[:1], *fewer, *more[1:]]
 
 
 def grouped_turns(
@@ -104,8 +123,12 @@ def grouped_turns(
     site: Site,
     samples: int,
     grouped: Grouped,
+    limit: float = inf,
 ) -> list[SectionPlan]:
-    """The plan in which groups of layers run as a nest of loops over their instances."""
+    """The plan in which groups of layers run as a nest of loops over their instances.
+
+    None if it is predicted to take more than `limit` cycles.
+    """
     clusters = _clusters(samples, site)
     if site.buffer is None or len(grouped.groups) < 2 or grouped.instances is None:
         return []
@@ -123,7 +146,7 @@ def grouped_turns(
         parts.append(Part(group.layers, slices, factors[number] // last))
     if not _fits_together(graph, parts):
         return []
-    return _planned(graph, layers, engines, site, clusters, tuple(parts))
+    return _planned(graph, layers, engines, site, clusters, tuple(parts), limit)
 
 
 def _clusters(samples: int, site: Site) -> int:
@@ -173,8 +196,9 @@ def _planned(
     site: Site,
     clusters: int,
     parts: tuple[Part, ...],
+    limit: float,
 ) -> list[SectionPlan]:
     spread = Spread(clusters, site.spread.cores)
     own = Site(site.machine, site.buffer, spread, parts, site.tiles, site.prefetch, site.facts)
-    plan = Planner(graph, layers, engines, own).plan((False,) * len(layers))
+    plan = Planner(graph, layers, engines, own).plan((False,) * len(layers), limit=limit)
     return [] if plan is None else [plan]

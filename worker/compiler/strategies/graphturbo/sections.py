@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp, reads_of, writes_of
@@ -30,7 +31,7 @@ from worker.compiler.strategies.graphturbo.nests import (
 from worker.compiler.strategies.graphturbo.plan import Tiles, global_buffer
 from worker.compiler.strategies.graphturbo.propagate import Slices, propagate
 from worker.compiler.strategies.graphturbo.split_info import lb_capacity
-from worker.compiler.strategies.graphturbo.teams import ranked, team_plans
+from worker.compiler.strategies.graphturbo.teams import EXCHANGE_PENALTY, ranked, team_plans
 from worker.compiler.strategies.graphturbo.unit_plan import (
     Part,
     Planner,
@@ -95,14 +96,17 @@ def best_sections(shop: Workshop) -> tuple[SectionPlan, ...] | None:
     """The sections of least predicted cycles; None when some layer has no tiles."""
     points = _points(shop)
     best: dict[int, tuple[float, tuple[SectionPlan, ...]]] = {0: (0.0, ())}
-    for end in points[1:]:
-        for start in points:
-            if start >= end or start not in best:
+    for k, end in enumerate(points[1:], 1):
+        # Short sections first: what they add up to limits what long ones may take.
+        for start in reversed(points[:k]):
+            if start not in best:
                 continue
-            plan = _section(shop, start, end)
+            before = best[start][0] + SECTION_CYCLES
+            limit = best[end][0] - before if end in best else inf
+            plan = _section(shop, start, end, limit)
             if plan is None:
                 continue
-            total = best[start][0] + ranked(plan) + SECTION_CYCLES
+            total = before + ranked(plan)
             if end not in best or total < best[end][0]:
                 best[end] = (total, (*best[start][1], plan))
     found = best.get(len(shop.layers))
@@ -184,8 +188,8 @@ def _alive(shop: Workshop) -> list[int]:
     return found
 
 
-def _section(shop: Workshop, start: int, end: int) -> SectionPlan | None:
-    """The best plan of a run of layers."""
+def _section(shop: Workshop, start: int, end: int, limit: float = inf) -> SectionPlan | None:
+    """The best plan of a run of layers; None if all are ranked above `limit`."""
     graph = shop.piece(start, end)
     layers = shop.layers[start:end]
     cores = shop.machine.num_cores // shop.clusters
@@ -194,21 +198,30 @@ def _section(shop: Workshop, start: int, end: int) -> SectionPlan | None:
     site = Site(
         shop.machine, shop.buffer, Spread(1, cores), (plain,), shop.tiles, ahead, shop.facts
     )
-    planner = Planner(graph, layers, shop.engines, site)
-    found = list(team_plans(planner, shop.clusters))
     samples = 1 if shop.buffer is None else num_samples(graph)
-    if samples > 1 and not shop.features.instances:
-        found.extend(even_turns(graph, layers, shop.engines, site, samples, at_once=True))
+    of = graph, layers, shop.engines, site
+    found: list[SectionPlan] = []
+
+    def most() -> float:
+        """Predicted cycles above which no plan can win any more."""
+        return min([limit, *map(ranked, found)]) / (1 - EXCHANGE_PENALTY)
+
     if shop.features.instances and shop.buffer is not None:
-        found.extend(_spread(shop, graph, layers, cores))
         if samples > 1:
-            found.extend(even_turns(graph, layers, shop.engines, site, samples))
-        if samples > 1 and (start, end) == (0, len(shop.layers)):
-            found.extend(grouped_turns(graph, layers, shop.engines, site, samples, shop.grouped))
-    return min(found, key=ranked, default=None)
+            found.extend(even_turns(*of, samples, most()))
+        found.extend(_spread(shop, graph, layers, cores, most()))
+    found.extend(team_plans(Planner(*of), shop.clusters, most()))
+    if samples > 1 and not shop.features.instances:
+        found.extend(even_turns(*of, samples, most(), at_once=True))
+    elif samples > 1 and (start, end) == (0, len(shop.layers)):
+        found.extend(grouped_turns(*of, samples, shop.grouped, most()))
+    best = min(found, key=ranked, default=None)
+    return None if best is None or ranked(best) > limit else best
 
 
-def _spread(shop: Workshop, graph: Graph, layers: Sequence[Layer], cores: int) -> list[SectionPlan]:
+def _spread(
+    shop: Workshop, graph: Graph, layers: Sequence[Layer], cores: int, limit: float
+) -> list[SectionPlan]:
     """Plans with one instance per cluster, cut along one dimension of the results each."""
     if shop.clusters == 1 or len(layers) > MAX_SPREAD_LAYERS:
         return []
@@ -218,7 +231,7 @@ def _spread(shop: Workshop, graph: Graph, layers: Sequence[Layer], cores: int) -
         spread = Spread(shop.clusters, cores)
         ahead = shop.features.prefetch
         site = Site(shop.machine, shop.buffer, spread, (part,), shop.tiles, ahead, shop.facts)
-        plan = Planner(graph, layers, shop.engines, site).plan((False,) * len(layers))
+        plan = Planner(graph, layers, shop.engines, site).plan((False,) * len(layers), limit=limit)
         if plan is not None:
             found.append(plan)
     return found

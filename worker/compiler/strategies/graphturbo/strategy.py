@@ -32,7 +32,7 @@ class GraphTurboStrategy:
 
     variant: Variant = Variant.FULL
     name: str = "graphturbo"
-    version: str = "9"
+    version: str = "10"
     handover: float = EAGER
     """How ready it is to keep tensors in the cores' local buffers, where the variant does that."""
 

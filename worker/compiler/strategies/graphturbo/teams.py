@@ -9,6 +9,8 @@ Source: our own (the paper always gives clusters samples of their own).
 
 from __future__ import annotations
 
+from math import inf
+
 from worker.compiler.strategies.graphturbo.unit_plan import Planner, SectionPlan
 
 EXCHANGE_PENALTY = 0.05
@@ -17,16 +19,20 @@ _CHANGE_CYCLES = 1000
 """Latency of a change of team: drain, round trip through home."""
 
 
-def team_plans(planner: Planner, clusters: int) -> tuple[SectionPlan, ...]:
-    """The plans worth comparing for layers that are not cut into instances."""
+def team_plans(planner: Planner, clusters: int, limit: float = inf) -> tuple[SectionPlan, ...]:
+    """The plans worth comparing for layers that are not cut into instances.
+
+    Those predicted to take more than `limit` cycles may be left out.
+    """
     number = len(planner.layers)
     chip, cluster = (True,) * number, (False,) * number
     ways: list[tuple[bool, ...] | None] = [cluster]
     if planner.site.buffer is None:
         ways = [chip]
     elif clusters > 1:
-        ways = [cluster, chip, _shortest(planner)]
-    plans = (planner.plan(way) for way in dict.fromkeys(way for way in ways if way is not None))
+        ways = [cluster, chip, _shortest(planner, limit)]
+    chosen = dict.fromkeys(way for way in ways if way is not None)
+    plans = (planner.plan(way, limit=limit) for way in chosen)
     return tuple(plan for plan in plans if plan is not None)
 
 
@@ -35,26 +41,48 @@ def ranked(plan: SectionPlan) -> float:
     return plan.predicted_cycles * (1 if any(plan.whole_chip) else 1 - EXCHANGE_PENALTY)
 
 
-def _shortest(planner: Planner) -> tuple[bool, ...] | None:
-    """The assignment of least predicted cycles, tensors in GB wherever both ends are clusters."""
+def _shortest(planner: Planner, limit: float) -> tuple[bool, ...] | None:
+    """The assignment of least predicted cycles, tensors in GB wherever both ends are clusters.
+
+    None where that is more than `limit`.
+    """
     home = planner.site.machine.home
     everything = frozenset(planner.graph.tensors)
     cost: dict[bool, tuple[float, tuple[bool, ...]]] = {False: (0.0, ()), True: (0.0, ())}
-    for number in range(len(planner.layers)):
-        alive = planner.alive_bytes(number)
+    floors = [
+        {team: planner.floor(number, team) for team in (False, True)}
+        for number in range(len(planner.layers))
+    ]
+    rest = sum(min(floor.values()) for floor in floors)
+    for number, floor in enumerate(floors):
+        rest -= min(floor.values())
+        alive = _alive_bytes(planner, number)
         change = 2 * alive / home.read_bytes_per_cycle + _CHANGE_CYCLES
         now: dict[bool, tuple[float, tuple[bool, ...]]] = {}
         for team in (False, True):
-            tiles = planner.tiles(number, everything, team)
-            if tiles is None:
-                continue
             ways = [
                 (total + (change if before is not team and number else 0), path)
                 for before, (total, path) in cost.items()
             ]
             total, path = min(ways)
-            now[team] = (total + tiles.predicted_cycles, (*path, team))
+            if total + floor[team] + rest > limit:
+                continue
+            tiles = planner.tiles(number, everything, team)
+            if tiles is not None:
+                now[team] = (total + tiles.predicted_cycles, (*path, team))
         if not now:
             return None
         cost = now
     return min(cost.values())[1]
+
+
+def _alive_bytes(planner: Planner, number: int) -> int:
+    """Bytes of tensors made before layer `number` (or given) that it or a later one reads."""
+    return sum(
+        planner.size(t)
+        for t, used in planner.readers.items()
+        if t not in planner.graph.constants
+        and max(used) >= number
+        and max(planner.writers.get(t, [-1])) < number
+        and (t in planner.writers or min(used) < number)
+    )

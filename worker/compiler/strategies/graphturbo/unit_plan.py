@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil, prod
+from math import ceil, inf, prod
 from typing import TypeAlias
 
 from worker.compiler.ir.affine import Affine
@@ -23,6 +23,7 @@ from worker.compiler.ir.region import Cuts
 from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
 from worker.compiler.schedule.nodes import Box, Span
 from worker.compiler.schedule.walk import reach_memory
+from worker.compiler.strategies.graphturbo.floors import floor_cycles
 from worker.compiler.strategies.graphturbo.handover_cut import Around, Run
 from worker.compiler.strategies.graphturbo.handover_facts import handed_over
 from worker.compiler.strategies.graphturbo.handover_plan import RunPlan, plan_run
@@ -39,7 +40,7 @@ from worker.compiler.strategies.graphturbo.plan import (
 from worker.compiler.strategies.graphturbo.propagate import Slices
 from worker.compiler.strategies.graphturbo.spill import SpillRule, choose_spills
 from worker.compiler.tiling.align import buffer_bytes
-from worker.compiler.tiling.nest.facts import Facts, Operand, facts_of
+from worker.compiler.tiling.nest.facts import Facts, facts_of
 from worker.compiler.tiling.nest.plan import Plan, Team
 
 WEIGHT_RESERVE = 0.25
@@ -202,7 +203,7 @@ class Planner:
             if own.out is None:
                 far.add(op.write.tensor)
             if self._is_in_buffer(name):
-                far.update(operand.tensor for operand in own.reads if _is_padded(operand))
+                far.update(operand.tensor for operand in own.reads if operand.is_padded)
             for tensor in reads_of(op):
                 if tensor not in made:
                     self.readers.setdefault(tensor, []).append(number)
@@ -222,9 +223,12 @@ class Planner:
         buffer = self.site.buffer
         return buffer is not None and self.engines[name].memory == buffer.name
 
-    def plan(self, whole_chip: Sequence[bool], runs: Sequence[Run] = ()) -> SectionPlan | None:
+    def plan(
+        self, whole_chip: Sequence[bool], runs: Sequence[Run] = (), limit: float = inf
+    ) -> SectionPlan | None:
         """Plan all layers, on one cluster or the whole chip; None where one has no tiles.
 
+        None also as soon as more than `limit` cycles are predicted.
         `runs`: layers that hand tensors over in the cores' buffers, in order and apart.
         """
         if self._reads_foreign_slices() or self._is_sliced_too_wide():
@@ -239,9 +243,18 @@ class Planner:
         planned = self._planned_runs(held, (*made, *staged), runs)
         if planned is None:
             return None
+        site = self.site
         layers: list[LayerPlan] = []
         around = {k: run for run in planned for k in range(run.run.first, run.run.last)}
+        floors = [
+            0.0 if n in around else self.floor(n, on_chip) * site.runs(self.part_of[n])
+            for n, on_chip in enumerate(whole_chip)
+        ]
+        cycles = sum(r.predicted_cycles * site.runs(self.part_of[r.run.first]) for r in planned)
+        least = cycles + sum(floors)
         for number in range(len(self.layers)):
+            if least > limit:
+                return None
             if number in around:
                 layers.append(around[number].layers[number - around[number].run.first])
                 continue
@@ -249,22 +262,21 @@ class Planner:
             if found is None:
                 return None
             layers.append(self._layer_plan(number, found))
+            cost = found.predicted_cycles * site.runs(self.part_of[number])
+            cycles += cost
+            least += cost - floors[number]
         kept = frozenset(
             t for t in made
             if t in self.graph.outputs
             or any(whole_chip[n] or t in self.at_home[n] for n in self.readers.get(t, ()))
         )  # fmt: skip
-        site = self.site
         home = site.machine.home
-        cycles = sum(
-            p.predicted_cycles * site.runs(self.part_of[n])
-            for n, p in enumerate(layers) if n not in around
-        )  # fmt: skip
-        cycles += sum(r.predicted_cycles * site.runs(self.part_of[r.run.first]) for r in planned)
         for t in (*staged, *sorted(kept)):
             times = site.runs(self._place(t) if t in staged else self._home_part(t))
-            moved = self._size(t) * times * site.spread.clusters
+            moved = self.size(t) * times * site.spread.clusters
             cycles += int(moved / home.read_bytes_per_cycle)
+        if cycles > limit:
+            return None
         return SectionPlan(
             self.graph, tuple(layers), site.parts,
             tuple(t for t in self.graph.tensors if t in held),
@@ -301,6 +313,15 @@ class Planner:
                 return None
             found.append(plan)
         return tuple(found)
+
+    def floor(self, number: int, whole_chip: bool) -> float:
+        """Cycles that one run of a layer takes at least."""
+        cores = self.site.machine.num_cores if whole_chip else self.site.spread.cores
+        ops = [self.tensor_op(name) for name in self.layers[number].ops]
+        made = [t for op in ops for t in writes_of(op)]
+        stored = frozenset(t for t in made if whole_chip and not self._stays_inside(t))
+        domains, home = self._domains(number), self.site.machine.home
+        return floor_cycles(ops, self.engines, self.graph.tensors, domains, cores, stored, home)
 
     def tiles(self, number: int, held: frozenset[str], whole_chip: bool) -> Tiles | None:
         """Tiles of one layer when `held` tensors are in GB."""
@@ -421,17 +442,6 @@ class Planner:
                 found[tensor] = slices.shares[tensor]
         return found
 
-    def alive_bytes(self, number: int) -> int:
-        """Bytes of tensors made before layer `number` (or given) that it or a later one reads."""
-        return sum(
-            self._size(t)
-            for t, used in self.readers.items()
-            if t not in self._constants
-            and max(used) >= number
-            and max(self.writers.get(t, [-1])) < number
-            and (t in self.writers or min(used) < number)
-        )
-
     def _touched(self, name: str) -> tuple[str, ...]:
         op = self.cuts.op(name)
         return (*reads_of(op), *writes_of(op))
@@ -527,10 +537,10 @@ class Planner:
             # Around inner instances it is there from the first of them on.
             inner = any(self.part_of[n] < self._place(tensor) for n in users)
             first = 0 if inner else min(used)
-            lives.append(LiveTensor(tensor, self._size(tensor), first, max(used)))
+            lives.append(LiveTensor(tensor, self.size(tensor), first, max(used)))
         return lives
 
-    def _size(self, tensor: str) -> int:
+    def size(self, tensor: str) -> int:
         """Bytes an instance holds of a tensor."""
         buffer = self.site.buffer
         assert buffer is not None
@@ -552,11 +562,3 @@ class Planner:
         if domains is not None:
             at = {a.name: s.start for a, s in zip(op.domain, domains[op.name], strict=True)}
         return LayerPlan(layer, tiles, at, self._repeats(number))
-
-
-def _is_padded(operand: Operand) -> bool:
-    """Whether it is read outside of its tensor: a whole tensor in GB has no room for a rim."""
-    return any(
-        low < 0 or low + number > size
-        for (low, number), size in zip(operand.limits, operand.shape, strict=True)
-    )

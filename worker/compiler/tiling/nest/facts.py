@@ -47,6 +47,14 @@ class Operand:
     linear: tuple[tuple[tuple[str, int], ...] | None, ...]
     """Per dimension (axis, |coefficient|) when the index is linear: the common, fast case."""
 
+    @property
+    def is_padded(self) -> bool:
+        """Whether it is read outside of its tensor: a whole tensor in a buffer has no such rim."""
+        return any(
+            low < 0 or low + number > size
+            for (low, number), size in zip(self.limits, self.shape, strict=True)
+        )
+
     def widths(self, tile: Mapping[str, int], extents: Mapping[str, int]) -> tuple[int, ...]:
         """Extents of its box for tiles of size `tile`."""
         found: list[int] = []

@@ -229,8 +229,13 @@ def ordered_plan(
 ) -> Plan:
     """The plan with the best order of loops."""
     best: Plan | None = None
+    tried: set[tuple[tuple[str, ...], ...]] = set()
     for order in loop_orders(facts):
         ordered = tuple(_ordered(level, order) for level in levels)
+        key = tuple(level.order for level in ordered)
+        if key in tried:  # axes without loops stand in any order
+            continue
+        tried.add(key)
         cycles, leaves = predict(facts, engine, ordered, machine)
         plan = Plan(facts, engine, ordered, cycles, leaves)
         if best is None or score(plan) < score(best):
@@ -243,7 +248,8 @@ def _ordered(level: LevelPlan, order: tuple[str, ...]) -> LevelPlan:
     """The level with its output loops in another order."""
     out = level.num_out_loops
     loops = tuple(a for a in order if a in level.order[:out])
-    return replace(level, order=(*loops, *level.order[out:]))
+    new = (*loops, *level.order[out:])
+    return level if new == level.order else replace(level, order=new)
 
 
 def loop_orders(facts: Facts) -> tuple[tuple[str, ...], ...]:
