@@ -101,12 +101,16 @@ def verdict(row: Row) -> str:
     return "ok" if row["passed"] else f"not verified: {row['detail']}"
 
 
-def page(rows: Mapping[str, Row], presets: Sequence[str]) -> str:
-    """Markdown: how many cells are good, a table per preset, and the cells that failed."""
+def page(rows: Mapping[str, Row], presets: Sequence[str], missing: int = 0) -> str:
+    """Markdown: how many cells are good, a table per preset, and the cells that failed.
+
+    `missing` cells have not been run.
+    """
     good = sum(verdict(row) == "ok" for row in rows.values())
     lines = ["# GraphTurbo on every model and preset", "",
              "Printed by `python -m benchmarks.graphturbo_matrix`.", "", *_NOTES, "",
-             f"{good} of {len(rows)} cells verified, {len(rows) - good} failed.", ""]  # fmt: skip
+             f"{good} of {len(rows)} cells verified, {len(rows) - good} failed,"
+             f" {missing} not run.", ""]  # fmt: skip
     for preset in presets:
         cells = {key: row for key, row in rows.items() if key.split(" ")[1] == preset}
         fine = sum(verdict(row) == "ok" for row in cells.values())
@@ -169,7 +173,9 @@ def main(argv: list[str] | None = None) -> int:
         rows = {key: rows[key] for key in sorted(rows)}
         entries = (f"{json.dumps(k)}: {json.dumps(row)}" for k, row in rows.items())
         ledger.write_text("{\n" + ",\n".join(entries) + "\n}\n", encoding="utf-8")
-        args.out.write_text(page(rows, PRESETS), encoding="utf-8")
+        args.out.write_text(
+            page(rows, PRESETS, len(models) * len(PRESETS) - len(rows)), encoding="utf-8"
+        )
     return int(any(verdict(row) != "ok" for row in rows.values()))
 
 

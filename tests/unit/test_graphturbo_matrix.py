@@ -28,7 +28,7 @@ def test_page_counts_cells_and_lists_failures() -> None:
         "d goya": wrong | {"failure": "TW-VERIFY-001 outputs differ"},
     }  # fmt: skip
     text = matrix.page(rows, ("goya", "a100"))
-    assert "1 of 4 cells verified, 3 failed." in text
+    assert "1 of 4 cells verified, 3 failed, 0 not run." in text
     assert "### goya: 1 of 3 cells" in text
     assert "### a100: 0 of 1 cells" in text
     assert "| a | 123,456 | 1.25 | 3 | 2.5 | 300 | 1e-06 | 2e-06 | 0.0001 | yes |" in text
@@ -100,4 +100,4 @@ def test_a_run_takes_small_models_first_and_resumes(
     ledger = json.loads(out.with_suffix(".json").read_text())
     assert list(ledger) == sorted(ledger)
     assert ledger["big goya"] == GOOD
-    assert "3 of 4 cells verified, 1 failed." in out.read_text()
+    assert "3 of 4 cells verified, 1 failed, 11 not run." in out.read_text()
