@@ -26,15 +26,10 @@ from worker.compiler.strategies.graphturbo.nests import (
     num_samples,
 )
 from worker.compiler.strategies.graphturbo.ordering import bfs_order, dfs_order, nest_order
+from worker.compiler.strategies.graphturbo.section_plan import Part, SectionPlan, Site, Spread
 from worker.compiler.strategies.graphturbo.sections import Workshop, best_sections
 from worker.compiler.strategies.graphturbo.teams import ranked
-from worker.compiler.strategies.graphturbo.unit_plan import (
-    Part,
-    Planner,
-    SectionPlan,
-    Site,
-    Spread,
-)
+from worker.compiler.strategies.graphturbo.unit_plan import Planner
 from worker.simulator.run import simulate_unit
 
 ON = clustered(clusters=2, cores=2, gb_bytes=11 << 10, l1_bytes=1 << 11)

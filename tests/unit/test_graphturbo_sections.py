@@ -27,6 +27,7 @@ from worker.compiler.machine.machine import Machine
 from worker.compiler.options import Variant
 from worker.compiler.schedule.nodes import Compute, Loop, LoopKind
 from worker.compiler.strategies.graphturbo.emit import emit_unit
+from worker.compiler.strategies.graphturbo.section_plan import Part, SectionPlan, Site, Spread
 from worker.compiler.strategies.graphturbo.sections import (
     MAX_POINTS,
     SECTION_CYCLES,
@@ -39,13 +40,7 @@ from worker.compiler.strategies.graphturbo.sections import (
     best_sections,
 )
 from worker.compiler.strategies.graphturbo.teams import ranked, team_plans
-from worker.compiler.strategies.graphturbo.unit_plan import (
-    Part,
-    Planner,
-    SectionPlan,
-    Site,
-    Spread,
-)
+from worker.compiler.strategies.graphturbo.unit_plan import Planner
 
 FOUR = clustered(clusters=4, cores=2, gb_bytes=1 << 16)
 

@@ -22,13 +22,8 @@ from worker.compiler.schedule.nodes import Compute, Init, Move, Place, Schedule
 from worker.compiler.schedule.verify import verify
 from worker.compiler.strategies.graphturbo.emit import emit_unit
 from worker.compiler.strategies.graphturbo.plan import bytes_in
-from worker.compiler.strategies.graphturbo.unit_plan import (
-    Part,
-    Planner,
-    SectionPlan,
-    Site,
-    Spread,
-)
+from worker.compiler.strategies.graphturbo.section_plan import Part, SectionPlan, Site, Spread
+from worker.compiler.strategies.graphturbo.unit_plan import Planner
 from worker.compiler.tiling.nest.plan import Plan
 
 ONE = clustered(clusters=1, cores=2)

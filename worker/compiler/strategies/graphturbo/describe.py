@@ -11,6 +11,7 @@ import msgspec
 from worker.compiler.ir.op import reads_of, writes_of
 from worker.compiler.strategies.graphturbo.groups import Grouped
 from worker.compiler.strategies.graphturbo.nests import num_samples
+from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.sections import Workshop
 from worker.compiler.strategies.graphturbo.spill import SpillRule
 from worker.compiler.strategies.graphturbo.summary import (
@@ -22,7 +23,6 @@ from worker.compiler.strategies.graphturbo.summary import (
     SpillSummary,
     UnitSummary,
 )
-from worker.compiler.strategies.graphturbo.unit_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.values import BufferScope
 
 

@@ -17,7 +17,7 @@ from worker.compiler.ir.affine import Affine, var
 from worker.compiler.ir.op import reads_of, writes_of
 from worker.compiler.schedule.nodes import Box, Init, Loop, LoopKind, Move, Node, Place, Seq, Span
 from worker.compiler.strategies.graphturbo.handover_emit import around_run, emit_run, fetched
-from worker.compiler.strategies.graphturbo.unit_plan import SectionPlan, instance_var
+from worker.compiler.strategies.graphturbo.section_plan import SectionPlan, instance_var
 
 
 def emit_unit(sections: Sequence[SectionPlan]) -> Node:

@@ -19,7 +19,8 @@ from worker.compiler.strategies.graphturbo.handover_facts import handed_over
 from worker.compiler.strategies.graphturbo.handover_plan import RunPlan, plan_run
 
 if TYPE_CHECKING:
-    from worker.compiler.strategies.graphturbo.unit_plan import Planner, SectionPlan
+    from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
+    from worker.compiler.strategies.graphturbo.unit_plan import Planner
 
 MAX_RUN = 8
 """Layers of a run, at most."""

@@ -15,7 +15,7 @@ from worker.compiler.strategies.graphturbo.handover_cut import piece_var
 from worker.compiler.strategies.graphturbo.handover_plan import RunPlan
 
 if TYPE_CHECKING:
-    from worker.compiler.strategies.graphturbo.unit_plan import SectionPlan
+    from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 
 
 def fetched(plan: RunPlan, section: SectionPlan) -> tuple[Move, ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from worker.compiler.machine.machine import Engine, Machine
-from worker.compiler.strategies.graphturbo.unit_plan import SectionPlan
+from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 from worker.compiler.tiling.nest.plan import Plan
 from worker.compiler.tiling.nest.splits import least_cycles
 

@@ -20,14 +20,14 @@ from worker.compiler.strategies.graphturbo.footprint import piece_outputs
 from worker.compiler.strategies.graphturbo.groups import Grouped
 from worker.compiler.strategies.graphturbo.layers import Layer
 from worker.compiler.strategies.graphturbo.propagate import propagate
-from worker.compiler.strategies.graphturbo.unit_plan import (
+from worker.compiler.strategies.graphturbo.section_plan import (
     Part,
-    Planner,
     SectionPlan,
     Site,
     Spread,
     instance_var,
 )
+from worker.compiler.strategies.graphturbo.unit_plan import Planner
 from worker.compiler.tiling.factors import divisors
 
 MAX_TURNS = 3

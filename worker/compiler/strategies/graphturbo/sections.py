@@ -30,17 +30,17 @@ from worker.compiler.strategies.graphturbo.nests import (
 )
 from worker.compiler.strategies.graphturbo.plan import Tiles, global_buffer
 from worker.compiler.strategies.graphturbo.propagate import Slices, propagate
-from worker.compiler.strategies.graphturbo.split_info import lb_capacity
-from worker.compiler.strategies.graphturbo.teams import EXCHANGE_PENALTY, ranked, team_plans
-from worker.compiler.strategies.graphturbo.unit_plan import (
+from worker.compiler.strategies.graphturbo.section_plan import (
     Part,
-    Planner,
     SectionPlan,
     Site,
     Spread,
     TileKey,
     instance_var,
 )
+from worker.compiler.strategies.graphturbo.split_info import lb_capacity
+from worker.compiler.strategies.graphturbo.teams import EXCHANGE_PENALTY, ranked, team_plans
+from worker.compiler.strategies.graphturbo.unit_plan import Planner
 from worker.compiler.strategies.graphturbo.variants import Features
 from worker.compiler.tiling.nest.facts import Facts
 

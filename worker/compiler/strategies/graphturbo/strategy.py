@@ -21,8 +21,8 @@ from worker.compiler.strategies.graphturbo.emit import emit_unit
 from worker.compiler.strategies.graphturbo.handover import EAGER, SURE
 from worker.compiler.strategies.graphturbo.layers import engines_of, form_layers
 from worker.compiler.strategies.graphturbo.loosen import poor_anchors
+from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.sections import Workshop, best_sections
-from worker.compiler.strategies.graphturbo.unit_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.variants import FEATURES, Features
 
 

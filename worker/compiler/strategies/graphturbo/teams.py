@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from math import inf
 
-from worker.compiler.strategies.graphturbo.unit_plan import Planner, SectionPlan
+from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
+from worker.compiler.strategies.graphturbo.unit_plan import Planner
 
 EXCHANGE_PENALTY = 0.05
 """Gain that a plan must promise which exchanges activations through home."""

@@ -12,15 +12,14 @@ of their own; a layer of a single sample may use all of them here.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from math import ceil, inf, prod
-from typing import TypeAlias
+from dataclasses import replace
+from math import ceil, inf
 
 from worker.compiler.ir.affine import Affine
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp, reads_of, writes_of
 from worker.compiler.ir.region import Cuts
-from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
+from worker.compiler.machine.machine import Engine
 from worker.compiler.schedule.nodes import Box, Span
 from worker.compiler.schedule.walk import reach_memory
 from worker.compiler.strategies.graphturbo.floors import floor_cycles
@@ -37,118 +36,17 @@ from worker.compiler.strategies.graphturbo.plan import (
     plan_nest,
     plan_rows,
 )
-from worker.compiler.strategies.graphturbo.propagate import Slices
+from worker.compiler.strategies.graphturbo.section_plan import SectionPlan, Site, instance_var
 from worker.compiler.strategies.graphturbo.spill import SpillRule, choose_spills
 from worker.compiler.tiling.align import buffer_bytes
 from worker.compiler.tiling.nest.facts import Facts, facts_of
 from worker.compiler.tiling.nest.plan import Plan, Team
 
-WEIGHT_RESERVE = 0.25
-"""Part of GB kept for weights on their way to the cores."""
 _QUARTERS = 4
-TileKey: TypeAlias = (
-    "tuple[tuple[str, ...], tuple[str, ...], bool, tuple[object, ...], Spread, int]"
-)
-"""(operators, operands in GB, whole chip, domains, spread, free quarters of GB)."""
 PREFETCH_RESERVE = 0.5
 """Part of LB a layer leaves to the first tiles of the next one."""
 PREFETCH_GAIN = 1.1
 """How much slower a layer may be predicted for leaving that part."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A group of layers that is cut into instances together."""
-
-    layers: tuple[int, ...]
-    """Positions in the section's list of layers, ascending."""
-    slices: Slices | None
-    """What one instance computes; None: everything."""
-    trips: int
-    """Instances of this part inside one instance of the next part (of the cluster, if last)."""
-
-
-def instance_var(part: int) -> str:
-    """Variable of a part's `Slices`: the number of the instance."""
-    return f"g{part}"
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Which cores work: `clusters` clusters of `cores` cores side by side."""
-
-    clusters: int
-    cores: int
-
-
-@dataclass(frozen=True, slots=True)
-class SectionPlan:
-    """Layers that run under common loops: everything its part of the tree says.
-
-    Instances run depth first: before an instance of a part come the instances of the part before
-    that it reads from.
-    """
-
-    graph: Graph
-    layers: tuple[LayerPlan, ...]
-    parts: tuple[Part, ...]
-    buffered: tuple[str, ...]
-    """Tensors that live in GB."""
-    staged: frozenset[str]
-    """Those of them that are brought in from home."""
-    kept: frozenset[str]
-    """Those of them that are stored home as well."""
-    summed: frozenset[str]
-    """Those of them that an engine adds up in place."""
-    place: Mapping[str, int]
-    """Part around whose instance a tensor in GB has its place."""
-    box: Mapping[str, Box]
-    """What that instance holds of it."""
-    share: Mapping[str, Box]
-    """What an instance of the part that makes it stores of an output that lives in GB."""
-    spilled: tuple[str, ...]
-    """Tensors that would live in GB if there were room."""
-    whole_chip: tuple[bool, ...]
-    """Per layer."""
-    spread: Spread
-    buffer: str
-    """Name of the global buffer; empty when there is none."""
-    home: str
-    predicted_cycles: int
-    runs: tuple[RunPlan, ...] = ()
-    """Layers that hand tensors over in the cores' buffers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """Where a section is planned."""
-
-    machine: Machine
-    buffer: MemoryLevel | None
-    spread: Spread
-    parts: tuple[Part, ...]
-    tiles: dict[TileKey, Tiles | None]
-    """What was planned before, for all sections of a unit."""
-    prefetch: bool = True
-    """Weights of a layer are fetched under the layers before."""
-    facts: dict[tuple[str, ...], Facts | None] = field(default_factory=dict)
-    """What tiling knows of operators alone and of layers, for all sections of a unit."""
-
-    @property
-    def cluster(self) -> Team:
-        """The cores of one cluster, in every cluster that works."""
-        return Team(
-            self.spread.cores, self.spread.clusters, self.machine.num_cores // self.spread.cores
-        )
-
-    @property
-    def room(self) -> int:
-        """Bytes of GB for tensors."""
-        return 0 if self.buffer is None else int(self.buffer.usable_bytes * (1 - WEIGHT_RESERVE))
-
-    def runs(self, part: int) -> int:
-        """Instances of a part that one cluster runs."""
-        return prod(p.trips for p in self.parts[part:])
 
 
 class Planner:
