@@ -93,7 +93,10 @@ class Workshop:
 
 
 def best_sections(shop: Workshop) -> tuple[SectionPlan, ...] | None:
-    """The sections of least predicted cycles; None when some layer has no tiles."""
+    """The sections of least predicted cycles, all tensors between layers in GB or at home.
+
+    None when some layer has no tiles.
+    """
     points = _points(shop)
     best: dict[int, tuple[float, tuple[SectionPlan, ...]]] = {0: (0.0, ())}
     for k, end in enumerate(points[1:], 1):
@@ -110,10 +113,17 @@ def best_sections(shop: Workshop) -> tuple[SectionPlan, ...] | None:
             if end not in best or total < best[end][0]:
                 best[end] = (total, (*best[start][1], plan))
     found = best.get(len(shop.layers))
-    gain = shop.features.handover
-    if found is None or not gain:
-        return None if found is None else found[1]
-    return tuple(hand_over(_planner(shop, plan), plan, gain) for plan in found[1])
+    return None if found is None else found[1]
+
+
+def with_handovers(
+    shop: Workshop, sections: Sequence[SectionPlan], gain: float
+) -> tuple[SectionPlan, ...]:
+    """The sections with tensors in the cores' local buffers where that takes at most `gain` of the
+    predicted cycles; as they are when it is 0."""
+    if not gain:
+        return tuple(sections)
+    return tuple(hand_over(_planner(shop, plan), plan, gain) for plan in sections)
 
 
 def _planner(shop: Workshop, plan: SectionPlan) -> Planner:

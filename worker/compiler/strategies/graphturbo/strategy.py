@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from worker.compiler.cost.fit import missing_engine, not_fusible
 from worker.compiler.errors import Shortfall
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.region import subgraph
 from worker.compiler.ir.signature import canonicalize
-from worker.compiler.machine.machine import Machine
+from worker.compiler.ir.text import print_graph
+from worker.compiler.machine.machine import Engine, Machine
 from worker.compiler.options import Variant
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.stages import Arrangement, Group, Grouping
@@ -22,8 +24,18 @@ from worker.compiler.strategies.graphturbo.handover import EAGER, SURE
 from worker.compiler.strategies.graphturbo.layers import engines_of, form_layers
 from worker.compiler.strategies.graphturbo.loosen import poor_anchors
 from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
-from worker.compiler.strategies.graphturbo.sections import Workshop, best_sections
+from worker.compiler.strategies.graphturbo.sections import Workshop, best_sections, with_handovers
 from worker.compiler.strategies.graphturbo.variants import FEATURES, Features
+
+Draft: TypeAlias = tuple[Workshop, tuple[SectionPlan, ...]]
+
+
+@dataclass(slots=True)
+class Drafts:
+    """The unit planned last, up to hand-overs: the strategy's plainer forms ask for it again."""
+
+    unit: tuple[str, Machine, Variant] | None = None
+    found: tuple[Draft, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +44,10 @@ class GraphTurboStrategy:
 
     variant: Variant = Variant.FULL
     name: str = "graphturbo"
-    version: str = "10"
+    version: str = "11"
     handover: float = EAGER
     """How ready it is to keep tensors in the cores' local buffers, where the variant does that."""
+    drafts: Drafts = field(default_factory=Drafts, compare=False, repr=False)
 
     @property
     def features(self) -> Features:
@@ -79,23 +92,37 @@ class GraphTurboStrategy:
     def tile(self, arrangement: Arrangement, machine: Machine) -> Schedule | Shortfall:
         graph = arrangement.graph
         engines = {name: machine.engine(e) for name, e in arrangement.engine_of_op}
+        unit = (print_graph(graph, with_origin=False), machine, self.variant)
+        if self.drafts.unit != unit:
+            self.drafts.unit, self.drafts.found = unit, self._drafts(graph, engines, machine)
+        if not self.drafts.found:
+            return not_fusible(tuple(engines))
+        gain = self.features.handover
+        handed = [(shop, with_handovers(shop, plan, gain)) for shop, plan in self.drafts.found]
+        shop, sections = min(handed, key=lambda draft: _cycles(draft[1]))
+        cycles = _cycles(sections) + machine.launch_overhead_cycles
+        notes = (describe(shop, sections),)
+        ahead = self.features.prefetch
+        return Schedule(graph, emit_unit(sections), self.name, cycles, ahead, notes)
+
+    def _drafts(
+        self, graph: Graph, engines: Mapping[str, Engine], machine: Machine
+    ) -> tuple[Draft, ...]:
+        """Sections over layers with all their epilogues, and over layers without the poor ones."""
         chains = self.features.row_chains
         layers = form_layers(graph, machine, chains=chains)
         shop = Workshop(graph, layers, engines, machine, self.features)
         sections = best_sections(shop)
         if sections is None:
-            return not_fusible(tuple(engines))
+            return ()
+        found = ((shop, sections),)
         alone = poor_anchors(sections, engines, machine)
-        if alone and self.features.row_chains:
-            layers = form_layers(graph, machine, chains=chains, alone=alone)
-            other = Workshop(graph, layers, engines, machine, self.features, shop.tiles, shop.facts)
-            found = best_sections(other)
-            if found is not None and _cycles(found) < _cycles(sections):
-                shop, sections = other, found
-        cycles = _cycles(sections) + machine.launch_overhead_cycles
-        notes = (describe(shop, sections),)
-        ahead = self.features.prefetch
-        return Schedule(graph, emit_unit(sections), self.name, cycles, ahead, notes)
+        if not alone or not chains:
+            return found
+        layers = form_layers(graph, machine, chains=chains, alone=alone)
+        other = Workshop(graph, layers, engines, machine, self.features, shop.tiles, shop.facts)
+        looser = best_sections(other)
+        return found if looser is None else (*found, (other, looser))
 
 
 def _cycles(sections: Sequence[SectionPlan]) -> int:
