@@ -28,7 +28,7 @@ from worker.compiler.options import Variant
 from worker.compiler.schedule.nodes import Compute, Init, Loop, LoopKind, Place, Schedule
 from worker.compiler.schedule.verify import verify
 from worker.compiler.strategies.graphturbo.emit import emit_unit
-from worker.compiler.strategies.graphturbo.handover import EAGER, SURE, hand_over
+from worker.compiler.strategies.graphturbo.handover import EAGER, SURE, hand_over, runs_on_offer
 from worker.compiler.strategies.graphturbo.handover_bind import bindings, candidates, with_turns
 from worker.compiler.strategies.graphturbo.handover_cut import (
     Around,
@@ -111,6 +111,10 @@ def planned(found: Planner, runs: Sequence[Run] = ()) -> SectionPlan:
     plan = found.plan((False,) * len(found.layers), runs)
     assert plan is not None
     return plan
+
+
+def handed(found: Planner, plan: SectionPlan) -> SectionPlan:
+    return hand_over(found, plan, runs_on_offer(found, plan))
 
 
 def as_schedule(plan: SectionPlan, on: Machine = ON) -> Schedule:
@@ -279,7 +283,7 @@ def test_a_slice_without_room_stays_in_the_shared_buffer(tmp_path: Path) -> None
     run = run_of(found, 2, (Share(2, 2, 1),))
     assert plan_run(found, frozenset(), run) is None
     assert all(c.run.cut.trips > 1 for c in candidates(found, 0, 2))  # it fits in turns
-    plan = hand_over(found, planned(found))
+    plan = handed(found, planned(found))
     check_as_c(as_schedule(plan, small), small, tmp_path)
 
 
@@ -311,7 +315,7 @@ def test_layers_that_cut_differently_exchange_through_the_shared_buffer(tmp_path
     found = planner(attended(0))
     assert handed_over(found, 0, 3)
     assert not list(candidates(found, 1, 3))
-    plan = hand_over(found, planned(found))
+    plan = handed(found, planned(found))
     assert "t6" in plan.buffered  # between softmax and the second product
     check_as_c(as_schedule(plan), ON, tmp_path)
 
@@ -338,7 +342,7 @@ def test_a_tensor_with_a_reader_outside_of_the_run_is_not_handed_over() -> None:
 def test_runs_are_kept_where_they_are_predicted_faster(graph: Callable[[], Graph]) -> None:
     found = planner(graph())
     before = planned(found)
-    plan = hand_over(found, before)
+    plan = handed(found, before)
     assert plan.predicted_cycles <= before.predicted_cycles
     assert bool(plan.runs) == (plan.predicted_cycles < before.predicted_cycles)
     for one, other in zip(plan.runs, plan.runs[1:], strict=False):
@@ -354,7 +358,7 @@ def test_a_longer_run_is_not_given_up_for_a_worse_part_of_it() -> None:
         x = net.relu(net.matmul(x, columns))
     found = planner(net.graph(x), WIDE)
     before = planned(found)
-    plan = hand_over(found, before)
+    plan = handed(found, before)
     alone = [layer.predicted_cycles for layer in before.layers]
     saved = sum(sum(alone[r.run.first : r.run.last]) - r.predicted_cycles for r in plan.runs)
     held = frozenset(before.buffered)

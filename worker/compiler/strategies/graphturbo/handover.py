@@ -35,16 +35,26 @@ HOPE = 1.1
 """The same for an estimate: it decides only for which runs tiles are searched."""
 
 
-def hand_over(planner: Planner, plan: SectionPlan, gain: float = 1.0) -> SectionPlan:
-    """The plan with tensors handed over in LB where that is predicted faster; else as it is.
+def runs_on_offer(planner: Planner, plan: SectionPlan) -> tuple[Candidate, ...]:
+    """Runs that are estimated to be about as fast as their layers through GB, or faster.
 
-    `gain`: what a run may take, as a part of the cycles through GB.
-    Cost: layers x MAX_RUN propagations, and tiles of at most MAX_PLANNED runs.
+    Cost: layers x MAX_RUN propagations.
     """
     if planner.site.buffer is None or any(plan.whole_chip):
-        return plan
+        return ()
+    return tuple(_offers(planner, [layer.predicted_cycles for layer in plan.layers]))
+
+
+def hand_over(
+    planner: Planner, plan: SectionPlan, on_offer: Sequence[Candidate], gain: float = 1.0
+) -> SectionPlan:
+    """The plan with tensors handed over in LB where that is predicted faster; else as it is.
+
+    `on_offer`: from `runs_on_offer`; `gain`: what a run may take, as a part of the cycles through
+    GB.  Cost: tiles of at most MAX_PLANNED runs.
+    """
     alone = [layer.predicted_cycles for layer in plan.layers]
-    offers = _offers(planner, alone)
+    offers = list(on_offer)
     held = frozenset(plan.buffered)
     made: list[RunPlan] = []
     for _ in range(MAX_PLANNED):
@@ -66,7 +76,6 @@ def hand_over(planner: Planner, plan: SectionPlan, gain: float = 1.0) -> Section
 
 
 def _offers(planner: Planner, alone: Sequence[int]) -> list[Candidate]:
-    """Runs that are estimated to be about as fast as their layers through GB, or faster."""
     found: list[Candidate] = []
     for part in planner.site.parts:
         for first in part.layers:

@@ -21,7 +21,8 @@ from worker.compiler.ir.region import Cuts
 from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
 from worker.compiler.strategies.graphturbo.footprint import piece_outputs
 from worker.compiler.strategies.graphturbo.groups import Grouped, group_layers
-from worker.compiler.strategies.graphturbo.handover import hand_over
+from worker.compiler.strategies.graphturbo.handover import hand_over, runs_on_offer
+from worker.compiler.strategies.graphturbo.handover_bind import Candidate
 from worker.compiler.strategies.graphturbo.layers import Layer
 from worker.compiler.strategies.graphturbo.nests import (
     even_turns,
@@ -69,6 +70,8 @@ class Workshop:
     features: Features
     tiles: dict[TileKey, Tiles | None] = field(default_factory=dict)
     facts: dict[tuple[str, ...], Facts | None] = field(default_factory=dict)
+    offers: dict[int, tuple[Planner, tuple[Candidate, ...]]] = field(default_factory=dict)
+    """Runs that could hand tensors over, by section."""
 
     def __post_init__(self) -> None:
         self.cuts = Cuts.of(self.graph)
@@ -123,7 +126,14 @@ def with_handovers(
     predicted cycles; as they are when it is 0."""
     if not gain:
         return tuple(sections)
-    return tuple(hand_over(_planner(shop, plan), plan, gain) for plan in sections)
+    found: list[SectionPlan] = []
+    for number, plan in enumerate(sections):
+        if number not in shop.offers:
+            planner = _planner(shop, plan)
+            shop.offers[number] = planner, runs_on_offer(planner, plan)
+        planner, offers = shop.offers[number]
+        found.append(hand_over(planner, plan, offers, gain))
+    return tuple(found)
 
 
 def _planner(shop: Workshop, plan: SectionPlan) -> Planner:
