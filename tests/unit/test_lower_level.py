@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from multi_layer_schedules import ChainShape, chain, machine
 
+from worker.compiler.isa.program import Opcode, UnitProgram
 from worker.compiler.lower.issue import prefetches
 from worker.compiler.lower.layers import early_fills
 from worker.compiler.lower.level import latest_starts, leveled
+from worker.compiler.lower.lower import lower_unit
 from worker.compiler.lower.nest import flatten
 from worker.compiler.lower.resolve import resolve
 from worker.compiler.machine.machine import EngineKind, Machine
+from worker.simulator.run import simulate_unit
 
 JOBS = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 9)), max_size=8)
 
@@ -71,3 +75,29 @@ def test_a_fast_home_is_asked_one_layer_ahead_a_slow_one_at_once() -> None:
     assert fast and set(fast.values()) == {1}
     slow = reach(fed(on, 1e-3))
     assert slow == {layer: layer for layer in slow}
+
+
+def test_the_second_layer_s_weights_come_under_the_first_layer_s_work(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ports are granted in program order: behind the first layer's stores they would wait."""
+    on = fed(machine(2, 1, gb_bytes=1 << 20, l1_bytes=1 << 16), 4.0)
+    schedule, _, _ = chain(ChainShape(layers=2, rows=16, width=64, chunk=16, staged=True), on)
+    early = lower_unit(schedule, on, "s")
+    monkeypatch.setattr("worker.compiler.lower.layers._first_work", lambda root: "")
+    late = lower_unit(schedule, on, "s")
+    first, behind = (order_of_second_weights(program) for program in (early, late))
+    assert first[0] < first[1]
+    assert behind[0] > behind[2]
+    assert simulate_unit(early, on).cycles < simulate_unit(late, on).cycles
+
+
+def order_of_second_weights(program: UnitProgram) -> tuple[int, int, int]:
+    """Positions of the fill of w2 in GB, and of the first layer's first and last product."""
+    rows = program.instructions
+    to = [program.buffers[int(k)] if k >= 0 else None for k in rows["dst"]]
+    (fill,) = (k for k, b in enumerate(to) if b and (b.tensor, b.level) == ("w2", "GB"))
+    products = [
+        k for k, row in enumerate(rows) if row["opcode"] == Opcode.COMPUTE and int(row["op"]) == 0
+    ]
+    return fill, products[0], products[-1]

@@ -7,9 +7,9 @@ layer: their first entries then arrive while the cores still compute the layer b
 buffers must be free by then, so the distance is chosen by buffer room (`distances`).
 
 A *context* is the body of a repeating loop (or the root); its *layers* are what stands side by side
-in its Seqs, each with a Compute and a fill.  Only fills that stand in front of the activations of
-their layer in tree order are issued early: the order inside the tree says what the schedule wants,
-and a unit of one layer is not touched.
+in its Seqs, each with a Compute and a fill.  Fills that share an engine with the
+activations of their layer are issued early only where they stand in front of them in tree order:
+that order says what the schedule wants.  A unit of one layer is not touched.
 Source: GraphTurbo's scheduling across layers (4-papers.md section 1, paper section 4.4); the paper
 moves instructions one by one, here a whole fill moves by whole layers.
 """
@@ -58,6 +58,8 @@ class EarlyFill:
     """Whether the activations of its layer wait in the same stream of transfers."""
     reach: int = 1
     """Layers ahead that pay off (`lower.pace`)."""
+    work: str = ""
+    """Node of the first layer behind the fills that stand in front of its work; empty: none."""
 
     def context_frames(self, frames: Sequence[Frame]) -> tuple[Frame, ...]:
         """Of the loops around the fill, the repeating ones outside its layers."""
@@ -66,14 +68,16 @@ class EarlyFill:
             f for f in frames if f.kind in repeating and f.trip > 1 and f not in self.frames
         )
 
-    def starts(self, distance: int) -> Layer:
-        """The layer in front of which it is issued; never before the first layer's own fills.
+    def starts(self, distance: int) -> str:
+        """Node in front of which it is issued; never before the first layer's own fills.
 
         Ports are granted in program order, so a fill on an engine of its own stands in front of
         all stores of the layer it should overlap.
         """
         back = max(distance - 1, 0) if self.shares_engine else distance
-        return self.layers[max(self.layer - back, 1)]
+        if back >= self.layer and self.work and not self.shares_engine:
+            return self.work
+        return self.layers[max(self.layer - back, 1)].path
 
     def free_from(self, distance: int) -> int:
         """Leaf from which its buffer must be free so that it waits for nothing."""
@@ -85,7 +89,7 @@ class EarlyFill:
         Nearer than planned, all but the first entry would keep the layer's activations waiting.
         """
         entries = self.entries if distance >= self.reach else 1
-        return Lead(self.starts(distance).path, self.layer, entries, self.frames)
+        return Lead(self.starts(distance), self.layer, entries, self.frames)
 
 
 def early_fills(
@@ -98,6 +102,7 @@ def early_fills(
     produced = _first_writes(nest, refs)
     uses = _first_dependent_uses(nest, refs, contexts, produced)
     users = users_of(refs)
+    work = _first_work(nest.schedule.root)
     found: list[EarlyFill] = []
     for number, (leaf, leaf_refs, plan) in enumerate(zip(nest.leaves, refs, ahead, strict=True)):
         index = leaf_refs.write.scope
@@ -110,15 +115,16 @@ def early_fills(
         context = _contexts_around(leaf, frames)[-1]
         layer = layer_at(contexts[context], number)
         use = uses.get((context, layer))  # None: nothing of the layer waits for an earlier one
-        is_late = use is not None and number > use
+        own = _engine(nest, number, machine)
+        shares_engine = use is not None and _engine(nest, use, machine) == own
+        is_late = shares_engine and use is not None and number > use
         if layer < 1 or is_late or not fills_first(nest, refs, index, users[index]):
             continue
         entries = min(nest.scopes[index].copies, prod(f.trip for f in frames))
-        own = _engine(nest, number, machine)
-        shares_engine = use is not None and _engine(nest, use, machine) == own
         found.append(
-            EarlyFill(number, index, contexts[context], layer, entries, frames, shares_engine)
-        )
+            EarlyFill(number, index, contexts[context], layer, entries, frames, shares_engine,
+                      work="" if context else work)
+        )  # fmt: skip
     return tuple(found)
 
 
@@ -164,6 +170,22 @@ def _engine(nest: Nest, number: int, machine: Machine) -> str:
     """Engine that issues a fill; empty for a Compute, which holds up no transfer."""
     node = nest.leaves[number].node
     return dma_engine(machine, node.dst, outward=False).name if isinstance(node, Move) else ""
+
+
+def _first_work(root: Node) -> str:
+    """Path of the first node from the root on that is neither a Move nor only around Moves."""
+    node, path = root, "0"
+    while True:
+        match node:
+            case Place():
+                node, path = node.body, f"{path}.0"
+            case Seq(parts):
+                behind = [i for i, part in enumerate(parts) if not isinstance(part, Move)]
+                if not behind:
+                    return path
+                node, path = parts[behind[0]], f"{path}.{behind[0]}"
+            case _:
+                return path
 
 
 def _first_writes(nest: Nest, refs: Sequence[Refs]) -> dict[str, int]:
