@@ -90,6 +90,13 @@ class Net:
     def relu(self, source: str) -> str:
         return self.pointwise("relu", (source,), _RELU)
 
+    def up_sample(self, source: str) -> str:
+        """Every row and column of NCHW twice."""
+        batch, channels, height, width = self.shapes[source]
+        axes: Axes = [("n", batch), ("c", channels), ("y", 2 * height), ("x", 2 * width)]
+        at = ("n", "c", var("y").floordiv(2), var("x").floordiv(2))
+        return self._op("up", axes, [(source, at)], Read(0))
+
     def add(self, left: str, right: str) -> str:
         return self.pointwise("add", (left, right), _ADD)
 

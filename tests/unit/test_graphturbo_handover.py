@@ -34,6 +34,7 @@ from worker.compiler.strategies.graphturbo.handover_cut import (
     Around,
     Binding,
     Run,
+    RunCut,
     Share,
     cut_run,
 )
@@ -202,6 +203,23 @@ def test_a_piece_of_a_concatenation_is_not_shared_out_along_it(step: int) -> Non
         assert cut_run(graph, piece, Around(None, "", 1), (Share(0, 2, 1),)) is not None
         cut = cut_run(graph, piece, Around(None, "", 1), (Share(1, 2, 1),))
         assert (cut is None) is (step == 1)
+
+
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_up_sampling_is_not_cut_at_odd_rows(kernel: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a halo of one row: the part would reach one row of the source more than tiles know."""
+    net = Net()
+    graph = net.graph(net.conv(net.up_sample(net.relu(net.given(1, 4, 16, 16))), 4, kernel))
+    ops = [op for op in graph.ops if isinstance(op, TensorOp)]
+
+    def cut() -> RunCut | None:
+        return cut_run(graph, ops[1:], Around(None, "", 1), (Share(2, 2, 1),))
+
+    assert (cut() is None) is (kernel == 3)
+    monkeypatch.setattr(
+        "worker.compiler.strategies.graphturbo.handover_cut.is_off_grid", lambda *_: False
+    )
+    assert cut() is not None
 
 
 def test_a_halo_is_computed_again_and_counted() -> None:

@@ -20,7 +20,7 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.schedule.nodes import Box, Span
 from worker.compiler.strategies.graphturbo.footprint import piece_outputs
-from worker.compiler.strategies.graphturbo.propagate import Slices, propagate
+from worker.compiler.strategies.graphturbo.propagate import Slices, is_off_grid, propagate
 
 MAX_EXTRA = 0.2
 """Points computed again, at most, as a part of the run's own."""
@@ -137,6 +137,8 @@ def cut_run(
         own = None if around.slices is None else around.slices.domains[op.name]
         box = _joined(whole, own, [s.domains[op.name] for s in found], around.variable)
         if box is None or any(s.extent > e for s, e in zip(box, whole, strict=True)):
+            return None
+        if is_off_grid(op, box):
             return None
         if _joins(op, box, graph.tensors[op.write.tensor].shape):
             return None  # the pieces are of the whole tensor, others write the rest of it

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TypeAlias
 
-from worker.compiler.ir.affine import Affine, var
+from worker.compiler.ir.affine import Affine, FloorDiv, Mod, Var, var
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Access, TensorOp
 from worker.compiler.schedule.nodes import Box, Span
@@ -281,3 +281,31 @@ def _extra_points(op: TensorOp, domain: Lines, factor: int) -> int:
     moving = [(a.extent, line) for a, line in zip(op.domain, domain, strict=True) if line.slope]
     total = sum(prod(line.clipped(g, extent) for extent, line in moving) for g in range(factor))
     return fixed * total - op.num_points
+
+
+def is_off_grid(op: TensorOp, domain: Box) -> bool:
+    """Whether a part of a domain moves a // or % of a read off its grid.
+
+    Up-sampling reads x // 2: from an odd row on, as many rows reach one row of the source more than
+    from an even one.  Tiles are laid from the domain's start on and know even starts only.
+    """
+    starts = {axis.name: span.start for axis, span in zip(op.domain, domain, strict=True)}
+    return any(_is_off(expr, starts) for access in op.reads for expr in access.index)
+
+
+def _is_off(expr: Affine, starts: Mapping[str, Affine]) -> bool:
+    for atom, _ in expr.terms:
+        if not isinstance(atom, FloorDiv | Mod):
+            continue
+        moved = sum(
+            (
+                starts[inner.name] * coeff
+                for inner, coeff in atom.arg.terms
+                if isinstance(inner, Var)
+            ),
+            Affine(),
+        )
+        steps = (moved.const, *(coeff for _, coeff in moved.terms))
+        if any(step % atom.divisor for step in steps) or _is_off(atom.arg, starts):
+            return True
+    return False

@@ -44,7 +44,7 @@ class GraphTurboStrategy:
 
     variant: Variant = Variant.FULL
     name: str = "graphturbo"
-    version: str = "11"
+    version: str = "12"
     handover: float = EAGER
     """How ready it is to keep tensors in the cores' local buffers, where the variant does that."""
     drafts: Drafts = field(default_factory=Drafts, compare=False, repr=False)

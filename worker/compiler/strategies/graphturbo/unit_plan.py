@@ -36,6 +36,7 @@ from worker.compiler.strategies.graphturbo.plan import (
     plan_nest,
     plan_rows,
 )
+from worker.compiler.strategies.graphturbo.propagate import is_off_grid
 from worker.compiler.strategies.graphturbo.section_plan import SectionPlan, Site, instance_var
 from worker.compiler.strategies.graphturbo.spill import SpillRule, choose_spills
 from worker.compiler.tiling.align import buffer_bytes
@@ -129,7 +130,7 @@ class Planner:
         None also as soon as more than `limit` cycles are predicted.
         `runs`: layers that hand tensors over in the cores' buffers, in order and apart.
         """
-        if self._reads_foreign_slices() or self._is_sliced_too_wide():
+        if self._reads_foreign_slices() or self._is_sliced_badly():
             return None
         handed = {t for run in runs for t in handed_over(self, run.first, run.last)}
         made, staged = self._tensors(whole_chip)
@@ -397,15 +398,20 @@ class Planner:
             for n in self.readers.get(tensor, ())
         )
 
-    def _is_sliced_too_wide(self) -> bool:
-        """Whether an instance's slice, halo included, is wider than the axis it is cut from."""
-        return any(
-            span.extent > axis.extent
+    def _is_sliced_badly(self) -> bool:
+        """Whether an instance's slice, halo included, is wider than the axis it is cut from, or
+        starts where tiles of an up-sampling cannot."""
+        sliced = [
+            (self.tensor_op(name), box)
             for part in self.site.parts
             if part.slices is not None
             for name, box in part.slices.domains.items()
-            for span, axis in zip(box, self.tensor_op(name).domain, strict=True)
-        )
+        ]
+        return any(
+            span.extent > axis.extent
+            for op, box in sliced
+            for span, axis in zip(box, op.domain, strict=True)
+        ) or any(is_off_grid(op, box) for op, box in sliced)
 
     def tensor_op(self, name: str) -> TensorOp:
         """An operator by name."""
