@@ -79,9 +79,9 @@ def equal_turns(
     number: int,
     limit: float = inf,
 ) -> list[SectionPlan]:
-    """The plan in which each cluster takes its samples in `number` turns.
+    """The plan in which each cluster takes its samples in `number` turns, as a list.
 
-    None if it is predicted to take more than `limit` cycles.
+    Empty where nothing fits or it is predicted to take more than `limit` cycles.
     """
     clusters = _clusters(samples, site)
     ops = [op for op in graph.ops if isinstance(op, TensorOp)]
@@ -125,9 +125,9 @@ def grouped_turns(
     grouped: Grouped,
     limit: float = inf,
 ) -> list[SectionPlan]:
-    """The plan in which groups of layers run as a nest of loops over their instances.
+    """The plan in which groups of layers run as a nest of loops over their instances, as a list.
 
-    None if it is predicted to take more than `limit` cycles.
+    Empty where nothing fits or it is predicted to take more than `limit` cycles.
     """
     clusters = _clusters(samples, site)
     if site.buffer is None or len(grouped.groups) < 2 or grouped.instances is None:
