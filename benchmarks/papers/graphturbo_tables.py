@@ -125,7 +125,7 @@ def _triple(values: Sequence[int]) -> str:
 
 
 def table_4(results: Results) -> list[str]:
-    """Seconds of compiling; theirs are of another machine and with LLVM: only ratios compare."""
+    """CPU seconds of compiling; theirs are of another machine and with LLVM: ratios compare."""
     lines = []
     for row in ROWS:
         found = [results.cell(row.label, v, row.samples) for v in ("layerwise", "astitch", "full")]
@@ -135,7 +135,7 @@ def table_4(results: Results) -> list[str]:
             pair(round(row.compile_s[2] / row.compile_s[0], 2), results.compile_ratio(row)),
         ))  # fmt: skip
     return table(
-        f"Table 4: compile seconds on {results.preset}",
+        f"Table 4: CPU seconds of compiling on {results.preset}",
         ("", "model", "paper TVM/AStitch/GraphTurbo", "ours", "GraphTurbo / TVM (paper / ours)"),
         lines,
     )  # fmt: skip

@@ -193,7 +193,7 @@ def test_figures_of_a_report() -> None:
     assert found["offchip_mb"] == 4.0
     assert found["scopes"] == [1, 2, 3]
     assert found["picked"] == "8x2"
-    assert found["compile_s"] == 2.5
+    assert "compile_s" not in found  # wall seconds, while other cells run beside it
     with pytest.raises(ValueError, match="no graphturbo section"):
         figures({**REPORT, "graphturbo": None})
 
