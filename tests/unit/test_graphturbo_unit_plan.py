@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from worker.compiler.schedule.verify import verify
 from worker.compiler.strategies.graphturbo.emit import emit_unit
 from worker.compiler.strategies.graphturbo.plan import bytes_in
 from worker.compiler.strategies.graphturbo.section_plan import Part, SectionPlan, Site, Spread
+from worker.compiler.strategies.graphturbo.spill import SpillRule
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
 from worker.compiler.tiling.nest.plan import Plan
 
@@ -148,13 +150,27 @@ def test_a_mixed_unit_runs_as_c(tmp_path: Path) -> None:
 # -- what does not fit -----------------------------------------------------------------------------
 
 
-def test_the_longest_lived_tensor_is_spilled(tmp_path: Path) -> None:
-    """1 KiB each: t3 lives from layer 0 to layer 2, no other tensor as long."""
+def test_the_better_of_two_ways_to_spill_is_kept(tmp_path: Path) -> None:
+    """1 KiB each: t3 lives from layer 0 to layer 2, no other tensor as long: the paper's choice.
+    The output t7 goes home in any case, so it costs nothing there: the choice by cost."""
     small = clustered(clusters=1, cores=2, gb_bytes=3000)
-    assert planner(residual(), small).site.room == 2250
+    found = planner(residual(), small)
+    assert found.site.room == 2250
+    ways = found._spill_choices(["t3", "t5", "t7"], ["t0"], ())
+    assert ways == (
+        (SpillRule.LONGEST_LIVENESS, frozenset({"t3"})),
+        (SpillRule.BY_COST, frozenset({"t7"})),
+    )
+    tensors = ["t3", "t5", "t7"], ["t0"]
+    plans = [found._plan_with((False,) * 4, (), tensors, way, inf) for way in ways]
+    cycles = [plan.predicted_cycles for plan in plans if plan is not None]
+    assert cycles[1] < cycles[0]
     plan = planned(residual(), small)
-    assert (plan.spilled, plan.buffered) == (("t3",), ("t0", "t5", "t7"))
-    check_as_c(as_schedule(plan, small), small, tmp_path)
+    assert (plan.spilled, plan.buffered) == (("t7",), ("t0", "t3", "t5"))
+    assert (plan.spill_rule, plan.predicted_cycles) == (SpillRule.BY_COST, cycles[1])
+    for each in plans:
+        assert each is not None
+        check_as_c(as_schedule(each, small), small, tmp_path)
 
 
 @pytest.mark.parametrize("gb_bytes", [500, 1500, 2800, 4096, 4200, 1 << 14])

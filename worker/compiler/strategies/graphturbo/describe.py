@@ -13,7 +13,6 @@ from worker.compiler.strategies.graphturbo.groups import Grouped
 from worker.compiler.strategies.graphturbo.nests import num_samples
 from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.sections import Workshop
-from worker.compiler.strategies.graphturbo.spill import SpillRule
 from worker.compiler.strategies.graphturbo.summary import (
     MovementSummary,
     OrderName,
@@ -112,9 +111,7 @@ def _inside(shop: Workshop) -> frozenset[str]:
 
 def _spills(shop: Workshop, sections: Sequence[SectionPlan]) -> tuple[SpillSummary, ...]:
     return tuple(
-        SpillSummary(
-            t, shop.graph.tensors[t].size_bytes, BufferScope.HOME, str(SpillRule.LONGEST_LIVENESS)
-        )
+        SpillSummary(t, shop.graph.tensors[t].size_bytes, BufferScope.HOME, str(s.spill_rule))
         for s in sections
         for t in s.spilled
     )

@@ -20,6 +20,7 @@ from worker.compiler.strategies.graphturbo.plan import (
     Tiles,
 )
 from worker.compiler.strategies.graphturbo.propagate import Slices
+from worker.compiler.strategies.graphturbo.spill import SpillRule
 from worker.compiler.tiling.nest.facts import Facts
 from worker.compiler.tiling.nest.plan import Team
 
@@ -92,6 +93,8 @@ class SectionPlan:
     predicted_cycles: int
     runs: tuple[RunPlan, ...] = ()
     """Layers that hand tensors over in the cores' buffers."""
+    spill_rule: SpillRule = SpillRule.LONGEST_LIVENESS
+    """What chose `spilled`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ class GraphTurboStrategy:
 
     variant: Variant = Variant.FULL
     name: str = "graphturbo"
-    version: str = "12"
+    version: str = "13"
     handover: float = EAGER
     """How ready it is to keep tensors in the cores' local buffers, where the variant does that."""
     drafts: Drafts = field(default_factory=Drafts, compare=False, repr=False)

@@ -36,9 +36,9 @@ from worker.compiler.strategies.graphturbo.plan import (
     plan_nest,
     plan_rows,
 )
+from worker.compiler.strategies.graphturbo.planner_spills import SpillChoice, spill_choices
 from worker.compiler.strategies.graphturbo.propagate import is_off_grid
 from worker.compiler.strategies.graphturbo.section_plan import SectionPlan, Site, instance_var
-from worker.compiler.strategies.graphturbo.spill import SpillRule, choose_spills
 from worker.compiler.tiling.align import buffer_bytes
 from worker.compiler.tiling.nest.facts import Facts, facts_of
 from worker.compiler.tiling.nest.plan import Plan, Team
@@ -135,9 +135,26 @@ class Planner:
         handed = {t for run in runs for t in handed_over(self, run.first, run.last)}
         made, staged = self._tensors(whole_chip)
         made = [t for t in made if t not in handed]
-        spilled = self._spilled((*made, *staged), runs)
-        made = [t for t in made if t not in spilled]
-        staged = [t for t in staged if t not in spilled]
+        best: SectionPlan | None = None
+        for choice in self._spill_choices(made, staged, runs):
+            found = self._plan_with(whole_chip, runs, (made, staged), choice, limit)
+            if found is not None:
+                # The next one has to be faster.
+                best, limit = found, found.predicted_cycles - 1
+        return best
+
+    def _plan_with(
+        self,
+        whole_chip: Sequence[bool],
+        runs: Sequence[Run],
+        tensors: tuple[Sequence[str], Sequence[str]],
+        choice: SpillChoice,
+        limit: float,
+    ) -> SectionPlan | None:
+        """The plan with `tensors` (made in GB, brought there), less what a choice spills."""
+        rule, spilled = choice
+        made = [t for t in tensors[0] if t not in spilled]
+        staged = [t for t in tensors[1] if t not in spilled]
         held = frozenset((*made, *staged))
         planned = self._planned_runs(held, (*made, *staged), runs)
         if planned is None:
@@ -183,7 +200,7 @@ class Planner:
             {t: self._place(t) for t in sorted(held)},
             {t: self.box(t) for t in sorted(held)}, self._shares(kept), tuple(sorted(spilled)),
             tuple(whole_chip), site.spread, "" if site.buffer is None else site.buffer.name,
-            home.name, cycles, planned,
+            home.name, cycles, planned, rule,
         )  # fmt: skip
 
     def around(self, number: int) -> Around:
@@ -424,11 +441,22 @@ class Planner:
         slices = self.site.parts[self.part_of[number]].slices
         return slices is not None and not slices.recompute.isdisjoint(self.layers[number].ops)
 
-    def _spilled(self, tensors: Sequence[str], runs: Sequence[Run] = ()) -> frozenset[str]:
-        """Tensors that do not fit GB together with the others."""
-        lives = self._lives(tensors, runs)
-        chosen = choose_spills(lives, self.site.room, SpillRule.LONGEST_LIVENESS)
-        return frozenset(tensors[k] for k in chosen)
+    def _spill_choices(
+        self, made: Sequence[str], staged: Sequence[str], runs: Sequence[Run]
+    ) -> tuple[SpillChoice, ...]:
+        """Ways to choose tensors that leave GB where it cannot hold all."""
+
+        def home_bytes(tensor: str, is_spilled: bool) -> int:
+            """A spilled tensor is written once and read by every reader from home."""
+            readers = self.readers.get(tensor, ())
+            times = len(readers) + (tensor in self.writers)
+            if not is_spilled:
+                far = any(tensor in self.at_home[n] for n in readers)
+                times = int(tensor in staged or far or tensor in self.graph.outputs)
+            users = (*self.writers.get(tensor, ()), *readers)
+            return times * self.size(tensor) * max(self.site.runs(self.part_of[n]) for n in users)
+
+        return spill_choices(self._lives((*made, *staged), runs), self.site.room, home_bytes)
 
     def _lives(self, tensors: Sequence[str], runs: Sequence[Run] = ()) -> list[LiveTensor]:
         """When they are in GB; what a run uses is there for all of it."""

@@ -1,0 +1,43 @@
+"""Ways to choose what a section leaves at home when the global buffer (GB) cannot hold everything.
+
+The paper's rule looks at live ranges only; the other minimises what spills cost home's port.  Both
+are planned with the tiles they lead to, and predicted cycles choose: a spill also changes the tiles
+of all layers that use the tensor, which no cost of a tensor alone can say.
+Source: GraphTurbo section 4.3; the choice by cost is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from worker.compiler.strategies.graphturbo.liveness import LiveTensor
+from worker.compiler.strategies.graphturbo.spill import SpillRule, choose_spills, place_tensors
+from worker.compiler.strategies.graphturbo.values import BufferScope
+
+SpillChoice = tuple[SpillRule, frozenset[str]]
+"""A rule, and the tensors it leaves at home."""
+
+
+def spill_choices(
+    lives: Sequence[LiveTensor], room: int, home_bytes: Callable[[str, bool], int]
+) -> tuple[SpillChoice, ...]:
+    """The paper's choice for `room` bytes of GB first, then the one of least traffic if it differs.
+
+    `home_bytes(tensor, is_spilled)`: bytes that the tensor moves through home's port.
+    Cost: as `choose_spills`; where something is spilled, as `cheapest_scopes` too.
+    """
+    chosen = choose_spills(lives, room, SpillRule.LONGEST_LIVENESS)
+    paper = frozenset(lives[k].name for k in chosen)
+    if not paper:
+        return ((SpillRule.LONGEST_LIVENESS, paper),)
+
+    def cost(tensor: LiveTensor, scope: BufferScope) -> int:
+        return home_bytes(tensor.name, scope is BufferScope.HOME)
+
+    buffered = [replace(tensor, scope=BufferScope.GB) for tensor in lives]
+    placed = place_tensors(buffered, 0, room, SpillRule.BY_COST, cost)
+    cheap = frozenset(p.name for p in placed if p.scope is BufferScope.HOME)
+    if cheap == paper:
+        return ((SpillRule.LONGEST_LIVENESS, paper),)
+    return ((SpillRule.LONGEST_LIVENESS, paper), (SpillRule.BY_COST, cheap))
