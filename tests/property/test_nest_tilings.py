@@ -43,21 +43,10 @@ from worker.compiler.tiling.nest.emit import emit
 from worker.compiler.tiling.nest.facts import Facts, sliced
 from worker.compiler.tiling.nest.forecast import forecast
 from worker.compiler.tiling.nest.given import search_split
-from worker.compiler.tiling.nest.plan import (
-    Plan,
-    Stage,
-    Team,
-    footprint_terms,
-    predict,
-    stages_of,
-)
-from worker.compiler.tiling.nest.search import (
-    Sizes,
-    levels_of,
-    loop_orders,
-    ordered_plan,
-    score,
-)
+from worker.compiler.tiling.nest.levels import Frame, Sizes, levels_of
+from worker.compiler.tiling.nest.plan import Plan, Stage, Team, footprint_terms, stages_of
+from worker.compiler.tiling.nest.price import Pricer, predict
+from worker.compiler.tiling.nest.search import loop_orders, ordered_plan, score
 from worker.compiler.tiling.nest.splits import ranked_splits
 from worker.compiler.tiling.nest.tilings import fitting
 
@@ -179,7 +168,8 @@ def test_arrays_say_what_numbers_say(toy: Toy, double: bool, data: st.DataObject
         for k in range(len(stages))
     ]
     levels, places = fitting(facts, stages, arrays, ways, double=double)
-    known = [levels_of(facts, stages, Sizes(point, double, ways)) for point in points]
+    frame = Frame(facts, stages)
+    known = [levels_of(frame, Sizes(point, double, ways)) for point in points]
     assert places.tolist() == [k for k, found in enumerate(known) if found is not None]
     for order in loop_orders(facts):
         cycles, leaves = forecast(facts, toy.engine, levels, MACHINE, order)
@@ -187,8 +177,7 @@ def test_arrays_say_what_numbers_say(toy: Toy, double: bool, data: st.DataObject
             numbers = known[place]
             assert numbers is not None
             ordered = tuple(
-                replace(
-                    one,
+                one._replace(
                     order=(
                         *(a for a in order if a in one.order[: one.num_out_loops]),
                         *one.order[one.num_out_loops :],
@@ -203,13 +192,15 @@ def test_arrays_say_what_numbers_say(toy: Toy, double: bool, data: st.DataObject
 def brute_force(toy: Toy, ways: Mapping[str, int]) -> Plan | None:
     """All halvings of every axis of a core's share, for a single stage."""
     cuts = {name: halvings(-(-e // ways.get(name, 1))) for name, e in toy.facts.extents.items()}
+    frame = Frame(toy.facts, toy.stages)
+    pricer = Pricer(toy.facts, toy.engine, toy.stages, MACHINE)
     for double in (True, False):
         found: list[Plan] = []
         for sizes in product(*cuts.values()):
             tile = dict(zip(cuts, sizes, strict=True))
-            levels = levels_of(toy.facts, toy.stages, Sizes((tile,), double, (ways,)))
+            levels = levels_of(frame, Sizes((tile,), double, (ways,)))
             if levels is not None:
-                found.append(ordered_plan(toy.facts, toy.engine, levels, MACHINE))
+                found.append(ordered_plan(pricer, levels))
         if found:
             return min(found, key=score)
     return None

@@ -171,6 +171,46 @@ def rate(engine: Engine, dtype: DType) -> float:
     return min(engine.macs_per_cycle.values())
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast an engine runs one operator: all that its cycles need besides the box."""
+
+    startup_cycles: int
+    speed: float
+    """MACs or plain operations per cycle."""
+    special_speed: float
+    ops: tuple[int, int]
+    """(plain, special) elementary operations per point."""
+    roles: Contraction | None
+    """Where boxes are padded up to an array of MACs; else operations are counted."""
+    array: tuple[int, ...]
+
+    def cycles(self, extents: tuple[int, ...], lanes: int = 1) -> int:
+        """Cycles of one instruction over a box of `extents`: see `engine_cycles`."""
+        points = prod(extents) * lanes
+        if points == 0:
+            return 0
+        if self.roles is not None:
+            padded: int = _padded(extents, self.roles, self.array, lanes)
+            return self.startup_cycles + ceil(padded / self.speed)
+        plain, special = self.ops
+        return self.startup_cycles + ceil(
+            points * plain / self.speed + points * special / self.special_speed
+        )
+
+
+def pace_of(op: TensorOp, engine: Engine, tensors: Mapping[str, Tensor]) -> Pace:
+    """The pace of `engine` at `op`: worth keeping where many boxes are asked for."""
+    speed = rate(engine, compute_dtype(op, tensors))
+    roles = contraction(op)
+    if engine.kind is not EngineKind.MATRIX or speed <= 0:
+        roles = None
+    speed = speed or 1.0
+    special_speed = engine.special_ops_per_cycle or speed / 4
+    ops = (0, 0) if roles is not None else elementary_ops(op)
+    return Pace(engine.startup_cycles, speed, special_speed, ops, roles, engine.array)
+
+
 def engine_cycles(
     op: TensorOp,
     extents: tuple[int, ...],
@@ -183,18 +223,7 @@ def engine_cycles(
     `lanes` boxes of that size run side by side in the engine as one instruction.
     Units: cycles.  An empty box costs nothing.  Cost: linear in the domain's rank.
     """
-    points = prod(extents) * lanes
-    if points == 0:
-        return 0
-    speed = rate(engine, compute_dtype(op, tensors))
-    roles = contraction(op)
-    if engine.kind is EngineKind.MATRIX and roles is not None and speed > 0:
-        padded: int = _padded(extents, roles, engine.array, lanes)
-        return engine.startup_cycles + ceil(padded / speed)
-    speed = speed or 1.0
-    special_speed = engine.special_ops_per_cycle or speed / 4
-    plain, special = elementary_ops(op)
-    return engine.startup_cycles + ceil(points * plain / speed + points * special / special_speed)
+    return pace_of(op, engine, tensors).cycles(extents, lanes)
 
 
 def engine_cycles_of(
@@ -207,16 +236,13 @@ def engine_cycles_of(
 
     No box may be empty.  Cost: a few array operations per axis.
     """
-    speed = rate(engine, compute_dtype(op, tensors))
-    roles = contraction(op)
-    if engine.kind is EngineKind.MATRIX and roles is not None and speed > 0:
-        cycles = _padded(extents, roles, engine.array, 1) / speed
+    pace = pace_of(op, engine, tensors)
+    if pace.roles is not None:
+        cycles = _padded(extents, pace.roles, pace.array, 1) / pace.speed
     else:
-        speed = speed or 1.0
-        special_speed = engine.special_ops_per_cycle or speed / 4
-        plain, special = elementary_ops(op)
+        plain, special = pace.ops
         points = prod(extents)
-        cycles = points * plain / speed + points * special / special_speed
+        cycles = points * plain / pace.speed + points * special / pace.special_speed
     found: npt.NDArray[np.int64] = engine.startup_cycles + np.ceil(cycles).astype(np.int64)
     return found
 

@@ -63,7 +63,7 @@ def named(plan: Plan, facts: Facts) -> Plan:
 
     own = replace(facts, max_strips=plan.facts.max_strips, is_overlapped=plan.facts.is_overlapped)
     levels = tuple(
-        replace(level, copies=back(level.copies), elems=back(level.elems)) for level in plan.levels
+        level._replace(copies=back(level.copies), elems=back(level.elems)) for level in plan.levels
     )
     return replace(plan, facts=own, levels=levels)
 

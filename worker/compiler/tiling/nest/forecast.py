@@ -1,6 +1,6 @@
 """What many tilings of one layer are predicted to cost, as arrays.
 
-The same model as `plan.predict`, one array element per tiling; a test holds them against each
+The same model as `price.predict`, one array element per tiling; a test holds them against each
 other.  A few hundred array operations replace a thousand predictions.
 """
 
@@ -16,7 +16,8 @@ import numpy.typing as npt
 from worker.compiler.cost.compute import engine_cycles_of
 from worker.compiler.machine.machine import Engine, Machine
 from worker.compiler.tiling.nest.facts import Facts, Operand
-from worker.compiler.tiling.nest.plan import Team, home_cycles, source_of
+from worker.compiler.tiling.nest.plan import Team, source_of
+from worker.compiler.tiling.nest.price import home_cycles
 from worker.compiler.tiling.nest.tilings import Ints, Tilings, strips, widths
 
 Reals: TypeAlias = "npt.NDArray[np.float64]"
@@ -29,7 +30,7 @@ def forecast(
     machine: Machine,
     order: tuple[str, ...],
 ) -> tuple[Ints, Ints]:
-    """(cycles, executed leaves) per tiling, with output loops in `order`: see `plan.predict`."""
+    """(cycles, executed leaves) per tiling, with output loops in `order`: see `price.predict`."""
     loops = (*order, *facts.reduce_axes)
     innermost = levels[-1]
     one = np.ones_like(innermost.units_used)

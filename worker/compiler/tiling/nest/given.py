@@ -18,11 +18,11 @@ from worker.compiler.machine.machine import Engine, Machine
 from worker.compiler.tiling.factors import divisors, largest_divisor
 from worker.compiler.tiling.nest.facts import Facts
 from worker.compiler.tiling.nest.forecast import forecast
+from worker.compiler.tiling.nest.levels import Frame, Sizes, levels_of
 from worker.compiler.tiling.nest.plan import Plan, Stage
+from worker.compiler.tiling.nest.price import Pricer
 from worker.compiler.tiling.nest.search import (
     MAX_LEAVES,
-    Sizes,
-    levels_of,
     loop_orders,
     needed_units,
     ordered_plan,
@@ -63,9 +63,9 @@ def search_split(
         levels, places = tuple(level.only(largest) for level in levels), places[largest]
         best = int(places[_best(facts, engine, levels, machine)])
         tiles = tuple({name: int(size[best]) for name, size in tile.items()} for tile in grid)
-        found = levels_of(facts, stages, Sizes(tiles, double, by_stage))
+        found = levels_of(Frame(facts, stages), Sizes(tiles, double, by_stage))
         assert found is not None, "arrays and numbers agree on what fits"
-        return ordered_plan(facts, engine, found, machine)
+        return ordered_plan(Pricer(facts, engine, stages, machine), found)
     return None
 
 

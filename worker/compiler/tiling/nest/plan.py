@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
-from worker.compiler.cost.compute import engine_cycles
 from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
 from worker.compiler.tiling.align import buffer_bytes
 from worker.compiler.tiling.nest.facts import Facts, Operand
@@ -49,8 +49,7 @@ class Stage:
     """Private buffers per instance when all units are busy."""
 
 
-@dataclass(frozen=True, slots=True)
-class LevelPlan:
+class LevelPlan(NamedTuple):
     """Tiles at one stage.  Mappings are by axis name."""
 
     stage: Stage
@@ -80,10 +79,6 @@ class LevelPlan:
             if name in operand.axes:
                 found = k + 1
         return found
-
-    def loads(self, operand: Operand) -> int:
-        """How often its Place is filled each time this level is entered, per unit."""
-        return prod(self.trips[name] for name in self.order[: self.depth(operand)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,135 +165,3 @@ def footprint_terms(
         size = buffer_bytes(extents, operand.dtype, stage.level, copies.get(operand.tensor, 1))
         terms.append((operand.tensor, size))
     return tuple(sorted(terms, key=lambda term: (-term[1], term[0])))
-
-
-def predict(
-    facts: Facts, engine: Engine, levels: tuple[LevelPlan, ...], machine: Machine
-) -> tuple[int, int]:
-    """(cycles, executed leaves) of a plan.
-
-    Per level the slowest of computing, filling and draining counts, plus the first fill and the
-    last drain, which nothing hides.  Bandwidth of a shared source is divided by its busy readers.
-    """
-    innermost = levels[-1].tile
-    entries = results = 1
-    strips = facts.strips(innermost)[1]
-    busy = 1
-    leaves = 0
-    slowest = 0.0
-    exposed = 0.0
-    waiting = 0.0
-    for k, plan in enumerate(levels):
-        inner = prod(plan.trips[name] for name in plan.order)
-        out_trips = prod(plan.trips[name] for name in plan.order[: plan.num_out_loops])
-        split = plan.units_used
-        fill, waits, moves, early = _fill(facts, levels, k, machine, busy)
-        drain, last = _drain(facts, levels, k, machine, busy, out_trips)
-        if any(c > 1 for c in plan.copies.values()):
-            slowest = max(slowest, entries * fill, entries * drain)
-            waiting += entries * (fill + waits)
-        else:
-            slowest = max(slowest, entries * early)
-            exposed += entries * (fill - early + waits + drain)
-        exposed += last
-        leaves += entries * busy * split * (moves + out_trips)
-        results = entries * out_trips * strips
-        entries *= inner
-        busy *= split
-    extents = tuple(innermost[a.name] for a in facts.op.domain)
-    compute: float = entries * engine_cycles(facts.op, extents, engine, facts.tensors)
-    if facts.epilogue:
-        compute = _fused_cycles(facts, engine, compute, results, levels[-1])
-        leaves += results * busy * len(facts.epilogue)
-    at_home = home_cycles(facts, machine, levels[-1].stage.team)
-    leaves += entries * busy
-    # Two copies: while one is computed on the other is on its way, so a pair of steps takes at
-    # least one load with its latency and one computation.
-    paired = (waiting + compute) / 2
-    return int(max(slowest, compute, at_home, paired) + exposed), leaves
-
-
-def _fused_cycles(
-    facts: Facts, engine: Engine, anchor: float, results: int, plan: LevelPlan
-) -> float:
-    """Cycles of all engines of a core: side by side if the accumulators have a second copy."""
-    busy = {engine.name: anchor}
-    for step in facts.epilogue:
-        widths = list(step.out.widths(plan.tile, facts.extents))
-        if widths:
-            along, number = facts.strips(plan.tile)
-            widths[along] //= number
-        extents = tuple(1 if dim is None else widths[dim] for dim in step.dim_of_axis)
-        one = engine_cycles(step.op, extents, step.engine, facts.tensors)
-        busy[step.engine.name] = busy.get(step.engine.name, 0.0) + results * one
-    assert facts.out is not None
-    if plan.copies[facts.out.tensor] > 1:
-        return max(busy.values())
-    return sum(busy.values())
-
-
-def _path(machine: Machine, src: str, dst: str, sharers: int, team: Team) -> tuple[float, int]:
-    """(bytes per cycle, latency) of one destination when `sharers` per team pull at once."""
-    route = machine.route(src, dst)
-    readers = sharers * team.copies
-    rates = []
-    for name in route[:-1]:
-        level = machine.level(name)
-        rates.append(level.read_bytes_per_cycle / max(1, -(-readers // team.instances(level))))
-    last = machine.level(route[-1])
-    rates.append(last.write_bytes_per_cycle / max(1, -(-readers // team.instances(last))))
-    return max(min(rates), 1e-9), max(machine.level(n).latency_cycles for n in route)
-
-
-def _fill(
-    facts: Facts, levels: Sequence[LevelPlan], k: int, machine: Machine, busy: int
-) -> tuple[float, float, int, float]:
-    """(cycles of all fills, exposed cycles, moves, cycles of fills that may start early)."""
-    plan, stages = levels[k], tuple(level.stage for level in levels)
-    stage = plan.stage
-    busy_time: dict[str, float] = {}
-    first = early = 0.0
-    waits = 0
-    moves = 0
-    for operand in facts.fetched:
-        if operand.tensor not in plan.elems:
-            continue
-        source = source_of(facts, operand.tensor, stages, k, machine.home.name)
-        rate, latency = _path(machine, source, stage.level.name, busy * plan.units_used, stage.team)
-        size = plan.elems[operand.tensor] * operand.dtype.size_bytes
-        loads = plan.loads(operand)
-        busy_time[source] = busy_time.get(source, 0.0) + loads * size / rate
-        if operand.tensor in facts.early and (loads == 1 or plan.copies[operand.tensor] > 1):
-            early += loads * size / rate
-        else:
-            first += latency + size / rate
-        moves += loads
-        waits = max(waits, loads * latency)
-    # Loads of different operands are in flight together: a step waits for the latency once.
-    # One engine brings them all, so sources do not add their rates up.
-    return sum(busy_time.values()), first + waits, moves, early
-
-
-def _drain(
-    facts: Facts, levels: Sequence[LevelPlan], k: int, machine: Machine, busy: int, trips: int
-) -> tuple[float, float]:
-    plan, stages = levels[k], tuple(level.stage for level in levels)
-    stored = facts.stored
-    if stored is None or stored.tensor not in plan.elems:
-        return 0.0, 0.0
-    target = source_of(facts, stored.tensor, stages, k, machine.home.name)
-    if target == plan.stage.level.name:
-        return 0.0, 0.0
-    users = busy * plan.units_used
-    rate, latency = _path(machine, plan.stage.level.name, target, users, plan.stage.team)
-    size = plan.elems[stored.tensor]
-    one = latency + size * facts.tensors[stored.tensor].dtype.size_bytes / rate
-    return trips * one, one
-
-
-def home_cycles(facts: Facts, machine: Machine, team: Team) -> float:
-    """Time of operands read or written in place at home: every point touches one element."""
-    sizes = [facts.tensors[facts.op.reads[k].tensor].dtype.size_bytes for k in facts.at_home]
-    if facts.out is None:
-        sizes.append(facts.tensors[facts.op.write.tensor].dtype.size_bytes)
-    return facts.op.num_points * sum(sizes) * team.copies / machine.home.read_bytes_per_cycle

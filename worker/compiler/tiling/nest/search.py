@@ -6,41 +6,23 @@ Deterministic; about a hundred predictions per operator.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil, prod
+from math import ceil
 
 from worker.compiler.cost.compute import work
 from worker.compiler.machine.machine import Engine, Machine
 from worker.compiler.tiling.candidates import grown
 from worker.compiler.tiling.factors import divisors, largest_divisor
 from worker.compiler.tiling.nest.facts import Facts, granules
-from worker.compiler.tiling.nest.plan import (
-    LevelPlan,
-    Plan,
-    Stage,
-    footprint_terms,
-    is_placed,
-    placed_at,
-    predict,
-)
+from worker.compiler.tiling.nest.levels import Frame, Sizes, levels_of
+from worker.compiler.tiling.nest.plan import LevelPlan, Plan, Stage, is_placed
+from worker.compiler.tiling.nest.price import Pricer
 
 MAX_LEAVES = 150_000
 """Executed leaves a unit should stay below: beyond, lowering and simulation dominate."""
-MAX_SPLIT_AXES = 3
 MIN_BYTES_PER_CORE = 1024
 MIN_WORK_PER_CORE = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """A point of the search: tile sizes per stage, and whether operands are double-buffered."""
-
-    tiles: tuple[Mapping[str, int], ...]
-    double: bool
-    ways: tuple[Mapping[str, int], ...] | None = None
-    """Ways each output axis is split over the units of each stage, where that is given; else it
-    follows from the tiles."""
 
 
 def search(
@@ -92,20 +74,17 @@ class _Climber:
         self, facts: Facts, engine: Engine, stages: tuple[Stage, ...], machine: Machine
     ) -> None:
         self.facts = facts
-        self.engine = engine
         self.stages = stages
-        self.machine = machine
+        self._frame = Frame(facts, stages)
+        self._pricer = Pricer(facts, engine, stages, machine)
         self._known: dict[tuple[object, ...], Plan | None] = {}
 
     def plan(self, sizes: Sizes) -> Plan | None:
         """Complete sizes to a plan, or None when a buffer does not fit."""
         key = (sizes.double, *(size for tile in sizes.tiles for size in tile.values()))
         if key not in self._known:
-            levels = levels_of(self.facts, self.stages, sizes)
-            found = None
-            if levels is not None:
-                found = ordered_plan(self.facts, self.engine, levels, self.machine)
-            self._known[key] = found
+            levels = levels_of(self._frame, sizes)
+            self._known[key] = None if levels is None else ordered_plan(self._pricer, levels)
         return self._known[key]
 
     def climb(self, sizes: Sizes, plan: Plan, route: _Route) -> Plan:
@@ -145,8 +124,12 @@ class _Climber:
 
 
 def score(plan: Plan) -> float:
-    excess = max(1.0, plan.num_leaves / MAX_LEAVES)
-    return plan.predicted_cycles * excess + plan.num_leaves * 1e-3
+    return _score(plan.predicted_cycles, plan.num_leaves)
+
+
+def _score(cycles: int, leaves: int) -> float:
+    excess = max(1.0, leaves / MAX_LEAVES)
+    return cycles * excess + leaves * 1e-3
 
 
 def _first(
@@ -208,48 +191,35 @@ def _larger(facts: Facts, sizes: Sizes, stage: int, name: str) -> Sizes | None:
     return Sizes(tuple(tiles), sizes.double)
 
 
-def levels_of(facts: Facts, stages: tuple[Stage, ...], sizes: Sizes) -> list[LevelPlan] | None:
-    """Sizes written out per stage, or None when a buffer does not fit."""
-    levels: list[LevelPlan] = []
-    outer: Mapping[str, int] = facts.extents
-    for k, stage in enumerate(stages):
-        level = _level(facts, stage, sizes, k, outer)
-        is_last = k == len(stages) - 1
-        terms = footprint_terms(facts, stage, level.tile, level.copies, is_last=is_last)
-        budget = stage.capacity_bytes // min(stage.sharers, max(1, level.units_used))
-        if sum(size for _, size in terms) > budget:
-            return None
-        levels.append(level)
-        outer = level.tile
-    return levels
-
-
-def ordered_plan(
-    facts: Facts, engine: Engine, levels: Sequence[LevelPlan], machine: Machine
-) -> Plan:
+def ordered_plan(pricer: Pricer, levels: Sequence[LevelPlan]) -> Plan:
     """The plan with the best order of loops."""
-    best: Plan | None = None
+    best: tuple[float, int, int, tuple[tuple[str, ...], ...]] | None = None
     tried: set[tuple[tuple[str, ...], ...]] = set()
-    for order in loop_orders(facts):
-        ordered = tuple(_ordered(level, order) for level in levels)
-        key = tuple(level.order for level in ordered)
+    price = pricer.price(levels)
+    for order in loop_orders(pricer.facts):
+        key = tuple(_ordered(level, order) for level in levels)
         if key in tried:  # axes without loops stand in any order
             continue
         tried.add(key)
-        cycles, leaves = predict(facts, engine, ordered, machine)
-        plan = Plan(facts, engine, ordered, cycles, leaves)
-        if best is None or score(plan) < score(best):
-            best = plan
+        cycles, leaves = price.of(key)
+        rank = _score(cycles, leaves)
+        if best is None or rank < best[0]:
+            best = rank, cycles, leaves, key
     assert best is not None, "there is at least one order"
-    return best
+    ordered = tuple(
+        level if level.order == order else level._replace(order=order)
+        for level, order in zip(levels, best[3], strict=True)
+    )
+    return Plan(pricer.facts, pricer.engine, ordered, best[1], best[2])
 
 
-def _ordered(level: LevelPlan, order: tuple[str, ...]) -> LevelPlan:
-    """The level with its output loops in another order."""
+def _ordered(level: LevelPlan, order: tuple[str, ...]) -> tuple[str, ...]:
+    """The level's loops with its output loops in another order."""
     out = level.num_out_loops
-    loops = tuple(a for a in order if a in level.order[:out])
-    new = (*loops, *level.order[out:])
-    return level if new == level.order else replace(level, order=new)
+    if out < 2:
+        return level.order
+    loops = level.order[:out]
+    return (*(a for a in order if a in loops), *level.order[out:])
 
 
 def loop_orders(facts: Facts) -> tuple[tuple[str, ...], ...]:
@@ -260,38 +230,6 @@ def loop_orders(facts: Facts) -> tuple[tuple[str, ...], ...]:
             own = tuple(a for a in facts.out_axes if a in operand.axes)
             found.setdefault((*own, *(a for a in facts.out_axes if a not in own)))
     return tuple(found)
-
-
-def _level(
-    facts: Facts,
-    stage: Stage,
-    sizes: Sizes,
-    k: int,
-    outer: Mapping[str, int],
-) -> LevelPlan:
-    tile = sizes.tiles[k]
-    counts = {a: -(-outer[a] // tile[a]) for a in facts.extents}
-    splittable = [a for a in facts.out_axes if counts[a] > 1 and a not in facts.whole]
-    must_divide = facts.out_axes if k else facts.exact
-    if sizes.ways is not None:
-        splits = _given(sizes.ways[k], splittable, counts, frozenset(must_divide))
-    else:
-        splits = _split(splittable, counts, stage.units, frozenset(must_divide))
-    trips = {a: -(-counts[a] // splits.get(a, 1)) for a in facts.extents}
-    out_loops = tuple(a for a in facts.out_axes if trips[a] > 1)
-    reduce_loops = tuple(a for a in facts.reduce_axes if trips[a] > 1)
-    order = (*out_loops, *reduce_loops)
-    looped = frozenset(order)
-    is_last = k == len(sizes.tiles) - 1
-    placed = placed_at(facts, stage, is_last=is_last)
-    copies = {o.tensor: 2 if sizes.double and looped & o.axes else 1 for o in placed}
-    # What the epilogue makes and uses up on one engine gains nothing from a second copy.
-    copies.update((step.out.tensor, 1) for step in facts.epilogue[:-1])
-    elems = {o.tensor: prod(facts.placed_widths(o, tile, is_last=is_last)) for o in placed}
-    if facts.epilogue and facts.out is not None and is_last and not facts.is_overlapped:
-        for name in (facts.out.tensor, facts.epilogue[-1].out.tensor):
-            copies[name] = 1
-    return LevelPlan(stage, tile, counts, splits, trips, order, len(out_loops), copies, elems)
 
 
 def needed_units(facts: Facts, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
@@ -305,47 +243,3 @@ def needed_units(facts: Facts, stages: tuple[Stage, ...]) -> tuple[Stage, ...]:
     amount += sum(work(step.op, step.op.num_points) for step in facts.epilogue)
     useful = max(1, ceil(max(size / MIN_BYTES_PER_CORE, amount / MIN_WORK_PER_CORE)))
     return tuple(replace(stage, units=min(stage.units, useful)) for stage in stages)
-
-
-def _given(
-    ways: Mapping[str, int], axes: list[str], counts: Mapping[str, int], exact: frozenset[str]
-) -> dict[str, int]:
-    """The split that was asked for, as far as there are tiles."""
-    found: dict[str, int] = {}
-    for name in axes:
-        number = min(ways.get(name, 1), counts[name])
-        if name in exact:
-            number = largest_divisor(counts[name], number)
-        if number > 1:
-            found[name] = number
-    return found
-
-
-def _split(
-    axes: list[str], counts: Mapping[str, int], units: int, exact: frozenset[str]
-) -> dict[str, int]:
-    """Split tiles over units along up to three axes, outer axes first, evening out the remainders.
-
-    Tries each axis as the first to be split and keeps the way that leaves the fewest tiles to the
-    busiest unit.
-    """
-    best: dict[str, int] = {}
-    best_trips = prod(counts[a] for a in axes)
-    for first in axes[:4]:
-        left = units
-        chosen: dict[str, int] = {}
-        for name in (first, *(a for a in axes if a != first)):
-            if left < 2 or len(chosen) == MAX_SPLIT_AXES:
-                break
-            ways = min(counts[name], left)
-            if name in exact:
-                ways = largest_divisor(counts[name], ways)
-            else:
-                ways = -(-counts[name] // -(-counts[name] // ways))
-            if ways > 1:
-                chosen[name] = ways
-                left //= ways
-        trips = prod(-(-counts[a] // chosen.get(a, 1)) for a in axes)
-        if trips < best_trips:
-            best, best_trips = chosen, trips
-    return {a: best[a] for a in axes if a in best}

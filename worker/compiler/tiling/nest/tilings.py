@@ -1,6 +1,6 @@
 """Many tilings of one layer at once: what each needs of every memory, as arrays.
 
-The same closed forms as `search.levels_of`, one array element per tiling, for splits over the cores
+The same closed forms as `levels.levels_of`, one array element per tiling, for splits over the cores
 that are given.  A test holds them against each other.
 """
 

@@ -1,0 +1,277 @@
+"""What a tiling of one layer is predicted to cost.
+
+Per level the slowest of computing, filling and draining counts, plus the first fill and the last
+drain, which nothing hides.  Bandwidth of a shared source is divided by its busy readers.
+
+Tens of thousands of tilings of one layer are priced on the same stages, in several orders of loops
+each.  What tiles do not change is worked out once per layer (`Pricer`), what orders do not change
+once per tiling (`Price`): an order only says how often each operand is filled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
+
+from worker.compiler.cost.compute import Pace, pace_of
+from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
+from worker.compiler.tiling.nest.facts import Facts, Pointwise
+from worker.compiler.tiling.nest.plan import LevelPlan, Stage, Team, source_of
+
+
+def predict(
+    facts: Facts, engine: Engine, levels: tuple[LevelPlan, ...], machine: Machine
+) -> tuple[int, int]:
+    """(cycles, executed leaves) of a plan."""
+    pricer = Pricer(facts, engine, tuple(level.stage for level in levels), machine)
+    return pricer.price(levels).of([level.order for level in levels])
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """A way between two memories."""
+
+    ports: tuple[tuple[float, int], ...]
+    """(bytes per cycle, instances the working teams are attached to) of every level passed."""
+    latency_cycles: int
+    team: Team
+
+    @staticmethod
+    def between(machine: Machine, src: str, dst: str, team: Team) -> _Route:
+        names = machine.route(src, dst)
+        passed: list[MemoryLevel] = [machine.level(name) for name in names]
+        rates = [level.read_bytes_per_cycle for level in passed[:-1]]
+        rates.append(passed[-1].write_bytes_per_cycle)
+        instances = [team.instances(level) for level in passed]
+        latency = max(level.latency_cycles for level in passed)
+        return _Route(tuple(zip(rates, instances, strict=True)), latency, team)
+
+    def rate(self, sharers: int) -> float:
+        """Bytes per cycle of one destination when `sharers` per team pull at once."""
+        readers = sharers * self.team.copies
+        return max(min(rate / max(1, -(-readers // n)) for rate, n in self.ports), 1e-9)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How an operand comes to a stage."""
+
+    tensor: str
+    axes: frozenset[str]
+    source: int
+    """Number of the memory it comes from among those the stage is filled from."""
+    item_bytes: int
+    is_early: bool
+    route: _Route
+
+
+@dataclass(frozen=True, slots=True)
+class _Port:
+    """What moves at a stage."""
+
+    fills: tuple[_Way, ...]
+    num_sources: int
+    drain: tuple[str, int, _Route] | None
+    """(tensor, bytes of an element, way) of the result; None: it stays."""
+
+
+class _Fill(NamedTuple):
+    """One operand's fills in one tiling."""
+
+    axes: frozenset[str]
+    source: int
+    size_bytes: int
+    rate: float
+    latency_cycles: int
+    is_early: bool
+    is_double: bool
+
+
+class _Moves(NamedTuple):
+    """What one level of one tiling moves, whatever the order of loops."""
+
+    fills: tuple[_Fill, ...]
+    num_sources: int
+    drain: float
+    last: float
+    """Cycles of the last drain, which nothing hides."""
+    is_double: bool
+    entries: int
+    busy_units: int
+    """Units that are busy outside of this level times those it uses."""
+    out_trips: int
+    trips: Mapping[str, int]
+
+
+class Price:
+    """One tiling's cycles, as far as they do not depend on the order of loops."""
+
+    __slots__ = ("at_home", "compute", "leaves", "moves")
+
+    def __init__(
+        self, moves: Sequence[_Moves], compute: float, at_home: float, leaves: int
+    ) -> None:
+        self.moves = moves
+        self.compute = compute
+        self.at_home = at_home
+        self.leaves = leaves
+
+    def of(self, orders: Sequence[Sequence[str]]) -> tuple[int, int]:
+        """(cycles, executed leaves) with the loops of every level in the order given."""
+        slowest = exposed = waiting = 0.0
+        leaves = 0
+        for level, order in zip(self.moves, orders, strict=True):
+            fill, waits, moves, early = _filled(level, order)
+            entries, drain = level.entries, level.drain
+            if level.is_double:
+                slowest = max(slowest, entries * fill, entries * drain)
+                waiting += entries * (fill + waits)
+            else:
+                slowest = max(slowest, entries * early)
+                exposed += entries * (fill - early + waits + drain)
+            exposed += level.last
+            leaves += entries * level.busy_units * (moves + level.out_trips)
+        # Two copies: while one is computed on the other is on its way, so a pair of steps takes at
+        # least one load with its latency and one computation.
+        paired = (waiting + self.compute) / 2
+        longest = max(slowest, self.compute, self.at_home, paired)
+        return int(longest + exposed), leaves + self.leaves
+
+
+def _filled(level: _Moves, order: Sequence[str]) -> tuple[float, float, int, float]:
+    """(cycles of all fills, exposed cycles, moves, cycles of fills that may start early)."""
+    trips = level.trips
+    busy = [0.0] * level.num_sources
+    first = early = 0.0
+    waits = moves = 0
+    for axes, source, size, rate, latency, is_early, is_double in level.fills:
+        # Its Place stands inside the loops up to the last that its box depends on.
+        loads = running = 1
+        for name in order:
+            running *= trips[name]
+            if name in axes:
+                loads = running
+        one = loads * size / rate
+        busy[source] += one
+        if is_early and (loads == 1 or is_double):
+            early += one
+        else:
+            first += latency + size / rate
+        moves += loads
+        waits = max(waits, loads * latency)
+    # Loads of different operands are in flight together: a step waits for the latency once.
+    # One engine brings them all, so sources do not add their rates up.
+    return sum(busy), first + waits, moves, early
+
+
+class Pricer:
+    """Prices tilings of one layer on given stages.  Cost of one: linear in operands and axes."""
+
+    def __init__(
+        self, facts: Facts, engine: Engine, stages: Sequence[Stage], machine: Machine
+    ) -> None:
+        self.facts = facts
+        self.engine = engine
+        self._pace = pace_of(facts.op, engine, facts.tensors)
+        self._after = [
+            (step, pace_of(step.op, step.engine, facts.tensors)) for step in facts.epilogue
+        ]
+        self._axes = tuple(axis.name for axis in facts.op.domain)
+        self._at_home = home_cycles(facts, machine, stages[-1].team)
+        self._ports = [self._port(stages, k, machine) for k in range(len(stages))]
+
+    def _port(self, stages: Sequence[Stage], k: int, machine: Machine) -> _Port:
+        facts, stage, home = self.facts, stages[k], machine.home.name
+        memory = stage.level.name
+        routes: dict[str, _Route] = {}
+        fills: list[_Way] = []
+        for operand in facts.fetched:
+            source = source_of(facts, operand.tensor, stages, k, home)
+            if source not in routes:
+                routes[source] = _Route.between(machine, source, memory, stage.team)
+            fills.append(
+                _Way(
+                    operand.tensor, operand.axes, list(routes).index(source),
+                    operand.dtype.size_bytes, operand.tensor in facts.early, routes[source],
+                )
+            )  # fmt: skip
+        drain = None
+        if facts.stored is not None:
+            name = facts.stored.tensor
+            target = source_of(facts, name, stages, k, home)
+            if target != memory:
+                size = facts.tensors[name].dtype.size_bytes
+                drain = name, size, _Route.between(machine, memory, target, stage.team)
+        return _Port(tuple(fills), len(routes), drain)
+
+    def price(self, levels: Sequence[LevelPlan]) -> Price:
+        """The price of one tiling."""
+        entries, busy, results, found = 1, 1, 1, []
+        strips = self.facts.strips(levels[-1].tile)
+        for port, plan in zip(self._ports, levels, strict=True):
+            used = busy * plan.units_used
+            out_trips = prod(plan.trips[name] for name in plan.order[: plan.num_out_loops])
+            drain = last = 0.0
+            if port.drain is not None and port.drain[0] in plan.elems:
+                tensor, item_bytes, route = port.drain
+                last = route.latency_cycles + plan.elems[tensor] * item_bytes / route.rate(used)
+                drain = out_trips * last
+            fills = tuple(
+                _Fill(
+                    way.axes, way.source, plan.elems[way.tensor] * way.item_bytes,
+                    way.route.rate(used), way.route.latency_cycles, way.is_early,
+                    plan.copies[way.tensor] > 1,
+                )
+                for way in port.fills
+                if way.tensor in plan.elems
+            )  # fmt: skip
+            is_double = any(c > 1 for c in plan.copies.values())
+            found.append(
+                _Moves(
+                    fills, port.num_sources, drain, last, is_double, entries, used, out_trips,
+                    plan.trips,
+                )
+            )  # fmt: skip
+            results = entries * out_trips * strips[1]
+            entries *= prod(plan.trips[name] for name in plan.order)
+            busy = used
+        innermost = levels[-1]
+        tile = innermost.tile
+        compute: float = entries * self._pace.cycles(tuple(tile[name] for name in self._axes))
+        leaves = entries * busy
+        if self._after:
+            compute = self._fused_cycles(compute, results, innermost, strips)
+            leaves += results * busy * len(self._after)
+        return Price(found, compute, self._at_home, leaves)
+
+    def _fused_cycles(
+        self, anchor: float, results: int, plan: LevelPlan, strips: tuple[int, int]
+    ) -> float:
+        """Cycles of all engines of a core: side by side if the accumulators have a second copy."""
+        facts = self.facts
+        assert facts.out is not None
+        busy = {self.engine.name: anchor}
+        # All results of the group have the same box.
+        widths = list(facts.out.widths(plan.tile, facts.extents))
+        if widths:
+            widths[strips[0]] //= strips[1]
+        for step, pace in self._after:
+            one = _step_cycles(step, pace, widths)
+            busy[step.engine.name] = busy.get(step.engine.name, 0.0) + results * one
+        if plan.copies[facts.out.tensor] > 1:
+            return max(busy.values())
+        return sum(busy.values())
+
+
+def _step_cycles(step: Pointwise, pace: Pace, widths: Sequence[int]) -> int:
+    return pace.cycles(tuple(1 if dim is None else widths[dim] for dim in step.dim_of_axis))
+
+
+def home_cycles(facts: Facts, machine: Machine, team: Team) -> float:
+    """Time of operands read or written in place at home: every point touches one element."""
+    sizes = [facts.tensors[facts.op.reads[k].tensor].dtype.size_bytes for k in facts.at_home]
+    if facts.out is None:
+        sizes.append(facts.tensors[facts.op.write.tensor].dtype.size_bytes)
+    return facts.op.num_points * sum(sizes) * team.copies / machine.home.read_bytes_per_cycle
