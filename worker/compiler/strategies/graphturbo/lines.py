@@ -8,13 +8,12 @@ different speeds) is covered by the narrowest such interval that was found.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from worker.compiler.ir.affine import Affine, FloorDiv, Lookup, Mod, Var
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(NamedTuple):
     """Half-open [slope * g + base, slope * g + base + width) for instance g."""
 
     slope: int
@@ -29,6 +28,12 @@ class Line:
         """Positions of instance `g` inside [0, extent)."""
         low = self.slope * g + self.base
         return max(0, min(low + self.width, extent) - max(low, 0))
+
+    def stays_inside(self, extent: int, factor: int) -> bool:
+        """Whether every instance lies in [0, extent)."""
+        travel = self.slope * (factor - 1)
+        first, last = self.base + min(0, travel), self.base + max(0, travel)
+        return first >= 0 and last + self.width <= extent
 
 
 def whole(extent: int) -> Line:

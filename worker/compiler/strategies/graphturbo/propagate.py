@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TypeAlias
 
-from worker.compiler.ir.affine import Affine, FloorDiv, Mod, Var, var
+from worker.compiler.ir.affine import Affine, FloorDiv, Mod, Var
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Access, TensorOp
 from worker.compiler.schedule.nodes import Box, Span
@@ -93,11 +93,10 @@ def propagate(
 
 
 def _box(lines: Lines, var_name: str) -> Box:
+    g = Var(var_name)
     return tuple(
-        Span(var(var_name) * line.slope + line.base if line.slope else Affine.of(line.base),
-             line.width)
-        for line in lines
-    )  # fmt: skip
+        Span(Affine(((g, slope),) if slope else (), base), width) for slope, base, width in lines
+    )
 
 
 def _shares(
@@ -208,7 +207,7 @@ class _Walk:
         for _ in range(_MAX_ROUNDS):
             held = self.lines[target]
             domain = self._domain(op, held)
-            written = self._touched(op, op.write, domain)
+            written = self._touched(op.write, _by_axis(op, domain))
             if self._inside(written, held, shape):
                 self._read(op, domain)
                 if self.lines[target] == held:
@@ -224,20 +223,23 @@ class _Walk:
         return not is_exit
 
     def _read(self, op: TensorOp, domain: Lines) -> None:
+        lines = _by_axis(op, domain)
         for access in op.reads:
-            self.need(access.tensor, self._touched(op, access, domain))
+            self.need(access.tensor, self._touched(access, lines))
 
-    def _touched(self, op: TensorOp, access: Access, domain: Lines) -> Lines:
-        """The slice of a tensor that `op` touches over `domain`."""
-        lines = {a.name: line for a, line in zip(op.domain, domain, strict=True)}
+    def _touched(self, access: Access, lines: Mapping[str, Line]) -> Lines:
+        """The slice of a tensor that is touched while axes move along `lines`."""
         shape = self.graph.tensors[access.tensor].shape
-        found = (image(expr, lines, self.factor) for expr in access.index)
+        found = [image(expr, lines, self.factor) for expr in access.index]
         return tuple(whole(e) if a is None else a for a, e in zip(found, shape, strict=True))
 
     def _inside(self, inner: Lines, outer: Lines, shape: tuple[int, ...]) -> bool:
         """True when `inner`, clipped to the tensor, lies in `outer` for every instance."""
         for a, b, extent in zip(inner, outer, shape, strict=True):
-            for g in range(self.factor if a != b else 0):
+            together = a.slope == b.slope
+            if together and b.base <= a.base and a.base + a.width <= b.base + b.width:
+                continue
+            for g in range(self.factor):
                 low, high = max(a.start(g), 0), min(a.start(g) + a.width, extent)
                 if low < high and not b.start(g) <= low < high <= b.start(g) + b.width:
                     return False
@@ -261,6 +263,10 @@ class _Walk:
         return tuple(found[a.name] if a.name in found else whole(a.extent) for a in op.domain)
 
 
+def _by_axis(op: TensorOp, domain: Lines) -> Mapping[str, Line]:
+    return {axis.name: line for axis, line in zip(op.domain, domain, strict=True)}
+
+
 def _steps(line: Line, coeff: int, const: int, rest: int, factor: int) -> Line:
     """Values v for which coeff * v + const + [0, rest] meets `line`; at least one per instance."""
     if line.slope % coeff == 0:
@@ -274,11 +280,14 @@ def _steps(line: Line, coeff: int, const: int, rest: int, factor: int) -> Line:
 
 def _extra_points(op: TensorOp, domain: Lines, factor: int) -> int:
     """Points of all instances, clipped, less the size of the domain."""
-    fixed = prod(
-        line.clipped(0, a.extent) for a, line in zip(op.domain, domain, strict=True)
-        if not line.slope
-    )  # fmt: skip
-    moving = [(a.extent, line) for a, line in zip(op.domain, domain, strict=True) if line.slope]
+    fixed, moving = 1, []
+    for axis, line in zip(op.domain, domain, strict=True):
+        if line.slope and not line.stays_inside(axis.extent, factor):
+            moving.append((axis.extent, line))
+        else:
+            fixed *= line.clipped(0, axis.extent)
+    if not moving:  # all instances have as many
+        return fixed * factor - op.num_points
     total = sum(prod(line.clipped(g, extent) for extent, line in moving) for g in range(factor))
     return fixed * total - op.num_points
 
