@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 import numpy.typing as npt
 
 from worker.compiler.cache import Cache, CacheEvent
+from worker.compiler.collector import rare_collections
 from worker.compiler.control.compile import (
     CompiledControl,
     compile_bodies,
@@ -117,6 +118,7 @@ class CompiledModel:
         return bool(self.units) or any(control.flow for control in self.controls)
 
 
+@rare_collections()
 def compile_model(
     path: Path,
     name: str,
