@@ -42,6 +42,7 @@ from worker.compiler.options import CompileOptions, PartitionChoice
 from worker.compiler.partition.annotate import annotate
 from worker.compiler.partition.balance import NodeCosts
 from worker.compiler.partition.host_work import host_flops
+from worker.compiler.partition.join import joined
 from worker.compiler.partition.partition import partition
 from worker.compiler.partition.plan import HOST, Partitioning, Placement
 from worker.compiler.partition.weigh import weigh
@@ -211,6 +212,8 @@ def _compile_graph(
         progress.stage("partition", "started")
         costs = _node_costs(model, parts, solved, ports, machine)
         weighed = weigh(model, machine, parts, costs, weighable)
+        if pool.strategy.spans_regions:
+            weighed = joined(weighed, model, machine, _mode(options))
         progress.stage("partition", "finished")
         again = solver.solve(weighed)
         if not again.shortfalls:  # a smaller region may be laid out anew, into what does not fit
@@ -266,6 +269,8 @@ def _solved_parts(
     while True:
         progress.stage("partition", "started")
         parts = partition(model, pool.machine, refused, _mode(options))
+        if pool.strategy.spans_regions:
+            parts = joined(parts, model, pool.machine, _mode(options))
         progress.stage("partition", "finished")
         progress.stage("schedule", "started")
         solved = solver.solve(parts)

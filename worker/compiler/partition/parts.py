@@ -53,18 +53,18 @@ def build_parts(flow: Flow, regions: Sequence[Region]) -> tuple[Part, ...]:
     waiting_level = 0
     for group in order:
         if waiting and (not is_host[group] or level[group] != waiting_level):
-            parts.append(_part(flow, HOST, tuple(sorted(waiting)), ()))
+            parts.append(part_of(flow, HOST, tuple(sorted(waiting)), ()))
             waiting = []
         if is_host[group]:
             waiting += groups[group]
             waiting_level = level[group]
         elif group < len(regions):
             region = regions[group]
-            parts.append(_part(flow, region.target, region.nodes, region.composites))
+            parts.append(part_of(flow, region.target, region.nodes, region.composites))
         else:
-            parts.append(_part(flow, HOST, groups[group], ()))
+            parts.append(part_of(flow, HOST, groups[group], ()))
     if waiting:
-        parts.append(_part(flow, HOST, tuple(sorted(waiting)), ()))
+        parts.append(part_of(flow, HOST, tuple(sorted(waiting)), ()))
     return tuple(parts)
 
 
@@ -92,9 +92,10 @@ def host_levels(successors: Sequence[Sequence[int]], is_host: Sequence[bool]) ->
     return level
 
 
-def _part(
+def part_of(
     flow: Flow, target: str, nodes: tuple[int, ...], composites: tuple[Composite, ...]
 ) -> Part:
+    """The part of some nodes (ascending, convex): what it reads from and gives to the outside."""
     inside = set(nodes)
     inputs: dict[str, None] = {}
     outputs: list[str] = []

@@ -23,6 +23,11 @@ class Strategy(Protocol):
     def version(self) -> str:
         """Changes whenever the same input may give another schedule (part of cache keys)."""
 
+    @property
+    def spans_regions(self) -> bool:
+        """Whether kernels of operators that are not connected pay off, so that neighbouring
+        regions are handed over as one."""
+
     def group(
         self, graph: Graph, machine: Machine, together: Sequence[tuple[str, ...]] = ()
     ) -> Grouping:

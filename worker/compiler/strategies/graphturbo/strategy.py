@@ -44,7 +44,8 @@ class GraphTurboStrategy:
 
     variant: Variant = Variant.FULL
     name: str = "graphturbo"
-    version: str = "13"
+    version: str = "14"
+    spans_regions: bool = True
     handover: float = EAGER
     """How ready it is to keep tensors in the cores' local buffers, where the variant does that."""
     drafts: Drafts = field(default_factory=Drafts, compare=False, repr=False)

@@ -38,6 +38,7 @@ class NaiveStrategy:
 
     name: str = "naive"
     version: str = "2"
+    spans_regions: bool = False
 
     def group(
         self, graph: Graph, machine: Machine, together: Sequence[tuple[str, ...]] = ()
