@@ -79,6 +79,15 @@ def test_repeated_blocks_are_equal_units() -> None:
     assert all(len(unit) <= 5 for unit in units)
 
 
+def test_short_blocks_share_a_unit() -> None:
+    block = [1.0, 2.0, 3.0, 4.0]
+    graph = _line(block * 9)
+    assert [len(unit) for unit in cut_units(graph, 13)] == [12, 12, 12]
+    # As few units as three to a unit would make, but of sizes that are as equal as can be.
+    assert [len(unit) for unit in cut_units(_line(block * 7), 13)] == [12, 12, 4]
+    assert [len(unit) for unit in cut_units(_line(block * 8), 23)] == [16, 16]
+
+
 def test_a_block_starts_where_least_is_alive() -> None:
     # Within a period the vectors have 5, 1, 7, 8, 6 elements: the cut follows the one of 1.
     graph = _sized([2, 3, *[5, 1, 7, 8, 6] * 4])

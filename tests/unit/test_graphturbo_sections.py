@@ -29,7 +29,8 @@ from worker.compiler.schedule.nodes import Compute, Loop, LoopKind
 from worker.compiler.strategies.graphturbo.emit import emit_unit
 from worker.compiler.strategies.graphturbo.section_plan import Part, SectionPlan, Site, Spread
 from worker.compiler.strategies.graphturbo.sections import (
-    MAX_POINTS,
+    LAYERS_PER_POINT,
+    MIN_POINTS,
     SECTION_CYCLES,
     Workshop,
     _alive,
@@ -262,9 +263,16 @@ def test_sections_meet_at_narrow_places() -> None:
 
 def test_a_long_unit_has_few_points_all_along_it() -> None:
     points = _points(workshop(conv_chain(8, 4, 30), FOUR))
-    assert len(points) <= MAX_POINTS
+    assert len(points) <= MIN_POINTS
     assert points == sorted(set(points))
     assert max(b - a for a, b in pairwise(points)) <= 8
+
+
+def test_a_unit_of_several_blocks_has_more_points() -> None:
+    number = LAYERS_PER_POINT * (MIN_POINTS + 4)
+    points = _points(workshop(conv_chain(8, 4, number), FOUR))
+    assert len(points) == MIN_POINTS + 4
+    assert max(b - a for a, b in pairwise(points)) <= 2 * LAYERS_PER_POINT
 
 
 # -- machines and variants without sections --------------------------------------------------------

@@ -109,12 +109,19 @@ def _cuts(shapes: Ints, alive: Ints, low: int, high: int, max_ops: int) -> list[
         return _narrow(alive, low, high, max_ops)
     first, period, count = run
     first += low
-    found = [first + k * period for k in range(count + 1)]
+    together = _together(period, count, max_ops)
+    found = [first + k * period for k in (*range(0, count, together), count)]
     inner = _narrow(alive, found[0], found[1], max_ops) if period > max_ops else []
     found.extend(p + k * period for p in inner for k in range(count))
     before = _cuts(shapes, alive, low, first, max_ops)
     after = _cuts(shapes, alive, first + count * period, high, max_ops)
     return [p for p in (*before, *sorted(found), *after) if low < p < high]
+
+
+def _together(period: int, count: int, max_ops: int) -> int:
+    """Repetitions per unit: as few units as may be, all of one size or the last one smaller."""
+    most = max(1, max_ops // period)
+    return -(-count // -(-count // most))
 
 
 def _repetition(shapes: Ints, alive: Ints, max_ops: int) -> tuple[int, int, int] | None:

@@ -45,8 +45,10 @@ from worker.compiler.strategies.graphturbo.unit_plan import Planner
 from worker.compiler.strategies.graphturbo.variants import Features
 from worker.compiler.tiling.nest.facts import Facts
 
-MAX_POINTS = 10
-"""Places at which a unit may be cut into sections."""
+MIN_POINTS = 10
+"""Places, at least, at which a unit may be cut into sections."""
+LAYERS_PER_POINT = 3
+"""Layers for one such place in a long unit: it may hold several blocks of a network."""
 MIN_CHANGE = 1.5
 """Change of the bytes alive from one narrow place to the next that tells them apart."""
 MAX_SPREAD_LAYERS = 32
@@ -155,7 +157,8 @@ def _points(shop: Workshop) -> list[int]:
         for k in range(1, number)
         if alive[k] <= min(alive[k - 1], alive[k + 1]) and k not in inside
     ]
-    return [0, *_telling(inner, alive, MAX_POINTS - 2), number]
+    most = max(MIN_POINTS, number // LAYERS_PER_POINT)
+    return [0, *_telling(inner, alive, most - 2), number]
 
 
 def _telling(points: Sequence[int], alive: Sequence[int], most: int) -> list[int]:
