@@ -41,7 +41,7 @@ from worker.compiler.tiling.nest import given as given_module
 from worker.compiler.tiling.nest.alike import named, numbered
 from worker.compiler.tiling.nest.emit import emit
 from worker.compiler.tiling.nest.facts import Facts, sliced
-from worker.compiler.tiling.nest.forecast import forecast
+from worker.compiler.tiling.nest.forecast import Forecast
 from worker.compiler.tiling.nest.given import search_split
 from worker.compiler.tiling.nest.levels import Frame, Sizes, levels_of
 from worker.compiler.tiling.nest.plan import Plan, Stage, Team, footprint_terms, stages_of
@@ -148,7 +148,7 @@ def halvings(share: int) -> list[int]:
 @settings(deadline=None, max_examples=50)
 @given(toys(), st.booleans(), st.data())
 def test_arrays_say_what_numbers_say(toy: Toy, double: bool, data: st.DataObject) -> None:
-    """`fitting` and `forecast` against `levels_of` and `predict`, on tiles of any kind."""
+    """`fitting` and `Forecast` against `levels_of` and `predict`, on tiles of any kind."""
     facts, stages = toy.facts, toy.stages
     ways = tuple(
         {"m": data.draw(st.integers(1, 3)), "n": data.draw(st.integers(1, 2))} for _ in stages
@@ -171,8 +171,9 @@ def test_arrays_say_what_numbers_say(toy: Toy, double: bool, data: st.DataObject
     frame = Frame(facts, stages)
     known = [levels_of(frame, Sizes(point, double, ways)) for point in points]
     assert places.tolist() == [k for k, found in enumerate(known) if found is not None]
+    forecast = Forecast(facts, toy.engine, levels, MACHINE)
     for order in loop_orders(facts):
-        cycles, leaves = forecast(facts, toy.engine, levels, MACHINE, order)
+        cycles, leaves = forecast.of(order)
         for at, place in enumerate(places.tolist()):
             numbers = known[place]
             assert numbers is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,51 +23,67 @@ from worker.compiler.tiling.nest.tilings import Ints, Tilings, strips, widths
 Reals: TypeAlias = "npt.NDArray[np.float64]"
 
 
-def forecast(
-    facts: Facts,
-    engine: Engine,
-    levels: Sequence[Tilings],
-    machine: Machine,
-    order: tuple[str, ...],
-) -> tuple[Ints, Ints]:
-    """(cycles, executed leaves) per tiling, with output loops in `order`: see `price.predict`."""
-    loops = (*order, *facts.reduce_axes)
-    innermost = levels[-1]
-    one = np.ones_like(innermost.units_used)
-    entries, busy, results, leaves = one, one, one, one * 0
-    slowest = exposed = waiting = np.zeros(len(one))
-    number = strips(facts, innermost.tile)[1]
-    for k, level in enumerate(levels):
-        out_trips = _product(level, order, one)
-        inner = _product(level, loops, one)
-        fill = _fill(facts, levels, k, machine, busy, loops)
-        drain, last = _drain(facts, levels, k, machine, busy, out_trips)
-        double = one > 1
-        for copies in level.copies.values():
-            double = double | (copies > 1)
-        slowest = np.where(
-            double,
-            np.maximum(slowest, entries * np.maximum(fill.all, drain)),
-            np.maximum(slowest, entries * fill.early),
-        )
-        waiting = waiting + np.where(double, entries * (fill.all + fill.waits), 0.0)
-        alone = entries * (fill.all - fill.early + fill.waits + drain)
-        exposed = exposed + np.where(double, 0.0, alone) + last
-        leaves = leaves + entries * busy * level.units_used * (fill.moves + out_trips)
-        results = entries * out_trips * number
-        entries = entries * inner
-        busy = busy * level.units_used
-    extents = tuple(innermost.tile[a.name] for a in facts.op.domain)
-    one_tile = engine_cycles_of(facts.op, extents, engine, facts.tensors)
-    compute = (entries * one_tile).astype(np.float64)
-    if facts.epilogue:
-        compute = _fused(facts, engine, compute, results, innermost)
-        leaves = leaves + results * busy * len(facts.epilogue)
-    at_home = home_cycles(facts, machine, levels[-1].stage.team)
-    leaves = leaves + entries * busy
-    paired = (waiting + compute) / 2
-    longest = np.maximum(np.maximum(slowest, compute), np.maximum(at_home, paired))
-    return (longest + exposed).astype(np.int64), leaves
+class Forecast:
+    """Many tilings of one layer, priced for one order of loops after the other.
+
+    Only how often operands are filled depends on the order; the rest is worked out once.
+    Cost: a few array operations per operand and axis.
+    """
+
+    def __init__(
+        self, facts: Facts, engine: Engine, levels: Sequence[Tilings], machine: Machine
+    ) -> None:
+        innermost = levels[-1]
+        one = np.ones_like(innermost.units_used)
+        entries, busy, results, self._leaves = one, one, one, one * 0
+        number = strips(facts, innermost.tile)[1]
+        self._reduce_axes = facts.reduce_axes
+        self._none = np.zeros(len(one))
+        self._moves: list[_Moves] = []
+        for k, level in enumerate(levels):
+            out_trips = _product(level, facts.out_axes, one)
+            drain, last = _drain(facts, levels, k, machine, busy, out_trips)
+            double = one > 1
+            for copies in level.copies.values():
+                double = double | (copies > 1)
+            used = busy * level.units_used
+            fills = _fills(facts, levels, k, machine, used)
+            self._moves.append(
+                _Moves(level, fills, drain, last, double, entries, entries * used, out_trips)
+            )
+            results = entries * out_trips * number
+            entries = entries * _product(level, (*facts.out_axes, *facts.reduce_axes), one)
+            busy = used
+        extents = tuple(innermost.tile[a.name] for a in facts.op.domain)
+        one_tile = engine_cycles_of(facts.op, extents, engine, facts.tensors)
+        compute = (entries * one_tile).astype(np.float64)
+        if facts.epilogue:
+            compute = _fused(facts, engine, compute, results, innermost)
+            self._leaves = self._leaves + results * busy * len(facts.epilogue)
+        self._leaves = self._leaves + entries * busy
+        self._compute: Reals = compute
+        self._at_home = home_cycles(facts, machine, levels[-1].stage.team)
+
+    def of(self, order: tuple[str, ...]) -> tuple[Ints, Ints]:
+        """(cycles, executed leaves) per tiling, output loops in `order`: see `price.predict`."""
+        loops = (*order, *self._reduce_axes)
+        slowest = exposed = waiting = self._none
+        leaves = self._leaves
+        for level in self._moves:
+            fill = _filled(level, loops, self._none)
+            entries, drain, double = level.entries, level.drain, level.double
+            slowest = np.where(
+                double,
+                np.maximum(slowest, entries * np.maximum(fill.all, drain)),
+                np.maximum(slowest, entries * fill.early),
+            )
+            waiting = waiting + np.where(double, entries * (fill.all + fill.waits), 0.0)
+            alone = entries * (fill.all - fill.early + fill.waits + drain)
+            exposed = exposed + np.where(double, 0.0, alone) + level.last
+            leaves = leaves + level.runs * (fill.moves + level.out_trips)
+        paired = (waiting + self._compute) / 2
+        longest = np.maximum(np.maximum(slowest, self._compute), np.maximum(self._at_home, paired))
+        return (longest + exposed).astype(np.int64), leaves
 
 
 def _product(level: Tilings, names: Sequence[str], one: Ints) -> Ints:
@@ -108,37 +124,75 @@ class _Fill:
     moves: Ints
 
 
-def _fill(
-    facts: Facts,
-    levels: Sequence[Tilings],
-    k: int,
-    machine: Machine,
-    busy: Ints,
-    loops: Sequence[str],
-) -> _Fill:
+class _Way(NamedTuple):
+    """How one operand comes to a level."""
+
+    operand: Operand
+    source: str
+    size: Ints
+    rate: Reals
+    latency: int
+    first: Reals
+    """Cycles of one fill."""
+    is_early: bool
+    is_double: npt.NDArray[np.bool_]
+
+
+class _Moves(NamedTuple):
+    """What one level moves, whatever the order of loops."""
+
+    level: Tilings
+    fills: tuple[_Way, ...]
+    drain: Reals
+    last: Reals
+    double: npt.NDArray[np.bool_]
+    entries: Ints
+    runs: Ints
+    """Entries of all units that are busy."""
+    out_trips: Ints
+
+
+def _fills(
+    facts: Facts, levels: Sequence[Tilings], k: int, machine: Machine, users: Ints
+) -> tuple[_Way, ...]:
     level, stages = levels[k], tuple(each.stage for each in levels)
     stage = level.stage
-    busy_time: dict[str, Reals] = {}
-    none = np.zeros(len(busy))
-    first = early = none
-    waits = moves = np.zeros_like(busy)
+    paths: dict[str, tuple[Reals, int]] = {}
+    found: list[_Way] = []
     for operand in facts.fetched:
         if operand.tensor not in level.elems:
             continue
         source = source_of(facts, operand.tensor, stages, k, machine.home.name)
-        users = busy * level.units_used
-        rate, latency = _path(machine, source, stage.level.name, users, stage.team)
+        if source not in paths:
+            paths[source] = _path(machine, source, stage.level.name, users, stage.team)
+        rate, latency = paths[source]
         size = level.elems[operand.tensor] * operand.dtype.size_bytes
-        loads = _loads(level, operand, loops)
-        busy_time[source] = busy_time.get(source, none) + loads * size / rate
-        ahead = np.zeros(len(busy), dtype=np.bool_)
-        if operand.tensor in facts.early:
-            ahead = (loads == 1) | (level.copies[operand.tensor] > 1)
-        early = early + np.where(ahead, loads * size / rate, 0.0)
-        first = first + np.where(ahead, 0.0, latency + size / rate)
-        moves = moves + loads
-        waits = np.maximum(waits, loads * latency)
-    return _Fill(sum(busy_time.values(), none), first + waits, early, moves)
+        found.append(
+            _Way(
+                operand, source, size, rate, latency, latency + size / rate,
+                operand.tensor in facts.early, level.copies[operand.tensor] > 1,
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def _filled(moves: _Moves, loops: Sequence[str], none: Reals) -> _Fill:
+    busy_time: dict[str, Reals] = {}
+    first = early = none
+    waits = number = np.zeros_like(moves.entries)
+    for way in moves.fills:
+        loads = _loads(moves.level, way.operand, loops)
+        time = loads * way.size / way.rate
+        busy_time[way.source] = busy_time.get(way.source, none) + time
+        if way.is_early:
+            ahead = (loads == 1) | way.is_double
+            early = early + np.where(ahead, time, 0.0)
+            first = first + np.where(ahead, 0.0, way.first)
+        else:
+            first = first + way.first
+        number = number + loads
+        waits = np.maximum(waits, loads * way.latency)
+    return _Fill(sum(busy_time.values(), none), first + waits, early, number)
 
 
 def _drain(

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from worker.compiler.machine.machine import Engine, Machine
 from worker.compiler.tiling.factors import divisors, largest_divisor
 from worker.compiler.tiling.nest.facts import Facts
-from worker.compiler.tiling.nest.forecast import forecast
+from worker.compiler.tiling.nest.forecast import Forecast
 from worker.compiler.tiling.nest.levels import Frame, Sizes, levels_of
 from worker.compiler.tiling.nest.plan import Plan, Stage
 from worker.compiler.tiling.nest.price import Pricer
@@ -72,17 +72,21 @@ def search_split(
 def _largest(levels: Sequence[Tilings]) -> Ints:
     """Positions of the different tilings of largest innermost tiles, in their order."""
     columns = np.stack([size for level in levels for size in level.tile.values()], axis=1)
-    first = np.sort(np.unique(columns, axis=0, return_index=True)[1])
     volume: Ints = prod(levels[-1].tile.values(), start=np.ones(len(columns), dtype=np.int64))
-    found: Ints = first[np.argsort(-volume[first], kind="stable")[:LOOKED_AT]]
-    return found
+    found: dict[tuple[int, ...], int] = {}
+    for place in np.argsort(-volume, kind="stable").tolist():
+        found.setdefault(tuple(columns[place].tolist()), place)
+        if len(found) == LOOKED_AT:
+            break
+    return np.array(list(found.values()), dtype=np.int64)
 
 
 def _best(facts: Facts, engine: Engine, levels: Sequence[Tilings], machine: Machine) -> int:
     """Position of the tiling with the best score over all orders of loops."""
     lowest: npt.NDArray[np.float64] | None = None
+    forecast = Forecast(facts, engine, levels, machine)
     for order in loop_orders(facts):
-        cycles, leaves = forecast(facts, engine, levels, machine, order)
+        cycles, leaves = forecast.of(order)
         scores = cycles * np.maximum(1.0, leaves / MAX_LEAVES) + leaves * 1e-3
         lowest = scores if lowest is None else np.minimum(lowest, scores)
     assert lowest is not None, "there is at least one order"
