@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from worker.compiler.errors import Infeasible, VerifyError
 from worker.compiler.isa.binary import encode_program
 from worker.compiler.isa.program import Opcode, Program, UnitProgram
 from worker.compiler.isa.verify import verify_program
+from worker.compiler.lower import buffers
 from worker.compiler.lower import lower as lowering
 from worker.compiler.lower.allocate import Request, allocate
 from worker.compiler.lower.lower import lower_unit
@@ -244,6 +246,29 @@ def test_weights_in_the_cluster_s_buffer_go_as_far_as_it_has_room(
 
 
 # --- addresses ---
+
+
+def results_in_l1(program: UnitProgram) -> list[tuple[int, int]]:
+    """(address, end) of each layer's result in the cores' buffers, by layer."""
+    found: dict[str, tuple[int, int]] = {}
+    for buffer in program.buffers:
+        if buffer.level == "L1":  # the result's place is outside of the operands'
+            found.setdefault(buffer.tensor, (buffer.address, buffer.address + buffer.size_bytes))
+    return [found[f"x{i}"] for i in range(1, 5)]
+
+
+def test_an_address_rests_while_its_store_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is room the next layer's result lies elsewhere, else it waits for the store."""
+    schedule, _, _ = chain(ChainShape(cores=1))
+    on, tight = machine(1, 1), machine(1, 1, l1_bytes=800)
+    apart = lower_unit(schedule, on, "0" * 64)
+    assert all(a[1] <= b[0] or b[1] <= a[0] for a, b in combinations(results_in_l1(apart), 2))
+    rested = results_in_l1(lowered(schedule, tight))
+    monkeypatch.setattr(buffers, "_RESTS", ())
+    assert rested == results_in_l1(lowered(schedule, tight))
+    shared = lower_unit(schedule, on, "0" * 64)
+    assert len(dict.fromkeys(results_in_l1(shared))) < 4
+    assert simulate_unit(apart, on).cycles <= simulate_unit(shared, on).cycles
 
 
 def requests_of(lives: list[tuple[int, int, int]]) -> list[Request]:

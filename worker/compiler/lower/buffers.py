@@ -29,6 +29,8 @@ from worker.compiler.machine.machine import Machine
 
 _DISTANCES = (32, 24, 16, 12, 8, *range(MOST_LAYERS_AHEAD, -1, -1))
 """Limits on how far fills go ahead, tried until addresses are found."""
+_RESTS = (64, 32, 16, 8)
+"""Leaves for which an address rests after its last use, the first for which there is room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,10 @@ def plan_buffers(
     """One buffer per scope, with addresses; `early` are the fills that may cross layers.
 
     Sharing addresses inside a loop makes an iteration wait for the one before, so scopes under one
-    loop share only in levels that would overflow otherwise.  Fills go as many layers ahead as the
-    buffers leave room for; when no addresses are found, fewer.
+    loop share only in levels that would overflow otherwise.  In a unit of several layers an address
+    rests before another scope gets it, where there is room: what is written to it would wait until
+    the store out of it is through.  Fills go as many layers ahead as the buffers leave room for;
+    when no addresses are found, fewer.
 
     Raises:
         Infeasible: the buffers of a level that are alive together exceed its usable bytes.
@@ -67,7 +71,7 @@ def plan_buffers(
             since[fill.scope] = min(since.get(fill.scope, start), start)
         found = _addresses(
             nest, shapes, (_since(relaxed, since), _since(strict, since)), machine,
-            must=not chosen,
+            must=not chosen, rests=_RESTS if early else (),
         )  # fmt: skip
         if found is not None:
             buffers = tuple(_at(shape, a) for shape, a in zip(shapes, found, strict=True))
@@ -111,24 +115,34 @@ def _addresses(
     machine: Machine,
     *,
     must: bool,
+    rests: Sequence[int] = (),
 ) -> list[int] | None:
-    """Address of every scope under the wider intervals where they fit, else under the others.
+    """Address of every scope under the wider intervals where they fit, longest rest first, else
+    under the others.
 
     None when a level overflows, or Infeasible when `must`.
     """
-    relaxed, strict = (conflicts(nest, found, machine) for found in intervals)
+    relaxed, strict = intervals
+    ways = [
+        *((tuple((first, end + rest) for first, end in relaxed), False) for rest in (*rests, 0)),
+        (strict, True),
+    ]
+    met: dict[int, tuple[frozenset[int], ...]] = {}
     address = [0] * len(shapes)
     for level in machine.levels[1:]:
         members = [k for k, scope in enumerate(nest.scopes) if scope.memory == level.name]
         position = {k: i for i, k in enumerate(members)}
         sizes = [(shapes[k].size_bytes, _alignment(nest.scopes[k], machine)) for k in members]
         plan = None
-        for meets, enough in ((relaxed, None), (strict, level.usable_bytes)):
+        for way, (wide, is_last) in enumerate(ways):
+            if way not in met:
+                met[way] = conflicts(nest, wide, machine)
+            meets = met[way]
             requests = [
                 Request(size, align, frozenset(position[c] for c in meets[k]))
                 for k, (size, align) in zip(members, sizes, strict=True)
             ]
-            plan = allocate(requests, enough)
+            plan = allocate(requests, level.usable_bytes if is_last else None)
             if plan.peak_bytes <= level.usable_bytes:
                 break
         assert plan is not None
