@@ -10,9 +10,10 @@ A second fresh process then compiles from the first one's cache: what a user's s
 
 "Compile" is `compile_model`: bytes in, linked program and C kernels out; no simulation, packaging
 or verification.  Importing is timed apart: it is paid once per process by either side.  Nothing in
-this path is compiled just in time (only the simulator is), so cold has no hidden warm-up but the
-first use of lazily initialised libraries, which counts as cold.  All figures are medians over the
-samples; a ratio is the median of the ratios inside each sample.
+the naive path is compiled just in time (only the simulator is), so cold has no hidden warm-up but
+the first use of lazily initialised libraries, which counts as cold.  All figures are medians over
+the samples; a ratio is the median of the ratios inside each sample.  GraphTurbo has limits of its
+own: `benchmarks.compile_limits`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
 from benchmarks.zoo import ZOO, ZooModel, materialized
@@ -63,7 +65,9 @@ def timed(call: Callable[[], object]) -> dict[str, float]:
     return {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
 
 
-def sample(path: Path, symbols: dict[str, int], preset: str, stored: Path) -> dict[str, Any]:
+def sample(
+    path: Path, symbols: dict[str, int], preset: str, stored: Path, strategy: str = "naive"
+) -> dict[str, Any]:
     """One process: imports, cold compile, sessions, warm compile (or warm only from `stored`).
 
     Runs inside a child.  Leaves the cache's entries in `stored`; when the file exists already, the
@@ -73,12 +77,12 @@ def sample(path: Path, symbols: dict[str, int], preset: str, stored: Path) -> di
     from worker.compiler.cache import MemoryCache
     from worker.compiler.frontend.limits import Limits
     from worker.compiler.machine import load_preset
-    from worker.compiler.options import CompileOptions
+    from worker.compiler.options import CompileOptions, StrategyName
     from worker.compiler.pipeline import compile_model
     from worker.ports import open_ports
 
     cache = MemoryCache()
-    options = CompileOptions(symbols=tuple(symbols.items()))
+    options = CompileOptions(symbols=tuple(symbols.items()), strategy=StrategyName(strategy))
     machine = load_preset(preset)
 
     def compile_once(key: str) -> None:
@@ -91,6 +95,7 @@ def sample(path: Path, symbols: dict[str, int], preset: str, stored: Path) -> di
 
         result[key] = timed(compile_it)
         result[key]["stages_s"] = clock.seconds
+        result[key]["peak_rss_mb"] = getrusage(RUSAGE_SELF).ru_maxrss / 1024
 
     if stored.exists():
         entries: dict[str, str] = json.loads(stored.read_text())
@@ -128,9 +133,12 @@ def _session(path: Path, symbols: dict[str, int]) -> object:
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def _child(path: Path, symbols: dict[str, int], preset: str, stored: Path) -> dict[str, Any]:
+def child(
+    path: Path, symbols: dict[str, int], preset: str, stored: Path, strategy: str
+) -> dict[str, Any]:
+    """`sample` in a fresh process."""
     command = [sys.executable, "-m", "benchmarks.compile_time", "--sample", str(path),
-               json.dumps(symbols), preset, str(stored)]  # fmt: skip
+               json.dumps(symbols), preset, str(stored), strategy]  # fmt: skip
     root = str(Path(__file__).resolve().parent.parent)
     environment = dict(
         os.environ, OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", PYTHONPATH=root
@@ -141,19 +149,25 @@ def _child(path: Path, symbols: dict[str, int], preset: str, stored: Path) -> di
     return row
 
 
-def measure(path: Path, symbols: dict[str, int], preset: str, repeat: int) -> dict[str, Any]:
+def measure(
+    path: Path, symbols: dict[str, int], preset: str, repeat: int, strategy: str = "naive"
+) -> dict[str, Any]:
     """Medians over `repeat` pairs of fresh processes."""
     samples: list[dict[str, Any]] = []
     for _ in range(repeat):
         with tempfile.TemporaryDirectory() as folder:
             stored = Path(folder) / "cache.json"
-            row = _child(path, symbols, preset, stored)
-            row["warm_process"] = _child(path, symbols, preset, stored)["warm_process"]
+            row = child(path, symbols, preset, stored, strategy)
+            again = child(path, symbols, preset, stored, strategy)
+            row["warm_process"] = again["warm_process"]
             samples.append(row)
     result: dict[str, Any] = {"model": path.stem, "preset": preset, "units": samples[0]["units"]}
     for key in ("import", "ort_import", "cold", "warm", "warm_process"):
         for clock in ("wall_s", "cpu_s"):
             result[f"{key}_{clock}"] = statistics.median(row[key][clock] for row in samples)
+    result["peak_rss_mb"] = max(
+        row[key]["peak_rss_mb"] for row in samples for key in ("cold", "warm_process")
+    )
     for clock in ("wall_s", "cpu_s"):
         sessions = [statistics.mean(s[clock] for s in row["sessions"]) for row in samples]
         result[f"ort_session_{clock}"] = statistics.median(sessions)
@@ -208,11 +222,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()) / "tw-zoo")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--sample", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--sample", nargs=5, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.sample:
-        path, symbols, preset, stored = args.sample
-        row = sample(Path(path), json.loads(symbols), preset, Path(stored))
+        path, symbols, preset, stored, strategy = args.sample
+        row = sample(Path(path), json.loads(symbols), preset, Path(stored), strategy)
         sys.stdout.write(json.dumps(row) + "\n")
         return 0
     model = next(m for m in ZOO if m.name == args.model)

@@ -11,7 +11,15 @@ import onnx
 import pytest
 from onnx_models import conv_net
 
-from benchmarks import compile_time, kernel_speed, models, simulator_rate, submit, upload
+from benchmarks import (
+    compile_limits,
+    compile_time,
+    kernel_speed,
+    models,
+    simulator_rate,
+    submit,
+    upload,
+)
 from benchmarks.zoo import ZooModel
 
 
@@ -41,6 +49,19 @@ def test_compile_time(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> N
         assert row[f"{key}_wall_s"] > 0
     assert row["cold_ratio_wall"] == pytest.approx(row["cold_wall_s"] / row["ort_session_wall_s"])
     assert "warm, new process" in compile_time.render(row)
+
+
+def test_compile_limits(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = compile_limits.main(["--file", str(tiny_model), "--blocks", "1", "2", "--json"])
+    rows = [json.loads(line) for line in capsys.readouterr().out.strip().splitlines()]
+    assert code == (0 if all(row["passed"] for row in rows) else 1)
+    growth = rows.pop()
+    assert len(rows) == len(compile_limits.LIMITS)
+    for limit, row in zip(compile_limits.LIMITS, rows, strict=True):
+        assert 0 < row["peak_rss_mb"] < compile_limits.RSS_LIMIT_MB
+        assert "limit cold" in compile_limits.render_limit(limit, row)
+    assert [row["operators"] for row in growth["rows"]] == [16, 32]
+    assert "exponent" in compile_limits.render_growth(growth)
 
 
 def test_upload(capsys: pytest.CaptureFixture[str]) -> None:
