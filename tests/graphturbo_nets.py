@@ -107,6 +107,18 @@ class Net:
         at = tuple(f"a{k}" for k in range(len(shape)))
         return self._op(name, axes, [(source, at) for source in sources], body)
 
+    def empty(self, *shape: int) -> str:
+        """A tensor that several operators write: see `into`."""
+        return self._new(shape)
+
+    def into(self, whole: str, source: str, first: int) -> None:
+        """A rectified NCHW tensor as channels `first` .. of another: a piece of a concatenation."""
+        batch, channels, height, width = self.shapes[source]
+        axes: Axes = [("n", batch), ("c", channels), ("y", height), ("x", width)]
+        write = (whole, ("n", var("c") + first, "y", "x"))
+        reads = [(source, ("n", "c", "y", "x"))]
+        self.ops.append(op(f"into_{source}", axes, reads, write, _RELU))
+
     def matmul(self, source: str, columns: int) -> str:
         """[rows, k] times a constant [k, columns]."""
         rows, depth = self.shapes[source]

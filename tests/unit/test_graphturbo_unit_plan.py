@@ -142,6 +142,30 @@ def test_staged_and_kept_are_what_the_other_side_needs(whole_chip: tuple[bool, .
     check_meaning(schedule)
 
 
+def two_writers() -> tuple[Graph, str]:
+    """Layers: relu, conv, relu, conv; both relus write a half of what the last conv reads, the
+    tensor that is returned too."""
+    net = Net()
+    x = net.given(1, 4, 8, 8)
+    both = net.empty(1, 8, 8, 8)
+    net.into(both, x, 0)
+    net.into(both, net.conv(x, 4), 4)
+    return net.graph(net.conv(both, 4)), both
+
+
+@pytest.mark.parametrize("whole_chip", list(product((False, True), repeat=4)))
+def test_writers_of_one_tensor_agree_where_it_is(whole_chip: tuple[bool, ...]) -> None:
+    """Half of a concatenation made by the whole chip, half by a cluster: both go home."""
+    graph, both = two_writers()
+    assert len(planner(graph, TWO).layers) == 4
+    plan = planned(graph, TWO, whole_chip)
+    agree = whole_chip[0] == whole_chip[2]
+    assert (both in plan.buffered) == (agree and not whole_chip[3])
+    schedule = as_schedule(plan, TWO)
+    verify(schedule, TWO)
+    check_meaning(schedule)
+
+
 def test_a_mixed_unit_runs_as_c(tmp_path: Path) -> None:
     plan = planned(residual(), TWO, (False, True, False, True))
     check_as_c(as_schedule(plan, TWO), TWO, tmp_path)

@@ -382,22 +382,23 @@ class Planner:
                 if not whole_chip[n] and tensor not in self.at_home[n]
             ]  # fmt: skip
             writers = self.writers.get(tensor, [])
-            is_made = bool(writers) and all(
-                not whole_chip[n] and tensor not in self.at_home[n] for n in writers
-            )
+            is_here = [not whole_chip[n] and tensor not in self.at_home[n] for n in writers]
+            is_made = bool(writers) and all(is_here)
             if tensor in self._constants or (writers and self._stays_inside(tensor)):
                 continue
             if is_made and (near or self._is_repeated(tensor)):
                 made.append(tensor)
-            elif not is_made and near and self._is_staged_once(tensor, near):
+            elif not any(is_here) and near and self._is_staged_once(tensor, near):
                 staged.append(tensor)
         return made, staged
 
     def _is_staged_once(self, tensor: str, near: Sequence[int]) -> bool:
-        """Whether one part alone reads it, so that its instances can bring in their slices."""
-        return (len({self.part_of[n] for n in near}) == 1 and not self.writers.get(tensor, ())) or (
-            len(self.site.parts) == 1
-        )
+        """Whether it can be brought in at once: all of it is there before its first reader, and one
+        part alone reads it, so that its instances can bring in their slices."""
+        writers = self.writers.get(tensor, ())
+        if writers:
+            return len(self.site.parts) == 1 and max(writers) < min(near)
+        return len({self.part_of[n] for n in near}) == 1 or len(self.site.parts) == 1
 
     def _stays_inside(self, tensor: str) -> bool:
         """Only its own layer uses it."""
