@@ -79,6 +79,8 @@ class ChainShape:
     """Every so many layers one is computed on the vector engine; 0: none."""
     staged: bool = False
     """The weights of a layer go to GB as a whole, and from there to the cores."""
+    given_in_gb: bool = False
+    """The input goes to GB as a whole as well, inside of a loop over clusters."""
 
 
 def chain_layer(i: int, source: str, target: str, shape: ChainShape) -> Node:
@@ -116,13 +118,17 @@ def chain(shape: ChainShape = ChainShape(), on: Machine | None = None) -> Toy:
     whole: Box = (rows, span(0, shape.width))
 
     def from_layer(i: int) -> Node:
-        source, target = "DDR" if i == 1 else "GB", "DDR" if i == shape.layers else "GB"
+        source = "DDR" if i == 1 and not shape.given_in_gb else "GB"
+        target = "DDR" if i == shape.layers else "GB"
         layer = chain_layer(i, source, target, shape)
         if i == shape.layers:
             return layer
         return Place(f"x{i}", "GB", whole, 1, Seq((layer, from_layer(i + 1))))
 
     root = from_layer(1)
+    if shape.given_in_gb:
+        root = Place("x0", "GB", whole, 1, Seq((Move("x0", "DDR", "GB", whole), root)))
+        root = Loop("cl", 1, LoopKind.CORES, root, shape.cores)
     if shape.slices > 1:
         root = Loop("it", shape.slices, LoopKind.TIME, root)
     return Schedule(graph, root, "hand", 0), on or machine(shape.cores, 1), inputs_of(graph)

@@ -92,6 +92,23 @@ def test_the_second_layer_s_weights_come_under_the_first_layer_s_work(
     assert simulate_unit(early, on).cycles < simulate_unit(late, on).cycles
 
 
+def test_weights_of_later_layers_come_behind_the_first_layer_s_input() -> None:
+    """The input of a section is brought in inside of its loop over clusters."""
+    on = fed(machine(2, 1, gb_bytes=1 << 20, l1_bytes=1 << 16), 4.0)
+    shape = ChainShape(layers=3, rows=16, width=64, chunk=16, staged=True, given_in_gb=True)
+    program = lower_unit(chain(shape, on)[0], on, "s")
+    assert fills_of_gb(program) == ["x0", "w1", "w2", "w3"]
+    fill, first_product, _ = order_of_second_weights(program)
+    assert fill < first_product
+
+
+def fills_of_gb(program: UnitProgram) -> list[str]:
+    """Tensors brought to GB from home, in program order."""
+    rows = program.instructions
+    buffers = [program.buffers[k] for k in rows["dst"][rows["src"] < 0].tolist() if k >= 0]
+    return [b.tensor for b in buffers if b.level == "GB"]
+
+
 def order_of_second_weights(program: UnitProgram) -> tuple[int, int, int]:
     """Positions of the fill of w2 in GB, and of the first layer's first and last product."""
     rows = program.instructions

@@ -173,11 +173,14 @@ def _engine(nest: Nest, number: int, machine: Machine) -> str:
 
 
 def _first_work(root: Node) -> str:
-    """Path of the first node from the root on that is neither a Move nor only around Moves."""
+    """Path of the first node from the root on that is neither a Move nor only around Moves.
+
+    Loops over cores are entered: what a section's clusters bring in is needed first of all.
+    """
     node, path = root, "0"
     while True:
         match node:
-            case Place():
+            case Place() | Loop(kind=LoopKind.CORES):
                 node, path = node.body, f"{path}.0"
             case Seq(parts):
                 behind = [i for i, part in enumerate(parts) if not isinstance(part, Move)]
