@@ -13,7 +13,7 @@ from multi_layer_schedules import ChainShape, chain, machine
 from worker.compiler.isa.program import Opcode, UnitProgram
 from worker.compiler.lower.issue import prefetches
 from worker.compiler.lower.layers import early_fills
-from worker.compiler.lower.level import latest_starts, leveled
+from worker.compiler.lower.level import latest_starts, leveled, stretched
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.lower.nest import flatten
 from worker.compiler.lower.resolve import resolve
@@ -49,6 +49,21 @@ def test_starts_are_the_latest_that_meet_every_deadline(
             assert start == 0
 
 
+@given(st.lists(st.integers(0, 12), min_size=6, max_size=6), JOBS)
+def test_periods_are_stretched_by_the_worst_lateness_and_no_more(
+    spare: list[int], jobs: list[tuple[int, int]]
+) -> None:
+    jobs = sorted(jobs)
+    found = [int(time) for time in stretched(spare, jobs)]
+    late = [
+        sum(time for _, time in jobs[: k + 1]) - sum(spare[:deadline])
+        for k, (deadline, _) in enumerate(jobs)
+    ]
+    assert all(new >= old for new, old in zip(found, spare, strict=True))
+    assert sum(found) - sum(spare) == max([0, *late])
+    assert is_feasible(found, jobs, 0, 0)
+
+
 def reach(on: Machine, layers: int = 6) -> dict[int, int]:
     """Layers ahead by layer, for a chain whose weights pass the cluster's buffer."""
     schedule, on, _ = chain(ChainShape(layers=layers, staged=True), on)
@@ -69,12 +84,19 @@ def fed(on: Machine, rate: float) -> Machine:
     return replace(on, levels=(home, *others), engines=engines)
 
 
-def test_a_fast_home_is_asked_one_layer_ahead_a_slow_one_at_once() -> None:
+def test_fills_are_asked_one_layer_ahead_of_a_fast_home_and_a_hopeless_one() -> None:
+    """What comes late anyway shall not hold buffers of the first layers."""
     on = machine(2, 1, gb_bytes=1 << 16)
-    fast = reach(fed(on, 1e6))
-    assert fast and set(fast.values()) == {1}
-    slow = reach(fed(on, 1e-3))
-    assert slow == {layer: layer for layer in slow}
+    for rate in (1e6, 1e-3):
+        found = reach(fed(on, rate))
+        assert found and set(found.values()) == {1}
+
+
+def test_what_comes_late_anyway_is_not_asked_for_first() -> None:
+    spare, jobs = [4.0, 4.0, 4.0], [(1, 2.0), (2, 20.0), (3, 20.0)]
+    assert latest_starts(spare, jobs) == [0, 0, 0]
+    assert stretched(spare, jobs) == [4, 18, 20]
+    assert latest_starts(stretched(spare, jobs), jobs) == [0, 0, 2]
 
 
 def test_the_second_layer_s_weights_come_under_the_first_layer_s_work(

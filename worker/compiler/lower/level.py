@@ -5,7 +5,8 @@ shared and granted in program order, so a fill that is issued long before it is 
 that are needed now.  Here every fill is issued as late as it may be: from the last layer to the
 first, a fill takes what home's port has to spare in the layer before its own, then in the one
 before that.  Where weights are more than their layer's time can bring, they spread over the layers
-in front; where they are not, nothing is held longer than it must be.
+in front; where they are not, nothing is held longer than it must be.  A layer whose weights come
+late however early they are asked for counts as that much longer.
 
 This is the latest schedule of transfers with deadlines on one machine.  Times are estimates; they
 decide about order only.
@@ -59,11 +60,30 @@ def leveled(
     spare = [max(times.values(), default=0.0) - times.get(home, 0.0) for times in busy]
     order = sorted(own, key=lambda n: (own[n].layer, n))
     latency = machine.home.latency_cycles
-    starts = latest_starts(spare, [(own[n].layer, demand[n] + latency) for n in order])
+    jobs = [(own[n].layer, demand[n] + latency) for n in order]
+    starts = latest_starts(stretched(spare, jobs), jobs)
     return {
         n: min(own[n].layer - start, MOST_LAYERS_LEVELED)
         for n, start in zip(order, starts, strict=True)
     }
+
+
+def stretched(spare: Sequence[float], jobs: Sequence[tuple[int, float]]) -> list[float]:
+    """The time of each period, longer where it ends with waiting for a job.
+
+    `spare` and `jobs` as for `latest_starts`.  What comes late anyway shall not come first of all,
+    in front of what the first periods need.
+    Cost: linear.
+    """
+    found = list(spare)
+    left, at = 0.0, 0
+    for deadline, need in jobs:
+        left += sum(found[at:deadline]) - need
+        at = max(at, deadline)
+        if left < 0 and at > 0:
+            found[at - 1] -= left
+            left = 0.0
+    return found
 
 
 def latest_starts(spare: Sequence[float], jobs: Sequence[tuple[int, float]]) -> list[int]:
