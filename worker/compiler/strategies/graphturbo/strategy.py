@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -21,7 +21,8 @@ from worker.compiler.strategies.graphturbo.cut_units import cut_units
 from worker.compiler.strategies.graphturbo.describe import describe, read_summary
 from worker.compiler.strategies.graphturbo.emit import emit_unit
 from worker.compiler.strategies.graphturbo.handover import EAGER, SURE
-from worker.compiler.strategies.graphturbo.layers import engines_of, form_layers
+from worker.compiler.strategies.graphturbo.layers import Layer, engines_of, form_layers
+from worker.compiler.strategies.graphturbo.lockstep import in_lockstep
 from worker.compiler.strategies.graphturbo.loosen import poor_anchors
 from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.sections import Workshop, best_sections, with_handovers
@@ -111,7 +112,7 @@ class GraphTurboStrategy:
     ) -> tuple[Draft, ...]:
         """Sections over layers with all their epilogues, and over layers without the poor ones."""
         chains = self.features.row_chains
-        layers = form_layers(graph, machine, chains=chains)
+        layers = self._layers(graph, machine)
         shop = Workshop(graph, layers, engines, machine, self.features)
         sections = best_sections(shop)
         if sections is None:
@@ -120,10 +121,17 @@ class GraphTurboStrategy:
         alone = poor_anchors(sections, engines, machine)
         if not alone or not chains:
             return found
-        layers = form_layers(graph, machine, chains=chains, alone=alone)
+        layers = self._layers(graph, machine, alone)
         other = Workshop(graph, layers, engines, machine, self.features, shop.tiles, shop.facts)
         looser = best_sections(other)
         return found if looser is None else (*found, (other, looser))
+
+    def _layers(
+        self, graph: Graph, machine: Machine, alone: Collection[str] = ()
+    ) -> tuple[Layer, ...]:
+        """Layers in the order in which they run."""
+        layers = form_layers(graph, machine, chains=self.features.row_chains, alone=alone)
+        return in_lockstep(graph, layers) if self.features.across_layers else layers
 
 
 def _cycles(sections: Sequence[SectionPlan]) -> int:
