@@ -292,6 +292,13 @@ def _extra_points(op: TensorOp, domain: Lines, factor: int) -> int:
     return fixed * total - op.num_points
 
 
+def is_sliced_badly(op: TensorOp, domain: Box) -> bool:
+    """Whether an instance's slice, halo included, is wider than the axis it is cut from, or starts
+    where tiles of an up-sampling cannot."""
+    is_wide = any(span.extent > a.extent for span, a in zip(domain, op.domain, strict=True))
+    return is_wide or is_off_grid(op, domain)
+
+
 def is_off_grid(op: TensorOp, domain: Box) -> bool:
     """Whether a part of a domain moves a // or % of a read off its grid.
 

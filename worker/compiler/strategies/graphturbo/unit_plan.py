@@ -37,8 +37,13 @@ from worker.compiler.strategies.graphturbo.plan import (
     plan_rows,
 )
 from worker.compiler.strategies.graphturbo.planner_spills import SpillChoice, spill_choices
-from worker.compiler.strategies.graphturbo.propagate import is_off_grid
-from worker.compiler.strategies.graphturbo.section_plan import SectionPlan, Site, instance_var
+from worker.compiler.strategies.graphturbo.propagate import is_sliced_badly
+from worker.compiler.strategies.graphturbo.section_plan import (
+    SectionPlan,
+    Site,
+    TileKey,
+    instance_var,
+)
 from worker.compiler.tiling.align import buffer_bytes
 from worker.compiler.tiling.nest.facts import Facts, facts_of
 from worker.compiler.tiling.nest.plan import Plan, Team
@@ -162,14 +167,24 @@ class Planner:
         site = self.site
         layers: list[LayerPlan] = []
         around = {k: run for run in planned for k in range(run.run.first, run.run.last)}
+        cycles = sum(r.predicted_cycles * site.runs(self.part_of[r.run.first]) for r in planned)
+        kept = frozenset(
+            t for t in made
+            if t in self.graph.outputs
+            or any(whole_chip[n] or t in self.at_home[n] for n in self.readers.get(t, ()))
+        )  # fmt: skip
+        home = site.machine.home
+        for t in (*staged, *sorted(kept)):
+            times = site.runs(self._place(t) if t in staged else self._home_part(t))
+            moved = self.size(t) * times * site.spread.clusters
+            cycles += int(moved / home.read_bytes_per_cycle)
         floors = [
-            0.0 if n in around else self.floor(n, on_chip) * site.runs(self.part_of[n])
+            0.0 if n in around else self._least(n, held, on_chip) * site.runs(self.part_of[n])
             for n, on_chip in enumerate(whole_chip)
         ]
-        cycles = sum(r.predicted_cycles * site.runs(self.part_of[r.run.first]) for r in planned)
         least = cycles + sum(floors)
         for number in range(len(self.layers)):
-            if least > limit:
+            if least > limit + 1:  # rounding apart
                 return None
             if number in around:
                 layers.append(around[number].layers[number - around[number].run.first])
@@ -181,16 +196,6 @@ class Planner:
             cost = found.predicted_cycles * site.runs(self.part_of[number])
             cycles += cost
             least += cost - floors[number]
-        kept = frozenset(
-            t for t in made
-            if t in self.graph.outputs
-            or any(whole_chip[n] or t in self.at_home[n] for n in self.readers.get(t, ()))
-        )  # fmt: skip
-        home = site.machine.home
-        for t in (*staged, *sorted(kept)):
-            times = site.runs(self._place(t) if t in staged else self._home_part(t))
-            moved = self.size(t) * times * site.spread.clusters
-            cycles += int(moved / home.read_bytes_per_cycle)
         if cycles > limit:
             return None
         return SectionPlan(
@@ -239,23 +244,29 @@ class Planner:
         domains, home = self._domains(number), self.site.machine.home
         return floor_cycles(ops, self.engines, self.graph.tensors, domains, cores, stored, home)
 
-    def tiles(self, number: int, held: frozenset[str], whole_chip: bool) -> Tiles | None:
-        """Tiles of one layer when `held` tensors are in GB."""
+    def _least(self, number: int, held: frozenset[str], whole_chip: bool) -> float:
+        """Cycles of one run of a layer where its tiles are known, else what it takes at least."""
+        tiles = self.site.tiles.get(self._tile_key(number, held, whole_chip))
+        return self.floor(number, whole_chip) if tiles is None else tiles.predicted_cycles
+
+    def _tile_key(self, number: int, held: frozenset[str], whole_chip: bool) -> TileKey:
         layer = self.layers[number]
-        names = {t for name in layer.ops for t in self._touched(name)}
         near: frozenset[str] = frozenset()
         if not whole_chip:
-            near = held.intersection(names) - self._constants - self.at_home[number]
+            names = held.intersection(self.touched(number))
+            near = names - self._constants - self.at_home[number]
         # Row chains pass by the buffer; what room there is makes no difference to them.
         quarters = 1 if layer.is_chain else self._free_quarters(number, held)
         domains = self._domains(number)
-        extents = () if domains is None else tuple(
-            tuple((str(span.start), span.extent) for span in domains[name])
-            for name in layer.ops
-        )  # fmt: skip
-        key = (layer.ops, tuple(sorted(near)), whole_chip, extents, self.site.spread, quarters)
+        boxes = () if domains is None else tuple(domains[name] for name in layer.ops)
+        extents = tuple(tuple((str(span.start), span.extent) for span in box) for box in boxes)
+        return (layer.ops, tuple(sorted(near)), whole_chip, extents, self.site.spread, quarters)
+
+    def tiles(self, number: int, held: frozenset[str], whole_chip: bool) -> Tiles | None:
+        """Tiles of one layer when `held` tensors are in GB."""
+        key = self._tile_key(number, held, whole_chip)
         if key not in self.site.tiles:
-            self.site.tiles[key] = self._search(number, near, whole_chip, quarters)
+            self.site.tiles[key] = self._search(number, frozenset(key[1]), whole_chip, key[-1])
         return self.site.tiles[key]
 
     def needed_bytes(self) -> int:
@@ -279,9 +290,8 @@ class Planner:
 
     def _uses(self, tensor: str) -> bool:
         """Whether layers exchange it, so that it may live in GB."""
-        if tensor in self._constants:
-            return False
-        return tensor in self.readers or (tensor in self.writers and not self._stays_inside(tensor))
+        is_made = tensor in self.writers and not self._stays_inside(tensor)
+        return tensor not in self._constants and (tensor in self.readers or is_made)
 
     def _domains(self, number: int) -> Mapping[str, Box] | None:
         slices = self.site.parts[self.part_of[number]].slices
@@ -417,19 +427,12 @@ class Planner:
         )
 
     def _is_sliced_badly(self) -> bool:
-        """Whether an instance's slice, halo included, is wider than the axis it is cut from, or
-        starts where tiles of an up-sampling cannot."""
-        sliced = [
-            (self.tensor_op(name), box)
+        return any(
+            is_sliced_badly(self.tensor_op(name), box)
             for part in self.site.parts
             if part.slices is not None
             for name, box in part.slices.domains.items()
-        ]
-        return any(
-            span.extent > axis.extent
-            for op, box in sliced
-            for span, axis in zip(box, op.domain, strict=True)
-        ) or any(is_off_grid(op, box) for op, box in sliced)
+        )
 
     def tensor_op(self, name: str) -> TensorOp:
         """An operator by name."""
