@@ -266,6 +266,20 @@ def test_least_spills_of_figure_6(capacity: int, spilled: int) -> None:
     assert len(found.spilled) == spilled
 
 
+def test_ways_to_make_room_are_counted_as_they_come() -> None:
+    """26 outputs of different sizes, all read by the last instance, and room for half of them:
+    millions of smallest sets to spill.  The sizes are multiples of 10, the excess is not, so that
+    no set meets the bound; each search stops inside the successors of one state."""
+    wide = instance_graph([GroupShape(26, 26, 26), GroupShape(1, 1, 1)], [GroupEdge(0, 1, None)])
+    wide = replace(wide, output_bytes=(*(10 * (20 + k) for k in range(26)), 10))
+    total = sum(wide.output_bytes)
+    excess = total // 2 + 5
+    found = exact_order(wide, total - excess, max_states=300)
+    assert 300 < found.states <= 7 * 300 + len(wide.instances)
+    assert found.spilled_bound_bytes == excess < found.spilled_bytes < total
+    assert not found.proven
+
+
 def test_a_halo_is_where_depth_first_search_loses() -> None:
     halo = with_halo()
     found = exact_order(halo, 1000)

@@ -113,8 +113,8 @@ def exact_order(
 
     Raises:
         InternalError: instances are not listed in topological order.
-    Cost: about 5 * `max_states` states (least peak, then least spilled, each by best rank and by
-        beam, then cycles); a beam looks at all successors of a state per instance at least.
+    Cost: at most 7 * `max_states` states (least peak, then least spilled, each by best rank and by
+        beam, which may take twice as many, then cycles).
     """
     seeds = [dfs_order(graph), bfs_order(graph)]
     roomy = _Search(graph, sum(graph.output_bytes), costs)
@@ -187,6 +187,9 @@ class _Search:
         self.capacity = capacity
         self.costs = costs
         self.states = 0
+        self.last_state = 0
+        """States at which the sweep that runs now stops, even in the middle of successors: there
+        may be exponentially many ways to make room."""
         self.size = graph.output_bytes
         self.readers = [_bits(some) for some in consumers_of(graph)]
         self.need, self.after = _needs(graph)
@@ -233,7 +236,7 @@ class _Search:
         start = replace(self._start(self.early_need, self.sources), rank=(0, self.least_peak))
         found, searched = self._best_first(start, limit, None, max_states)
         if found is None and searched < limit:
-            found = self._beam(start, limit, max(1, max_states // len(self.size)))
+            found = self._beam(start, limit, max_states)
         return (best if found is None else found), max(bound, searched)
 
     def least_cycles(self, best: _Found, allowed_peak: int, max_states: int) -> tuple[_Found, bool]:
@@ -264,7 +267,7 @@ class _Search:
         States are looked at by rank, which no step lowers, so the first finished one is best, and
         when the budget ends every order ranks at least like the next state.
         """
-        last_state = self.states + budget
+        self.last_state = self.states + budget
         ticket = count(1)
         queue: list[tuple[_Rank, int, int, _State]] = [(start.rank, 0, 0, start)]
         reached: dict[_Key, _Rank] = {}
@@ -275,19 +278,24 @@ class _Search:
             if state.done.bit_count() == len(self.size):
                 return self._traced(state), rank
             for new in self._successors(state, limit, peak, None):
-                if self.states > last_state:
-                    return None, rank
+                if self.states > self.last_state:
+                    break
                 if new.key not in reached or new.rank < reached[new.key]:
                     reached[new.key] = new.rank
                     # of equal ranks the one with most instances first: it may be finished soon
                     heappush(queue, (new.rank, -new.done.bit_count(), next(ticket), new))
+            if self.states > self.last_state:
+                return None, rank
         return None, limit
 
-    def _beam(self, start: _State, limit: _Rank, width: int) -> _Found | None:
+    def _beam(self, start: _State, limit: _Rank, budget: int) -> _Found | None:
         """A good order of rank below `limit`, or None where the beam meets none.
 
-        Instance by instance, `width` states are looked at, from the most promising ones.
+        Instance by instance, an equal share of `budget` states is looked at, from the most
+        promising ones; all successors of one at least, while that stays within twice the budget.
         """
+        width = max(1, budget // len(self.size))
+        self.last_state = self.states + 2 * budget
         layer = [start]
         while any(state.ready for state in layer):
             best: dict[_Key, _State] = {}
@@ -361,6 +369,8 @@ class _Search:
             second += self.costs.entry_cycles[group] if group != state.group else 0
         live -= sum(self.size[j] for j in freed)
         for room in self._rooms(state, i, resident - self.capacity, num_rooms):
+            if self.states > self.last_state:
+                return
             gone = state.gone | room
             out = sum(self.size[j] for j in _members(room))
             kept = resident - out - sum(self.size[j] for j in freed if not gone >> j & 1)

@@ -45,7 +45,7 @@ class GraphTurboStrategy:
 
     variant: Variant = Variant.FULL
     name: str = "graphturbo"
-    version: str = "16"
+    version: str = "17"
     spans_regions: bool = True
     handover: float = EAGER
     """How ready it is to keep tensors in the cores' local buffers, where the variant does that."""
