@@ -7,7 +7,7 @@ predictions choose tiles, core split and whether weights pass the global buffer.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import product
@@ -135,8 +135,8 @@ def plan_nest(
     return None if plan is None else named(plan, facts)
 
 
-def bytes_in(plan: Plan, memory: str) -> int:
-    """What a nest keeps in one instance of a memory, in bytes."""
+def bytes_in(plan: Plan, memory: str, tensors: Collection[str] | None = None) -> int:
+    """What a nest keeps in one instance of a memory, in bytes; of some `tensors` only, if given."""
     total = 0
     for k, level in enumerate(plan.levels):
         if level.stage.level.name == memory:
@@ -145,7 +145,9 @@ def bytes_in(plan: Plan, memory: str) -> int:
                 plan.facts, level.stage, level.tile, level.copies, is_last=is_last
             )
             sharers = min(level.stage.sharers, max(1, level.units_used))
-            total += sharers * sum(size for _, size in terms)
+            total += sharers * sum(
+                size for name, size in terms if tensors is None or name in tensors
+            )
     return total
 
 

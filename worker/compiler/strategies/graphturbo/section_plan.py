@@ -27,9 +27,10 @@ from worker.compiler.tiling.nest.plan import Team
 WEIGHT_RESERVE = 0.25
 """Part of GB kept for weights on their way to the cores."""
 TileKey: TypeAlias = (
-    "tuple[tuple[str, ...], tuple[str, ...], bool, tuple[object, ...], Spread, int]"
+    "tuple[tuple[str, ...], tuple[str, ...], bool, tuple[object, ...], Spread, int, bool]"
 )
-"""(operators, operands in GB, whole chip, domains, spread, free quarters of GB)."""
+"""(operators, operands in GB, whole chip, domains, spread, free quarters of GB, whether it
+is lean)."""
 
 
 @dataclass(frozen=True, slots=True)

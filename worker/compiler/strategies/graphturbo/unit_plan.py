@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from math import ceil, inf
 
 from worker.compiler.ir.affine import Affine
@@ -21,19 +22,17 @@ from worker.compiler.ir.op import TensorOp, reads_of, writes_of
 from worker.compiler.ir.region import Cuts
 from worker.compiler.machine.machine import Engine
 from worker.compiler.schedule.nodes import Box, Span
-from worker.compiler.schedule.walk import reach_memory
 from worker.compiler.strategies.graphturbo.floors import floor_cycles
 from worker.compiler.strategies.graphturbo.handover_cut import Around, Run
 from worker.compiler.strategies.graphturbo.handover_facts import handed_over
 from worker.compiler.strategies.graphturbo.handover_plan import RunPlan, plan_run
 from worker.compiler.strategies.graphturbo.layers import Layer
 from worker.compiler.strategies.graphturbo.liveness import LiveTensor, live_bytes_by_task
+from worker.compiler.strategies.graphturbo.nest_task import WEIGHT_SHARE, NestTask
 from worker.compiler.strategies.graphturbo.plan import (
     LayerPlan,
     Tiles,
-    bytes_in,
     layer_facts,
-    plan_nest,
     plan_rows,
 )
 from worker.compiler.strategies.graphturbo.planner_spills import SpillChoice, spill_choices
@@ -46,13 +45,9 @@ from worker.compiler.strategies.graphturbo.section_plan import (
 )
 from worker.compiler.tiling.align import buffer_bytes
 from worker.compiler.tiling.nest.facts import Facts, facts_of
-from worker.compiler.tiling.nest.plan import Plan, Team
+from worker.compiler.tiling.nest.plan import Team
 
 _QUARTERS = 4
-PREFETCH_RESERVE = 0.5
-"""Part of LB a layer leaves to the first tiles of the next one."""
-PREFETCH_GAIN = 1.1
-"""How much slower a layer may be predicted for leaving that part."""
 
 
 class Planner:
@@ -260,13 +255,14 @@ class Planner:
         domains = self._domains(number)
         boxes = () if domains is None else tuple(domains[name] for name in layer.ops)
         extents = tuple(tuple((str(span.start), span.extent) for span in box) for box in boxes)
-        return (layer.ops, tuple(sorted(near)), whole_chip, extents, self.site.spread, quarters)
+        lean, near_names = self._precedes_weights(number), tuple(sorted(near))
+        return (layer.ops, near_names, whole_chip, extents, self.site.spread, quarters, lean)
 
     def tiles(self, number: int, held: frozenset[str], whole_chip: bool) -> Tiles | None:
         """Tiles of one layer when `held` tensors are in GB."""
         key = self._tile_key(number, held, whole_chip)
         if key not in self.site.tiles:
-            self.site.tiles[key] = self._search(number, frozenset(key[1]), whole_chip, key[-1])
+            self.site.tiles[key] = self._search(number, key)
         return self.site.tiles[key]
 
     def needed_bytes(self) -> int:
@@ -288,6 +284,19 @@ class Planner:
         busy = min(self.site.room, self._live_bytes[held][self.step[number]])
         return _QUARTERS - ceil(_QUARTERS * busy / self.site.buffer.usable_bytes)
 
+    def _precedes_weights(self, number: int) -> bool:
+        """Whether the section's later layers have more weights than a lean one leaves room for."""
+        buffer = self.site.buffer
+        if buffer is None or not self.site.prefetch:
+            return False
+        return sum(self._weights[number + 1 :]) > buffer.usable_bytes * (1 - WEIGHT_SHARE)
+
+    @cached_property
+    def _weights(self) -> tuple[int, ...]:
+        """Bytes of constants of every layer."""
+        used = (self._constants.intersection(self.touched(k)) for k in range(len(self.layers)))
+        return tuple(sum(self.graph.tensors[t].size_bytes for t in names) for names in used)
+
     def _uses(self, tensor: str) -> bool:
         """Whether layers exchange it, so that it may live in GB."""
         is_made = tensor in self.writers and not self._stays_inside(tensor)
@@ -297,12 +306,11 @@ class Planner:
         slices = self.site.parts[self.part_of[number]].slices
         return None if slices is None else slices.domains
 
-    def _search(
-        self, number: int, near: frozenset[str], whole_chip: bool, quarters: int
-    ) -> Tiles | None:
+    def _search(self, number: int, key: TileKey) -> Tiles | None:
+        _, near, whole_chip, _, _, quarters, lean = key
         layer, site = self.layers[number], self.site
         team = Team.everyone(site.machine) if whole_chip else site.cluster
-        base = {} if site.buffer is None else dict.fromkeys(sorted(near), site.buffer.name)
+        base = {} if site.buffer is None else dict.fromkeys(near, site.buffer.name)
         engine = self.engines[layer.ops[0]]
         domains = self._domains(number)
         rows = None
@@ -315,28 +323,9 @@ class Planner:
         early = self._constants if site.prefetch else frozenset()
         facts = replace(facts, base=base, early=early)
 
-        def found(limits: Mapping[str, int]) -> Plan | None:
-            """What fits a free buffer is mostly small enough for a busy one: one search then."""
-            plan = plan_nest(facts, domain, engine, site.machine, team, limits)
-            if site.buffer is None or plan is None:
-                return plan
-            room = site.buffer.usable_bytes * quarters // _QUARTERS
-            if bytes_in(plan, site.buffer.name) <= room:
-                return plan
-            limits = {site.buffer.name: room, **limits}
-            return plan_nest(facts, domain, engine, site.machine, team, limits)
-
-        whole = found({})
-        if whole is None or not site.prefetch:
-            return whole
-        local = site.machine.level(reach_memory(engine.name, site.machine))
-        room = int(local.usable_bytes * (1 - PREFETCH_RESERVE))
-        if bytes_in(whole, local.name) <= room:
-            return whole
-        part = found({local.name: room})
-        if part is None or part.predicted_cycles > whole.predicted_cycles * PREFETCH_GAIN:
-            return whole
-        return part
+        room = 0 if site.buffer is None else site.buffer.usable_bytes * quarters // _QUARTERS
+        task = NestTask(facts, domain, engine, site.machine, team, site.buffer, room, lean)
+        return task.tiles(prefetch=site.prefetch)
 
     def box(self, tensor: str) -> Box:
         """What an instance around its place holds of a tensor."""

@@ -1,0 +1,67 @@
+"""A layer in front of many more weights leaves them a part of the global buffer."""
+
+from __future__ import annotations
+
+from math import inf
+
+import pytest
+from graphturbo_nets import Net, workshop
+
+from worker.compiler.ir.graph import Graph
+from worker.compiler.machine import load_preset
+from worker.compiler.strategies.graphturbo import nest_task
+from worker.compiler.strategies.graphturbo.plan import bytes_in
+from worker.compiler.strategies.graphturbo.section_plan import Part, Site, Spread
+from worker.compiler.strategies.graphturbo.unit_plan import Planner
+from worker.compiler.tiling.nest.plan import Plan
+
+ON = load_preset("stcp920-inferred")
+SHARE = int(ON.level("LLB").usable_bytes * nest_task.WEIGHT_SHARE)
+
+
+def chain(layers: int) -> Graph:
+    """Products with weights of 4 MiB each: more than a lean layer's share, less than the room."""
+    net = Net()
+    last = net.given(64, 1024)
+    for _ in range(layers):
+        last = net.matmul(last, 1024)
+    return net.graph(last)
+
+
+def planner(layers: int, *, prefetch: bool = True) -> Planner:
+    graph = chain(layers)
+    shop = workshop(graph, ON)
+    part = Part(tuple(range(len(shop.layers))), None, 1)
+    site = Site(ON, shop.buffer, Spread(1, ON.num_cores // shop.clusters), (part,), {}, prefetch)
+    return Planner(graph, shop.layers, shop.engines, site)
+
+
+def weights_in_buffer(layers: int) -> list[int]:
+    """Bytes of weights in the cluster's buffer at once, per layer."""
+    found = planner(layers)
+    plan = found.plan((False,) * layers)
+    assert plan is not None
+    tiles = [layer.tiles for layer in plan.layers]
+    assert len(tiles) == layers and all(isinstance(t, Plan) for t in tiles)
+    return [bytes_in(t, "LLB", found.graph.constants) for t in tiles if isinstance(t, Plan)]
+
+
+def test_layers_in_front_of_many_weights_take_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nest_task, "LEAN_GAIN", inf)
+    found = weights_in_buffer(4)
+    # 8 MiB and more follow the first two, 4 MiB the third: the rest of the buffer holds them.
+    assert max(found[:2]) <= SHARE
+    assert min(found[2:]) > SHARE
+
+
+@pytest.mark.parametrize(("prefetch", "lean"), [(True, 2), (False, 0)])
+def test_layers_are_lean_where_weights_could_come_under_them(prefetch: bool, lean: int) -> None:
+    found = planner(4, prefetch=prefetch)
+    assert [found._precedes_weights(k) for k in range(4)] == [k < lean for k in range(4)]
+
+
+def test_a_layer_that_would_be_much_slower_keeps_the_buffer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(nest_task, "LEAN_GAIN", 0)
+    assert min(weights_in_buffer(4)) > SHARE
