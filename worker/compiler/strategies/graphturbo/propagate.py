@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 from typing import TypeAlias
 
@@ -144,7 +145,8 @@ def corresponding_dims(ops: Sequence[TensorOp], origin: tuple[str, int]) -> dict
     return found
 
 
-def _dims_of_axes(op: TensorOp) -> dict[str, list[tuple[str, int]]]:
+@lru_cache(maxsize=4096)  # asked once per operator, cut and number of instances
+def _dims_of_axes(op: TensorOp) -> Mapping[str, Sequence[tuple[str, int]]]:
     """Per PARALLEL axis, the (tensor, dimension) pairs it is the leading term of."""
     found: dict[str, list[tuple[str, int]]] = {a.name: [] for a in op.parallel_axes}
     for access in (op.write, *op.reads):
