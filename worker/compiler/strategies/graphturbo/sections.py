@@ -97,12 +97,15 @@ class Workshop:
         return self.cuts.piece([n for layer in self.layers[first:last] for n in layer.ops])
 
 
-def best_sections(shop: Workshop) -> tuple[SectionPlan, ...] | None:
+def best_sections(
+    shop: Workshop, borders: Sequence[int] | None = None
+) -> tuple[SectionPlan, ...] | None:
     """The sections of least predicted cycles, all tensors between layers in GB or at home.
 
-    None when some layer has no tiles.
+    `borders`: positions between layers where they may meet, ascending, both ends included; by
+    default, narrow places all along the unit.  None when some layer has no tiles.
     """
-    points = _points(shop)
+    points = _points(shop) if borders is None else borders
     best: dict[int, tuple[float, tuple[SectionPlan, ...]]] = {0: (0.0, ())}
     for k, end in enumerate(points[1:], 1):
         # Short sections first: what they add up to limits what long ones may take.
@@ -119,6 +122,27 @@ def best_sections(shop: Workshop) -> tuple[SectionPlan, ...] | None:
                 best[end] = (total, (*best[start][1], plan))
     found = best.get(len(shop.layers))
     return None if found is None else found[1]
+
+
+def same_borders(
+    sections: Sequence[SectionPlan], layers: Sequence[Layer]
+) -> tuple[int, ...] | None:
+    """Positions among other layers of the same operators where the sections meet.
+
+    None where such a layer has operators of both sides.
+    """
+    position = {frozenset[str](): 0}
+    before: set[str] = set()
+    for k, layer in enumerate(layers, 1):
+        before.update(layer.ops)
+        position[frozenset(before)] = k
+    found, before = [0], set()
+    for section in sections:
+        before.update(name for layer in section.layers for name in layer.layer.ops)
+        if frozenset(before) not in position:
+            return None
+        found.append(position[frozenset(before)])
+    return tuple(found)
 
 
 def with_handovers(

@@ -25,7 +25,12 @@ from worker.compiler.strategies.graphturbo.layers import Layer, engines_of, form
 from worker.compiler.strategies.graphturbo.lockstep import in_lockstep
 from worker.compiler.strategies.graphturbo.loosen import poor_anchors
 from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
-from worker.compiler.strategies.graphturbo.sections import Workshop, best_sections, with_handovers
+from worker.compiler.strategies.graphturbo.sections import (
+    Workshop,
+    best_sections,
+    same_borders,
+    with_handovers,
+)
 from worker.compiler.strategies.graphturbo.variants import FEATURES, Features
 
 Draft: TypeAlias = tuple[Workshop, tuple[SectionPlan, ...]]
@@ -110,7 +115,10 @@ class GraphTurboStrategy:
     def _drafts(
         self, graph: Graph, engines: Mapping[str, Engine], machine: Machine
     ) -> tuple[Draft, ...]:
-        """Sections over layers with all their epilogues, and over layers without the poor ones."""
+        """Sections over layers with all their epilogues, and over layers without the poor ones.
+
+        The latter meet where the former do, so that the search for places is made once.
+        """
         chains = self.features.row_chains
         layers = self._layers(graph, machine)
         shop = Workshop(graph, layers, engines, machine, self.features)
@@ -123,7 +131,7 @@ class GraphTurboStrategy:
             return found
         layers = self._layers(graph, machine, alone)
         other = Workshop(graph, layers, engines, machine, self.features, shop.tiles, shop.facts)
-        looser = best_sections(other)
+        looser = best_sections(other, same_borders(sections, layers))
         return found if looser is None else (*found, (other, looser))
 
     def _layers(
