@@ -57,6 +57,9 @@ class StageClock:
     def units(self, solved: int, cached: int, total: int) -> None:
         del solved, cached, total
 
+    def artifact(self, name: str, file_name: str) -> None:
+        del name, file_name
+
 
 def timed(call: Callable[[], object]) -> dict[str, float]:
     """Wall and CPU seconds of one call."""

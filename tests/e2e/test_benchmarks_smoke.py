@@ -20,6 +20,7 @@ from benchmarks import (
     submit,
     upload,
 )
+from benchmarks.papers import graphturbo_cells
 from benchmarks.zoo import ZooModel
 
 
@@ -132,3 +133,11 @@ def test_model_table(tiny_model: Path) -> None:
     table = models.table([row, {"model": "m", "preset": "p", "failure": "why"}])
     assert len(table.splitlines()) == 4
     assert "| tiny | kapla-edge |" in table
+
+
+def test_a_cell_of_the_papers_tables(tmp_path: Path) -> None:
+    """A whole compile of a pair of ResNet18-Tailor's layers, as a cell's process does it."""
+    row = graphturbo_cells.run_cell(graphturbo_cells.Cell("T1", "a100", "v2", 8), tmp_path)
+    assert row["kernels"] >= 1
+    assert row["ms"] > 0
+    assert row["compile_s"] > 0

@@ -27,6 +27,7 @@ from worker.compiler.machine.machine import Machine
 from worker.compiler.options import Variant
 from worker.compiler.schedule.nodes import Compute, Loop, LoopKind
 from worker.compiler.strategies.graphturbo.emit import emit_unit
+from worker.compiler.strategies.graphturbo.layers import form_layers
 from worker.compiler.strategies.graphturbo.section_plan import Part, SectionPlan, Site, Spread
 from worker.compiler.strategies.graphturbo.sections import (
     LAYERS_PER_POINT,
@@ -39,6 +40,7 @@ from worker.compiler.strategies.graphturbo.sections import (
     _section,
     _telling,
     best_sections,
+    same_borders,
 )
 from worker.compiler.strategies.graphturbo.teams import ranked, team_plans
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
@@ -276,6 +278,44 @@ def test_a_unit_of_several_blocks_has_more_points() -> None:
 
 
 # -- machines and variants without sections --------------------------------------------------------
+
+
+def test_units_of_many_samples_keep_to_the_least_places() -> None:
+    """Their sections are planned for several numbers of turns each."""
+    net = Net()
+    x = net.given(4, 4, 6, 6)
+    for _ in range(LAYERS_PER_POINT * (MIN_POINTS + 4)):
+        x = net.relu(net.conv(x, 4))
+    assert len(_points(workshop(net.graph(x), FOUR))) == MIN_POINTS
+
+
+def test_sections_meet_at_given_borders() -> None:
+    shop = workshop(wide_then_deep(), FOUR)
+    number = len(shop.layers)
+    free = best_sections(shop)
+    assert free is not None
+    found = best_sections(shop, (0, 2, number))
+    assert found is not None
+    assert [len(section.layers) for section in found] == [2, number - 2]
+    assert same_borders(found, shop.layers) == (0, 2, number)
+    assert best_sections(shop, same_borders(free, shop.layers)) == free
+
+
+def test_borders_among_other_layers_of_the_same_operators() -> None:
+    """A section's border falls between operators, or inside a layer that has both sides."""
+    graph = wide_then_deep()
+    shop = workshop(graph, FOUR)
+    first = shop.layers[0].ops
+    apart = form_layers(graph, FOUR, alone=(first[0],))
+    assert len(first) == 2
+    assert len(apart) == len(shop.layers) + 1
+    found = best_sections(shop, (0, 1, len(shop.layers)))
+    assert found is not None
+    assert same_borders(found, apart) == (0, 2, len(apart))
+    loose = Workshop(graph, apart, shop.engines, FOUR, shop.features)
+    inside = best_sections(loose, (0, 1, len(apart)))
+    assert inside is not None
+    assert same_borders(inside, shop.layers) is None
 
 
 def test_one_cluster_means_one_section() -> None:

@@ -48,7 +48,8 @@ from worker.compiler.tiling.nest.facts import Facts
 MIN_POINTS = 10
 """Places, at least, at which a unit may be cut into sections."""
 LAYERS_PER_POINT = 3
-"""Layers for one such place in a long unit: it may hold several blocks of a network."""
+"""Layers for one such place in a long unit of one sample: it may hold several blocks of a network.
+With more samples, every section is planned for several numbers of turns, and places are dear."""
 MIN_CHANGE = 1.5
 """Change of the bytes alive from one narrow place to the next that tells them apart."""
 MAX_SPREAD_LAYERS = 32
@@ -102,14 +103,14 @@ def best_sections(
 ) -> tuple[SectionPlan, ...] | None:
     """The sections of least predicted cycles, all tensors between layers in GB or at home.
 
-    `borders`: positions between layers where they may meet, ascending, both ends included; by
-    default, narrow places all along the unit.  None when some layer has no tiles.
+    `borders`: positions between layers where they meet, ascending, both ends included; by default,
+    they are chosen from narrow places all along the unit.  None when some layer has no tiles.
     """
     points = _points(shop) if borders is None else borders
     best: dict[int, tuple[float, tuple[SectionPlan, ...]]] = {0: (0.0, ())}
     for k, end in enumerate(points[1:], 1):
         # Short sections first: what they add up to limits what long ones may take.
-        for start in reversed(points[:k]):
+        for start in reversed(points[:k] if borders is None else points[k - 1 : k]):
             if start not in best:
                 continue
             before = best[start][0] + SECTION_CYCLES
@@ -181,7 +182,9 @@ def _points(shop: Workshop) -> list[int]:
         for k in range(1, number)
         if alive[k] <= min(alive[k - 1], alive[k + 1]) and k not in inside
     ]
-    most = max(MIN_POINTS, number // LAYERS_PER_POINT)
+    most = (
+        MIN_POINTS if num_samples(shop.graph) > 1 else max(MIN_POINTS, number // LAYERS_PER_POINT)
+    )
     return [0, *_telling(inner, alive, most - 2), number]
 
 
