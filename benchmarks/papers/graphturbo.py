@@ -11,7 +11,8 @@ without the link to the host and what runs there.
 TVM stands for variant `layerwise`, at the paper's own n; n by capacity is computed beside it. Both
 STCP920 presets are shown: L1 as printed (64 KiB) and as the paper's own Fig. 9 implies (1 MiB). A
 throughput is batch over latency; Table 1 prints others, which contradict its latencies, so both
-are shown.
+are shown. Table 3 counts what operators write, inside kernels too; the paper seems to count what
+TVM's kernels exchange, and more for its own.
 
 Every cell is a fresh process; finished cells are kept in the JSON file beside the page.
 """

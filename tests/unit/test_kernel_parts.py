@@ -117,7 +117,7 @@ def test_fault_in_a_part_ends_the_kernel_and_names_the_path(tmp_path: Path) -> N
     text = generate_kernel(schedule, program, on, "tw_cut")
     last = program.buffers[-1]
     enter = re.compile(rf"(tw_enter\(m, [^,]+, {len(program.buffers) - 1}, \d+, [^,]+, )")
-    broken, count = enter.subn(r"\g<1>-64 + ", text)
+    broken, count = enter.subn(rf"\g<1>-{last.address + 64} + ", text)
     assert count == 1
     emulator = _load({"tw_cut": broken}, layers, tmp_path)
     with pytest.raises(MemoryFault, match=re.escape(last.path)):
