@@ -7,12 +7,12 @@ The paper measured silicon; ours is simulated, so ratios and orderings are compa
 criteria printed. Nothing is calibrated. Models are made FP16 (graphturbo_half.py) and given the
 paper's batches (rebatch.py); one compilation is one round of n samples on each of four clusters; a
 batch of several rounds takes as many times as long. Milliseconds are of kernels and their launches,
-without the link to the host and what runs there.
-TVM stands for variant `layerwise`, at the paper's own n; n by capacity is computed beside it. Both
-STCP920 presets are shown: L1 as printed (64 KiB) and as the paper's own Fig. 9 implies (1 MiB). A
-throughput is batch over latency; Table 1 prints others, which contradict its latencies, so both
-are shown. Table 3 counts what operators write, inside kernels too; the paper seems to count what
-TVM's kernels exchange, and more for its own.
+without the link to the host and what runs there. TVM stands for variant `layerwise`, at the paper's
+own n; n by capacity is computed beside it. STCP920 comes as two presets: L1 as printed (64 KiB),
+and as the paper's own Fig. 9 implies (1 MiB), which has the suffix; the page has those that were
+asked for. A throughput is batch over latency; Table 1 prints others, which contradict its
+latencies, so both are shown. Table 3 counts what operators write, inside kernels too; the paper
+seems to count what TVM's kernels exchange, and more for its own.
 
 Every cell is a fresh process; finished cells are kept in the JSON file beside the page.
 """
