@@ -166,6 +166,8 @@ def _read(
     step = span.start.coeff(VAR)
     if step == 0 and consumer.split.factor > 1:
         return None
+    if max(producer.split.factor, consumer.split.factor) > extent:
+        return None  # the producer is cut along another result of its own
     scale = Fraction(step * consumer.split.factor or extent, extent)
     before = -span.start.const
     return SliceRead(extent, extent, scale, before, span.extent - step - before if step else 0)
