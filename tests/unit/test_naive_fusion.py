@@ -137,6 +137,21 @@ def test_intermediates_stay_on_the_chip(name: str) -> None:
     assert alone == home.read_bytes + home.write_bytes + saved
 
 
+@pytest.mark.parametrize("capacity", [1 << 24, 1200])
+def test_what_the_epilogue_alone_reads_is_fetched_behind_the_sum(capacity: int) -> None:
+    """A fetch in front of the sum waits, a tile ahead, for the epilogue of the tile before; loads
+    are in order, so the next tile's sum would wait with it (ResNet-50 lost a twentieth)."""
+    graph, machine = GRAPHS["residual"], two_engines(capacity)
+    schedule = schedule_of(graph, machine)
+    (shortcut,) = set(schedule.graph.inputs) & set(schedule.graph.ops[1].input_names())
+    leaves = [leaf.node for leaf in walk(schedule).leaves]
+    sums = [k for k, node in enumerate(leaves) if isinstance(node, Compute)]
+    fetched = [k for k, n in enumerate(leaves) if isinstance(n, Move) and n.tensor == shortcut]
+    assert len(fetched) == 1
+    assert leaves[sums[0]].op == schedule.graph.ops[0].name
+    assert sums[0] < fetched[0] < sums[1]
+
+
 def test_engines_are_chosen_per_operator() -> None:
     schedule = schedule_of(GRAPHS["conv-bias-relu"], two_engines())
     engines = {n.op: n.engine for n in (leaf.node for leaf in walk(schedule).leaves)

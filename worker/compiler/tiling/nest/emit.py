@@ -93,7 +93,7 @@ def _loops(writer: _Writer, k: int, now: Starts, carries: bool) -> Node:
             else:
                 node = _result(writer, k, now, node, carries)
         for operand in facts.late:
-            if level.depth(operand) == depth:
+            if level.depth(operand) == depth and not _is_fetched_late(writer.plan, k, operand):
                 node = _fetched(writer, k, operand, now, node)
         if depth:
             name = level.order[depth - 1]
@@ -119,6 +119,15 @@ def _fetched(writer: _Writer, k: int, operand: Operand, now: Starts, inner: Node
     move = Move(operand.tensor, writer.far_end(operand.tensor, k), memory, box, operand.fill)
     parts = (move, *inner.parts) if isinstance(inner, Seq) else (move, inner)
     return Place(operand.tensor, memory, box, level.copies[operand.tensor], Seq(parts))
+
+
+def _is_fetched_late(plan: Plan, k: int, operand: Operand) -> bool:
+    """Whether a tile of what the epilogue alone reads comes behind the loops of the sum, not in
+    front: there it would be fetched a tile ahead and wait for the epilogue of the tile before, and
+    in the same queue the next tiles of the sum behind it."""
+    level = plan.levels[k]
+    is_last = k + 1 == len(plan.levels)
+    return bool(plan.facts.epilogue) and is_last and level.depth(operand) == level.num_out_loops
 
 
 def _fused(writer: _Writer, k: int, out: Operand, now: Starts, inner: Node) -> Node:
@@ -147,6 +156,9 @@ def _fused(writer: _Writer, k: int, out: Operand, now: Starts, inner: Node) -> N
     if stored in level.elems:
         node = Seq((node, Move(stored, memory, writer.far_end(stored, k), whole)))
         node = Place(stored, memory, whole, level.copies[stored], node)
+    for operand in facts.late:
+        if _is_fetched_late(writer.plan, k, operand):
+            node = _fetched(writer, k, operand, now, node)
     parts: tuple[Node, ...] = inner.parts if isinstance(inner, Seq) else (inner,)
     box = out.box(now, level.tile, facts.extents)
     wide = out.dtype if facts.tensors[out.tensor].dtype is not out.dtype else None
