@@ -29,6 +29,8 @@ from worker.compiler.strategies.graphturbo.lines import Line, covering, fit, hul
 Lines: TypeAlias = "tuple[Line, ...]"
 """One line per dimension of a tensor or per axis of a domain."""
 
+MAX_EXTRA = 0.35
+"""Points computed again, at most, as a part of the operators' own."""
 _MAX_ROUNDS = 4
 """Widenings of one tensor before its producer takes all of it."""
 
@@ -91,6 +93,12 @@ def propagate(
         extra_points=extra,
         shares={name: _box(lines, var_name) for name, lines in shares.items()},
     )
+
+
+def repeats_little(ops: Sequence[TensorOp], slices: Slices) -> bool:
+    """Whether instances of `ops` compute few enough points again to be worth it."""
+    own = sum(op.num_points for op in ops)
+    return sum(slices.extra_points.values()) <= MAX_EXTRA * own
 
 
 def _box(lines: Lines, var_name: str) -> Box:

@@ -31,6 +31,7 @@ from worker.compiler.strategies.graphturbo.row_chain_plan import (
     is_allowed,
 )
 from worker.compiler.strategies.graphturbo.row_chain_search import Search, row_axes, rows_of_size
+from worker.compiler.strategies.graphturbo.two_stages import is_second_stage
 
 MAX_GAP = 8
 """Operators looked at beyond the last one that extended a chain."""
@@ -54,6 +55,8 @@ def row_chains(
     while first < len(ops):
         best = end = first + 1
         while end < len(ops) and all(fits[first : end + 1]) and end - best < MAX_GAP:
+            if is_second_stage(ops[end], graph):
+                break
             end += 1
             run = tuple(ops[first:end])
             bits = sum(1 << position[op.name] for op in run)

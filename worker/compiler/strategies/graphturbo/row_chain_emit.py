@@ -76,7 +76,8 @@ def _depth(
     here = [part for part in plan.cut.ops if plan.depth(part.rows) == depth]
     results = {held.tensor: held for held in plan.cut.made}
     for part in here:
-        again = recompute or part.has_halo or repeats_of(part.rows, plan.splits) > 1
+        again = recompute or part.has_halo or plan.chain.overlaps(part.op)
+        again = again or repeats_of(part.rows, plan.splits) > 1
         box = _at(part.box, values)
         parts.append(Compute(part.op.name, box, engines[part.op.name], None, recompute=again))
         name = part.op.write.tensor

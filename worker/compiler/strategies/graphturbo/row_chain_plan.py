@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -98,8 +98,13 @@ def footprint_bytes(
     )
 
 
-def is_allowed(chain: Chain, cut: Cut, splits: tuple[Split, ...]) -> bool:
-    """Results that leave are computed once; the rest repeats little of its work."""
+def is_allowed(
+    chain: Chain, cut: Cut, splits: tuple[Split, ...], private: Collection[str] = ()
+) -> bool:
+    """Results that leave are computed once; the rest repeats little of its work.
+
+    What goes to a buffer that no other instance uses (`private`) may be there a second time.
+    """
     again = total = 0.0
     for part in cut.ops:
         points = prod(span.extent for span in part.box)
@@ -108,6 +113,8 @@ def is_allowed(chain: Chain, cut: Cut, splits: tuple[Split, ...]) -> bool:
         is_repeated = repeats > 1 or part.has_halo
         is_stored = part.op.write.tensor in chain.leaving
         if is_repeated and (is_stored or part.op.num_points > MAX_COUNTED):
+            return False
+        if is_stored and part.op.write.tensor not in private and chain.overlaps(part.op):
             return False
         once = min(points * runs, prod(s.extent for s in chain.slices[part.op.name]))
         total += once

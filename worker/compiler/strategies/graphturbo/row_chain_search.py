@@ -118,7 +118,8 @@ class Search:
             cut = known[rows]
             if cut is None or not self._is_served(cut):
                 continue
-            if not is_allowed(self.chain, cut, tuple(Split(1, r.count) for r in rows)):
+            each = tuple(Split(1, row.count) for row in rows)
+            if not is_allowed(self.chain, cut, each, self._private):
                 continue
             single = footprint_bytes(self.chain, cut, self.location_of, self.level, {})
             if least is None or single < least[0]:
@@ -140,6 +141,12 @@ class Search:
         """Bytes of the Place of one tensor."""
         extents = tuple(span.extent for span in held.box)
         return buffer_bytes(extents, held_dtype(self.chain, held.tensor), self.level, copies)
+
+    @property
+    def _private(self) -> frozenset[str]:
+        """Results that stay in a buffer."""
+        home = self.machine.home.name
+        return frozenset(n for n in self.chain.leaving if self.location_of.get(n, home) != home)
 
     def _is_served(self, cut: Cut) -> bool:
         """Tables are at home, and nothing padded is expected in a Place of someone else's."""
@@ -233,7 +240,7 @@ class Search:
         looped = {k for k, split in enumerate(splits) if split.trips > 1}
         for overlaps in (True, False):
             cycles, cost = self._cost(timing, splits, overlaps=overlaps and bool(looped))
-            if cost >= lowest or not is_allowed(self.chain, cut, splits):
+            if cost >= lowest or not is_allowed(self.chain, cut, splits, self._private):
                 return None
             number = 2 if overlaps else 1
             copies = {

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf
+from math import ceil, inf
 
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp, reads_of, writes_of
@@ -30,7 +30,7 @@ from worker.compiler.strategies.graphturbo.nests import (
     num_samples,
 )
 from worker.compiler.strategies.graphturbo.plan import Tiles, global_buffer
-from worker.compiler.strategies.graphturbo.propagate import Slices, propagate
+from worker.compiler.strategies.graphturbo.propagate import Slices, propagate, repeats_little
 from worker.compiler.strategies.graphturbo.section_plan import (
     Part,
     SectionPlan,
@@ -41,6 +41,7 @@ from worker.compiler.strategies.graphturbo.section_plan import (
 )
 from worker.compiler.strategies.graphturbo.split_info import lb_capacity
 from worker.compiler.strategies.graphturbo.teams import EXCHANGE_PENALTY, ranked, team_plans
+from worker.compiler.strategies.graphturbo.two_stages import is_second_stage
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
 from worker.compiler.strategies.graphturbo.variants import Features
 from worker.compiler.tiling.nest.facts import Facts
@@ -56,8 +57,8 @@ MAX_SPREAD_LAYERS = 32
 """Longest section of one sample that is spread over clusters (halo grows with every layer)."""
 MAX_CUTTINGS = 2
 """Dimensions of the results along which a section of one sample is planned."""
-MAX_EXTRA = 0.35
-"""Points computed again, at most, as a part of the section's own."""
+MAX_TURNS = 8
+"""Bands of one sample, at most, that a cluster takes one after the other."""
 SECTION_CYCLES = 1500
 """Latency of a change of section: drain, round trip through home."""
 
@@ -185,7 +186,16 @@ def _points(shop: Workshop) -> list[int]:
     most = (
         MIN_POINTS if num_samples(shop.graph) > 1 else max(MIN_POINTS, number // LAYERS_PER_POINT)
     )
-    return [0, *_telling(inner, alive, most - 2), number]
+    return sorted({0, *_telling(inner, alive, most - 2), *_second_stages(shop), number})
+
+
+def _second_stages(shop: Workshop) -> list[int]:
+    """Positions of layers that need all rows of what is made band by band in front of them."""
+    return [
+        k
+        for k in range(1, len(shop.layers))
+        if is_second_stage(shop.cuts.op(shop.layers[k].ops[0]), shop.graph)
+    ]
 
 
 def _telling(points: Sequence[int], alive: Sequence[int], most: int) -> list[int]:
@@ -272,19 +282,53 @@ def _section(shop: Workshop, start: int, end: int, limit: float = inf) -> Sectio
 def _spread(
     shop: Workshop, graph: Graph, layers: Sequence[Layer], cores: int, limit: float
 ) -> list[SectionPlan]:
-    """Plans with one instance per cluster, cut along one dimension of the results each."""
+    """Plans that share one dimension of the results each out over the clusters."""
     if shop.clusters == 1 or len(layers) > MAX_SPREAD_LAYERS:
         return []
     found: list[SectionPlan] = []
     for slices in _cuttings(shop, graph):
-        part = Part(tuple(range(len(layers))), slices, 1)
-        spread = Spread(shop.clusters, cores)
-        ahead = shop.features.prefetch
-        site = Site(shop.machine, shop.buffer, spread, (part,), shop.tiles, ahead, shop.facts)
-        plan = Planner(graph, layers, shop.engines, site).plan((False,) * len(layers), limit=limit)
-        if plan is not None:
-            found.append(plan)
+        for planner in _bands(shop, graph, layers, cores, slices):
+            plan = planner.plan((False,) * len(layers), limit=limit)
+            if plan is not None:
+                found.append(plan)
+                limit = min(limit, plan.predicted_cycles)
     return found
+
+
+def _bands(
+    shop: Workshop, graph: Graph, layers: Sequence[Layer], cores: int, slices: Slices
+) -> list[Planner]:
+    """Planners for one instance per cluster and, where its tensors exceed the buffer, before it for
+    the fewest instances one after the other whose tensors do not."""
+
+    def planner(slices: Slices, turns: int) -> Planner:
+        part = Part(tuple(range(len(layers))), slices, turns)
+        spread, ahead = Spread(shop.clusters, cores), shop.features.prefetch
+        site = Site(shop.machine, shop.buffer, spread, (part,), shop.tiles, ahead, shop.facts)
+        return Planner(graph, layers, shop.engines, site)
+
+    once = planner(slices, 1)
+    room, needed = once.site.room, once.needed_bytes()
+    for turns in range(max(2, ceil(needed / room)), MAX_TURNS + 1) if needed > room else ():
+        narrower = _narrower(graph, slices, shop.clusters * turns)
+        if narrower is None:
+            break
+        several = planner(narrower, turns)
+        if several.needed_bytes() <= room:
+            return [several, once]
+    return [once]
+
+
+def _narrower(graph: Graph, slices: Slices, number: int) -> Slices | None:
+    """`number` slices along the same dimension; None if too few rows or too much repeated work."""
+    ops = [op for op in graph.ops if isinstance(op, TensorOp)]
+    exits = piece_outputs(graph, ops)
+    box = slices.shares[exits[0]]
+    dim = next(k for k, span in enumerate(box) if span.start.variables())
+    if graph.tensors[exits[0]].shape[dim] < number:
+        return None
+    found = propagate(graph, ops, exits, dim, number, instance_var(0))
+    return None if found is None or not repeats_little(ops, found) else found
 
 
 def _cuttings(shop: Workshop, graph: Graph) -> list[Slices]:
@@ -294,15 +338,11 @@ def _cuttings(shop: Workshop, graph: Graph) -> list[Slices]:
     """
     ops = [op for op in graph.ops if isinstance(op, TensorOp)]
     exits = piece_outputs(graph, ops)
-    own = sum(op.num_points for op in ops)
     found: dict[tuple[int, int], Slices] = {}
     for dim, extent in enumerate(graph.tensors[exits[0]].shape):
         if extent < shop.clusters:
             continue
         slices = propagate(graph, ops, exits, dim, shop.clusters, instance_var(0))
-        if slices is None:
-            continue
-        again = sum(slices.extra_points.values())
-        if again <= MAX_EXTRA * own:
-            found.setdefault((again, extent), slices)
+        if slices is not None and repeats_little(ops, slices):
+            found.setdefault((sum(slices.extra_points.values()), extent), slices)
     return [found[key] for key in sorted(found, key=lambda key: key[0])[:MAX_CUTTINGS]]

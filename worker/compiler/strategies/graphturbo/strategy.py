@@ -24,6 +24,7 @@ from worker.compiler.strategies.graphturbo.handover import EAGER, SURE
 from worker.compiler.strategies.graphturbo.layers import Layer, engines_of, form_layers
 from worker.compiler.strategies.graphturbo.lockstep import in_lockstep
 from worker.compiler.strategies.graphturbo.loosen import poor_anchors
+from worker.compiler.strategies.graphturbo.plan import global_buffer
 from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.sections import (
     Workshop,
@@ -31,6 +32,7 @@ from worker.compiler.strategies.graphturbo.sections import (
     same_borders,
     with_handovers,
 )
+from worker.compiler.strategies.graphturbo.two_stages import in_two_stages
 from worker.compiler.strategies.graphturbo.variants import FEATURES, Features
 
 Draft: TypeAlias = tuple[Workshop, tuple[SectionPlan, ...]]
@@ -79,10 +81,23 @@ class GraphTurboStrategy:
         self, graph: Graph, machine: Machine, together: Sequence[tuple[str, ...]] = ()
     ) -> Grouping:
         composed = compose_region(graph, machine)
+        if self.features.instances:
+            composed = self._with_stages(composed, machine)
         if self.features.across_layers:
             return Grouping(composed, tuple(Group(names) for names in cut_units(composed)))
         layers = form_layers(composed, machine, chains=False)
         return Grouping(composed, tuple(Group(layer.ops) for layer in layers))
+
+    def _with_stages(self, graph: Graph, machine: Machine) -> Graph:
+        """Reductions of what one core cannot keep twice in two stages, where clusters gain."""
+        engines = engines_of(graph, machine)
+        if isinstance(engines, str) or not engines:
+            return graph
+        memory = next(iter(engines.values())).memory
+        buffer = global_buffer(machine, memory)
+        if buffer is None:
+            return graph
+        return in_two_stages(graph, buffer.instances, machine.level(memory).usable_bytes // 2)
 
     def halves(self, graph: Graph) -> tuple[tuple[str, ...], ...]:
         """Units of half the size."""
