@@ -26,7 +26,7 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Reduce, TensorOp
 from worker.compiler.ir.scalar import Fn, Read
 from worker.compiler.machine.machine import Machine
-from worker.compiler.schedule.nodes import Compute, Loop, LoopKind, Schedule
+from worker.compiler.schedule.nodes import Compute, Loop, LoopKind, Move, Schedule
 from worker.compiler.schedule.verify import verify
 from worker.compiler.strategies.graphturbo.emit import emit_unit
 from worker.compiler.strategies.graphturbo.propagate import propagate
@@ -229,3 +229,29 @@ def test_a_second_stage_opens_a_chain_of_its_own() -> None:
     x = net.given(1, 8, 16, 16)
     windows = net.graph(net.pool(net.pool(x)))
     assert not any(is_second_stage(op, windows) for op in windows.ops)
+
+
+# -- constants of row chains -----------------------------------------------------------------------
+
+
+def test_small_constants_of_row_chains_wait_in_the_buffer(tmp_path: Path) -> None:
+    """Tile by tile from home, they would queue behind the weights of the layers that follow."""
+    net = Net()
+    x = net.conv(net.given(1, 4, 16, 16), 8, 1)
+    x = centred(net, x)
+    factor = net.weight(1, 8)
+    x = scaled(net, x, factor)
+    graph = net.graph(net.conv(x, 8))
+    shop = workshop(graph, FOUR)
+    plan = _section(shop, 0, len(shop.layers))
+    assert plan is not None
+    kernels = [t for t in graph.constants if t != factor]
+    assert factor in plan.staged
+    assert plan.staged.isdisjoint(kernels), "weights stream through the buffer"
+    schedule = Schedule(graph, emit_unit((plan,)), "graphturbo", 0)
+    verify(schedule, FOUR)
+    moves = [n for n in nodes(schedule.root) if isinstance(n, Move) and n.tensor == factor]
+    assert [n.src for n in moves].count("DDR") == 1
+    assert {n.dst for n in moves if n.src == "GB"} == {"L1"}
+    check_meaning(schedule)
+    check_as_c(schedule, FOUR, tmp_path)

@@ -48,6 +48,8 @@ from worker.compiler.tiling.nest.facts import Facts, facts_of
 from worker.compiler.tiling.nest.plan import Team
 
 _QUARTERS = 4
+SMALL_BYTES = 1 << 14
+"""Constants of row chains up to this size live in GB."""
 
 
 class Planner:
@@ -74,9 +76,17 @@ class Planner:
         self.part_of = {k: n for n, part in enumerate(site.parts) for k in part.layers}
         self.step = {k: n for n, k in enumerate(k for part in site.parts for k in part.layers)}
         """Of every layer, in the order of a depth-first run."""
-        self._constants = frozenset(graph.constants)
+        self._constants = frozenset(t for t in graph.constants if not self._is_chains(t))
+        """Those that go from home to where they are used."""
         self._live_bytes: dict[frozenset[str], tuple[int, ...]] = {}
         """Per set of tensors in GB, its bytes while each step runs."""
+
+    def _is_chains(self, constant: str) -> bool:
+        """Whether it is small and only row chains read it, tile by tile: brought to GB, no tile has
+        to wait for weights that were asked of home before."""
+        readers = self.readers.get(constant, ())
+        is_small = self.graph.tensors[constant].size_bytes <= SMALL_BYTES
+        return is_small and bool(readers) and all(self.layers[n].is_chain for n in readers)
 
     def _layer_facts(self, layer: Layer) -> Facts | None:
         known = self.site.facts
