@@ -31,8 +31,13 @@ Lines: TypeAlias = "tuple[Line, ...]"
 
 MAX_EXTRA = 0.35
 """Points computed again, at most, as a part of the operators' own."""
+Images: TypeAlias = "tuple[Line | None, ...]"
+"""Where the indices of an access go, one per dimension of its tensor; None: not known."""
+
 _MAX_ROUNDS = 4
 """Widenings of one tensor before its producer takes all of it."""
+_REMEMBERED = 1 << 14
+"""Steps of walks: many walks pass the same operator with the same slice of its result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +107,13 @@ def repeats_little(ops: Sequence[TensorOp], slices: Slices) -> bool:
 
 
 def _box(lines: Lines, var_name: str) -> Box:
-    g = Var(var_name)
-    return tuple(
-        Span(Affine(((g, slope),) if slope else (), base), width) for slope, base, width in lines
-    )
+    return tuple(_span(line, var_name) for line in lines)
+
+
+@lru_cache(maxsize=4096)
+def _span(line: Line, var_name: str) -> Span:
+    terms = ((Var(var_name), line.slope),) if line.slope else ()
+    return Span(Affine(terms, line.base), line.width)
 
 
 def _shares(
@@ -216,8 +224,8 @@ class _Walk:
         shape = self.graph.tensors[target].shape
         for _ in range(_MAX_ROUNDS):
             held = self.lines[target]
-            domain = self._domain(op, held)
-            written = self._touched(op.write, _by_axis(op, domain))
+            domain = _domain(op, held, self.factor)
+            written = self._clear(op.write, _images(op, domain, self.factor)[-1])
             if self._inside(written, held, shape):
                 self._read(op, domain)
                 if self.lines[target] == held:
@@ -233,15 +241,13 @@ class _Walk:
         return not is_exit
 
     def _read(self, op: TensorOp, domain: Lines) -> None:
-        lines = _by_axis(op, domain)
-        for access in op.reads:
-            self.need(access.tensor, self._touched(access, lines))
+        for access, images in zip(op.reads, _images(op, domain, self.factor), strict=False):
+            self.need(access.tensor, self._clear(access, images))
 
-    def _touched(self, access: Access, lines: Mapping[str, Line]) -> Lines:
-        """The slice of a tensor that is touched while axes move along `lines`."""
+    def _clear(self, access: Access, images: Images) -> Lines:
+        """The slice of a tensor that is touched: all of a dimension where that is not known."""
         shape = self.graph.tensors[access.tensor].shape
-        found = [image(expr, lines, self.factor) for expr in access.index]
-        return tuple(whole(e) if a is None else a for a, e in zip(found, shape, strict=True))
+        return tuple(whole(e) if a is None else a for a, e in zip(images, shape, strict=True))
 
     def _inside(self, inner: Lines, outer: Lines, shape: tuple[int, ...]) -> bool:
         """True when `inner`, clipped to the tensor, lies in `outer` for every instance."""
@@ -255,26 +261,34 @@ class _Walk:
                     return False
         return True
 
-    def _domain(self, op: TensorOp, held: Lines) -> Lines:
-        """The box of `op`'s domain that writes `held`; axes that cannot be cut are whole."""
-        found: dict[str, Line] = {}
-        extents = {a.name: a.extent for a in op.domain}
-        parallel = {a.name for a in op.parallel_axes}
-        for expr, line in zip(op.write.index, held, strict=True):
-            if not line.slope or not expr.is_linear:
-                continue
-            names = [v for v in expr.variables() if extents[v] > 1]
-            names.sort(key=expr.coeff, reverse=True)
-            if not names or expr.coeff(names[-1]) < 1 or names[0] not in parallel:
-                continue
-            if names[0] not in found:
-                rest = sum(expr.coeff(v) * (extents[v] - 1) for v in names[1:])
-                found[names[0]] = _steps(line, expr.coeff(names[0]), expr.const, rest, self.factor)
-        return tuple(found[a.name] if a.name in found else whole(a.extent) for a in op.domain)
+
+@lru_cache(maxsize=_REMEMBERED)
+def _domain(op: TensorOp, held: Lines, factor: int) -> Lines:
+    """The box of `op`'s domain that writes `held`; axes that cannot be cut are whole."""
+    found: dict[str, Line] = {}
+    extents = {a.name: a.extent for a in op.domain}
+    parallel = {a.name for a in op.parallel_axes}
+    for expr, line in zip(op.write.index, held, strict=True):
+        if not line.slope or not expr.is_linear:
+            continue
+        names = [v for v in expr.variables() if extents[v] > 1]
+        names.sort(key=expr.coeff, reverse=True)
+        if not names or expr.coeff(names[-1]) < 1 or names[0] not in parallel:
+            continue
+        if names[0] not in found:
+            rest = sum(expr.coeff(v) * (extents[v] - 1) for v in names[1:])
+            found[names[0]] = _steps(line, expr.coeff(names[0]), expr.const, rest, factor)
+    return tuple(found[a.name] if a.name in found else whole(a.extent) for a in op.domain)
 
 
-def _by_axis(op: TensorOp, domain: Lines) -> Mapping[str, Line]:
-    return {axis.name: line for axis, line in zip(op.domain, domain, strict=True)}
+@lru_cache(maxsize=_REMEMBERED)
+def _images(op: TensorOp, domain: Lines, factor: int) -> tuple[Images, ...]:
+    """Per read, and for the write last: where its indices go while the axes move along `domain`."""
+    lines = {axis.name: line for axis, line in zip(op.domain, domain, strict=True)}
+    return tuple(
+        tuple(image(expr, lines, factor) for expr in access.index)
+        for access in (*op.reads, op.write)
+    )
 
 
 def _steps(line: Line, coeff: int, const: int, rest: int, factor: int) -> Line:
@@ -288,6 +302,7 @@ def _steps(line: Line, coeff: int, const: int, rest: int, factor: int) -> Line:
     return fit(starts, [max(s, e) + 1 for s, e in zip(starts, lasts, strict=True)])
 
 
+@lru_cache(maxsize=_REMEMBERED)
 def _extra_points(op: TensorOp, domain: Lines, factor: int) -> int:
     """Points of all instances, clipped, less the size of the domain."""
     fixed, moving = 1, []
