@@ -79,10 +79,11 @@ def encode_program(program: Program) -> bytes:
             program.peak_activation_bytes,
         )
     )
-    parts = [_PREFIX.pack(_MAGIC, len(header)), header, _padding(len(header))]
+    parts: list[bytes | memoryview] = [_PREFIX.pack(_MAGIC, len(header)), header]
+    parts.append(_padding(len(header)))
     for unit in program.units:
         for array, dtype in _arrays(unit):
-            raw = np.ascontiguousarray(array, dtype=dtype).tobytes()
+            raw = np.ascontiguousarray(array, dtype=dtype).reshape(-1).view(np.uint8).data
             parts += [raw, _padding(len(raw))]
     return b"".join(parts)
 
