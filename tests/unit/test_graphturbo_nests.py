@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from itertools import groupby
 from math import prod
@@ -29,7 +28,6 @@ from worker.compiler.strategies.graphturbo.ordering import bfs_order, dfs_order,
 from worker.compiler.strategies.graphturbo.section_plan import Part, SectionPlan, Site, Spread
 from worker.compiler.strategies.graphturbo.sections import Workshop, best_sections
 from worker.compiler.strategies.graphturbo.teams import ranked
-from worker.compiler.strategies.graphturbo.unit_plan import Planner
 from worker.simulator.run import simulate_unit
 
 ON = clustered(clusters=2, cores=2, gb_bytes=11 << 10, l1_bytes=1 << 11)
@@ -276,18 +274,3 @@ def test_the_fewest_turns_that_fit_come_first() -> None:
     assert all(plan.predicted_cycles <= first.predicted_cycles for plan in others)
     limit = first.predicted_cycles - 1
     assert not equal_turns(of.graph, of.layers, of.engines, site(of), SAMPLES, 2, limit)
-
-
-def test_nothing_is_predicted_below_its_floor() -> None:
-    """Plans are given up by floors: those of a plan never exceed what it is predicted to take."""
-    of = shop()
-    for plan in evens(of):
-        planner = Planner(of.graph, of.layers, of.engines, replace(site(of), spread=plan.spread,
-                                                                   parts=plan.parts))  # fmt: skip
-        for number, layer in enumerate(plan.layers):
-            assert 0 < planner.floor(number, whole_chip=False) <= layer.predicted_cycles
-    planner = Planner(of.graph, of.layers, of.engines, site(of))
-    for number in range(len(of.layers)):
-        found = planner.tiles(number, frozenset(), whole_chip=True)
-        assert found is not None
-        assert 0 < planner.floor(number, whole_chip=True) <= found.predicted_cycles

@@ -10,6 +10,7 @@ of the following group's; where the order is no nest, all groups take the larges
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import ceil, inf
 
 from worker.compiler.ir.graph import Graph
@@ -106,7 +107,7 @@ def _turns(
     """
     plain = Part(tuple(range(len(layers))), None, 1)
     spread = Spread(1, site.spread.cores)
-    whole = Site(site.machine, site.buffer, spread, (plain,), site.tiles, facts=site.facts)
+    whole = replace(site, spread=spread, parts=(plain,))
     planner = Planner(graph, layers, engines, whole)
     clusters = _clusters(samples, site)
     least = ceil(planner.needed_bytes() / clusters / site.room)
@@ -199,6 +200,6 @@ def _planned(
     limit: float,
 ) -> list[SectionPlan]:
     spread = Spread(clusters, site.spread.cores)
-    own = Site(site.machine, site.buffer, spread, parts, site.tiles, site.prefetch, site.facts)
+    own = replace(site, spread=spread, parts=parts)
     plan = Planner(graph, layers, engines, own).plan((False,) * len(layers), limit=limit)
     return [] if plan is None else [plan]

@@ -112,6 +112,8 @@ class Site:
     """Weights of a layer are fetched under the layers before."""
     facts: dict[tuple[str, ...], Facts | None] = field(default_factory=dict)
     """What tiling knows of operators alone and of layers, for all sections of a unit."""
+    floors: dict[TileKey, float] = field(default_factory=dict)
+    """What layers take at least whose tiles are not known, for all sections of a unit."""
 
     @property
     def cluster(self) -> Team:

@@ -74,6 +74,7 @@ class Workshop:
     features: Features
     tiles: dict[TileKey, Tiles | None] = field(default_factory=dict)
     facts: dict[tuple[str, ...], Facts | None] = field(default_factory=dict)
+    floors: dict[TileKey, float] = field(default_factory=dict)
     offers: dict[int, tuple[Planner, tuple[Candidate, ...]]] = field(default_factory=dict)
     """Runs that could hand tensors over, by section."""
 
@@ -166,9 +167,15 @@ def with_handovers(
 
 def _planner(shop: Workshop, plan: SectionPlan) -> Planner:
     """The planner that a plan is from."""
-    ahead = shop.features.prefetch
-    site = Site(shop.machine, shop.buffer, plan.spread, plan.parts, shop.tiles, ahead)
+    site = _site(shop, plan.spread, plan.parts)
     return Planner(plan.graph, [layer.layer for layer in plan.layers], shop.engines, site)
+
+
+def _site(shop: Workshop, spread: Spread, parts: tuple[Part, ...]) -> Site:
+    ahead = shop.features.prefetch
+    return Site(
+        shop.machine, shop.buffer, spread, parts, shop.tiles, ahead, shop.facts, shop.floors
+    )
 
 
 def _points(shop: Workshop) -> list[int]:
@@ -254,10 +261,7 @@ def _section(shop: Workshop, start: int, end: int, limit: float = inf) -> Sectio
     layers = shop.layers[start:end]
     cores = shop.machine.num_cores // shop.clusters
     plain = Part(tuple(range(len(layers))), None, 1)
-    ahead = shop.features.prefetch
-    site = Site(
-        shop.machine, shop.buffer, Spread(1, cores), (plain,), shop.tiles, ahead, shop.facts
-    )
+    site = _site(shop, Spread(1, cores), (plain,))
     samples = 1 if shop.buffer is None else num_samples(graph)
     of = graph, layers, shop.engines, site
     found: list[SectionPlan] = []
@@ -303,8 +307,7 @@ def _bands(
 
     def planner(slices: Slices, turns: int) -> Planner:
         part = Part(tuple(range(len(layers))), slices, turns)
-        spread, ahead = Spread(shop.clusters, cores), shop.features.prefetch
-        site = Site(shop.machine, shop.buffer, spread, (part,), shop.tiles, ahead, shop.facts)
+        site = _site(shop, Spread(shop.clusters, cores), (part,))
         return Planner(graph, layers, shop.engines, site)
 
     once = planner(slices, 1)

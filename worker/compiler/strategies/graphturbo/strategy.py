@@ -145,7 +145,9 @@ class GraphTurboStrategy:
         if not alone or not chains:
             return found
         layers = self._layers(graph, machine, alone)
-        other = Workshop(graph, layers, engines, machine, self.features, shop.tiles, shop.facts)
+        other = Workshop(
+            graph, layers, engines, machine, self.features, shop.tiles, shop.facts, shop.floors
+        )
         looser = best_sections(other, same_borders(sections, layers))
         return found if looser is None else (*found, (other, looser))
 

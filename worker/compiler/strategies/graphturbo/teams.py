@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from math import inf
 
+from worker.compiler.strategies.graphturbo.floors import engine_floor, least_cycles
 from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
 
@@ -26,6 +27,8 @@ def team_plans(planner: Planner, clusters: int, limit: float = inf) -> tuple[Sec
     Those predicted to take more than `limit` cycles may be left out.
     """
     number = len(planner.layers)
+    if _least(planner) > limit:
+        return ()
     chip, cluster = (True,) * number, (False,) * number
     ways: list[tuple[bool, ...] | None] = [cluster]
     if planner.site.buffer is None:
@@ -35,6 +38,18 @@ def team_plans(planner: Planner, clusters: int, limit: float = inf) -> tuple[Sec
     chosen = dict.fromkeys(way for way in ways if way is not None)
     plans = (planner.plan(way, limit=limit) for way in chosen)
     return tuple(plan for plan in plans if plan is not None)
+
+
+def _least(planner: Planner) -> int:
+    """Cycles that every plan takes at least, whoever runs which layer."""
+    everything = frozenset(planner.graph.tensors)
+    return sum(
+        min(
+            least_cycles(planner, n, planner.near(n, everything), False),
+            least_cycles(planner, n, (), True),
+        )
+        for n in range(len(planner.layers))
+    )
 
 
 def ranked(plan: SectionPlan) -> float:
@@ -51,7 +66,7 @@ def _shortest(planner: Planner, limit: float) -> tuple[bool, ...] | None:
     everything = frozenset(planner.graph.tensors)
     cost: dict[bool, tuple[float, tuple[bool, ...]]] = {False: (0.0, ()), True: (0.0, ())}
     floors = [
-        {team: planner.floor(number, team) for team in (False, True)}
+        {team: engine_floor(planner, number, team) for team in (False, True)}
         for number in range(len(planner.layers))
     ]
     rest = sum(min(floor.values()) for floor in floors)

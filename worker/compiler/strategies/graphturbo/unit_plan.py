@@ -22,7 +22,7 @@ from worker.compiler.ir.op import TensorOp, reads_of, writes_of
 from worker.compiler.ir.region import Cuts
 from worker.compiler.machine.machine import Engine
 from worker.compiler.schedule.nodes import Box, Span
-from worker.compiler.strategies.graphturbo.floors import floor_cycles
+from worker.compiler.strategies.graphturbo.floors import least_cycles
 from worker.compiler.strategies.graphturbo.handover_cut import Around, Run
 from worker.compiler.strategies.graphturbo.handover_facts import handed_over
 from worker.compiler.strategies.graphturbo.handover_plan import RunPlan, plan_run
@@ -184,7 +184,9 @@ class Planner:
             moved = self.size(t) * times * site.spread.clusters
             cycles += int(moved / home.read_bytes_per_cycle)
         floors = [
-            0.0 if n in around else self._least(n, held, on_chip) * site.runs(self.part_of[n])
+            0.0
+            if n in around
+            else self._known_or_least(n, held, on_chip) * site.runs(self.part_of[n])
             for n, on_chip in enumerate(whole_chip)
         ]
         least = cycles + sum(floors)
@@ -240,29 +242,26 @@ class Planner:
             found.append(plan)
         return tuple(found)
 
-    def floor(self, number: int, whole_chip: bool) -> float:
-        """Cycles that one run of a layer takes at least."""
-        cores = self.site.machine.num_cores if whole_chip else self.site.spread.cores
-        ops = [self.tensor_op(name) for name in self.layers[number].ops]
-        made = [t for op in ops for t in writes_of(op)]
-        stored = frozenset(t for t in made if whole_chip and not self._stays_inside(t))
-        domains, home = self._domains(number), self.site.machine.home
-        return floor_cycles(ops, self.engines, self.graph.tensors, domains, cores, stored, home)
-
-    def _least(self, number: int, held: frozenset[str], whole_chip: bool) -> float:
+    def _known_or_least(self, number: int, held: frozenset[str], whole_chip: bool) -> float:
         """Cycles of one run of a layer where its tiles are known, else what it takes at least."""
-        tiles = self.site.tiles.get(self._tile_key(number, held, whole_chip))
-        return self.floor(number, whole_chip) if tiles is None else tiles.predicted_cycles
+        key, site = self._tile_key(number, held, whole_chip), self.site
+        if key in site.tiles:
+            tiles = site.tiles[key]
+            return inf if tiles is None else tiles.predicted_cycles
+        if key not in site.floors:
+            site.floors[key] = least_cycles(self, number, key[1], whole_chip)
+        return site.floors[key]
+
+    def near(self, number: int, held: frozenset[str]) -> frozenset[str]:
+        """Tensors among those held in GB that a layer on one cluster exchanges there."""
+        return held.intersection(self.touched(number)) - self._constants - self.at_home[number]
 
     def _tile_key(self, number: int, held: frozenset[str], whole_chip: bool) -> TileKey:
         layer = self.layers[number]
-        near: frozenset[str] = frozenset()
-        if not whole_chip:
-            names = held.intersection(self.touched(number))
-            near = names - self._constants - self.at_home[number]
+        near: frozenset[str] = frozenset() if whole_chip else self.near(number, held)
         # Row chains pass by the buffer; what room there is makes no difference to them.
         quarters = 1 if layer.is_chain else self._free_quarters(number, held)
-        domains = self._domains(number)
+        domains = self.domains(number)
         boxes = () if domains is None else tuple(domains[name] for name in layer.ops)
         extents = tuple(tuple((str(span.start), span.extent) for span in box) for box in boxes)
         lean, near_names = self._precedes_weights(number), tuple(sorted(near))
@@ -312,7 +311,8 @@ class Planner:
         is_made = tensor in self.writers and not self._stays_inside(tensor)
         return tensor not in self._constants and (tensor in self.readers or is_made)
 
-    def _domains(self, number: int) -> Mapping[str, Box] | None:
+    def domains(self, number: int) -> Mapping[str, Box] | None:
+        """What an instance computes of a layer's operators; None: everything."""
         slices = self.site.parts[self.part_of[number]].slices
         return None if slices is None else slices.domains
 
@@ -322,7 +322,7 @@ class Planner:
         team = Team.everyone(site.machine) if whole_chip else site.cluster
         base = {} if site.buffer is None else dict.fromkeys(near, site.buffer.name)
         engine = self.engines[layer.ops[0]]
-        domains = self._domains(number)
+        domains = self.domains(number)
         rows = None
         if layer.is_chain:
             rows = plan_rows(layer, self.cuts, base, domains, site.machine, team, engine)
@@ -378,6 +378,10 @@ class Planner:
     def written(self, number: int) -> tuple[str, ...]:
         """What a layer writes."""
         return tuple(t for name in self.layers[number].ops for t in writes_of(self.cuts.op(name)))
+
+    def leaving(self, number: int) -> frozenset[str]:
+        """What others use of it."""
+        return frozenset(t for t in self.written(number) if not self._stays_inside(t))
 
     def _tensors(self, whole_chip: Sequence[bool]) -> tuple[list[str], list[str]]:
         """Tensors made in GB and tensors brought there, in the graph's order."""
@@ -490,7 +494,7 @@ class Planner:
         return held.intersection(found)
 
     def _layer_plan(self, number: int, tiles: Tiles) -> LayerPlan:
-        layer, domains = self.layers[number], self._domains(number)
+        layer, domains = self.layers[number], self.domains(number)
         op = self.cuts.op(layer.ops[0])
         assert isinstance(op, TensorOp)
         at = {a.name: Affine() for a in op.domain}
