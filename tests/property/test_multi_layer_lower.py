@@ -126,6 +126,19 @@ def test_repeated_waits_change_nothing(case: tuple[ChainShape, Machine]) -> None
     assert simulate_unit(short, on).cycles == simulate_unit(plain, on).cycles
 
 
+@settings(deadline=None, max_examples=30)
+@given(shapes())
+def test_waits_without_room_are_found_by_a_second_walk(case: tuple[ChainShape, Machine]) -> None:
+    shape, on = case
+    schedule, _, _ = chain(shape, on)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("worker.compiler.lower.shared._ROOM", 0)
+        found = lowered(schedule, on)
+    plain = lowered(schedule, on)
+    assert found.wait_ptr.tolist() == plain.wait_ptr.tolist()
+    assert found.wait_token.tolist() == plain.wait_token.tolist()
+
+
 def test_a_deep_unit_stays_small() -> None:
     """Waits grow with instructions, not with instructions times layers."""
     shape = ChainShape(layers=40, cores=8, width=32)

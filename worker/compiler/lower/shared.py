@@ -22,6 +22,8 @@ Pairs = tuple[Ints, Ints]
 
 _CHECKS_PER_STEP = 16
 """Checks of a token that take as long as a step of a usual loop (`jit.INTERPRETED_STEPS`)."""
+_ROOM = 8
+"""Waits per touch that one walk has room for; where there are more, a second one finds them."""
 _REMEMBERED = 16
 """Streams remembered per token, by their number modulo this; few streams wait for one token."""
 
@@ -72,20 +74,21 @@ def shared_waits(
     loop = loop_for(sweep, checks // _CHECKS_PER_STEP)
     num_tokens = 2 * storages.count
 
-    def run(found_place: Ints, found_token: Ints) -> int:
+    def run(most: int) -> tuple[int, Ints, Ints]:
+        at, token = np.empty(most, dtype=np.int64), np.empty(most, dtype=np.int64)
         last = np.full(num_tokens, -1, dtype=np.int64)
         waiter = np.full((num_tokens if only_news else 0, _REMEMBERED), -1, dtype=np.int32)
         waited = np.full_like(waiter, -1)
         number = loop(
             place, stream[place], row[order], instance[order], first, offset, step,
-            signals[0][by_place], signals[1][by_place], last, waiter, waited,
-            found_place, found_token,
+            signals[0][by_place], signals[1][by_place], last, waiter, waited, at, token,
         )  # fmt: skip
-        return int(number)
+        return int(number), at[:number].copy(), token[:number].copy()
 
-    number = run(none, none)
-    at, token = np.empty(number, dtype=np.int64), np.empty(number, dtype=np.int64)
-    run(at, token)
+    # Mostly few of all waits are found; memory of room that stays empty is never touched.
+    number, at, token = run(min(2 * checks, _ROOM * len(place)))
+    if number > len(at):
+        _, at, token = run(number)
     return at, token
 
 
