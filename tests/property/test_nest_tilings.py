@@ -201,7 +201,7 @@ def brute_force(toy: Toy, ways: Mapping[str, int]) -> Plan | None:
             tile = dict(zip(cuts, sizes, strict=True))
             levels = levels_of(frame, Sizes((tile,), double, (ways,)))
             if levels is not None:
-                found.append(ordered_plan(pricer, levels))
+                found.append(ordered_plan(pricer, levels, loop_orders(pricer.facts)))
         if found:
             return min(found, key=score)
     return None

@@ -75,6 +75,6 @@ def test_a_tiling_is_priced_once_for_all_orders(monkeypatch: pytest.MonkeyPatch)
     assert levels is not None
     pricer = Pricer(facts, machine.engines[0], stages, machine)
     counts = Counts(monkeypatch)
-    ordered_plan(pricer, levels)
+    ordered_plan(pricer, levels, loop_orders(pricer.facts))
     assert counts.of["tilings"] == 1
     assert 1 < counts.of["orders"] <= len(loop_orders(facts))

@@ -8,7 +8,6 @@ halvings of the few axes that matter can be enumerated.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
 from math import gcd, prod
 
 import numpy as np
@@ -61,11 +60,12 @@ def search_split(
             continue
         largest = _largest(levels)
         levels, places = tuple(level.only(largest) for level in levels), places[largest]
-        best = int(places[_best(facts, engine, levels, machine)])
+        orders = loop_orders(facts)
+        best = int(places[_best(facts, engine, levels, machine, orders)])
         tiles = tuple({name: int(size[best]) for name, size in tile.items()} for tile in grid)
         found = levels_of(Frame(facts, stages), Sizes(tiles, double, by_stage))
         assert found is not None, "arrays and numbers agree on what fits"
-        return ordered_plan(Pricer(facts, engine, stages, machine), found)
+        return ordered_plan(Pricer(facts, engine, stages, machine), found, orders)
     return None
 
 
@@ -81,11 +81,17 @@ def _largest(levels: Sequence[Tilings]) -> Ints:
     return np.array(list(found.values()), dtype=np.int64)
 
 
-def _best(facts: Facts, engine: Engine, levels: Sequence[Tilings], machine: Machine) -> int:
-    """Position of the tiling with the best score over all orders of loops."""
+def _best(
+    facts: Facts,
+    engine: Engine,
+    levels: Sequence[Tilings],
+    machine: Machine,
+    orders: Sequence[tuple[str, ...]],
+) -> int:
+    """Position of the tiling with the best score over all `orders` of loops."""
     lowest: npt.NDArray[np.float64] | None = None
     forecast = Forecast(facts, engine, levels, machine)
-    for order in loop_orders(facts):
+    for order in orders:
         cycles, leaves = forecast.of(order)
         scores = cycles * np.maximum(1.0, leaves / MAX_LEAVES) + leaves * 1e-3
         lowest = scores if lowest is None else np.minimum(lowest, scores)
@@ -98,19 +104,23 @@ def _grid(facts: Facts, ways: tuple[Mapping[str, int], ...]) -> tuple[Tiles, ...
 
     None when none of them can be settled.
     """
-    shares = _shares(facts, ways)
-    parts: list[list[Tiles]] = [[] for _ in shares]
-    for outer in _outer(facts, shares, ways):
+    outers = list(_outer(facts, _shares(facts, ways), ways))
+    points: list[Tiles] = []
+    for outer in outers:
         axes = _varied(facts, outer[-1])
-        points = list(product(*(_cuts(facts, name, outer[-1][name]) for name in axes)))
-        columns = np.array(points, dtype=np.int64).reshape(len(points), len(axes))
-        for k, tile in enumerate(outer):
-            parts[k].append({n: np.full(len(points), size) for n, size in tile.items()})
-        parts[-1][-1] = {**parts[-1][-1], **{n: columns[:, i] for i, n in enumerate(axes)}}
+        cuts = np.meshgrid(*(_cuts(facts, n, outer[-1][n]) for n in axes), indexing="ij")
+        points.append({name: sizes.ravel() for name, sizes in zip(axes, cuts, strict=True)})
+    numbers = [len(next(iter(found.values()))) if found else 1 for found in points]
     tiles = [
-        {name: np.concatenate([part[name] for part in stage]) for name in facts.extents}
-        for stage in parts
+        {n: np.repeat([outer[k][n] for outer in outers], numbers) for n in facts.extents}
+        for k in range(len(ways))
     ]
+    for name in {n: None for found in points for n in found}:
+        sizes = (
+            found.get(name, np.full(number, outer[-1][name]))
+            for found, number, outer in zip(points, numbers, outers, strict=True)
+        )
+        tiles[-1][name] = np.concatenate(list(sizes))
     return _settled(facts, tiles, ways)
 
 

@@ -40,6 +40,8 @@ class _Held:
     """Copies start at multiples of it."""
     is_lone: bool
     """It never has a second copy."""
+    is_strip: bool
+    """Only one strip of it is placed at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,7 @@ class Frame:
             held.append(
                 _Held(
                     operand, first.setdefault(shape, number), size,
-                    lcm(stage.level.align_bytes, size), operand.tensor in lone,
+                    lcm(stage.level.align_bytes, size), operand.tensor in lone, is_strip,
                 )
             )  # fmt: skip
         free = tuple(a for a in self.out_axes if a not in facts.whole)
@@ -140,8 +142,10 @@ def _level(
         operand = held.operand
         if held.like < k:
             number = numbers[held.like]
+        elif held.is_strip:
+            number = prod(facts.placed_widths(operand, tile))
         else:
-            number = prod(facts.placed_widths(operand, tile, is_last=stand.is_last))
+            number = prod(operand.widths(tile, facts.extents))
         numbers.append(number)
         twice = double and not held.is_lone and not operand.axes.isdisjoint(order)
         name = operand.tensor

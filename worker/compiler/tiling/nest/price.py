@@ -11,7 +11,7 @@ once per tiling (`Price`): an order only says how often each operand is filled.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
 
@@ -37,6 +37,8 @@ class _Route:
     """(bytes per cycle, instances the working teams are attached to) of every level passed."""
     latency_cycles: int
     team: Team
+    rates: dict[int, float] = field(default_factory=dict, compare=False)
+    """What `rate` has found."""
 
     @staticmethod
     def between(machine: Machine, src: str, dst: str, team: Team) -> _Route:
@@ -50,8 +52,12 @@ class _Route:
 
     def rate(self, sharers: int) -> float:
         """Bytes per cycle of one destination when `sharers` per team pull at once."""
-        readers = sharers * self.team.copies
-        return max(min(rate / max(1, -(-readers // n)) for rate, n in self.ports), 1e-9)
+        found = self.rates.get(sharers)
+        if found is None:
+            readers = sharers * self.team.copies
+            found = max(min(rate / max(1, -(-readers // n)) for rate, n in self.ports), 1e-9)
+            self.rates[sharers] = found
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,7 @@ class _Climber:
         self.facts = facts
         self.stages = stages
         self._frame = Frame(facts, stages)
+        self._orders = loop_orders(facts)
         self._pricer = Pricer(facts, engine, stages, machine)
         self._known: dict[tuple[object, ...], Plan | None] = {}
 
@@ -84,7 +85,8 @@ class _Climber:
         key = (sizes.double, *(size for tile in sizes.tiles for size in tile.values()))
         if key not in self._known:
             levels = levels_of(self._frame, sizes)
-            self._known[key] = None if levels is None else ordered_plan(self._pricer, levels)
+            found = None if levels is None else ordered_plan(self._pricer, levels, self._orders)
+            self._known[key] = found
         return self._known[key]
 
     def climb(self, sizes: Sizes, plan: Plan, route: _Route) -> Plan:
@@ -191,12 +193,14 @@ def _larger(facts: Facts, sizes: Sizes, stage: int, name: str) -> Sizes | None:
     return Sizes(tuple(tiles), sizes.double)
 
 
-def ordered_plan(pricer: Pricer, levels: Sequence[LevelPlan]) -> Plan:
-    """The plan with the best order of loops."""
+def ordered_plan(
+    pricer: Pricer, levels: Sequence[LevelPlan], orders: Sequence[tuple[str, ...]]
+) -> Plan:
+    """The plan with the best of some `orders` of loops (`loop_orders`)."""
     best: tuple[float, int, int, tuple[tuple[str, ...], ...]] | None = None
     tried: set[tuple[tuple[str, ...], ...]] = set()
     price = pricer.price(levels)
-    for order in loop_orders(pricer.facts):
+    for order in orders:
         key = tuple(_ordered(level, order) for level in levels)
         if key in tried:  # axes without loops stand in any order
             continue
@@ -224,11 +228,12 @@ def _ordered(level: LevelPlan, order: tuple[str, ...]) -> tuple[str, ...]:
 
 def loop_orders(facts: Facts) -> tuple[tuple[str, ...], ...]:
     """Orders of the output axes worth trying: each read's own axes outermost, so that it stays."""
-    found = {facts.out_axes: None}
+    axes = facts.out_axes
+    found = {axes: None}
     if len(facts.fetched) > 1:
         for operand in facts.fetched:
-            own = tuple(a for a in facts.out_axes if a in operand.axes)
-            found.setdefault((*own, *(a for a in facts.out_axes if a not in own)))
+            own = tuple(a for a in axes if a in operand.axes)
+            found.setdefault((*own, *(a for a in axes if a not in own)))
     return tuple(found)
 
 
