@@ -24,7 +24,7 @@ def solver(cache: MemoryCache, *, require: bool = False) -> UnitSolver:
     )
 
 
-@pytest.mark.parametrize("kind", [CacheKind.SCHEDULE, CacheKind.KERNEL])
+@pytest.mark.parametrize("kind", [CacheKind.SCHEDULE, CacheKind.PROGRAM, CacheKind.KERNEL])
 @pytest.mark.parametrize(
     "damage",
     [
@@ -79,7 +79,7 @@ def test_a_schedule_without_addresses_is_remembered(monkeypatch: pytest.MonkeyPa
     assert [event.outcome for event in again.events] == ["hit", "hit"]
 
 
-@pytest.mark.parametrize("missing", [CacheKind.SCHEDULE, CacheKind.KERNEL])
+@pytest.mark.parametrize("missing", [CacheKind.SCHEDULE, CacheKind.PROGRAM, CacheKind.KERNEL])
 def test_required_entries_are_named_by_kind_and_node(missing: CacheKind) -> None:
     cache = MemoryCache()
     canonical = canonicalize(conv(1, 3, 8, 6, 3, 1, 1))

@@ -97,7 +97,27 @@ def test_a_hit_gives_the_same_unit_and_is_recorded() -> None:
     assert first.kernel == second.kernel
     assert first.schedule == second.schedule
     assert first.program.instructions.tobytes() == second.program.instructions.tobytes()
-    assert [e.outcome for e in one.events] == ["miss", "miss", "hit", "hit"]
+    assert [e.outcome for e in one.events] == ["miss"] * 3 + ["hit"] * 3
+
+
+def test_a_unit_that_is_only_compared_has_no_kernel() -> None:
+    one = solver()
+    cache = one.cache
+    assert isinstance(cache, MemoryCache)
+    canonical = canonicalize(conv(1, 3, 8, 6, 3, 1, 1))
+    compared = one.lowered(canonical, "conv")
+    assert isinstance(compared, Unit) and not compared.kernel
+    kinds = [str(key.kind) for key in cache.keys.values()]
+    assert kinds == ["schedule", "program"]
+    kept = one.coded(compared, "conv")
+    assert one.coded(kept, "conv") is kept
+    again = solver()
+    again.cache = cache
+    found = again.solve(canonical, "conv")
+    assert isinstance(found, Unit)
+    assert found.kernel == kept.kernel != ""
+    assert found.schedule_text == kept.schedule_text == compared.schedule_text
+    assert [event.outcome for event in again.events] == ["hit"] * 3
 
 
 def test_a_damaged_schedule_in_the_cache_is_refused() -> None:

@@ -16,6 +16,7 @@ from typing import Protocol
 
 class CacheKind(StrEnum):
     SCHEDULE = "schedule"
+    PROGRAM = "program"
     KERNEL = "kernel"
     SIMULATION = "simulation"
     MODEL = "model"

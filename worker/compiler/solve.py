@@ -265,14 +265,11 @@ class RegionSolver:
     def _unit(
         self, region: _Region, cuts: Cuts, names: Sequence[str], solver: UnitSolver
     ) -> tuple[Canonical, Unit | Shortfall]:
-        """Some operators and their unit: known, cached, or solved now."""
+        """Some operators and their unit, not coded yet: known, cached, or solved now."""
         canonical = canonicalize(cuts.piece(names))
-        way = solver.strategy
-        key = (region.part.target, way.name, way.version, canonical.signature)
+        key = _known_as(region, solver, canonical)
         if key not in self._pool.known:
-            nodes = [node for name in names for node in cuts.op(name).origin.nodes]
-            label = nodes[0] if nodes else names[0]
-            self._pool.known[key] = solver.solve(canonical, label)
+            self._pool.known[key] = solver.lowered(canonical, _label(cuts, names))
         return canonical, self._pool.known[key]
 
     def _calls(
@@ -295,6 +292,8 @@ class RegionSolver:
         if isinstance(unit, Shortfall):
             found.shortfalls.update((n, unit) for n in origin_nodes)
             return []
+        unit = solver.coded(unit, _label(cuts, names))
+        self._pool.known[_known_as(region, solver, canonical)] = unit
         return [
             PlannedCall(
                 found.index_of((target, unit.schedule.strategy, unit.signature), unit),
@@ -340,6 +339,19 @@ class _Collector:
             tuple(self.calls), tuple(self._units), tuple(self.graphs), self.constants,
             tuple(self.shortfalls.items()), view_nodes, tuple(self.layouts),
         )  # fmt: skip
+
+
+def _known_as(
+    region: _Region, solver: UnitSolver, canonical: Canonical
+) -> tuple[str, str, str, str]:
+    way = solver.strategy
+    return region.part.target, way.name, way.version, canonical.signature
+
+
+def _label(cuts: Cuts, names: Sequence[str]) -> str:
+    """What messages call a unit: its first ONNX node."""
+    nodes = [node for name in names for node in cuts.op(name).origin.nodes]
+    return nodes[0] if nodes else names[0]
 
 
 def _clusters(part: Part, nodes: Sequence[onnx_ir.Node]) -> tuple[QdqCluster, ...]:

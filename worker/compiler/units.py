@@ -1,16 +1,18 @@
 """Units: the cached, shared grain of compilation — one canonical graph, scheduled, lowered, coded.
 
-A unit is found by signature.  `solve` asks the cache first; what it computes it stores.  Two
-entries per unit: SCHEDULE (text of the tree, by signature, machine, strategy, options) and KERNEL
-(C text and lowered program, by schedule text, machine, code generator).  A hit re-runs `verify`.
+A unit is found by signature.  `solve` asks the cache first; what it computes it stores.  Three
+entries per unit: SCHEDULE (text of the tree, by signature, machine, strategy, options), PROGRAM
+(lowered, by schedule text and machine) and KERNEL (C text, by the same and the code generator),
+which has only what is kept: most units are simulated just to be compared.  A hit re-runs `verify`.
 That something does not fit is an entry too: finding it out can cost as much as a schedule.
 Source: 2-architecture.md "Caches".
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
+from typing import TypeVar
 
 import msgspec
 
@@ -45,7 +47,7 @@ class Unit:
     program: UnitProgram
     kernel_name: str
     kernel: str
-    """C text."""
+    """C text; empty until `UnitSolver.coded`, as most units are only compared with others."""
 
 
 def encode_unit(program: UnitProgram) -> bytes:
@@ -59,18 +61,26 @@ def decode_unit(data: bytes) -> UnitProgram:
     return program
 
 
-class _KernelEntry(msgspec.Struct, frozen=True, array_like=True):
-    kernel: str
+class _ProgramEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     program: bytes
+    """Empty where something does not fit."""
+    shortfall: Shortfall | None = None
+
+
+class _KernelEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    kernel: str
 
 
 def _damaged(key: CacheKey, why: str) -> VerifyError:
     return VerifyError("cache", f"{key.kind} {key.digest[:16]}", "readable", why)
 
 
-def _decoded(stored: bytes, key: CacheKey) -> _KernelEntry | Shortfall:
+_Entry = TypeVar("_Entry")
+
+
+def _decoded(stored: bytes, key: CacheKey, kind: type[_Entry]) -> _Entry:
     try:
-        return msgspec.msgpack.decode(stored, type=_KernelEntry | Shortfall)
+        return msgspec.msgpack.decode(stored, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:  # also what a wrong structure raises
         raise _damaged(key, str(error)) from error
 
@@ -113,20 +123,32 @@ class UnitSolver:
             ),
         )
 
+    def program_key(self, schedule_text: str) -> CacheKey:
+        """Everything that decides a program."""
+        return CacheKey(CacheKind.PROGRAM, self._program_fields(schedule_text))
+
     def kernel_key(self, schedule_text: str) -> CacheKey:
-        """Everything that decides a kernel and its program."""
-        return CacheKey(
-            CacheKind.KERNEL,
-            (
-                ("schedule", sha256(schedule_text.encode()).hexdigest()),
-                ("machine", self.machine_digest),
-                ("lower_version", LOWER_VERSION),
-                ("codegen_version", CODEGEN_VERSION),
-            ),
+        """Everything that decides a kernel."""
+        version = ("codegen_version", CODEGEN_VERSION)
+        return CacheKey(CacheKind.KERNEL, (*self._program_fields(schedule_text), version))
+
+    def _program_fields(self, schedule_text: str) -> tuple[tuple[str, str], ...]:
+        return (
+            ("schedule", sha256(schedule_text.encode()).hexdigest()),
+            ("machine", self.machine_digest),
+            ("lower_version", LOWER_VERSION),
         )
 
     def solve(self, canonical: Canonical, label: str) -> Unit | Shortfall:
         """Schedule, lower and code one unit, or say what does not fit.
+
+        Raises: as `lowered` and `coded`.
+        """
+        unit = self.lowered(canonical, label)
+        return unit if isinstance(unit, Shortfall) else self.coded(unit, label)
+
+    def lowered(self, canonical: Canonical, label: str) -> Unit | Shortfall:
+        """Schedule and lower one unit, all that simulating it takes, or say what does not fit.
 
         A schedule's buffers may fit by size and still find no addresses: that is a shortfall too.
 
@@ -140,24 +162,36 @@ class UnitSolver:
             return scheduled
         schedule, text = scheduled
         name = f"tw_unit_{signature[:16]}"
-        key = self.kernel_key(text)
+        key = self.program_key(text)
         stored = self._get(key, signature, label)
         if stored is not None:
-            entry = _decoded(stored, key)
-            if isinstance(entry, Shortfall):
-                return entry
-            program = decode_unit(entry.program)
-            return Unit(signature, schedule, text, program, name, entry.kernel)
+            entry = _decoded(stored, key, _ProgramEntry)
+            if entry.shortfall is not None:
+                return entry.shortfall
+            return Unit(signature, schedule, text, decode_unit(entry.program), name, "")
         try:
             program = lower_unit(schedule, self.machine, signature)
         except Infeasible as error:
-            self.cache.put(key, msgspec.msgpack.encode(error.shortfall))
+            self._put(key, _ProgramEntry(b"", error.shortfall))
             return error.shortfall
         verify_program(program, self.machine)
-        kernel = generate_kernel(schedule, program, self.machine, name)
-        entry = _KernelEntry(kernel, encode_unit(program))
-        self.cache.put(key, msgspec.msgpack.encode(entry))
-        return Unit(signature, schedule, text, program, name, kernel)
+        self._put(key, _ProgramEntry(encode_unit(program)))
+        return Unit(signature, schedule, text, program, name, "")
+
+    def coded(self, unit: Unit, label: str) -> Unit:
+        """The unit with its kernel.
+
+        Raises: as `lowered`.
+        """
+        if unit.kernel:
+            return unit
+        key = self.kernel_key(unit.schedule_text)
+        stored = self._get(key, unit.signature, label)
+        if stored is not None:
+            return replace(unit, kernel=_decoded(stored, key, _KernelEntry).kernel)
+        kernel = generate_kernel(unit.schedule, unit.program, self.machine, unit.kernel_name)
+        self._put(key, _KernelEntry(kernel))
+        return replace(unit, kernel=kernel)
 
     def plan(self, graph: Graph) -> Schedule | Shortfall:
         """Run the strategy on one canonical graph, without the cache, and verify its plan."""
@@ -199,6 +233,9 @@ class UnitSolver:
         text = print_schedule(found)
         self.cache.put(key, text.encode())
         return found, text
+
+    def _put(self, key: CacheKey, entry: _ProgramEntry | _KernelEntry) -> None:
+        self.cache.put(key, msgspec.msgpack.encode(entry))
 
     def _get(self, key: CacheKey, signature: str, label: str) -> bytes | None:
         value = self.cache.get(key)
