@@ -29,11 +29,11 @@ from worker.compiler.strategies.graphturbo.lines import Line, covering, fit, hul
 Lines: TypeAlias = "tuple[Line, ...]"
 """One line per dimension of a tensor or per axis of a domain."""
 
-MAX_EXTRA = 0.35
-"""Points computed again, at most, as a part of the operators' own."""
 Images: TypeAlias = "tuple[Line | None, ...]"
 """Where the indices of an access go, one per dimension of its tensor; None: not known."""
 
+MAX_EXTRA = 0.35
+"""Points computed again, at most, as a part of the operators' own."""
 _MAX_ROUNDS = 4
 """Widenings of one tensor before its producer takes all of it."""
 _REMEMBERED = 1 << 14
