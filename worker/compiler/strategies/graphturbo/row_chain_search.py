@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import inf, prod
+from typing import TypeAlias
 
 from worker.compiler.ir.axis import AxisKind
 from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
@@ -85,6 +86,24 @@ def _cuts_of(chain: Hashable) -> dict[tuple[Rows, ...], Cut | None]:
     return {}
 
 
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What decides the plan of a chain besides the chain."""
+
+    key: Hashable
+    """Locations, engines, memory, cores, groups and bytes."""
+    machine: Machine = field(hash=False)
+
+
+_Answer: TypeAlias = "tuple[ChainPlan | None, Cut | None]"
+
+
+@lru_cache(maxsize=64)
+def _answers_of(chain: Hashable) -> dict[_Question, _Answer]:
+    """Plans of a chain found so far: sections that overlap, and hand-overs, ask for them again."""
+    return {}
+
+
 def _written_out(chain: Chain) -> Hashable:
     """All that decides the cuts of a chain."""
     names = dict.fromkeys(n for op in chain.ops for n in (*op.input_names(), op.write.tensor))
@@ -106,8 +125,20 @@ class Search:
     num_cores: int
     num_groups: int
 
-    def run(self, budget_bytes: int) -> tuple[ChainPlan | None, Cut | None]:
+    def run(self, budget_bytes: int) -> _Answer:
         """The best plan, and the cut of the smallest footprint."""
+        engines = tuple((name, engine.name) for name, engine in self.engines.items())
+        key = (
+            tuple(sorted(self.location_of.items())), engines, self.level.name, self.num_cores,
+            self.num_groups, budget_bytes,
+        )  # fmt: skip
+        question = _Question(key, self.machine)
+        known = _answers_of(_written_out(self.chain))
+        if question not in known:
+            known[question] = self._searched(budget_bytes)
+        return known[question]
+
+    def _searched(self, budget_bytes: int) -> _Answer:
         best: ChainPlan | None = None
         lowest = inf
         least: tuple[int, Cut] | None = None
