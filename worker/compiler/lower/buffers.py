@@ -18,8 +18,10 @@ from worker.compiler.lower.allocate import Request, align_up, allocate
 from worker.compiler.lower.issue import Lead
 from worker.compiler.lower.layers import MOST_LAYERS_AHEAD, EarlyFill, distances
 from worker.compiler.lower.liveness import (
+    Neighbours,
     conflicts,
     cores_of,
+    crowd_bytes,
     live_intervals,
     outermost_intervals,
 )
@@ -64,13 +66,14 @@ def plan_buffers(
     shapes = [_unplaced(scope, machine) for scope in nest.scopes]
     strict = live_intervals(nest, [r.scopes() for r in refs], hoisted)
     relaxed = outermost_intervals(nest)
+    near = Neighbours.of(nest, machine)
     for chosen in _choices(nest, early, strict, shapes, machine):
         since: dict[int, int] = {}
         for fill, distance in chosen:
             start = fill.free_from(distance)
             since[fill.scope] = min(since.get(fill.scope, start), start)
         found = _addresses(
-            nest, shapes, (_since(relaxed, since), _since(strict, since)), machine,
+            nest, shapes, (_since(relaxed, since), _since(strict, since)), machine, near,
             must=not chosen, rests=_RESTS if early else (),
         )  # fmt: skip
         if found is not None:
@@ -113,6 +116,7 @@ def _addresses(
     shapes: Sequence[Buffer],
     intervals: tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]],
     machine: Machine,
+    near: Neighbours,
     *,
     must: bool,
     rests: Sequence[int] = (),
@@ -135,8 +139,13 @@ def _addresses(
         sizes = [(shapes[k].size_bytes, _alignment(nest.scopes[k], machine)) for k in members]
         plan = None
         for way, (wide, is_last) in enumerate(ways):
+            own = [wide[k] for k in members]
+            if members and not (must and is_last):
+                crowd = crowd_bytes(own, [size for size, _ in sizes], near.held[level.name])
+                if crowd > level.usable_bytes:
+                    continue
             if way not in met:
-                met[way] = conflicts(nest, wide, machine)
+                met[way] = conflicts(wide, near)
             meets = met[way]
             requests = [
                 Request(size, align, frozenset(position[c] for c in meets[k]))
@@ -145,9 +154,8 @@ def _addresses(
             plan = allocate(requests, level.usable_bytes if is_last else None)
             if plan.peak_bytes <= level.usable_bytes:
                 break
-        assert plan is not None
-        if plan.peak_bytes > level.usable_bytes:
-            if not must:
+        if plan is None or plan.peak_bytes > level.usable_bytes:
+            if not must or plan is None:
                 return None
             raise _overflow(level.name, plan.peak_bytes, level.usable_bytes,
                             [shapes[k] for k in members])  # fmt: skip

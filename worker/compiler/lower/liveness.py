@@ -9,13 +9,17 @@ one that is filled early (`lower.layers`) lives from the layer from which it sho
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from worker.compiler.lower.nest import FrameKind, Nest, Scope
 from worker.compiler.machine.machine import Machine
+
+Flags: TypeAlias = "npt.NDArray[np.bool_]"
 
 
 def cores_of(scope: Scope) -> npt.NDArray[np.int64]:
@@ -76,32 +80,67 @@ def outermost_intervals(nest: Nest) -> tuple[tuple[int, int], ...]:
     return tuple(intervals)
 
 
-def conflicts(
-    nest: Nest, intervals: Sequence[tuple[int, int]], machine: Machine
-) -> tuple[frozenset[int], ...]:
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """Which scopes can get in each other's way, whenever they are alive.  Shapes: [scopes, _]."""
+
+    together: Flags
+    """Another scope on some instance of the same level."""
+    beside: Flags
+    """Another scope in another stage of a pipe: alive at the same time."""
+    held: Mapping[str, Flags]
+    """By level, [its scopes, its instances]: which of them hold it."""
+
+    @staticmethod
+    def of(nest: Nest, machine: Machine) -> Neighbours:
+        """Cost: quadratic in the number of scopes, with numpy's constant."""
+        count = len(nest.scopes)
+        beside = np.zeros((count, count), dtype=np.bool_)
+        staged = [k for k, scope in enumerate(nest.scopes) if scope.stages]
+        for a in staged:
+            for b in staged:
+                beside[a, b] = in_parallel(nest.scopes[a], nest.scopes[b])
+        together = np.zeros((count, count), dtype=np.bool_)
+        held: dict[str, Flags] = {}
+        for level in dict.fromkeys(scope.memory for scope in nest.scopes):
+            members = [k for k, scope in enumerate(nest.scopes) if scope.memory == level]
+            held[level] = np.zeros((len(members), machine.level(level).instances), dtype=np.bool_)
+            for row, k in enumerate(members):
+                held[level][row, instances_of(nest.scopes[k], machine)] = True
+            ones = held[level].astype(np.float32)
+            together[np.ix_(members, members)] = ones @ ones.T > 0
+        np.fill_diagonal(together, val=False)
+        return Neighbours(together, beside, held)
+
+
+def conflicts(intervals: Sequence[tuple[int, int]], near: Neighbours) -> tuple[frozenset[int], ...]:
     """For each scope, the scopes of the same level it must not overlap.
 
     Cost: quadratic in the number of scopes, with numpy's constant.
     """
-    count = len(nest.scopes)
-    if count == 0:
+    if not intervals:
         return ()
-    first = np.array([i[0] for i in intervals], dtype=np.int64)
-    end = np.array([i[1] for i in intervals], dtype=np.int64)
-    meet = (first[:, None] < end[None, :]) & (first[None, :] < end[:, None])
-    staged = [k for k, scope in enumerate(nest.scopes) if scope.stages]
-    for a in staged:
-        for b in staged:
-            meet[a, b] |= in_parallel(nest.scopes[a], nest.scopes[b])
-    for level in dict.fromkeys(scope.memory for scope in nest.scopes):
-        held = np.zeros((count, machine.level(level).instances), dtype=np.float32)
-        for k, scope in enumerate(nest.scopes):
-            if scope.memory == level:
-                held[k, instances_of(scope, machine)] = 1
-        inside = held.any(axis=1)
-        meet[inside] &= held[inside] @ held.T > 0
-    np.fill_diagonal(meet, val=False)
+    meet = (_alive(intervals) | _alive(intervals).T | near.beside) & near.together
     return tuple(frozenset(np.flatnonzero(row).tolist()) for row in meet)
+
+
+def crowd_bytes(intervals: Sequence[tuple[int, int]], sizes: Sequence[int], held: Flags) -> int:
+    """Most bytes alive at once in one instance of a level: no addresses need less.
+
+    The arguments tell of each scope of the level when it is alive, how large, and on which
+    instances.
+    """
+    if not intervals:
+        return 0
+    size = np.array(sizes, dtype=np.int64)
+    return int((_alive(intervals).astype(np.int64) @ (held * size[:, None])).max())
+
+
+def _alive(intervals: Sequence[tuple[int, int]]) -> Flags:
+    """[k, j]: whether j is alive when k starts.  Of two that meet, one is when the other starts."""
+    first, end = np.array(intervals, dtype=np.int64).T
+    alive: Flags = (first <= first[:, None]) & (first[:, None] < end)
+    return alive
 
 
 def in_parallel(a: Scope, b: Scope) -> bool:
