@@ -92,6 +92,14 @@ def test_fills_are_asked_one_layer_ahead_of_a_fast_home_and_a_hopeless_one() -> 
         assert found and set(found.values()) == {1}
 
 
+def test_a_long_latency_makes_no_layer_longer() -> None:
+    """Latencies of fills run side by side: all are asked for as early as there are layers."""
+    on = fed(machine(2, 1, gb_bytes=1 << 16), 1e6)
+    home, *others = on.levels
+    late = replace(on, levels=(replace(home, latency_cycles=100_000), *others))
+    assert reach(late) == {layer: layer for layer in range(1, 6)}
+
+
 def test_what_comes_late_anyway_is_not_asked_for_first() -> None:
     spare, jobs = [4.0, 4.0, 4.0], [(1, 2.0), (2, 20.0), (3, 20.0)]
     assert latest_starts(spare, jobs) == [0, 0, 0]

@@ -6,7 +6,8 @@ that are needed now.  Here every fill is issued as late as it may be: from the l
 first, a fill takes what home's port has to spare in the layer before its own, then in the one
 before that.  Where weights are more than their layer's time can bring, they spread over the layers
 in front; where they are not, nothing is held longer than it must be.  A layer whose weights come
-late however early they are asked for counts as that much longer.
+late however early they are asked for counts as that much longer, their latency apart: latencies run
+side by side.
 
 This is the latest schedule of transfers with deadlines on one machine.  Times are estimates; they
 decide about order only.
@@ -61,7 +62,9 @@ def leveled(
     order = sorted(own, key=lambda n: (own[n].layer, n))
     latency = machine.home.latency_cycles
     jobs = [(own[n].layer, demand[n] + latency) for n in order]
-    starts = latest_starts(stretched(spare, jobs), jobs)
+    # Latencies run side by side: what is late because of them alone makes no layer longer.
+    loads = [(own[n].layer, demand[n]) for n in order]
+    starts = latest_starts(stretched(spare, loads), jobs)
     return {
         n: min(own[n].layer - start, MOST_LAYERS_LEVELED)
         for n, start in zip(order, starts, strict=True)
