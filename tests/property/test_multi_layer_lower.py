@@ -20,7 +20,7 @@ from multi_layer_schedules import (
 
 from worker.compiler.errors import Infeasible, VerifyError
 from worker.compiler.isa.binary import encode_program
-from worker.compiler.isa.program import Opcode, Program, UnitProgram
+from worker.compiler.isa.program import Buffer, Opcode, Program, UnitProgram
 from worker.compiler.isa.verify import verify_program
 from worker.compiler.lower import buffers
 from worker.compiler.lower import lower as lowering
@@ -78,6 +78,22 @@ def shapes(draw: st.DrawFn) -> tuple[ChainShape, Machine]:
 def test_chains_keep_the_order_of_the_walk(case: tuple[ChainShape, Machine]) -> None:
     shape, on = case
     check_order(*chain(shape, on)[:2])
+
+
+@settings(deadline=None, max_examples=60)
+@given(shapes(), st.integers(1, 4), st.booleans())
+def test_copies_of_weights_keep_the_order_of_the_walk(
+    case: tuple[ChainShape, Machine], layers: int, own_engine: bool
+) -> None:
+    """A copy out of the cluster's buffer never stands in front of the fill it copies from."""
+    shape, on = case
+    home, gb, l1 = on.levels
+    room = gb.capacity_bytes + layers * shape.width**2 * 4
+    on = replace(on, levels=(home, replace(gb, capacity_bytes=room), l1))
+    if own_engine:
+        fetch = replace(on.engine("in"), name="gb_in", memory="GB")
+        on = replace(on, engines=(*on.engines, fetch))
+    check_order(*chain(replace(shape, staged=True), on)[:2])
 
 
 @pytest.mark.parametrize("name", TREES)
@@ -172,6 +188,51 @@ def test_weights_arrive_while_the_layer_before_computes(monkeypatch: pytest.Monk
     fast, slow = simulate_unit(program, on), simulate_unit(plain, on)
     assert fast.cycles < 0.93 * slow.cycles
     assert fast.traffic == slow.traffic
+
+
+def test_copies_of_weights_wait_for_no_compute_of_the_layer_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They stand behind that layer's own loads and in front of their layer's activations."""
+    shape = replace(ONE_TILE, staged=True)
+    on = machine(2, 1, gb_bytes=1 << 15, l1_bytes=2 * 4 * (2 * 32 * 16 + 2 * 8 * 32 + 8 * 16))
+    fetch = replace(on.engine("in"), name="gb_in", memory="GB")
+    on = replace(on, engines=(*on.engines, fetch))
+    schedule, _, _ = chain(shape, on)
+    program, plain = lowered(schedule, on), without_early(monkeypatch, schedule, on)
+    assert waits_of_copies(program) == {2: 0, 3: 0, 4: 0}
+    assert any(waits_of_copies(plain).values())
+    assert simulate_unit(program, on).cycles < simulate_unit(plain, on).cycles
+    loads = [(k, b.tensor) for k, b in fills(program) if b.level == "L1"]
+    for layer in (2, 3, 4):
+        own = [k for k, name in loads if name == f"w{layer}"]
+        assert max(k for k, name in loads if name == f"x{layer - 2}") < min(own)
+        assert min(own) < min(k for k, name in loads if name == f"x{layer - 1}")
+
+
+def fills(program: UnitProgram) -> list[tuple[int, Buffer]]:
+    """(instruction, buffer) of what is brought into a buffer, in program order."""
+    rows = program.instructions
+    loads = np.flatnonzero(rows["opcode"] == Opcode.LOAD).tolist()
+    return [(k, program.buffers[int(rows["dst"][k])]) for k in loads]
+
+
+def waits_of_copies(program: UnitProgram) -> dict[int, int]:
+    """Per layer, Computes of the layer before that its first copy of weights waits for."""
+    before = finish_before(program)
+    computes: dict[int, int] = {}
+    for k, row in enumerate(program.instructions):
+        if row["opcode"] == Opcode.COMPUTE:
+            computes[int(row["op"]) + 1] = computes.get(int(row["op"]) + 1, 0) | 1 << k
+    first: dict[int, int] = {}
+    for k, buffer in fills(program):
+        if buffer.level == "L1" and buffer.tensor.startswith("w"):
+            first.setdefault(int(buffer.tensor[1:]), k)
+    return {
+        layer: (before[k] & computes[layer - 1]).bit_count()
+        for layer, k in first.items()
+        if layer > 1
+    }
 
 
 def waits_of_weights(program: UnitProgram) -> dict[int, int]:

@@ -98,7 +98,12 @@ def _choices(
             early, intervals, [s.size_bytes for s in shapes], [s.memory for s in nest.scopes],
             capacity, most,
         )  # fmt: skip
-        chosen = tuple((fill, d) for fill, d in zip(early, far, strict=True) if d >= 0)
+        listed = {fill.leaf for fill, d in zip(early, far, strict=True) if d >= 0}
+        chosen = tuple(
+            (fill, d)
+            for fill, d in zip(early, far, strict=True)
+            if d >= 0 and (fill.after is None or fill.after in listed)
+        )
         if chosen and chosen != before:
             yield chosen
         before = chosen

@@ -4,7 +4,9 @@ A unit may hold many layers.  The stream of a core's loads is in order: the load
 waits for the layer before and blocks everything behind it.  So weights (and whatever else nothing
 in the unit writes) are listed in front of the first activation of their layer, or of an earlier
 layer: their first entries then arrive while the cores still compute the layer before.  Their
-buffers must be free by then, so the distance is chosen by buffer room (`distances`).
+buffers must be free by then, so the distance is chosen by buffer room (`distances`).  Copies of
+weights out of a cluster's buffer go to the front of their own layer only, behind the loads of the
+layer before and in front of what later layers fetch: they may have to wait for that buffer.
 
 A *context* is the body of a repeating loop (or the root); its *layers* are what stands side by side
 in its Seqs, each with a Compute and a fill.  Fills that share an engine with the
@@ -60,6 +62,10 @@ class EarlyFill:
     """Layers ahead that pay off (`lower.pace`)."""
     work: str = ""
     """Node of the first layer behind the fills that stand in front of its work; empty: none."""
+    most: int = MOST_LAYERS_AHEAD
+    """Layers ahead at most, where it shares the engine."""
+    after: int | None = None
+    """Leaf of the early fill of its layer that brings what it copies: it must be early too."""
 
     def context_frames(self, frames: Sequence[Frame]) -> tuple[Frame, ...]:
         """Of the loops around the fill, the repeating ones outside its layers."""
@@ -104,26 +110,44 @@ def early_fills(
     users = users_of(refs)
     work = _first_work(nest.schedule.root)
     found: list[EarlyFill] = []
+    once: dict[int, str] = {}
     for number, (leaf, leaf_refs, plan) in enumerate(zip(nest.leaves, refs, ahead, strict=True)):
         index = leaf_refs.write.scope
         if not isinstance(leaf.node, Move) or index is None or leaf.stages:
             continue
         source = leaf_refs.reads[0]
-        if source.scope is not None or source.tensor in produced:
+        if source.tensor in produced:
             continue
         frames = plan.frames if plan is not None else ()
         context = _contexts_around(leaf, frames)[-1]
         layer = layer_at(contexts[context], number)
+        is_copy = source.scope is not None
+        after = None
+        if source.scope is not None:
+            filler = _filler(refs, users[source.scope], source.scope)
+            if filler is None:
+                continue
+            if _is_around(context, nest.leaves[filler]) and (
+                layer_at(contexts[context], filler) == layer
+            ):
+                after = filler
         use = uses.get((context, layer))  # None: nothing of the layer waits for an earlier one
         own = _engine(nest, number, machine)
         shares_engine = use is not None and _engine(nest, use, machine) == own
         is_late = shares_engine and use is not None and number > use
+        if is_copy and (not shares_engine or (after is not None and once.get(after) != context)):
+            continue
         if layer < 1 or is_late or not fills_first(nest, refs, index, users[index]):
             continue
-        entries = min(nest.scopes[index].copies, prod(f.trip for f in frames))
+        trips = prod(f.trip for f in frames)
+        if trips == 1:
+            once[number] = context
         found.append(
-            EarlyFill(number, index, contexts[context], layer, entries, frames, shares_engine,
-                      work="" if context else work)
+            EarlyFill(
+                number, index, contexts[context], layer, min(nest.scopes[index].copies, trips),
+                frames, shares_engine, work="" if context else work,
+                most=1 if is_copy else MOST_LAYERS_AHEAD, after=after,
+            )
         )  # fmt: skip
     return tuple(found)
 
@@ -164,6 +188,17 @@ def distances(
             first_of[fill.scope] = min(start, until)
             chosen[k] = distance
     return tuple(chosen)
+
+
+def _filler(refs: Sequence[Refs], users: Sequence[int], scope: int) -> int | None:
+    """The leaf that writes a scope, if it is one alone."""
+    writers = [n for n in users if refs[n].write.scope == scope]
+    return writers[0] if len(writers) == 1 else None
+
+
+def _is_around(context: str, leaf: Leaf) -> bool:
+    """Whether a leaf lies in a context."""
+    return context in _contexts_around(leaf, ())
 
 
 def _engine(nest: Nest, number: int, machine: Machine) -> str:

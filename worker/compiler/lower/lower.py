@@ -27,7 +27,7 @@ from worker.compiler.lower.sync import synchronise
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Schedule
 
-LOWER_VERSION = "5"
+LOWER_VERSION = "6"
 """Bump when programs change for the same schedule: cached kernels must miss."""
 
 

@@ -78,13 +78,14 @@ def paced(
             if fill.shares_engine:
                 _add_fill(works[fill.layer], nest, fill, machine)
         entries, distance = _walk(works)
-        reach = leveled(nest, fills, machine, last)
+        ahead = leveled(nest, fills, machine, last)
         for fill in fills:
             if not fill.shares_engine:
-                result[fill.leaf] = replace(fill, reach=reach[fill.leaf])
+                result[fill.leaf] = replace(fill, reach=ahead[fill.leaf])
                 continue
             first = min(entries[fill.layer], fill.entries) if fill.frames else 1
-            result[fill.leaf] = replace(fill, entries=first, reach=distance[fill.layer])
+            reach = min(distance[fill.layer], fill.most)
+            result[fill.leaf] = replace(fill, entries=first, reach=reach)
     return tuple(result[fill.leaf] for fill in early)
 
 
