@@ -367,13 +367,10 @@ class Planner:
                 found[tensor] = slices.shares[tensor]
         return found
 
-    def _touched(self, name: str) -> tuple[str, ...]:
-        op = self.cuts.op(name)
-        return (*reads_of(op), *writes_of(op))
-
     def touched(self, number: int) -> tuple[str, ...]:
         """What a layer reads or writes."""
-        return tuple(t for name in self.layers[number].ops for t in self._touched(name))
+        ops = map(self.cuts.op, self.layers[number].ops)
+        return tuple(t for op in ops for t in (*reads_of(op), *writes_of(op)))
 
     def written(self, number: int) -> tuple[str, ...]:
         """What a layer writes."""
