@@ -1,7 +1,7 @@
 """Lowering: a Schedule becomes a UnitProgram.
 
-flatten -> resolve -> issue order -> buffers -> instructions -> tokens.  Nothing here knows which
-strategy made the schedule.
+flatten -> resolve -> issue order -> buffers -> instructions -> tokens -> time order.  Nothing here
+knows which strategy made the schedule.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from worker.compiler.lower.pace import paced
 from worker.compiler.lower.resolve import resolve
 from worker.compiler.lower.storage import Storages
 from worker.compiler.lower.sync import synchronise
+from worker.compiler.lower.time_order import in_time_order
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Schedule
 
@@ -62,6 +63,8 @@ def lower_unit(schedule: Schedule, machine: Machine, signature: str) -> UnitProg
     ]
     instructions, places = merge(batches, machine.num_cores, len(machine.engines))
     tokens = synchronise(batches, places, storages, instructions["stream"])
+    if early:  # layers that may overlap
+        instructions, tokens = in_time_order(instructions, tokens, carrier.roads.rates())
 
     used_streams, number_of = _compact(
         instructions["stream"], machine.num_cores * len(machine.engines)

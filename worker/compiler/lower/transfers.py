@@ -10,6 +10,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from worker.compiler.errors import VerifyError
 from worker.compiler.isa.program import MAX_RESOURCES, Resource
@@ -113,6 +114,11 @@ class Roads:
         at = bisect_right(self._groups, number, key=lambda group: group[0]) - 1
         first, name, direction, rate = self._groups[at]
         return Resource(name, number - first, direction, rate)
+
+    def rates(self) -> npt.NDArray[np.float64]:
+        """Bytes per cycle of every port."""
+        numbers = range(self.count)
+        return np.array([self.resource(k).bytes_per_cycle for k in numbers], dtype=np.float64)
 
     def _add(self, name: str, direction: str, instances: int, rate: float) -> None:
         self._first[name, direction] = self.count

@@ -1,0 +1,255 @@
+"""Program order that follows time: never slower, streams and dependences as they were."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+from math import ceil
+from typing import Any
+
+import numpy as np
+import pytest
+from graphturbo_nets import Net, clustered, scheduled
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from worker.compiler.ir.graph import Graph
+from worker.compiler.isa.program import INSTRUCTION, UnitProgram
+from worker.compiler.lower import lower as lowering
+from worker.compiler.lower.lower import lower_unit
+from worker.compiler.lower.sync import Tokens, synchronise
+from worker.compiler.lower.time_order import _order, in_time_order
+from worker.simulator.run import simulate_unit
+
+STREAMS, PORTS, TOKENS = 4, 3, 5
+RATE = np.array([1.0, 2.0, 4.0])
+
+
+@dataclass(frozen=True)
+class Step:
+    """One instruction of a made-up program."""
+
+    stream: int
+    size: int
+    ports: tuple[int, ...]
+    cycles: int
+    latency: int
+    waits: tuple[int, ...]
+    signals: tuple[int, ...]
+
+
+def program(steps: list[Step]) -> tuple[np.ndarray, Tokens]:
+    table = np.zeros(len(steps), dtype=INSTRUCTION)
+    table["resource"] = -1
+    seen: set[int] = set()
+    waits: list[list[int]] = []
+    for row, step in zip(table, steps, strict=True):
+        row["stream"], row["bytes"], row["cycles"] = step.stream, step.size, step.cycles
+        row["latency"] = step.latency
+        row["resource"][: len(step.ports)] = step.ports
+        waits.append([t for t in step.waits if t in seen])
+        seen.update(step.signals)
+    signals = [list(step.signals) for step in steps]
+    return table, Tokens(*csr(waits), *csr(signals), TOKENS)
+
+
+def csr(lists: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    pointer = np.cumsum([0, *(len(one) for one in lists)]).astype(np.int32)
+    return pointer, np.array([t for one in lists for t in one], dtype=np.int32)
+
+
+def starts(table: np.ndarray, tokens: Tokens) -> tuple[list[int], int]:
+    """Start of every instruction and the last finish."""
+    begin, end = played(table, tokens, RATE.tolist(), STREAMS)
+    return begin, max(end)
+
+
+def played(
+    table: np.ndarray, tokens: Tokens, rate: list[float], num_streams: int
+) -> tuple[list[int], list[int]]:
+    """Start and finish of every instruction, by the rule in isa/program.py."""
+    stream, port, token = [0] * num_streams, [0] * len(rate), [0] * tokens.num_tokens
+    begin, end = [], []
+    for k, row in enumerate(table):
+        used = [int(r) for r in row["resource"] if r >= 0]
+        needs = [ceil(int(row["bytes"]) / rate[r]) for r in used]
+        waits = tokens.wait_token[tokens.wait_ptr[k] : tokens.wait_ptr[k + 1]]
+        start = max([stream[row["stream"]], *(port[r] for r in used), *(token[t] for t in waits)])
+        for r, need in zip(used, needs, strict=True):
+            port[r] = start + need
+        stream[row["stream"]] = start + max([int(row["cycles"]), *needs])
+        finish = stream[row["stream"]] + int(row["latency"])
+        for t in tokens.signal_token[tokens.signal_ptr[k] : tokens.signal_ptr[k + 1]]:
+            token[t] = max(token[t], finish)
+        begin.append(start)
+        end.append(finish)
+    return begin, end
+
+
+def some(most: int) -> st.SearchStrategy[tuple[int, ...]]:
+    return st.lists(st.integers(0, most - 1), max_size=2, unique=True).map(tuple)
+
+
+STEPS = st.lists(
+    st.builds(
+        Step, st.integers(0, STREAMS - 1), st.integers(0, 40), some(PORTS), st.integers(0, 30),
+        st.integers(0, 9), some(TOKENS), some(TOKENS),
+    ),
+    min_size=1, max_size=40,
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(STEPS)
+def test_any_program_keeps_its_dependences_and_never_ends_later(steps: list[Step]) -> None:
+    table, tokens = program(steps)
+    table["node"] = np.arange(len(table))  # numbers them, to be found again
+    new, found = in_time_order(table, tokens, RATE)
+    assert sorted(new["node"].tolist()) == list(range(len(table)))
+    place = {int(row["node"]): k for k, row in enumerate(new)}
+    for s in range(STREAMS):
+        numbers = new["node"][new["stream"] == s].tolist()
+        assert numbers == sorted(numbers), "a stream keeps its order"
+    for k in range(len(table)):
+        waits = tokens.wait_token[tokens.wait_ptr[k] : tokens.wait_ptr[k + 1]].tolist()
+        at = place[k]
+        assert found.wait_token[found.wait_ptr[at] : found.wait_ptr[at + 1]].tolist() == waits
+        for j in range(k):
+            signals = tokens.signal_token[tokens.signal_ptr[j] : tokens.signal_ptr[j + 1]]
+            if set(waits).intersection(signals.tolist()):
+                assert place[j] < at, "it comes after all that it waited for"
+    before, after = starts(table, tokens), starts(new, found)
+    assert after[1] <= before[1]
+    if place != {k: k for k in range(len(table))}:
+        assert after[0] == sorted(after[0]), "the new order is that of the starts"
+
+
+def test_a_waiting_transfer_does_not_keep_its_port() -> None:
+    """Stream 1 computes for 100 cycles; 0 waits for it and then uses port 0 for 10; 2 could have
+    used the port long before, and 3 computes 200 cycles with what it brings."""
+    steps = [
+        Step(1, 0, (), 100, 0, (), (0,)),
+        Step(0, 10, (0,), 0, 0, (0,), ()),
+        Step(2, 20, (0,), 0, 5, (), (1,)),
+        Step(3, 0, (), 200, 0, (1,), ()),
+    ]
+    table, tokens = program(steps)
+    assert starts(table, tokens) == ([0, 100, 110, 135], 335)
+    new, found = in_time_order(table, tokens, RATE)
+    assert starts(new, found) == ([0, 0, 25, 100], 225)
+
+
+def test_an_order_that_would_end_later_is_not_taken() -> None:
+    """First come, first served: a long transfer that is ready first makes the short one wait, with
+    which most work begins; the program's own order had put that first."""
+    steps = [
+        Step(1, 0, (), 1, 0, (), (0,)),
+        Step(0, 1, (0,), 0, 0, (0,), (1,)),
+        Step(2, 90, (0,), 0, 0, (), ()),
+        Step(3, 0, (), 100, 0, (1,), ()),
+    ]
+    table, tokens = program(steps)
+    new, found = in_time_order(table, tokens, RATE)
+    assert np.array_equal(new, table)
+    assert starts(new, found)[1] == 102
+
+
+def residual(samples: int) -> Graph:
+    net = Net()
+    x = net.given(samples, 4, 16, 16)
+    for k in range(6):
+        stride = 2 if k in (2, 4) else 1
+        y = net.relu(net.conv(x, 8 * (1 + k // 2), 3, stride))
+        x = net.add(y, net.conv(x, 8 * (1 + k // 2), 1, stride))
+    return net.graph(x)
+
+
+@pytest.mark.parametrize("samples", [1, 4])
+def test_units_of_many_layers_end_earlier_and_nothing_else_changes(
+    samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = clustered(clusters=2, cores=2, gb_bytes=1 << 16, l1_bytes=1 << 13)
+    schedule = scheduled(residual(samples), machine)
+    new = simulate_unit(lower_unit(schedule, machine, "s"), machine)
+    monkeypatch.setattr(lowering, "in_time_order", lambda table, tokens, _: (table, tokens))
+    old = simulate_unit(lower_unit(schedule, machine, "s"), machine)
+    assert new.cycles < old.cycles
+    assert (new.traffic, new.macs, new.instructions) == (old.traffic, old.macs, old.instructions)
+    assert all(check.passed for check in new.checks), new.checks
+
+
+@pytest.mark.parametrize("samples", [1, 4])
+def test_accesses_of_the_same_bytes_stay_apart_in_time(
+    samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every pair of accesses that conflicts in the old order, found by brute force from what each
+    instruction touches: the second starts after the first has finished, in the new one."""
+    seen: dict[str, Any] = {}
+
+    def synchronised(batches: Any, places: Any, storages: Any, stream: Any) -> Tokens:
+        seen["touched"] = touched(batches, places, storages)
+        return synchronise(batches, places, storages, stream)
+
+    def ordered(table: Any, tokens: Tokens, rate: Any) -> Any:
+        seen["order"] = _order(table, tokens, rate)
+        new = in_time_order(table, tokens, rate)
+        assert np.array_equal(new[0], table[seen["order"]]), "the new order is better here"
+        return new
+
+    monkeypatch.setattr(lowering, "synchronise", synchronised)
+    monkeypatch.setattr(lowering, "in_time_order", ordered)
+    machine = clustered(clusters=2, cores=2, gb_bytes=1 << 14, l1_bytes=1 << 12)
+    program = lower_unit(scheduled(residual(samples), machine), machine, "s")
+    begin, end = times(program)
+    place = np.argsort(seen["order"])
+    pairs = 0
+    for uses in seen["touched"].values():
+        for one, two in combinations(sorted(uses), 2):
+            is_apart = one.writes or two.writes
+            if one.at == two.at or not is_apart or not (one.is_own or two.is_own):
+                continue
+            if one.is_own and two.is_own and one.writes and two.writes and not two.is_ordered:
+                continue
+            pairs += 1
+            assert end[place[one.at]] <= begin[place[two.at]], (one, two)
+    assert pairs > 1000
+
+
+@dataclass(frozen=True, order=True)
+class Use:
+    """An instruction touches a storage, or starts a new value at its addresses in another one."""
+
+    at: int
+    writes: bool
+    is_ordered: bool
+    is_own: bool
+
+
+def touched(batches: Any, places: Any, storages: Any) -> dict[int, set[Use]]:
+    """Of every storage who uses it."""
+    found: dict[int, set[Use]] = {}
+    first, offset, step = storages.rows
+    for batch, place in zip(batches, places, strict=True):
+        for touch in batch.touches:
+            numbers = np.broadcast_to(touch.storage, (batch.count,))
+            for at, number in zip(place.tolist(), numbers.tolist(), strict=True):
+                use = Use(at, touch.is_write, touch.waits_ready, True)
+                found.setdefault(number, set()).add(use)
+                if touch.scope < 0:
+                    continue
+                row = int(storages.row(touch.scope, np.array(number)))
+                instance = int(storages.instance(touch.scope, np.array(number)))
+                for k in range(first[row], first[row + 1]):
+                    other = int(offset[k] + instance * step[k])
+                    found.setdefault(other, set()).add(Use(at, True, True, False))
+    return found
+
+
+def times(program: UnitProgram) -> tuple[list[int], list[int]]:
+    """Start and finish of every instruction, by the simulator."""
+    tokens = Tokens(
+        program.wait_ptr, program.wait_token, program.signal_ptr, program.signal_token,
+        program.num_tokens,
+    )  # fmt: skip
+    rate = [port.bytes_per_cycle for port in program.resources]
+    return played(program.instructions, tokens, rate, len(program.streams))
