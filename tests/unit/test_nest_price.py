@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,11 +15,11 @@ from worker.compiler.ir.axis import Axis, AxisKind
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.op import Access, Origin, Reduce, Tensor, TensorOp
 from worker.compiler.ir.scalar import Apply, Fn, Read
-from worker.compiler.machine.machine import Machine
+from worker.compiler.machine.machine import Machine, Managed
 from worker.compiler.tiling.nest import price
 from worker.compiler.tiling.nest.facts import Facts, facts_of
 from worker.compiler.tiling.nest.levels import Frame, Sizes, levels_of
-from worker.compiler.tiling.nest.plan import stages_of
+from worker.compiler.tiling.nest.plan import comes_early, stages_of
 from worker.compiler.tiling.nest.price import Price, Pricer
 from worker.compiler.tiling.nest.search import loop_orders, ordered_plan, search
 
@@ -78,3 +79,28 @@ def test_a_tiling_is_priced_once_for_all_orders(monkeypatch: pytest.MonkeyPatch)
     ordered_plan(pricer, levels, loop_orders(pricer.facts))
     assert counts.of["tilings"] == 1
     assert 1 < counts.of["orders"] <= len(loop_orders(facts))
+
+
+def test_only_fills_of_outer_memories_come_early() -> None:
+    """Those of the cores' own wait in the queue of the activations, where there is another way."""
+    machine = toy_machine()
+    gb, l1 = machine.scratchpads
+    facts = replace(matmul(64), early=frozenset("b"))
+    staged, direct = stages_of(machine, (gb, l1)), stages_of(machine, (l1,))
+    assert [comes_early(facts, "b", staged, k, machine) for k in (0, 1)] == [True, False]
+    assert not comes_early(facts, "b", direct, 0, machine)
+    assert not any(comes_early(facts, "a", staged, k, machine) for k in (0, 1))
+    home = machine.levels[0]
+    alone = replace(machine, levels=(home, replace(gb, managed=Managed.CACHE), l1))
+    assert comes_early(facts, "b", stages_of(alone, (l1,)), 0, alone)
+
+
+@pytest.mark.parametrize("early", [frozenset(), frozenset("b")])
+def test_copies_into_the_cores_are_priced_as_any_operand_s(early: frozenset[str]) -> None:
+    """What is hidden at GB is exposed again at L1: its copies cost as much as any operand's."""
+    machine = toy_machine()
+    stages = stages_of(machine, tuple(machine.scratchpads))
+    facts = replace(matmul(64), early=early)
+    found = Pricer(facts, machine.engines[0], stages, machine)
+    ways = {(k, way.tensor): way.is_early for k, p in enumerate(found._ports) for way in p.fills}
+    assert ways == {(k, t): k == 0 and t in early for k in (0, 1) for t in "ab"}

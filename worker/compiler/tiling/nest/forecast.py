@@ -16,7 +16,7 @@ import numpy.typing as npt
 from worker.compiler.cost.compute import engine_cycles_of
 from worker.compiler.machine.machine import Engine, Machine
 from worker.compiler.tiling.nest.facts import Facts, Operand
-from worker.compiler.tiling.nest.plan import Team, source_of
+from worker.compiler.tiling.nest.plan import Team, comes_early, source_of
 from worker.compiler.tiling.nest.price import home_cycles
 from worker.compiler.tiling.nest.tilings import Ints, Tilings, strips, widths
 
@@ -170,7 +170,8 @@ def _fills(
         found.append(
             _Way(
                 operand, source, size, rate, latency, latency + size / rate,
-                operand.tensor in facts.early, level.copies[operand.tensor] > 1,
+                comes_early(facts, operand.tensor, stages, k, machine),
+                level.copies[operand.tensor] > 1,
             )
         )  # fmt: skip
     return tuple(found)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
-from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
+from worker.compiler.machine.machine import Engine, Machine, Managed, MemoryLevel
 from worker.compiler.tiling.align import buffer_bytes
 from worker.compiler.tiling.nest.facts import Facts, Operand
 
@@ -148,6 +148,22 @@ def source_of(facts: Facts, tensor: str, stages: Sequence[Stage], k: int, home: 
         if is_placed(base, stage):
             return stage.level.name
     return base
+
+
+def comes_early(
+    facts: Facts, tensor: str, stages: Sequence[Stage], k: int, machine: Machine
+) -> bool:
+    """Whether what ran before hides the first fills of an operand at stage `k`.
+
+    The innermost memory's share a queue with the activations, which wait for the layer before;
+    outer scratchpads have one of their own.  Without such a memory the queue is filled ahead.
+    """
+    if tensor not in facts.early:
+        return False
+    if k < len(stages) - 1:
+        return True
+    outer = machine.levels[1 : machine.level_index(stages[k].level.name)]
+    return all(level.managed is not Managed.SCRATCHPAD for level in outer)
 
 
 def footprint_terms(

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from worker.compiler.cost.compute import Pace, pace_of
 from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
 from worker.compiler.tiling.nest.facts import Facts, Pointwise
-from worker.compiler.tiling.nest.plan import LevelPlan, Stage, Team, source_of
+from worker.compiler.tiling.nest.plan import LevelPlan, Stage, Team, comes_early, source_of
 
 
 def predict(
@@ -200,7 +200,8 @@ class Pricer:
             fills.append(
                 _Way(
                     operand.tensor, operand.axes, list(routes).index(source),
-                    operand.dtype.size_bytes, operand.tensor in facts.early, routes[source],
+                    operand.dtype.size_bytes,
+                    comes_early(facts, operand.tensor, stages, k, machine), routes[source],
                 )
             )  # fmt: skip
         drain = None
