@@ -287,16 +287,15 @@ def listed(program: UnitProgram) -> list[tuple[str, int, Opcode, int, int, int]]
 
 
 def order_of_events(program: UnitProgram, walk: Walk) -> list[int]:
-    """For each instruction, its event.  Iterations of one leaf keep their order in one core."""
+    """For each instruction, its event.
+
+    Iterations of one leaf in one core keep their order where they use the same bytes.
+    """
     waiting: dict[tuple[object, ...], list[int]] = {}
-    for number, event in reversed(list(enumerate(walk.events))):
-        waiting.setdefault((event.path, event.core, event.opcode), []).append(number)
-    staged: Counter[tuple[object, ...]] = Counter()
-    result = []
-    for path, core, opcode, *_ in listed(program):
-        staged[path, core, opcode] += 1
-        result.append(waiting[path, core, opcode].pop())
-    return result
+    for number, e in reversed(list(enumerate(walk.events))):
+        key = (e.path, e.core, e.opcode, e.num_bytes, e.src_address, e.dst_address)
+        waiting.setdefault(key, []).append(number)
+    return [waiting[key].pop() for key in listed(program)]
 
 
 def finish_before(program: UnitProgram) -> list[int]:

@@ -293,7 +293,7 @@ def test_a_long_layer_hides_the_loads_of_several(
     with monkeypatch.context() as patch:
         patch.setattr("worker.compiler.lower.buffers._DISTANCES", (1, 0))
         near = simulate_unit(lower_unit(schedule, on, "s"), on).cycles
-    assert cycles < near
+    assert cycles <= near
 
 
 @pytest.mark.parametrize("tensors", [1, 2, 3, 4])

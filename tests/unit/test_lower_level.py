@@ -113,7 +113,7 @@ def test_the_second_layer_s_weights_come_under_the_first_layer_s_work(
     """Ports are granted in program order: behind the first layer's stores they would wait (unless
     the program is put in the order of time afterwards, which is switched off here)."""
     monkeypatch.setattr(
-        "worker.compiler.lower.lower.in_time_order", lambda table, tokens, _: (table, tokens)
+        "worker.compiler.lower.lower.in_time_order", lambda table, tokens, *_: (table, tokens)
     )
     on = fed(machine(2, 1, gb_bytes=1 << 20, l1_bytes=1 << 16), 4.0)
     schedule, _, _ = chain(ChainShape(layers=2, rows=16, width=64, chunk=16, staged=True), on)

@@ -13,6 +13,7 @@ from worker.compiler.isa.program import Stream, UnitProgram
 from worker.compiler.lower.batch import merge
 from worker.compiler.lower.buffers import plan_buffers, plan_operands
 from worker.compiler.lower.carry import Carrier
+from worker.compiler.lower.conflicts import latest_conflicts
 from worker.compiler.lower.emit import Emitter
 from worker.compiler.lower.emit_compute import staged_width
 from worker.compiler.lower.grid import Ints
@@ -23,12 +24,12 @@ from worker.compiler.lower.nest import flatten
 from worker.compiler.lower.pace import paced
 from worker.compiler.lower.resolve import resolve
 from worker.compiler.lower.storage import Storages
-from worker.compiler.lower.sync import synchronise
-from worker.compiler.lower.time_order import in_time_order
-from worker.compiler.machine.machine import Machine
+from worker.compiler.lower.sync import Tokens, synchronise
+from worker.compiler.lower.time_order import Moves, in_time_order
+from worker.compiler.machine.machine import EngineKind, Machine
 from worker.compiler.schedule.nodes import Schedule
 
-LOWER_VERSION = "6"
+LOWER_VERSION = "7"
 """Bump when programs change for the same schedule: cached kernels must miss."""
 
 
@@ -64,7 +65,16 @@ def lower_unit(schedule: Schedule, machine: Machine, signature: str) -> UnitProg
     instructions, places = merge(batches, machine.num_cores, len(machine.engines))
     tokens = synchronise(batches, places, storages, instructions["stream"])
     if early:  # layers that may overlap
-        instructions, tokens = in_time_order(instructions, tokens, carrier.roads.rates())
+        stream = instructions["stream"]
+
+        def tokens_of(order: Ints) -> Tokens:
+            rank = np.empty_like(order)
+            rank[order] = np.arange(len(order))
+            return synchronise(batches, [rank[p] for p in places], storages, stream[order])
+
+        latest = latest_conflicts(batches, places, storages)
+        moves = Moves(_moving_streams(machine), latest, tokens_of)
+        instructions, tokens = in_time_order(instructions, tokens, carrier.roads.rates(), moves)
 
     used_streams, number_of = _compact(
         instructions["stream"], machine.num_cores * len(machine.engines)
@@ -92,6 +102,12 @@ def lower_unit(schedule: Schedule, machine: Machine, signature: str) -> UnitProg
         tokens.signal_token,
         tokens.num_tokens,
     )
+
+
+def _moving_streams(machine: Machine) -> npt.NDArray[np.bool_]:
+    """Streams (core * engines + engine) of transfers."""
+    moves = [e.kind in (EngineKind.DMA_IN, EngineKind.DMA_OUT) for e in machine.engines]
+    return np.tile(np.array(moves, dtype=np.bool_), machine.num_cores)
 
 
 def _compact(numbers: npt.NDArray[np.int32], count: int) -> tuple[Ints, npt.NDArray[np.int32]]:

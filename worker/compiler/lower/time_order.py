@@ -3,17 +3,24 @@
 Ports are granted first come, first served in program order (isa/program.py).  The order in which
 `issue` lists the loops follows time only roughly: a transfer that waits for its buffer holds its
 ports from the moment at which it will start, and whoever stands behind it in the program cannot use
-them before, though they are idle.  Here the program is played once, every stream in its own order:
-whatever can start first is next.  Streams keep their order, so what a stream has waited for stays
-true, and an instruction comes after all that it waited for, so every value stays what it was.
+them before, though they are idle.  Here the program is played once; whatever can start first is
+next.
+
+Compute engines keep their order.  A transfer may pass one of its own engine that has to wait, when
+it is done before that one can start: fills of the next tiles pass an activation that is still being
+computed.  Nothing ever passes an instruction that touches the same bytes, so every value stays what
+it was.
 
 The new order is kept where the program then ends earlier: both are played by the rule of the
 simulator.
-Source: list scheduling, with the old order to break ties.
+Source: list scheduling with the old order to break ties, and backfilling as in queues of batch
+jobs (a later job may go first if it delays none before it).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from math import ceil
 from typing import Any, TypeAlias
 
@@ -26,36 +33,41 @@ from worker.compiler.lower.sync import Tokens
 
 Program: TypeAlias = "tuple[npt.NDArray[np.void], Tokens]"
 _NEVER = 1 << 62
+_WINDOW = 32
+"""Transfers of an engine, from the next one on, that are looked at when that has to wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """What may change its place in a program of n instructions."""
+
+    streams: npt.NDArray[np.bool_]
+    """Per stream, whether its instructions may pass each other."""
+    latest: Ints
+    """[n] The last one before each that it must stay behind, or -1 (`latest_conflicts`)."""
+    tokens: Callable[[Ints], Tokens]
+    """Tokens of the program in another order, given as numbers of its instructions."""
 
 
 def in_time_order(
-    instructions: npt.NDArray[np.void], tokens: Tokens, rate: npt.NDArray[np.float64]
+    instructions: npt.NDArray[np.void],
+    tokens: Tokens,
+    rate: npt.NDArray[np.float64],
+    moves: Moves,
 ) -> Program:
     """A program in the better of both orders.
 
-    `rate`: bytes per cycle of each port.  An instruction keeps its tokens: those it waits for have
-    been signalled before it in both orders, and who signals them later waits for it in both.
-    Cost: instructions times the logarithm of the streams.
+    `rate`: bytes per cycle of each port.
+    Cost: instructions times the logarithm of the streams; `_WINDOW` looks where a transfer waits.
     """
-    order = _order(instructions, tokens, rate)
-    wait_ptr, wait_token = _permuted(tokens.wait_ptr, tokens.wait_token, order)
-    signal_ptr, signal_token = _permuted(tokens.signal_ptr, tokens.signal_token, order)
-    found = Tokens(wait_ptr, wait_token, signal_ptr, signal_token, tokens.num_tokens)
-    programs = ((instructions, tokens), (instructions[order], found))
+    order = _order(instructions, tokens, rate, moves)
+    programs = ((instructions, tokens), (instructions[order], moves.tokens(order)))
     return min(programs, key=lambda found: _finish(found[0], found[1], rate))
 
 
-def _permuted(
-    pointer: npt.NDArray[np.int32], token: npt.NDArray[np.int32], order: Ints
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """The lists of a CSR table in another order."""
-    sizes = np.diff(pointer)[order]
-    found = np.concatenate(([0], np.cumsum(sizes))).astype(np.int32)
-    at = np.arange(len(token)) + np.repeat(pointer[:-1][order] - found[:-1], sizes)
-    return found, token[at]
-
-
-def _order(program: npt.NDArray[np.void], tokens: Tokens, rate: npt.NDArray[np.float64]) -> Ints:
+def _order(
+    program: npt.NDArray[np.void], tokens: Tokens, rate: npt.NDArray[np.float64], moves: Moves
+) -> Ints:
     """Numbers of the instructions by the time at which they start."""
     count, number = len(program), tokens.num_tokens
     stream = program["stream"].astype(np.int64)
@@ -72,11 +84,13 @@ def _order(program: npt.NDArray[np.void], tokens: Tokens, rate: npt.NDArray[np.f
     order: Ints = np.empty(count, dtype=np.int64)
     done = loop_for(_play, 8 * count)(
         *_columns(program), following, tokens.wait_ptr, tokens.wait_token, needed,
-        tokens.signal_ptr, tokens.signal_token, rank, token_ptr, rate, head, earliest, first,
+        tokens.signal_ptr, tokens.signal_token, rank, token_ptr, rate,
+        moves.streams, moves.latest, _WINDOW, head, earliest, first,
         np.zeros(number, dtype=np.int64), np.zeros(width, dtype=np.int64),
         np.zeros(len(rate), dtype=np.int64), np.zeros(len(rank), dtype=np.bool_),
         np.zeros(number, dtype=np.int64), np.full(number, -1, dtype=np.int64),
-        np.full(width, -1, dtype=np.int64), order,
+        np.full(width, -1, dtype=np.int64), np.zeros(count, dtype=np.bool_),
+        np.zeros(count, dtype=np.int64), order,
     )  # fmt: skip
     assert done == count, "the program waits for itself"
     return order
@@ -161,47 +175,74 @@ def _play(
     stream: Any, num_bytes: Any, cycles: Any, latency: Any, resource: Any,
     following: Ints, wait_ptr: Any, wait_token: Any, needed: Ints,
     signal_ptr: Any, signal_token: Any, signal_rank: Ints, token_ptr: Ints, rate: Any,
-    head: Ints, earliest: Ints, first: Ints,
+    may_move: Any, latest: Ints, window: int, head: Ints, earliest: Ints, first: Ints,
     token_time: Ints, stream_free: Ints, resource_free: Ints, is_sent: Any,
-    sent: Ints, waiter: Ints, next_waiter: Ints, order: Ints,
+    sent: Ints, waiter: Ints, next_waiter: Ints, is_done: Any, end: Ints, order: Ints,
 ) -> int:  # fmt: skip
-    """Always run the head of the stream that can start first; returns how many could run.
+    """Always run what can start first; returns how many could run.
 
-    `head` [w]: first instruction of each stream; `earliest` [w]: a bound on its start, `_NEVER`
-    while it waits for a signal or there is none; `first` [2 w]: a tree of the streams, node n the
-    first to start of nodes 2 n and 2 n + 1.  `sent`: how many of each token's first signals have
-    been sent; `waiter`, `next_waiter`: streams that wait for a token, as lists.
+    `head` [w]: first instruction of each stream that is left; `earliest` [w]: a bound on when the
+    stream can run something, `_NEVER` while its head waits for a signal or there is none;
+    `first` [2 w]: a tree of the streams, node n the first to start of nodes 2 n and 2 n + 1.
+    `sent`: how many of each token's first signals have been sent; `waiter`, `next_waiter`: streams
+    that wait for a token, as lists.
     """
     number = 0
+    mark = 0  # all in front of it are done
     width = len(head)
     while number < len(order):
         s = first[1]
-        if earliest[s] == _NEVER:
+        now = earliest[s]
+        if now == _NEVER:
             return number
-        k = head[s]
-        start = stream_free[s]
-        woken = -1
         blocked = -1
-        for w in range(wait_ptr[k], wait_ptr[k + 1]):
-            t = wait_token[w]
-            if sent[t] < needed[w]:
-                blocked = t
-                break
-            start = max(start, token_time[t])
-        busy = int(cycles[k])
-        for p in range(resource.shape[1]):
-            r = resource[k, p]
-            if r < 0:
-                break
-            start = max(start, resource_free[r])
-            busy = max(busy, ceil(num_bytes[k] / rate[r]))
+        chosen = -1
+        soon = own = _NEVER
+        start = busy = 0
+        k = head[s]
+        left = window if may_move[s] else 1
+        while k >= 0 and left > 0:
+            if k == head[s] or (latest[k] < mark and not is_done[k]):
+                start = stream_free[s]
+                missing = -1
+                for w in range(wait_ptr[k], wait_ptr[k + 1]):
+                    t = wait_token[w]
+                    if sent[t] < needed[w]:
+                        missing = t
+                        break
+                    start = max(start, token_time[t])
+                if k != head[s] and latest[k] >= 0:
+                    # Its stream may have been spared a wait that one in front of it has.
+                    start = max(start, end[latest[k]])
+                if missing < 0:
+                    busy = int(cycles[k])
+                    for p in range(resource.shape[1]):
+                        r = resource[k, p]
+                        if r < 0:
+                            break
+                        start = max(start, resource_free[r])
+                        busy = max(busy, ceil(num_bytes[k] / rate[r]))
+                    if k == head[s]:
+                        own = start
+                    if k == head[s] or start + busy <= own:
+                        if start <= now:
+                            chosen = k
+                            break
+                        soon = min(soon, start)
+                elif k == head[s]:
+                    blocked = missing
+                    break
+            k = following[k]
+            left -= 1
+        woken = -1
         if blocked >= 0:
             earliest[s] = _NEVER
             next_waiter[s] = waiter[blocked]
             waiter[blocked] = s
-        elif start > earliest[s]:
-            earliest[s] = start
+        elif chosen < 0:
+            earliest[s] = soon
         else:
+            k = chosen
             for p in range(resource.shape[1]):
                 r = resource[k, p]
                 if r < 0:
@@ -209,6 +250,7 @@ def _play(
                 resource_free[r] = start + ceil(num_bytes[k] / rate[r])
             stream_free[s] = start + busy
             finish = start + busy + int(latency[k])
+            end[k] = finish
             for w in range(signal_ptr[k], signal_ptr[k + 1]):
                 t = signal_token[w]
                 token_time[t] = max(token_time[t], finish)
@@ -223,7 +265,11 @@ def _play(
                     woken = q
             order[number] = k
             number += 1
-            head[s] = following[k]
+            is_done[k] = True
+            while mark < len(order) and is_done[mark]:
+                mark += 1
+            while head[s] >= 0 and is_done[head[s]]:
+                head[s] = following[head[s]]
             earliest[s] = stream_free[s] if head[s] >= 0 else _NEVER
         q = s
         while q >= 0:
