@@ -144,7 +144,10 @@ def _run(
     wait_ptr: Any, wait_token: Any, signal_ptr: Any, signal_token: Any, rate: Any,
     token_time: Ints, stream_free: Ints, resource_free: Ints,
 ) -> int:  # fmt: skip
-    """One pass in program order; all of the last line are given zeroed."""
+    """One pass in program order; all of the last line are given zeroed.
+
+    The rule for a start stands in `_play` as well: a compiled loop calls no other (`jit`).
+    """
     last = 0
     for k in range(stream.shape[0]):
         s = stream[k]
