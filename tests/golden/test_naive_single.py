@@ -1,7 +1,8 @@
 """Single operators keep their schedules: fusing composites must not move the naive baseline.
 
 The digests were taken from version 2 before it fused anything; version 3 changed fused kernels
-alone.  If they have to change, the strategy's version has to change with them.
+alone, version 4 what a vector engine computes (a multiply-accumulate is one operation there, not
+two).  If they have to change, the strategy's version has to change with them.
 """
 
 from __future__ import annotations

@@ -280,7 +280,7 @@ def test_the_first_layer_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_long_layer_hides_the_loads_of_several(
     copies: int, chunk: int, gain: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every third layer computes eight times as long: later weights come more than one ahead."""
+    """Every third layer computes sixteen times as long: later weights come more than one ahead."""
     shape = ChainShape(layers=9, rows=4, width=64, chunk=chunk, copies=copies, slow=3)
     base = machine(2, 1, l1_bytes=1 << 17)
     vec = {dtype: rate / 8 for dtype, rate in base.engine("vec").macs_per_cycle.items()}

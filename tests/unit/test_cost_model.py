@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from kernel_toys import conv_graph, elementwise_graph
 from toy_schedules import TOYS, double_then_blur, matmul, row_fused, weight_prefetch
 
 from worker.compiler.cost.bounds import bound_cycles, lower_bounds
@@ -20,6 +21,8 @@ from worker.compiler.cost.energy import predicted_energy
 from worker.compiler.cost.latency import predicted_cycles
 from worker.compiler.cost.traffic import compulsory_bytes, traffic_bytes
 from worker.compiler.ir.dtype import DType
+from worker.compiler.ir.op import Reduce, TensorOp
+from worker.compiler.ir.scalar import Apply, Const, Fn, Read
 from worker.compiler.lower.lower import lower_unit
 from worker.simulator.run import simulate_unit
 
@@ -56,7 +59,50 @@ def test_engines_by_kind_and_type() -> None:
     assert engine is not None
     assert engine.name == "mme"
     assert rate(toy.engine("mme"), DType.I64) == 0
-    assert rate(toy.engine("vec"), DType.I64) == 16
+    assert rate(toy.engine("vec"), DType.I64) == 8, "not listed: at the slowest rate"
+
+
+def test_a_multiply_accumulate_is_one_operation_of_a_vector_engine() -> None:
+    """Points / rate cycles, and two to start: a rate is of MACs on every kind of engine."""
+    toy = row_fused()[1]
+    vec = toy.engine("vec")
+    alone = replace(toy, engines=tuple(e for e in toy.engines if e.name != "mme"))
+    for dtype, speed in ((DType.F32, 8), (DType.F16, 16)):
+        graph = conv_graph(16, 16, 14, 5, 1, 2, dtype, groups=16)
+        (op,) = graph.ops
+        assert isinstance(op, TensorOp)
+        points = 16 * 14 * 14 * 5 * 5
+        assert pick_engine(op, toy, graph.tensors) == vec  # 25 x 1 would be padded up to 28 x 4
+        assert elementary_ops(op) == (1, 0)
+        assert work(op, points) == points
+        extents = tuple(a.extent for a in op.domain)
+        assert engine_cycles(op, extents, vec, graph.tensors) == 2 + points // speed
+        # The bound is what the engines of both cores need without the start.
+        assert lower_bounds(graph, alone)[0].cycles == points // (2 * speed)
+
+
+def test_what_is_not_a_sum_of_products_counts_every_operation() -> None:
+    toy = row_fused()[1]
+    vec = toy.engine("vec")
+    product = Apply(Fn.MUL, (Read(0), Read(1)))
+    graph = elementwise_graph(product, (DType.F32,) * 2, DType.F32, (16, 8))
+    (multiply,) = graph.ops
+    assert isinstance(multiply, TensorOp)
+    assert elementary_ops(multiply) == (1, 0)
+    assert engine_cycles(multiply, (16, 8), vec, graph.tensors) == 2 + 128 // 8
+    # An average adds what it reads: one operation.  (The blur reads three points for each.)
+    average = double_then_blur(16, 8)
+    blur = average.tensor_op("blur")
+    assert elementary_ops(blur) == (1, 0)
+    assert engine_cycles(blur, (16, 8, 3), vec, average.tensors) == 2 + 3 * 128 // 8
+    # The largest product takes a product and a comparison; a zero point is taken off besides.
+    largest = replace(matmul("mm", "t0", "t1", "t2", 10, 6, 5), reduce=Reduce.MAX)
+    assert elementary_ops(largest) == (2, 0)
+    assert work(largest, 300) == 600
+    less_zero = Apply(Fn.MUL, (Apply(Fn.SUB, (Read(0), Const(3.0, DType.F32))), Read(1)))
+    shifted = replace(matmul("mm", "t0", "t1", "t2", 10, 6, 5), body=less_zero)
+    assert contraction(shifted) is not None
+    assert elementary_ops(shifted) == (2, 0)
 
 
 def test_traffic_of_streamed_weights() -> None:

@@ -2,7 +2,7 @@
 
 Matrix-like operators (an ADD reduction of a product of two reads) are counted in MACs and may run
 on a MATRIX engine, where each group of axes is padded up to the array.  Everything else is counted
-in elementary operations of a VECTOR or SCALAR engine.
+in elementary operations of a VECTOR or SCALAR engine, of which a MAC is one.
 """
 
 from __future__ import annotations
@@ -110,9 +110,17 @@ def _axes_of(access: Access) -> frozenset[str]:
 
 @lru_cache(maxsize=4096)
 def elementary_ops(op: TensorOp) -> tuple[int, int]:
-    """(plain, special) elementary operations per domain point; at least one (a copy moves)."""
+    """(plain, special) elementary operations per domain point; at least one (a copy moves).
+
+    A contraction's product and its addition to the sum are one: presets rate vector units in
+    multiply-accumulates ("64 FP16 MAC/cycle", 5-hardware.md), `work` counts them so, and a bound
+    of work / rate would otherwise be half of what any schedule could reach.  What else a body does
+    (zero points taken off, conversions written out) counts on its own, and so does the combining
+    of every other reduction.
+    """
     plain, special = _count(op.body)
-    plain += op.reduce is not None and bool(op.reduce_axes)
+    if contraction(op) is None:
+        plain += op.reduce is not None and bool(op.reduce_axes)
     return (plain, special) if plain + special else (1, 0)
 
 
@@ -156,7 +164,7 @@ def _slots_read(op: TensorOp) -> tuple[int, ...]:
 
 
 def rate(engine: Engine, dtype: DType) -> float:
-    """MACs (MATRIX) or operations per cycle for `dtype`; 0 when the engine cannot.
+    """MACs, on VECTOR and SCALAR also other operations, per cycle for `dtype`; 0: it cannot.
 
     A MATRIX engine needs the type itself or its sign sibling.  VECTOR and SCALAR engines run any
     type: one they do not list goes at the slowest listed rate.

@@ -44,7 +44,7 @@ INSTRUCTION = np.dtype(
         ("node", "<i4"),  # index into UnitProgram.nodes (path in the schedule tree)
         ("op", "<i4"),  # index into the unit graph's ops, -1 for moves
         ("bytes", "<i8"),  # payload of a transfer (clipped), 0 for COMPUTE
-        ("macs", "<i8"),  # domain points of a MATRIX op, or elementary operations otherwise
+        ("macs", "<i8"),  # multiply-accumulates of a contraction, else elementary operations
         ("cycles", "<i8"),  # engine occupancy of a COMPUTE; 0 for transfers
         ("latency", "<i4"),  # added after occupancy before the finish is visible
         ("resource", "<i4", (MAX_RESOURCES,)),  # indices into UnitProgram.resources, -1 unused

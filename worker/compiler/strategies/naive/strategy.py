@@ -37,7 +37,7 @@ class NaiveStrategy:
     """One operator at a time, or one composite; see the package docstring."""
 
     name: str = "naive"
-    version: str = "3"
+    version: str = "4"
     spans_regions: bool = False
 
     def group(
