@@ -338,7 +338,7 @@ def test_an_address_rests_while_its_store_is_under_way(monkeypatch: pytest.Monke
     apart = lower_unit(schedule, on, "0" * 64)
     assert all(a[1] <= b[0] or b[1] <= a[0] for a, b in combinations(results_in_l1(apart), 2))
     rested = results_in_l1(lowered(schedule, tight))
-    monkeypatch.setattr(buffers, "_RESTS", ())
+    monkeypatch.setattr(buffers, "spread", lambda _, addresses, *others: addresses)
     assert rested == results_in_l1(lowered(schedule, tight))
     shared = lower_unit(schedule, on, "0" * 64)
     assert len(dict.fromkeys(results_in_l1(shared))) < 4

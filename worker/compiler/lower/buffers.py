@@ -27,12 +27,11 @@ from worker.compiler.lower.liveness import (
 )
 from worker.compiler.lower.nest import Nest, Scope
 from worker.compiler.lower.resolve import Refs
+from worker.compiler.lower.spread import spread
 from worker.compiler.machine.machine import Machine
 
 _DISTANCES = (32, 24, 16, 12, 8, *range(MOST_LAYERS_AHEAD, -1, -1))
 """Limits on how far fills go ahead, tried until addresses are found."""
-_RESTS = (64, 32, 16, 8)
-"""Leaves for which an address rests after its last use, the first for which there is room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +54,10 @@ def plan_buffers(
     """One buffer per scope, with addresses; `early` are the fills that may cross layers.
 
     Sharing addresses inside a loop makes an iteration wait for the one before, so scopes under one
-    loop share only in levels that would overflow otherwise.  In a unit of several layers an address
-    rests before another scope gets it, where there is room: what is written to it would wait until
-    the store out of it is through.  Fills go as many layers ahead as the buffers leave room for;
-    when no addresses are found, fewer.
+    loop share only in levels that would overflow otherwise.  In a unit of several layers those that
+    share are far apart in time, where there is room (`spread`): what is written to an address waits
+    until what was there has been read.  Fills go as many layers ahead as the buffers leave room
+    for; when no addresses are found, fewer.
 
     Raises:
         Infeasible: the buffers of a level that are alive together exceed its usable bytes.
@@ -74,7 +73,7 @@ def plan_buffers(
             since[fill.scope] = min(since.get(fill.scope, start), start)
         found = _addresses(
             nest, shapes, (_since(relaxed, since), _since(strict, since)), machine, near,
-            must=not chosen, rests=_RESTS if early else (),
+            must=not chosen, apart=bool(early),
         )  # fmt: skip
         if found is not None:
             buffers = tuple(_at(shape, a) for shape, a in zip(shapes, found, strict=True))
@@ -124,36 +123,33 @@ def _addresses(
     near: Neighbours,
     *,
     must: bool,
-    rests: Sequence[int] = (),
+    apart: bool,
 ) -> list[int] | None:
-    """Address of every scope under the wider intervals where they fit, longest rest first, else
-    under the others.
+    """Address of every scope under the wider intervals where they fit, else under the others.
 
-    None when a level overflows, or Infeasible when `must`.
+    None when a level overflows, or Infeasible when `must`.  `apart`: those that share addresses are
+    moved apart in time.
     """
-    relaxed, strict = intervals
-    ways = [
-        *((tuple((first, end + rest) for first, end in relaxed), False) for rest in (*rests, 0)),
-        (strict, True),
-    ]
-    met: dict[int, tuple[frozenset[int], ...]] = {}
     address = [0] * len(shapes)
+    met: dict[int, tuple[frozenset[int], ...]] = {}
     for level in machine.levels[1:]:
         members = [k for k, scope in enumerate(nest.scopes) if scope.memory == level.name]
+        if not members:
+            continue
         position = {k: i for i, k in enumerate(members)}
         sizes = [(shapes[k].size_bytes, _alignment(nest.scopes[k], machine)) for k in members]
         plan = None
-        for way, (wide, is_last) in enumerate(ways):
+        for way, wide in enumerate(intervals):
+            is_last = way == len(intervals) - 1
             own = [wide[k] for k in members]
-            if members and not (must and is_last):
+            if not (must and is_last):
                 crowd = crowd_bytes(own, [size for size, _ in sizes], near.held[level.name])
                 if crowd > level.usable_bytes:
                     continue
             if way not in met:
                 met[way] = conflicts(wide, near)
-            meets = met[way]
             requests = [
-                Request(size, align, frozenset(position[c] for c in meets[k]))
+                Request(size, align, frozenset(position[c] for c in met[way][k]))
                 for k, (size, align) in zip(members, sizes, strict=True)
             ]
             plan = allocate(requests, level.usable_bytes if is_last else None)
@@ -164,7 +160,11 @@ def _addresses(
                 return None
             raise _overflow(level.name, plan.peak_bytes, level.usable_bytes,
                             [shapes[k] for k in members])  # fmt: skip
-        for k, planned in zip(members, plan.addresses, strict=True):
+        found = plan.addresses
+        if apart:
+            together = near.together[np.ix_(members, members)]
+            found = spread(requests, found, own, together, level.usable_bytes)
+        for k, planned in zip(members, found, strict=True):
             address[k] = planned
     return address
 
