@@ -27,7 +27,6 @@ from worker.compiler.strategies.graphturbo.nests import (
 from worker.compiler.strategies.graphturbo.ordering import bfs_order, dfs_order, nest_order
 from worker.compiler.strategies.graphturbo.section_plan import Part, SectionPlan, Site, Spread
 from worker.compiler.strategies.graphturbo.sections import Workshop, best_sections
-from worker.compiler.strategies.graphturbo.teams import ranked
 from worker.simulator.run import simulate_unit
 
 ON = clustered(clusters=2, cores=2, gb_bytes=11 << 10, l1_bytes=1 << 11)
@@ -98,7 +97,7 @@ def test_the_nest_of_groups_is_chosen() -> None:
     assert [part.trips for part in plan.parts] == [2, 2, 1]
     assert [part.layers for part in plan.parts] == [(0, 1), (2,), (3,)]
     assert plan.spread == Spread(2, 2)
-    assert ranked(plan) < min(map(ranked, evens(shop())))
+    assert plan.predicted_cycles < min(p.predicted_cycles for p in evens(shop()))
 
 
 def test_instances_of_a_part_are_as_many_as_its_factor() -> None:

@@ -42,7 +42,7 @@ from worker.compiler.strategies.graphturbo.sections import (
     best_sections,
     same_borders,
 )
-from worker.compiler.strategies.graphturbo.teams import ranked, team_plans
+from worker.compiler.strategies.graphturbo.teams import team_plans
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
 
 FOUR = clustered(clusters=4, cores=2, gb_bytes=1 << 16)
@@ -117,7 +117,7 @@ def test_a_small_conv_chain_is_spread_with_a_halo() -> None:
     assert not any(plan.whole_chip)
     # Rows that a later convolution looks beyond its slice for are computed by two clusters.
     assert [layer.recompute for layer in plan.layers] == [True, True, False]
-    assert ranked(plan) < min(map(ranked, without_spread(shop)))
+    assert plan.predicted_cycles < min(p.predicted_cycles for p in without_spread(shop))
     first, second, _ = (layer.layer.ops[0] for layer in plan.layers)
     slices = plan.parts[0].slices
     assert slices is not None
@@ -200,7 +200,7 @@ def test_wide_layers_are_spread_and_deep_ones_are_not() -> None:
 
 
 def total(sections: Sequence[SectionPlan]) -> float:
-    return sum(map(ranked, sections)) + SECTION_CYCLES * len(sections)
+    return sum(plan.predicted_cycles for plan in sections) + SECTION_CYCLES * len(sections)
 
 
 def test_no_other_choice_of_sections_is_predicted_faster() -> None:

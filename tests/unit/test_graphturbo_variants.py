@@ -248,7 +248,7 @@ def test_a_placed_summary_differs_in_its_place_only() -> None:
 
 def test_turns_are_told_as_iterations() -> None:
     """Eight samples on two clusters, fewer than four at a time."""
-    small = clustered(clusters=2, cores=2, gb_bytes=1 << 12, l1_bytes=1 << 12)
+    small = clustered(clusters=2, cores=2, gb_bytes=1 << 12, l1_bytes=1 << 11)
     summary = read_summary(scheduled(batched(), small).notes[0])
     assert summary.samples_per_cluster * summary.iterations == 4
     assert summary.iterations > 1

@@ -29,7 +29,7 @@ from worker.compiler.lower.time_order import Moves, in_time_order
 from worker.compiler.machine.machine import EngineKind, Machine
 from worker.compiler.schedule.nodes import Schedule
 
-LOWER_VERSION = "7"
+LOWER_VERSION = "8"
 """Bump when programs change for the same schedule: cached kernels must miss."""
 
 

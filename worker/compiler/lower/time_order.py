@@ -8,18 +8,20 @@ next.
 
 Compute engines keep their order.  A transfer may pass one of its own engine that has to wait, when
 it is done before that one can start: fills of the next tiles pass an activation that is still being
-computed.  Nothing ever passes an instruction that touches the same bytes, so every value stays what
-it was.
+computed.  When that one can start is not known while what it waits for has not run; then the start
+in the order found before is taken for it, or nobody waits for it: weights are fetched layers ahead
+as long as their addresses are free.  Nothing ever passes an instruction that touches the same
+bytes, so every value stays what it was.
 
-The new order is kept where the program then ends earlier: both are played by the rule of the
-simulator.
+Of these orders and the old one that is kept with which the program ends first: all are played by
+the rule of the simulator.
 Source: list scheduling with the old order to break ties, and backfilling as in queues of batch
 jobs (a later job may go first if it delays none before it).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, TypeAlias
@@ -55,20 +57,26 @@ def in_time_order(
     rate: npt.NDArray[np.float64],
     moves: Moves,
 ) -> Program:
-    """A program in the better of both orders.
+    """A program in the best of the orders.
 
     `rate`: bytes per cycle of each port.
-    Cost: instructions times the logarithm of the streams; `_WINDOW` looks where a transfer waits.
+    Cost: per order, instructions times the logarithm of the streams; `_WINDOW` looks where a
+    transfer waits.
     """
-    order = _order(instructions, tokens, rate, moves)
-    programs = ((instructions, tokens), (instructions[order], moves.tokens(order)))
-    return min(programs, key=lambda found: _finish(found[0], found[1], rate))
+    best, least = (instructions, tokens), _finish((instructions, tokens), rate)
+    for order in orders(instructions, tokens, rate, moves):
+        found = instructions[order], moves.tokens(order)
+        end = _finish(found, rate)
+        if end < least:
+            best, least = found, end
+    return best
 
 
-def _order(
+def orders(
     program: npt.NDArray[np.void], tokens: Tokens, rate: npt.NDArray[np.float64], moves: Moves
-) -> Ints:
-    """Numbers of the instructions by the time at which they start."""
+) -> Iterator[Ints]:
+    """Numbers of the instructions by the time at which they start: nobody passes a transfer of
+    unknown start; who is done before its start in that order does; everybody does."""
     count, number = len(program), tokens.num_tokens
     stream = program["stream"].astype(np.int64)
     width = 1 << (int(stream.max(initial=0)) + 1).bit_length()
@@ -76,24 +84,29 @@ def _order(
     same = stream[by_stream[1:]] == stream[by_stream[:-1]]
     following: Ints = np.full(count, -1, dtype=np.int64)
     following[by_stream[:-1][same]] = by_stream[1:][same]
-    head: Ints = np.full(width, -1, dtype=np.int64)
-    head[stream[::-1]] = np.arange(count)[::-1]
-    earliest = np.where(head >= 0, 0, _NEVER)
-    first = _tree(head, earliest)
+    heads: Ints = np.full(width, -1, dtype=np.int64)
+    heads[stream[::-1]] = np.arange(count)[::-1]
     rank, token_ptr, needed = _signals(tokens)
-    order: Ints = np.empty(count, dtype=np.int64)
-    done = loop_for(_play, 8 * count)(
-        *_columns(program), following, tokens.wait_ptr, tokens.wait_token, needed,
-        tokens.signal_ptr, tokens.signal_token, rank, token_ptr, rate,
-        moves.streams, moves.latest, _WINDOW, head, earliest, first,
-        np.zeros(number, dtype=np.int64), np.zeros(width, dtype=np.int64),
-        np.zeros(len(rate), dtype=np.int64), np.zeros(len(rank), dtype=np.bool_),
-        np.zeros(number, dtype=np.int64), np.full(number, -1, dtype=np.int64),
-        np.full(width, -1, dtype=np.int64), np.zeros(count, dtype=np.bool_),
-        np.zeros(count, dtype=np.int64), order,
-    )  # fmt: skip
-    assert done == count, "the program waits for itself"
-    return order
+    expected: Ints = np.full(count, -1, dtype=np.int64)
+    for last in (False, False, True):
+        if last:
+            expected = np.full(count, _NEVER, dtype=np.int64)
+        head, earliest = heads.copy(), np.where(heads >= 0, 0, _NEVER)
+        order, begin = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
+        done = loop_for(_play, 8 * count)(
+            *_columns(program), following, tokens.wait_ptr, tokens.wait_token, needed,
+            tokens.signal_ptr, tokens.signal_token, rank, token_ptr, rate,
+            moves.streams, moves.latest, _WINDOW, expected, head, earliest, _tree(head, earliest),
+            np.zeros(number, dtype=np.int64), np.zeros(width, dtype=np.int64),
+            np.zeros(len(rate), dtype=np.int64), np.zeros(len(rank), dtype=np.bool_),
+            np.zeros(number, dtype=np.int64), np.full(number, -1, dtype=np.int64),
+            np.full(width, -1, dtype=np.int64), np.zeros(width, dtype=np.bool_),
+            np.full(width, _NEVER, dtype=np.int64), np.zeros(2 * width, dtype=np.int64),
+            np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.int64), begin, order,
+        )  # fmt: skip
+        assert done == count, "the program waits for itself"
+        yield order
+        expected = begin
 
 
 def _tree(head: Ints, earliest: Ints) -> Ints:
@@ -123,15 +136,16 @@ def _signals(tokens: Tokens) -> tuple[Ints, Ints, Ints]:
     return rank, token_ptr, before - token_ptr[waited]
 
 
-def _finish(program: npt.NDArray[np.void], tokens: Tokens, rate: npt.NDArray[np.float64]) -> int:
+def _finish(found: Program, rate: npt.NDArray[np.float64]) -> int:
     """When the last instruction ends, in program order."""
+    program, tokens = found
     num_streams = int(program["stream"].max(initial=-1)) + 1
-    found = loop_for(_run, len(program))(
+    last = loop_for(_run, len(program))(
         *_columns(program), tokens.wait_ptr, tokens.wait_token,
         tokens.signal_ptr, tokens.signal_token, rate, np.zeros(tokens.num_tokens, dtype=np.int64),
         np.zeros(num_streams, dtype=np.int64), np.zeros(len(rate), dtype=np.int64),
     )  # fmt: skip
-    return int(found)
+    return int(last)
 
 
 def _columns(program: npt.NDArray[np.void]) -> tuple[Any, ...]:
@@ -178,9 +192,11 @@ def _play(
     stream: Any, num_bytes: Any, cycles: Any, latency: Any, resource: Any,
     following: Ints, wait_ptr: Any, wait_token: Any, needed: Ints,
     signal_ptr: Any, signal_token: Any, signal_rank: Ints, token_ptr: Ints, rate: Any,
-    may_move: Any, latest: Ints, window: int, head: Ints, earliest: Ints, first: Ints,
+    may_move: Any, latest: Ints, window: int, expected: Ints,
+    head: Ints, earliest: Ints, first: Ints,
     token_time: Ints, stream_free: Ints, resource_free: Ints, is_sent: Any,
-    sent: Ints, waiter: Ints, next_waiter: Ints, is_done: Any, end: Ints, order: Ints,
+    sent: Ints, waiter: Ints, next_waiter: Ints, is_waiting: Any, behind: Ints, changed: Ints,
+    is_done: Any, end: Ints, begin: Ints, order: Ints,
 ) -> int:  # fmt: skip
     """Always run what can start first; returns how many could run.
 
@@ -188,24 +204,33 @@ def _play(
     stream can run something, `_NEVER` while its head waits for a signal or there is none;
     `first` [2 w]: a tree of the streams, node n the first to start of nodes 2 n and 2 n + 1.
     `sent`: how many of each token's first signals have been sent; `waiter`, `next_waiter`: streams
-    that wait for a token, as lists.
+    that wait for a token, as lists; `is_waiting` [w]: who stands in one.
+    `expected` [n]: when an instruction is thought to start while that is not known; -1: nobody
+    passes it then.  `behind` [w]: the instruction up to which all must have run before a stream
+    whose head waits looks for another to pass it.  `changed`: room for streams to sort in again.
+    `begin` [n]: when each started; `end` [n]: its finish.
     """
     number = 0
     mark = 0  # all in front of it are done
+    least = _NEVER  # of `behind`
     width = len(head)
     while number < len(order):
         s = first[1]
         now = earliest[s]
         if now == _NEVER:
             return number
+        num_changed = 1
+        changed[0] = s
         blocked = -1
         chosen = -1
-        soon = own = _NEVER
+        soon = own = blocker = _NEVER
         start = busy = 0
         k = head[s]
         left = window if may_move[s] else 1
         while k >= 0 and left > 0:
-            if k == head[s] or (latest[k] < mark and not is_done[k]):
+            if k != head[s] and latest[k] >= mark:
+                blocker = min(blocker, latest[k])
+            elif not is_done[k]:
                 start = stream_free[s]
                 missing = -1
                 for w in range(wait_ptr[k], wait_ptr[k + 1]):
@@ -234,16 +259,20 @@ def _play(
                         soon = min(soon, start)
                 elif k == head[s]:
                     blocked = missing
-                    break
+                    own = expected[k]
+                    if own < 0:
+                        break
             k = following[k]
             left -= 1
-        woken = -1
-        if blocked >= 0:
-            earliest[s] = _NEVER
+        if blocked >= 0 and not is_waiting[s]:
+            is_waiting[s] = True
             next_waiter[s] = waiter[blocked]
             waiter[blocked] = s
-        elif chosen < 0:
+        if chosen < 0:
             earliest[s] = soon
+            if blocked >= 0:
+                behind[s] = blocker
+                least = min(least, blocker)
         else:
             k = chosen
             for p in range(resource.shape[1]):
@@ -254,6 +283,15 @@ def _play(
             stream_free[s] = start + busy
             finish = start + busy + int(latency[k])
             end[k] = finish
+            begin[k] = start
+            order[number] = k
+            number += 1
+            is_done[k] = True
+            while mark < len(order) and is_done[mark]:
+                mark += 1
+            while head[s] >= 0 and is_done[head[s]]:
+                head[s] = following[head[s]]
+            earliest[s] = stream_free[s] if head[s] >= 0 else _NEVER
             for w in range(signal_ptr[k], signal_ptr[k + 1]):
                 t = signal_token[w]
                 token_time[t] = max(token_time[t], finish)
@@ -263,20 +301,22 @@ def _play(
                 while waiter[t] >= 0:
                     q = waiter[t]
                     waiter[t] = next_waiter[q]
+                    is_waiting[q] = False
                     earliest[q] = stream_free[q]
-                    next_waiter[q] = woken
-                    woken = q
-            order[number] = k
-            number += 1
-            is_done[k] = True
-            while mark < len(order) and is_done[mark]:
-                mark += 1
-            while head[s] >= 0 and is_done[head[s]]:
-                head[s] = following[head[s]]
-            earliest[s] = stream_free[s] if head[s] >= 0 else _NEVER
-        q = s
-        while q >= 0:
-            node = (width + q) // 2
+                    changed[num_changed] = q
+                    num_changed += 1
+            if least < mark:
+                least = _NEVER
+                for q in range(width):
+                    if behind[q] < mark:
+                        behind[q] = _NEVER
+                        if is_waiting[q]:
+                            earliest[q] = min(earliest[q], max(stream_free[q], now))
+                            changed[num_changed] = q
+                            num_changed += 1
+                    least = min(least, behind[q])
+        for j in range(num_changed):
+            node = (width + changed[j]) // 2
             while node >= 1:
                 a = first[2 * node]
                 b = first[2 * node + 1]
@@ -284,7 +324,4 @@ def _play(
                     a = b
                 first[node] = a
                 node //= 2
-            q = woken
-            if woken >= 0:
-                woken = next_waiter[woken]
     return number

@@ -40,7 +40,7 @@ from worker.compiler.strategies.graphturbo.section_plan import (
     instance_var,
 )
 from worker.compiler.strategies.graphturbo.split_info import lb_capacity
-from worker.compiler.strategies.graphturbo.teams import EXCHANGE_PENALTY, ranked, team_plans
+from worker.compiler.strategies.graphturbo.teams import team_plans
 from worker.compiler.strategies.graphturbo.two_stages import is_second_stage
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
 from worker.compiler.strategies.graphturbo.variants import Features
@@ -120,7 +120,7 @@ def best_sections(
             plan = _section(shop, start, end, limit)
             if plan is None:
                 continue
-            total = before + ranked(plan)
+            total = before + plan.predicted_cycles
             if end not in best or total < best[end][0]:
                 best[end] = (total, (*best[start][1], plan))
     found = best.get(len(shop.layers))
@@ -256,7 +256,7 @@ def _alive(shop: Workshop) -> list[int]:
 
 
 def _section(shop: Workshop, start: int, end: int, limit: float = inf) -> SectionPlan | None:
-    """The best plan of a run of layers; None if all are ranked above `limit`."""
+    """The best plan of a run of layers; None if all are predicted to take more than `limit`."""
     graph = shop.piece(start, end)
     layers = shop.layers[start:end]
     cores = shop.machine.num_cores // shop.clusters
@@ -268,7 +268,7 @@ def _section(shop: Workshop, start: int, end: int, limit: float = inf) -> Sectio
 
     def most() -> float:
         """Predicted cycles above which no plan can win any more."""
-        return min([limit, *map(ranked, found)]) / (1 - EXCHANGE_PENALTY)
+        return min([limit, *(plan.predicted_cycles for plan in found)])
 
     if shop.features.instances and shop.buffer is not None:
         if samples > 1:
@@ -279,8 +279,8 @@ def _section(shop: Workshop, start: int, end: int, limit: float = inf) -> Sectio
         found.extend(even_turns(*of, samples, most(), at_once=True))
     elif samples > 1 and (start, end) == (0, len(shop.layers)):
         found.extend(grouped_turns(*of, samples, shop.grouped, most()))
-    best = min(found, key=ranked, default=None)
-    return None if best is None or ranked(best) > limit else best
+    best = min(found, key=lambda plan: plan.predicted_cycles, default=None)
+    return None if best is None or best.predicted_cycles > limit else best
 
 
 def _spread(

@@ -15,8 +15,6 @@ from worker.compiler.strategies.graphturbo.floors import engine_floor, least_cyc
 from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
 
-EXCHANGE_PENALTY = 0.05
-"""Gain that a plan must promise which exchanges activations through home."""
 _CHANGE_CYCLES = 1000
 """Latency of a change of team: drain, round trip through home."""
 
@@ -50,11 +48,6 @@ def _least(planner: Planner) -> int:
         )
         for n in range(len(planner.layers))
     )
-
-
-def ranked(plan: SectionPlan) -> float:
-    """Predicted cycles, less where home's bandwidth is left to weights of later layers."""
-    return plan.predicted_cycles * (1 if any(plan.whole_chip) else 1 - EXCHANGE_PENALTY)
 
 
 def _shortest(planner: Planner, limit: float) -> tuple[bool, ...] | None:
