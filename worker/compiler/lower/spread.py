@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from worker.compiler.lower.allocate import Request
 from worker.compiler.lower.grid import Ints
@@ -21,6 +20,8 @@ from worker.compiler.lower.liveness import Flags
 
 FAR = 256
 """Leaves of a schedule between two uses of an address from which on more of them do not count."""
+_UNIT = 1 << 20
+"""Price of neighbours in time; whole numbers, as sums of floats differ from machine to machine."""
 _SWEEPS = 3
 """Times that every block may move; most stay after the second."""
 
@@ -36,7 +37,7 @@ def spread(
 
     `addresses`: such ones, to begin with.  `intervals`: half-open, in leaves.  `together` [n, n]:
     which requests have a memory in common; only those can share bytes.  Two that do so `gap` leaves
-    apart cost about 1 / gap; no move makes the sum larger.
+    apart cost about 1 / gap; every move makes the sum smaller.
     Cost: O(n * d^2) array elements for n requests with d neighbours each.
     """
     size = np.array([r.size_bytes for r in requests], dtype=np.int64)
@@ -60,7 +61,7 @@ def spread(
             tries = tries[~_overlaps(tries, size[k], at[hard], size[hard]).any(axis=1)]
             costs = _overlaps(tries, size[k], at[soft], size[soft]) @ price[k, soft]
             best = int(np.argmin(costs))
-            if costs[best] < costs[np.searchsorted(tries, at[k])] * (1 - 1e-9):
+            if costs[best] < costs[np.searchsorted(tries, at[k])]:
                 at[k] = tries[best]
                 has_moved = True
         if not has_moved:
@@ -68,12 +69,11 @@ def spread(
     return tuple(at.tolist())
 
 
-def prices(intervals: Sequence[tuple[int, int]]) -> npt.NDArray[np.float64]:
-    """[n, n] Price of sharing bytes: 1 for neighbours in time, 0 from `FAR` leaves on."""
+def prices(intervals: Sequence[tuple[int, int]]) -> Ints:
+    """[n, n] Price of sharing bytes: falls with the distance in time, 0 from `FAR` leaves on."""
     first, end = np.array(intervals, dtype=np.int64).T
     gap = np.maximum(first[None, :] - end[:, None], first[:, None] - end[None, :])
-    near = 1.0 / (1.0 + np.clip(gap, 0, FAR))
-    found: npt.NDArray[np.float64] = (near - 1.0 / (1.0 + FAR)) * (1 + 1 / FAR)
+    found: Ints = _UNIT // (1 + np.clip(gap, 0, FAR)) - _UNIT // (1 + FAR)
     return found
 
 
