@@ -1,4 +1,4 @@
-"""Lower bounds on a unit's cycles that hold for every schedule on a machine."""
+"""Lower bounds on a unit's cycles, whatever its schedule, from its operators and the machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def lower_bounds(graph: Graph, machine: Machine) -> tuple[LowerBound, ...]:
     """Compute peak of all cores, and compulsory traffic through the home level's ports.
 
     Compute: each operator on its fastest kind of engine, all engines of that kind busy, no padding
-    and no startup; different kinds may overlap, so the busiest kind counts.
+    and no startup; different kinds may overlap, so the busiest kind counts.  For a single operator
+    no schedule is faster; of several, one that moves work to an idler kind may be (slightly, as the
+    kinds' rates lie far apart).
     """
     by_kind: dict[EngineKind, float] = {}
     for op in graph.ops:
