@@ -60,7 +60,12 @@ from worker.compiler.strategies.graphturbo.row_chain import plan_chain, row_chai
 from worker.compiler.strategies.graphturbo.row_chain_cut import Rows, cut_rows
 from worker.compiler.strategies.graphturbo.row_chain_emit import emit_chain
 from worker.compiler.strategies.graphturbo.row_chain_facts import chain_of
-from worker.compiler.strategies.graphturbo.row_chain_plan import ChainPlan, Split, is_allowed
+from worker.compiler.strategies.graphturbo.row_chain_plan import (
+    ChainPlan,
+    Split,
+    follows_slices,
+    is_allowed,
+)
 from worker.simulator.run import simulate_unit
 
 GRAPHS: dict[str, Callable[[], Graph]] = {
@@ -436,3 +441,26 @@ def test_softmax_from_the_shared_buffer_is_bound_by_its_vector_work() -> None:
     bound = max(work, 2 * size / 512)
     assert bound <= total - filled <= 1.5 * bound
     assert total - filled == pytest.approx(plan.predicted_cycles, rel=0.15)
+
+
+def test_a_slice_off_the_grid_of_its_tiles_is_not_read_from_a_slice() -> None:
+    """Patches of 2 x 2 are folded back: row a lies in rows 8 (a // 2) of the patches.  Eleven rows
+    from 8 g - 2 on do not start at a multiple of eleven, so the chain takes all of the patches,
+    though another one may hold a slice of them only; eight rows from 8 g on move with the slice."""
+    a, b, g = var("a"), var("b"), var("g0")
+    index = (a.mod(2) * 2 + b.mod(2), a.floordiv(2) * 8 + b.floordiv(2), "c")
+    fold = op("fold", [("c", 4), ("a", 32), ("b", 16)], [("t", index)], ("y", ("c", "a", "b")),
+              Read(0))  # fmt: skip
+    graph = build((fold,), {"t": (4, 128, 4), "y": (4, 32, 16)}, ("y",))
+    whole = {"t": (Span(Affine(), 4), Span(Affine(), 128), Span(Affine(), 4))}
+    for rows, held, moves in (
+        (Span(g * 8 - 2, 11), Span(g * 32 - 8, 48), False),
+        (Span(g * 8, 8), Span(g * 32, 32), True),
+    ):
+        box = (Span(Affine(), 4), rows, Span(Affine(), 16))
+        cut = cut_rows(chain_of(graph, ops_of(graph), {"fold": box}), (Rows("c", 1, 4),))
+        assert cut is not None
+        (fetched,) = cut.fetched
+        assert (fetched.box[1] == held) == moves
+        assert follows_slices(cut, whole)
+        assert follows_slices(cut, {"t": (whole["t"][0], held, whole["t"][2])}) == moves

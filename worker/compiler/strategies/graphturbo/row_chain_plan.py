@@ -6,8 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 
+from worker.compiler.ir.affine import Affine
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.machine import MemoryLevel
+from worker.compiler.schedule.nodes import Box
 from worker.compiler.strategies.graphturbo.row_chain_cut import Cut
 from worker.compiler.strategies.graphturbo.row_chain_facts import Chain
 from worker.compiler.tiling.align import buffer_bytes
@@ -76,6 +78,25 @@ def held_dtype(chain: Chain, tensor: str) -> DType:
     dtype = chain.tensors[tensor].dtype
     reduces = any(op.write.tensor == tensor and op.reduce is not None for op in chain.ops)
     return dtype.accumulator if reduces else dtype
+
+
+def follows_slices(cut: Cut, boxes: Mapping[str, Box]) -> bool:
+    """Whether what a chain fetches of tensors around it moves with the slices held of them.
+
+    `boxes`: what is held.  A chain takes all of a dimension whose index has a // or % that starts
+    off the grid of its tiles (`touched`), though the slice may be narrower.
+    """
+    return all(
+        not held.start.variables() or _moves_alike(fetched.start, held.start)
+        for one in cut.fetched
+        if one.tensor in boxes
+        for fetched, held in zip(one.box, boxes[one.tensor], strict=True)
+    )
+
+
+def _moves_alike(at: Affine, slice_at: Affine) -> bool:
+    """Whether a start has the variables of a slice's start, with the same steps."""
+    return all(at.coeff(name) == slice_at.coeff(name) for name in slice_at.variables())
 
 
 def footprint_bytes(

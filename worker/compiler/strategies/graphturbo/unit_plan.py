@@ -29,14 +29,10 @@ from worker.compiler.strategies.graphturbo.handover_plan import RunPlan, plan_ru
 from worker.compiler.strategies.graphturbo.layers import Layer
 from worker.compiler.strategies.graphturbo.liveness import LiveTensor, live_bytes_by_task
 from worker.compiler.strategies.graphturbo.nest_task import WEIGHT_SHARE, NestTask
-from worker.compiler.strategies.graphturbo.plan import (
-    LayerPlan,
-    Tiles,
-    layer_facts,
-    plan_rows,
-)
+from worker.compiler.strategies.graphturbo.plan import LayerPlan, Tiles, layer_facts, plan_rows
 from worker.compiler.strategies.graphturbo.planner_spills import SpillChoice, spill_choices
 from worker.compiler.strategies.graphturbo.propagate import is_sliced_badly
+from worker.compiler.strategies.graphturbo.row_chain_plan import follows_slices
 from worker.compiler.strategies.graphturbo.section_plan import (
     SectionPlan,
     Site,
@@ -326,6 +322,8 @@ class Planner:
         rows = None
         if layer.is_chain:
             rows = plan_rows(layer, self.cuts, base, domains, site.machine, team, engine)
+            if rows is not None and not follows_slices(rows.cut, {t: self.box(t) for t in near}):
+                return None
         facts = self.facts[number]
         if rows is not None or facts is None:
             return rows
