@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from math import inf
@@ -10,20 +10,29 @@ from pathlib import Path
 
 import pytest
 from graphturbo_nets import Net, check_as_c, check_meaning, clustered, nodes, scheduled, workshop
-from row_chain_graphs import build, fn, op
+from row_chain_graphs import Axes, build, fn, op
 
 from worker.compiler.ir.affine import Affine, Lookup, var
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import Reduce, reads_of, writes_of
+from worker.compiler.ir.op import Reduce, TensorOp, reads_of, writes_of
 from worker.compiler.ir.scalar import Fn, Read
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
-from worker.compiler.schedule.nodes import Compute, Init, Move, Place, Schedule
+from worker.compiler.schedule.nodes import Box, Compute, Init, Move, Place, Schedule, Span
 from worker.compiler.schedule.verify import verify
 from worker.compiler.strategies.graphturbo.emit import emit_unit
-from worker.compiler.strategies.graphturbo.plan import bytes_in
-from worker.compiler.strategies.graphturbo.section_plan import Part, SectionPlan, Site, Spread
+from worker.compiler.strategies.graphturbo.plan import Tiles, bytes_in
+from worker.compiler.strategies.graphturbo.propagate import propagate
+from worker.compiler.strategies.graphturbo.row_chain_plan import ChainPlan
+from worker.compiler.strategies.graphturbo.section_plan import (
+    Part,
+    SectionPlan,
+    Site,
+    Spread,
+    TileKey,
+    instance_var,
+)
 from worker.compiler.strategies.graphturbo.spill import SpillRule
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
 from worker.compiler.tiling.nest.plan import Plan
@@ -345,3 +354,46 @@ def test_a_slice_wider_than_its_image_is_not_planned(size: int) -> None:
     check_meaning(schedule)
     if size == 6:
         assert not any(n.recompute for n in nodes(schedule.root) if isinstance(n, Compute))
+
+
+# -- what a chain takes of a slice -----------------------------------------------------------------
+
+
+def test_a_chain_does_not_read_whole_what_is_held_in_slices() -> None:
+    """Patches of 2 x 2 are folded back into rows, of which an instance needs eleven from 8 g - 2
+    on; the chain takes all patches then.  Tiles that were found where all of them are held are
+    none where a slice is."""
+    net, on, a, b = Net(), load_preset("stcp920"), var("a"), var("b")
+    source, weight = net.given(4, 64, 16), net.weight(16, 16)
+    axes: Axes = [("p", 4), ("i", 64), ("c", 16), ("k", 16, "r")]
+    reads = [(source, ("p", "i", "k")), (weight, ("k", "c"))]
+    patches = net._op("mm", axes, reads, fn(Fn.MUL, Read(0), Read(1)), Reduce.ADD)
+    at = (a.mod(2) * 2 + b.mod(2), a.floordiv(2) * 4 + b.floordiv(2), "c")
+    fold: Axes = [("n", 1), ("c", 16), ("a", 32), ("b", 8)]
+    rows = net._op("fold", fold, [(patches, at)], Read(0))
+    graph = net.graph(net.conv(net.conv(rows, 16), 16, stride=2))
+    shop = workshop(graph, on)
+    assert [layer.is_chain for layer in shop.layers] == [False, True, False, False]
+    slices = propagate(graph, [o for o in graph.ops if isinstance(o, TensorOp)], graph.outputs,
+                       2, 4, instance_var(0))  # fmt: skip
+    assert slices is not None
+    assert slices.boxes[rows][2] == Span(var("g0") * 8 - 2, 11)
+    tiles: dict[TileKey, Tiles | None] = {}
+
+    def plan_of(boxes: Mapping[str, Box]) -> Planner:
+        part = Part(tuple(range(4)), replace(slices, boxes=boxes), 1)
+        site = Site(on, shop.buffer, Spread(4, 8), (part,), tiles)
+        return Planner(graph, shop.layers, shop.engines, site)
+
+    held = frozenset({source, patches, rows})
+    whole = plan_of({name: box for name, box in slices.boxes.items() if name != patches})
+    found = whole.tiles(1, held, False)
+    assert isinstance(found, ChainPlan)
+    [fetched] = found.cut.fetched
+    assert (fetched.tensor, fetched.box[1]) == (patches, Span(Affine(), 64))
+    sliced = plan_of(slices.boxes)
+    assert sliced.tiles(1, held, False) is None
+    assert list(tiles.values()) == [found], "both were one question"
+    assert sliced.tiles(1, held - {patches}, False) is not None
+    assert sliced.plan((False,) * 4) is None
+    check_meaning(scheduled(graph, on))

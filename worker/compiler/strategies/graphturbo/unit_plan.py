@@ -32,7 +32,7 @@ from worker.compiler.strategies.graphturbo.nest_task import WEIGHT_SHARE, NestTa
 from worker.compiler.strategies.graphturbo.plan import LayerPlan, Tiles, layer_facts, plan_rows
 from worker.compiler.strategies.graphturbo.planner_spills import SpillChoice, spill_choices
 from worker.compiler.strategies.graphturbo.propagate import is_sliced_badly
-from worker.compiler.strategies.graphturbo.row_chain_plan import follows_slices
+from worker.compiler.strategies.graphturbo.row_chain_plan import ChainPlan, follows_slices
 from worker.compiler.strategies.graphturbo.section_plan import (
     SectionPlan,
     Site,
@@ -268,7 +268,10 @@ class Planner:
         key = self._tile_key(number, held, whole_chip)
         if key not in self.site.tiles:
             self.site.tiles[key] = self._search(number, key)
-        return self.site.tiles[key]
+        found = self.site.tiles[key]
+        if isinstance(found, ChainPlan):  # what is held of its operands the key does not say
+            return found if follows_slices(found.cut, {t: self.box(t) for t in key[1]}) else None
+        return found
 
     def needed_bytes(self) -> int:
         """Most bytes of tensors in GB at once, if all that can be there are."""
@@ -322,8 +325,6 @@ class Planner:
         rows = None
         if layer.is_chain:
             rows = plan_rows(layer, self.cuts, base, domains, site.machine, team, engine)
-            if rows is not None and not follows_slices(rows.cut, {t: self.box(t) for t in near}):
-                return None
         facts = self.facts[number]
         if rows is not None or facts is None:
             return rows
