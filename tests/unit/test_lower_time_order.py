@@ -243,6 +243,26 @@ def test_a_passing_transfer_waits_for_the_reader_of_its_bytes() -> None:
     assert (place[20], end) == (30, 250)
 
 
+def test_a_stream_is_asked_again_when_a_conflict_is_over() -> None:
+    """Stream 0's second transfer overwrites what stream 3 reads in cycles 5 to 35, its first one
+    waits until cycle 101, and stream 2 uses their port from cycle 60 to 100.  When stream 0 is
+    asked, at cycle 0, the reader has not run; who asks at cycle 100 again finds the port taken."""
+    steps = [
+        Step(3, 0, (), 5, 0, (), ()),
+        Step(3, 0, (), 30, 0, (), (2,)),
+        Step(2, 0, (), 60, 0, (), ()),
+        Step(2, 40, (0,), 0, 0, (), (0,)),
+        Step(1, 0, (), 1, 0, (0,), (1,)),
+        Step(0, 10, (0,), 0, 0, (1,), ()),
+        Step(0, 20, (0,), 0, 0, (2,), (3,)),
+        Step(3, 0, (), 200, 0, (3,), ()),
+    ]
+    table, tokens = program(steps)
+    free = moves(tokens, (0,))
+    ends = [starts(table[o], free.tokens(o))[1] for o in orders(table, tokens, RATE, free)]
+    assert ends == [101 + 10 + 20 + 200, 35 + 20 + 200, 35 + 20 + 200]
+
+
 def test_a_waiting_transfer_does_not_keep_its_port() -> None:
     """Stream 1 computes for 100 cycles; 0 waits for it and then uses port 0 for 10; 2 could have
     used the port long before, and 3 computes 200 cycles with what it brings."""

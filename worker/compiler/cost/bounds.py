@@ -26,8 +26,7 @@ def lower_bounds(graph: Graph, machine: Machine) -> tuple[LowerBound, ...]:
 
     Compute: each operator on its fastest kind of engine, all engines of that kind busy, no padding
     and no startup; different kinds may overlap, so the busiest kind counts.  For a single operator
-    no schedule is faster; of several, one that moves work to an idler kind may be (slightly, as the
-    kinds' rates lie far apart).
+    no schedule is faster; of several, one that moves work to an idler kind may be.
     """
     by_kind: dict[EngineKind, float] = {}
     for op in graph.ops:

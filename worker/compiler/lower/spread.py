@@ -23,7 +23,7 @@ FAR = 256
 _UNIT = 1 << 20
 """Price of neighbours in time; whole numbers, as sums of floats differ from machine to machine."""
 _SWEEPS = 3
-"""Times that every block may move; most stay after the second."""
+"""Times that every block may move, at most."""
 
 
 def spread(
@@ -38,7 +38,7 @@ def spread(
     `addresses`: such ones, to begin with.  `intervals`: half-open, in leaves.  `together` [n, n]:
     which requests have a memory in common; only those can share bytes.  Two that do so `gap` leaves
     apart cost about 1 / gap; every move makes the sum smaller.
-    Cost: O(n * d^2) array elements for n requests with d neighbours each.
+    Cost: O(n^2 + n * d^2) array elements for n requests with d neighbours each.
     """
     size = np.array([r.size_bytes for r in requests], dtype=np.int64)
     at = np.array(addresses, dtype=np.int64)

@@ -3,8 +3,7 @@
 Ports are granted first come, first served in program order (isa/program.py).  The order in which
 `issue` lists the loops follows time only roughly: a transfer that waits for its buffer holds its
 ports from the moment at which it will start, and whoever stands behind it in the program cannot use
-them before, though they are idle.  Here the program is played once; whatever can start first is
-next.
+them before, though they are idle.  Here the program is played; whatever can start first is next.
 
 Compute engines keep their order.  A transfer may pass one of its own engine that has to wait, when
 it is done before that one can start: fills of the next tiles pass an activation that is still being
@@ -16,7 +15,7 @@ bytes, so every value stays what it was.
 Of these orders and the old one that is kept with which the program ends first: all are played by
 the rule of the simulator.
 Source: list scheduling with the old order to break ties, and backfilling as in queues of batch
-jobs (a later job may go first if it delays none before it).
+jobs (a later job may go first if it delays none before it, as far as is known).
 """
 
 from __future__ import annotations
