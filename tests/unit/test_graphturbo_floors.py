@@ -147,7 +147,7 @@ def test_weights_and_what_is_left_at_home_pass_its_port_for_every_team() -> None
     shop = workshop(graph, TWO)
     ops = [shop.cuts.graph.tensor_op(op.name)]
     (weights,) = graph.constants
-    fetched, stored = moved_tensors(ops, planner_of(shop, Spread(1, 2)).facts[0], False, {y})
+    fetched, stored = moved_tensors(ops, planner_of(shop, Spread(1, 2)).uses.facts[0], False, {y})
     assert (fetched, stored) == ({x, weights}, {y})
 
     def cycles(fetched: Sequence[str], stored: Sequence[str], teams: int) -> float:
@@ -167,8 +167,8 @@ def test_tables_and_results_of_the_layer_itself_are_not_fetched() -> None:
     shop = workshop(graph, TWO)
     planner = planner_of(shop, Spread(1, 2))
     for number, layer in enumerate(shop.layers):
-        ops = [planner.tensor_op(name) for name in layer.ops]
-        fetched, _ = moved_tensors(ops, planner.facts[number], layer.is_chain, ())
+        ops = [planner.uses.op(name) for name in layer.ops]
+        fetched, _ = moved_tensors(ops, planner.uses.facts[number], layer.is_chain, ())
         looked_up = {
             a.tensor for o in ops for a in o.reads if any(e.has_lookup for e in a.index)
         }  # fmt: skip

@@ -102,7 +102,7 @@ def planner(graph: Graph, on: Machine = ON, parts: tuple[Part, ...] = ()) -> Pla
 
 
 def run_of(found: Planner, last: int, binding: Binding) -> Run:
-    ops = [found.tensor_op(n) for layer in found.layers[:last] for n in layer.ops]
+    ops = [found.uses.op(n) for layer in found.layers[:last] for n in layer.ops]
     cut = cut_run(found.graph, ops, found.around(0), binding)
     assert cut is not None
     return Run(0, last, cut)
@@ -175,7 +175,7 @@ def test_channels_are_summed_over_hence_not_shared_out() -> None:
     """Each core would need all channels of the layer before: it computes them all again."""
     case = CASES["two dimensions"]
     found = planner(case.graph())
-    ops = [found.tensor_op(n) for layer in found.layers[: case.last] for n in layer.ops]
+    ops = [found.uses.op(n) for layer in found.layers[: case.last] for n in layer.ops]
     assert cut_run(found.graph, ops, found.around(0), case.binding) is None
 
 
@@ -227,7 +227,7 @@ def test_a_halo_is_computed_again_and_counted() -> None:
     run = run_of(found, 2, (Share(2, 2, 1),))
     assert run.cut.recompute == {"conv_t2", "relu_t3"}
     assert run.cut.domains["conv_t2"][2].extent == 8 + 2
-    ops = [found.tensor_op(n) for layer in found.layers for n in layer.ops]
+    ops = [found.uses.op(n) for layer in found.layers for n in layer.ops]
     assert cut_run(found.graph, ops, found.around(0), (Share(2, 2, 8),)) is None  # too much of it
 
 

@@ -105,7 +105,7 @@ def test_a_nest_keeps_what_others_leave_of_the_buffer(whole_chip: tuple[bool, ..
     for number, layer in enumerate(plan.layers):
         live = 0
         for tensor in plan.buffered:
-            users = (*found.writers.get(tensor, ()), *found.readers[tensor])
+            users = found.uses.users(tensor)
             if min(users) <= number <= max(users):
                 live += plan.graph.tensors[tensor].size_bytes
         own = bytes_in(layer.tiles, "GB") if isinstance(layer.tiles, Plan) else 0

@@ -28,8 +28,10 @@ def least_cycles(planner: Planner, number: int, near: Collection[str], whole_chi
     Cost: linear in the layer's accesses.
     """
     layer, site = planner.layers[number], planner.site
-    ops = [planner.tensor_op(name) for name in layer.ops]
-    moved = moved_tensors(ops, planner.facts[number], layer.is_chain, planner.leaving(number))
+    ops = [planner.uses.op(name) for name in layer.ops]
+    moved = moved_tensors(
+        ops, planner.uses.facts[number], layer.is_chain, planner.uses.leaving(number)
+    )
     fetched, stored = (names.difference(near) for names in moved)
     teams = 1 if whole_chip else site.spread.clusters
     port = port_cycles(
@@ -44,9 +46,9 @@ def engine_floor(planner: Planner, number: int, whole_chip: bool) -> float:
     site = planner.site
     cores = site.machine.num_cores if whole_chip else site.spread.cores
     return floor_cycles(
-        [planner.tensor_op(name) for name in planner.layers[number].ops],
+        [planner.uses.op(name) for name in planner.layers[number].ops],
         planner.engines, planner.graph.tensors, planner.domains(number), cores,
-        planner.leaving(number) if whole_chip else frozenset(), site.machine.home,
+        planner.uses.leaving(number) if whole_chip else frozenset(), site.machine.home,
     )  # fmt: skip
 
 

@@ -128,12 +128,12 @@ def _estimate(planner: Planner, run: Run) -> float:
         busy: dict[str, float] = {}
         shared = copied = 0.0
         for name in planner.layers[k].ops:
-            op, engine = planner.tensor_op(name), planner.engines[name]
+            op, engine = planner.uses.op(name), planner.engines[name]
             extents = tuple(s.extent for s in cut.domains[name])
             cycles = engine_cycles(op, extents, engine, planner.graph.tensors)
             busy[engine.name] = busy.get(engine.name, 0.0) + cycles
-        for tensor in dict.fromkeys(planner.touched(k)):
-            used = (*planner.readers.get(tensor, ()), *planner.writers.get(tensor, ()))
+        for tensor in dict.fromkeys(planner.uses.touched(k)):
+            used = planner.uses.users(tensor)
             size = planner.graph.tensors[tensor].size_bytes
             if tensor in planner.graph.constants:
                 shared += size
@@ -149,4 +149,4 @@ def _estimate(planner: Planner, run: Run) -> float:
 
 def _ops_of(planner: Planner, first: int, last: int) -> list[TensorOp]:
     """Operators of layers first .. last - 1, in order."""
-    return [planner.tensor_op(n) for layer in planner.layers[first:last] for n in layer.ops]
+    return [planner.uses.op(n) for layer in planner.layers[first:last] for n in layer.ops]

@@ -49,14 +49,14 @@ def handed_over(planner: Planner, first: int, last: int) -> tuple[str, ...]:
     """Tensors that one layer of first .. last - 1 writes and only later ones of them read."""
     inside = range(first, last)
     found: list[str] = []
-    for tensor, writers in planner.writers.items():
-        readers = planner.readers.get(tensor, [])
+    for tensor, writers in planner.uses.writers.items():
+        readers = planner.uses.readers.get(tensor, [])
         users = (*writers, *readers)
         if (
             len(writers) == 1
             and readers
             and tensor not in planner.graph.outputs
-            and all(k in inside and tensor not in planner.at_home[k] for k in users)
+            and all(k in inside and tensor not in planner.uses.at_home[k] for k in users)
             and min(readers) > writers[0]
         ):
             found.append(tensor)
@@ -67,16 +67,16 @@ def handed_tensors(planner: Planner, run: Run, local: MemoryLevel) -> tuple[Hand
     """What a run hands over, as it lies in LB."""
     found: list[Handed] = []
     for tensor in handed_over(planner, run.first, run.last):
-        [writer] = planner.writers[tensor]
+        [writer] = planner.uses.writers[tensor]
         sums = any(
             op.write.tensor == tensor and op.reduce is not None
-            for op in map(planner.tensor_op, planner.layers[writer].ops)
+            for op in map(planner.uses.op, planner.layers[writer].ops)
         )
         dtype = planner.graph.tensors[tensor].dtype
         dtype = dtype.accumulator if sums else dtype
         box = run.cut.boxes[tensor]
         size = buffer_bytes(tuple(span.extent for span in box), dtype, local, 1)
-        last = max(planner.readers[tensor])
+        last = max(planner.uses.readers[tensor])
         init = Init.IDENTITY if sums else Init.UNDEFINED
         found.append(Handed(tensor, box, dtype, init, writer, last, size))
     return tuple(found)

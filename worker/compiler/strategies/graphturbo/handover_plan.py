@@ -50,18 +50,18 @@ def plan_run(planner: Planner, held: frozenset[str], run: Run) -> RunPlan | None
 
     Cost: one search for tiles per layer.
     """
-    site, members = planner.site, range(run.first, run.last)
+    site, uses, members = planner.site, planner.uses, range(run.first, run.last)
     local = local_buffer(planner, members)
     if local is None or site.buffer is None or site.buffer.name == local.name:
         return None
     handed = handed_tensors(planner, run, local)
-    own = {t for k in members for t in planner.written(k)}
+    own = {t for k in members for t in uses.written(k)}
     shared = own.difference(h.tensor for h in handed)
-    if any(k in members for t in shared for k in planner.readers.get(t, ()) if t not in held):
+    if any(k in members for t in shared for k in uses.readers.get(t, ()) if t not in held):
         return None  # read again from home, where other cores write their slices of it
     constants = tuple(
         t for t in planner.graph.constants
-        if any(k in members and t not in planner.at_home[k] for k in planner.readers.get(t, ()))
+        if any(k in members and t not in uses.at_home[k] for k in uses.readers.get(t, ()))
     )  # fmt: skip
     layers: list[LayerPlan] = []
     for k in members:
@@ -90,7 +90,7 @@ def _with_constants(planner: Planner, run: Run, constants: Sequence[str], cycles
         return cycles
     if not site.prefetch:
         return cycles + loading(constants) + home.latency_cycles
-    first = [t for t in constants if run.first in planner.readers[t]]
+    first = [t for t in constants if run.first in planner.uses.readers[t]]
     waits = loading(first) if run.first == 0 else 0
     return max(cycles, loading(constants)) + waits + home.latency_cycles
 
@@ -111,17 +111,17 @@ def _tiles(
     budget = room // step * step
     if budget <= 0:
         return None
-    near = held.union(constants) - planner.at_home[number]
+    near = held.union(constants) - planner.uses.at_home[number]
     base = dict.fromkeys(sorted(near), site.buffer.name)
     base.update((h.tensor, local.name) for h in handed)
     team = Team(1, site.spread.clusters * site.spread.cores, site.machine.num_cores)
     engine = planner.engines[layer.ops[0]]
-    facts = planner.facts[number]
-    used = set(planner.touched(number))
+    facts = planner.uses.facts[number]
+    used = set(planner.uses.touched(number))
     base = {t: memory for t, memory in base.items() if t in used}
     if layer.is_chain:
         rows = plan_rows(
-            layer, planner.cuts, base, run.cut.domains, site.machine, team, engine, budget
+            layer, planner.uses.cuts, base, run.cut.domains, site.machine, team, engine, budget
         )
         if rows is not None or facts is None or len(layer.ops) > 1:
             return rows
@@ -139,6 +139,6 @@ def _tiles(
 
 def _layer_plan(planner: Planner, run: Run, number: int, tiles: Tiles) -> LayerPlan:
     layer, cut = planner.layers[number], run.cut
-    op: TensorOp = planner.tensor_op(layer.ops[0])
+    op: TensorOp = planner.uses.op(layer.ops[0])
     at = {a.name: s.start for a, s in zip(op.domain, cut.domains[op.name], strict=True)}
     return LayerPlan(layer, tiles, at, not cut.recompute.isdisjoint(layer.ops))

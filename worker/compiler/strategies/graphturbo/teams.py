@@ -89,9 +89,9 @@ def _alive_bytes(planner: Planner, number: int) -> int:
     """Bytes of tensors made before layer `number` (or given) that it or a later one reads."""
     return sum(
         planner.size(t)
-        for t, used in planner.readers.items()
+        for t, used in planner.uses.readers.items()
         if t not in planner.graph.constants
         and max(used) >= number
-        and max(planner.writers.get(t, [-1])) < number
-        and (t in planner.writers or min(used) < number)
+        and max(planner.uses.writers.get(t, [-1])) < number
+        and (t in planner.uses.writers or min(used) < number)
     )

@@ -13,23 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from math import ceil, inf
 
 from worker.compiler.ir.affine import Affine
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import TensorOp, reads_of, writes_of
-from worker.compiler.ir.region import Cuts
 from worker.compiler.machine.machine import Engine
 from worker.compiler.schedule.nodes import Box, Span
 from worker.compiler.strategies.graphturbo.floors import least_cycles
 from worker.compiler.strategies.graphturbo.handover_cut import Around, Run
 from worker.compiler.strategies.graphturbo.handover_facts import handed_over
 from worker.compiler.strategies.graphturbo.handover_plan import RunPlan, plan_run
+from worker.compiler.strategies.graphturbo.layer_uses import LayerUses
 from worker.compiler.strategies.graphturbo.layers import Layer
 from worker.compiler.strategies.graphturbo.liveness import LiveTensor, live_bytes_by_task
 from worker.compiler.strategies.graphturbo.nest_task import WEIGHT_SHARE, NestTask
-from worker.compiler.strategies.graphturbo.plan import LayerPlan, Tiles, layer_facts, plan_rows
+from worker.compiler.strategies.graphturbo.plan import LayerPlan, Tiles, plan_rows
 from worker.compiler.strategies.graphturbo.planner_spills import SpillChoice, spill_choices
 from worker.compiler.strategies.graphturbo.propagate import is_sliced_badly
 from worker.compiler.strategies.graphturbo.row_chain_plan import ChainPlan, follows_slices
@@ -40,12 +38,9 @@ from worker.compiler.strategies.graphturbo.section_plan import (
     instance_var,
 )
 from worker.compiler.tiling.align import buffer_bytes
-from worker.compiler.tiling.nest.facts import Facts, facts_of
 from worker.compiler.tiling.nest.plan import Team
 
 _QUARTERS = 4
-SMALL_BYTES = 1 << 14
-"""Constants of row chains up to this size live in GB."""
 
 
 class Planner:
@@ -61,72 +56,12 @@ class Planner:
         self.layers = tuple(layers)
         self.engines = engines
         self.site = site
-        self.cuts = Cuts.of(graph)
-        self.facts = tuple(map(self._layer_facts, layers))
-        self.writers: dict[str, list[int]] = {}
-        self.readers: dict[str, list[int]] = {}
-        self.at_home: list[frozenset[str]] = []
-        """Per layer, what it can only reach at home."""
-        for number, layer in enumerate(layers):
-            self._index(number, layer)
+        self.uses = LayerUses(graph, self.layers, engines, site.buffer, site.facts)
         self.part_of = {k: n for n, part in enumerate(site.parts) for k in part.layers}
         self.step = {k: n for n, k in enumerate(k for part in site.parts for k in part.layers)}
         """Of every layer, in the order of a depth-first run."""
-        self._constants = frozenset(t for t in graph.constants if not self._is_chains(t))
-        """Those that go from home to where they are used."""
         self._live_bytes: dict[frozenset[str], tuple[int, ...]] = {}
         """Per set of tensors in GB, its bytes while each step runs."""
-
-    def _is_chains(self, constant: str) -> bool:
-        """Whether it is small and only row chains read it, tile by tile: brought to GB, no tile has
-        to wait for weights that were asked of home before."""
-        readers = self.readers.get(constant, ())
-        is_small = self.graph.tensors[constant].size_bytes <= SMALL_BYTES
-        return is_small and bool(readers) and all(self.layers[n].is_chain for n in readers)
-
-    def _layer_facts(self, layer: Layer) -> Facts | None:
-        known = self.site.facts
-        if layer.ops not in known:
-            known[layer.ops] = layer_facts(layer, self.cuts, self.engines)
-        return known[layer.ops]
-
-    def _op_facts(self, op: TensorOp) -> Facts:
-        found = self.site.facts.get((op.name,))
-        if found is None:
-            found = self.site.facts[(op.name,)] = facts_of(op, self.graph.tensors)
-        return found
-
-    def _index(self, number: int, layer: Layer) -> None:
-        far: set[str] = set()
-        inner = {self.cuts.op(name) for name in layer.ops}
-        made = {t for op in inner for t in writes_of(op)}
-        for name in layer.ops:
-            op = self.cuts.op(name)
-            assert isinstance(op, TensorOp)
-            own = self._op_facts(op)
-            far.update(op.reads[k].tensor for k in own.at_home)
-            if own.out is None:
-                far.add(op.write.tensor)
-            if self._is_in_buffer(name):
-                far.update(operand.tensor for operand in own.reads if operand.is_padded)
-            for tensor in reads_of(op):
-                if tensor not in made:
-                    self.readers.setdefault(tensor, []).append(number)
-            for tensor in writes_of(op):
-                self.writers.setdefault(tensor, []).append(number)
-            if not layer.is_chain and own.accumulates and self._adds_in_buffer(layer):
-                tensor_dtype = self.graph.tensors[op.write.tensor].dtype
-                if tensor_dtype.accumulator is not tensor_dtype:
-                    far.add(op.write.tensor)
-        self.at_home.append(frozenset(far))
-
-    def _adds_in_buffer(self, layer: Layer) -> bool:
-        return len(layer.ops) == 1 and self._is_in_buffer(layer.ops[0])
-
-    def _is_in_buffer(self, name: str) -> bool:
-        """Whether an operator's engine works on the global buffer itself."""
-        buffer = self.site.buffer
-        return buffer is not None and self.engines[name].memory == buffer.name
 
     def plan(
         self, whole_chip: Sequence[bool], runs: Sequence[Run] = (), limit: float = inf
@@ -172,7 +107,7 @@ class Planner:
         kept = frozenset(
             t for t in made
             if t in self.graph.outputs
-            or any(whole_chip[n] or t in self.at_home[n] for n in self.readers.get(t, ()))
+            or any(whole_chip[n] or t in self.uses.at_home[n] for n in self.uses.readers.get(t, ()))
         )  # fmt: skip
         home = site.machine.home
         for t in (*staged, *sorted(kept)):
@@ -250,7 +185,8 @@ class Planner:
 
     def near(self, number: int, held: frozenset[str]) -> frozenset[str]:
         """Tensors among those held in GB that a layer on one cluster exchanges there."""
-        return held.intersection(self.touched(number)) - self._constants - self.at_home[number]
+        uses = self.uses
+        return held.intersection(uses.touched(number)) - uses.constants - uses.at_home[number]
 
     def _tile_key(self, number: int, held: frozenset[str], whole_chip: bool) -> TileKey:
         layer = self.layers[number]
@@ -286,7 +222,7 @@ class Planner:
         if self.site.buffer is None:
             return 0
         if held not in self._live_bytes:
-            names = [t for t in self.graph.tensors if t in held and self._uses(t)]
+            names = [t for t in self.graph.tensors if t in held and self.uses.is_exchanged(t)]
             live = live_bytes_by_task(self._lives(names))
             self._live_bytes[held] = (*live, *[0] * (len(self.layers) - len(live)))
         busy = min(self.site.room, self._live_bytes[held][self.step[number]])
@@ -297,18 +233,7 @@ class Planner:
         buffer = self.site.buffer
         if buffer is None or not self.site.prefetch:
             return False
-        return sum(self._weights[number + 1 :]) > buffer.usable_bytes * (1 - WEIGHT_SHARE)
-
-    @cached_property
-    def _weights(self) -> tuple[int, ...]:
-        """Bytes of constants of every layer."""
-        used = (self._constants.intersection(self.touched(k)) for k in range(len(self.layers)))
-        return tuple(sum(self.graph.tensors[t].size_bytes for t in names) for names in used)
-
-    def _uses(self, tensor: str) -> bool:
-        """Whether layers exchange it, so that it may live in GB."""
-        is_made = tensor in self.writers and not self._stays_inside(tensor)
-        return tensor not in self._constants and (tensor in self.readers or is_made)
+        return sum(self.uses.weights[number + 1 :]) > buffer.usable_bytes * (1 - WEIGHT_SHARE)
 
     def domains(self, number: int) -> Mapping[str, Box] | None:
         """What an instance computes of a layer's operators; None: everything."""
@@ -324,12 +249,12 @@ class Planner:
         domains = self.domains(number)
         rows = None
         if layer.is_chain:
-            rows = plan_rows(layer, self.cuts, base, domains, site.machine, team, engine)
-        facts = self.facts[number]
+            rows = plan_rows(layer, self.uses.cuts, base, domains, site.machine, team, engine)
+        facts = self.uses.facts[number]
         if rows is not None or facts is None:
             return rows
         domain = None if domains is None else domains[layer.ops[0]]
-        early = self._constants if site.prefetch else frozenset()
+        early = self.uses.constants if site.prefetch else frozenset()
         facts = replace(facts, base=base, early=early)
 
         room = 0 if site.buffer is None else site.buffer.usable_bytes * quarters // _QUARTERS
@@ -351,12 +276,12 @@ class Planner:
 
     def _place(self, tensor: str) -> int:
         """Part around whose instances a tensor lives: the last one that uses it."""
-        used = (*self.writers.get(tensor, ()), *self.readers.get(tensor, ()))
+        used = self.uses.users(tensor)
         return max(self.part_of[n] for n in used)
 
     def _home_part(self, tensor: str) -> int:
         """Part after whose instances a tensor is complete for its share."""
-        return max(self.part_of[n] for n in self.writers[tensor])
+        return max(self.part_of[n] for n in self.uses.writers[tensor])
 
     def _shares(self, kept: frozenset[str]) -> dict[str, Box]:
         found: dict[str, Box] = {}
@@ -366,19 +291,6 @@ class Planner:
                 found[tensor] = slices.shares[tensor]
         return found
 
-    def touched(self, number: int) -> tuple[str, ...]:
-        """What a layer reads or writes."""
-        ops = map(self.cuts.op, self.layers[number].ops)
-        return tuple(t for op in ops for t in (*reads_of(op), *writes_of(op)))
-
-    def written(self, number: int) -> tuple[str, ...]:
-        """What a layer writes."""
-        return tuple(t for name in self.layers[number].ops for t in writes_of(self.cuts.op(name)))
-
-    def leaving(self, number: int) -> frozenset[str]:
-        """What others use of it."""
-        return frozenset(t for t in self.written(number) if not self._stays_inside(t))
-
     def _tensors(self, whole_chip: Sequence[bool]) -> tuple[list[str], list[str]]:
         """Tensors made in GB and tensors brought there, in the graph's order."""
         made: list[str] = []
@@ -387,13 +299,13 @@ class Planner:
             return made, staged
         for tensor in self.graph.tensors:
             near = [
-                n for n in self.readers.get(tensor, ())
-                if not whole_chip[n] and tensor not in self.at_home[n]
+                n for n in self.uses.readers.get(tensor, ())
+                if not whole_chip[n] and tensor not in self.uses.at_home[n]
             ]  # fmt: skip
-            writers = self.writers.get(tensor, [])
-            is_here = [not whole_chip[n] and tensor not in self.at_home[n] for n in writers]
+            writers = self.uses.writers.get(tensor, [])
+            is_here = [not whole_chip[n] and tensor not in self.uses.at_home[n] for n in writers]
             is_made = bool(writers) and all(is_here)
-            if tensor in self._constants or (writers and self._stays_inside(tensor)):
+            if tensor in self.uses.constants or (writers and self.uses.stays_inside(tensor)):
                 continue
             if is_made and (near or self._is_repeated(tensor)):
                 made.append(tensor)
@@ -404,40 +316,30 @@ class Planner:
     def _is_staged_once(self, tensor: str, near: Sequence[int]) -> bool:
         """Whether it can be brought in at once: all of it is there before its first reader, and one
         part alone reads it, so that its instances can bring in their slices."""
-        writers = self.writers.get(tensor, ())
+        writers = self.uses.writers.get(tensor, ())
         if writers:
             return len(self.site.parts) == 1 and max(writers) < min(near)
         return len({self.part_of[n] for n in near}) == 1 or len(self.site.parts) == 1
 
-    def _stays_inside(self, tensor: str) -> bool:
-        """Only its own layer uses it."""
-        return not self.readers.get(tensor) and tensor not in self.graph.outputs
-
     def _is_repeated(self, tensor: str) -> bool:
-        return any(self._repeats(n) for n in self.writers[tensor])
+        return any(self._repeats(n) for n in self.uses.writers[tensor])
 
     def _reads_foreign_slices(self) -> bool:
         """Whether an instance reads at home what it computes again: others write it there too."""
         return any(
-            tensor in self.at_home[n]
-            for tensor in self.writers
+            tensor in self.uses.at_home[n]
+            for tensor in self.uses.writers
             if self._is_repeated(tensor)
-            for n in self.readers.get(tensor, ())
+            for n in self.uses.readers.get(tensor, ())
         )
 
     def _is_sliced_badly(self) -> bool:
         return any(
-            is_sliced_badly(self.tensor_op(name), box)
+            is_sliced_badly(self.uses.op(name), box)
             for part in self.site.parts
             if part.slices is not None
             for name, box in part.slices.domains.items()
         )
-
-    def tensor_op(self, name: str) -> TensorOp:
-        """An operator by name."""
-        op = self.cuts.op(name)
-        assert isinstance(op, TensorOp), "units hold no opaque operators"
-        return op
 
     def _repeats(self, number: int) -> bool:
         """Whether instances compute some of the layer's points again."""
@@ -451,12 +353,12 @@ class Planner:
 
         def home_bytes(tensor: str, is_spilled: bool) -> int:
             """A spilled tensor is written once and read by every reader from home."""
-            readers = self.readers.get(tensor, ())
-            times = len(readers) + (tensor in self.writers)
+            readers = self.uses.readers.get(tensor, ())
+            times = len(readers) + (tensor in self.uses.writers)
             if not is_spilled:
-                far = any(tensor in self.at_home[n] for n in readers)
+                far = any(tensor in self.uses.at_home[n] for n in readers)
                 times = int(tensor in staged or far or tensor in self.graph.outputs)
-            users = (*self.writers.get(tensor, ()), *readers)
+            users = self.uses.users(tensor)
             return times * self.size(tensor) * max(self.site.runs(self.part_of[n]) for n in users)
 
         return spill_choices(self._lives((*made, *staged), runs), self.site.room, home_bytes)
@@ -467,7 +369,7 @@ class Planner:
         opens = {k: run.first for run in runs for k in range(run.first, run.last)}
         closes = {k: run.last - 1 for run in runs for k in range(run.first, run.last)}
         for tensor in tensors:
-            users = (*self.writers.get(tensor, ()), *self.readers.get(tensor, ()))
+            users = self.uses.users(tensor)
             used = [self.step[ends.get(n, n)] for n in users for ends in (opens, closes)]
             # Around inner instances it is there from the first of them on.
             inner = any(self.part_of[n] < self._place(tensor) for n in users)
@@ -484,15 +386,14 @@ class Planner:
 
     def _summed(self, held: frozenset[str]) -> frozenset[str]:
         found: list[str] = []
-        for layer, facts in zip(self.layers, self.facts, strict=True):
-            if facts is not None and facts.accumulates and self._adds_in_buffer(layer):
+        for layer, facts in zip(self.layers, self.uses.facts, strict=True):
+            if facts is not None and facts.accumulates and self.uses.adds_in_buffer(layer):
                 found.append(facts.op.write.tensor)
         return held.intersection(found)
 
     def _layer_plan(self, number: int, tiles: Tiles) -> LayerPlan:
         layer, domains = self.layers[number], self.domains(number)
-        op = self.cuts.op(layer.ops[0])
-        assert isinstance(op, TensorOp)
+        op = self.uses.op(layer.ops[0])
         at = {a.name: Affine() for a in op.domain}
         if domains is not None:
             at = {a.name: s.start for a, s in zip(op.domain, domains[op.name], strict=True)}
