@@ -17,8 +17,9 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.isa.program import INSTRUCTION, UnitProgram
 from worker.compiler.lower import lower as lowering
 from worker.compiler.lower.lower import lower_unit
-from worker.compiler.lower.sync import Tokens, synchronise
+from worker.compiler.lower.sync import Tokens
 from worker.compiler.lower.time_order import Moves, in_time_order, orders
+from worker.compiler.lower.touches import Touches, touches_of
 from worker.simulator.run import simulate_unit
 
 STREAMS, PORTS, TOKENS = 4, 3, 5
@@ -326,16 +327,16 @@ def test_accesses_of_the_same_bytes_stay_apart_in_time(
     instruction touches: the second starts after the first has finished, in each of the new ones."""
     seen: dict[str, Any] = {}
 
-    def synchronised(batches: Any, places: Any, storages: Any, stream: Any) -> Tokens:
-        seen.setdefault("touched", touched(batches, places, storages))
-        return synchronise(batches, places, storages, stream)
+    def all_touches(batches: Any, places: Any, storages: Any) -> Touches:
+        seen["touched"] = touched(batches, places, storages)
+        return touches_of(batches, places, storages)
 
     def ordered(table: Any, tokens: Tokens, rate: Any, moves: Moves) -> Any:
         order = seen["order"] = list(orders(table, tokens, rate, moves))[which]
         assert not np.array_equal(order, np.arange(len(table)))
         return table[order], moves.tokens(order)
 
-    monkeypatch.setattr(lowering, "synchronise", synchronised)
+    monkeypatch.setattr(lowering, "touches_of", all_touches)
     monkeypatch.setattr(lowering, "in_time_order", ordered)
     machine = clustered(clusters=2, cores=2, gb_bytes=1 << 14, l1_bytes=1 << 12)
     program = lower_unit(scheduled(residual(samples), machine), machine, "s")

@@ -80,16 +80,18 @@ def _steps(
     lives: list[tuple[int, int, int, int]],
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Step function of the union of live address ranges."""
-    times = sorted({0, *(t for low, high, *_ in lives for t in (low, high))})
-    used: list[int] = []
-    for time in times:
-        ranges = sorted((a, b) for low, high, a, b in lives if low <= time < high)
-        total, reach = 0, 0
-        for a, b in ranges:
-            total += max(0, b - max(a, reach))
-            reach = max(reach, b)
-        used.append(total)
-    return tuple(times), tuple(used)
+    low, high, first, end = np.array(lives, dtype=np.int64).T
+    times = np.unique(np.concatenate(([0], low, high)))
+    edges = np.unique(np.concatenate((first, end)))
+    # How many ranges hold the bytes between two edges: sums over both dimensions of what changes.
+    held = np.zeros((len(times), len(edges)), dtype=np.int64)
+    for time, sign in ((low, 1), (high, -1)):
+        at = np.searchsorted(times, time)
+        np.add.at(held, (at, np.searchsorted(edges, first)), sign)
+        np.add.at(held, (at, np.searchsorted(edges, end)), -sign)
+    held = held.cumsum(axis=0).cumsum(axis=1)
+    used = (held[:, :-1] > 0) @ np.diff(edges)
+    return tuple(times.tolist()), tuple(used.tolist())
 
 
 def _thin(times: tuple[int, ...], used: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -17,6 +17,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from worker.compiler.jit import loop_for
+from worker.compiler.lower.grid import Ints
+
 _MOST_ROUNDS = 40
 
 
@@ -70,36 +75,46 @@ def allocate(requests: Sequence[Request], enough_bytes: int | None = None) -> Al
 
 def _search(requests: Sequence[Request], order: list[int], enough_bytes: int) -> Allocation:
     """First-fit in `order`, again and again with the block of the peak moved forward."""
-    best: Allocation | None = None
+    size = np.array([r.size_bytes for r in requests], dtype=np.int64)
+    align = np.array([r.align_bytes for r in requests], dtype=np.int64)
+    pointer = np.cumsum([0, *(len(r.conflicts) for r in requests)])
+    conflicts = np.array([c for r in requests for c in r.conflicts], dtype=np.int64)
+    loop = loop_for(_first_fit, _MOST_ROUNDS * len(conflicts))
+    best: Ints | None = None
+    peak = 0
     for _ in range(_MOST_ROUNDS):
-        found = _first_fit(requests, order)
-        if best is None or found.peak_bytes < best.peak_bytes:
-            best = found
-        if best.peak_bytes <= enough_bytes:
+        address = np.full(len(requests), -1, dtype=np.int64)
+        loop(np.array(order), size, align, pointer, conflicts, address)
+        ends = address + size
+        highest = int(ends.max())
+        if best is None or highest < peak:
+            best, peak = address, highest
+        if peak <= enough_bytes:
             break
-        ends = [a + r.size_bytes for a, r in zip(found.addresses, requests, strict=True)]
-        worst = max(order, key=lambda k: (ends[k], -k))
+        worst = int(np.argmax(ends))
         order.remove(worst)
         order.insert(0, worst)
     assert best is not None
-    return best
+    return Allocation(tuple(best.tolist()), peak)
 
 
-def _first_fit(requests: Sequence[Request], order: Sequence[int]) -> Allocation:
-    address: dict[int, int] = {}
+def _first_fit(
+    order: Ints, size: Ints, align: Ints, pointer: Ints, conflicts: Ints, address: Ints
+) -> None:
+    """Place blocks in `order` as low as they can stand; `address` is given -1.
+
+    Block k must not overlap blocks conflicts[pointer[k] : pointer[k + 1]].
+    """
     for k in order:
-        request = requests[k]
+        near = conflicts[pointer[k] : pointer[k + 1]]
+        taken = near[address[near] >= 0]
         at = 0
-        for low, high in sorted(
-            (address[c], address[c] + requests[c].size_bytes)
-            for c in request.conflicts
-            if c in address
-        ):
-            if align_up(at, request.align_bytes) + request.size_bytes <= low:
+        for c in taken[np.argsort(address[taken])]:
+            start = -(-at // align[k]) * align[k]
+            if start + size[k] <= address[c]:
                 break
-            at = max(at, high)
-        address[k] = align_up(at, request.align_bytes)
-    return _finish(requests, address)
+            at = max(at, address[c] + size[c])
+        address[k] = -(-at // align[k]) * align[k]
 
 
 def _best_fit(requests: Sequence[Request], order: Sequence[int]) -> Allocation:

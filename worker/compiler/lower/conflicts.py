@@ -7,48 +7,24 @@ that it conflicts with.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from worker.compiler.jit import loop_for
-from worker.compiler.lower.batch import Batch
 from worker.compiler.lower.grid import Ints
 from worker.compiler.lower.storage import Storages
+from worker.compiler.lower.touches import Touches
 
-_WRITES, _WAITS_READY, _WAITS_FREE = 1, 2, 4
 
-
-def latest_conflicts(batches: Sequence[Batch], places: Sequence[Ints], storages: Storages) -> Ints:
+def latest_conflicts(touches: Touches, storages: Storages) -> Ints:
     """[n] Of each instruction, in program order, the last one before it that touches what it
     touches in a way that keeps the two in order; -1 if there is none.
 
-    `places`: of each batch's instructions in the program.
-    Cost: sorting the touches; a few nanoseconds per touch and buffer at its addresses.
+    Cost: a few nanoseconds per touch and buffer at its addresses.
     """
-    none: Ints = np.zeros(0, dtype=np.int64)
-    columns: tuple[list[Ints], ...] = ([none], [none], [none], [none], [none])
-    for batch, place in zip(batches, places, strict=True):
-        for touch in batch.touches:
-            storage = np.broadcast_to(touch.storage, (batch.count,)).astype(np.int64)
-            flags = (
-                _WRITES * touch.is_write
-                + _WAITS_READY * touch.waits_ready
-                + _WAITS_FREE * touch.waits_free
-            )
-            row = instance = np.full(batch.count, -1, dtype=np.int64)
-            if touch.scope >= 0 and storages.overlaps[touch.scope].shape[1]:
-                row = storages.row(touch.scope, storage)
-                instance = storages.instance(touch.scope, storage)
-            found = (place, storage, np.full(batch.count, flags), row, instance)
-            for column, values in zip(columns, found, strict=True):
-                column.append(values)
-    place, storage, flag, row, instance = (np.concatenate(column) for column in columns)
-    order = np.argsort(place, kind="stable")
-    latest: Ints = np.full(sum(b.count for b in batches), -1, dtype=np.int64)
+    latest: Ints = np.full(touches.count, -1, dtype=np.int64)
     first, offset, step = storages.rows
-    loop_for(_walk, len(place))(
-        place[order], storage[order], flag[order], row[order], instance[order],
+    loop_for(_walk, len(touches.storage))(
+        touches.place, touches.storage, touches.flags, touches.row, touches.instance,
         first, offset, step, np.full((storages.count, 2), -1, dtype=np.int64), latest,
     )  # fmt: skip
     return latest

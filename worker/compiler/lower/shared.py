@@ -8,14 +8,12 @@ it since: a stream is in order and need not wait again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from worker.compiler.jit import loop_for
-from worker.compiler.lower.batch import Batch
 from worker.compiler.lower.grid import Ints
 from worker.compiler.lower.storage import Storages
+from worker.compiler.lower.touches import Touches
 
 Pairs = tuple[Ints, Ints]
 """(places in program order, tokens), equally long."""
@@ -28,47 +26,23 @@ _REMEMBERED = 16
 """Streams remembered per token, by their number modulo this; few streams wait for one token."""
 
 
-def most_shared_waits(batches: Sequence[Batch], storages: Storages) -> int:
-    """At most so many waits for shared addresses."""
-    return sum(
-        2 * batch.count * storages.overlaps[touch.scope].shape[1]
-        for batch in batches
-        for touch in batch.touches
-        if touch.scope >= 0
-    )
-
-
 def shared_waits(
-    batches: Sequence[Batch],
-    places: Sequence[Ints],
-    storages: Storages,
-    stream: Ints,
-    signals: Pairs,
-    *,
-    only_news: bool,
+    touches: Touches, storages: Storages, stream: Ints, signals: Pairs, *, only_news: bool
 ) -> Pairs:
     """Waits for tokens of other buffers at the same addresses, signalled earlier, in their order.
 
-    `stream` gives the stream of every instruction in program order.  With `only_news` most waits
-    are left out before which nothing was signalled since the stream's last wait for the token.
+    `stream` gives the stream of every instruction in program order; `signals` stand in program
+    order.  With `only_news` most waits are left out before which nothing was signalled since the
+    stream's last wait for the token.
     Cost: checks a token per touch and buffer at its addresses, a few nanoseconds each; memory
     linear in touches, signals and what is found.
     """
     none = np.zeros(0, dtype=np.int64)
-    found = [
-        (place, np.broadcast_to(touch.storage, (batch.count,)), touch.scope)
-        for batch, place in zip(batches, places, strict=True)
-        for touch in batch.touches
-        if touch.scope >= 0 and storages.overlaps[touch.scope].shape[1]
-    ]
-    if not found:
+    is_shared = touches.row >= 0
+    if not is_shared.any():
         return none, none
-    place = np.concatenate([at for at, _, _ in found])
-    row = np.concatenate([storages.row(scope, number) for _, number, scope in found])
-    instance = np.concatenate([storages.instance(scope, number) for _, number, scope in found])
-    order = np.argsort(place, kind="stable")
-    place = place[order]
-    by_place = np.argsort(signals[0], kind="stable")
+    place, row = signals[0][is_shared], touches.row[is_shared]
+    instance = touches.instance[is_shared]
     first, offset, step = storages.rows
     checks = int((first[row + 1] - first[row]).sum())
     loop = loop_for(sweep, checks // _CHECKS_PER_STEP)
@@ -80,8 +54,8 @@ def shared_waits(
         waiter = np.full((num_tokens if only_news else 0, _REMEMBERED), -1, dtype=np.int32)
         waited = np.full_like(waiter, -1)
         number = loop(
-            place, stream[place], row[order], instance[order], first, offset, step,
-            signals[0][by_place], signals[1][by_place], last, waiter, waited, at, token,
+            place, stream[place], row, instance, first, offset, step, *signals,
+            last, waiter, waited, at, token,
         )  # fmt: skip
         return int(number), at[:number].copy(), token[:number].copy()
 

@@ -13,16 +13,16 @@ address; there, waits that a stream repeats without anything new being signalled
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from worker.compiler.lower.batch import Batch
+from worker.compiler.jit import loop_for
 from worker.compiler.lower.grid import Ints
-from worker.compiler.lower.shared import Pairs, most_shared_waits, shared_waits
+from worker.compiler.lower.shared import Pairs, shared_waits
 from worker.compiler.lower.storage import Storages
+from worker.compiler.lower.touches import WAITS_FREE, WAITS_READY, WRITES, Touches
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,84 +40,90 @@ _MANY_WAITS = 8
 """Waits per instruction from which repeated ones are dropped: addresses that many layers share."""
 
 
-def synchronise(
-    batches: Sequence[Batch], places: Sequence[Ints], storages: Storages, stream: Ints
-) -> Tokens:
-    """Tokens of a merged program, whose instructions run in `stream` (one per instruction).
+def synchronise(touches: Touches, storages: Storages, stream: Ints) -> Tokens:
+    """Tokens of a program, whose instructions run in `stream` (one per instruction).
 
-    Cost: sorting the touches by instruction; `shared_waits`.
+    Cost: linear in touches, times the streams that wait for a token where repeated waits are
+    dropped, and sorting what is waited for there; `shared_waits`.
     """
-    num_tokens = 2 * storages.count
-    total = sum(b.count for b in batches)
-    only_news = most_shared_waits(batches, storages) > _MANY_WAITS * total
-    waits: list[Pairs] = []
-    signals: list[Pairs] = []
-    for batch, place in zip(batches, places, strict=True):
-        _add_tokens(batch, place, waits, signals)
-    signal_place, signal = _joined(signals)
-    wait_place, wait = _joined(waits)
+    total, num_tokens = touches.count, 2 * storages.count
+    place = touches.place
+    signal = 2 * touches.storage + (touches.flags & WRITES == 0)
     first_signal = np.full(num_tokens, total, dtype=np.int64)
-    np.minimum.at(first_signal, signal, signal_place)
+    first_signal[signal[::-1]] = place[::-1]
+    asked = np.stack([touches.flags & WAITS_READY, touches.flags & WAITS_FREE], axis=1).ravel() > 0
+    wait_place = np.repeat(place, 2)[asked]
+    wait = (2 * touches.storage[:, None] + np.arange(2)).ravel()[asked]
     kept = first_signal[wait] < wait_place
-    shared = shared_waits(
-        batches, places, storages, stream, (signal_place, signal), only_news=only_news
-    )
-    wait_place, wait = _joined([(wait_place[kept], wait[kept]), shared])
+    only_news = 2 * touches.shared > _MANY_WAITS * total
+    others = shared_waits(touches, storages, stream, (place, signal), only_news=only_news)
+    wait_place = np.concatenate([wait_place[kept], others[0]])
+    wait = np.concatenate([wait[kept], others[1]])
     if only_news:
-        wait_place, wait = _news((wait_place, wait), (signal_place, signal), stream, num_tokens)
+        wait_place, wait = _news((wait_place, wait), (place, signal), stream, num_tokens)
+    else:
+        by_place = np.argsort(wait_place, kind="stable")
+        wait_place, wait = wait_place[by_place], wait[by_place]
     is_used = np.zeros(num_tokens, dtype=bool)
     is_used[wait] = True
     kept = is_used[signal]
-    signal_place, signal = signal_place[kept], signal[kept]
-    number = np.cumsum(is_used, dtype=np.int64) - 1
-    wait_ptr, wait_token = _csr(wait_place, number[wait], total)
-    signal_ptr, signal_token = _csr(signal_place, number[signal], total)
-    return Tokens(wait_ptr, wait_token, signal_ptr, signal_token, int(is_used.sum()))
-
-
-def _add_tokens(batch: Batch, place: Ints, waits: list[Pairs], signals: list[Pairs]) -> None:
-    """Add what each instruction of a batch signals and waits for, touch by touch."""
-    for touch in batch.touches:
-        storage = np.broadcast_to(touch.storage, (batch.count,))
-        ready, free = storage * 2, storage * 2 + 1
-        signals.append((place, ready if touch.is_write else free))
-        if touch.waits_ready:
-            waits.append((place, ready))
-        if touch.waits_free:
-            waits.append((place, free))
+    number = np.cumsum(is_used, dtype=np.int32) - 1
+    return Tokens(
+        _pointer(wait_place, total), number[wait].astype(np.int32),
+        _pointer(place[kept], total), number[signal[kept]].astype(np.int32), int(is_used.sum()),
+    )  # fmt: skip
 
 
 def _news(waits: Pairs, signals: Pairs, stream: Ints, num_tokens: int) -> Pairs:
-    """The waits that may hold an instruction back, in the order of streams and tokens.
+    """The waits that may hold an instruction back, by place and token; `signals` stand by place.
 
     A stream is in order: what it has waited for, it need not wait for again until the token is
     signalled anew.  Every wait must have an earlier signal.
     """
-    total = len(stream)
-    place, token = waits
-    keys = np.sort((stream[place].astype(np.int64) * num_tokens + token) * total + place)
-    group, place = np.divmod(keys, total)
-    token = group % num_tokens
-    signalled = np.sort(signals[1] * total + signals[0])
-    again = np.flatnonzero(group[1:] == group[:-1]) + 1
-    latest = signalled[np.searchsorted(signalled, token[again] * total + place[again]) - 1] % total
-    is_news = np.ones(len(keys), dtype=bool)
-    is_news[again] = latest >= place[again - 1]
+    place, token = np.divmod(np.sort(waits[0] * num_tokens + waits[1]), num_tokens)
+    is_news = np.empty(len(place), dtype=np.bool_)
+    loop_for(_walk, len(place))(
+        place, token, stream[place], *signals,
+        np.full(num_tokens, -1, dtype=np.int64), np.full(num_tokens, -1, dtype=np.int64),
+        np.empty(len(place), dtype=np.int64), np.empty(len(place), dtype=np.int32),
+        np.empty(len(place), dtype=np.int64), is_news,
+    )  # fmt: skip
     return place[is_news], token[is_news]
 
 
-def _joined(pairs: Sequence[Pairs]) -> Pairs:
-    none = np.zeros(0, dtype=np.int64)
-    return (
-        np.concatenate([none, *(place for place, _ in pairs)]),
-        np.concatenate([none, *(token for _, token in pairs)]),
-    )
+def _walk(
+    place: Ints, token: Ints, stream: Ints, signal_place: Ints, signal_token: Ints,
+    last: Ints, waiter: Ints, next_waiter: Ints, who: Ints, waited: Ints, is_news: Ints,
+) -> None:  # fmt: skip
+    """Walk waits in program order; fill `is_news`.
+
+    `last` [tokens]: last signal, given -1.  `waiter` [tokens], given -1: first of a token's list of
+    nodes in `next_waiter`, `who` and `waited`: a stream and where it waited last.
+    """
+    s = 0
+    nodes = 0
+    for k in range(len(place)):
+        while s < len(signal_place) and signal_place[s] < place[k]:
+            last[signal_token[s]] = signal_place[s]
+            s += 1
+        t = token[k]
+        node = waiter[t]
+        while node >= 0 and who[node] != stream[k]:
+            node = next_waiter[node]
+        if node < 0:
+            node = nodes
+            nodes += 1
+            who[node] = stream[k]
+            next_waiter[node] = waiter[t]
+            waiter[t] = node
+            is_news[k] = True
+        else:
+            is_news[k] = last[t] >= waited[node]
+        waited[node] = place[k]
 
 
-def _csr(
-    place: Ints, token: Ints, total: int
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Collect tokens by instruction, each in the order given."""
+def _pointer(place: Ints, total: int) -> npt.NDArray[np.int32]:
+    """Where each instruction's tokens begin, in a list by place."""
     pointer = np.zeros(total + 1, dtype=np.int64)
     np.cumsum(np.bincount(place, minlength=total), out=pointer[1:])
-    return pointer.astype(np.int32), token[np.argsort(place, kind="stable")].astype(np.int32)
+    return pointer.astype(np.int32)

@@ -62,13 +62,15 @@ def in_time_order(
     Cost: per order, instructions times the logarithm of the streams; `_WINDOW` looks where a
     transfer waits.
     """
-    best, least = (instructions, tokens), _finish((instructions, tokens), rate)
+    columns = _columns(instructions)
+    best: Ints | None = None
+    kept, least = tokens, _finish(columns, tokens, rate)
     for order in orders(instructions, tokens, rate, moves):
-        found = instructions[order], moves.tokens(order)
-        end = _finish(found, rate)
+        found = moves.tokens(order)
+        end = _finish(tuple(column[order] for column in columns), found, rate)
         if end < least:
-            best, least = found, end
-    return best
+            best, kept, least = order, found, end
+    return instructions if best is None else instructions[best], kept
 
 
 def orders(
@@ -135,14 +137,14 @@ def _signals(tokens: Tokens) -> tuple[Ints, Ints, Ints]:
     return rank, token_ptr, before - token_ptr[waited]
 
 
-def _finish(found: Program, rate: npt.NDArray[np.float64]) -> int:
+def _finish(columns: tuple[Any, ...], tokens: Tokens, rate: npt.NDArray[np.float64]) -> int:
     """When the last instruction ends, in program order."""
-    program, tokens = found
-    num_streams = int(program["stream"].max(initial=-1)) + 1
-    last = loop_for(_run, len(program))(
-        *_columns(program), tokens.wait_ptr, tokens.wait_token,
+    stream = columns[0]
+    last = loop_for(_run, len(stream))(
+        *columns, tokens.wait_ptr, tokens.wait_token,
         tokens.signal_ptr, tokens.signal_token, rate, np.zeros(tokens.num_tokens, dtype=np.int64),
-        np.zeros(num_streams, dtype=np.int64), np.zeros(len(rate), dtype=np.int64),
+        np.zeros(int(stream.max(initial=-1)) + 1, dtype=np.int64),
+        np.zeros(len(rate), dtype=np.int64),
     )  # fmt: skip
     return int(last)
 
