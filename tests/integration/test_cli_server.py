@@ -18,6 +18,12 @@ from typer.testing import CliRunner, Result
 from service.cli.main import app
 
 MODEL = b"fake model"
+INTERRUPTIBLE = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("service.cli.main", run_name="__main__")
+"""
+"""The command line where Ctrl-C counts: what a shell starts in the background ignores it."""
 
 
 @pytest.fixture
@@ -110,7 +116,7 @@ def test_interrupt_detaches_and_says_how_to_come_back(
 ) -> None:
     served = serve("sleeper")
     words = compile_words(model_file, tmp_path / "o", "--server", served.url)
-    command = [sys.executable, "-m", "service.cli.main", *map(str, words)]
+    command = [sys.executable, "-c", INTERRUPTIBLE, *map(str, words)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         deadline = time.monotonic() + 30
