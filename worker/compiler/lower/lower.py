@@ -40,7 +40,7 @@ def lower_unit(schedule: Schedule, machine: Machine, signature: str) -> UnitProg
     Raises:
         Infeasible: a memory level cannot hold the buffers that are alive together.
         VerifyError: the schedule names storage or operators that cannot be lowered.
-    Cost: linear in instructions and touches; `in_time_order` has half of it.
+    Cost: linear in instructions and touches; `in_time_order` has more than half of it.
     """
     nest = flatten(schedule, machine)
     refs = resolve(nest, machine)

@@ -14,6 +14,7 @@ address; there, waits that a stream repeats without anything new being signalled
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -69,8 +70,8 @@ def synchronise(touches: Touches, storages: Storages, stream: Ints) -> Tokens:
     kept = is_used[signal]
     number = np.cumsum(is_used, dtype=np.int32) - 1
     return Tokens(
-        _pointer(wait_place, total), number[wait].astype(np.int32),
-        _pointer(place[kept], total), number[signal[kept]].astype(np.int32), int(is_used.sum()),
+        _pointer(wait_place, total), number[wait],
+        _pointer(place[kept], total), number[signal[kept]], int(is_used.sum()),
     )  # fmt: skip
 
 
@@ -93,7 +94,7 @@ def _news(waits: Pairs, signals: Pairs, stream: Ints, num_tokens: int) -> Pairs:
 
 def _walk(
     place: Ints, token: Ints, stream: Ints, signal_place: Ints, signal_token: Ints,
-    last: Ints, waiter: Ints, next_waiter: Ints, who: Ints, waited: Ints, is_news: Ints,
+    last: Ints, waiter: Ints, next_waiter: Ints, who: Ints, waited: Ints, is_news: Any,
 ) -> None:  # fmt: skip
     """Walk waits in program order; fill `is_news`.
 
