@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnx.checker
 import onnx_ir
-from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # has no stubs
 
 from worker.compiler.errors import Finding, ModelError
 from worker.compiler.frontend.bundle_files import ModelFile, open_model_file, unsafe_name

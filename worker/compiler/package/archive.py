@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -147,5 +148,5 @@ def open_member(archive: zipfile.ZipFile, name: str) -> Iterator[IO[bytes]]:
             yield source
     except KeyError as error:
         raise damaged(f"the bundle has no {name}") from error
-    except (zipfile.BadZipFile, zipfile.zlib.error, EOFError) as error:  # type: ignore[attr-defined]
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise damaged(f"member {name} is damaged: {error}") from error
