@@ -12,14 +12,17 @@ import pytest
 from graphturbo_nets import Net, clustered, scheduled
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from wait_reference import beside
 
 from worker.compiler.ir.graph import Graph
 from worker.compiler.isa.program import INSTRUCTION, UnitProgram
 from worker.compiler.lower import lower as lowering
+from worker.compiler.lower.conflicts import latest_conflicts
 from worker.compiler.lower.lower import lower_unit
+from worker.compiler.lower.storage import Spots, Storages
 from worker.compiler.lower.sync import Tokens
 from worker.compiler.lower.time_order import Moves, in_time_order, orders
-from worker.compiler.lower.touches import Touches, touches_of
+from worker.compiler.lower.touches import STARTS_VALUE, WAITS_READY, WRITES, Touches
 from worker.simulator.run import simulate_unit
 
 STREAMS, PORTS, TOKENS = 4, 3, 5
@@ -327,16 +330,16 @@ def test_accesses_of_the_same_bytes_stay_apart_in_time(
     instruction touches: the second starts after the first has finished, in each of the new ones."""
     seen: dict[str, Any] = {}
 
-    def all_touches(batches: Any, places: Any, storages: Any) -> Touches:
-        seen["touched"] = touched(batches, places, storages)
-        return touches_of(batches, places, storages)
+    def all_conflicts(touches: Touches, storages: Storages) -> Any:
+        seen["touched"] = touched(touches, storages.spots)
+        return latest_conflicts(touches, storages)
 
     def ordered(table: Any, tokens: Tokens, rate: Any, moves: Moves) -> Any:
         order = seen["order"] = list(orders(table, tokens, rate, moves))[which]
         assert not np.array_equal(order, np.arange(len(table)))
         return table[order], moves.tokens(order)
 
-    monkeypatch.setattr(lowering, "touches_of", all_touches)
+    monkeypatch.setattr(lowering, "latest_conflicts", all_conflicts)
     monkeypatch.setattr(lowering, "in_time_order", ordered)
     machine = clustered(clusters=2, cores=2, gb_bytes=1 << 14, l1_bytes=1 << 12)
     program = lower_unit(scheduled(residual(samples), machine), machine, "s")
@@ -365,22 +368,16 @@ class Use:
     is_own: bool
 
 
-def touched(batches: Any, places: Any, storages: Any) -> dict[int, set[Use]]:
+def touched(touches: Touches, spots: Spots) -> dict[int, set[Use]]:
     """Of every storage who uses it."""
     found: dict[int, set[Use]] = {}
-    first, offset, step = storages.rows
-    for batch, place in zip(batches, places, strict=True):
-        for touch in batch.touches:
-            numbers = np.broadcast_to(touch.storage, (batch.count,))
-            for at, number in zip(place.tolist(), numbers.tolist(), strict=True):
-                use = Use(at, touch.is_write, touch.waits_ready, True)
-                found.setdefault(number, set()).add(use)
-                if touch.scope < 0:
-                    continue
-                row = int(storages.row(touch.scope, np.array(number)))
-                instance = int(storages.instance(touch.scope, np.array(number)))
-                for k in range(first[row], first[row + 1]):
-                    other = int(offset[k] + instance * step[k])
+    for at in range(touches.count):
+        for k in range(touches.pointer[at], touches.pointer[at + 1]):
+            number, flag = int(touches.storage[k]), int(touches.flags[k])
+            use = Use(at, bool(flag & WRITES), bool(flag & WAITS_READY), True)
+            found.setdefault(number, set()).add(use)
+            if flag & STARTS_VALUE:
+                for other in beside(spots, number):
                     found.setdefault(other, set()).add(Use(at, True, True, False))
     return found
 

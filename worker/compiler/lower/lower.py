@@ -30,7 +30,7 @@ from worker.compiler.lower.touches import touches_of
 from worker.compiler.machine.machine import EngineKind, Machine
 from worker.compiler.schedule.nodes import Schedule
 
-LOWER_VERSION = "8"
+LOWER_VERSION = "9"
 """Bump when programs change for the same schedule: cached kernels must miss."""
 
 
@@ -64,13 +64,13 @@ def lower_unit(schedule: Schedule, machine: Machine, signature: str) -> UnitProg
         for batch in emitter.leaf(number, leaf, refs[number], timing[number], ahead[number])
     ]
     instructions, places = merge(batches, machine.num_cores, len(machine.engines))
-    touches = touches_of(batches, places, storages)
+    touches = touches_of(batches, places)
     tokens = synchronise(touches, storages, instructions["stream"])
     if early:  # layers that may overlap
         stream = instructions["stream"]
 
         def tokens_of(order: Ints) -> Tokens:
-            return synchronise(touches.reordered(order), storages, stream[order])
+            return synchronise(touches, storages, stream, order)
 
         moves = Moves(_moving_streams(machine), latest_conflicts(touches, storages), tokens_of)
         instructions, tokens = in_time_order(instructions, tokens, carrier.roads.rates(), moves)

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from worker.compiler.isa.program import Buffer
 from worker.compiler.lower.grid import Ints, core_ids, slots
@@ -38,8 +39,20 @@ class Touch:
     """Whether earlier writes must have finished."""
     waits_free: bool
     """Whether earlier readers must have finished."""
-    scope: int = -1
-    """Scope whose addresses other scopes may use at other times; -1 when that needs no care."""
+    starts_value: bool = False
+    """Whether what it writes, or reads first, may take the addresses of other scopes' values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spots:
+    """Where every storage lies.  Shapes: [storages]."""
+
+    memory: npt.NDArray[np.int32]
+    """Number of the instance of a memory; -1: none of its bytes is used by another scope."""
+    scope: npt.NDArray[np.int32]
+    low: Ints
+    high: Ints
+    """Addresses low : high in that instance."""
 
 
 class Storages:
@@ -79,20 +92,7 @@ class Storages:
         self._staged = total
         total += num_staged * machine.num_cores * 2
         self.count = total
-        self._cell_counts = np.array([self._cells(k) for k in range(len(buffers))], dtype=np.int64)
-        self._bases = np.array(self._base, dtype=np.int64)
-        self._spans: dict[str, tuple[Ints, Ints, Ints]] = {}
-        for level in dict.fromkeys(b.level for b in buffers):
-            members = [k for k, b in enumerate(buffers) if b.level == level]
-            low = np.array([buffers[k].address for k in members], dtype=np.int64)
-            size = np.array([buffers[k].size_bytes for k in members], dtype=np.int64)
-            self._spans[level] = np.array(members, dtype=np.int64), low, low + size
-        self.overlaps = tuple(self._overlaps(k) for k in range(len(buffers)))
-        self._first_row = np.cumsum([0, *(len(table) for table in self.overlaps)])
-        self.rows = self._rows()
-        """Storages of other scopes at the addresses of each block and slot of a scope: (first
-        position per row and the end, storage in instance 0, distance from instance to instance).
-        """
+        self.spots = self._all_spots()
 
     def place(self, scope: int, values: Mapping[str, Ints]) -> tuple[Ints, Ints, Ints]:
         """(core of the owner, instance, block * copies + slot) of `scope` at all iterations."""
@@ -125,7 +125,7 @@ class Storages:
         return tuple(
             Touch(
                 np.asarray(n), is_write, not is_write or self.needs_order[scope], starts_value,
-                scope if starts_value else -1,
+                starts_value,
             )
             for n in numbers
         )  # fmt: skip
@@ -138,53 +138,42 @@ class Storages:
         """Storage number of staged operand `number`; `step` counts the iterations in one core."""
         return np.asarray(self._staged + (number * self.machine.num_cores + core) * 2 + step % 2)
 
-    def instance(self, scope: int, storage: Ints) -> Ints:
-        """Instance of its memory that each storage of `scope` is in."""
-        return (storage - self._base[scope]) // self._cells(scope)
-
-    def row(self, scope: int, storage: Ints) -> Ints:
-        """Row of `rows` for each storage of `scope`."""
-        cell = (storage - self._base[scope]) % self._cells(scope)
-        return np.asarray(self._first_row[scope] + cell // max(len(self.pieces[scope]), 1))
-
     def _cells(self, scope: int) -> int:
         """Storages of one instance of a buffer."""
         buffer = self.buffers[scope]
         return buffer.blocks * buffer.copies * max(len(self.pieces[scope]), 1)
 
-    def _rows(self) -> tuple[Ints, Ints, Ints]:
-        none = np.zeros(0, dtype=np.int64)
-        number, offset, step = [np.zeros(1, dtype=np.int64)], [none], [none]
-        for table in self.overlaps:
-            other, cell = table[:, :, 0], table[:, :, 1]
-            is_there = other >= 0
-            number.append(is_there.sum(axis=1))
-            offset.append((self._bases[other] + cell)[is_there])
-            step.append(self._cell_counts[other[is_there]])
-        return np.cumsum(np.concatenate(number)), np.concatenate(offset), np.concatenate(step)
+    def _all_spots(self) -> Spots:
+        spots = Spots(
+            np.full(self.count, -1, dtype=np.int32),
+            np.full(self.count, -1, dtype=np.int32),
+            np.zeros(self.count, dtype=np.int64),
+            np.zeros(self.count, dtype=np.int64),
+        )
+        first_of: dict[str, int] = {}
+        total = 0
+        for level in dict.fromkeys(b.level for b in self.buffers):
+            first_of[level] = total
+            total += self.machine.level(level).instances
+        for k, buffer in enumerate(self.buffers):
+            cells = self._cells(k)
+            if not cells or not self._is_shared(buffer):
+                continue
+            instances = self.machine.level(buffer.level).instances
+            number = np.arange(instances * cells)
+            slot = number % cells // max(len(self.pieces[k]), 1)
+            own = slice(self._base[k], self._base[k] + len(number))
+            spots.memory[own] = first_of[buffer.level] + number // cells
+            spots.scope[own] = k
+            spots.low[own] = buffer.address + slot * buffer.slot_bytes
+            spots.high[own] = spots.low[own] + buffer.slot_bytes
+        return spots
 
-    def _overlaps(self, index: int) -> Ints:
-        """Shapes: [blocks * copies, most, 2]: (scope, cell) that shares bytes, else (-1, 0)."""
-        mine = self.buffers[index]
-        rows: list[list[tuple[int, int]]] = []
-        for local in range(mine.blocks * mine.copies):
-            low = mine.address + local * mine.slot_bytes
-            high = low + mine.slot_bytes
-            row: list[tuple[int, int]] = []
-            members, first, end = self._spans[mine.level]
-            for k in members[(first < high) & (end > low)].tolist():
-                other = self.buffers[k]
-                if k == index or not mine.slot_bytes:
-                    continue
-                pieces = max(len(self.pieces[k]), 1)
-                for slot in range(other.blocks * other.copies):
-                    start = other.address + slot * other.slot_bytes
-                    if start < high and start + other.slot_bytes > low:
-                        row.extend((k, slot * pieces + piece) for piece in range(pieces))
-            rows.append(row)
-        most = max((len(row) for row in rows), default=0)
-        table = np.full((len(rows), most, 2), (-1, 0), dtype=np.int64)
-        for i, row in enumerate(rows):
-            for j, pair in enumerate(row):
-                table[i, j] = pair
-        return table
+    def _is_shared(self, buffer: Buffer) -> bool:
+        """Whether another buffer of its level has some of its addresses."""
+        low, high = buffer.address, buffer.address + buffer.size_bytes
+        return low < high and any(
+            other is not buffer and other.level == buffer.level
+            and other.address < high and other.address + other.size_bytes > low
+            for other in self.buffers
+        )  # fmt: skip

@@ -123,18 +123,27 @@ def _tree(head: Ints, earliest: Ints) -> Ints:
 def _signals(tokens: Tokens) -> tuple[Ints, Ints, Ints]:
     """Of each signal its number among those of its token; where each token's signals begin in a
     list of all; of each wait, how many signals of its token stand before it."""
-    count = len(tokens.signal_ptr) - 1
-    token = tokens.signal_token.astype(np.int64)
-    by_token = np.argsort(token, kind="stable")
-    sizes = np.bincount(token, minlength=tokens.num_tokens)
-    token_ptr: Ints = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-    rank = np.empty_like(by_token)
-    rank[by_token] = np.arange(len(token)) - token_ptr[token[by_token]]
-    place = np.repeat(np.arange(count), np.diff(tokens.signal_ptr))[by_token]
-    waited = tokens.wait_token.astype(np.int64)
-    waiting = np.repeat(np.arange(count), np.diff(tokens.wait_ptr))
-    before = np.searchsorted(token[by_token] * count + place, waited * count + waiting)
-    return rank, token_ptr, before - token_ptr[waited]
+    sent: Ints = np.zeros(tokens.num_tokens, dtype=np.int64)
+    rank: Ints = np.empty(len(tokens.signal_token), dtype=np.int64)
+    before: Ints = np.empty(len(tokens.wait_token), dtype=np.int64)
+    loop_for(_count, len(rank) + len(before))(
+        tokens.wait_ptr, tokens.wait_token, tokens.signal_ptr, tokens.signal_token,
+        sent, rank, before,
+    )  # fmt: skip
+    return rank, np.concatenate(([0], np.cumsum(sent))).astype(np.int64), before
+
+
+def _count(
+    wait_ptr: Any, wait_token: Any, signal_ptr: Any, signal_token: Any,
+    sent: Ints, rank: Ints, before: Ints,
+) -> None:  # fmt: skip
+    """Walk a program; `sent` [tokens], given 0, counts each token's signals."""
+    for k in range(len(signal_ptr) - 1):
+        for w in range(wait_ptr[k], wait_ptr[k + 1]):
+            before[w] = sent[wait_token[w]]
+        for w in range(signal_ptr[k], signal_ptr[k + 1]):
+            rank[w] = sent[signal_token[w]]
+            sent[signal_token[w]] += 1
 
 
 def _finish(columns: tuple[Any, ...], tokens: Tokens, rate: npt.NDArray[np.float64]) -> int:
