@@ -49,11 +49,16 @@ def merge(
     Cost: O(n log n) comparisons at worst; near linear because each batch is already sorted.
     """
     total = sum(b.count for b in batches)
+    key = np.concatenate(
+        [np.zeros(0, dtype=np.int64), *(b.position * num_cores + b.core for b in batches)]
+    )
+    order = np.argsort(key, kind="stable")
+    place = np.empty(total, dtype=np.int64)
+    place[order] = np.arange(total, dtype=np.int64)
+    places = tuple(np.split(place, np.cumsum([b.count for b in batches])[:-1])) if batches else ()
     table = np.empty(total, dtype=INSTRUCTION)
-    key = np.empty(total, dtype=np.int64)
-    first = 0
-    for b in batches:
-        rows = table[first : first + b.count]
+    for b, at in zip(batches, places, strict=True):
+        rows = np.empty(b.count, dtype=INSTRUCTION)
         rows["opcode"] = int(b.opcode)
         rows["stream"] = b.core * num_engines + b.engine
         rows["node"], rows["op"] = b.node, b.op
@@ -64,14 +69,5 @@ def merge(
             rows["resource"][:, k] = resource
         rows["src"], rows["dst"] = b.src, b.dst
         rows["src_offset"], rows["dst_offset"] = b.src_offset, b.dst_offset
-        key[first : first + b.count] = b.position * num_cores + b.core
-        first += b.count
-    order = np.argsort(key, kind="stable")
-    place = np.empty(total, dtype=np.int64)
-    place[order] = np.arange(total, dtype=np.int64)
-    places: list[Ints] = []
-    first = 0
-    for b in batches:
-        places.append(place[first : first + b.count])
-        first += b.count
-    return table[order], tuple(places)
+        table[at] = rows
+    return table, places

@@ -65,6 +65,7 @@ def lower_unit(schedule: Schedule, machine: Machine, signature: str) -> UnitProg
     ]
     instructions, places = merge(batches, machine.num_cores, len(machine.engines))
     touches = touches_of(batches, places)
+    del emitter, batches, places  # as large as the program, and done with
     tokens = synchronise(touches, storages, instructions["stream"])
     if early:  # layers that may overlap
         stream = instructions["stream"]

@@ -62,15 +62,24 @@ def in_time_order(
     Cost: per order, instructions times the logarithm of the streams; `_WINDOW` looks where a
     transfer waits.
     """
-    columns = _columns(instructions)
+    order, kept = _best(instructions, tokens, rate, moves)
+    return instructions if order is None else instructions[order], kept
+
+
+def _best(
+    program: npt.NDArray[np.void], tokens: Tokens, rate: npt.NDArray[np.float64], moves: Moves
+) -> tuple[Ints | None, Tokens]:
+    """The order that ends first (None: the old one), and its tokens."""
+    columns = _columns(program)
     best: Ints | None = None
-    kept, least = tokens, _finish(columns, tokens, rate)
-    for order in orders(instructions, tokens, rate, moves):
+    kept = tokens
+    least = _finish(columns, np.arange(len(program)), tokens, rate)
+    for order in _orders(columns, tokens, rate, moves):
         found = moves.tokens(order)
-        end = _finish(tuple(column[order] for column in columns), found, rate)
+        end = _finish(columns, order, found, rate)
         if end < least:
             best, kept, least = order, found, end
-    return instructions if best is None else instructions[best], kept
+    return best, kept
 
 
 def orders(
@@ -78,8 +87,14 @@ def orders(
 ) -> Iterator[Ints]:
     """Numbers of the instructions by the time at which they start: nobody passes a transfer of
     unknown start; who is done before its start in that order does; everybody does."""
-    count, number = len(program), tokens.num_tokens
-    stream = program["stream"].astype(np.int64)
+    return _orders(_columns(program), tokens, rate, moves)
+
+
+def _orders(
+    columns: tuple[Any, ...], tokens: Tokens, rate: npt.NDArray[np.float64], moves: Moves
+) -> Iterator[Ints]:
+    stream = columns[0]
+    count, number = len(stream), tokens.num_tokens
     width = 1 << (int(stream.max(initial=0)) + 1).bit_length()
     by_stream = np.argsort(stream, kind="stable")
     same = stream[by_stream[1:]] == stream[by_stream[:-1]]
@@ -95,7 +110,7 @@ def orders(
         head, earliest = heads.copy(), np.where(heads >= 0, 0, _NEVER)
         order, begin = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
         done = loop_for(_play, 8 * count)(
-            *_columns(program), following, tokens.wait_ptr, tokens.wait_token, needed,
+            *columns, following, tokens.wait_ptr, tokens.wait_token, needed,
             tokens.signal_ptr, tokens.signal_token, rank, token_ptr, rate,
             moves.streams, moves.latest, _WINDOW, expected, head, earliest, _tree(head, earliest),
             np.zeros(number, dtype=np.int64), np.zeros(width, dtype=np.int64),
@@ -120,12 +135,12 @@ def _tree(head: Ints, earliest: Ints) -> Ints:
     return first
 
 
-def _signals(tokens: Tokens) -> tuple[Ints, Ints, Ints]:
+def _signals(tokens: Tokens) -> tuple[Any, Ints, Any]:
     """Of each signal its number among those of its token; where each token's signals begin in a
     list of all; of each wait, how many signals of its token stand before it."""
     sent: Ints = np.zeros(tokens.num_tokens, dtype=np.int64)
-    rank: Ints = np.empty(len(tokens.signal_token), dtype=np.int64)
-    before: Ints = np.empty(len(tokens.wait_token), dtype=np.int64)
+    rank = np.empty(len(tokens.signal_token), dtype=np.int32)
+    before = np.empty(len(tokens.wait_token), dtype=np.int32)
     loop_for(_count, len(rank) + len(before))(
         tokens.wait_ptr, tokens.wait_token, tokens.signal_ptr, tokens.signal_token,
         sent, rank, before,
@@ -135,7 +150,7 @@ def _signals(tokens: Tokens) -> tuple[Ints, Ints, Ints]:
 
 def _count(
     wait_ptr: Any, wait_token: Any, signal_ptr: Any, signal_token: Any,
-    sent: Ints, rank: Ints, before: Ints,
+    sent: Ints, rank: Any, before: Any,
 ) -> None:  # fmt: skip
     """Walk a program; `sent` [tokens], given 0, counts each token's signals."""
     for k in range(len(signal_ptr) - 1):
@@ -146,13 +161,14 @@ def _count(
             sent[signal_token[w]] += 1
 
 
-def _finish(columns: tuple[Any, ...], tokens: Tokens, rate: npt.NDArray[np.float64]) -> int:
-    """When the last instruction ends, in program order."""
-    stream = columns[0]
-    last = loop_for(_run, len(stream))(
-        *columns, tokens.wait_ptr, tokens.wait_token,
+def _finish(
+    columns: tuple[Any, ...], order: Ints, tokens: Tokens, rate: npt.NDArray[np.float64]
+) -> int:
+    """When the last instruction ends, in an order whose tokens are given."""
+    last = loop_for(_run, len(order))(
+        order, *columns, tokens.wait_ptr, tokens.wait_token,
         tokens.signal_ptr, tokens.signal_token, rate, np.zeros(tokens.num_tokens, dtype=np.int64),
-        np.zeros(int(stream.max(initial=-1)) + 1, dtype=np.int64),
+        np.zeros(int(columns[0].max(initial=-1)) + 1, dtype=np.int64),
         np.zeros(len(rate), dtype=np.int64),
     )  # fmt: skip
     return int(last)
@@ -164,19 +180,20 @@ def _columns(program: npt.NDArray[np.void]) -> tuple[Any, ...]:
 
 
 def _run(
-    stream: Any, num_bytes: Any, cycles: Any, latency: Any, resource: Any,
+    order: Ints, stream: Any, num_bytes: Any, cycles: Any, latency: Any, resource: Any,
     wait_ptr: Any, wait_token: Any, signal_ptr: Any, signal_token: Any, rate: Any,
     token_time: Ints, stream_free: Ints, resource_free: Ints,
 ) -> int:  # fmt: skip
-    """One pass in program order; all of the last line are given zeroed.
+    """One pass in `order`; all of the last line are given zeroed.
 
     The rule for a start stands in `_play` as well: a compiled loop calls no other (`jit`).
     """
     last = 0
-    for k in range(stream.shape[0]):
+    for place in range(len(order)):
+        k = order[place]
         s = stream[k]
         start = stream_free[s]
-        for w in range(wait_ptr[k], wait_ptr[k + 1]):
+        for w in range(wait_ptr[place], wait_ptr[place + 1]):
             start = max(start, token_time[wait_token[w]])
         busy = int(cycles[k])
         for p in range(resource.shape[1]):
@@ -193,15 +210,15 @@ def _run(
         stream_free[s] = start + busy
         finish = start + busy + int(latency[k])
         last = max(last, finish)
-        for w in range(signal_ptr[k], signal_ptr[k + 1]):
+        for w in range(signal_ptr[place], signal_ptr[place + 1]):
             token_time[signal_token[w]] = max(token_time[signal_token[w]], finish)
     return last
 
 
 def _play(
     stream: Any, num_bytes: Any, cycles: Any, latency: Any, resource: Any,
-    following: Ints, wait_ptr: Any, wait_token: Any, needed: Ints,
-    signal_ptr: Any, signal_token: Any, signal_rank: Ints, token_ptr: Ints, rate: Any,
+    following: Ints, wait_ptr: Any, wait_token: Any, needed: Any,
+    signal_ptr: Any, signal_token: Any, signal_rank: Any, token_ptr: Ints, rate: Any,
     may_move: Any, latest: Ints, window: int, expected: Ints,
     head: Ints, earliest: Ints, first: Ints,
     token_time: Ints, stream_free: Ints, resource_free: Ints, is_sent: Any,
