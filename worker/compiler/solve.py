@@ -92,6 +92,8 @@ class UnitPool:
         }
         self.plain_of: dict[tuple[str, str], UnitSolver] = {}
         """By simpler forms of the strategy, made when they are asked for: (target, version)."""
+        self.best: dict[tuple[str, str, str, str], UnitSolver] = {}
+        """Whose unit is the fastest, by what the strategy's own is known as."""
         self._options, self._cache = options, cache
         self.known: dict[tuple[str, str, str, str], Unit | Shortfall] = {}
 
@@ -217,23 +219,35 @@ class RegionSolver:
     def _better(
         self, region: _Region, cuts: Cuts, names: tuple[str, ...]
     ) -> tuple[UnitSolver, Unit | Shortfall]:
-        """One kernel for a group, by the strategy or by its simpler form: the faster one."""
+        """One kernel for a group, by the strategy or by a simpler form of it: the fastest.
+
+        Programs are large: of two that are compared, only the better one is kept.
+        """
+        canonical = canonicalize(cuts.piece(names))
+        asked = _known_as(region, region.solver, canonical)
+        if asked in self._pool.best:
+            best = self._pool.best[asked]
+            return best, self._unit(region, cuts, names, best)[1]
         best = solver = region.solver
         _, whole = self._unit(region, cuts, names, solver)
-        if isinstance(whole, Shortfall) and not whole.resource.startswith("memory:"):
-            return best, whole  # not for want of addresses
         unit = whole
-        while True:
+        # Without addresses for one form there may be some for another; nothing else helps.
+        may_try = not isinstance(whole, Shortfall) or whole.resource.startswith("memory:")
+        while may_try:
             schedule = None if isinstance(unit, Shortfall) else unit.schedule
             plainer = self._pool.plainer(region.part.target, solver, schedule)
             if plainer is None:
-                return best, whole
+                break
             solver = plainer
             _, unit = self._unit(region, cuts, names, solver)
             if isinstance(unit, Shortfall):
                 continue
+            slower = solver
             if isinstance(whole, Shortfall) or self._unit_cycles(unit) < self._unit_cycles(whole):
-                best, whole = solver, unit
+                slower, best, whole = best, solver, unit
+            del self._pool.known[_known_as(region, slower, canonical)]
+        self._pool.best[asked] = best
+        return best, whole
 
     def _is_faster(self, region: _Region, cuts: Cuts, names: Sequence[str], whole: Unit) -> bool:
         """Whether one kernel each takes at least as long, launches included.
