@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from hashlib import sha256
 
 import msgspec
 
@@ -16,7 +15,7 @@ from worker.compiler.machine import digest
 from worker.compiler.machine.machine import Machine
 from worker.compiler.partition.host_work import host_flops
 from worker.compiler.pipeline import CompiledModel
-from worker.compiler.units import Unit, encode_unit
+from worker.compiler.units import Unit, unit_digest
 from worker.simulator.control import BodyRun, ControlRun
 from worker.simulator.results import ModelSimulation, UnitSimulation
 from worker.simulator.run import SIMULATOR_VERSION, simulate_program, simulate_unit
@@ -27,7 +26,7 @@ def simulate_cached(unit: Unit, machine: Machine, cache: Cache) -> UnitSimulatio
     key = CacheKey(
         CacheKind.SIMULATION,
         (
-            ("program", sha256(encode_unit(unit.program)).hexdigest()),
+            ("program", unit_digest(unit.program)),
             ("machine", digest(machine)),
             ("simulator_version", SIMULATOR_VERSION),
         ),

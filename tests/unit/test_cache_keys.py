@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import sha256
 from typing import NoReturn
 
 import pytest
@@ -14,7 +15,7 @@ from worker.compiler.ir.signature import canonicalize
 from worker.compiler.machine import load_machine, load_preset
 from worker.compiler.options import CompileOptions, Effort, Objective, StrategyName, Variant
 from worker.compiler.strategies.registry import strategy, strategy_for
-from worker.compiler.units import Unit, UnitSolver
+from worker.compiler.units import Unit, UnitSolver, encode_unit, unit_digest
 
 
 def solver(preset: str = "kapla-edge", **options: object) -> UnitSolver:
@@ -132,6 +133,28 @@ def test_a_damaged_schedule_in_the_cache_is_refused() -> None:
     cache.entries[key.digest] = "\n".join(lines).encode()
     with pytest.raises(VerifyError):
         one.solve(canonical, "conv")
+
+
+@pytest.mark.parametrize("stored", [b"", b"{", b"{}", b"TWPROG01", b"TWPROG99" + bytes(64)])
+def test_a_damaged_program_in_the_cache_is_refused(stored: bytes) -> None:
+    one = solver()
+    canonical = canonicalize(conv(1, 3, 8, 6, 3, 1, 1))
+    unit = one.solve(canonical, "conv")
+    assert isinstance(unit, Unit)
+    cache = one.cache
+    assert isinstance(cache, MemoryCache)
+    key = one.program_key(unit.schedule_text).digest
+    assert cache.entries[key] == encode_unit(unit.program)
+    for damaged in (stored, cache.entries[key][:-8]):
+        cache.entries[key] = damaged
+        with pytest.raises(VerifyError, match="readable"):
+            one.solve(canonical, "conv")
+
+
+def test_the_digest_of_a_program_is_that_of_its_bytes() -> None:
+    unit = solver().solve(canonicalize(conv(1, 3, 8, 6, 3, 1, 1)), "conv")
+    assert isinstance(unit, Unit)
+    assert unit_digest(unit.program) == sha256(encode_unit(unit.program)).hexdigest()
 
 
 def test_first_writer_wins() -> None:

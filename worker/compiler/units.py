@@ -12,17 +12,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import TypeVar
 
 import msgspec
 
 from worker.compiler.cache import Cache, CacheEvent, CacheKey, CacheKind
 from worker.compiler.codegen.kernel import CODEGEN_VERSION, generate_kernel
-from worker.compiler.errors import Infeasible, OptionError, Shortfall, VerifyError
+from worker.compiler.errors import Infeasible, InputError, OptionError, Shortfall, VerifyError
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.signature import IR_VERSION, Canonical
 from worker.compiler.ir.text import print_graph
-from worker.compiler.isa.binary import decode_program, encode_program
+from worker.compiler.isa.binary import decode_program, encode_program, program_parts
 from worker.compiler.isa.program import Program, UnitProgram
 from worker.compiler.isa.verify import verify_program
 from worker.compiler.lower.lower import LOWER_VERSION, lower_unit
@@ -55,16 +54,18 @@ def encode_unit(program: UnitProgram) -> bytes:
     return encode_program(Program((program,), (), 0, 0, 0))
 
 
+def unit_digest(program: UnitProgram) -> str:
+    """Hex sha256 of `encode_unit`'s bytes, which are not put together."""
+    found = sha256()
+    for part in program_parts(Program((program,), (), 0, 0, 0)):
+        found.update(part)
+    return found.hexdigest()
+
+
 def decode_unit(data: bytes) -> UnitProgram:
     """The inverse of `encode_unit`."""
     (program,) = decode_program(data).units
     return program
-
-
-class _ProgramEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    program: bytes
-    """Empty where something does not fit."""
-    shortfall: Shortfall | None = None
 
 
 class _KernelEntry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -75,13 +76,22 @@ def _damaged(key: CacheKey, why: str) -> VerifyError:
     return VerifyError("cache", f"{key.kind} {key.digest[:16]}", "readable", why)
 
 
-_Entry = TypeVar("_Entry")
-
-
-def _decoded(stored: bytes, key: CacheKey, kind: type[_Entry]) -> _Entry:
+def _kernel(stored: bytes, key: CacheKey) -> str:
     try:
-        return msgspec.msgpack.decode(stored, type=kind)
+        return msgspec.msgpack.decode(stored, type=_KernelEntry).kernel
     except (msgspec.DecodeError, UnicodeDecodeError) as error:  # also what a wrong structure raises
+        raise _damaged(key, str(error)) from error
+
+
+def _is_shortfall(stored: bytes) -> bool:
+    """Whether an entry says that something does not fit; no schedule or program begins so."""
+    return stored[:1] == b"{"
+
+
+def _shortfall(stored: bytes, key: CacheKey) -> Shortfall:
+    try:
+        return msgspec.json.decode(stored, type=Shortfall)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _damaged(key, str(error)) from error
 
 
@@ -165,17 +175,20 @@ class UnitSolver:
         key = self.program_key(text)
         stored = self._get(key, signature, label)
         if stored is not None:
-            entry = _decoded(stored, key, _ProgramEntry)
-            if entry.shortfall is not None:
-                return entry.shortfall
-            return Unit(signature, schedule, text, decode_unit(entry.program), name, "")
+            if _is_shortfall(stored):
+                return _shortfall(stored, key)
+            try:
+                program = decode_unit(stored)
+            except InputError as error:
+                raise _damaged(key, str(error)) from error
+            return Unit(signature, schedule, text, program, name, "")
         try:
             program = lower_unit(schedule, self.machine, signature)
         except Infeasible as error:
-            self._put(key, _ProgramEntry(b"", error.shortfall))
+            self.cache.put(key, msgspec.json.encode(error.shortfall))
             return error.shortfall
         verify_program(program, self.machine)
-        self._put(key, _ProgramEntry(encode_unit(program)))
+        self.cache.put(key, encode_unit(program))
         return Unit(signature, schedule, text, program, name, "")
 
     def coded(self, unit: Unit, label: str) -> Unit:
@@ -188,9 +201,9 @@ class UnitSolver:
         key = self.kernel_key(unit.schedule_text)
         stored = self._get(key, unit.signature, label)
         if stored is not None:
-            return replace(unit, kernel=_decoded(stored, key, _KernelEntry).kernel)
+            return replace(unit, kernel=_kernel(stored, key))
         kernel = generate_kernel(unit.schedule, unit.program, self.machine, unit.kernel_name)
-        self._put(key, _KernelEntry(kernel))
+        self.cache.put(key, msgspec.msgpack.encode(_KernelEntry(kernel)))
         return replace(unit, kernel=kernel)
 
     def plan(self, graph: Graph) -> Schedule | Shortfall:
@@ -209,11 +222,8 @@ class UnitSolver:
     ) -> tuple[Schedule, str] | Shortfall:
         key = self.schedule_key(signature)
         stored = self._get(key, signature, label)
-        if stored is not None and stored[:1] == b"{":
-            try:
-                return msgspec.json.decode(stored, type=Shortfall)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise _damaged(key, str(error)) from error
+        if stored is not None and _is_shortfall(stored):
+            return _shortfall(stored, key)
         if stored is not None:
             try:
                 text = stored.decode()
@@ -233,9 +243,6 @@ class UnitSolver:
         text = print_schedule(found)
         self.cache.put(key, text.encode())
         return found, text
-
-    def _put(self, key: CacheKey, entry: _ProgramEntry | _KernelEntry) -> None:
-        self.cache.put(key, msgspec.msgpack.encode(entry))
 
     def _get(self, key: CacheKey, signature: str, label: str) -> bytes | None:
         value = self.cache.get(key)

@@ -67,6 +67,11 @@ class _Header:
 
 def encode_program(program: Program) -> bytes:
     """Bytes of program.bin.  Cost: one copy of the arrays."""
+    return b"".join(program_parts(program))
+
+
+def program_parts(program: Program) -> list[bytes | memoryview]:
+    """The bytes of program.bin in pieces, none of which is a copy of an array."""
     header = msgspec.msgpack.encode(
         _Header(
             tuple(_unit_header(unit) for unit in program.units),
@@ -85,7 +90,7 @@ def encode_program(program: Program) -> bytes:
         for array, dtype in _arrays(unit):
             raw = np.ascontiguousarray(array, dtype=dtype).reshape(-1).view(np.uint8).data
             parts += [raw, _padding(len(raw))]
-    return b"".join(parts)
+    return parts
 
 
 def decode_program(data: bytes) -> Program:
