@@ -9,9 +9,9 @@ the same file with all optimisations, on one thread, so that both sides see the 
 A second fresh process then compiles from the first one's cache: what a user's second command pays.
 
 "Compile" is `compile_model`: bytes in, linked program and C kernels out; no simulation, packaging
-or verification.  Importing is timed apart: it is paid once per process by either side.  Nothing in
-the naive path is compiled just in time (only the simulator is), so cold has no hidden warm-up but
-the first use of lazily initialised libraries, which counts as cold.  All figures are medians over
+or verification.  Importing is timed apart: it is paid once per process by either side.  The naive
+path has one loop that is compiled just in time (`lower.sync`): it is read from disk, but importing
+numba for it counts as cold, as does the first use of other libraries.  All figures are medians over
 the samples; a ratio is the median of the ratios inside each sample.  GraphTurbo has limits of its
 own: `benchmarks.compile_limits`.
 """

@@ -77,8 +77,11 @@ def news(
     return found
 
 
-def all_tokens(touches: Touches, storages: Storages, stream: Any, order: Any = None) -> Tokens:
-    """Tokens with every wait, as `synchronise` gives them."""
+def all_tokens(
+    touches: Touches, storages: Storages, stream: Any, order: Any = None, *, repeats: bool = True
+) -> Tokens:
+    """Tokens with every wait, whatever `repeats` says, not numbered anew."""
+    del repeats
     order = list(range(touches.count)) if order is None else order.tolist()
     waits = [sorted(found) for found in all_waits(touches, storages.spots, order)]
     sent = [signals(touches, instruction) for instruction in order]

@@ -12,7 +12,7 @@ import pytest
 from graphturbo_nets import Net, clustered, scheduled
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wait_reference import beside
+from wait_reference import all_waits, beside
 
 from worker.compiler.ir.graph import Graph
 from worker.compiler.isa.program import INSTRUCTION, UnitProgram
@@ -319,6 +319,36 @@ def test_units_of_many_layers_end_earlier_and_nothing_else_changes(
     assert new.cycles < old.cycles
     assert (new.traffic, new.macs, new.instructions) == (old.traffic, old.macs, old.instructions)
     assert all(check.passed for check in new.checks), new.checks
+
+
+@pytest.mark.parametrize("most", [0, 1 << 40])
+def test_who_passes_waits_for_everything_where_that_can_be_listed(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Repeated waits, which tokens leave out, hold back what comes out of its stream's order."""
+    seen: dict[str, Any] = {}
+
+    def kept(table: Any, tokens: Tokens, rate: Any, moves: Moves) -> Any:
+        seen.update(tokens=tokens, moves=moves)
+        return table, tokens
+
+    def all_conflicts(touches: Touches, storages: Storages) -> Any:
+        seen.update(touches=touches, storages=storages)
+        return latest_conflicts(touches, storages)
+
+    monkeypatch.setattr(lowering, "_MANY_WAITS", most)
+    monkeypatch.setattr(lowering, "latest_conflicts", all_conflicts)
+    monkeypatch.setattr(lowering, "in_time_order", kept)
+    machine = clustered(clusters=2, cores=2, gb_bytes=1 << 14, l1_bytes=1 << 12)
+    lower_unit(scheduled(residual(4), machine), machine, "s")
+    full = seen["moves"].full
+    if not most:
+        assert full is None
+        return
+    order = list(range(seen["touches"].count))
+    want = all_waits(seen["touches"], seen["storages"].spots, order)
+    assert np.diff(full.wait_ptr).tolist() == [len(tokens) for tokens in want]
+    assert len(full.wait_token) > len(seen["tokens"].wait_token)
 
 
 @pytest.mark.parametrize("which", range(3))

@@ -24,7 +24,7 @@ from worker.compiler.lower.nest import flatten
 from worker.compiler.lower.pace import paced
 from worker.compiler.lower.resolve import resolve
 from worker.compiler.lower.storage import Storages
-from worker.compiler.lower.sync import Tokens, synchronise
+from worker.compiler.lower.sync import Tokens, most_waits, synchronise
 from worker.compiler.lower.time_order import Moves, in_time_order
 from worker.compiler.lower.touches import touches_of
 from worker.compiler.machine.machine import EngineKind, Machine
@@ -32,6 +32,8 @@ from worker.compiler.schedule.nodes import Schedule
 
 LOWER_VERSION = "9"
 """Bump when programs change for the same schedule: cached kernels must miss."""
+_MANY_WAITS = 8
+"""Waits per instruction, repeated ones included, that are too many to list for an order's sake."""
 
 
 def lower_unit(schedule: Schedule, machine: Machine, signature: str) -> UnitProgram:
@@ -73,7 +75,10 @@ def lower_unit(schedule: Schedule, machine: Machine, signature: str) -> UnitProg
         def tokens_of(order: Ints) -> Tokens:
             return synchronise(touches, storages, stream, order)
 
-        moves = Moves(_moving_streams(machine), latest_conflicts(touches, storages), tokens_of)
+        latest, full = latest_conflicts(touches, storages), None
+        if most_waits(touches, storages) <= _MANY_WAITS * len(stream):
+            full = synchronise(touches, storages, stream, repeats=True)
+        moves = Moves(_moving_streams(machine), latest, tokens_of, full)
         instructions, tokens = in_time_order(instructions, tokens, carrier.roads.rates(), moves)
 
     used_streams, number_of = _compact(

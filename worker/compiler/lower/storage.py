@@ -93,6 +93,9 @@ class Storages:
         total += num_staged * machine.num_cores * 2
         self.count = total
         self.spots = self._all_spots()
+        self.crowds = self._all_crowds()
+        """[scopes] How many storages of others are at the addresses of one of its slots, at most.
+        """
 
     def place(self, scope: int, values: Mapping[str, Ints]) -> tuple[Ints, Ints, Ints]:
         """(core of the owner, instance, block * copies + slot) of `scope` at all iterations."""
@@ -168,6 +171,21 @@ class Storages:
             spots.low[own] = buffer.address + slot * buffer.slot_bytes
             spots.high[own] = spots.low[own] + buffer.slot_bytes
         return spots
+
+    def _all_crowds(self) -> Ints:
+        crowds: Ints = np.zeros(len(self.buffers), dtype=np.int64)
+        memory, spots = self.spots.memory, self.spots
+        for k in range(len(self.buffers)):
+            first = self._base[k]
+            if first == self.count or memory[first] < 0:
+                continue
+            others = np.flatnonzero((memory == memory[first]) & (spots.scope != k))
+            own = slice(first, first + self._cells(k), max(len(self.pieces[k]), 1))
+            meets = (spots.low[own, None] < spots.high[others]) & (
+                spots.high[own, None] > spots.low[others]
+            )
+            crowds[k] = meets.sum(axis=1).max(initial=0)
+        return crowds
 
     def _is_shared(self, buffer: Buffer) -> bool:
         """Whether another buffer of its level has some of its addresses."""

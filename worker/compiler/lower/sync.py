@@ -22,7 +22,7 @@ import numpy.typing as npt
 from worker.compiler.jit import loop_for
 from worker.compiler.lower.grid import Ints
 from worker.compiler.lower.storage import Storages
-from worker.compiler.lower.touches import Touches
+from worker.compiler.lower.touches import STARTS_VALUE, Touches
 
 _STEPS = 8
 """What walking over one touch takes, in steps of a usual loop (`jit.INTERPRETED_STEPS`)."""
@@ -48,10 +48,14 @@ def synchronise(
     storages: Storages,
     stream: npt.NDArray[np.int32],
     order: Ints | None = None,
+    *,
+    repeats: bool = False,
 ) -> Tokens:
     """Tokens of the program whose instructions are those numbered `order` (None: all, as they are).
 
     `stream` [n]: in which each instruction runs, by its number.  An instruction's waits are sorted.
+    `repeats`: nothing is left out that a stream has waited for before, for whoever means to change
+    the order inside a stream.
     Cost: a few nanoseconds per touch and storage of its memory that was touched since the stream
     last asked; memory linear in touches and waits.
     """
@@ -71,7 +75,7 @@ def synchronise(
             np.full((num_storages, 2), -1, dtype=np.int32),
             np.full((3 * num_storages, _WAYS), -1, dtype=np.int32), next_node, who, asked,
             np.full(int(spots.memory.max(initial=-1)) + 1, -1, dtype=np.int32),
-            np.full((num_storages, 2), -1, dtype=np.int32), wait_ptr, wait,
+            np.full((num_storages, 2), -1, dtype=np.int32), repeats, wait_ptr, wait,
         )  # fmt: skip
         if found >= 0:
             break
@@ -88,11 +92,18 @@ def synchronise(
     return Tokens(wait_ptr, number[wait], signal_ptr, signal[:sent].copy(), num_used)
 
 
+def most_waits(touches: Touches, storages: Storages) -> int:
+    """A bound on the waits for addresses that buffers share, repeated ones included."""
+    starts = touches.storage[touches.flags & STARTS_VALUE > 0]
+    scope = storages.spots.scope[starts]
+    return 2 * int(storages.crowds[scope[scope >= 0]].sum())
+
+
 def find_waits(
     order: Ints, pointer: Ints, storage: Any, flag: Any, stream: Any,
     memory: Any, scope: Any, low: Ints, high: Ints,
     last: Any, asker: Any, next_node: Any, who: Any, asked: Any, front: Any, beside: Any,
-    wait_ptr: Any, wait: Any,
+    repeats: bool, wait_ptr: Any, wait: Any,
 ) -> int:  # fmt: skip
     """Walk a program; fill `wait_ptr` and `wait`.  Returns how many waits there are; -1: no room.
 
@@ -101,6 +112,7 @@ def find_waits(
     `next_node`, `who` and `asked`: a stream and where it waited for the token last, or looked
     through the others at the storage's addresses; `front` [memories] and `beside` [storages,
     (older, newer)]: lists of the storages of a memory, those signalled last in front.
+    `repeats`: see `synchronise`.
     """
     ways = asker.shape[1]
     tokens = 2 * len(last)
@@ -120,7 +132,7 @@ def find_waits(
                 while node >= 0 and who[node] != s:
                     node = next_node[node]
                 if node >= 0:
-                    since = asked[node]
+                    since = -1 if repeats else asked[node]
                 else:
                     if nodes == len(who):
                         return -1
@@ -141,7 +153,7 @@ def find_waits(
                     while node >= 0 and who[node] != s:
                         node = next_node[node]
                     if node >= 0:
-                        if last[of, kind] < asked[node]:
+                        if asked[node] == k or (last[of, kind] < asked[node] and not repeats):
                             continue
                     else:
                         if nodes == len(who):

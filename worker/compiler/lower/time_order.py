@@ -48,6 +48,9 @@ class Moves:
     """[n] The last one before each that it must stay behind, or -1 (`latest_conflicts`)."""
     tokens: Callable[[Ints], Tokens]
     """Tokens of the program in another order, given as numbers of its instructions."""
+    full: Tokens | None = None
+    """Those of the old order with every wait, where these are not too many: whoever passes then
+    waits for all that it needs, not only for the last that it conflicts with."""
 
 
 def in_time_order(
@@ -74,7 +77,7 @@ def _best(
     best: Ints | None = None
     kept = tokens
     least = _finish(columns, np.arange(len(program)), tokens, rate)
-    for order in _orders(columns, tokens, rate, moves):
+    for order in _orders(columns, moves.full or tokens, rate, moves):
         found = moves.tokens(order)
         end = _finish(columns, order, found, rate)
         if end < least:
@@ -87,7 +90,7 @@ def orders(
 ) -> Iterator[Ints]:
     """Numbers of the instructions by the time at which they start: nobody passes a transfer of
     unknown start; who is done before its start in that order does; everybody does."""
-    return _orders(_columns(program), tokens, rate, moves)
+    return _orders(_columns(program), moves.full or tokens, rate, moves)
 
 
 def _orders(
