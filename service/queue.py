@@ -45,6 +45,7 @@ def create_app(settings: Settings) -> Celery:
     app = Celery("tilewright", set_as_current=False, broker=broker)
     app.conf.update(
         task_default_queue=settings.queue,
+        # kombu's Queue has no types.
         task_queues=(Queue(settings.queue, durable=not settings.embedded),),  # type: ignore[no-untyped-call]
         task_create_missing_queues=False,
         task_serializer="json",

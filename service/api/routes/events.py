@@ -64,7 +64,7 @@ async def _stream(state: ApiState, job_id: str, seen: int) -> AsyncIterator[byte
         # The job first: events that precede its last state are then all in the list.
         job = await to_thread.run_sync(_find, state, job_id)
         events = await to_thread.run_sync(
-            lambda: query.list_events(state.database, job_id, after_seq=seen)  # noqa: B023
+            lambda: query.list_events(state.database, job_id, after_seq=seen)  # noqa: B023  # awaited here
         )
         for event in events:
             seen = event.seq

@@ -93,9 +93,6 @@ class Storages:
         total += num_staged * machine.num_cores * 2
         self.count = total
         self.spots = self._all_spots()
-        self.crowds = self._all_crowds()
-        """[scopes] How many storages of others are at the addresses of one of its slots, at most.
-        """
 
     def place(self, scope: int, values: Mapping[str, Ints]) -> tuple[Ints, Ints, Ints]:
         """(core of the owner, instance, block * copies + slot) of `scope` at all iterations."""
@@ -172,7 +169,11 @@ class Storages:
             spots.high[own] = spots.low[own] + buffer.slot_bytes
         return spots
 
-    def _all_crowds(self) -> Ints:
+    def crowds(self) -> Ints:
+        """[scopes] How many storages of others are at the addresses of one slot of each, at most.
+
+        Cost: scopes times storages, and slots times storages of their memory.
+        """
         crowds: Ints = np.zeros(len(self.buffers), dtype=np.int64)
         memory, spots = self.spots.memory, self.spots
         for k in range(len(self.buffers)):

@@ -96,7 +96,7 @@ def most_waits(touches: Touches, storages: Storages) -> int:
     """A bound on the waits for addresses that buffers share, repeated ones included."""
     starts = touches.storage[touches.flags & STARTS_VALUE > 0]
     scope = storages.spots.scope[starts]
-    return 2 * int(storages.crowds[scope[scope >= 0]].sum())
+    return 2 * int(storages.crowds()[scope[scope >= 0]].sum())
 
 
 def find_waits(
