@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from onnx_models import repeated_layers, saved
@@ -18,8 +20,9 @@ from worker.compiler.options import CompileOptions, StrategyName, Variant
 from worker.compiler.pipeline import CompiledModel, Ports, compile_model
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.stages import Arrangement
+from worker.compiler.solve import UnitPool
 from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
-from worker.compiler.units import Unit
+from worker.compiler.units import Unit, UnitSolver
 from worker.request import NoProgress
 
 ON = load_preset("stcp920-inferred")
@@ -125,3 +128,43 @@ def test_what_fits_in_no_size_runs_operator_by_operator(
     assert found == [("naive", 1)] * (2 * LAYERS)
     # Eight, two times four (equal), two times two each: groups of less than four are not halved.
     assert asked == [8, 4, 2]
+
+
+def test_of_compared_kernels_only_the_best_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three forms of the strategy are compared and the second wins."""
+    cycles_of = {"first": 30, "second": 10, "third": 20}
+    next_form = {"first": "second", "second": "third"}
+    pools: list[UnitPool] = []
+    solved: list[tuple[str, Unit]] = []
+    create, lowered = UnitPool.__init__, UnitSolver.lowered
+
+    def noted(self: UnitPool, *given: Any) -> None:
+        create(self, *given)
+        pools.append(self)
+
+    def noted_unit(self: UnitSolver, canonical: Any, label: str) -> Unit | Shortfall:
+        unit = lowered(self, canonical, label)
+        assert isinstance(unit, Unit)
+        solved.append((self.strategy.version, unit))
+        return unit
+
+    def plainer(self: GraphTurboStrategy, _: object) -> GraphTurboStrategy | None:
+        way = next_form.get(self.version)
+        return None if way is None else replace(self, version=way)
+
+    def cycles(unit: Unit) -> int:
+        (version,) = (v for v, known in solved if known is unit)
+        return cycles_of.get(version, 10**6)
+
+    first = GraphTurboStrategy(version="first")
+    monkeypatch.setattr("worker.compiler.solve.strategy_for", lambda *_: first)
+    monkeypatch.setattr(UnitPool, "__init__", noted)
+    monkeypatch.setattr(UnitSolver, "lowered", noted_unit)
+    monkeypatch.setattr(GraphTurboStrategy, "plainer", plainer)
+    model = compiled(tmp_path, cycles)
+    assert kernels(model) == [("graphturbo", 2 * LAYERS)]
+    (pool,) = pools
+    assert [version for version, _ in solved] == ["first", "second", "third"]
+    assert [key[2] for key in pool.known] == ["second"]
