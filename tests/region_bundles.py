@@ -60,9 +60,16 @@ MODELS = {
 def made(name: str, folder: Path) -> CompiledModel:
     """One of MODELS, compiled once per session."""
     build, preset = MODELS[name]
+    return compiled_from(build(), preset, folder, name)
+
+
+def compiled_from(
+    model: onnx.ModelProto, preset: str, folder: Path, name: str = "model"
+) -> CompiledModel:
+    """Any model, compiled for a preset."""
     machine, options = load_preset(preset), CompileOptions()
     ports = open_ports(machine, options, MemoryCache(), NoProgress())
-    path = saved(build(), folder, f"{name}.onnx")
+    path = saved(model, folder, f"{name}.onnx")
     return compile_model(path, name, machine, options, ports, Limits())
 
 

@@ -9,13 +9,14 @@ import onnx_ir
 
 from worker.compiler.control.bodies import BodyModel
 from worker.compiler.control.flow import ControlFlow
-from worker.compiler.errors import Detail
+from worker.compiler.errors import Detail, PassContractError
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.ops.call import DTYPES
+from worker.compiler.frontend.passes import require_interface
 from worker.compiler.frontend.slice import host_submodel
 from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.binary import encode_program
-from worker.compiler.isa.program import HostCall
+from worker.compiler.isa.program import HostCall, OperandRole
 from worker.compiler.machine import digest
 from worker.compiler.package.bundle import BundleContents
 from worker.compiler.package.disassemble import print_unit
@@ -121,6 +122,42 @@ def _ports(compiled: CompiledModel, values: object) -> tuple[Port, ...]:
     return tuple(ports)
 
 
+def _require_promised(compiled: CompiledModel, model: ExecutableModel) -> None:
+    """Check that a bundle's inputs and outputs are the user's, and that a run defines each output.
+
+    Raises:
+        PassContractError: TW-INT-003.
+    """
+    require_interface("package", compiled.interface, compiled.model.ir)
+    for role, ports, wanted in (
+        ("input", model.inputs, compiled.interface.inputs),
+        ("output", model.outputs, compiled.interface.outputs),
+    ):
+        if [p.name for p in ports] != [p.name for p in wanted]:
+            raise PassContractError(
+                "package",
+                f"the bundle's {role}s are {[p.name for p in ports]}, the model's"
+                f" {[p.name for p in wanted]}",
+            )
+    linked = compiled.linked
+    defined = {
+        *(p.name for p in model.inputs),
+        *linked.constants,
+        *(v.tensor for v in linked.views),
+    }
+    for call in linked.program.calls:
+        if isinstance(call, HostCall):
+            defined.update(call.outputs)
+        else:
+            operands = linked.program.units[call.unit].operands
+            for operand, binding in zip(operands, call.bindings, strict=True):
+                if operand.role is OperandRole.OUTPUT:
+                    defined.add(binding.tensor)
+    missing = [p.name for p in model.outputs if p.name not in defined]
+    if missing:
+        raise PassContractError("package", f"no call of the program makes output {missing[0]!r}")
+
+
 def host_models(compiled: CompiledModel) -> tuple[bytes, ...]:
     """Standalone ONNX models of the host parts, in call order.
 
@@ -191,6 +228,7 @@ def bundle_contents(
 ) -> BundleContents:
     """Everything the bundle is made of; weights stay lazy."""
     contents = program_contents(compiled)
+    _require_promised(compiled, contents.model)
     return BundleContents(
         contents.model,
         kernel_texts(compiled),

@@ -33,6 +33,7 @@ from worker.compiler.frontend.bind import bind
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.frontend.load import load_model
 from worker.compiler.frontend.model import OnnxModel
+from worker.compiler.frontend.passes import Interface, interface_of, require_interface
 from worker.compiler.frontend.simplify import simplify
 from worker.compiler.ir.graph import Graph
 from worker.compiler.layout.change import LayoutChange
@@ -97,6 +98,8 @@ class CompiledModel:
     """(region, change)."""
     source: OnnxModel
     """Simplified, before any conversion: the user's model."""
+    interface: Interface
+    """Of the user's file: what every later form of the model keeps."""
     controls: tuple[CompiledControl[CompiledModel], ...] = ()
     """Control-flow nodes, in model order, with their compiled bodies."""
     summaries: tuple[UnitSummary, ...] = ()
@@ -137,10 +140,12 @@ def compile_model(
     progress = ports.progress
     progress.stage("ingest", "started")
     loaded = load_model(path, limits, name)
+    promised = interface_of(loaded.ir)
     progress.stage("ingest", "finished")
     progress.stage("simplify", "started")
     model = simplify(bind(loaded, dict(options.symbols)))
     settle_shapes(model)
+    require_interface("simplify", promised, model.ir)
     progress.stage("simplify", "finished")
     progress.stage("convert", "started")
     conversions, converted = convert_for(model, machine, options, ports.samples)
@@ -152,6 +157,7 @@ def compile_model(
         conversions=conversions,
         boundaries=converted.boundaries,
         source=model,
+        interface=promised,
         warnings=(*compiled.warnings, *converted.warnings, *_calibration(converted, options)),
     )
 
@@ -241,6 +247,7 @@ def _compile_graph(
         boundaries=(),
         layouts=solved.layouts,
         source=model,
+        interface=interface_of(model.ir),
         controls=controls,
         summaries=unit_summaries(solved.units, solved.calls),
     )

@@ -8,6 +8,7 @@ dimension that changes, repeat until none does.  It holds for any number of trip
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import onnx_ir
 
@@ -18,6 +19,7 @@ from worker.compiler.control.refusal import refusal
 from worker.compiler.errors import ModelError
 from worker.compiler.frontend.fold import fold_constants
 from worker.compiler.frontend.model import OnnxModel
+from worker.compiler.frontend.passes import run_pass
 from worker.compiler.frontend.shapes import is_static
 from worker.compiler.frontend.tidy import tidy
 
@@ -126,7 +128,7 @@ def settle_shapes(model: OnnxModel) -> bool:
         if not found:
             return changed
         changed = True
-        fold_constants(model.ir, model.opset)
+        run_pass("folding", model.ir, partial(fold_constants, opset=model.opset))
         tidy(model.ir)
     return changed
 

@@ -16,7 +16,7 @@ import onnx_ir
 
 MAX_FOLDED_ELEMENTS = 1 << 22
 """Of one folded tensor: 16 MB of float32."""
-_RANDOM = frozenset(
+RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial",
      "Bernoulli", "Dropout"}
 )  # fmt: skip
@@ -33,7 +33,7 @@ def may_fold(node: onnx_ir.Node) -> bool:
     """Whether the operator is a pure function worth evaluating at compile time."""
     return (
         node.domain == ""
-        and node.op_type not in _RANDOM | _HEAVY
+        and node.op_type not in RANDOM | _HEAVY
         and not any(
             a.type in (onnx_ir.AttributeType.GRAPH, onnx_ir.AttributeType.GRAPHS)
             for a in node.attributes.values()

@@ -17,6 +17,7 @@ from worker.compiler.frontend.bundle_files import ModelFile, open_model_file, un
 from worker.compiler.frontend.checks import check_model, refuse
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.frontend.model import OnnxModel
+from worker.compiler.frontend.passes import require_names
 from worker.compiler.frontend.tensor_checks import num_bytes
 from worker.compiler.frontend.type_checks import check_types
 from worker.compiler.frontend.wire import nesting_depth, strip
@@ -42,6 +43,7 @@ def load_model(path: Path, limits: Limits, name: str = "model") -> OnnxModel:
     proto = _parse(skeleton.stripped, file.model, limits)
     try:
         _require_text(proto)
+        declared = _declared(proto)
         _inline_functions(proto)
         views = {
             position: file.model[start : start + size]
@@ -51,6 +53,7 @@ def load_model(path: Path, limits: Limits, name: str = "model") -> OnnxModel:
         check_model(proto, {position: len(view) for position, view in views.items()}, limits)
         check_types(proto, limits)
         model = _build(proto, views)
+        require_names("load", declared, model)
     except UnicodeError:
         raise ModelError("TW-MODEL-016", "a name in the model is not valid UTF-8") from None
     except MemoryError:
@@ -93,6 +96,14 @@ def _require_text(message: Any) -> None:
             single = hasattr(value, "ListFields")
             for inner in [value] if single else value:
                 _require_text(inner)
+
+
+def _declared(proto: onnx.ModelProto) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of the inputs without a value, and of the outputs, as the file lists them."""
+    given = {tensor.name for tensor in proto.graph.initializer}
+    given.update(sparse.values.name for sparse in proto.graph.sparse_initializer)
+    inputs = tuple(v.name for v in proto.graph.input if v.name not in given)
+    return inputs, tuple(v.name for v in proto.graph.output)
 
 
 def _inline_functions(proto: onnx.ModelProto) -> None:

@@ -1,9 +1,12 @@
 """From a bound model to the form the rest of the compiler reads.
 
-lift constants -> infer -> convert opset -> {fold and infer, tidy}* -> fold BN -> name, check
+lift constants, compute outputs -> infer -> convert opset -> {fold and infer, tidy}* -> fold BN
+-> name, check
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import onnx_ir
 from onnx_ir.passes.common import LiftConstantsToInitializersPass, TopologicalSortPass
@@ -13,6 +16,8 @@ from worker.compiler.frontend.dynamic import refuse_unknown_shapes
 from worker.compiler.frontend.fold import fold_constants
 from worker.compiler.frontend.fold_batchnorm import fold_batchnorm
 from worker.compiler.frontend.model import OnnxModel
+from worker.compiler.frontend.outputs import compute_outputs
+from worker.compiler.frontend.passes import run_pass
 from worker.compiler.frontend.shapes import infer_model, is_static
 from worker.compiler.frontend.tidy import tidy
 
@@ -33,27 +38,28 @@ def simplify(model: OnnxModel) -> OnnxModel:
     Cost: linear in nodes per sweep; weights are not read.
     """
     graph = model.ir
-    _name_nodes(graph)
-    TopologicalSortPass()(graph)
-    _lift(graph)
+    run_pass("names", graph, _name_nodes)
+    run_pass("order", graph, TopologicalSortPass())
+    run_pass("constants", graph, _lift)
+    run_pass("computed outputs", graph, compute_outputs)
     if _open_values(graph):
-        infer_model(graph)
-    opset = convert_opset(graph)
-    _name_nodes(graph)
+        run_pass("shapes", graph, infer_model)
+    opset = run_pass("opset", graph, convert_opset)
+    run_pass("names", graph, _name_nodes)
     before: tuple[int, int] | None = None
     for sweep in range(_MAX_SWEEPS):
-        fold_constants(graph, opset)
+        run_pass("folding", graph, partial(fold_constants, opset=opset))
         tidy(graph)
         now = (len(graph.graph), _open_values(graph))
         if now == before or (now[1] == 0 and sweep > 0):
             break
         before = now
         if now[1]:
-            infer_model(graph)
-    if fold_batchnorm(graph):
+            run_pass("shapes", graph, infer_model)
+    if run_pass("batch normalization", graph, fold_batchnorm):
         tidy(graph)
-    TopologicalSortPass()(graph)
-    _name_nodes(graph)
+    run_pass("order", graph, TopologicalSortPass())
+    run_pass("names", graph, _name_nodes)
     refuse_unknown_shapes(graph)
     return OnnxModel(graph, model.name, model.sha256, opset, model.mapped)
 

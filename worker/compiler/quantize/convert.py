@@ -14,6 +14,7 @@ import onnx_ir
 
 from worker.compiler.errors import PassContractError
 from worker.compiler.frontend.model import OnnxModel
+from worker.compiler.frontend.passes import interface_of, require_interface
 from worker.compiler.frontend.qdq import find_clusters
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.machine import Conversion
@@ -112,6 +113,7 @@ def convert(
     if not converted:
         return Converted(model, warnings=warnings)
     clone.ir_version = max(clone.ir_version or 0, _IR_VERSION)
+    require_interface("number formats", interface_of(model.ir), clone)
     return Converted(
         replace(model, ir=clone, opset=opset), boundaries,
         tuple(row.node for row in placement if row.node in converted), warnings,

@@ -13,6 +13,7 @@ from dataclasses import replace
 import onnx_ir
 
 from worker.compiler.frontend.model import OnnxModel
+from worker.compiler.frontend.passes import interface_of, require_interface
 from worker.compiler.quantize.insert import Inserter
 
 
@@ -43,6 +44,7 @@ def split_dequantisations(model: OnnxModel) -> OnnxModel:
             for k, used in enumerate(reader.inputs):
                 if used is value:
                     reader.replace_input_with(k, twin.outputs[0])
+    require_interface("split dequantisations", interface_of(model.ir), clone)
     return replace(model, ir=clone)
 
 
