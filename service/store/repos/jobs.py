@@ -13,6 +13,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from service.states import TERMINAL_JOB_STATES, JobState, job_sources
 from service.store.records import EventRecord, JobRecord
 from service.store.repos.rows import affected
+from service.store.stored_options import lift, seal
 from service.store.tables import EventRow, ItemRow, JobItemRow, JobRow, db_now
 from worker.compiler.errors import Detail
 
@@ -33,7 +34,7 @@ def _record(row: JobRow, attempts: int) -> JobRecord:
         owner=row.owner,
         model_id=row.model_id,
         hardware_id=row.hardware_id,
-        options=row.options,
+        options=lift(row.options),
         label=row.label,
         priority=row.priority,
         state=JobState(row.state),
@@ -76,7 +77,8 @@ def insert(session: Session, values: Mapping[str, Any], queue_ttl_s: float) -> J
     }  # fmt: skip
     connection = session.connection()
     row = {**values, **fixed}
-    created = connection.execute(_INSERT_JOB, {**row, "queue_ttl_s": queue_ttl_s}).scalar_one()
+    stored = {**row, "options": seal(values["options"]), "queue_ttl_s": queue_ttl_s}
+    created = connection.execute(_INSERT_JOB, stored).scalar_one()
     connection.execute(
         _INSERT_EVENT,
         {"job_id": values["id"], "seq": 1, "type": "state",

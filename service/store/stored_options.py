@@ -1,0 +1,47 @@
+"""Options as they lie in the database: with the version of their form, and one lift per version.
+
+A queued, listed or cloned job may be older than the release that reads it.  `seal` writes the
+present form; `lift` takes any older one through every step since, so the rest of the service knows
+one form only.  A step moves or renames; it never decides.  What this release no longer accepts
+stays as the user said it: the parser of options refuses it by name when the job runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from worker.compiler.errors import Detail
+
+KEY = "options_version"
+Document = dict[str, Detail]
+
+
+def _name_the_version(document: Document) -> Document:
+    """0 to 1: options of the first release said no version; nothing else differs."""
+    return document
+
+
+STEPS: tuple[Callable[[Document], Document], ...] = (_name_the_version,)
+"""`STEPS[n]` lifts version n to n + 1.  A new form appends a step and changes no older one."""
+VERSION = len(STEPS)
+
+
+def seal(document: Mapping[str, Detail]) -> Document:
+    """Give what is stored: the present form, with its version."""
+    return {**document, KEY: VERSION}
+
+
+def lift(stored: Mapping[str, Detail]) -> Document:
+    """Give stored options in the present form.
+
+    Options of a newer release (the database was shared or taken back) keep their version, an
+    option that no parser knows: such a job is shown, and refused when it runs.
+    """
+    document = dict(stored)
+    version = document.get(KEY, 0)
+    if type(version) is not int or not 0 <= version <= VERSION:
+        return document
+    document.pop(KEY, None)
+    for step in STEPS[version:]:
+        document = step(document)
+    return document

@@ -1,0 +1,40 @@
+"""Stored options: sealed with a version, lifted step by step, never guessed."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.store import stored_options
+from service.store.stored_options import KEY, STEPS, VERSION, lift, seal
+from worker.compiler.errors import OptionError
+from worker.compiler.options import CompileOptions
+
+
+def test_what_is_sealed_is_lifted_to_the_same() -> None:
+    document = CompileOptions(symbols=(("batch", 8),), seed=3).to_json()
+    stored = seal(document)
+    assert stored[KEY] == VERSION
+    assert lift(stored) == document
+    assert CompileOptions.from_json(lift(stored)).to_json() == document
+
+
+def test_each_older_version_goes_through_every_step_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rename(document: stored_options.Document) -> stored_options.Document:
+        moved = {key: value for key, value in document.items() if key != "variant"}
+        return {**moved, "strategy_options": {"graphturbo": {"variant": document["variant"]}}}
+
+    monkeypatch.setattr(stored_options, "STEPS", (*STEPS, rename))
+    monkeypatch.setattr(stored_options, "VERSION", VERSION + 1)
+    wanted = {"seed": 1, "strategy_options": {"graphturbo": {"variant": "v1"}}}
+    assert lift({"seed": 1, "variant": "v1"}) == wanted
+    assert lift({"seed": 1, "variant": "v1", KEY: VERSION}) == wanted
+    assert lift({**wanted, KEY: VERSION + 1}) == wanted
+
+
+@pytest.mark.parametrize("version", [VERSION + 1, -1, "1", True, None])
+def test_a_version_nobody_knows_is_shown_and_refused_by_name(version: object) -> None:
+    document = lift({"seed": 1, KEY: version})
+    assert document[KEY] == version
+    with pytest.raises(OptionError) as refused:
+        CompileOptions.from_json(document)
+    assert [finding.pointer for finding in refused.value.findings] == [f"/options/{KEY}"]
