@@ -11,7 +11,8 @@ from fastapi.responses import Response, StreamingResponse
 from service.errors import ServiceError
 
 CACHE_FOREVER = "public, max-age=31536000, immutable"
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
+"""More digits than a size has are a malformed header; they would not even convert."""
 
 OpenRange = Callable[[int, int], Iterator[bytes]]
 """Give the bytes from `start`, `length` of them, piece by piece."""

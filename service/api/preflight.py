@@ -6,6 +6,7 @@ The API process must stay free of ONNX and numpy; a hostile model must not take 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,9 +17,11 @@ from service.api.deps import ApiState
 from service.errors import Malformed, ServiceError, Unavailable
 from service.store.blobs import copy_to
 from service.store.records import HardwareRecord, ModelRecord
+from service.text import is_carried
 from worker.compiler.options import CompileOptions
 
 LIMIT_S = 120
+_INTEGER = re.compile(r"[0-9]{1,18}")
 _IMPORT_ROOT = Path(__file__).parents[2]
 
 
@@ -37,7 +40,7 @@ def _symbols(pairs: tuple[str, ...]) -> dict[str, int]:
     symbols = {}
     for pair in pairs:
         name, _, value = pair.partition("=")
-        if not name or not value.isdecimal():
+        if not (name and is_carried(name) and _INTEGER.fullmatch(value)):
             raise Malformed("set is NAME=INTEGER", pointer="query:set", actual=pair[:80])
         symbols[name] = int(value)
     return symbols

@@ -21,6 +21,7 @@ from service.api.request_id import HEADER as REQUEST_ID_HEADER
 from service.api.request_id import request_id_of
 from service.errors import ServiceError, problem
 from service.log import get_logger
+from service.text import carried
 from worker.compiler.errors import CompilerError, Detail, Finding
 
 MEDIA_TYPE = "application/problem+json"
@@ -41,7 +42,8 @@ def problem_response(
     if document["retryable"]:
         sent.setdefault("Retry-After", str(RETRY_AFTER_S))
     body = {**document, "instance": request.url.path, "request_id": request_id_of(request)}
-    return JSONResponse(body, status_code=status, headers=sent, media_type=MEDIA_TYPE)
+    # A refused request is echoed, and it may hold what no answer can carry.
+    return JSONResponse(carried(body), status_code=status, headers=sent, media_type=MEDIA_TYPE)
 
 
 def install(app: FastAPI) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -29,6 +30,7 @@ from service.store.records import (
 )
 from service.store.repos import cache, calibrations, catalog, items, jobs, results, workers
 from service.store.session import Database
+from service.text import is_carried
 
 Row = TypeVar("Row")
 MAX_PAGE = 200
@@ -52,8 +54,11 @@ def _decode(cursor: str | None) -> tuple[float, str] | None:
         return None
     try:
         created, identity = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-        return float.fromhex(created), str(identity)
-    except (ValueError, TypeError, AttributeError) as error:
+        at = float.fromhex(created)
+        if not (math.isfinite(at) and isinstance(identity, str) and is_carried(identity)):
+            raise ValueError("not a place in a list")
+        return at, identity
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise Malformed(
             "the cursor is not one this service gave out", pointer="/cursor", actual=cursor[:80]
         ) from error

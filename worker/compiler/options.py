@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
+from typing import TypeGuard
 
 from worker.compiler.errors import Detail, Finding, OptionError
 
@@ -14,6 +15,9 @@ _INTEGERS = {
     "loop_trips": (1, 1_000_000, "1..1000000"),
 }
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+MAX_SYMBOLS, MAX_SYMBOL_CHARS = 1000, 200
+"""Models have a handful of symbolic dimensions; the options of a job are a row, not a store."""
+_SYMBOLS = f"1..2^63-1, at most {MAX_SYMBOLS} names of 1 to {MAX_SYMBOL_CHARS} characters"
 
 
 class StrategyName(StrEnum):
@@ -154,23 +158,21 @@ class CompileOptions:
                             pointer,
                             None,
                             list[Detail](allowed),
-                            str(raw),
+                            _short(raw),
                         )
                     )
             elif key == "symbols":
-                if isinstance(raw, dict) and all(
-                    isinstance(k, str) and type(v) is int and v >= 1 for k, v in raw.items()
-                ):
+                if _are_symbols(raw):
                     values[key] = tuple(sorted(raw.items()))
                 else:
                     findings.append(
                         Finding(
                             "TW-OPT-001",
-                            "symbols must map names to integers >= 1",
+                            f"symbols must map names to integers, {_SYMBOLS}",
                             pointer,
                             None,
-                            "object of integers >= 1",
-                            str(raw),
+                            _SYMBOLS,
+                            _short(raw),
                         )
                     )
             elif key in _INTEGERS:
@@ -185,7 +187,7 @@ class CompileOptions:
                             pointer,
                             None,
                             allowed_text,
-                            str(raw),
+                            _short(raw),
                         )
                     )
             elif key == "calibration":
@@ -199,7 +201,7 @@ class CompileOptions:
                             pointer,
                             None,
                             "64 hexadecimal digits, or empty",
-                            str(raw)[:80],
+                            _short(raw)[:80],
                         )
                     )
             elif type(raw) is bool:
@@ -212,7 +214,7 @@ class CompileOptions:
                         pointer,
                         None,
                         "boolean",
-                        str(raw),
+                        _short(raw),
                     )
                 )
         findings += _contradictions(values, set(document))
@@ -231,6 +233,25 @@ class CompileOptions:
         for key, value in asdict(self).items():
             document[key] = dict(value) if key == "symbols" else value
         return document
+
+
+def _are_symbols(raw: object) -> TypeGuard[dict[str, int]]:
+    """Names a database and a report can carry, and values an ONNX dimension can have."""
+    if not isinstance(raw, dict) or len(raw) > MAX_SYMBOLS:
+        return False
+    return all(
+        isinstance(name, str)
+        and 0 < len(name) <= MAX_SYMBOL_CHARS
+        and not any("\ud800" <= character <= "\udfff" for character in name)
+        and type(value) is int
+        and 1 <= value < 2**63
+        for name, value in raw.items()
+    )
+
+
+def _short(raw: object) -> str:
+    """What was given, for a message: text that every terminal and answer can carry."""
+    return ascii(raw)[:200]
 
 
 def _contradictions(values: Mapping[str, object], given: Collection[str]) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from service.jobs import query
 from service.states import TERMINAL_JOB_STATES
 from service.store.records import EventRecord
 
+_NUMBER = re.compile(r"[0-9]{1,18}")
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 KEEP_ALIVE_S = 15.0
 """A comment line is sent this often, so that proxies do not close a silent stream."""
@@ -38,7 +40,7 @@ async def get_events(
     last_event_id: Annotated[str | None, Header(alias="Last-Event-ID", max_length=20)] = None,
 ) -> StreamingResponse:
     """Follow a job: all events after Last-Event-ID (or all), then new ones until it ends."""
-    if last_event_id and not last_event_id.isdecimal():
+    if last_event_id and not _NUMBER.fullmatch(last_event_id):
         raise Malformed(
             "Last-Event-ID is a number of this stream",
             pointer="header:Last-Event-ID",

@@ -80,7 +80,8 @@ async def create_hardware(
 async def lint(request: Request, state: State) -> LintAnswer:
     """Report everything that is wrong or doubtful about a spec, without storing it."""
     body = await _spec_body(request, state)
-    return await to_thread.run_sync(lint_spec, parse_body(body))
+    # Not on the event loop: reading a document takes as long as its author likes.
+    return await to_thread.run_sync(lambda: lint_spec(parse_body(body)))
 
 
 def lint_spec(document: Document) -> LintAnswer:

@@ -9,6 +9,7 @@ from pydantic import Field, JsonValue
 from service.api.schemas.base import AnswerModel, RequestModel
 from service.states import TERMINAL_JOB_STATES, JobState
 from service.store.records import ArtifactRecord, JobRecord
+from service.text import shown
 
 
 class JobRequest(RequestModel):
@@ -79,7 +80,7 @@ class JobAnswer(AnswerModel):
             ),
             model=record.model_id,
             hardware=record.hardware_id,
-            options=dict(record.options),
+            options=shown(record.options),
             label=record.label,
             priority=record.priority,
             wall_limit_s=record.wall_limit_s,
@@ -89,8 +90,8 @@ class JobAnswer(AnswerModel):
             started=record.started,
             finished=record.finished,
             cancel_requested=record.cancel_requested,
-            error=None if record.error is None else dict(record.error),
-            summary=None if record.summary is None else dict(record.summary),
+            error=None if record.error is None else shown(record.error),
+            summary=None if record.summary is None else shown(record.summary),
             bundle_sha256=record.bundle_digest,
             links=links,
         )

@@ -7,6 +7,7 @@ numbers, a key given twice is refused, and neither size nor nesting nor alias ex
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Hashable
 from typing import Any
@@ -85,7 +86,54 @@ def _read_yaml(text: str) -> object:
                 raise ValueError(f"nested deeper than {MAX_DEPTH} levels at line {line}")
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
-    return yaml.load(text, Loader=_Loader)
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _check_expansion(node)
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _check_expansion(root: yaml.Node) -> None:
+    """Count what the document would be with every alias and merge written out, before it is.
+
+    A composed graph holds an anchored node once however often it is named, so this is linear in
+    the text: sizes are added up from the leaves.  A merge (`<<`) copies the pairs of what it names,
+    and merges of merges multiply.
+
+    Raises:
+        ValueError: more than MAX_ITEMS values, or a node that holds itself.
+    """
+    sizes: dict[int, int] = {}
+    open_nodes: set[int] = set()
+    stack: list[tuple[yaml.Node, bool]] = [(root, False)]
+    while stack:
+        node, is_leaving = stack.pop()
+        children = _children(node)
+        if is_leaving:
+            open_nodes.discard(id(node))
+            sizes[id(node)] = size = 1 + sum(sizes[id(child)] for child in children)
+            if size > MAX_ITEMS:
+                line = node.start_mark.line + 1
+                raise ValueError(
+                    f"it has more than {MAX_ITEMS} values once aliases and merges at line {line}"
+                    " are written out"
+                )
+        elif id(node) in open_nodes:
+            raise ValueError(f"the node at line {node.start_mark.line + 1} holds itself")
+        elif id(node) not in sizes:
+            open_nodes.add(id(node))
+            stack.append((node, True))
+            stack += [(child, False) for child in children if id(child) not in sizes]
+
+
+def _children(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [child for pair in node.value for child in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
 def _read_json(text: str) -> object:
@@ -119,7 +167,12 @@ def _check_size(document: dict[str, Any]) -> None:
                 "TW-SPEC-004", "the hardware document is too large or nested too deeply",
                 limit=f"{MAX_ITEMS} values, {MAX_DEPTH} levels",
             )  # fmt: skip
+        if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):
+            raise SpecError("TW-SPEC-004", "a text of the document holds half a surrogate pair")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise SpecError("TW-SPEC-004", f"{value} is not a number a machine can have")
         if isinstance(value, dict):
+            stack.extend((k, depth) for k in value)
             stack.extend((v, depth + 1) for v in value.values())
         elif isinstance(value, list):
             stack.extend((v, depth + 1) for v in value)
