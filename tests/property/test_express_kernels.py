@@ -48,10 +48,11 @@ class Trial:
 def trials_of(cases: Iterable[Case]) -> list[Trial]:
     trials = []
     for case in cases:
-        node, opset, why = prepare(case)
-        if why is not None:
+        prepared = prepare(case)
+        if prepared.why is not None:
             continue
-        expressed = express_region([node], [o.name for o in node.outputs if o.name], opset)
+        names = [value.name for value in case.model.graph.output]
+        expressed = express_region(prepared.nodes, names, prepared.opset)
         graph = expressed.graph
         arrays = feeds_of(case, expressed)
         arrays |= evaluate(graph, arrays)

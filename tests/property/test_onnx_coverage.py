@@ -30,7 +30,7 @@ def test_every_refusal_is_on_the_page(cases: tuple[Case, ...]) -> None:
     refused: Counter[str] = Counter()
     for case in cases:
         total[case.op_type] += 1
-        refused[case.op_type] += prepare(case)[2] is not None
+        refused[case.op_type] += prepare(case).why is not None
     rows = page_rows(PAGE.read_text())
     assert sorted(rows) == sorted(total)
     for op_type, row in rows.items():

@@ -46,6 +46,9 @@ MODELS: dict[str, Spec] = {
     "chain": (
         [node("Relu", ["x"], ["y"]), node("Identity", ["y"], ["a"]),
          node("Identity", ["a"], ["b"]), node("Exp", ["b"], ["c"])], "x", "bcay"),
+    "copy_inside": (
+        [node("Relu", ["x"], ["y"]), node("Identity", ["y"], ["r"]), node("Exp", ["r"], ["z"])],
+        "x", "yz"),
     "equal": ([node("Relu", ["x"], ["y"]), node("Relu", ["x"], ["z"])], "x", "zy"),
     "equal_read": (
         [node("Relu", ["x"], ["y"]), node("Relu", ["x"], ["z"]), node("Exp", ["z"], ["a"]),

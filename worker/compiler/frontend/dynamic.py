@@ -12,7 +12,7 @@ _BY_DATA = frozenset(
     {"NonZero", "NonMaxSuppression", "Unique", "Compress", "Loop", "If", "Scan", "SequenceMap",
      "StringSplit", "ImageDecoder", "TfIdfVectorizer"}
 )  # fmt: skip
-_SHAPE_INPUTS: dict[str, tuple[int, ...]] = {
+SHAPE_INPUTS: dict[str, tuple[int, ...]] = {
     "Reshape": (1,), "Expand": (1,), "Tile": (1,), "ConstantOfShape": (0,), "Range": (0, 1, 2),
     "Slice": (1, 2, 3, 4), "TopK": (1,), "Pad": (1,), "Resize": (1, 2, 3), "OneHot": (1,),
     "Split": (1,), "Squeeze": (1,), "Unsqueeze": (1,), "CenterCropPad": (1,), "MaxUnpool": (2,),
@@ -68,7 +68,7 @@ def refuse_unknown_shapes(model: onnx_ir.Model) -> None:
 
 
 def _has_computed_shape(node: onnx_ir.Node) -> bool:
-    for index in _SHAPE_INPUTS.get(node.op_type, ()):
+    for index in SHAPE_INPUTS.get(node.op_type, ()):
         value = node.inputs[index] if index < len(node.inputs) else None
         if value is not None and constant_of(value) is None:
             return True

@@ -1,7 +1,7 @@
 """From a bound model to the form the rest of the compiler reads.
 
-lift constants, compute outputs -> infer -> convert opset -> {fold and infer, tidy}* -> fold BN
--> name, check
+lift constants, compute outputs -> infer -> convert opset -> {fold and infer, expand functions,
+tidy}* -> fold BN -> name, check
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass, TopologicalSo
 
 from worker.compiler.frontend.convert_opset import convert_opset
 from worker.compiler.frontend.dynamic import refuse_unknown_shapes
+from worker.compiler.frontend.expand import expand_functions
 from worker.compiler.frontend.fold import fold_constants
 from worker.compiler.frontend.fold_batchnorm import fold_batchnorm
 from worker.compiler.frontend.model import OnnxModel
@@ -49,9 +50,12 @@ def simplify(model: OnnxModel) -> OnnxModel:
     before: tuple[int, int] | None = None
     for sweep in range(_MAX_SWEEPS):
         run_pass("folding", graph, partial(fold_constants, opset=opset))
+        expanded = run_pass("functions", graph, partial(expand_functions, opset=opset))
+        if expanded:
+            run_pass("constants", graph, _lift)
         tidy(graph)
         now = (len(graph.graph), _open_values(graph))
-        if now == before or (now[1] == 0 and sweep > 0):
+        if not expanded and (now == before or (now[1] == 0 and sweep > 0)):
             break
         before = now
         if now[1]:

@@ -62,11 +62,11 @@ def drop_identities(model: onnx_ir.Model) -> None:
             if maker is None or maker.graph is not node.graph or source.is_graph_output():
                 continue
         _learn(source, result)
-        name = result.name
+        name, is_output = result.name, result.is_graph_output()
         result.replace_all_uses_with(source, replace_graph_outputs=True)
         assert node.graph is not None
         node.graph.remove(node, safe=True)
-        if source.is_graph_output():
+        if is_output:
             source.name = name
 
 
