@@ -138,6 +138,9 @@ def _entries() -> tuple[ErrorEntry, ...]:
           "This is a bug in Tilewright: please report the job id."),
         e("TW-INT-003", "A compiler pass broke its contract", service, "simplify", 500, 5,
           "This is a bug in Tilewright: please report the job id."),
+        e("TW-INT-004", "No strategy has a kernel for an operator", service, "schedule", 500, 5,
+          "This is a bug in Tilewright: please report the job id. The nodes named run on the host"
+          " with a spec that does not offload their operator."),
         e("TW-SVC-001", "Not found", user, "service", 404, 3, "Check the id."),
         e("TW-SVC-002", "The request conflicts with the current state", user, "service", 409, 3,
           "Fetch the current state and try again."),

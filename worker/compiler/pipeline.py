@@ -29,6 +29,7 @@ from worker.compiler.control.compile import (
 )
 from worker.compiler.control.shapes import settle_shapes
 from worker.compiler.errors import CompilerError, Finding, Shortfall
+from worker.compiler.faults import Fault
 from worker.compiler.frontend.bind import bind
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.frontend.load import load_model
@@ -59,6 +60,10 @@ from worker.compiler.summaries import unit_summaries
 from worker.compiler.units import Unit
 
 Samples: TypeAlias = "Callable[[OnnxModel], Sequence[Mapping[str, npt.NDArray[Any]]]]"
+
+
+_MOST_NAMED = 8
+"""Nodes that a warning names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +163,11 @@ def compile_model(
         boundaries=converted.boundaries,
         source=model,
         interface=promised,
-        warnings=(*compiled.warnings, *converted.warnings, *_calibration(converted, options)),
-    )
+        warnings=(
+            *compiled.warnings, *converted.warnings, *_calibration(converted, options),
+            *_fallbacks(pool),
+        ),
+    )  # fmt: skip
 
 
 def convert_for(
@@ -355,6 +363,22 @@ def _calibration(converted: Converted, options: CompileOptions) -> tuple[tuple[s
             "quantisation ranges come from random inputs: latencies are meaningful, accuracy is"
             " not; give sample inputs with --calibration FILE.npz",
         ),
+    )
+
+
+def _fallbacks(pool: UnitPool) -> tuple[tuple[str, str], ...]:
+    """A warning for every fault of a strategy, with the nodes that another way was taken for."""
+    nodes_of: dict[Fault, dict[str, None]] = {}
+    for fallback in pool.fallbacks:
+        nodes_of.setdefault(fallback.fault, {}).update(dict.fromkeys(fallback.nodes))
+    return tuple(
+        (
+            "STRATEGY_FALLBACK",
+            f"{len(nodes)} nodes ({', '.join(list(nodes)[:_MOST_NAMED])}"
+            f"{', ...' if len(nodes) > _MOST_NAMED else ''}) run another way:"
+            f" {fault.sentence}; this is a bug in Tilewright: please report it",
+        )
+        for fault, nodes in nodes_of.items()
     )
 
 

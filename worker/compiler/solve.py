@@ -3,6 +3,9 @@
 A `UnitPool` lives as long as one compile.  The compile may partition again (an operator fits no
 memory, a region is not worth its transfers) and compiles bodies of control flow; what was solved
 before is remembered by target and signature and not solved twice.
+
+A strategy that breaks is not the user's end: another form of it, smaller groups and the strategy
+for single operators follow, and the pool notes it (decisions/0017).
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ import onnx_ir
 
 from worker.compiler.cache import Cache, CacheEvent
 from worker.compiler.cost.bounds import bound_cycles
-from worker.compiler.errors import Shortfall
+from worker.compiler.errors import InternalError, Shortfall
+from worker.compiler.faults import Fallback, Fault, T, attempt
 from worker.compiler.frontend.express import Expressed, express_region
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.qdq import QdqCluster, find_clusters
@@ -30,7 +34,8 @@ from worker.compiler.machine.machine import LaunchUnit, Machine
 from worker.compiler.options import CompileOptions, Variant
 from worker.compiler.partition.plan import CompositeKind, Part, Partitioning
 from worker.compiler.schedule.nodes import Schedule
-from worker.compiler.schedule.stages import Grouping
+from worker.compiler.schedule.stages import Grouping, check_grouping
+from worker.compiler.strategies.base import Strategy
 from worker.compiler.strategies.registry import strategy, strategy_for
 from worker.compiler.units import Unit, UnitSolver
 
@@ -95,13 +100,22 @@ class UnitPool:
         self.best: dict[tuple[str, str, str, str], UnitSolver] = {}
         """Whose unit is the fastest, by what the strategy's own is known as."""
         self._options, self._cache = options, cache
-        self.known: dict[tuple[str, str, str, str], Unit | Shortfall] = {}
+        self.known: dict[tuple[str, str, str, str], Unit | Shortfall | Fault] = {}
+        self.fallbacks: dict[Fallback, None] = {}
+        """Every fault that was met, once, in the order in which they were."""
+
+    def broke(self, nodes: Sequence[str], fault: Fault) -> None:
+        """Note that another way is taken for some ONNX nodes."""
+        self.fallbacks.setdefault(Fallback(tuple(nodes), fault))
 
     def plainer(
-        self, target: str, solver: UnitSolver, schedule: Schedule | None
+        self, target: str, solver: UnitSolver, schedule: Schedule | None, nodes: Sequence[str]
     ) -> UnitSolver | None:
         """A solver by a simpler form of another's strategy, if there is one worth trying."""
-        way = solver.strategy.plainer(schedule)
+        way = _attempt(solver.strategy, "split", lambda: solver.strategy.plainer(schedule))
+        if isinstance(way, Fault):
+            self.broke(nodes, way)
+            return None
         if way is None:
             return None
         key = target, way.version
@@ -162,8 +176,32 @@ class RegionSolver:
         if policy is not None:
             laid = lay_out(expressed, policy, together)
             expressed, changes, together = laid.expressed, laid.changes, laid.together
-        grouping = self._pool.strategy.group(expressed.graph, solver.machine, together)
+        grouping, solver = self._grouped(expressed.graph, together, solver, single)
         return _Region(part, expressed, grouping, solver, single, changes)
+
+    def _grouped(
+        self,
+        graph: Graph,
+        together: Sequence[tuple[str, ...]],
+        solver: UnitSolver,
+        single: UnitSolver,
+    ) -> tuple[Grouping, UnitSolver]:
+        """Groups by the chosen strategy, or where that breaks by the one for single operators."""
+        nodes = tuple(dict.fromkeys(n for op in graph.ops for n in op.origin.nodes))
+
+        def checked(way: UnitSolver) -> Grouping:
+            grouping = way.strategy.group(graph, way.machine, together)
+            check_grouping(grouping, graph)
+            return grouping
+
+        found = _attempt(solver.strategy, "group", lambda: checked(solver))
+        if not isinstance(found, Fault):
+            return found, solver
+        self._pool.broke(nodes, found)
+        found = _attempt(single.strategy, "group", lambda: checked(single))
+        if isinstance(found, Fault):
+            raise _no_way(nodes, found)
+        return found, single
 
     def _composites(self, part: Part, graph: Graph) -> tuple[tuple[str, ...], ...]:
         """Operator names of each pattern composite, in graph order."""
@@ -188,9 +226,22 @@ class RegionSolver:
         cuts = Cuts.of(graph)
         for group in region.grouping.groups:
             before = len(self._pool.events)
-            for names, solver in self._ways(region, cuts, group.ops):
-                found.calls.extend(self._calls(region, cuts, names, solver, number, found))
+            self._solve_group(region, cuts, group.ops, number, found)
             found.count(any(e.outcome == "miss" for e in self._pool.events[before:]))
+
+    def _solve_group(
+        self, region: _Region, cuts: Cuts, group: tuple[str, ...], number: int, found: _Collector
+    ) -> None:
+        """Calls of a group; where a kernel's code breaks, its operators are solved once more."""
+        for names, solver in self._ways(region, cuts, group):
+            calls = self._calls(region, cuts, names, solver, number, found)
+            if isinstance(calls, Fault):
+                self._pool.best.pop(
+                    _known_as(region, region.solver, canonicalize(cuts.piece(names))), None
+                )
+                self._solve_group(region, cuts, names, number, found)
+            else:
+                found.calls.extend(calls)
 
     def _ways(
         self, region: _Region, cuts: Cuts, names: tuple[str, ...]
@@ -205,20 +256,36 @@ class RegionSolver:
         if len(names) == 1:
             return apart
         solver, whole = self._better(region, cuts, names)
-        if not isinstance(whole, Shortfall) and (
+        if isinstance(whole, Unit) and (
             self._pool.is_baseline or self._is_faster(region, cuts, names, whole)
         ):
             return [(names, solver)]
         halves: tuple[tuple[str, ...], ...] = ()
         if len(names) >= _MIN_HALVED:
-            halves = self._pool.strategy.halves(cuts.piece(names))
+            halves = self._halves(region, cuts, names)
         if len(halves) < 2:
             return apart
         return [way for half in halves for way in self._ways(region, cuts, half)]
 
+    def _halves(
+        self, region: _Region, cuts: Cuts, names: tuple[str, ...]
+    ) -> tuple[tuple[str, ...], ...]:
+        way = region.solver.strategy
+        found = _attempt(way, "split", lambda: way.halves(cuts.piece(names)))
+        if isinstance(found, Fault):
+            self._pool.broke(_nodes(cuts, names), found)
+            return ()
+        is_sound = sorted(name for half in found for name in half) == sorted(names)
+        if is_sound and max(map(len, found)) < len(names):
+            return found
+        if found != (names,):
+            fault = Fault(way.name, way.version, "split", "halves are not a partition of the group")
+            self._pool.broke(_nodes(cuts, names), fault)
+        return ()
+
     def _better(
         self, region: _Region, cuts: Cuts, names: tuple[str, ...]
-    ) -> tuple[UnitSolver, Unit | Shortfall]:
+    ) -> tuple[UnitSolver, Unit | Shortfall | Fault]:
         """One kernel for a group, by the strategy or by a simpler form of it: the fastest.
 
         Programs are large: of two that are compared, only the better one is kept.
@@ -231,21 +298,25 @@ class RegionSolver:
         best = solver = region.solver
         _, whole = self._unit(region, cuts, names, solver)
         unit = whole
-        # Without addresses for one form there may be some for another; nothing else helps.
+        # Without addresses for one form there may be some for another, and what breaks one may
+        # not break another; nothing else helps.
         may_try = not isinstance(whole, Shortfall) or whole.resource.startswith("memory:")
         while may_try:
-            schedule = None if isinstance(unit, Shortfall) else unit.schedule
-            plainer = self._pool.plainer(region.part.target, solver, schedule)
+            schedule = unit.schedule if isinstance(unit, Unit) else None
+            nodes = _nodes(cuts, names)
+            plainer = self._pool.plainer(region.part.target, solver, schedule, nodes)
             if plainer is None:
                 break
             solver = plainer
             _, unit = self._unit(region, cuts, names, solver)
-            if isinstance(unit, Shortfall):
+            if not isinstance(unit, Unit):
                 continue
             slower = solver
-            if isinstance(whole, Shortfall) or self._unit_cycles(unit) < self._unit_cycles(whole):
+            if not isinstance(whole, Unit) or self._unit_cycles(unit) < self._unit_cycles(whole):
                 slower, best, whole = best, solver, unit
-            del self._pool.known[_known_as(region, slower, canonical)]
+            key = _known_as(region, slower, canonical)
+            if isinstance(self._pool.known[key], Unit):
+                del self._pool.known[key]
         self._pool.best[asked] = best
         return best, whole
 
@@ -271,20 +342,23 @@ class RegionSolver:
             if apart >= limit:
                 return True
             _, unit = self._unit(region, cuts, (name,), region.single)
-            if isinstance(unit, Shortfall):
+            if not isinstance(unit, Unit):
                 return True
             apart += self._unit_cycles(unit) - bound
         return apart >= limit
 
     def _unit(
         self, region: _Region, cuts: Cuts, names: Sequence[str], solver: UnitSolver
-    ) -> tuple[Canonical, Unit | Shortfall]:
+    ) -> tuple[Canonical, Unit | Shortfall | Fault]:
         """Some operators and their unit, not coded yet: known, cached, or solved now."""
         canonical = canonicalize(cuts.piece(names))
         key = _known_as(region, solver, canonical)
         if key not in self._pool.known:
             self._pool.known[key] = solver.lowered(canonical, _label(cuts, names))
-        return canonical, self._pool.known[key]
+        unit = self._pool.known[key]
+        if isinstance(unit, Fault):
+            self._pool.broke(_nodes(cuts, names), unit)
+        return canonical, unit
 
     def _calls(
         self,
@@ -294,8 +368,12 @@ class RegionSolver:
         solver: UnitSolver,
         number: int,
         found: _Collector,
-    ) -> list[PlannedCall]:
-        """The call of one kernel; nothing when a single operator does not fit, which is noted."""
+    ) -> list[PlannedCall] | Fault:
+        """The call of one kernel; nothing when a single operator does not fit, which is noted.
+
+        Raises:
+            InternalError: TW-INT-004, a single operator's kernel broke: no other way is left.
+        """
         ops = [cuts.op(name) for name in names]
         target = region.part.target
         if len(ops) == 1 and is_view(ops[0], cuts.graph.tensors):
@@ -306,8 +384,14 @@ class RegionSolver:
         if isinstance(unit, Shortfall):
             found.shortfalls.update((n, unit) for n in origin_nodes)
             return []
-        unit = solver.coded(unit, _label(cuts, names))
-        self._pool.known[_known_as(region, solver, canonical)] = unit
+        if isinstance(unit, Unit):
+            unit = solver.coded(unit, _label(cuts, names))
+            self._pool.known[_known_as(region, solver, canonical)] = unit
+        if isinstance(unit, Fault):
+            if len(ops) == 1:
+                raise _no_way(origin_nodes, unit)
+            self._pool.broke(origin_nodes, unit)
+            return unit
         return [
             PlannedCall(
                 found.index_of((target, unit.schedule.strategy, unit.signature), unit),
@@ -360,6 +444,24 @@ def _known_as(
 ) -> tuple[str, str, str, str]:
     way = solver.strategy
     return region.part.target, way.name, way.version, canonical.signature
+
+
+def _attempt(way: Strategy, step: str, work: Callable[[], T]) -> T | Fault:
+    return attempt(way.name, way.version, step, work)
+
+
+def _no_way(nodes: Sequence[str], fault: Fault) -> InternalError:
+    named = ", ".join(nodes[:8]) + (f" and {len(nodes) - 8} more" if len(nodes) > 8 else "")
+    return InternalError(
+        "TW-INT-004",
+        f"no strategy has a kernel for {named or 'an operator'}; the last, {fault.sentence}",
+        node=nodes[0] if nodes else None,
+    )
+
+
+def _nodes(cuts: Cuts, names: Sequence[str]) -> tuple[str, ...]:
+    """The ONNX nodes of some operators, each once."""
+    return tuple(dict.fromkeys(n for name in names for n in cuts.op(name).origin.nodes))
 
 
 def _label(cuts: Cuts, names: Sequence[str]) -> str:

@@ -4,12 +4,14 @@ A unit is found by signature.  `solve` asks the cache first; what it computes it
 entries per unit: SCHEDULE (text of the tree, by signature, machine, strategy, options), PROGRAM
 (lowered, by schedule text and machine) and KERNEL (C text, by the same and the code generator),
 which has only what is kept: most units are simulated just to be compared.  A hit re-runs `verify`.
-That something does not fit is an entry too: finding it out can cost as much as a schedule.
+That something does not fit, or broke, is an entry too: finding it out can cost as much as a
+schedule; the versions in the keys are what such an answer holds for.
 Source: 2-architecture.md "Caches".
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
@@ -18,6 +20,7 @@ import msgspec
 from worker.compiler.cache import Cache, CacheEvent, CacheKey, CacheKind
 from worker.compiler.codegen.kernel import CODEGEN_VERSION, generate_kernel
 from worker.compiler.errors import Infeasible, InputError, OptionError, Shortfall, VerifyError
+from worker.compiler.faults import Fault, T, attempt
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.signature import IR_VERSION, Canonical
 from worker.compiler.ir.text import print_graph
@@ -83,13 +86,26 @@ def _kernel(stored: bytes, key: CacheKey) -> str:
         raise _damaged(key, str(error)) from error
 
 
-def _is_shortfall(stored: bytes) -> bool:
-    """Whether an entry says that something does not fit; no schedule or program begins so."""
+class _FaultEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    fault: Fault
+
+
+_FAULT_BEGINS = b'{"fault":'
+
+
+def _stored_no(answer: Shortfall | Fault) -> bytes:
+    return msgspec.json.encode(_FaultEntry(answer) if isinstance(answer, Fault) else answer)
+
+
+def _is_no(stored: bytes) -> bool:
+    """Whether an entry says that something does not fit or broke; nothing else begins so."""
     return stored[:1] == b"{"
 
 
-def _shortfall(stored: bytes, key: CacheKey) -> Shortfall:
+def _no(stored: bytes, key: CacheKey) -> Shortfall | Fault:
     try:
+        if stored.startswith(_FAULT_BEGINS):
+            return msgspec.json.decode(stored, type=_FaultEntry).fault
         return msgspec.json.decode(stored, type=Shortfall)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise _damaged(key, str(error)) from error
@@ -149,49 +165,51 @@ class UnitSolver:
             ("lower_version", LOWER_VERSION),
         )
 
-    def solve(self, canonical: Canonical, label: str) -> Unit | Shortfall:
-        """Schedule, lower and code one unit, or say what does not fit.
+    def solve(self, canonical: Canonical, label: str) -> Unit | Shortfall | Fault:
+        """Schedule, lower and code one unit, or say what does not fit or broke.
 
         Raises: as `lowered` and `coded`.
         """
         unit = self.lowered(canonical, label)
-        return unit if isinstance(unit, Shortfall) else self.coded(unit, label)
+        return self.coded(unit, label) if isinstance(unit, Unit) else unit
 
-    def lowered(self, canonical: Canonical, label: str) -> Unit | Shortfall:
+    def lowered(self, canonical: Canonical, label: str) -> Unit | Shortfall | Fault:
         """Schedule and lower one unit, all that simulating it takes, or say what does not fit.
 
         A schedule's buffers may fit by size and still find no addresses: that is a shortfall too.
 
         Raises:
             OptionError: TW-OPT-002 when --require-cache is set and an entry is missing.
-            VerifyError: our bug, or a corrupted cache entry.
+            VerifyError: a corrupted cache entry.
         """
         signature = canonical.signature
         scheduled = self._schedule(canonical.graph, signature, label)
-        if isinstance(scheduled, Shortfall):
+        if isinstance(scheduled, Shortfall | Fault):
             return scheduled
         schedule, text = scheduled
         name = f"tw_unit_{signature[:16]}"
         key = self.program_key(text)
         stored = self._get(key, signature, label)
         if stored is not None:
-            if _is_shortfall(stored):
-                return _shortfall(stored, key)
+            if _is_no(stored):
+                return _no(stored, key)
             try:
                 program = decode_unit(stored)
             except InputError as error:
                 raise _damaged(key, str(error)) from error
             return Unit(signature, schedule, text, program, name, "")
         try:
-            program = lower_unit(schedule, self.machine, signature)
+            found = self._attempt("lower", lambda: self._program(schedule, signature))
         except Infeasible as error:
-            self.cache.put(key, msgspec.json.encode(error.shortfall))
+            self.cache.put(key, _stored_no(error.shortfall))
             return error.shortfall
-        verify_program(program, self.machine)
-        self.cache.put(key, encode_unit(program))
-        return Unit(signature, schedule, text, program, name, "")
+        if isinstance(found, Fault):
+            self.cache.put(key, _stored_no(found))
+            return found
+        self.cache.put(key, encode_unit(found))
+        return Unit(signature, schedule, text, found, name, "")
 
-    def coded(self, unit: Unit, label: str) -> Unit:
+    def coded(self, unit: Unit, label: str) -> Unit | Fault:
         """The unit with its kernel.
 
         Raises: as `lowered`.
@@ -201,8 +219,19 @@ class UnitSolver:
         key = self.kernel_key(unit.schedule_text)
         stored = self._get(key, unit.signature, label)
         if stored is not None:
+            if _is_no(stored):
+                no = _no(stored, key)
+                if isinstance(no, Shortfall):
+                    raise _damaged(key, "it says that a kernel does not fit")
+                return no
             return replace(unit, kernel=_kernel(stored, key))
-        kernel = generate_kernel(unit.schedule, unit.program, self.machine, unit.kernel_name)
+        kernel = self._attempt(
+            "codegen",
+            lambda: generate_kernel(unit.schedule, unit.program, self.machine, unit.kernel_name),
+        )
+        if isinstance(kernel, Fault):
+            self.cache.put(key, _stored_no(kernel))
+            return kernel
         self.cache.put(key, msgspec.msgpack.encode(_KernelEntry(kernel)))
         return replace(unit, kernel=kernel)
 
@@ -219,11 +248,11 @@ class UnitSolver:
 
     def _schedule(
         self, graph: Graph, signature: str, label: str
-    ) -> tuple[Schedule, str] | Shortfall:
+    ) -> tuple[Schedule, str] | Shortfall | Fault:
         key = self.schedule_key(signature)
         stored = self._get(key, signature, label)
-        if stored is not None and _is_shortfall(stored):
-            return _shortfall(stored, key)
+        if stored is not None and _is_no(stored):
+            return _no(stored, key)
         if stored is not None:
             try:
                 text = stored.decode()
@@ -236,13 +265,24 @@ class UnitSolver:
                 raise _damaged(key, "it is the schedule of another unit")
             verify(schedule, self.machine)
             return schedule, text
+        planned = self._attempt("schedule", lambda: self._planned(graph))
+        if isinstance(planned, Shortfall | Fault):
+            self.cache.put(key, _stored_no(planned))
+            return planned
+        self.cache.put(key, planned[1].encode())
+        return planned
+
+    def _planned(self, graph: Graph) -> tuple[Schedule, str] | Shortfall:
         found = self.plan(graph)
-        if isinstance(found, Shortfall):
-            self.cache.put(key, msgspec.json.encode(found))
-            return found
-        text = print_schedule(found)
-        self.cache.put(key, text.encode())
-        return found, text
+        return found if isinstance(found, Shortfall) else (found, print_schedule(found))
+
+    def _program(self, schedule: Schedule, signature: str) -> UnitProgram:
+        program = lower_unit(schedule, self.machine, signature)
+        verify_program(program, self.machine)
+        return program
+
+    def _attempt(self, step: str, work: Callable[[], T]) -> T | Fault:
+        return attempt(self.strategy.name, self.strategy.version, step, work)
 
     def _get(self, key: CacheKey, signature: str, label: str) -> bytes | None:
         value = self.cache.get(key)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from worker.compiler.errors import VerifyError
 from worker.compiler.ir.graph import Graph
+from worker.compiler.ir.op import reads_of, writes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,3 +34,27 @@ class Arrangement:
     graph: Graph
     engine_of_op: tuple[tuple[str, str], ...]
     num_cores: int
+
+
+def check_grouping(grouping: Grouping, graph: Graph) -> None:
+    """Does a strategy's grouping of `graph` keep what is asked of it?  Cost: linear.
+
+    Raises:
+        VerifyError: other inputs or outputs; an operator in no group or two; a group that reads
+            what a later one writes.
+    """
+    got = grouping.graph
+    if (got.inputs, got.outputs) != (graph.inputs, graph.outputs):
+        raise VerifyError("group", "graph", "interface", "its inputs or outputs are other ones")
+    group_of = {name: k for k, group in enumerate(grouping.groups) for name in group.ops}
+    names = [op.name for op in got.ops]
+    if sorted(names) != sorted(name for group in grouping.groups for name in group.ops):
+        raise VerifyError("group", "groups", "partition", "not every operator is in one group")
+    last_write: dict[str, int] = {}
+    for op in got.ops:
+        for tensor in writes_of(op):
+            last_write[tensor] = max(last_write.get(tensor, 0), group_of[op.name])
+    for op in got.ops:
+        for tensor in reads_of(op):
+            if last_write.get(tensor, 0) > group_of[op.name]:
+                raise VerifyError("group", op.name, "order", f"{tensor} is written later")
