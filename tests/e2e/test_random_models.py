@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from random_models import random_model
 
+from benchmarks.random_models import random_model
 from worker.compiler.cache import MemoryCache
 from worker.compiler.options import CompileOptions
 from worker.job import run_job

@@ -155,6 +155,27 @@ def excited(m: Model, x: str) -> str:
     return m.like("Mul", x, m.like("Sigmoid", few))
 
 
+def grouped(m: Model, x: str) -> str:
+    """A convolution in groups, squeezed and excited, with a residual."""
+    channels = m.shapes[x][1]
+    y = m.like("Relu", m.conv(x, 24, 1))
+    y = excited(m, m.like("Relu", m.conv(y, 24, 3, 1, m.random.choice((2, 3, 4)))))
+    return m.like("Relu", m.like("Add", m.conv(y, channels, 1), x))
+
+
+def shared(m: Model, x: str) -> str:
+    """One head with the same weights on two resolutions; the lower one scales the upper."""
+    n, channels, _, _ = m.shapes[x]
+    weights, bias = m.weight(channels, channels, 3, 3, fan=channels * 9), m.weight(channels)
+    small, levels = pooled(m, x), []
+    for level in (x, small):
+        y = m.like("Conv", level, weights, bias, kernel_shape=[3, 3], pads=[1] * 4)
+        levels.append(m.like("Conv", m.like("Relu", y), weights, bias, kernel_shape=[3, 3],
+                             pads=[1] * 4))  # fmt: skip
+    mean = m.node("GlobalAveragePool", [levels[1]], (n, channels, 1, 1))
+    return m.like("Mul", levels[0], mean)
+
+
 def dense(m: Model, x: str) -> str:
     """Each layer reads everything before it."""
     for _ in range(m.random.choice((2, 3))):
@@ -277,7 +298,7 @@ def rolled(m: Model, x: str, axis: int, by: int) -> str:
 
 BLOCKS: tuple[Callable[[Model, str], str], ...] = (
     plain, residual, inverted, dense, branches, pooled, gated, channel_norm, instance_norm,
-    shuffled, tokens, patches, windows, excited,
+    shuffled, tokens, patches, windows, excited, grouped, shared,
 )  # fmt: skip
 MOST_VALUES = 1 << 16
 """Of one tensor between blocks; beyond it a strided convolution follows."""
