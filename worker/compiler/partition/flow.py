@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 import onnx_ir
 
 from worker.compiler.frontend.model import OnnxModel
+from worker.compiler.frontend.tensor_checks import num_bytes
 from worker.compiler.frontend.work import static_shape
 
 
@@ -106,11 +106,11 @@ def read_flow(model: OnnxModel) -> Flow:
 
 
 def value_bytes(value: onnx_ir.Value) -> int | None:
-    """Bytes of a value; None where its shape or type is unknown."""
+    """Bytes of a value; None where its shape or type is unknown, and for strings."""
     shape = static_shape(value)
     if shape is None or value.dtype is None:
         return None
-    return -(-prod(shape) * value.dtype.bitwidth // 8)
+    return num_bytes(int(value.dtype), shape)
 
 
 def captured_values(node: onnx_ir.Node) -> tuple[onnx_ir.Value, ...]:

@@ -7,6 +7,7 @@ from math import prod
 
 import onnx_ir
 
+from worker.compiler.frontend.tensor_checks import bits_of
 from worker.compiler.frontend.work import node_flops, static_shape
 
 
@@ -20,5 +21,5 @@ def host_flops(nodes: Sequence[onnx_ir.Node]) -> tuple[int, int]:
         for value in (*node.inputs, *node.outputs):
             shape = static_shape(value)
             if value is not None and shape is not None and value.dtype is not None:
-                memory_bytes += prod(shape) * max(1, value.dtype.bitwidth // 8)
+                memory_bytes += prod(shape) * max(1, (bits_of(int(value.dtype)) or 0) // 8)
     return flops, memory_bytes
