@@ -143,7 +143,8 @@ def test_a_fault_at_any_step_ends_in_kernels_of_naive(
     assert sum(nodes for _, nodes in found) == 2 * LAYERS
     warnings = faults(model)
     assert warnings
-    assert all(says in text and "graphturbo 23" in text for text in warnings)
+    name = f"graphturbo {GraphTurboStrategy().version}"
+    assert all(says in text and name in text for text in warnings)
     assert len(warnings) == len(set(warnings))
 
 
@@ -165,7 +166,7 @@ def test_a_fault_of_the_first_form_leaves_simpler_ones(tmp_path: Path, monkeypat
     tile = GraphTurboStrategy.tile
 
     def first_breaks(self: GraphTurboStrategy, *given: Any) -> Any:
-        return crash() if self.version == "23" else tile(self, *given)
+        return crash() if "-" not in self.version else tile(self, *given)
 
     monkeypatch.setattr(GraphTurboStrategy, "tile", first_breaks)
     model = compiled(tmp_path)
@@ -199,7 +200,7 @@ def test_a_fault_is_known_to_the_cache_until_the_version_changes(
     assert first.warnings == again.warnings
     assert kernels(first) == kernels(again)
     assert {event.outcome for event in again.cache_events} == {"hit"}
-    newer = GraphTurboStrategy(version="24")
+    newer = GraphTurboStrategy(version="newer")
     monkeypatch.setattr("worker.compiler.solve.strategy_for", lambda *_: newer)
     assert kernels(compiled(tmp_path, cache)) == [("graphturbo", 2 * LAYERS)]
 

@@ -14,7 +14,8 @@ Rules, in the order in which they are checked (the `rule` of the VerifyError):
   fill       a padded read from a buffer that was filled otherwise
   capacity   buffers alive together (from entry to last use) exceed a memory
 Conservative: a read served by what an *earlier iteration* of a shared loop left in a buffer is
-refused, and a strided write counts as covering its hull (coverage proves its points).
+refused, and a strided write counts as covering its hull for a Compute that reads it (coverage
+proves its points), but not for a Move: that carries the holes too, over what others computed.
 Source: 2-architecture.md "The schedule".  Cost: linear in leaves x iterations of the loops that a
 box depends on; a few milliseconds for one operator.
 """

@@ -8,12 +8,10 @@ same iteration counts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from worker.compiler.ir.affine import Affine, Var
 from worker.compiler.ir.evaluate import affine_values
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.machine.machine import Machine
@@ -25,11 +23,11 @@ from worker.compiler.schedule.grid import (
     expr_range,
     span_range,
 )
-from worker.compiler.schedule.nodes import Box, Compute, Init, LoopKind, Move, Schedule, Span
+from worker.compiler.schedule.hulls import covered, has_holes, spread
+from worker.compiler.schedule.nodes import Compute, Init, LoopKind, Move, Schedule
 from worker.compiler.schedule.verify_structure import refuse
 from worker.compiler.schedule.walk import (
     Ends,
-    Frame,
     Leaf,
     Scope,
     Walk,
@@ -96,7 +94,7 @@ class _Residency:
         source = _Need(move.tensor, ends.reads[0], ranges, clip=True)
         self._check_inside(leaf, source, None)
         self._check_inside(leaf, _Need(move.tensor, ends.write, ranges, clip=clip), None)
-        self._check_filled(leaf, source, coords)
+        self._check_filled(leaf, source, coords, is_drain=_is_drain(ends))
         self._check_drain(leaf, move, ends)
 
     def _check_compute(
@@ -149,14 +147,25 @@ class _Residency:
                 )  # fmt: skip
 
     def _check_filled(
-        self, leaf: Leaf, need: _Need, coords: dict[str, Ints], empty: Ints | None = None
+        self,
+        leaf: Leaf,
+        need: _Need,
+        coords: dict[str, Ints],
+        empty: Ints | None = None,
+        *,
+        is_drain: bool = False,
     ) -> None:
-        """Earlier leaves wrote all of the needed box."""
+        """Earlier leaves wrote all of the needed box.
+
+        A drain carries its whole box outward: what nobody computed, the identity too, would be
+        stored over what others computed.
+        """
         is_given = need.tensor in (*self.graph.inputs, *self.graph.constants)
         if need.scope is None and is_given:
             return
-        if need.scope is not None and need.scope.init is Init.IDENTITY and empty is None:
-            return  # a drain; a Compute must find sums, not the identity
+        is_begun = need.scope is not None and need.scope.init is Init.IDENTITY
+        if is_begun and empty is None and not is_drain:
+            return  # sums that are only beginning move inward; a Compute must find them added
         sizes = self.graph.tensors[need.tensor].shape
         wanted = [
             (np.maximum(low, 0), np.minimum(high, size - 1)) if need.clip or need.fill is not None
@@ -166,23 +175,31 @@ class _Residency:
         hulls = []
         for writer in self.writers.get(_key(need.tensor, need.scope), ()):
             if writer.number < leaf.number:
-                hull = self._hull(writer, leaf, coords)
+                hull = self._hull(writer, leaf, coords, is_exact=is_drain)
                 if hull is not None:
                     hulls.append(hull)
-        if not _covered(wanted, hulls, empty):
+        if not covered(wanted, hulls, empty):
             where = "home" if need.scope is None else need.scope.path
             raise refuse(
                 leaf.path, "resident", f"{need.tensor} in {where} is not written before its use"
             )
 
     def _hull(
-        self, writer: Leaf, reader: Leaf | None, coords: dict[str, Ints]
+        self,
+        writer: Leaf,
+        reader: Leaf | None,
+        coords: dict[str, Ints],
+        *,
+        is_exact: bool = False,
     ) -> list[Range] | None:
-        """Everything `writer` wrote by the time `reader` runs, in the reader's coordinates."""
+        """Everything `writer` wrote by the time `reader` runs, in the reader's coordinates.
+
+        `is_exact`: None when what it wrote is a box with holes.
+        """
         shared = _common_frames(writer, reader)
         free = {f.var: f for f in writer.frames if f.var not in shared}
         if isinstance(writer.node, Move):
-            spans = _spread(writer.node.box, free)
+            spans = spread(writer.node.box, free)
             if spans is None:
                 return None
             ranges = [span_range(span, coords) for span in spans]
@@ -197,13 +214,15 @@ class _Residency:
             for axis, span in zip(op.domain, writer.node.box, strict=True)
             if axis.name in needed
         ]
-        spread = _spread(tuple(span for _, span in named), free)
-        if spread is None:
+        whole = spread(tuple(span for _, span in named), free)
+        if whole is None:
             return None
         box: dict[str, Range] = {}
-        for (axis, _), span in zip(named, spread, strict=True):
+        for (axis, _), span in zip(named, whole, strict=True):
             low, high = span_range(span, coords)
             box[axis.name] = (np.maximum(low, 0), np.minimum(high, axis.extent - 1))
+        if is_exact and any(has_holes(expr, box) for expr in op.write.index):
+            return None
         return [expr_range(expr, box) for expr in op.write.index]
 
     def _check_padding(self, leaf: Leaf, need: _Need) -> None:
@@ -355,7 +374,7 @@ class _Residency:
                     for writer in self.writers.get(_key(name, None), ())
                     if (hull := self._hull(writer, None, {})) is not None
                 ]
-                if not _covered(wanted, hulls, None) and not self._computed_home(op.name):
+                if not covered(wanted, hulls, None) and not self._computed_home(op.name):
                     raise refuse("0", "resident", f"output {name} is not all written to home")
 
     def _computed_home(self, op: str) -> bool:
@@ -375,6 +394,14 @@ def check_residency(schedule: Schedule, flat: Walk, machine: Machine) -> None:
     _Residency(schedule, flat, machine).check()
 
 
+def _is_drain(ends: Ends) -> bool:
+    """Whether a Move goes outward, from a storage to one that was there before it."""
+    (source,) = ends.reads
+    if source is None:
+        return False
+    return ends.write is None or not ends.write.path.startswith(f"{source.path}.")
+
+
 def _key(tensor: str, scope: Scope | None) -> tuple[str, str]:
     return tensor, "" if scope is None else scope.path
 
@@ -387,109 +414,3 @@ def _common_frames(writer: Leaf, reader: Leaf | None) -> set[str]:
                 break
             shared.add(a.var)
     return shared
-
-
-def _spread(box: Box, free: dict[str, Frame]) -> Box | None:
-    """The box that all iterations of the free loops write together, or None when it has gaps."""
-    used: set[str] = set()
-    spans: list[Span] = []
-    for span in box:
-        names = [v for v in span.start.variables() if v in free and free[v].trip > 1]
-        rest = {v: 0 for v in span.start.variables() if v in free and free[v].trip == 1}
-        start = span.start.substitute(rest) if rest else span.start
-        if not names:
-            spans.append(Span(start, span.extent))
-            continue
-        if used.intersection(names) or any(start.coeff(v) == 0 for v in names):
-            return None
-        used.update(names)
-        moving = Affine(tuple((a, c) for a, c in start.terms if _named(a, names)), 0)
-        fixed = start - moving
-        if set(fixed.variables()) & set(names):
-            return None
-        offsets = np.unique(affine_values(moving, coordinates([free[v] for v in names])))
-        if np.any(np.diff(offsets) > span.extent):
-            return None
-        low, high = int(offsets[0]), int(offsets[-1])
-        spans.append(Span(fixed + low, high - low + span.extent))
-    return tuple(spans)
-
-
-def _named(atom: object, names: Sequence[str]) -> bool:
-    return isinstance(atom, Var) and atom.name in names
-
-
-def _covered(wanted: list[Range], hulls: list[list[Range]], empty: Ints | None) -> bool:
-    """True when, at every iteration, the union of the hulls holds the wanted box.
-
-    Hulls join to larger ones as long as some touch along one dimension and are equal in the others
-    (a grid of pieces becomes rows, rows become one); a single hull must then hold the box, or
-    several that follow each other along one dimension and cover the others.
-    """
-    void: Ints = np.zeros((), dtype=bool) if empty is None else empty
-    for low, high in wanted:
-        void = void | (high < low)
-    if not wanted:
-        return bool(hulls) or bool(np.all(void))
-    if _chained(wanted, hulls, void):
-        return True
-    joined = _joined(wanted, hulls)
-    return len(joined) < len(hulls) and _chained(wanted, joined, void)
-
-
-def _chained(wanted: list[Range], hulls: Sequence[Sequence[Range]], void: Ints) -> bool:
-    """Hulls that cover all but one dimension follow each other along that one."""
-    for along in range(len(wanted)):
-        low, high = wanted[along]
-        reached: Ints = low
-        for _ in hulls:
-            for hull in hulls:
-                usable: Ints = np.ones((), dtype=bool)
-                for dim, (first, last) in enumerate(hull):
-                    if dim != along:
-                        usable = usable & (first <= wanted[dim][0]) & (last >= wanted[dim][1])
-                usable = usable & (hull[along][0] <= reached)
-                reached = np.where(usable, np.maximum(reached, hull[along][1] + 1), reached)
-            if np.all((reached > high) | void):
-                return True
-        if len(hulls) == 1:
-            return False
-    return bool(np.all(void))
-
-
-def _joined(wanted: list[Range], hulls: list[list[Range]]) -> list[tuple[Range, ...]]:
-    """The wanted parts of the hulls, pairs that make one box joined until none is left."""
-    found = [
-        tuple(
-            (np.maximum(first, low), np.minimum(last, high))
-            for (first, last), (low, high) in zip(hull, wanted, strict=True)
-        )
-        for hull in hulls
-    ]
-    before = len(found) + 1
-    while len(found) < before:
-        before = len(found)
-        for along in range(len(wanted)):
-            kept: list[tuple[Range, ...]] = []
-            # Neighbours follow each other when their starts ascend.
-            for hull in sorted(found, key=lambda h: int(np.min(h[along][0]))):
-                for k, other in enumerate(kept):
-                    if (union := _union(hull, other, along)) is not None:
-                        kept[k] = union
-                        break
-                else:
-                    kept.append(hull)
-            found = kept
-    return found
-
-
-def _union(a: Sequence[Range], b: Sequence[Range], along: int) -> tuple[Range, ...] | None:
-    """Both boxes as one, when they are equal but for one dimension, where they touch."""
-    for dim, ((low, high), (other_low, other_high)) in enumerate(zip(a, b, strict=True)):
-        if dim != along and not (np.all(low == other_low) and np.all(high == other_high)):
-            return None
-    (low, high), (other_low, other_high) = a[along], b[along]
-    if np.any(np.maximum(low, other_low) > np.minimum(high, other_high) + 1):
-        return None
-    whole = np.minimum(low, other_low), np.maximum(high, other_high)
-    return (*a[:along], whole, *a[along + 1 :])

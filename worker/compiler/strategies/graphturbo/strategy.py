@@ -52,7 +52,7 @@ class GraphTurboStrategy:
 
     variant: Variant = Variant.FULL
     name: str = "graphturbo"
-    version: str = "23"
+    version: str = "24"
     spans_regions: bool = True
     handover: float = EAGER
     """How ready it is to keep tensors in the cores' local buffers, where the variant does that."""

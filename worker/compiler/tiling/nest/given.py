@@ -230,7 +230,11 @@ def _shares(facts: Facts, ways: tuple[Mapping[str, int], ...]) -> tuple[dict[str
 def _settled(
     facts: Facts, tiles: Sequence[Tiles], ways: tuple[Mapping[str, int], ...]
 ) -> tuple[Tiles, ...] | None:
-    """Tiles of outer stages grown to whole shares of the inner ones, where they can be."""
+    """Tiles of outer stages grown to whole shares of the inner ones, where they can be.
+
+    Those are left out whose result would be a box with holes (`Facts.below`): storing it would
+    write over what other tiles computed.
+    """
     found = [dict(tile) for tile in tiles]
     for tile in found:
         for name, below in facts.below.items():
@@ -246,6 +250,10 @@ def _settled(
                 can &= size > 0
                 size = np.where(size > 0, size, extent)
             found[k][name] = size
+    for tile in found:  # a share of several cores may have grown again beside a cut axis
+        for name, below in facts.below.items():
+            for inner in below:
+                can &= (tile[name] == 1) | (tile[inner] >= facts.extents[inner])
     if not can.any():
         return None
     return tuple({name: size[can] for name, size in tile.items()} for tile in found)
