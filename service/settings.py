@@ -79,8 +79,6 @@ class Settings(BaseSettings):
 
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
-    require_api_key: bool | None = None
-    """None means: only when bound to something other than loopback."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["json", "console"] = "json"
     runner: str = "worker.job:run_job"

@@ -63,8 +63,6 @@ def compile_model(
             help="full, layerwise, astitch, v1, v2 or v3: how much of graphturbo is used."
         ),
     ] = "full",
-    objective: Annotated[str, typer.Option(help="latency, energy or edp.")] = "latency",
-    effort: Annotated[str, typer.Option(help="express, normal or extended.")] = "normal",
     verify: Annotated[str, typer.Option(help="none, sample or full.")] = "sample",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the verification inputs.")] = 0,
     precision: Annotated[
@@ -104,8 +102,6 @@ def compile_model(
     document = {
         "strategy": strategy,
         "variant": variant,
-        "objective": objective,
-        "effort": effort,
         "verify": verify,
         "seed": seed,
         "precision": precision,

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from worker.compiler.errors import OptionError
-from worker.compiler.options import CompileOptions, Objective, StrategyName, Variant, VerifyMode
+from worker.compiler.options import CompileOptions, StrategyName, Variant, VerifyMode
 
 
 def test_options_round_trip() -> None:
     options = CompileOptions(
-        objective=Objective.EDP,
         verify=VerifyMode.FULL,
         symbols=(("batch", 8), ("seq", 128)),
         fail_on_fallback=True,
@@ -24,6 +23,10 @@ def test_options_round_trip() -> None:
     ("document", "pointer"),
     [
         ({"objective": "speed"}, "/options/objective"),
+        ({"objective": "energy"}, "/options/objective"),
+        ({"objective": "edp"}, "/options/objective"),
+        ({"effort": "express"}, "/options/effort"),
+        ({"effort": "extended"}, "/options/effort"),
         ({"effort": 3}, "/options/effort"),
         ({"symbols": {"N": 0}}, "/options/symbols"),
         ({"symbols": {"N": True}}, "/options/symbols"),

@@ -49,15 +49,15 @@ class Variant(StrEnum):
 
 
 class Objective(StrEnum):
+    """What is best.  A measure joins when it decides something; until then it is refused."""
+
     LATENCY = "latency"
-    ENERGY = "energy"
-    EDP = "edp"
 
 
 class Effort(StrEnum):
-    EXPRESS = "express"
+    """How much is searched.  A level joins when it decides something; until then it is refused."""
+
     NORMAL = "normal"
-    EXTENDED = "extended"
 
 
 class VerifyMode(StrEnum):
@@ -95,7 +95,9 @@ class CompileOptions:
     variant: Variant = Variant.FULL
     """Other than FULL only with strategy `graphturbo`."""
     objective: Objective = Objective.LATENCY
+    """Only latency is served."""
     effort: Effort = Effort.NORMAL
+    """Only normal is served."""
     verify: VerifyMode = VerifyMode.SAMPLE
     symbols: tuple[tuple[str, int], ...] = ()
     """Values of symbolic dimensions, sorted by name (`--set batch=8`)."""
