@@ -132,6 +132,8 @@ def _entries() -> tuple[ErrorEntry, ...]:
           "Download the bundle again."),
         e("TW-RUN-002", "The inputs do not match the bundle", user, "run", 422, 3,
           "Give one array per input with the name, shape and dtype listed."),
+        e("TW-RUN-003", "A part of the model fails on the host", user, "run", 422, 4,
+          "ONNX Runtime refuses the node named here, or its inputs: mend the model or the inputs."),
         e("TW-INT-001", "Internal error", service, "report", 500, 5,
           "This is a bug in Tilewright: please report the job id."),
         e("TW-INT-002", "A compiler stage produced an illegal value", service, "schedule", 500, 5,

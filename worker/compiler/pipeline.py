@@ -36,6 +36,7 @@ from worker.compiler.frontend.load import load_model
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.passes import Interface, interface_of, require_interface
 from worker.compiler.frontend.simplify import simplify
+from worker.compiler.frontend.sizes import require_sizes
 from worker.compiler.ir.graph import Graph
 from worker.compiler.layout.change import LayoutChange
 from worker.compiler.link import LinkedModel, PlannedCall, link
@@ -150,6 +151,7 @@ def compile_model(
     progress.stage("simplify", "started")
     model = simplify(bind(loaded, dict(options.symbols)))
     settle_shapes(model)
+    require_sizes(model, limits)
     require_interface("simplify", promised, model.ir)
     progress.stage("simplify", "finished")
     progress.stage("convert", "started")

@@ -9,15 +9,20 @@ Source: BYOC section 3.4 (nodes on the host read and write data entries).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from worker.compiler.errors import CompilerError
 from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.program import HostCall
 from worker.compiler.package.executable import Array
 from worker.compiler.package.metadata_module import DataEntry, MetadataModule
 
+_NODE = re.compile(r"(?:Name:'|Node[: ]+\(?)([^')]+)")
+"""Where ONNX Runtime's messages name the node: creating a session, and running it."""
 _BFLOAT16 = 16
 """ONNX's number of the type that numpy has not."""
 
@@ -40,8 +45,13 @@ class HostModule:
         self._bound: dict[int, _Bound] = {}
 
     def run(self, host: int, outputs: Sequence[str], feeds: Mapping[str, Array]) -> list[Any]:
-        """Run a part on arrays; results in the order of `outputs`."""
-        found: list[Any] = self._sessions[host].run(list(outputs), dict(feeds))
+        """Run a part on arrays; results in the order of `outputs`.
+
+        Raises:
+            CompilerError: TW-RUN-003 with the user's node and ONNX Runtime's words.
+        """
+        with _blamed():
+            found: list[Any] = self._sessions[host].run(list(outputs), dict(feeds))
         return found
 
     def bind(self, call: HostCall, metadata: MetadataModule) -> _Bound | None:
@@ -65,8 +75,12 @@ class HostModule:
         return self._bound[call.host]
 
     def run_bound(self, bound: _Bound) -> None:
-        """Run a part in place."""
-        bound.session.run_with_iobinding(bound.binding)
+        """Run a part in place.
+
+        Raises: as `run`.
+        """
+        with _blamed():
+            bound.session.run_with_iobinding(bound.binding)
 
 
 def _memory(entry: DataEntry) -> tuple[str, int, Any, list[int], int]:
@@ -91,4 +105,25 @@ def _session(model: bytes, threads: int) -> Any:
         # Optimised kernels add in another order; a sum on the other side of a rounding edge is a
         # step away, and deep models amplify it: SSD's scores were 0.17 off, now they are equal.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    with _blamed():
+        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+@contextmanager
+def _blamed() -> Iterator[None]:
+    """Turn what ONNX Runtime raises into an error that names the user's node.
+
+    Host parts keep the names of the model's nodes, and the runtime's messages give them.
+    """
+    try:
+        yield
+    except (CompilerError, MemoryError):
+        raise
+    except Exception as error:  # onnxruntime raises its own types from C++
+        text = " ".join(str(error).split())
+        named = _NODE.search(text)
+        raise CompilerError(
+            "TW-RUN-003",
+            f"ONNX Runtime cannot run a part of the model on the host: {text[:400]}",
+            node=named.group(1).strip() if named else None,
+        ) from error

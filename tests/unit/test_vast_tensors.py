@@ -1,0 +1,101 @@
+"""What nodes would make is counted before it is made; what the host refuses names its node."""
+
+from __future__ import annotations
+
+import resource
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from worker.compiler.cache import MemoryCache
+from worker.compiler.errors import CompilerError, ModelError
+from worker.compiler.frontend.limits import Limits
+from worker.compiler.machine import load_preset
+from worker.compiler.options import CompileOptions
+from worker.compiler.package.host_module import HostModule
+from worker.compiler.pipeline import compile_model
+from worker.ports import open_ports
+from worker.request import NoProgress
+
+FLOAT = TensorProto.FLOAT
+
+
+def doubled(times: int) -> list[onnx.NodeProto]:
+    names = ["x", *(f"d{k}" for k in range(times - 1)), "y"]
+    return [
+        helper.make_node("Concat", [a, a], [b], name=f"double{k}", axis=0)
+        for k, (a, b) in enumerate(pairwise(names))
+    ]
+
+
+def node(kind: str, *given: str, **attributes: object) -> list[onnx.NodeProto]:
+    return [helper.make_node(kind, list(given), ["y"], name="vast", **attributes)]
+
+
+SHAPES = {
+    "sizes": np.array([2**20, 2**20, 2**20], np.int64),
+    "stretched": np.array([2**40, 2, 3], np.int64),
+    "repeats": np.array([2**30, 2**30], np.int64),
+    "pads": np.array([0, 0, 2**40, 0], np.int64),
+    "start": np.array(0, np.int64), "limit": np.array(2**50, np.int64),
+    "step": np.array(1, np.int64),
+}  # fmt: skip
+CASES = {
+    "concat": doubled(60),
+    "expand": node("Expand", "x", "stretched"),
+    "tile": node("Tile", "x", "repeats"),
+    "pad": node("Pad", "x", "pads"),
+    "constant": node("ConstantOfShape", "sizes"),
+    "range": node("Range", "start", "limit", "step"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_vast_tensor_is_refused_at_its_node(tmp_path: Path, name: str) -> None:
+    given = [numpy_helper.from_array(array, key) for key, array in SHAPES.items()]
+    used = {n for each in CASES[name] for n in each.input}
+    kind = TensorProto.INT64 if name == "range" else FLOAT
+    graph = helper.make_graph(
+        CASES[name], "g", [helper.make_tensor_value_info("x", FLOAT, [2, 3])],
+        [helper.make_tensor_value_info("y", kind, None)],
+        [tensor for tensor in given if tensor.name in used],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    path = tmp_path / "vast.onnx"
+    path.write_bytes(model.SerializeToString())
+    machine, options = load_preset("kapla-edge"), CompileOptions()
+    ports = open_ports(machine, options, MemoryCache(), NoProgress())
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    started = time.process_time()
+    with pytest.raises(ModelError) as refused:
+        compile_model(path, "m", machine, options, ports, Limits())
+    assert refused.value.code in ("TW-MODEL-007", "TW-MODEL-014"), refused.value
+    assert refused.value.place.node in ("vast", *(f"double{k}" for k in range(60)))
+    assert time.process_time() - started < 3.0
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500 * 1024
+
+
+def test_what_the_host_cannot_run_names_the_users_node() -> None:
+    nodes = [helper.make_node("Gather", ["x", "i"], ["y"], name="/head/pick", axis=0)]
+    graph = helper.make_graph(
+        nodes, "host",
+        [helper.make_tensor_value_info("x", FLOAT, [4]),
+         helper.make_tensor_value_info("i", TensorProto.INT64, [2])],
+        [helper.make_tensor_value_info("y", FLOAT, [2])],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    module = HostModule([model.SerializeToString()], threads=1)
+    feeds = {"x": np.zeros(4, np.float32), "i": np.array([0, 9], np.int64)}
+    with pytest.raises(CompilerError) as refused:
+        module.run(0, ["y"], feeds)
+    assert refused.value.code == "TW-RUN-003"
+    assert refused.value.place.node == "/head/pick"
+    broken = model.SerializeToString().replace(b"Gather", b"Gothar")
+    with pytest.raises(CompilerError) as refused:
+        HostModule([broken], threads=1)
+    assert refused.value.code == "TW-RUN-003"
