@@ -1,8 +1,8 @@
 """Every way the service says no, as types with an HTTP status and a catalogue code.
 
 ServiceError(status)
-├─ NotFound 404 · Conflict 409 · TooLarge 413 · Malformed 422 · UnsupportedMedia 415
-├─ IdempotencyMismatch 422 · DigestMismatch 422 · SpecRejected 422 · QuotaExceeded 429
+├─ NotAllowed 403 · NotFound 404 · Conflict 409 · TooLarge 413 · UnsupportedMedia 415
+├─ Malformed · IdempotencyMismatch · DigestMismatch · SpecRejected 422 · QuotaExceeded 429
 └─ Unavailable 503 (transient: the client may retry)
 LeaseLost (never leaves the worker: somebody else owns the item now)
 
@@ -91,6 +91,12 @@ class NotFound(ServiceError):
     """The id names nothing (or nothing this owner may see)."""
 
     code = "TW-SVC-001"
+
+
+class NotAllowed(ServiceError):
+    """The request comes by a name, or from a page, that this server does not serve."""
+
+    code = "TW-SVC-016"
 
 
 class Conflict(ServiceError):

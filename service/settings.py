@@ -79,6 +79,12 @@ class Settings(BaseSettings):
 
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
+    allowed_hosts: tuple[str, ...] = ()
+    """Names the server answers to besides loopback and `host`, as a JSON list: `["api"]`."""
+    insecure: bool = False
+    """Listen beyond loopback though there are no keys: whoever reaches the port may do anything."""
+    slow_client_s: float = Field(default=20.0, gt=0)
+    """How long a client may pause within a request before its connection ends."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["json", "console"] = "json"
     runner: str = "worker.job:run_job"

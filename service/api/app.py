@@ -18,6 +18,8 @@ from service.api import problems
 from service.api.bells import DeferredOutbox
 from service.api.body_limit import BodyLimitMiddleware
 from service.api.deps import ApiState
+from service.api.origin import OriginMiddleware
+from service.api.pace import PaceMiddleware
 from service.api.request_id import RequestIdMiddleware
 from service.api.routes import (
     artifacts,
@@ -79,6 +81,8 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
     problems.install(app)
     limit = max(settings.max_json_bytes, settings.max_hardware_bytes)
     app.add_middleware(BodyLimitMiddleware, limit_bytes=limit)
+    app.add_middleware(PaceMiddleware, grace_s=settings.slow_client_s)
+    app.add_middleware(OriginMiddleware, names=(settings.host, *settings.allowed_hosts))
     app.add_middleware(RequestIdMiddleware)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's documented hook
     return app

@@ -53,10 +53,10 @@ async def receive_model(
         DigestMismatch: length or digest are not the announced ones.
         ModelError: the body is empty.
     """
-    media = _media_of(request)
+    media = media_of(request)
     is_form = media == "multipart/form-data"
     if media not in RAW_TYPES and not is_form:
-        raise _unsupported("a model", media, [*sorted(RAW_TYPES - {""}), "multipart/form-data"])
+        raise unsupported("a model", media, [*sorted(RAW_TYPES - {""}), "multipart/form-data"])
     ref, head, form = await _receive(
         request, state, digest, limit=state.settings.max_model_bytes, is_form=is_form
     )
@@ -77,9 +77,9 @@ async def receive_arrays(request: Request, state: ApiState, digest: str | None) 
         DigestMismatch: length or digest are not the announced ones.
         InputError: TW-CAL-001, the body is no zip archive of arrays.
     """
-    media = _media_of(request)
+    media = media_of(request)
     if media not in RAW_TYPES:
-        raise _unsupported("calibration arrays", media, sorted(RAW_TYPES - {""}))
+        raise unsupported("calibration arrays", media, sorted(RAW_TYPES - {""}))
     ref, head, _ = await _receive(
         request, state, digest, limit=state.settings.max_model_bytes, is_form=False
     )
@@ -91,11 +91,13 @@ async def receive_arrays(request: Request, state: ApiState, digest: str | None) 
     return BlobRef(ref.sha256, ref.size_bytes, ZIP_TYPE)
 
 
-def _media_of(request: Request) -> str:
+def media_of(request: Request) -> str:
+    """Give the media type of a body, lower case, without parameters; empty when not named."""
     return request.headers.get("content-type", "").split(";")[0].strip().lower()
 
 
-def _unsupported(what: str, media: str, allowed: list[str]) -> UnsupportedMedia:
+def unsupported(what: str, media: str, allowed: list[str]) -> UnsupportedMedia:
+    """Refuse a media type and name those that are served."""
     return UnsupportedMedia(
         f"{what} cannot be sent as {media[:100]}",
         pointer="header:Content-Type",

@@ -66,7 +66,7 @@ def connect(server: str | None, data_dir: Path | None = None) -> Client:
     from service.store.session import migrate
 
     quiet_logs()
-    settings = load_settings(data_dir)
+    settings = load_settings(data_dir, allowed_hosts=(httpx.URL(LOCAL_URL).host,))
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     migrate(settings.database_url)
     app = create_app(settings)

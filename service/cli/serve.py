@@ -11,12 +11,12 @@ from service.cli.connection import DataDirOption, load_settings
 from service.cli.exits import Exit
 from service.cli.failures import Failure
 from service.cli.output import JsonFlag, note, print_json, print_text
+from service.hosts import is_loopback
 
 if TYPE_CHECKING:
     from service.bootstrap import Services
     from service.settings import Settings
 
-LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 GRACEFUL_S = 5
 """How long open requests may take to end when the server stops."""
 
@@ -33,6 +33,13 @@ def serve(
     api_only: Annotated[
         bool, typer.Option("--api-only", help="Leave the work to separate `tilewright worker`s.")
     ] = False,
+    insecure: Annotated[
+        bool | None,
+        typer.Option(
+            "--insecure",
+            help="Listen beyond loopback: without keys, whoever reaches the port may do anything.",
+        ),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Run everything in one process: the API and a worker, on a data directory.
@@ -41,7 +48,12 @@ def serve(
     """
     from service.log import configure
 
-    settings = load_settings(data_dir, host=host, port=port, workers=workers)
+    settings = load_settings(data_dir, host=host, port=port, workers=workers, insecure=insecure)
+    if not is_loopback(settings.host) and not settings.insecure:
+        raise Failure(
+            "TW-CLI-003",
+            f"{settings.host or 'every address'} is reached by others, and the API has no keys yet",
+        )
     if api_only and settings.embedded:
         raise Failure(
             "TW-OPT-001",
@@ -49,8 +61,8 @@ def serve(
             remedy="Set TILEWRIGHT_BROKER_URL to a redis:// or amqp:// URL.",
         )
     configure(settings.log_level, settings.log_format)
-    if settings.host not in LOOPBACK:
-        note(f"warning: {settings.host} is not loopback, and the API has no authentication yet")
+    if not is_loopback(settings.host):
+        note(f"warning: whoever reaches {settings.host} may do anything: the API has no keys yet")
     listener = _listen(settings)
     bound = listener.getsockname()[1]
     name = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -118,7 +130,7 @@ def _run(settings: Settings, listener: socket.socket, announce: Any, *, with_wor
             _start_worker(services, stack)
         else:
             migrate(settings.database_url)
-        _serve_http(create_app(settings, services), listener, announce)
+        _serve_http(create_app(settings, services), listener, announce, settings.slow_client_s)
 
 
 def _start_worker(services: Services, stack: Any) -> None:
@@ -127,8 +139,13 @@ def _start_worker(services: Services, stack: Any) -> None:
     stack.enter_context(EmbeddedWorker(services))
 
 
-def _serve_http(app: Any, listener: socket.socket, announce: Any) -> None:
+def _serve_http(app: Any, listener: socket.socket, announce: Any, slow_client_s: float) -> None:
     import uvicorn
+
+    from service.api.heads import PacedProtocol
+
+    class Protocol(PacedProtocol):
+        head_s = slow_client_s
 
     class Announcing(uvicorn.Server):
         """Says where it listens as soon as it does."""
@@ -140,6 +157,7 @@ def _serve_http(app: Any, listener: socket.socket, announce: Any) -> None:
 
     config = uvicorn.Config(
         app,
+        http=Protocol,
         log_config=None,
         access_log=False,
         timeout_graceful_shutdown=GRACEFUL_S,

@@ -14,6 +14,7 @@ import typer.main
 import yaml
 
 from service.cli.main import app as cli
+from service.hosts import is_loopback
 from service.settings import Settings
 
 REPO = Path(__file__).resolve().parent.parent.parent
@@ -118,6 +119,15 @@ def test_published_port_is_the_api_on_loopback() -> None:
     port = image_environment()["TILEWRIGHT_PORT"]
     assert SERVICES["api"]["ports"] == [f"127.0.0.1:{port}:{port}"]
     assert [name for name, service in SERVICES.items() if "ports" in service] == ["api"]
+
+
+def test_open_servers_say_so_and_know_their_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = settings_of(image_environment(), monkeypatch)
+    assert not is_loopback(image.host)
+    assert image.insecure
+    environment = image_environment() | expanded(SERVICES["api"]["environment"])
+    assert settings_of(environment, monkeypatch).allowed_hosts == ("api",)
+    assert "api" in SERVICES
 
 
 def test_object_store_is_maintained_and_its_port_is_the_one_we_use() -> None:

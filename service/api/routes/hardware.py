@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from service.api.deps import OWNER, Key, State
 from service.api.idempotency import check_replay, remember, request_key
+from service.api.ingest import media_of, unsupported
 from service.api.schemas.hardware import (
     HardwareAnswer,
     HardwarePage,
@@ -42,7 +43,16 @@ _BODY: dict[str, Any] = {
 }
 
 
+_MEDIA = frozenset(
+    {"", "application/json", "application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"}
+)
+"""Not the types that a form of any web page can send."""
+
+
 async def _spec_body(request: Request, state: State) -> bytes:
+    media = media_of(request)
+    if media not in _MEDIA:
+        raise unsupported("a spec", media, sorted(_MEDIA - {""}))
     body = await request.body()
     limit = state.settings.max_hardware_bytes
     if len(body) > limit:

@@ -1,0 +1,180 @@
+"""The edge: whose requests a server on loopback takes, and what a slow client can hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from api_fixtures import Serve, assert_problem
+
+from service.hosts import host_name, is_loopback
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("localhost:80", "localhost"),
+        ("LocalHost.", "localhost"),
+        ("[::1]:8080", "::1"),
+        ("127.0.0.1", "127.0.0.1"),
+        ("127.0.0.1.evil.example:8080", "127.0.0.1.evil.example"),
+        ("", ""),
+        ("[::1", "::1"),
+    ],
+)
+def test_the_name_of_a_host_header(host: str, name: str) -> None:
+    assert host_name(host) == name
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.8.9.1", "::1", "LOCALHOST"])
+def test_loopback_is_known(host: str) -> None:
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["", "0.0.0.0", "::", "10.0.0.1", "localhost.evil.example", "api"])
+def test_what_others_reach_is_not_loopback(host: str) -> None:
+    assert not is_loopback(host)
+
+
+def test_a_foreign_name_is_refused(serve: Serve) -> None:
+    http = serve(worker=False, allowed_hosts=("api", "Other.Example")).http
+    for host in (
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example:8080",
+        "10.1.1.1",
+    ):
+        for path in ("/healthz", "/v1/jobs"):
+            problem = assert_problem(http.get(path, headers={"Host": host}), 403, "TW-SVC-016")
+            assert problem["pointer"] == "header:Host"
+    for host in ("localhost", "LOCALHOST:99", "[::1]:80", "127.0.0.1", "api:8080", "other.example"):
+        assert http.get("/healthz", headers={"Host": host}).status_code == 200, host
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("Origin", "http://evil.example"),
+        ("Origin", "null"),
+        ("Origin", "http://localhost:1"),
+        ("Origin", "http://[broken"),
+        ("Sec-Fetch-Site", "cross-site"),
+        ("Sec-Fetch-Site", "same-site"),
+    ],
+)
+def test_a_foreign_page_changes_nothing(serve: Serve, name: str, value: str) -> None:
+    served = serve(worker=False)
+    job = served.submit()["id"]
+    sent = {name: value}
+    for response in (
+        served.http.post("/v1/models", content=b"x", headers=sent),
+        served.http.post(f"/v1/jobs/{job}/cancel", headers=sent),
+        served.http.delete(f"/v1/jobs/{job}", headers=sent),
+        served.http.post("/v1/hardware", content=b"{}", headers=sent),
+    ):
+        assert assert_problem(response, 403, "TW-SVC-016")["pointer"] == f"header:{name}"
+    assert served.http.get(f"/v1/jobs/{job}", headers=sent).json()["state"] == "queued"
+
+
+def test_the_servers_own_page_may(serve: Serve) -> None:
+    served = serve(worker=False)
+    sent = {"Origin": served.url, "Sec-Fetch-Site": "same-origin"}
+    assert served.http.post("/v1/models", content=b"x", headers=sent).status_code == 201
+
+
+@pytest.mark.parametrize("media", ["text/plain", "application/x-www-form-urlencoded"])
+def test_what_any_form_can_send_is_no_request(serve: Serve, media: str) -> None:
+    served = serve(worker=False)
+    body = json.dumps({"model": served.model()["id"], "hardware": "kapla-16x16"}).encode()
+    sent = {"Content-Type": media}
+    assert served.http.post("/v1/jobs", content=body, headers=sent).status_code in {415, 422}
+    assert served.http.get("/v1/jobs").json()["items"] == []
+    for path, what in (("/v1/models", b"x"), ("/v1/hardware", b"{}"), ("/v1/hardware/lint", b"{}")):
+        assert_problem(served.http.post(path, content=what, headers=sent), 415, "TW-SVC-013")
+
+
+def raw(url: str, *pieces: bytes) -> tuple[bytes, float]:
+    """Send bytes, then nothing: what came back until the server closed, and after how long."""
+    parts = urlsplit(url)
+    assert parts.hostname and parts.port
+    with socket.create_connection((parts.hostname, parts.port), timeout=15) as connection:
+        started = time.monotonic()
+        for piece in pieces:
+            connection.sendall(piece)
+        answer = b""
+        while more := connection.recv(65536):
+            answer += more
+    return answer, time.monotonic() - started
+
+
+@pytest.mark.parametrize("route", ["POST /v1/models", "POST /v1/jobs", "POST /v1/hardware"])
+def test_half_a_body_is_given_up(serve: Serve, route: str) -> None:
+    served = serve(worker=False, slow_client_s=0.5)
+    media = "application/octet-stream" if "models" in route else "application/json"
+    head = (
+        f"{route} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {media}\r\nContent-Length: 9\r\n\r\n"
+    )
+    answer, seconds = raw(served.url, head.encode(), b"{")
+    assert answer.startswith(b"HTTP/1.1 408 "), answer
+    assert b"application/problem+json" in answer
+    assert 0.4 < seconds < 5
+    assert not [p for p in served.services.blobs.spool_dir.rglob("*") if p.is_file()]
+
+
+def test_a_long_wait_for_a_job_is_no_slow_body(serve: Serve) -> None:
+    served = serve(worker=False, slow_client_s=0.3)
+    job = served.submit()["id"]
+    assert served.http.get(f"/v1/jobs/{job}", headers={"Prefer": "wait=1"}).status_code == 200
+
+
+def test_a_server_listens_beyond_loopback_only_when_told(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "service.cli.main", "serve", "--port", "0", "--json"]
+    environment = {
+        **{k: v for k, v in os.environ.items() if not k.startswith("TILEWRIGHT_")},
+        "TILEWRIGHT_DATA_DIR": str(tmp_path),
+    }
+    for host in ("0.0.0.0", ""):
+        refused = subprocess.run(
+            command,
+            env={**environment, "TILEWRIGHT_HOST": host},
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert refused.returncode == 2, refused.stderr
+        assert b"TW-CLI-003" in refused.stderr
+
+
+def test_half_a_head_is_given_up(tmp_path: Path) -> None:
+    environment = {
+        **{k: v for k, v in os.environ.items() if not k.startswith("TILEWRIGHT_")},
+        "TILEWRIGHT_DATA_DIR": str(tmp_path),
+        "TILEWRIGHT_SLOW_CLIENT_S": "0.5",
+    }
+    server = subprocess.Popen(
+        [sys.executable, "-m", "service.cli.main", "serve", "--port", "0"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stdout
+        url = server.stdout.readline().strip()
+        whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        for pieces in ((), (b"GET /healthz HTTP/1.1\r\nHo",), (whole, b"GET /hea")):
+            answer, seconds = raw(url, *pieces)
+            assert 0.4 < seconds < 5, pieces
+            assert answer.count(b"HTTP/1.1 200") == pieces.count(whole)
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(timeout=20)
+        assert server.stdout
+        server.stdout.close()
