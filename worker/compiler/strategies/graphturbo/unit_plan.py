@@ -15,9 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import ceil, inf
 
+import numpy as np
+
 from worker.compiler.ir.affine import Affine
 from worker.compiler.ir.graph import Graph
 from worker.compiler.machine.machine import Engine
+from worker.compiler.schedule.grid import Ints
 from worker.compiler.schedule.nodes import Box, Span
 from worker.compiler.strategies.graphturbo.floors import least_cycles
 from worker.compiler.strategies.graphturbo.handover_cut import Around, Run
@@ -27,6 +30,7 @@ from worker.compiler.strategies.graphturbo.layer_uses import LayerUses
 from worker.compiler.strategies.graphturbo.layers import Layer
 from worker.compiler.strategies.graphturbo.liveness import LiveTensor, live_bytes_by_task
 from worker.compiler.strategies.graphturbo.nest_task import WEIGHT_SHARE, NestTask
+from worker.compiler.strategies.graphturbo.overhang import hangs_over
 from worker.compiler.strategies.graphturbo.plan import LayerPlan, Tiles, plan_rows
 from worker.compiler.strategies.graphturbo.planner_spills import SpillChoice, spill_choices
 from worker.compiler.strategies.graphturbo.propagate import is_sliced_badly
@@ -207,7 +211,21 @@ class Planner:
         found = self.site.tiles[key]
         if isinstance(found, ChainPlan):  # what is held of its operands the key does not say
             return found if follows_slices(found.cut, {t: self.box(t) for t in key[1]}) else None
-        return found
+        return None if found is not None and self._hangs_over(number, key[1]) else found
+
+    def _hangs_over(self, number: int, near: Sequence[str]) -> bool:
+        """Whether a layer's epilogue would leave the slices of tensors it exchanges in GB."""
+        facts, domains = self.uses.facts[number], self.domains(number)
+        if facts is None or domains is None:
+            return False
+        parts, first = self.site.parts, self.part_of[number]
+        turn = np.arange(self.site.spread.clusters * self.site.runs(first))
+        instances: dict[str, Ints] = {}
+        for part in range(first, len(parts)):
+            instances[instance_var(part)] = turn
+            turn = turn // parts[part].trips
+        held = {tensor: self.box(tensor) for tensor in near}
+        return hangs_over(facts, domains[facts.op.name], held, instances)
 
     def needed_bytes(self) -> int:
         """Most bytes of tensors in GB at once, if all that can be there are."""
