@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, Header, Request
 
+from service.api.readiness import Readiness
 from service.api.watch import JobWatch
 from service.errors import Malformed
 from service.outbox import Outbox
@@ -27,6 +28,7 @@ class ApiState:
     blobs: BlobStore
     outbox: Outbox
     watch: JobWatch
+    readiness: Readiness
 
 
 def api_state(request: Request) -> ApiState:

@@ -6,6 +6,8 @@ infeasible · 5 service or transient · 6 timed out, or waiting ended before the
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from service.cli import (
@@ -25,6 +27,7 @@ from service.cli import (
     serve,
 )
 from service.cli.failures import TilewrightGroup
+from service.cli.output import print_text
 
 app = typer.Typer(
     name="tilewright",
@@ -32,12 +35,27 @@ app = typer.Typer(
     help="Compile ONNX models for your accelerator: partition, schedule, kernels, simulated run, "
     "verified.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     epilog="Exit codes: 0 ok, 1 gate failed, 2 usage, 3 input rejected, 4 unsupported or "
     "infeasible, 5 service, 6 timed out, 7 canceled.",
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print_text(explain.package_version())
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_version, help="Show the version.")
+    ] = False,
+) -> None:
+    del version  # its callback ends the command
+
 
 app.command("demo")(demo.demo)
 app.command("serve")(serve.serve)

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -178,3 +179,53 @@ def test_half_a_head_is_given_up(tmp_path: Path) -> None:
         server.wait(timeout=20)
         assert server.stdout
         server.stdout.close()
+
+
+def test_readiness_does_not_wait_for_who_hangs(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from service.jobs import query
+
+    released = threading.Event()
+    asked: list[int] = []
+
+    def hang(*_: object) -> None:
+        asked.append(1)
+        released.wait(30)
+        raise OSError("late")
+
+    silent = socket.create_server(("127.0.0.1", 0))  # takes connections and says nothing
+    served = serve(worker=False, broker_url=f"redis://127.0.0.1:{silent.getsockname()[1]}/0")
+    monkeypatch.setattr(query, "queue_stats", hang)
+    monkeypatch.setattr(served.services.blobs, "head", hang, raising=True)
+    try:
+        for _ in range(2):
+            started = time.monotonic()
+            problem = assert_problem(served.http.get("/readyz"), 503, "TW-SVC-005")
+            assert time.monotonic() - started < 2
+            pointers = [finding["pointer"] for finding in problem["errors"]]
+            assert pointers == ["/database", "/blobs", "/broker"]
+        assert len(asked) == 2, "who hangs is not asked again"
+        assert served.http.get("/healthz").status_code == 200
+    finally:
+        released.set()
+        silent.close()
+
+
+def test_readiness_names_a_broker_that_is_gone(serve: Serve) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+    served = serve(worker=False, broker_url=f"redis://127.0.0.1:{port}/0")
+    problem = assert_problem(served.http.get("/readyz"), 503, "TW-SVC-005")
+    assert "/broker" in [finding["pointer"] for finding in problem["errors"]]
+
+
+def test_the_command_tells_its_version() -> None:
+    from typer.testing import CliRunner
+
+    from service.api.routes.health import package_version
+    from service.cli.main import app
+
+    told = CliRunner().invoke(app, ["--version"])
+    assert (told.exit_code, told.output.strip()) == (0, package_version())
+    assert "--install-completion" in CliRunner().invoke(app, ["--help"]).output

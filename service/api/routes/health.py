@@ -11,7 +11,6 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 
 from service.api.deps import State
 from service.api.metrics import render_metrics
-from service.api.readiness import check_readiness
 from service.api.schemas.service import HealthAnswer, ReadinessAnswer, VersionAnswer
 
 router = APIRouter(tags=["service"])
@@ -45,9 +44,11 @@ def healthz() -> HealthAnswer:
 
 @router.get("/v1/readyz", response_model=ReadinessAnswer)
 @router.get("/readyz", response_model=ReadinessAnswer, include_in_schema=False)
-def readyz(state: State) -> ReadinessAnswer:
+async def readyz(state: State) -> ReadinessAnswer:
     """Say whether jobs are accepted and worked on; a 503 problem lists what fails."""
-    return ReadinessAnswer(ready=True, checks=check_readiness(state))
+    # Not on the pool of threads: requests that wait for the same database may hold all of it.
+    facts = await state.readiness.check()
+    return ReadinessAnswer(ready=True, checks={"embedded": state.settings.embedded, **facts})
 
 
 @router.get("/v1/metrics", response_class=PlainTextResponse)
