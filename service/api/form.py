@@ -15,6 +15,8 @@ from service.errors import Malformed
 
 _HEAD_BYTES = 4
 _MAX_HEADER_BYTES = 8192
+_MAX_BOUNDARY_BYTES = 70
+"""RFC 2046, section 5.1.1; the parser raises its own error beyond a few hundred."""
 
 
 class FormFile:
@@ -25,6 +27,11 @@ class FormFile:
         boundary = options.get(b"boundary")
         if not boundary:
             raise Malformed("the form has no boundary", pointer="header:Content-Type")
+        if len(boundary) > _MAX_BOUNDARY_BYTES:
+            raise Malformed(
+                "the form's boundary is too long", pointer="header:Content-Type",
+                limit=_MAX_BOUNDARY_BYTES, actual=len(boundary),
+            )  # fmt: skip
         self._write = write
         self._name, self._value = bytearray(), bytearray()
         self._is_file = False

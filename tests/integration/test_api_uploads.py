@@ -82,6 +82,7 @@ def test_form_gives_the_file_and_its_name(serve: Serve) -> None:
         ("multipart/form-data", b"--x\r\n"),
         ("multipart/form-data; boundary=x", b"nothing like a form"),
         ("multipart/form-data; boundary=x", b'--x\r\nContent-Disposition: form-data; name="a"'),
+        ("multipart/form-data; boundary=" + "b" * 5000, b"--" + b"b" * 5000 + b"\r\n"),
     ],
 )
 def test_broken_form_is_refused(serve: Serve, content_type: str, body: bytes) -> None:

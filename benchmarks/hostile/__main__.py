@@ -1,0 +1,144 @@
+"""Feed hostile inputs to the compiler, the command line and the server, and count the faults.
+
+    python -m benchmarks.hostile                       # a night of two cores, resumable
+    python -m benchmarks.hostile --models 40 --specs 20 --bundles 10 --api-minutes 0.5
+
+Case k of a kind depends on the seed and k alone; it is printed with every fault, and
+`--only models:17` runs that case again.  Finished cases are kept in the ledger.  Exit 1: a fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.hostile import child
+
+KINDS = ("models", "specs", "bundles")
+WANTED = {"models": 10_000, "specs": 5_000, "bundles": 1_000}
+API_MINUTES = 20.0
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run what the ledger lacks, then print every kind's counts and every fault."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.hostile", description=__doc__)
+    for kind in KINDS:
+        parser.add_argument(f"--{kind}", type=int, default=WANTED[kind])
+    parser.add_argument("--api-minutes", type=float, default=API_MINUTES)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=2, help="cases at a time")
+    parser.add_argument("--ledger", type=Path, default=Path("hostile.jsonl"))
+    parser.add_argument("--only", help="KIND:NUMBER, one case, shown whole")
+    parser.add_argument("--part", help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if args.only:
+        kind, number = args.only.split(":")
+        sys.stdout.write(json.dumps(_run(args.seed, kind, int(number)), indent=1) + "\n")
+        return 0
+    if args.part:
+        kind, numbers = args.part.split(":")
+        _part(args.seed, kind, [int(k) for k in numbers.split(",")], args.ledger)
+        return 0
+    sys.stdout.write(f"seed {args.seed}\n")
+    for kind in KINDS:
+        _fill(kind, getattr(args, kind), args)
+    rows = [row for row in _rows(args.ledger) if _counts(row, args)]
+    failed = _print(rows)
+    if args.api_minutes:
+        from benchmarks.hostile.api import storm
+
+        failed |= storm(args.api_minutes * 60.0, args.seed)
+    return int(failed)
+
+
+def _counts(row: Mapping[str, Any], args: argparse.Namespace) -> bool:
+    return row["seed"] == args.seed and row["number"] < getattr(args, row["kind_of_input"])
+
+
+def _rows(ledger: Path) -> list[dict[str, Any]]:
+    if not ledger.exists():
+        return []
+    return [json.loads(line) for line in ledger.read_text(encoding="utf-8").splitlines() if line]
+
+
+def _fill(kind: str, count: int, args: argparse.Namespace) -> None:
+    """Run missing cases, `jobs` parents at a time: each forks its cases one after the other."""
+    done = {
+        row["number"]
+        for row in _rows(args.ledger)
+        if (row["seed"], row["kind_of_input"]) == (args.seed, kind)
+    }
+    due = [number for number in range(count) if number not in done]
+    for block in _blocks(due, 250 * args.jobs):
+        parents = []
+        for share in range(args.jobs):
+            numbers = ",".join(map(str, block[share :: args.jobs]))
+            if not numbers:
+                continue
+            command = [sys.executable, "-m", "benchmarks.hostile", "--seed", str(args.seed)]
+            command += ["--ledger", str(args.ledger), "--part", f"{kind}:{numbers}"]
+            parents.append(subprocess.Popen(command))
+        if any(parent.wait() for parent in parents):
+            raise RuntimeError(f"a parent of {kind} cases died")
+
+
+def _blocks(numbers: list[int], size: int) -> Iterator[list[int]]:
+    for start in range(0, len(numbers), size):
+        yield numbers[start : start + size]
+
+
+def _part(seed: int, kind: str, numbers: list[int], ledger: Path) -> None:
+    """One parent: load everything once, then fork a child per case."""
+    for number in numbers:
+        row = json.dumps(_run(seed, kind, number))
+        with ledger.open("a", encoding="utf-8") as file:  # one short line a write: never torn
+            file.write(row + "\n")
+
+
+def _run(seed: int, kind: str, number: int) -> dict[str, Any]:
+    from benchmarks.hostile import bundles, models, specs
+
+    makers: Mapping[str, Callable[..., Any]] = {
+        "models": models.case, "specs": specs.case, "bundles": bundles.case,
+    }  # fmt: skip
+    rng = np.random.default_rng([seed, zlib.crc32(kind.encode()), number])
+    what, judge = makers[kind](rng)
+    verdict = child.run_limited(judge)
+    place = {"seed": seed, "kind_of_input": kind, "number": number, "what": what}
+    return {**place, **asdict(verdict)}
+
+
+def _print(rows: list[dict[str, Any]]) -> bool:
+    """Counts by kind, the worst times and sizes, and the faults; True when there is one."""
+    faults = [row for row in rows if row["kind"] in child.FAULTS]
+    for kind in KINDS:
+        mine = [row for row in rows if row["kind_of_input"] == kind]
+        if not mine:
+            continue
+        counts = Counter(str(row["kind"]) for row in mine)
+        said = ", ".join(f"{counts[name]} {name}" for name in ("accepted", "refused"))
+        bad = ", ".join(f"{counts[name]} {name}" for name in child.FAULTS)
+        slowest, largest = max(r["seconds"] for r in mine), max(r["rss_mb"] for r in mine)
+        sys.stdout.write(f"{kind}: {len(mine)} cases, {said}; faults: {bad};"
+                         f" slowest {slowest} s, largest {largest} MB\n")  # fmt: skip
+        compared = sum(row["code"] == "compared" for row in mine)
+        sys.stdout.write(f"  {compared} compared with ONNX Runtime on fresh inputs\n")
+    for row in faults[:200]:
+        place = f"{row['kind_of_input']}:{row['number']}"
+        sys.stdout.write(f"{row['kind']} {row['code']} --only {place} {row['what'][:120]!r}:"
+                         f" {row['detail'][:300]}\n")  # fmt: skip
+    return bool(faults)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
