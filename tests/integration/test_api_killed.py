@@ -47,7 +47,7 @@ def test_upload_goes_on_after_the_service_was_killed(tmp_path: Path) -> None:
         location = upload.headers["location"]
         host, port = url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=10) as raw:
-            head = f"PATCH {location} HTTP/1.1\r\nHost: x\r\nUpload-Offset: 0\r\n"
+            head = f"PATCH {location} HTTP/1.1\r\nHost: localhost\r\nUpload-Offset: 0\r\n"
             raw.sendall(f"{head}Content-Length: {len(BODY)}\r\n\r\n".encode() + BODY[:ARRIVED])
             deadline = time.monotonic() + 10
             while httpx.get(url + location).json()["offset"] < 1 << 20:

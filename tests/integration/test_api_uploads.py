@@ -123,7 +123,9 @@ def test_declared_length_over_the_limit_is_refused_before_the_body(serve: Serve)
     served = serve(worker=False, max_model_bytes=1000)
     host, port = served.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as raw:
-        raw.sendall(b"POST /v1/models HTTP/1.1\r\nHost: x\r\nContent-Length: 2000000000\r\n\r\n")
+        raw.sendall(
+            b"POST /v1/models HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2000000000\r\n\r\n"
+        )
         answer = b"".join(iter(lambda: raw.recv(65536), b""))
     assert b" 413 " in answer.split(b"\r\n")[0]
     assert b"TW-SVC-003" in answer
@@ -203,7 +205,7 @@ def test_broken_connection_keeps_what_arrived(serve: Serve) -> None:
     host, port = served.url.removeprefix("http://").split(":")
     sent = 1_200_000
     with socket.create_connection((host, int(port)), timeout=10) as raw:
-        head = f"PATCH {location} HTTP/1.1\r\nHost: x\r\nUpload-Offset: 0\r\n"
+        head = f"PATCH {location} HTTP/1.1\r\nHost: localhost\r\nUpload-Offset: 0\r\n"
         raw.sendall(f"{head}Content-Length: {len(BODY)}\r\n\r\n".encode() + BODY[:sent])
     deadline = time.monotonic() + 10
     while (offset := served.http.get(location).json()["offset"]) < sent:
@@ -235,7 +237,7 @@ def test_second_writer_is_refused_while_one_writes(serve: Serve) -> None:
     location = start(served.http)
     host, port = served.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as raw:
-        head = f"PATCH {location} HTTP/1.1\r\nHost: x\r\nUpload-Offset: 0\r\n"
+        head = f"PATCH {location} HTTP/1.1\r\nHost: localhost\r\nUpload-Offset: 0\r\n"
         raw.sendall(f"{head}Content-Length: 100\r\n\r\nabc".encode())
         deadline = time.monotonic() + 10
         while True:
