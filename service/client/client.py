@@ -26,6 +26,10 @@ from service.client.uploads import (
 TERMINAL_STATES = frozenset({"succeeded", "failed", "canceled", "timed_out", "expired"})
 LONG_POLL_S = 10
 """How long one waiting request asks the server to hold it."""
+PATIENCE_S = 600.0
+"""How long a server that answered before may be away while a job is waited for."""
+RETRY_S = 2.0
+"""Pause before it is asked again; each asking has retries of its own."""
 
 Document = dict[str, Json]
 
@@ -178,11 +182,15 @@ class Client:
     ) -> Document:
         """Wait until the job ends and give its last document.
 
+        A server that answered before may be away for PATIENCE_S: the job outlives its restart.
+
         Raises:
             WaitTimeout: `timeout_s` passed first; the job goes on.
+            ServerUnreachable: it never answered, or not again in time.
         """
         started = time.monotonic()
         etag = ""
+        answered: float | None = None
         job: Document = {"id": job_id, "state": "queued"}
         while True:
             left = LONG_POLL_S if timeout_s is None else timeout_s - (time.monotonic() - started)
@@ -190,7 +198,17 @@ class Client:
             headers = {"Prefer": f"wait={hold}"}
             if etag:
                 headers["If-None-Match"] = etag
-            response = self.transport.request("GET", f"/v1/jobs/{job_id}", headers=headers)
+            try:
+                response = self.transport.request("GET", f"/v1/jobs/{job_id}", headers=headers)
+            except ServerUnreachable:
+                now = time.monotonic()
+                if answered is None or now - answered > PATIENCE_S:
+                    raise
+                if timeout_s is not None and now - started >= timeout_s:
+                    raise WaitTimeout(job_id, timeout_s, str(job["state"])) from None
+                time.sleep(RETRY_S)
+                continue
+            answered = time.monotonic()
             if response.status_code != 304:
                 etag = response.headers.get("ETag", "")
                 job = document(response)
