@@ -156,11 +156,19 @@ def excited(m: Model, x: str) -> str:
 
 
 def grouped(m: Model, x: str) -> str:
-    """A convolution in groups, squeezed and excited, with a residual."""
-    channels = m.shapes[x][1]
-    y = m.like("Relu", m.conv(x, 24, 1))
-    y = excited(m, m.like("Relu", m.conv(y, 24, 3, 1, m.random.choice((2, 3, 4)))))
-    return m.like("Relu", m.like("Add", m.conv(y, channels, 1), x))
+    """A convolution in groups, squeezed and excited; a residual unless it is strided.
+
+    Few groups of many widths: their channels are hardly multiples of an array's lanes or cores.
+    """
+    n, channels, h, w = m.shapes[x]
+    most = MOST_VALUES // (n * h * w)
+    found = [(k, width) for k in (2, 3, 5, 7) for width in GROUP_WIDTHS if k * width <= most]
+    groups, width = m.random.choice(found or [(2, GROUP_WIDTHS[0])])
+    stride = m.random.choice((1, 1, 2))
+    y = m.like("Relu", m.conv(x, groups * width, 1))
+    y = m.like("Relu", m.conv(y, groups * width, 3, stride, groups))
+    y = m.conv(excited(m, y) if m.random.random() < 0.5 else y, channels, 1)
+    return m.like("Relu", m.like("Add", y, x) if stride == 1 else y)
 
 
 def shared(m: Model, x: str) -> str:
@@ -302,6 +310,8 @@ BLOCKS: tuple[Callable[[Model, str], str], ...] = (
 )  # fmt: skip
 MOST_VALUES = 1 << 16
 """Of one tensor between blocks; beyond it a strided convolution follows."""
+GROUP_WIDTHS = (8, 11, 16, 24, 40, 56)
+"""Channels per group of a convolution."""
 
 
 def random_model(seed: int) -> onnx.ModelProto:
