@@ -77,6 +77,21 @@ class Net:
         reads = [(source, at, 0.0), (weight, ("c", "ci", "ky", "kx"))]
         return self._op("conv", axes, reads, _MUL, Reduce.ADD)
 
+    def grouped(self, source: str, groups: int) -> str:
+        """1 x 1 convolution of NCHW in groups, to as many channels."""
+        batch, channels, height, width = self.shapes[source]
+        size = channels // groups
+        weight, out = self.weight(channels, size), self._new((batch, channels, height, width))
+        axes: Axes = [
+            ("n", batch), ("g", groups), ("c", size), ("y", height), ("x", width),
+            ("ci", size, "r"),
+        ]  # fmt: skip
+        made = var("g") * size + var("c")
+        reads = [(source, ("n", var("g") * size + var("ci"), "y", "x")), (weight, (made, "ci"))]
+        write = (out, ("n", made, "y", "x"))
+        self.ops.append(op(f"grouped_{out}", axes, reads, write, _MUL, Reduce.ADD))
+        return out
+
     def pool(self, source: str) -> str:
         """Maximum over 2 x 2 windows of stride 2."""
         batch, channels, height, width = self.shapes[source]

@@ -430,3 +430,16 @@ def test_every_core_of_a_run_has_its_own_layers() -> None:
     assert loop.trip == 2
     computed = [n.op for n in nodes(loop) if isinstance(n, Compute)]
     assert computed == ["conv_t2", "relu_t3", "conv_t5", "relu_t6"]
+
+
+def test_an_epilogue_of_whole_groups_is_no_run() -> None:
+    """Two cores share 20 channels in groups of 4: each convolves 12, its Relu is asked for 10."""
+    net = Net()
+    x = net.given(1, 4, 8, 8)
+    y = net.relu(net.grouped(net.relu(net.conv(x, 20, 1)), 5))
+    found = planner(net.graph(net.relu(net.grouped(y, 20))), WIDE)
+    run = run_of(found, len(found.layers), (Share(1, 2, 1),))
+    groups = run.cut.domains[found.layers[1].ops[0]][1]
+    assert groups.extent == 3, "two and a half, in whole groups"
+    assert plan_run(found, frozenset(), run) is None
+    as_schedule(planned(found), WIDE)

@@ -13,14 +13,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.machine.machine import MemoryLevel
-from worker.compiler.strategies.graphturbo.handover_cut import Run
+from worker.compiler.schedule.grid import Ints
+from worker.compiler.strategies.graphturbo.handover_cut import Run, piece_var
 from worker.compiler.strategies.graphturbo.handover_facts import (
     Handed,
     handed_tensors,
     local_buffer,
 )
+from worker.compiler.strategies.graphturbo.overhang import hangs_over
 from worker.compiler.strategies.graphturbo.plan import LayerPlan, Tiles, plan_nest, plan_rows
 from worker.compiler.tiling.nest.plan import Team
 
@@ -132,9 +136,21 @@ def _tiles(
     )
     facts = replace(facts, base=base, early=frozenset(), rims=rims)
     domain = run.cut.domains[layer.ops[0]]
+    boxes = {t: planner.box(t) for t in used & near & held} | {h.tensor: h.box for h in handed}
+    if hangs_over(facts, domain, boxes, _pieces(planner, run)):
+        return None
     return plan_nest(
         facts, domain, engine, site.machine, team, {local.name: budget}, direct=True
     )  # fmt: skip
+
+
+def _pieces(planner: Planner, run: Run) -> dict[str, Ints]:
+    """Numbers of the instances around a run and of its pieces in them, broadcastable."""
+    counts = [share.pieces for share in run.cut.binding]
+    around = planner.instances(run.first)
+    found = {name: turn.reshape(-1, *[1] * len(counts)) for name, turn in around.items()}
+    pieces = np.ogrid[tuple(map(slice, counts))]
+    return {**found, **{piece_var(k): piece for k, piece in enumerate(pieces)}}
 
 
 def _layer_plan(planner: Planner, run: Run, number: int, tiles: Tiles) -> LayerPlan:

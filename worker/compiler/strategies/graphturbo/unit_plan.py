@@ -218,14 +218,18 @@ class Planner:
         facts, domains = self.uses.facts[number], self.domains(number)
         if facts is None or domains is None:
             return False
+        held = {tensor: self.box(tensor) for tensor in near}
+        return hangs_over(facts, domains[facts.op.name], held, self.instances(number))
+
+    def instances(self, number: int) -> dict[str, Ints]:
+        """Variables of the instances around a layer, with their values in each run of it."""
         parts, first = self.site.parts, self.part_of[number]
         turn = np.arange(self.site.spread.clusters * self.site.runs(first))
-        instances: dict[str, Ints] = {}
+        found: dict[str, Ints] = {}
         for part in range(first, len(parts)):
-            instances[instance_var(part)] = turn
+            found[instance_var(part)] = turn
             turn = turn // parts[part].trips
-        held = {tensor: self.box(tensor) for tensor in near}
-        return hangs_over(facts, domains[facts.op.name], held, instances)
+        return found
 
     def needed_bytes(self) -> int:
         """Most bytes of tensors in GB at once, if all that can be there are."""
