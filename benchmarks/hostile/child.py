@@ -80,7 +80,8 @@ def _be_the_child(case: Callable[[Path], Verdict], folder: Path, writer: int) ->
     except BaseException:  # the boundary of the child: everything is told
         last = traceback.format_exc().strip().splitlines()
         place = next((line.strip() for line in reversed(last) if "/worker/" in line), "")
-        told = Verdict("internal", detail=f"{last[-1][:300]} @ {place[-160:]}")
+        words = " ".join(last[-4:])[-500:]
+        told = Verdict("internal", detail=f"{words} @ {place[-160:]}")
         os.write(writer, json.dumps(asdict(told)).encode()[:_RESULT_CHARS])
     finally:
         sys.stdout.flush()

@@ -95,13 +95,16 @@ def _beside_onnxruntime(path: Path, bundle: Path, seed: int) -> Verdict:
     The tolerance is wide (2 % of the largest value, and a step of an integer): what is looked for
     is a wrong program, not a rounding.  Where either is not finite, nothing is said.
     """
-    from benchmarks.hostile.rivals import reference, results
+    from benchmarks.hostile.rivals import Refused, reference, results
 
     try:
         feeds, expected = reference(path, seed)
     except Exception as error:  # onnxruntime raises its own types from C++
         return Verdict("accepted", "no-reference", str(error)[:200])
-    found = results(bundle, feeds)
+    try:
+        found = results(bundle, feeds)
+    except Refused as error:
+        return Verdict("refused", "run", str(error))
     for name, want in expected.items():
         got = found.get(name)
         if got is None:

@@ -16,6 +16,10 @@ _KINDS = {
 }  # fmt: skip
 
 
+class Refused(Exception):
+    """`run` said no, with a code."""
+
+
 def reference(path: Path, seed: int) -> tuple[Arrays, Arrays]:
     """(inputs, outputs) of the model by ONNX Runtime, one thread, no optimisations."""
     import onnxruntime
@@ -43,13 +47,16 @@ def results(bundle: Path, feeds: Arrays) -> Arrays:
     """What `tilewright run` gives.
 
     Raises:
-        RuntimeError: it refused; the message is what it printed.
+        Refused: the inputs or a host part are refused; a model may promise what they do not keep.
+        RuntimeError: it failed otherwise; the message is what it printed.
     """
-    from benchmarks.hostile.command_line import invoke
+    from benchmarks.hostile.command_line import REFUSALS, invoke
 
     given, made = bundle.with_name("fresh.npz"), bundle.with_name("found.npz")
     np.savez(given, **feeds)
     ended = invoke(["run", str(bundle), "--input", str(given), "-o", str(made)])
+    if ended.code in REFUSALS:
+        raise Refused(ended.text[-300:])
     if ended.code != 0:
         raise RuntimeError(f"run ended with {ended.code}: {ended.text[-300:]}")
     with np.load(made) as archive:

@@ -181,21 +181,25 @@ class _Entries:
     def _row(self, name: str, quantization: Quantization | None) -> Entry:
         value = self._value_of[name]
         stored = None
+        kind = value.dtype
+        dims = None if value.shape is None else value.shape.numpy()
         if name in self._part.inputs:
             role = "input"
         elif name in self._initializers:
             role = "constant"
             tensor = self._initializers[name].const_value
             assert tensor is not None
+            # A constant says its own type: a file may declare it as an input without a shape.
+            kind, dims = tensor.dtype, tuple(tensor.shape.numpy())
             stored = self._store.put(name, tensor, name in self._kernel_constants)
         else:
             role = "output" if name in self._part.outputs else "intermediate"
-        dtype = DTYPES.get(value.dtype) if value.dtype is not None else None
-        if value.shape is None or dtype is None:
+        dtype = DTYPES.get(kind) if kind is not None else None
+        if dims is None or dtype is None:
             raise InternalError(
                 "TW-INT-001", f"value {name!r} of a region has no static type", stage="package"
             )
-        shape = tuple(int(extent) for extent in value.shape.numpy())
+        shape = tuple(int(extent) for extent in dims)
         return Entry(self.ids[name], name, role, str(dtype), shape, stored, quantization)
 
     def _quantized(self, nodes: Sequence[onnx_ir.Node]) -> dict[str, Quantization]:
