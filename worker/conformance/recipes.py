@@ -117,6 +117,14 @@ def _odd_numbers(request: Request) -> Sample:
     return Sample((x,), dict(request.attributes))
 
 
+def _measured(request: Request) -> Sample:
+    return Sample((request.values(request.dims(2, 3, 4, 5)),), dict(request.attributes))
+
+
+def _filled(request: Request) -> Sample:
+    return Sample((i64(*request.dims(2, 3, 4)),), dict(request.attributes), constants(0))
+
+
 def _reduction(op_type: str, request: Request) -> Sample:
     dims = request.dims(2, 3, 4, 5)
     axes: tuple[int, ...] = {"last": (-1,), "spatial": (2, 3), "all": ()}.get(request.variant, (1,))
@@ -323,6 +331,9 @@ _SPECIFIC: Mapping[str, OpRecipe] = {
     "QLinearMatMul": OpRecipe(_qlinear_matmul),
     "Cast": OpRecipe(_cast, _CASTS),
     "CastLike": OpRecipe(_cast_like),
+    "Shape": OpRecipe(_measured),
+    "Size": OpRecipe(_measured),
+    "ConstantOfShape": OpRecipe(_filled),
     "DequantizeLinear": OpRecipe(_dequantize),
     "QuantizeLinear": OpRecipe(_quantize, ("u8",)),
     "DynamicQuantizeLinear": OpRecipe(_dynamic_quantize),

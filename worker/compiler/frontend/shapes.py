@@ -40,7 +40,19 @@ def infer_model(model: onnx_ir.Model) -> None:
     if any(node.op_type in _CONTAINER_MAKERS for node in model.graph.all_nodes()):
         _type_containers(model.graph, model.opset_imports.get("", 0))
     logging.getLogger("onnx_ir.passes.common.shape_inference").setLevel(logging.ERROR)
+    graph = model.graph
+    inputs = tuple(graph.inputs)
+    constants = [(value, value.const_value) for value in graph.initializers.values()]
     ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+    if tuple(graph.inputs) == inputs:
+        return
+    # Where a model cannot be serialised, the pass keeps the inputs that it made of initializers.
+    graph.inputs.clear()
+    graph.inputs.extend(inputs)
+    for value, tensor in constants:
+        value.const_value = tensor
+        if tensor is not None:
+            graph.register_initializer(value)
 
 
 def _type_containers(graph: onnx_ir.Graph, opset: int) -> None:
