@@ -10,10 +10,13 @@ from worker.compiler.frontend.express import Expressed
 from worker.compiler.layout.assign import assign
 from worker.compiler.layout.cancel import Cancelled, cancel_transforms, is_whole_copy
 from worker.compiler.layout.change import ChangeKind, LayoutChange
-from worker.compiler.layout.rewrite import TRANSFORM, rewrite
+from worker.compiler.layout.rewrite import TRANSFORM, Rewritten, rewrite
 from worker.compiler.machine.machine import LayoutPolicy
 
 __all__ = ["ChangeKind", "LaidOut", "LayoutChange", "lay_out"]
+
+_CONVERSIONS = (ChangeKind.BOUNDARY_IN, ChangeKind.BOUNDARY_OUT, ChangeKind.INTERIOR)
+"""Changes for which an operator is inserted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +69,23 @@ def lay_out(
         graph=rewritten.graph,
         constants=MappingProxyType(dict(rewritten.constants)),
     )
-    return _finished(
-        moved,
-        cancel_transforms(rewritten.graph, now_copy),
-        rewritten.changes,
-        len(rewritten.transforms),
-        composites,
-    )
+    cancelled = cancel_transforms(rewritten.graph, now_copy)
+    gone = frozenset(cancelled.removed)
+    # A conversion may undo one that the model had: both leave, and nothing was converted there.
+    undone = {
+        change
+        for change, transform in zip(_conversions(rewritten), rewritten.transforms, strict=True)
+        if transform in gone
+    }
+    changes = tuple(change for change in rewritten.changes if change not in undone)
+    met = len(gone.intersection(rewritten.transforms))
+    found = _finished(moved, cancelled, changes, len(rewritten.transforms) - met, composites)
+    return replace(found, transforms_cancelled=found.transforms_cancelled - met)
+
+
+def _conversions(rewritten: Rewritten) -> list[LayoutChange]:
+    """The changes for which an operator was inserted, in the order of `transforms`."""
+    return [change for change in rewritten.changes if change.kind in _CONVERSIONS]
 
 
 def _finished(
