@@ -17,23 +17,25 @@ def is_carried(text: str) -> bool:
     return True
 
 
-def uncarried(value: object, pointer: str = "") -> str | None:
-    """JSON pointer of the first key or text that UTF-8 cannot carry, None when there is none.
+def uncarried(value: object) -> str | None:
+    """JSON pointer of a key or text that UTF-8 cannot carry, None when there is none.
 
-    Cost: one look at every text; the depth is what the JSON parser let through.
+    Cost: one look at every text.  A list of what is left, no recursion: the JSON parser lets
+    documents through that are as deep as the interpreter's own limit.
     """
-    if isinstance(value, str):
-        return None if is_carried(value) else pointer
-    if isinstance(value, Mapping):
-        for key, held in value.items():
-            if isinstance(key, str) and not is_carried(key):
+    left: list[tuple[str, object]] = [("", value)]
+    while left:
+        pointer, held = left.pop()
+        if isinstance(held, str):
+            if not is_carried(held):
                 return pointer
-            if (found := uncarried(held, f"{pointer}/{key}")) is not None:
-                return found
-    elif isinstance(value, list | tuple):
-        for number, held in enumerate(value):
-            if (found := uncarried(held, f"{pointer}/{number}")) is not None:
-                return found
+        elif isinstance(held, Mapping):
+            for key, inner in held.items():
+                if isinstance(key, str) and not is_carried(key):
+                    return pointer
+                left.append((f"{pointer}/{key}", inner))
+        elif isinstance(held, list | tuple):
+            left += [(f"{pointer}/{number}", inner) for number, inner in enumerate(held)]
     return None
 
 

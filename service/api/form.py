@@ -16,7 +16,7 @@ from service.errors import Malformed
 _HEAD_BYTES = 4
 _MAX_HEADER_BYTES = 8192
 _MAX_BOUNDARY_BYTES = 70
-"""RFC 2046, section 5.1.1; the parser raises its own error beyond a few hundred."""
+"""RFC 2046, section 5.1.1; the parser raises its own error beyond 256."""
 
 
 class FormFile:

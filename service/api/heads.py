@@ -17,7 +17,7 @@ class PacedProtocol(H11Protocol):
     head_s = 20.0
     _late: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn names its own kind of transport
         super().connection_made(transport)
         self._expect()
 

@@ -18,8 +18,10 @@ from api_fixtures import Serve, assert_problem
         '{"model": "m", "hardware": "a100", "\\ud800": 1}',
         '{"model": "m", "hardware": "a100", "priority": ' + "9" * 5000 + "}",
         "[" * 50_000,
+        *('{"model": "m", "hardware": {"x": ' + "[" * n + "]" * n + "}}" for n in (900, 945, 955)),
+        *('{"model": "m", "hardware": ' + '{"a":' * n + "1" + "}" * n + "}" for n in (945, 980)),
     ],
-    ids=["symbol", "model", "spec", "label", "field", "digits", "depth"],
+    ids=["symbol", "model", "spec", "label", "field", "digits", "depth", *"12345"],
 )
 def test_a_hostile_job_is_refused_and_not_stored(serve: Serve, body: str) -> None:
     http = serve(worker=False).http

@@ -13,11 +13,18 @@ from worker.compiler.options import MAX_SYMBOLS, CompileOptions
 HALF = "\ud800"
 
 
+def _nested(depth: int) -> object:
+    value: object = "x"
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 @pytest.mark.parametrize(
     ("value", "pointer"),
     [
         (HALF, ""), ({"a": [1, f"x{HALF}"]}, "/a/1"), ({"a": {HALF: 1}}, "/a"),
-        ({"a": ["é", "😀", None, 1.5]}, None), ("", None), ({}, None),
+        ({"a": ["é", "😀", None, 1.5]}, None), (_nested(5000), None), ("", None), ({}, None),
     ],
 )  # fmt: skip
 def test_the_first_bad_text_is_pointed_at(value: object, pointer: str | None) -> None:

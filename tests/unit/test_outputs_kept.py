@@ -172,3 +172,20 @@ def test_a_program_that_does_not_make_an_output_is_not_packed(tmp_path: Path) ->
     cut = replace(compiled, linked=replace(compiled.linked, program=program))
     with pytest.raises(PassContractError, match="no call of the program makes output"):
         bundle_contents(cut, {}, b"{}", b"{}", b"")
+
+
+@pytest.mark.parametrize("how", ["no element type", "a symbolic constant"])
+def test_what_a_file_declares_badly_is_no_fault_of_a_pass(tmp_path: Path, how: str) -> None:
+    """Exporters leave an output's type out, or list a constant among the inputs without sizes."""
+    w = helper.make_tensor_value_info("w", FLOAT, ["N", "M"])
+    kind = FLOAT if how == "a symbolic constant" else TensorProto.UNDEFINED
+    graph = helper.make_graph(
+        [node("Relu", ["x"], ["r"]), node("Add", ["r", "w"], ["y"])], "g",
+        [helper.make_tensor_value_info("x", FLOAT, [2, 3]), w],
+        [helper.make_tensor_value_info("y", kind, [2, 3])],
+        [numpy_helper.from_array(WEIGHTS["w"], "w")],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    compiled = compiled_from(model, "a100", tmp_path)
+    contents = bundle_contents(compiled, {}, b"{}", b"{}", b"")
+    assert [port.name for port in contents.model.outputs] == ["y"]

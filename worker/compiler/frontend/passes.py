@@ -39,7 +39,14 @@ def interface_of(model: onnx_ir.Model) -> Interface:
 
 
 def _promises(values: Iterable[onnx_ir.Value]) -> tuple[Promise, ...]:
-    return tuple(Promise(v.name or "", "" if v.type is None else str(v.type)) for v in values)
+    return tuple(Promise(v.name or "", _type_of(v)) for v in values)
+
+
+def _type_of(value: onnx_ir.Value) -> str:
+    """A file may declare a value of no element type: that promises nothing."""
+    if value.type is None or value.dtype is onnx_ir.DataType.UNDEFINED:
+        return ""
+    return str(value.type)
 
 
 def run_pass(name: str, model: onnx_ir.Model, edit: Callable[[onnx_ir.Model], T]) -> T:

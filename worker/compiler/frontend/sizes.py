@@ -37,8 +37,6 @@ def require_sizes(model: OnnxModel, limits: Limits) -> None:
                         str(elements),
                     )
                 )
-                if len(findings) >= limits.max_findings:
-                    break
     if findings:
         first = findings[0]
         raise ModelError(

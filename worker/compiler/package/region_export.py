@@ -181,8 +181,7 @@ class _Entries:
     def _row(self, name: str, quantization: Quantization | None) -> Entry:
         value = self._value_of[name]
         stored = None
-        kind = value.dtype
-        dims = None if value.shape is None else value.shape.numpy()
+        kind, shape = value.dtype, value.shape
         if name in self._part.inputs:
             role = "input"
         elif name in self._initializers:
@@ -190,17 +189,17 @@ class _Entries:
             tensor = self._initializers[name].const_value
             assert tensor is not None
             # A constant says its own type: a file may declare it as an input without a shape.
-            kind, dims = tensor.dtype, tuple(tensor.shape.numpy())
+            kind, shape = tensor.dtype, onnx_ir.Shape(tensor.shape.numpy())
             stored = self._store.put(name, tensor, name in self._kernel_constants)
         else:
             role = "output" if name in self._part.outputs else "intermediate"
         dtype = DTYPES.get(kind) if kind is not None else None
-        if dims is None or dtype is None:
+        if shape is None or dtype is None:
             raise InternalError(
                 "TW-INT-001", f"value {name!r} of a region has no static type", stage="package"
             )
-        shape = tuple(int(extent) for extent in dims)
-        return Entry(self.ids[name], name, role, str(dtype), shape, stored, quantization)
+        dims = tuple(int(extent) for extent in shape.numpy())
+        return Entry(self.ids[name], name, role, str(dtype), dims, stored, quantization)
 
     def _quantized(self, nodes: Sequence[onnx_ir.Node]) -> dict[str, Quantization]:
         """Parameters of every value that is the integer side of a Q/DQ node, by name."""
