@@ -27,7 +27,7 @@ class Fault:
     strategy: str
     version: str
     step: str
-    """group, split, schedule, lower or codegen."""
+    """group, split, schedule, lower, audit or codegen."""
     reason: str
     """Type and message of what was raised, the same in every process."""
 

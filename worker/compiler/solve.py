@@ -385,7 +385,7 @@ class RegionSolver:
             found.shortfalls.update((n, unit) for n in origin_nodes)
             return []
         if isinstance(unit, Unit):
-            unit = solver.coded(unit, _label(cuts, names))
+            unit = solver.coded(unit)
             self._pool.known[_known_as(region, solver, canonical)] = unit
         if isinstance(unit, Fault):
             if len(ops) == 1:

@@ -1,0 +1,166 @@
+"""The audit of lowered programs against byte-by-byte brute force, on faults put in by seeds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import lower_toys as toys
+import numpy as np
+import pytest
+from lower_oracle import Walk, finish_before, listed, order_of_events
+from program_faults import FAULTS
+
+from worker.compiler.audit.audit import audit
+from worker.compiler.errors import VerifyError
+from worker.compiler.isa.program import UnitProgram
+from worker.compiler.lower import buffers, emit, hazards, lower, storage
+from worker.compiler.lower.lower import lower_unit
+from worker.compiler.lower.storage import Touch
+from worker.compiler.machine import load_preset
+from worker.compiler.machine.machine import Machine
+from worker.compiler.schedule.nodes import Schedule
+from worker.compiler.schedule.text import parse_schedule
+
+CASES = {
+    "naive": lambda: (toys.naive_matmul(5, 7, 6, (2, 3, 4), 2, 3), toys.flat_machine()),
+    "clusters": lambda: (toys.cluster_matmul(1, 2, 2), toys.cluster_machine(1, 2)),
+    "tight": lambda: (toys.fused_rows(8, 4, 2, 1), toys.flat_machine(2, 2 * 4 * 4 * 2)),
+    "roomy": lambda: (toys.fused_rows(9, 3, 2, 3), toys.flat_machine()),
+    "halo": lambda: (toys.split_halo(7, 3), toys.flat_machine()),
+    "ring": lambda: (toys.piped(9, 3, 2, 2, "L1"), toys.flat_machine()),
+    "remote": lambda: (toys.piped(7, 4, 2, 2, "LLB", 2), toys.cluster_machine()),
+    "private": lambda: (toys.private_rows(15, 4, 2, 4, 2), toys.cluster_machine()),
+    "staged": lambda: (toys.in_place(7, 4, 2), toys.flat_machine()),
+}
+
+
+def is_sound(schedule: Schedule, machine: Machine, program: UnitProgram) -> bool:
+    """By brute force: the walk's instructions, and what meets in a byte is ordered as there."""
+    walk = Walk(schedule, machine, program)
+    wanted = Counter(
+        (e.path, e.core, e.opcode, e.num_bytes, e.src_address, e.dst_address) for e in walk.events
+    )
+    if Counter(listed(program)) != wanted:
+        return False
+    order = order_of_events(program, walk)
+    try:
+        before = finish_before(program)
+    except KeyError:
+        return False  # waits for what nothing has signalled
+    for late in range(program.num_instructions):
+        b = walk.events[order[late]]
+        for first in range(late):
+            a = walk.events[order[first]]
+            meets = a.writes & b.reads or a.writes & b.writes or a.reads & b.writes
+            if meets and (order[first] > order[late] or not before[late] >> first & 1):
+                return False
+    return True
+
+
+def passes(schedule: Schedule, machine: Machine, program: UnitProgram) -> bool:
+    try:
+        audit(schedule, program, machine)
+    except VerifyError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_agrees_with_brute_force(name: str) -> None:
+    schedule, machine = CASES[name]()
+    program = lower_unit(schedule, machine, "0" * 64)
+    assert is_sound(schedule, machine, program)
+    assert passes(schedule, machine, program)
+    rng = np.random.default_rng(7)
+    for kind, fault in FAULTS.items():
+        for _ in range(2):
+            broken = fault(program, rng)
+            found = not passes(schedule, machine, broken)
+            if kind == "astray":  # the walk knows addresses only, by which buffers may agree
+                assert found
+            elif kind == "crowded":  # the walk's values suffer like the program's: it proves less
+                assert found or is_sound(schedule, machine, broken)
+            else:
+                assert found != is_sound(schedule, machine, broken), kind
+
+
+def test_finds_each_of_fifty_faults() -> None:
+    """Dropped, doubled, early and misplaced instructions that brute force calls harmful."""
+    made = [f() for f in CASES.values()]
+    programs = [(s, m, lower_unit(s, m, "0" * 64)) for s, m in made]
+    rng = np.random.default_rng(2026)
+    for kind in ("dropped", "doubled", "early", "hasty", "misplaced"):
+        harmful = 0
+        while harmful < 10:
+            schedule, machine, program = programs[int(rng.integers(len(programs)))]
+            broken = FAULTS[kind](program, rng)
+            if is_sound(schedule, machine, broken):
+                continue
+            harmful += 1
+            assert not passes(schedule, machine, broken), kind
+
+
+BROKEN: dict[str, tuple[object, str, Callable[..., object]]] = {
+    "no order of writes": (storage, "ordered_writes", lambda *_: False),
+    "identities are not values": (storage, "reads_identity", lambda *_: False),
+    "no shared addresses": (storage.Storages, "_is_shared", lambda *_: False),
+    "nothing conflicts": (buffers, "conflicts", lambda spans, _: (frozenset(),) * len(spans)),
+    "one slot": (storage, "slots", lambda *_: np.zeros((), dtype=np.int64)),
+    "one core's iterations": (
+        emit, "core_ids", lambda base, *_: np.array(base, dtype=np.int64)
+    ),
+    "homes need no token": (
+        lower, "home_hazards", lambda *_: hazards.HomeHazards((), frozenset())
+    ),
+    "no wait for readers": (
+        storage, "Touch",
+        lambda *a, **k: replace(Touch(*a, **k), waits_free=False, starts_value=False),
+    ),
+    "no wait for writers": (
+        storage, "Touch", lambda *a, **k: replace(Touch(*a, **k), waits_ready=False)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_finds_what_broken_lowering_makes(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+    monkeypatch.setattr(*BROKEN[broken])
+    harmful = 0
+    for make in CASES.values():
+        schedule, machine = make()
+        program = lower_unit(schedule, machine, "0" * 64)
+        if not is_sound(schedule, machine, program):
+            harmful += 1
+            assert not passes(schedule, machine, program)
+    assert harmful, "this change breaks nothing here"
+
+
+STRIDED = """schedule naive cycles=1
+graph
+  input x: f32[4,8,3]
+  tensor y: f32[32]
+  op sums (i:4:parallel, j:8:parallel, k:3:reduce) write y[8*i + j] reduce=add = $0 from n {}
+    read x[i, j, k]
+  output y
+tree
+  loop time v0 2
+    place y L1 [4*v0:28] init=identity
+      seq
+        loop time v1 4
+          place x L1 [v1:1, 4*v0:4, 0:3]
+            seq
+              move x DDR : L1 [v1:1, 4*v0:4, 0:3]
+              compute sums VME [v1:1, 4*v0:4, 0:3]
+        move y L1 : DDR [4*v0:28]
+"""
+
+
+def test_a_box_with_holes_is_found_in_the_program() -> None:
+    """What GraphTurbo once stored: rows of 4 columns drained as one box, over their neighbours."""
+    schedule, machine = parse_schedule(STRIDED), load_preset("stcp920-inferred")
+    program = lower_unit(schedule, machine, "0" * 64)
+    with pytest.raises(VerifyError) as refused:
+        audit(schedule, program, machine)
+    assert refused.value.rule == "once"

@@ -1,0 +1,357 @@
+"""The instructions a schedule asks for, and what each of them touches.
+
+Decided from the tree alone: one instruction per iteration of a Move and of a Compute (lanes that
+hold only computes are one), and a transfer for every operand that the engine can't address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from worker.compiler.audit import accesses
+from worker.compiler.audit.accesses import Row, Touched
+from worker.compiler.audit.sets import Patterns
+from worker.compiler.audit.storage import Stores, core_of, entry_of, instance_of, spot_of
+from worker.compiler.ir.dtype import DType
+from worker.compiler.ir.op import Access, TensorOp
+from worker.compiler.isa.program import Opcode
+from worker.compiler.machine.machine import Machine
+from worker.compiler.schedule.grid import Ints, Range, access_range, coordinates, span_range
+from worker.compiler.schedule.nodes import Compute, LoopKind, Move, Schedule
+from worker.compiler.schedule.walk import (
+    Frame,
+    Leaf,
+    Scope,
+    Walk,
+    compute_scope,
+    move_ends,
+    reach_memory,
+)
+
+_ZERO: Ints = np.zeros((), dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One end of a transfer."""
+
+    level: str
+    buffer: int
+    instance: Ints
+    offset: Ints
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Instructions of one leaf.  Arrays broadcast to `shape`; those of rows to `lanes` as well."""
+
+    leaf: int
+    shape: tuple[int, ...]
+    lanes: tuple[int, ...]
+    keep: npt.NDArray[np.bool_]
+    core: Ints
+    opcode: Opcode
+    src: int
+    dst: int
+    src_offset: Ints
+    dst_offset: Ints
+    num_bytes: Ints
+    src_port: tuple[str, Ints] | None
+    """Level and instance that a transfer reads; None: it is a compute."""
+    dst_port: tuple[str, Ints] | None
+    rows: tuple[tuple[Row, Ints], ...]
+    """Each with the points per lane; a lane without points touches nothing."""
+
+
+class Expected:
+    """Lists the batches of a schedule; `is_precise`: reads without what their indices skip."""
+
+    def __init__(
+        self, schedule: Schedule, flat: Walk, stores: Stores, machine: Machine, *, is_precise: bool
+    ) -> None:
+        self.graph = schedule.graph
+        self.flat = flat
+        self.stores = stores
+        self.machine = machine
+        self.patterns = Patterns()
+        self.reading = self.patterns if is_precise else None
+        self.given = {*self.graph.inputs, *self.graph.constants}
+
+    def batches(self, leaf: Leaf) -> Iterator[Batch]:
+        """Batches of one leaf, those of one iteration in the order in which they run."""
+        lanes = self._folded(leaf)
+        frames = (*(f for f in leaf.frames if f not in lanes), *lanes)
+        coords = coordinates(frames)
+        shape = tuple(f.trip for f in frames[: len(frames) - len(lanes)])
+        folded = tuple(f.trip for f in lanes)
+        core = core_of(leaf.core_base, leaf.frames, coords)
+        if isinstance(leaf.node, Move):
+            yield self._move(leaf, leaf.node, coords, shape, core)
+        else:
+            steps = [f for f in leaf.frames if f not in lanes and f.kind is not LoopKind.CORES]
+            yield from self._compute(leaf, leaf.node, coords, shape, folded, core, steps)
+
+    def results(self) -> Iterator[tuple[str, int, Touched]]:
+        """(tensor, store, elements) of what every operator writes to the unit's outputs."""
+        for op in self.graph.ops:
+            if isinstance(op, TensorOp) and op.write.tensor in self.graph.outputs:
+                box = {a.name: (_ZERO, np.array(a.extent - 1)) for a in op.domain}
+                touched = accesses.written(op.write, box, self.patterns)
+                yield op.write.tensor, self.stores.of_home(op.write.tensor), touched
+
+    def _folded(self, leaf: Leaf) -> tuple[Frame, ...]:
+        """Loops over lanes around nothing but computes."""
+        return tuple(
+            frame
+            for frame in leaf.frames
+            if frame.kind is LoopKind.LANES
+            and all(
+                isinstance(other.node, Compute)
+                and not any(f.kind is LoopKind.CORES for f in _inside(other, frame))
+                for other in self.flat.leaves
+                if frame in other.frames
+            )
+            and not any(frame in scope.frames for scope in self.flat.scopes)
+        )
+
+    def _move(
+        self, leaf: Leaf, move: Move, coords: Mapping[str, Ints], shape: tuple[int, ...], core: Ints
+    ) -> Batch:
+        ends = move_ends(leaf, move, self.machine.home.name)
+        assert not isinstance(ends, str), ends  # schedules are verified
+        tensor = self.graph.tensors[move.tensor]
+        start, elems = [], np.ones((), dtype=np.int64)
+        for span, size in zip(move.box, tensor.shape, strict=True):
+            low, high = span_range(span, coords)
+            start.append(np.maximum(low, 0))
+            elems = elems * np.maximum(np.minimum(high + 1, size) - np.maximum(low, 0), 0)
+        src = self._end(move.tensor, ends.reads[0], coords, core, start)
+        dst = self._end(move.tensor, ends.write, coords, core, start)
+        slower = min(src, dst, key=lambda end: self.machine.level_index(end.level))
+        keep = elems > 0 if move.fill is None else np.ones((), dtype=np.bool_)
+        cut = accesses.moved(move.box, tensor.shape, coords, is_cut=True)
+        full = accesses.moved(move.box, tensor.shape, coords, is_cut=move.fill is None)
+        rows = (
+            *self._row(move.tensor, ends.reads[0], cut, coords, is_write=False, is_copy=True),
+            *self._row(move.tensor, ends.write, full, coords, is_write=True, is_copy=True),
+        )
+        one = np.ones((), dtype=np.int64)
+        return Batch(
+            leaf.number, shape, (), keep, core, self._opcode(ends.reads[0], ends.write, src, dst),
+            src.buffer, dst.buffer, src.offset, dst.offset, elems * slower.dtype.size_bytes,
+            (src.level, src.instance), (dst.level, dst.instance), tuple((r, one) for r in rows),
+        )  # fmt: skip
+
+    def _opcode(self, read: Scope | None, write: Scope | None, src: End, dst: End) -> Opcode:
+        if write is not None and write.queue is not None:
+            return Opcode.PUSH
+        if read is not None and read.queue is not None:
+            return Opcode.POP
+        i, j = self.machine.level_index(src.level), self.machine.level_index(dst.level)
+        return Opcode.COPY if i == j else Opcode.LOAD if i < j else Opcode.STORE
+
+    def _end(
+        self, tensor: str, scope: Scope | None, coords: Mapping[str, Ints], core: Ints,
+        start: Sequence[Ints],
+    ) -> End:  # fmt: skip
+        """The end of a transfer whose first element is `start`."""
+        described = self.graph.tensors[tensor]
+        if scope is None:
+            home = self.machine.home.name
+            offset = _row_major(start, described.shape) * described.dtype.size_bytes
+            return End(home, -1, instance_of(home, core, self.machine), offset, described.dtype)
+        number = self.stores.all[self.stores.of_scope(scope)].buffer
+        buffer = self.stores.buffers[number]
+        spot = spot_of(scope, buffer, coords, self.machine)
+        assert scope.tile is not None
+        inside = [
+            low - span_range(span, coords)[0] for low, span in zip(start, scope.tile, strict=True)
+        ]
+        offset = spot.local * buffer.slot_bytes
+        offset = offset + _row_major(inside, buffer.extents) * scope.dtype.size_bytes
+        return End(scope.memory, number, spot.instance, offset, scope.dtype)
+
+    def _row(
+        self, tensor: str, scope: Scope | None, touched: Touched, coords: Mapping[str, Ints],
+        *, is_write: bool, amount: Ints = _ZERO, need: int = 0, is_own: bool = False,
+        is_copy: bool = False,
+    ) -> Iterator[Row]:  # fmt: skip
+        """An access; nothing for reads of what is there from the start and stays."""
+        if scope is not None:
+            number = self.stores.of_scope(scope)
+            entry = entry_of(scope, coords)
+        elif tensor not in self.given:
+            number, entry = self.stores.of_home(tensor), _ZERO
+        else:
+            return
+        first = self.stores.all[number].first_entry
+        yield Row(number, first + entry, touched, is_write, amount, need, is_own, is_copy)
+
+    def _compute(
+        self, leaf: Leaf, compute: Compute, coords: Mapping[str, Ints], shape: tuple[int, ...],
+        lanes: tuple[int, ...], core: Ints, steps: Sequence[Frame],
+    ) -> Iterator[Batch]:  # fmt: skip
+        op = self.graph.tensor_op(compute.op)
+        reach = reach_memory(compute.engine, self.machine)
+        box = accesses.compute_box(op, compute, coords)
+        points = accesses.num_points(box)
+        keep = _over_lanes(points, shape, lanes).max(axis=-1) > 0
+        step: Ints = _ZERO
+        for frame in steps:
+            step = step * frame.trip + coords[frame.var]
+        reads: list[Row] = []
+        own: list[Row] = []
+        stores: list[Row] = []
+        first: Scope | None = None
+        for access in op.reads:
+            scope = compute_scope(leaf, access.tensor, reach)
+            far = self._touches(op, access, scope, box, coords)
+            if self._is_staged(scope, leaf, reach):
+                staging = self._staging(core, step, shape)
+                yield self._staged(
+                    leaf, access, scope, far, (box, points, keep), coords, shape, lanes, core,
+                    (reach, staging), is_write=False,
+                )  # fmt: skip
+                reads.append(_whole(self.stores, staging, shape, is_write=False))
+                continue
+            first = first or scope
+            (own if far and far[0].is_own else reads).extend(far)
+        scope = compute_scope(leaf, op.write.tensor, reach)
+        far = self._touches(op, op.write, scope, box, coords, is_write=True)
+        is_staged = self._is_staged(scope, leaf, reach)
+        if is_staged:
+            staging = self._staging(core, step, shape)
+            stores.append(_whole(self.stores, staging, shape, is_write=True))
+        here = None if is_staged else scope
+        yield Batch(
+            leaf.number, shape, lanes, keep, core, Opcode.COMPUTE, self._buffer(first),
+            self._buffer(here), self._slot_offset(first, coords), self._slot_offset(here, coords),
+            _ZERO, None, None,
+            tuple((row, points) for row in (*reads, *(stores if is_staged else far), *own)),
+        )  # fmt: skip
+        if is_staged:
+            yield self._staged(
+                leaf, op.write, scope, far, (box, points, keep), coords, shape, lanes, core,
+                (reach, staging), is_write=True,
+            )  # fmt: skip
+
+    def _touches(
+        self, op: TensorOp, access: Access, scope: Scope | None, box: Mapping[str, Range],
+        coords: Mapping[str, Ints], *, is_write: bool = False,
+    ) -> list[Row]:  # fmt: skip
+        shape = self.graph.tensors[access.tensor].shape
+        if is_write:
+            touched = accesses.written(access, box, self.patterns)
+            amount, need = accesses.contribution(op, box)
+            return list(self._row(access.tensor, scope, touched, coords, is_write=True,
+                                  amount=amount, need=need))  # fmt: skip
+        touched = accesses.read(access, box, scope, shape, coords, self.reading)
+        is_own = access.tensor == op.write.tensor
+        return list(self._row(access.tensor, scope, touched, coords, is_write=False, is_own=is_own))
+
+    def _buffer(self, scope: Scope | None) -> int:
+        return -1 if scope is None else self.stores.all[self.stores.of_scope(scope)].buffer
+
+    def _slot_offset(self, scope: Scope | None, coords: Mapping[str, Ints]) -> Ints:
+        if scope is None:
+            return _ZERO
+        buffer = self.stores.buffers[self._buffer(scope)]
+        return spot_of(scope, buffer, coords, self.machine).local * buffer.slot_bytes
+
+    def _is_staged(self, scope: Scope | None, leaf: Leaf, reach: str) -> bool:
+        """Whether the engine can't address it: elsewhere, or a ring beside another core."""
+        if scope is None:
+            return reach != self.machine.home.name
+        if scope.memory != reach:
+            return True
+        if scope.queue is None:
+            return False
+        coords = coordinates(leaf.frames)
+        mine = instance_of(reach, core_of(leaf.core_base, leaf.frames, coords), self.machine)
+        ring = instance_of(reach, core_of(scope.core_base, scope.frames, coords), self.machine)
+        return bool(np.any(mine != ring))
+
+    def _staging(self, core: Ints, step: Ints, shape: tuple[int, ...]) -> int:
+        return self.stores.of_staging(_first_lane(core, shape), _first_lane(step, shape), shape)
+
+    def _staged(
+        self, leaf: Leaf, access: Access, scope: Scope | None, far: list[Row],
+        work: tuple[Mapping[str, Range], Ints, npt.NDArray[np.bool_]], coords: Mapping[str, Ints],
+        shape: tuple[int, ...], lanes: tuple[int, ...], core: Ints, near: tuple[str, int],
+        *, is_write: bool,
+    ) -> Batch:  # fmt: skip
+        """The transfer of an operand that the engine can't address."""
+        box, points, _ = work
+        reach, staging = near
+        start, elems = self._first_and_number(access, scope, box, points, coords)
+        end = self._end(access.tensor, scope, coords, core, start)
+        total = _over_lanes(elems, shape, lanes).sum(axis=-1) * end.dtype.size_bytes
+        here = (reach, _first_lane(instance_of(reach, core, self.machine), shape))
+        there = (end.level, _first_lane(end.instance, shape))
+        offset = _first_lane(end.offset, shape)
+        is_ring = scope is not None and scope.queue is not None
+        rows = [(row, points) for row in far]
+        whole = _whole(self.stores, staging, shape, is_write=not is_write), points
+        if is_write:
+            opcode = Opcode.PUSH if is_ring else Opcode.STORE
+            return Batch(leaf.number, shape, lanes, total > 0, core, opcode, -1, end.buffer, _ZERO,
+                         offset, total, here, there, (whole, *rows))  # fmt: skip
+        opcode = Opcode.POP if is_ring else Opcode.LOAD
+        return Batch(leaf.number, shape, lanes, total > 0, core, opcode, end.buffer, -1, offset,
+                     _ZERO, total, there, here, (*rows, whole))  # fmt: skip
+
+    def _first_and_number(
+        self, access: Access, scope: Scope | None, box: Mapping[str, Range], points: Ints,
+        coords: Mapping[str, Ints],
+    ) -> tuple[list[Ints], Ints]:  # fmt: skip
+        """First element that a staged access touches, and how many it is charged for.
+
+        A data-dependent index is charged for one element per point, wherever it is.
+        """
+        shape = self.graph.tensors[access.tensor].shape
+        if any(expr.has_lookup for expr in access.index):
+            if scope is None or scope.tile is None:
+                return [_ZERO] * len(shape), points
+            return [span_range(span, coords)[0] for span in scope.tile], points
+        start: list[Ints] = []
+        elems: Ints = np.ones((), dtype=np.int64)
+        for (low, high), size in zip(access_range(access, box, shape), shape, strict=True):
+            low, high = np.maximum(low, 0), np.minimum(high, size - 1)
+            start.append(np.minimum(low, size - 1))
+            elems = elems * np.maximum(high - low + 1, 0)
+        return start, np.minimum(elems, points)
+
+
+def _inside(leaf: Leaf, frame: Frame) -> tuple[Frame, ...]:
+    """Loops around a leaf that are inside `frame`."""
+    return leaf.frames[leaf.frames.index(frame) + 1 :]
+
+
+def _whole(stores: Stores, staging: int, shape: tuple[int, ...], *, is_write: bool) -> Row:
+    first = stores.all[staging].first_entry
+    entry = (first + np.arange(prod(shape), dtype=np.int64)).reshape(shape)
+    return Row(staging, entry, None, is_write, _ZERO)
+
+
+def _row_major(position: Sequence[Ints], extents: Sequence[int]) -> Ints:
+    total: Ints = _ZERO
+    for index, extent in zip(position, extents, strict=True):
+        total = total * extent + index
+    return total
+
+
+def _first_lane(values: Ints, shape: tuple[int, ...]) -> Ints:
+    while values.ndim > len(shape):
+        values = values[..., 0]
+    return values
+
+
+def _over_lanes(values: Ints, shape: tuple[int, ...], lanes: tuple[int, ...]) -> Ints:
+    """[*shape, lanes]"""
+    return np.broadcast_to(values, (*shape, *lanes)).reshape(*shape, prod(lanes))

@@ -1,0 +1,301 @@
+"""The walk over a program that proves its order: one pass, with a clock per stream.
+
+A stream's clock says of every other stream up to which of its instructions all have finished before
+the stream's next one starts.  Waiting for a token brings in the clocks of all that signalled it so
+far.  Streams start in order; transfers of one stream may finish out of order where their latencies
+differ, so a stream counts once per latency (*lane* of the clock): a finish tells of earlier
+instructions with the same or a smaller latency only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+FAULTS = {
+    1: ("inside", "reaches beyond its buffer's tile"),
+    2: ("written", "reads elements that nothing has written"),
+    3: ("whole", "reads a sum that is not complete"),
+    4: ("finished", "may start before what it reads has been written"),
+    5: ("twice", "adds to a sum that is complete"),
+    6: ("once", "writes elements again that are read already, or stand for good"),
+    7: ("writes-order", "may overtake an earlier write of the same elements"),
+    8: ("reads-order", "may overwrite what an earlier instruction still reads"),
+    9: ("value", "uses a place that has been given to another value"),
+    10: ("place", "may start before its place is free of the value before"),
+    11: ("signalled", "waits for a token that nothing has signalled"),
+}  # what the walk returns
+
+
+NOTHING = -1
+"""Of a sum of which no point has been added, which is copied all the same."""
+
+
+def walk(
+    stream: Any, lane: Any, is_instant: Any, lanes_below: Any, below: Any,
+    wait_pointer: Any, wait: Any, signal_pointer: Any, signal: Any,
+    pointer: Any, row_entry: Any, row_flags: Any, row_amount: Any, row_need: Any, row_sets: Any,
+    set_pointer: Any, set_low: Any, set_high: Any, origin: Any, size: Any, slot_of: Any,
+    first_cell: Any, stride: Any, kind: Any, instance: Any,
+    near_pointer: Any, near: Any, near_first: Any, near_step: Any, again: Any, identity: Any,
+    clock: Any, token_clock: Any, entry_first: Any, current: Any, users: Any, old_users: Any,
+    node_lane: Any, node_last: Any, node_next: Any,
+    writer: Any, missing: Any, reader: Any, read_lane: Any, read_last: Any, read_next: Any,
+    ranges: Any, found: Any,
+) -> int:  # fmt: skip
+    """Returns 0, or a fault's number with found = (instruction, other instruction or -1).
+
+    lane [n]: lane of each instruction; is_instant [n]: its latency is 0, so that it has finished
+    when the next of its stream starts; lanes_below (CSR of `below`): lanes of its stream with at
+    most its latency.  again [slots]: 0, elements are never written after they are read; 1, they may
+    be; 2, they are written once for good.  identity [slots]: starts at a reduction's identity.
+    Given -1: clock [streams, lanes], token_clock [tokens, lanes], entry_first [entries], current,
+    users, old_users [slots], writer, reader [cells].  Nodes are lists of (lane, last instruction).
+    Cost: instructions times lanes per wait, plus cells touched.
+    """
+    rank = row_sets.shape[1]
+    num_lanes = clock.shape[1]
+    nodes = 0
+    free = -1
+    reads = 0
+    free_read = -1
+    for i in range(len(stream)):
+        s = stream[i]
+        own = lane[i]
+        for a in range(wait_pointer[i], wait_pointer[i + 1]):
+            t = wait[a]
+            is_signalled = False
+            for k in range(num_lanes):
+                is_signalled = is_signalled or token_clock[t, k] >= 0
+                if token_clock[t, k] > clock[s, k]:
+                    clock[s, k] = token_clock[t, k]
+            if not is_signalled:
+                found[0] = i
+                found[1] = -1
+                return 11
+        for row in range(pointer[i], pointer[i + 1]):
+            e = row_entry[row]
+            flags = row_flags[row]
+            slot = slot_of[e]
+            if current[slot] != e:
+                if entry_first[e] >= 0:
+                    found[0] = i
+                    found[1] = entry_first[e]
+                    return 9
+                entry_first[e] = i
+                node = old_users[slot]
+                while node >= 0:  # older still: done with before these began
+                    after = node_next[node]
+                    node_next[node] = free
+                    free = node
+                    node = after
+                old_users[slot] = users[slot]
+                users[slot] = -1
+                current[slot] = e
+                if kind[slot] >= 0:
+                    for a in range(near_pointer[kind[slot]], near_pointer[kind[slot] + 1]):
+                        beside = near_first[near[a]] + instance[slot] * near_step[near[a]]
+                        if current[beside] >= 0:
+                            current[beside] = -2
+            node = users[slot]
+            while node >= 0 and node_lane[node] != own:
+                node = node_next[node]
+            if node >= 0:
+                node_last[node] = i
+            else:  # the first of its stream: everything before must be over
+                begin = 0
+                end = 0
+                if kind[slot] >= 0:
+                    begin = near_pointer[kind[slot]]
+                    end = near_pointer[kind[slot] + 1]
+                for a in range(begin - 1, end):
+                    if a < begin:
+                        node = old_users[slot]
+                    else:
+                        node = users[near_first[near[a]] + instance[slot] * near_step[near[a]]]
+                    while node >= 0:
+                        other = node_last[node]
+                        if stream[other] != s and clock[s, node_lane[node]] < other:
+                            found[0] = i
+                            found[1] = other
+                            return 10
+                        node = node_next[node]
+                if free >= 0:
+                    node = free
+                    free = node_next[node]
+                else:
+                    node = nodes
+                    nodes += 1
+                    if node == len(node_lane):
+                        return -1
+                node_lane[node] = own
+                node_last[node] = i
+                node_next[node] = users[slot]
+                users[slot] = node
+            first = entry_first[e]
+            is_write = flags & 1
+            is_own = flags & 4
+            is_copy = flags & 8
+            source = -1  # the read row of a copy, which stands right before its write row
+            if is_write and is_copy and row > pointer[i]:
+                source = row - 1
+            # An odometer over the product of the sets: ranges[d] = (interval, atom, end of it).
+            dims = 0
+            cell = first_cell[slot]
+            is_empty = False
+            from_slot = 0
+            from_cell = 0
+            if source >= 0:
+                from_slot = slot_of[row_entry[source]]
+                from_cell = first_cell[from_slot]
+            while dims < rank and row_sets[row, dims] >= 0:
+                b = row_sets[row, dims]
+                if set_pointer[b] == set_pointer[b + 1]:
+                    is_empty = True
+                    break
+                for k in range(set_pointer[b], set_pointer[b + 1]):
+                    if (
+                        set_low[k] < origin[e, dims]
+                        or set_high[k] > origin[e, dims] + size[e, dims]
+                    ):
+                        found[0] = i
+                        found[1] = -1
+                        return 1
+                ranges[dims, 0] = set_pointer[b]
+                ranges[dims, 1] = set_low[set_pointer[b]]
+                cell += (ranges[dims, 1] - origin[e, dims]) * stride[slot, dims]
+                if source >= 0:
+                    at = ranges[dims, 1] - origin[row_entry[source], dims]
+                    from_cell += at * stride[from_slot, dims]
+                dims += 1
+            if is_empty:
+                continue
+            while True:
+                w = writer[cell]
+                is_there = w >= first
+                if is_write:
+                    if is_there:
+                        if flags & 2:
+                            if missing[cell] != NOTHING and missing[cell] < row_amount[row]:
+                                found[0] = i
+                                found[1] = w
+                                return 5
+                        elif again[slot] == 2:
+                            found[0] = i
+                            found[1] = w
+                            return 6
+                        if stream[w] != s and clock[s, lane[w]] < w:
+                            found[0] = i
+                            found[1] = w
+                            return 7
+                        if again[slot] == 1:
+                            node = reader[cell]
+                            while node >= 0:
+                                other = read_last[node]
+                                if (
+                                    other >= first
+                                    and stream[other] != s
+                                    and (clock[s, read_lane[node]] < other)
+                                ):
+                                    found[0] = i
+                                    found[1] = other
+                                    return 8
+                                after = read_next[node]
+                                read_next[node] = free_read
+                                free_read = node
+                                node = after
+                            reader[cell] = -1
+                        elif reader[cell] >= first:
+                            found[0] = i
+                            found[1] = reader[cell]
+                            return 6
+                    if flags & 2:
+                        if not is_there and not identity[slot]:
+                            found[0] = i
+                            found[1] = -1
+                            return 2
+                        if is_there and missing[cell] != NOTHING:
+                            missing[cell] -= row_amount[row]
+                        else:
+                            missing[cell] = row_need[row] - row_amount[row]
+                    else:
+                        missing[cell] = 0
+                        if source >= 0:  # a copy of a sum is as complete as that; padding is
+                            d = 0
+                            while d < dims:
+                                b = set_pointer[row_sets[source, d]]
+                                if b == set_pointer[row_sets[source, d] + 1] or not (
+                                    set_low[b] <= ranges[d, 1] < set_high[b]
+                                ):
+                                    break
+                                d += 1
+                            if d == dims:
+                                missing[cell] = NOTHING
+                                if writer[from_cell] >= entry_first[row_entry[source]]:
+                                    missing[cell] = missing[from_cell]
+                    writer[cell] = i
+                else:
+                    if not is_there:
+                        if not identity[slot]:
+                            found[0] = i
+                            found[1] = -1
+                            return 2
+                    else:
+                        if missing[cell] != 0 and not is_own and not is_copy:
+                            found[0] = i
+                            found[1] = w
+                            return 3
+                        if clock[s, lane[w]] < w and not (is_own and w == i):
+                            found[0] = i
+                            found[1] = w
+                            return 4
+                    if again[slot] == 1:
+                        node = reader[cell]
+                        while node >= 0 and read_lane[node] != own:
+                            node = read_next[node]
+                        if node < 0:
+                            if free_read >= 0:
+                                node = free_read
+                                free_read = read_next[node]
+                            else:
+                                node = reads
+                                reads += 1
+                                if node == len(read_lane):
+                                    return -1
+                            read_lane[node] = own
+                            read_next[node] = reader[cell]
+                            reader[cell] = node
+                        read_last[node] = i
+                    else:
+                        reader[cell] = i
+                d = dims - 1
+                while d >= 0:
+                    k = ranges[d, 0]
+                    at = ranges[d, 1] + 1
+                    if at == set_high[k]:
+                        k += 1
+                        if k == set_pointer[row_sets[row, d] + 1]:
+                            k = set_pointer[row_sets[row, d]]
+                            cell += (set_low[k] - ranges[d, 1]) * stride[slot, d]
+                            from_cell += (set_low[k] - ranges[d, 1]) * stride[from_slot, d]
+                            ranges[d, 0] = k
+                            ranges[d, 1] = set_low[k]
+                            d -= 1
+                            continue
+                        at = set_low[k]
+                    cell += (at - ranges[d, 1]) * stride[slot, d]
+                    from_cell += (at - ranges[d, 1]) * stride[from_slot, d]
+                    ranges[d, 0] = k
+                    ranges[d, 1] = at
+                    break
+                if d < 0:
+                    break
+        for a in range(signal_pointer[i], signal_pointer[i + 1]):
+            t = signal[a]
+            for k in range(num_lanes):
+                if clock[s, k] > token_clock[t, k]:
+                    token_clock[t, k] = clock[s, k]
+            for b in range(lanes_below[own], lanes_below[own + 1]):
+                token_clock[t, below[b]] = i
+        if is_instant[i]:
+            clock[s, own] = i
+    return 0
