@@ -70,3 +70,49 @@ def test_the_seed_decides_the_bytes(tmp_path: Path) -> None:
     assert first.tobytes() == again.tobytes()
     assert first.tobytes() != other.tobytes()
     assert first.max() == 8
+
+
+def computed(kind: str, dtype: int, folder: Path, slot: int = 0, **attributes: int) -> np.ndarray:
+    """What is drawn for an input that one operator of two operands (or one) reads at `slot`."""
+    names = ["x", "c"] if slot == 0 else ["c", "x"]
+    operands = names[: 1 if kind in ("Cast", "Neg") else 2]
+    to = attributes.get("to", TensorProto.BOOL if kind == "Greater" else dtype)
+    constant = np.ones(400, helper.tensor_dtype_to_np_dtype(dtype))
+    graph = helper.make_graph(
+        [helper.make_node(kind, operands, ["y"], name="n", **attributes)],
+        "computed",
+        [helper.make_tensor_value_info("x", dtype, [400])],
+        [helper.make_tensor_value_info("y", to, [400])],
+        [numpy_helper.from_array(constant, "c")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    loaded = load_model(saved(model, folder), Limits(), "m")
+    return seeded_inputs(simplify(bind(loaded, {})), 0)["x"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [("Mul", TensorProto.INT64), ("Add", TensorProto.INT32), ("Greater", TensorProto.INT32),
+     ("Neg", TensorProto.INT8), ("Mul", TensorProto.UINT64)],
+)  # fmt: skip
+def test_integers_that_are_computed_with_have_their_whole_range(
+    kind: str, dtype: int, tmp_path: Path
+) -> None:
+    drawn = computed(kind, dtype, tmp_path)
+    limits = np.iinfo(drawn.dtype)
+    span = int(limits.max) - int(limits.min)
+    assert int(drawn.max()) > limits.max - span // 16
+    assert int(drawn.min()) < limits.min + span // 16
+
+
+def test_images_are_whole_and_masks_stay_masks(tmp_path: Path) -> None:
+    image = computed("Cast", TensorProto.UINT8, tmp_path, to=TensorProto.FLOAT)
+    assert image.max() > 240
+    mask = computed("Cast", TensorProto.INT64, tmp_path, to=TensorProto.FLOAT)
+    assert set(np.unique(mask)) == {0, 1}
+
+
+def test_divisors_are_small_and_dividends_spare_the_least(tmp_path: Path) -> None:
+    assert set(np.unique(computed("Div", TensorProto.INT32, tmp_path, slot=1))) == set(range(1, 8))
+    assert np.ptp(computed("Div", TensorProto.INT8, tmp_path).astype(int)) > 200
+    assert computed("Div", TensorProto.INT8, tmp_path).min() >= -127

@@ -17,7 +17,7 @@ from worker.compiler.package.verify_numerics import (
 
 
 def one(have: np.ndarray, want: np.ndarray, precision: DType = DType.F32) -> Comparison:
-    return compare_outputs({"y": have}, {"y": want}, precision)
+    return compare_outputs({"y": have}, {"y": want}, tolerance(precision))
 
 
 def test_float_error_is_relative_to_the_largest_value() -> None:
@@ -81,7 +81,7 @@ def test_integers_are_exact_except_one_quantisation_step() -> None:
 def test_shapes_missing_outputs_and_strings() -> None:
     want = np.zeros((2, 3), np.float32)
     assert "shape (3, 2)" in one(want.T, want).outputs[0].reason
-    missing = compare_outputs({}, {"y": want})
+    missing = compare_outputs({}, {"y": want}, 0.0)
     assert not missing.passed and missing.outputs[0].reason == "it is missing"
     words = np.array(["a", "b"], object)
     assert one(words, words).passed and not one(words[::-1], words).passed
@@ -91,7 +91,7 @@ def test_shapes_missing_outputs_and_strings() -> None:
 def test_bf16_bits_are_compared_as_values() -> None:
     values = np.array([1.0, -2.5, 300.0], np.float32)
     bits = f32_to_bf16(values)
-    result = compare_outputs({"y": bits}, {"y": values}, DType.BF16, dtypes={"y": DType.BF16})
+    result = compare_outputs({"y": bits}, {"y": values}, 0.0, dtypes={"y": DType.BF16})
     assert result.passed and result.max_abs_err == 0
 
 

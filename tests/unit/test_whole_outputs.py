@@ -33,10 +33,12 @@ from worker.compiler.schedule.nodes import Schedule
 from worker.ports import open_ports
 from worker.report.document import Verification
 from worker.request import NoProgress
-from worker.verification.drive import _compare_whole, _depth, verify_model
+from worker.verification.comparing import Comparer
+from worker.verification.drive import verify_model
+from worker.verification.measured import longest_sum
 from worker.verification.reference import reference_outputs
 from worker.verification.sampling import _interior, sample_points
-from worker.verification.whole_outputs import Deep, is_sampleable
+from worker.verification.whole_outputs import is_sampleable
 
 
 def oracle_follows(graph: Graph) -> bool:
@@ -107,8 +109,7 @@ def verified(folder: Path, model: onnx.ModelProto | None = None) -> Verification
 
 
 def treat_all_as_deep(patch: pytest.MonkeyPatch) -> None:
-    for module in (worker.verification.drive, worker.verification.whole_outputs):
-        patch.setattr(module, "is_sampleable", lambda graph: False)
+    patch.setattr(worker.verification.drive, "is_sampleable", lambda graph: False)
 
 
 def test_right_kernels_pass_in_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,10 +117,11 @@ def test_right_kernels_pass_in_whole(tmp_path: Path, monkeypatch: pytest.MonkeyP
     treat_all_as_deep(monkeypatch)
     whole = verified(tmp_path)
     assert sampled.passed is whole.passed is True
-    assert "deep" not in sampled.detail
+    assert "in whole" not in sampled.detail
     kernels = {row[0].split()[1] for row in sampled.outputs if row[0].startswith("kernel")}
-    assert f" 0 kernels sampled, {len(kernels)} values of {len(kernels)} deep" in whole.detail
-    assert "(0 values without a reference), 0 deep kernels judged" in whole.detail
+    assert f"{len(kernels)} tensors of {len(kernels)} kernels in whole, 0 of" in whole.detail
+    assert "sampled" not in whole.detail
+    assert "alone" not in whole.detail
     assert {r[0].split()[1] for r in whole.outputs if r[0].startswith("kernel")} == kernels
 
 
@@ -150,8 +152,8 @@ def test_a_tensor_of_several_writers_is_judged_when_it_is_whole(
     found = verified(tmp_path, pieces_model())
     assert found.passed, found.detail
     assert sum(row[0].endswith(": c") for row in found.outputs) == 1
-    assert "5 values of 7 deep kernels" in found.detail
-    assert "0 deep kernels judged by the outputs alone" in found.detail
+    assert "5 tensors of 7 kernels in whole, 0 of" in found.detail
+    assert "alone" not in found.detail
 
 
 def test_values_the_reference_lacks_are_counted_and_their_kernels_left_to_the_outputs(
@@ -159,13 +161,13 @@ def test_values_the_reference_lacks_are_counted_and_their_kernels_left_to_the_ou
 ) -> None:
     treat_all_as_deep(monkeypatch)
     monkeypatch.setattr(
-        "worker.verification.drive.reference_outputs",
+        "worker.verification.references.reference_outputs",
         lambda path, inputs, extra: (reference_outputs(path, inputs)[0], {}),
     )
     found = verified(tmp_path, pieces_model())
     assert found.passed, found.detail
-    assert "0 kernels sampled, 1 values of 1 deep kernels" in found.detail  # `y` is an output
-    assert "(4 values without a reference), 6 deep kernels judged" in found.detail
+    assert "1 tensors of 1 kernels in whole (4 more have no" in found.detail  # `y` is an output
+    assert "6 kernels judged by the outputs alone" in found.detail
 
 
 def test_values_beyond_the_limit_are_left_to_the_outputs(
@@ -175,8 +177,8 @@ def test_values_beyond_the_limit_are_left_to_the_outputs(
     monkeypatch.setattr(worker.verification.whole_outputs, "MAX_WHOLE_BYTES", 6 * 4 * 4)
     found = verified(tmp_path, pieces_model())
     assert found.passed, found.detail
-    assert "1 values of 1 deep kernels" in found.detail
-    assert "6 deep kernels judged by the outputs alone" in found.detail
+    assert "1 tensors of 1 kernels in whole" in found.detail
+    assert "6 kernels judged by the outputs alone" in found.detail
 
 
 def test_the_bound_does_not_depend_on_the_strategy(tmp_path: Path) -> None:
@@ -186,7 +188,8 @@ def test_the_bound_does_not_depend_on_the_strategy(tmp_path: Path) -> None:
         for way in (StrategyName.NAIVE, StrategyName.GRAPHTURBO)
     )
     assert len(few.units) < len(many.units)
-    assert _depth(few) == _depth(many)
+    floors = {longest_sum(found.region_graphs) for found in (few, many)}
+    assert floors == {288}  # the terms of the last product
 
 
 @pytest.mark.parametrize(
@@ -196,16 +199,14 @@ def test_the_bound_does_not_depend_on_the_strategy(tmp_path: Path) -> None:
 def test_quantised_values_are_judged_as_floats_and_indices_exactly(
     dtype: str, steps: int, passes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.verification.drive.coarsest", lambda used: DType.U8)
+    monkeypatch.setattr("worker.verification.comparing.coarsest", lambda used: DType.U8)
     compiled = compiled_of(saved(conv_net(), tmp_path), CompileOptions())
     want = np.arange(200, dtype=dtype)
     have = want.copy()
     have[7] += steps
-    ((name, row),) = _compare_whole(
-        compiled, {"v": (Deep("v", ("k",), ("n1", "n2")), have)}, {"v": want}
-    ).items()
-    assert (name, row[0]) == ("v", "kernel k n1, n2: v")
-    assert (row[2] <= row[3]) is passes
+    row = Comparer(compiled).value("kernel k: v", "v", have, want)
+    assert row.name == "kernel k: v"
+    assert row.is_wrong is not passes
 
 
 def test_a_bundle_gives_inner_values_as_the_bare_model_does(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from worker.report.invocation import invocation_section
 from worker.report.layers import cache_outcomes, layer_rows
 from worker.report.noise_row import NoiseRow
 from worker.report.partition import partition_section
+from worker.report.verified_row import VerifiedRow
 from worker.simulator.results import Check, ModelSimulation, UnitSimulation
 
 
@@ -32,14 +33,19 @@ class Verification:
     reference: str
     max_abs_err: float | None
     max_rel_err: float | None
-    """max |got - want| / max |want| over all outputs."""
+    """max |got - want| / max |want| of the comparison `worst`."""
     tolerance: float | None
+    """What `worst` may differ by."""
     passed: bool | None
     detail: str
-    outputs: tuple[tuple[str, float, float, float], ...] = ()
-    """(output or unit, max abs error, error over scale, tolerance)."""
+    outputs: tuple[VerifiedRow, ...] = ()
+    """Everything that was compared."""
     noise: tuple[NoiseRow, ...] = ()
     """The converted model against the user's; empty where nothing was converted."""
+    insensitive: tuple[str, ...] = ()
+    """Outputs that do not depend on the inputs: comparing them proves nothing."""
+    worst: str = ""
+    """The row that is nearest to its tolerance, or farthest beyond."""
 
 
 def report_document(
@@ -126,9 +132,19 @@ def report_document(
             "tolerance": verification.tolerance,
             "passed": verification.passed,
             "detail": verification.detail,
+            "insensitive": list(verification.insensitive),
+            "compared": len(verification.outputs),
+            "worst": verification.worst,
             "outputs": [
-                {"name": n, "max_abs_err": a, "max_rel_err": r, "tolerance": t}
-                for n, a, r, t in verification.outputs
+                {
+                    "name": row.name,
+                    "max_abs_err": row.max_abs_err,
+                    "max_rel_err": row.error,
+                    "tolerance": row.tolerance,
+                    "own_error": row.own_error,
+                    "reason": row.reason,
+                }
+                for row in verification.outputs
             ],
             "sqnr": [
                 {

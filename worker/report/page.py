@@ -33,6 +33,8 @@ svg{width:100%;height:auto}svg text{fill:var(--dim)}.grid{stroke:var(--line)}
 _STRATEGY_COLUMNS = (
     "name", "chosen", "latency_cycles", "energy_pj", "offchip_bytes", "kernels", "reason",
 )  # fmt: skip
+_COMPARED_COLUMNS = ("name", "max_rel_err", "tolerance", "own_error", "max_abs_err", "reason")
+_MOST_COMPARED = 200
 _LAYER_COLUMNS = (
     "index", "onnx_nodes", "op_type", "placement", "cycles_total", "pct_cycles", "bound_by",
     "utilization_pct", "lower_bound_cycles", "macs", "tile", "cores", "energy_pj", "cache",
@@ -108,7 +110,7 @@ def report_page(
         f" lower bound {si(whole.lower_bound_cycles)} cycles by"
         f" {escape(whole.lower_bound_by)} · verification "
         + ('<span class="ok">passed</span>' if passed else
-           f'<span class="bad">{"failed" if passed is False else "not run"}</span>')
+           f'<span class="bad">{"failed" if passed is False else _unverified(verification)}</span>')
         + "</p>",
     ]  # fmt: skip
     if failed:
@@ -140,6 +142,7 @@ def report_page(
         "<h2>Verification</h2>",
         html_table(("figure", "value"),
                [r for r in flat(verification) if r.get("figure") != "outputs"]),
+        html_table(_COMPARED_COLUMNS, _nearest(verification)),
         "<h2>Layers</h2>",
         html_table(_LAYER_COLUMNS, [_spanned(row) for row in rows]),
         *graphturbo_html(document.get("graphturbo")),
@@ -205,6 +208,25 @@ def _partition(document: Mapping[str, Detail]) -> list[str]:
                    rows_of(document, "unlock")),
         ]  # fmt: skip
     return parts
+
+
+def _unverified(verification: Detail) -> str:
+    """Whether nothing ran, or what ran proves nothing."""
+    ran = isinstance(verification, dict) and verification.get("max_abs_err") is not None
+    return "not conclusive" if ran else "not run"
+
+
+def _nearest(verification: Detail) -> list[dict[str, Detail]]:
+    """What was compared, the nearest to its tolerance first; report.json has all."""
+    rows = rows_of(verification, "outputs") if isinstance(verification, dict) else []
+
+    def share(row: Mapping[str, Detail]) -> float:
+        error, bound = row.get("max_rel_err"), row.get("tolerance")
+        if not isinstance(error, int | float) or not isinstance(bound, int | float) or not error:
+            return 0.0
+        return error / bound if bound else float("inf")
+
+    return sorted(rows, key=share, reverse=True)[:_MOST_COMPARED]
 
 
 def _spanned(row: Mapping[str, Detail]) -> dict[str, Detail]:

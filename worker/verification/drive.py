@@ -1,13 +1,16 @@
 """Run the compiled kernels and judge them.
 
-`full`: the whole model on seeded inputs against ONNX Runtime on the user's original file.
 `sample`: every unique kernel once, on the values it meets in a whole run's first call of it,
-against the numpy oracle at sampled points (corners and a seeded draw), and then the outputs too.
-Kernels too deep for the oracle have their outputs compared with the reference's values in whole.
+against the numpy oracle at sampled points (corners and a seeded draw), and then the model's outputs
+against ONNX Runtime on the user's original file.  Kernels too deep for the oracle have their
+outputs compared with the reference's values in whole; where those prove nothing, what they keep to
+themselves.
+`full`: all that, and everything that any call of a kernel hands over through home memory or keeps
+to itself (`observing`).
 `none`: nothing runs, and the report says so.
 
-A value that is farther from the reference than its tolerance is judged again by the model's own
-conditioning (`conditioning`): what one rounding of the inputs does to the reference.
+What differs by more than a few roundings is judged by the reference's own error (`measured`); a
+value that does not depend on the inputs proves nothing (`verdict`).
 """
 
 from __future__ import annotations
@@ -21,40 +24,49 @@ import numpy as np
 import numpy.typing as npt
 
 from worker.compiler.errors import CompilerError, Mismatch
-from worker.compiler.frontend.ops.call import DTYPES
 from worker.compiler.isa.program import HostCall, UnitCall
 from worker.compiler.options import CompileOptions, VerifyMode
 from worker.compiler.package.build import build_library
 from worker.compiler.package.runtime import ModelRunner, load_program
-from worker.compiler.package.verify_numerics import Comparison, coarsest, compare_outputs
 from worker.compiler.pipeline import CompiledModel
 from worker.compiler.units import Unit
-from worker.packing import kernel_texts, nested_models, program_contents, programs
+from worker.packing import kernel_texts, nested_models, program_contents
 from worker.report.document import Verification
 from worker.report.node_names import node_span
-from worker.verification.conditioning import eased_tolerances
-from worker.verification.inputs import seeded_inputs
-from worker.verification.noise import conversion_noise, converted_reference
-from worker.verification.reference import reference_outputs
+from worker.report.verified_row import VerifiedRow
+from worker.verification.comparing import Comparer, changes, row_of
+from worker.verification.given_inputs import other_inputs
+from worker.verification.inputs import held_out, seeded_inputs
+from worker.verification.measured import judged
+from worker.verification.noise import conversion_noise
+from worker.verification.observing import ObservedKernels, inner_names
+from worker.verification.references import own_errors, reference_values
 from worker.verification.sampling import check_unit
 from worker.verification.selection import selection_inputs
-from worker.verification.whole_outputs import NOTHING, Deep, deep_outputs, is_sampleable
+from worker.verification.verdict import Found, Judged, verdict
+from worker.verification.whole_outputs import Handover, handed_over, is_sampleable
 
 Array = npt.NDArray[Any]
-Row: TypeAlias = tuple[str, float, float, float]
-"""(what was judged, max abs error, error over scale, tolerance)."""
-EASED = "the reference moves as much when its inputs move by one rounding"
 UnitObserver: TypeAlias = "Callable[[Sequence[Unit], int, UnitCall, Callable[[str], Array]], None]"
 """An observer of kernel calls that is also told the units the call numbers."""
+_NO_REFERENCE = frozenset({"TW-VERIFY-003", "TW-CAL-005"})
+MAX_INNER_BYTES = 256 << 20
+"""Of the inner tensors that are compared; as much again is the reference's."""
 
 
 def verify_model(
-    path: Path, compiled: CompiledModel, options: CompileOptions, build_dir: Path
+    path: Path,
+    compiled: CompiledModel,
+    options: CompileOptions,
+    build_dir: Path,
+    given: Mapping[str, Array] | None = None,
 ) -> Verification:
-    """Verify as `options.verify` says.  A missing C compiler is reported, not raised.
+    """Verify as `options.verify` says, on the inputs `given`, or on seeded ones.
+
+    What cannot be verified is reported, not raised: without a C compiler, where ONNX Runtime
+    rejects the model or the inputs, or where its values do not fit in memory.
 
     Raises:
-        CompilerError: TW-VERIFY-003 when ONNX Runtime rejects the original model.
         MemoryFault: a kernel left its buffers.
     """
     mode = options.verify
@@ -66,139 +78,214 @@ def verify_model(
         if error.code != "TW-VERIFY-002":
             raise
         return Verification(str(mode), "none", None, None, None, None, error.message)
-    runner = load_program(program_contents(compiled), library)
     compiled.model.release_pages()
-    inputs = seeded_inputs(compiled.model, options.seed)
-    rows: list[Row] = []
-    value_of: dict[str, str] = {}
-    """By a row's label: the value of the model it judges."""
-    seen: set[str] = set()
-    whole: dict[str, tuple[Deep, Array]] = {}
-    """By model tensor: what deep kernels of the model wrote."""
-    deep = deep_outputs(compiled) if mode is VerifyMode.SAMPLE else NOTHING
-    deep_kernels: set[str] = set()
+    inputs = seeded_inputs(compiled.model, options.seed) if given is None else given
+    try:
+        return _Verifier(path, compiled, options, inputs).run(library, build_dir)
+    except CompilerError as error:
+        if error.code not in _NO_REFERENCE:
+            raise
+        return _unverified(mode, error.message)
+    except MemoryError as error:
+        return _unverified(mode, f"what is compared does not fit in memory: {error}")
 
-    def observe(
-        units: Sequence[Unit], position: int, call: UnitCall, read: Callable[[str], Array]
+
+def _unverified(mode: VerifyMode, why: str) -> Verification:
+    """Nothing was compared."""
+    detail = f"not verified, because {why}"
+    return Verification(str(mode), "none", None, None, None, None, detail)
+
+
+class _Verifier:
+    """One verification: what the reference gives, what the kernels give, and the rows of both."""
+
+    def __init__(
+        self,
+        path: Path,
+        compiled: CompiledModel,
+        options: CompileOptions,
+        inputs: Mapping[str, Array],
     ) -> None:
+        self._path = path
+        self._compiled = compiled
+        self._inputs = inputs
+        self._seed = options.seed
+        self._is_full = options.verify is VerifyMode.FULL
+        self._mode = str(options.verify)
+        self._comparer = Comparer(compiled)
+        self._found = Found()
+        self._deep = {
+            unit.kernel_name
+            for unit in compiled.units
+            if self._is_full or not is_sampleable(unit.schedule.graph)
+        }
+        """Kernels that are compared by their values."""
+        self._handovers = handed_over(compiled, self._deep, every_call=self._is_full)
+        self._selecting = selection_inputs(compiled)
+        self._ask_reference()
+
+    def _ask_reference(self) -> None:
+        """The reference's values, and how far each moves when the inputs are others."""
+        candidates = inner_names(self._compiled, self._deep, self._is_full, MAX_INNER_BYTES)
+        whole = [h.tensor for found in self._handovers.values() for h in found]
+        inside = [name for names in candidates.values() for name in names.values()]
+        names = tuple(dict.fromkeys((*self._selecting, *whole, *inside)))
+        self._outputs, self._inner = reference_values(
+            self._path, self._compiled, self._inputs, names
+        )
+        self._known = {**self._inner, **self._outputs}
+        others = other_inputs(self._compiled.model, self._inputs, self._seed + 1)
+        if others:
+            try:
+                outputs, inner = reference_values(self._path, self._compiled, others, names)
+            except CompilerError as error:
+                if error.code not in _NO_REFERENCE:
+                    raise
+            else:
+                self._found.moves = changes(self._known, {**inner, **outputs})
+        self._wanted = {
+            position: kept
+            for position, names_of in candidates.items()
+            if (kept := {k: n for k, n in names_of.items() if self._is_known(position, k, n)})
+        }
+
+    def _is_known(self, position: int, local: str, name: str) -> bool:
+        """Whether the reference has an inner tensor, in the same shape."""
+        call = self._compiled.linked.program.calls[position]
+        assert isinstance(call, UnitCall)
+        shape = self._compiled.units[call.unit].schedule.graph.tensors[local].shape
+        return name in self._known and np.shape(self._known[name]) == shape
+
+    def run(self, library: Path, build_dir: Path) -> Verification:
+        """Run the kernels and give the verdict."""
+        compiled = self._compiled
+        wanted = self._wanted if self._is_full else self._chosen()
+        observed = ObservedKernels(compiled, wanted, build_dir) if wanted else None
+        runner = load_program(program_contents(compiled), library)
+        _watch(runner, compiled, partial(self._observe, observed, runner.metadata.home_address))
+        selecting = {n: self._inner[n] for n in self._selecting if n in self._inner}
+        feed = partial(self._feed, selecting) if self._selecting else None
+        outputs = runner.run(_storage(self._inputs), feed=feed)
+        del runner
+        for compared in self._comparer.outputs(outputs, self._outputs):
+            self._found.add(row_of(compared.name, compared), compared.name, compared.reason)
+        rows = self._found.rows
+        own = None
+        if any(row.error > row.tolerance for row in rows if row.name in self._found.value_of):
+            values = {
+                n: self._known[n] for n in dict.fromkeys(self._found.value_of.values())
+            }  # fmt: skip
+            own = own_errors(self._path, compiled, self._inputs, values, self._seed)
+            for k, row in enumerate(rows):
+                error = own.of.get(self._found.value_of.get(row.name, ""))
+                if error is not None:
+                    rows[k] = judged(row, error, self._comparer.coarsest)
+        found = verdict(self._found, tuple(self._outputs), own)
+        return self._verification(found, len(selecting))
+
+    def _chosen(self) -> dict[int, dict[str, str]]:
+        """In `sample`: inner tensors of kernels whose handed-over values would prove nothing."""
+        floor = self._comparer.floor
+        proven = {
+            kernel
+            for found in self._handovers.values()
+            for h in found
+            if h.tensor in self._known and self._found.moves.get(h.tensor, np.inf) > 2 * floor
+            for kernel in h.kernels
+        }
+        calls = self._compiled.linked.program.calls
+        chosen: dict[int, dict[str, str]] = {}
+        for position, names in self._wanted.items():
+            call = calls[position]
+            assert isinstance(call, UnitCall)
+            if self._compiled.units[call.unit].kernel_name not in proven:
+                chosen[position] = dict(names)
+        return chosen
+
+    def _observe(
+        self,
+        observed: ObservedKernels | None,
+        base: int,
+        units: Sequence[Unit],
+        position: int,
+        call: UnitCall,
+        read: Callable[[str], Array],
+    ) -> None:
+        """Compare what a call has computed."""
         unit = units[call.unit]
-        if units is compiled.units:
-            whole.update((d.tensor, (d, read(d.tensor))) for d in deep.get(position, ()))
-        if unit.kernel_name in seen:
+        kernel = unit.kernel_name
+        label = f"kernel {kernel} {node_span(call.onnx_nodes)}"
+        if units is self._compiled.units:
+            for handover in self._handovers.get(position, ()):
+                self._compare_whole(handover, read(handover.tensor))
+            if observed is not None:
+                for inner in observed.values(position, call, base, read):
+                    if inner is None:
+                        different = VerifiedRow(f"{label}: its observed form", np.inf, np.inf, 0.0)
+                        self._found.add(different, "", "it writes other outputs than the plain one")
+                    elif inner.computed.any():
+                        row = self._comparer.value(
+                            f"{label}: {inner.tensor} (inside)", inner.tensor, inner.value,
+                            self._known[inner.tensor], inner.computed,
+                        )  # fmt: skip
+                        self._found.add(row, inner.tensor, kernels=(kernel,), is_inner=True)
+        if kernel in self._found.kernels:
             return
-        seen.add(unit.kernel_name)
+        self._found.kernels[kernel] = call.onnx_nodes
         if not is_sampleable(unit.schedule.graph):
-            deep_kernels.add(unit.kernel_name)
             return
         names = {
             operand.tensor: binding.tensor
             for operand, binding in zip(unit.program.operands, call.bindings, strict=True)
         }
         arrays = {local: read(name) for local, name in names.items()}
-        rows.append(check_unit(unit, arrays, options.seed, call.onnx_nodes))
+        self._found.sampled.add(kernel)
+        self._found.add(check_unit(unit, arrays, self._seed, call.onnx_nodes), "")
 
-    if mode is VerifyMode.SAMPLE:
-        _watch(runner, compiled, observe)
-    inner_names = tuple(d.tensor for found in deep.values() for d in found)
-    selecting = selection_inputs(compiled)
-    if selecting:
-        reference, inner = _reference(
-            path, compiled, inputs, tuple(dict.fromkeys((*selecting, *inner_names)))
+    def _compare_whole(self, handover: Handover, value: Array) -> None:
+        """A value that kernels hand over, where the reference has it in the same shape.
+
+        The others have no reference: simplification renamed them, or a region's layout is another.
+        """
+        name = handover.tensor
+        if name not in self._known or np.shape(self._known[name]) != value.shape:
+            self._found.unknown += 1
+            return
+        label = f"kernel {handover.kernels[0]} {node_span(handover.onnx_nodes)}: {name}"
+        row = self._comparer.value(label, name, value, self._known[name])
+        self._found.add(row, name, kernels=handover.kernels)
+
+    def _feed(
+        self, forced: Mapping[str, Array], call: HostCall, feeds: dict[str, Array]
+    ) -> dict[str, Array]:
+        """Compare what enters a host part that selects, and let it see the reference's values."""
+        known = {name: forced[name] for name in call.inputs if name in forced}
+        for compared in self._comparer.outputs(feeds, known):
+            label = f"before {call.op_types[0]}: {compared.name}"
+            self._found.add(row_of(label, compared), compared.name, compared.reason)
+        return {**feeds, **known}
+
+    def _verification(self, judged_as: Judged, num_forced: int) -> Verification:
+        compiled = self._compiled
+        rows = self._found.rows
+        forced = f", {num_forced} values compared and fixed before selections" if num_forced else ""
+        worst = max(rows, key=lambda row: (row.share, row.error))
+        return Verification(
+            self._mode,
+            f"ONNX Runtime on the {'converted' if compiled.boundaries else 'original'} model,"
+            " no optimisations, one thread",
+            max(row.max_abs_err for row in rows),
+            worst.error,
+            worst.tolerance,
+            judged_as.passed,
+            judged_as.detail + (f"{forced}, seed {self._seed}" if judged_as.passed else ""),
+            tuple(rows),
+            conversion_noise(self._path, compiled, held_out(compiled.model, self._seed))
+            if compiled.boundaries
+            else (),
+            judged_as.insensitive,
+            worst.name,
         )
-        forced = {name: inner[name] for name in selecting if name in inner}
-
-        def feed(call: HostCall, feeds: dict[str, Array]) -> dict[str, Array]:
-            known = {name: forced[name] for name in call.inputs if name in forced}
-            before = _compare(compiled, feeds, known)
-            for o in before.outputs:
-                label = f"before {call.op_types[0]}: {o.name}"
-                value_of[label] = o.name
-                rows.append((label, o.max_abs_err, o.max_rel_err, o.tolerance))
-            return {**feeds, **known}
-
-        outputs = runner.run(_storage(inputs), feed=feed)
-    else:
-        outputs = runner.run(_storage(inputs))
-        del runner  # the home arena goes before the reference loads its own copy of the weights
-        reference, inner = _reference(path, compiled, inputs, inner_names)
-        forced = {}
-    inside = _compare_whole(compiled, whole, {**reference, **inner})
-    alone = deep_kernels - {kernel for name in inside for kernel in whole[name][0].kernels}
-    rows += inside.values()
-    value_of.update((row[0], name) for name, row in inside.items())
-    comparison = _compare(compiled, outputs, reference)
-    value_of.update((o.name, o.name) for o in comparison.outputs)
-    rows += [(o.name, o.max_abs_err, o.max_rel_err, o.tolerance) for o in comparison.outputs]
-    eased: set[str] = set()
-    if any(row[2] > row[3] for row in rows if row[0] in value_of):
-        names = tuple(dict.fromkeys((*selecting, *inner_names)))
-        rows, eased = _eased(
-            rows, value_of, {**inner, **reference}, inputs, options.seed,
-            lambda moved: _reference(path, compiled, moved, names),
-        )  # fmt: skip
-    failed = [row for row in rows if row[2] > row[3]]
-    unlike = [o for o in comparison.outputs if not o.passed and o.name not in eased]
-    passed = not unlike and not failed
-    reasons = [o.reason for o in unlike]
-    note = (
-        f", {len(inside)} values of {len(deep_kernels) - len(alone)} deep kernels compared in whole"
-        f" ({len(whole) - len(inside)} values without a reference), {len(alone)} deep kernels"
-        " judged by the outputs alone"
-    )
-    detail = (
-        f"{len(comparison.outputs)} outputs, {len(seen) - len(deep_kernels)} kernels sampled"
-        f"{note if deep_kernels else ''}, {len(forced)} values compared and fixed before"
-        f" selections, seed {options.seed}"
-        f"{f', {len(eased)} tolerances eased: {EASED}' if eased else ''}"
-        if passed
-        else "; ".join([*reasons, *(f"{r[0]}: {r[2]:.3g} > {r[3]:.3g}" for r in failed)][:4])
-    )
-    return Verification(
-        str(mode),
-        f"ONNX Runtime on the {'converted' if compiled.boundaries else 'original'} model,"
-        " no optimisations",
-        max(row[1] for row in rows),
-        max(row[2] for row in rows),
-        max((row[3] for row in rows if row[0] in reference), default=None),
-        passed,
-        detail,
-        tuple(rows),
-        conversion_noise(path, compiled, inputs) if compiled.boundaries else (),
-    )
-
-
-def _reference(
-    path: Path, compiled: CompiledModel, inputs: Mapping[str, Array], extra: Sequence[str]
-) -> tuple[dict[str, Array], dict[str, Array]]:
-    """What the kernels must compute: the user's file, or the converted model where numbers change
-    their format (its noise against the user's file is reported apart)."""
-    if compiled.boundaries:
-        return converted_reference(compiled, inputs, extra)
-    return reference_outputs(path, inputs, extra)
-
-
-def _eased(
-    rows: Sequence[Row],
-    value_of: Mapping[str, str],
-    reference: Mapping[str, Array],
-    inputs: Mapping[str, Array],
-    seed: int,
-    run: Callable[[Mapping[str, Array]], tuple[dict[str, Array], dict[str, Array]]],
-) -> tuple[list[Row], set[str]]:
-    """The rows with tolerances that suit an ill-conditioned model; labels that pass by it only."""
-    tolerances = {value_of[row[0]]: row[3] for row in rows if row[0] in value_of}
-
-    def values(moved: Mapping[str, Array]) -> dict[str, Array]:
-        outputs, inner = run(moved)
-        return {**inner, **outputs}
-
-    bounds = eased_tolerances(values, inputs, reference, tolerances, seed)
-    found = [
-        (label, worst, error, max(bound, bounds.get(value_of.get(label, ""), 0.0)))
-        for label, worst, error, bound in rows
-    ]
-    pairs = zip(rows, found, strict=True)
-    return found, {new[0] for old, new in pairs if old[3] < old[2] <= new[3]}
 
 
 def _watch(runner: ModelRunner, compiled: CompiledModel, observe: UnitObserver) -> None:
@@ -214,67 +301,6 @@ def _storage(inputs: Mapping[str, Array]) -> dict[str, Array]:
         name: value.view(np.uint16) if str(value.dtype) == "bfloat16" else value
         for name, value in inputs.items()
     }
-
-
-def _compare(
-    compiled: CompiledModel, outputs: Mapping[str, Array], reference: Mapping[str, Array]
-) -> Comparison:
-    used = [
-        DTYPES[value.dtype]
-        for program in programs(compiled)
-        for node in program.model.ir.graph
-        for value in node.outputs
-        if value.dtype in DTYPES
-    ]
-    dtypes = {name: tensor.dtype for name, tensor in compiled.linked.tensors.items()}
-    dtypes |= {
-        v.name: DTYPES[v.dtype]
-        for v in compiled.model.ir.graph.outputs
-        if v.name is not None and v.dtype in DTYPES
-    }
-    depth = _depth(compiled)
-    return compare_outputs(outputs, reference, coarsest(used), depth, dtypes)
-
-
-def _compare_whole(
-    compiled: CompiledModel, found: Mapping[str, tuple[Deep, Array]], known: Mapping[str, Array]
-) -> dict[str, tuple[str, float, float, float]]:
-    """Rows of the values that the reference has in the same shape, by name.
-
-    The others have no reference: simplification renamed them, or a region's layout is another.
-    8-bit values are judged as floats are: a value on a rounding boundary may land one step apart,
-    and what later layers make of that is more than the step an output may be off.
-    """
-    usable = {
-        name: value
-        for name, (_, value) in found.items()
-        if name in known and np.shape(known[name]) == value.shape
-    }
-    want = {name: known[name] for name in usable}
-    for name, value in usable.items():
-        if value.dtype.itemsize == 1 and value.dtype.kind in "iu":
-            usable[name] = value.astype(np.float32)
-            want[name] = want[name].astype(np.float32)
-    rows: dict[str, tuple[str, float, float, float]] = {}
-    for compared in _compare(compiled, usable, want).outputs:
-        deep = found[compared.name][0]
-        label = f"kernel {deep.kernels[0]} {node_span(deep.onnx_nodes)}: {compared.name}"
-        is_exact = usable[compared.name].dtype.kind in "iub"
-        error = compared.max_abs_err if is_exact else compared.max_rel_err
-        rows[compared.name] = (label, compared.max_abs_err, error, compared.tolerance)
-    return rows
-
-
-def _depth(compiled: CompiledModel) -> int:
-    """ONNX nodes, whichever side runs them and in however many kernels: the bound of a model must
-    depend neither on its placement nor on the strategy, which compose operators as they like.
-    Nodes of nested programs count once per known iteration."""
-    depth = len(compiled.model.ir.graph)
-    for control in compiled.controls:
-        if control.flow is not None:
-            body = max((_depth(b) for b in control.bodies if b is not None), default=0)
-            depth += body * max(control.flow.trips or 1, 1)
-    return depth
 
 
 def refuse_mismatch(verification: Verification) -> None:

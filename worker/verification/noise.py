@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
+import onnx
 import onnx_ir
 
 from worker.compiler.pipeline import CompiledModel
@@ -19,7 +20,8 @@ from worker.compiler.quantize.boundary import BoundaryKind
 from worker.compiler.quantize.session import Session
 from worker.compiler.quantize.sqnr import sqnr_db
 from worker.report.noise_row import NoiseRow
-from worker.verification.reference import reference_outputs
+from worker.verification.float64 import FORCED, in_float64
+from worker.verification.reference import Float64Values, reference_outputs
 
 Array = npt.NDArray[Any]
 
@@ -50,6 +52,28 @@ def converted_reference(
     outputs = [v.name for v in compiled.model.ir.graph.outputs if v.name]
     found = values_of(compiled.model.ir, inputs, [*outputs, *extra])
     return {n: found[n] for n in outputs}, {n: found[n] for n in extra if n in found}
+
+
+def converted_float64(
+    compiled: CompiledModel,
+    inputs: Mapping[str, Array],
+    names: Sequence[str],
+    forced: Mapping[str, Array],
+    forced_by: Mapping[str, Sequence[str]],
+) -> Float64Values:
+    """Like `reference.float64_outputs`, of the converted model."""
+    kept = 0
+
+    def raised(proto: onnx.ModelProto) -> onnx.ModelProto:
+        nonlocal kept
+        made = in_float64(proto, names, forced_by)
+        kept = made.kept
+        return made.model
+
+    session = Session(compiled.model.ir, raised)
+    given = {**inputs, **{FORCED + name: value for name, value in forced.items()}}
+    feeds = {name: value for name, value in given.items() if name in session.inputs}
+    return Float64Values(dict(zip(session.outputs, session.run(feeds), strict=True)), kept)
 
 
 def conversion_noise(

@@ -16,6 +16,7 @@ from worker.compiler.ir.op import OpaqueOp, TensorOp
 from worker.compiler.package.verify_numerics import coarsest, tolerance
 from worker.compiler.units import Unit
 from worker.report.node_names import node_span
+from worker.report.verified_row import VerifiedRow
 
 Array = npt.NDArray[Any]
 NUM_POINTS = 48
@@ -101,8 +102,8 @@ def _points_writing(op: TensorOp, elements: npt.NDArray[np.int64]) -> npt.NDArra
 
 def check_unit(
     unit: Unit, arrays: Mapping[str, Array], seed: int, onnx_nodes: tuple[str, ...]
-) -> tuple[str, float, float, float]:
-    """(label, max abs error, error over scale, tolerance) of the unit's last operator.
+) -> VerifiedRow:
+    """The unit's last operator against the oracle.
 
     `arrays` holds every operand after the call, by canonical name.  Tensors that the kernel keeps
     to itself are computed by the oracle, at the points that the last operator reads.
@@ -132,8 +133,8 @@ def check_unit(
         for a in (*inner.reads, inner.write)
     ]
     bound = tolerance(coarsest(dtypes))
+    label = f"kernel {unit.kernel_name} {node_span(onnx_nodes)}"
     if not out.dtype.is_float:
-        bound = 0.0 if out.dtype.size_bytes > 1 else 1.0
-        return f"kernel {unit.kernel_name} {node_span(onnx_nodes)}", worst, worst, bound
+        return VerifiedRow(label, worst, worst, 0.0 if out.dtype.size_bytes > 1 else 1.0)
     relative = worst / scale if scale else (0.0 if worst == 0 else float("inf"))
-    return f"kernel {unit.kernel_name} {node_span(onnx_nodes)}", worst, relative, bound
+    return VerifiedRow(label, worst, relative, bound)

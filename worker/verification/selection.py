@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import onnx_ir
 
+from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.ops.call import DTYPES
 from worker.compiler.ir.dtype import DType
 from worker.compiler.pipeline import CompiledModel
@@ -54,3 +55,17 @@ def selection_inputs(compiled: CompiledModel) -> tuple[str, ...]:
                 if isinstance(dtype, DType) and (dtype.is_float or name in quantised):
                     found.setdefault(name)
     return tuple(found)
+
+
+def values_selected_by(model: OnnxModel) -> dict[str, tuple[str, ...]]:
+    """Computed values that the model's own selecting nodes read, by operator type.
+
+    Two evaluations of the model agree about what is selected where they share these.
+    """
+    found: dict[str, dict[str, None]] = {}
+    made = {v.name for node in model.ir.graph for v in node.outputs if v.name}
+    for node in model.ir.graph:
+        if node.op_type in SELECTING:
+            names = [v.name for v in node.inputs if v is not None and v.name in made]
+            found.setdefault(node.op_type, {}).update((n, None) for n in names if n)
+    return {kind: tuple(names) for kind, names in found.items()}

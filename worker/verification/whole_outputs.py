@@ -1,4 +1,4 @@
-"""Kernels the sampled oracle cannot follow: every element of their outputs is compared instead.
+"""Values that kernels hand over: every element is compared where points cannot be.
 
 The oracle computes what a kernel keeps to itself at the few points its last operator reads.  Where
 an operator inside sums over what another one made (two convolutions, a softmax), those points grow
@@ -7,7 +7,7 @@ to whole tensors.  The outputs of such a kernel are values of the model, which t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -23,18 +23,15 @@ the model's outputs."""
 
 
 @dataclass(frozen=True, slots=True)
-class Deep:
-    """An output of a deep kernel, and when it is whole."""
+class Handover:
+    """A value that kernels write for others, and which of them do."""
 
     tensor: str
     """Its name in the model."""
     kernels: tuple[str, ...]
-    """The deep kernels whose first calls write it, in order."""
+    """The chosen kernels that write it, in order."""
     onnx_nodes: tuple[str, ...]
     """Of the first of these calls."""
-
-
-NOTHING: Mapping[int, tuple[Deep, ...]] = MappingProxyType({})
 
 
 def is_sampleable(graph: Graph) -> bool:
@@ -64,9 +61,11 @@ def is_sampleable(graph: Graph) -> bool:
     return True
 
 
-def deep_outputs(compiled: CompiledModel) -> Mapping[int, tuple[Deep, ...]]:
-    """What the first call of each deep kernel of the program writes for others, by the position of
-    the call after which to read it.
+def handed_over(
+    compiled: CompiledModel, kernels: Collection[str], every_call: bool
+) -> Mapping[int, tuple[Handover, ...]]:
+    """What calls of some kernels of the program write for others, by the position of the call after
+    which to read it: their first calls, or every one.
 
     A tensor that several calls write in parts (a concatenation) is complete after the last of them.
     Kernels of nested programs are not in it: their values are none of the model's.
@@ -81,12 +80,12 @@ def deep_outputs(compiled: CompiledModel) -> Mapping[int, tuple[Deep, ...]]:
     seen: set[str] = set()
     left = MAX_WHOLE_BYTES
     for call in calls:
-        if not isinstance(call, UnitCall) or compiled.units[call.unit].kernel_name in seen:
+        if not isinstance(call, UnitCall):
             continue
         unit = compiled.units[call.unit]
-        seen.add(unit.kernel_name)
-        if is_sampleable(unit.schedule.graph):
+        if unit.kernel_name not in kernels or (unit.kernel_name in seen and not every_call):
             continue
+        seen.add(unit.kernel_name)
         for name in outputs_of(unit, call):
             size = compiled.linked.tensors[name].size_bytes
             if name not in writers and size <= left:
@@ -94,10 +93,10 @@ def deep_outputs(compiled: CompiledModel) -> Mapping[int, tuple[Deep, ...]]:
                 writers[name] = []
             if name in writers:
                 writers[name].append((unit.kernel_name, call.onnx_nodes))
-    after: dict[int, list[Deep]] = {}
+    after: dict[int, list[Handover]] = {}
     for name, found in writers.items():
-        deep = Deep(name, tuple(kernel for kernel, _ in found), found[0][1])
-        after.setdefault(last[name], []).append(deep)
+        written = tuple(dict.fromkeys(kernel for kernel, _ in found))
+        after.setdefault(last[name], []).append(Handover(name, written, found[0][1]))
     return MappingProxyType({position: tuple(after[position]) for position in sorted(after)})
 
 

@@ -12,13 +12,15 @@ from contextlib import contextmanager
 import numpy as np
 
 from worker.compiler.ir.affine import Affine, FloorDiv, Interval, Lookup, Mod, Var
+from worker.compiler.ir.bits import held_type, load, store
 from worker.compiler.ir.dtype import DType
 
 VALUE_TYPE: dict[DType, str] = {
     DType.F64: "double", DType.F32: "float", DType.F16: "float", DType.BF16: "float",
     DType.I64: "int64_t", DType.I32: "int32_t", DType.I16: "int16_t", DType.I8: "int8_t",
     DType.U64: "uint64_t", DType.U32: "uint32_t", DType.U16: "uint16_t", DType.U8: "uint8_t",
-    DType.BOOL: "uint8_t",
+    DType.BOOL: "uint8_t", DType.I4: "int8_t", DType.U4: "uint8_t", DType.I2: "int8_t",
+    DType.U2: "uint8_t", **{dtype: "float" for dtype in DType if dtype.is_narrow_float},
 }  # fmt: skip
 """C type in which a value of the dtype is held while computing."""
 
@@ -26,6 +28,7 @@ STORAGE_TYPE: dict[DType, str] = {
     **VALUE_TYPE,
     DType.F16: "uint16_t",
     DType.BF16: "uint16_t",
+    **{dtype: "uint8_t" for dtype in DType if dtype.is_narrow_float},
 }
 """C type of an element in memory."""
 
@@ -51,9 +54,9 @@ def literal(value: float | int, dtype: DType) -> str:
         return _integer(int(value), dtype)
     number = float(value)
     if dtype is not DType.F64:
-        kind = np.float16 if dtype is DType.F16 else np.float32
         with np.errstate(over="ignore"):
-            number = float(kind(number))
+            rounded = load(store(np.asarray(number, held_type(dtype)), dtype), dtype)
+        number = float(rounded)
     if math.isinf(number):
         text = "INFINITY" if number > 0 else "-INFINITY"
         return f"({VALUE_TYPE[dtype]}){text}"
@@ -63,7 +66,7 @@ def literal(value: float | int, dtype: DType) -> str:
 
 
 def _integer(value: int, dtype: DType) -> str:
-    bits = dtype.size_bytes * 8
+    bits = dtype.bits
     value &= (1 << bits) - 1
     if dtype.is_signed and value >= 1 << (bits - 1):
         value -= 1 << bits

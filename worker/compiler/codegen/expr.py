@@ -1,7 +1,8 @@
 """Scalar bodies as C statements, with the meaning `ir.evaluate` gives them.
 
 A value of dtype F16 or BF16 is held as a float that is exactly representable in F16 (F16 rounds
-after every function, as numpy does) or was rounded when cast (BF16).
+after every function, as numpy does) or was rounded when cast (BF16, and floats of 8 and 4 bits).
+Integers of 4 and 2 bits are held in a byte and wrap when cast or stored.
 """
 
 from __future__ import annotations
@@ -41,13 +42,15 @@ def suffix(dtype: DType) -> str:
             return "f32"
         case DType.BOOL:
             return "u8"
+        case _ if dtype.is_narrow_float:
+            return "f32"
         case _:
             return str(dtype)
 
 
 def load(element: str, dtype: DType) -> str:
     """The value of a stored element."""
-    if dtype in (DType.F16, DType.BF16):
+    if dtype in (DType.F16, DType.BF16) or dtype.is_narrow_float:
         return f"tw_f32_of_{dtype}({element})"
     return element
 
@@ -70,9 +73,13 @@ def convert(value: str, source: DType, target: DType) -> str:
             return f"tw_round_f16{wide}({_as_float(value, source)})"
         case DType.BF16:
             return f"tw_round_bf16((float){value})"
+        case _ if target.is_narrow_float:
+            return f"tw_f32_of_{target}({store(value, source, target)})"
         case _:
             if source.is_float:
                 return f"tw_{target}_of_{suffix(source)}({value})"
+            if target.is_narrow_int:
+                return f"tw_wrap_{target}((uint64_t){value})"
             return f"({VALUE_TYPE[target]}){value}"
 
 
@@ -84,6 +91,8 @@ def store(value: str, source: DType, target: DType) -> str:
             return f"tw_f16_of_{wide}({_as_float(value, source)})"
         case DType.BF16:
             return f"tw_bf16_of_f32((float){value})"
+        case _ if target.is_narrow_float:
+            return f"tw_{target}_of_f32((float){value})"
         case _:
             return convert(value, source, target)
 

@@ -20,8 +20,9 @@ from worker.compiler.codegen.expr import store
 from worker.compiler.codegen.intrinsics import emit_product, instantiations, product_of
 from worker.compiler.codegen.moves import emit_move
 from worker.compiler.codegen.nest import Body, emit_nest
+from worker.compiler.codegen.observe import emit_copy
 from worker.compiler.codegen.parts import MIN_STEPS, Parts, num_steps
-from worker.compiler.codegen.ports import make_point
+from worker.compiler.codegen.ports import Point, make_point
 from worker.compiler.codegen.runtime_header import HEADER_NAME
 from worker.compiler.codegen.storage import Scope, Storage, at_home, fills_of, starts_of
 from worker.compiler.errors import VerifyError
@@ -49,23 +50,37 @@ CODEGEN_VERSION = "3"
 """Bump when the generated text or the header changes: cached kernels must miss."""
 
 
-def generate_kernel(schedule: Schedule, program: UnitProgram, machine: Machine, name: str) -> str:
+def generate_kernel(
+    schedule: Schedule,
+    program: UnitProgram,
+    machine: Machine,
+    name: str,
+    observed: Sequence[str] = (),
+) -> str:
     """C11 text of `void name(tw_machine *m, unsigned char *const *operand)`.
 
-    `name` must be a C identifier.  Cost: linear in the tree.
+    `name` must be a C identifier.  `observed` names tensors of the graph that the kernel also
+    copies out as it computes them (`observe`): each adds two operands behind the program's, the
+    whole tensor and one byte an element that becomes 1 where it was computed.  Everything else
+    stays as it is, so that the outputs are the same bits.  Cost: linear in the tree.
 
     Raises:
         VerifyError: the tree names a buffer or operand that the program does not have.
     """
     if not name.isidentifier() or not name.isascii():
         raise VerifyError("codegen", "0", "name", f"{name!r} is not a C identifier")
-    builder = _Builder(schedule, program, machine, name)
+    builder = _Builder(schedule, program, machine, name, observed)
     return builder.function()
 
 
 class _Builder:
     def __init__(
-        self, schedule: Schedule, program: UnitProgram, machine: Machine, name: str
+        self,
+        schedule: Schedule,
+        program: UnitProgram,
+        machine: Machine,
+        name: str,
+        observed: Sequence[str],
     ) -> None:
         self.name = name
         self.graph = schedule.graph
@@ -76,6 +91,9 @@ class _Builder:
         self.parts = Parts(name, self.writer, num_steps(schedule.root) >= MIN_STEPS)
         self.buffers = {b.path: (k, b) for k, b in enumerate(program.buffers)}
         self.operands = {o.tensor: k for k, o in enumerate(program.operands)}
+        first = len(program.operands)
+        self.copies = {tensor: first + 2 * k for k, tensor in enumerate(observed)}
+        """Observed tensor -> the operand that it is copied to; its marks are the next one."""
         self.products: dict[tuple[DType, DType | None], None] = {}
 
     def function(self) -> str:
@@ -87,6 +105,10 @@ class _Builder:
                     f" {comment(f'{operand.tensor}: {operand.dtype}{list(operand.shape)}')}"
                 )
                 w.line(f"(void)h{k};")
+            for tensor, k in self.copies.items():
+                w.line(f"unsigned char *const h{k} = operand[{k}]; {comment(f'copy of {tensor}')}")
+                w.line(f"unsigned char *const h{k + 1} = operand[{k + 1}];")
+                w.line(f"(void)h{k}, (void)h{k + 1};")
             w.line("(void)m;")
             self.visit(self.schedule.root, "0", Scope({}, {}, const(0), const(0), ()))
         head = [
@@ -300,12 +322,19 @@ class _Builder:
                 self.products.update(dict.fromkeys(emit_product(self.writer, body, product)))
             else:
                 emit_nest(self.writer, body)
+            if op.write.tensor in self.copies:
+                self.copy(op.write.tensor, point)
             if bad:
                 index = point.write.storage.buffer
                 self.writer.line(
                     f'if ({bad}) {{ tw_fault(m, TW_FAULT_INDEX, "{path}", {index}, 0, 0, 0);'
                     " return; }"
                 )
+
+    def copy(self, tensor: str, point: Point) -> None:
+        index = self.copies[tensor]
+        whole = at_home(self.graph.tensors[tensor], self.machine.home.name, index)
+        emit_copy(self.writer, point, whole, f"h{index + 1}")
 
 
 def node_at(root: Node, path: str) -> Node:

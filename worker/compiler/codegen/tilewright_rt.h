@@ -228,6 +228,63 @@ TW_FN float tw_round_f16(float value) { return tw_f32_of_f16(tw_f16_of_f32(value
 TW_FN float tw_round_f16_f64(double value) { return tw_f32_of_f16(tw_f16_of_f64(value)); }
 TW_FN float tw_round_bf16(float value) { return tw_f32_of_bf16(tw_bf16_of_f32(value)); }
 
+/* ---- floats of 8 and 4 bits ----------------------------------------------------------------- */
+
+/* A sign, an exponent of E bits over a fraction of F bits; codes without sign below FINITE are
+ * numbers.  BEYOND is the code of what is too large (the largest number where there is no other),
+ * NAN_CODE of what is not a number; SIGNED_ZERO is 0 where the code of -0 is not a number. */
+TW_FN float tw_f32_of_narrow(uint32_t code, int bias, int fraction_bits, uint32_t sign,
+                             uint32_t finite, uint32_t infinity, int signed_zero)
+{
+    uint32_t place = code & (sign - 1u);
+    uint32_t exponent = place >> fraction_bits, fraction = place & ((1u << fraction_bits) - 1u);
+    uint32_t scale = (exponent ? exponent : 1u) - (uint32_t)bias - (uint32_t)fraction_bits + 127u;
+    float size;
+    if (place >= finite || (!signed_zero && code == sign))
+        size = place == infinity && infinity ? INFINITY : NAN;
+    else
+        size = (float)(exponent ? fraction | (1u << fraction_bits) : fraction) *
+               tw_f32_of_bits(scale << 23);
+    return (code & sign) ? -size : size;
+}
+
+TW_FN uint8_t tw_narrow_of_f32(float value, int bias, int fraction_bits, uint32_t sign,
+                               uint32_t finite, uint32_t beyond, uint32_t nan_code,
+                               int signed_zero)
+{
+    uint32_t bits = tw_bits_of_f32(value), code;
+    int exponent = (int)((bits >> 23) & 255u) - 127;
+    if (value != value) return (uint8_t)nan_code;
+    if (exponent > 64) {
+        code = beyond;
+    } else {
+        /* the results around |value| are a power of two apart: count such steps, ties to even */
+        int least = 1 - bias, step = (exponent < least ? least : exponent) - fraction_bits;
+        float scaled = fabsf(value) * tw_f32_of_bits((uint32_t)(127 - step) << 23);
+        uint32_t steps = (uint32_t)rintf(scaled);
+        code = steps + ((uint32_t)(step + fraction_bits - least) << fraction_bits);
+        if (code >= finite) code = beyond;
+    }
+    if ((bits >> 31) && (code || signed_zero)) code |= sign;
+    return (uint8_t)code;
+}
+
+#define TW_NARROW(S, BIAS, F, SIGN, FINITE, INFINITE, BEYOND, NAN_CODE, SIGNED_ZERO)            \
+    TW_FN float tw_f32_of_##S(uint8_t code)                                                     \
+    {                                                                                           \
+        return tw_f32_of_narrow(code & (2u * SIGN - 1u), BIAS, F, SIGN, FINITE, INFINITE,       \
+                                SIGNED_ZERO);                                                   \
+    }                                                                                           \
+    TW_FN uint8_t tw_##S##_of_f32(float value)                                                  \
+    {                                                                                           \
+        return tw_narrow_of_f32(value, BIAS, F, SIGN, FINITE, BEYOND, NAN_CODE, SIGNED_ZERO);   \
+    }
+TW_NARROW(f8e4m3fn, 7, 3, 0x80u, 0x7Fu, 0u, 0x7Fu, 0x7Fu, 1)
+TW_NARROW(f8e4m3fnuz, 8, 3, 0x80u, 0x80u, 0u, 0x80u, 0x80u, 0)
+TW_NARROW(f8e5m2, 15, 2, 0x80u, 0x7Cu, 0x7Cu, 0x7Cu, 0x7Eu, 1)
+TW_NARROW(f8e5m2fnuz, 16, 2, 0x80u, 0x80u, 0u, 0x80u, 0x80u, 0)
+TW_NARROW(f4e2m1, 1, 1, 8u, 8u, 0u, 7u, 0u, 1)
+
 /* ---- scalar functions --------------------------------------------------------------------- */
 
 /* max and min are NaN when either argument is. */
@@ -323,6 +380,23 @@ TW_CASTS(u64, uint64_t, 0, UINT64_MAX)
 TW_CASTS(u32, uint32_t, 0, UINT32_MAX)
 TW_CASTS(u16, uint16_t, 0, UINT16_MAX)
 TW_CASTS(u8, uint8_t, 0, UINT8_MAX)
+
+/* Integers of 4 and 2 bits live in a byte: the low bits count, wrapping or (from floats)
+ * saturating. */
+#define TW_NARROW_INT(S, T, BITS, HIGH)                                                         \
+    TW_FN T tw_wrap_##S(uint64_t a)                                                             \
+    {                                                                                           \
+        int low = (int)(a & ((1u << BITS) - 1u));                                               \
+        return (T)(low > HIGH ? low - (1 << BITS) : low);                                       \
+    }
+TW_NARROW_INT(i4, int8_t, 4, 7)
+TW_NARROW_INT(u4, uint8_t, 4, 15)
+TW_NARROW_INT(i2, int8_t, 2, 1)
+TW_NARROW_INT(u2, uint8_t, 2, 3)
+TW_CASTS(i4, int8_t, -8, 7)
+TW_CASTS(u4, uint8_t, 0, 15)
+TW_CASTS(i2, int8_t, -2, 1)
+TW_CASTS(u2, uint8_t, 0, 3)
 
 /* ---- matrix products ------------------------------------------------------------------------ */
 

@@ -21,12 +21,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import inf, isfinite, sqrt
 
 import numpy as np
 
 from worker.compiler.errors import Mismatch
-from worker.compiler.ir.bits import bf16_to_f32
+from worker.compiler.ir.bits import held_type, load
 from worker.compiler.ir.dtype import DType
 from worker.compiler.package.executable import Array
 
@@ -54,6 +54,11 @@ class OutputComparison:
     """Where the largest error is."""
     reason: str
     """Empty when passed."""
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether the tolerance bounds `max_rel_err`."""
+        return self.dtype.startswith("float") or not isfinite(self.max_rel_err)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +108,13 @@ def tolerance(precision: DType, depth: int = 1) -> float:
 def compare_outputs(
     outputs: Mapping[str, Array],
     reference: Mapping[str, Array],
-    precision: DType = DType.F32,
-    depth: int = 1,
+    bound: float,
     dtypes: Mapping[str, DType] | None = None,
 ) -> Comparison:
     """Compare every output of `reference` with the one of the same name.
 
-    `dtypes` names outputs whose uint16 arrays hold bf16 bits.  A missing output fails.
+    `bound` is the tolerance of floats, in the measure above.  `dtypes` names outputs whose arrays
+    may hold bits (of bf16, say).  A missing output fails.
     """
     rows: list[OutputComparison] = []
     for name, want in reference.items():
@@ -117,16 +122,21 @@ def compare_outputs(
             rows.append(_failed(name, str(np.asarray(want).dtype), "it is missing"))
             continue
         have = np.asarray(outputs[name])
-        is_bf16 = dtypes is not None and dtypes.get(name) is DType.BF16
-        rows.append(_compare(name, _plain(have, is_bf16), _plain(np.asarray(want), is_bf16),
-                             tolerance(precision, depth)))  # fmt: skip
+        dtype = None if dtypes is None else dtypes.get(name)
+        rows.append(
+            _compare(
+                name, plain_numbers(have, dtype), plain_numbers(np.asarray(want), dtype), bound
+            )
+        )
     return Comparison(tuple(rows))
 
 
-def _plain(value: Array, is_bf16: bool) -> Array:
-    if is_bf16 and value.dtype == np.uint16:
-        return bf16_to_f32(value)
-    return value.astype(np.float32) if str(value.dtype) == "bfloat16" else value
+def plain_numbers(value: Array, dtype: DType | None) -> Array:
+    """The numbers: of a type that numpy has not, from its bits or ml_dtypes' array."""
+    if dtype is not None and held_type(dtype) != dtype.numpy and value.dtype == dtype.numpy:
+        return load(value, dtype)
+    is_foreign = value.dtype.kind == "V"  # one of ml_dtypes
+    return value.astype(np.float32) if is_foreign else value
 
 
 def _failed(name: str, dtype: str, reason: str) -> OutputComparison:

@@ -35,7 +35,7 @@ def load_calibration(path: Path, model: OnnxModel) -> tuple[Mapping[str, Array],
 
     Cost: the arrays are read once.
     """
-    arrays = _read(path)
+    arrays = read_arrays(path, "TW-CAL-001", "the calibration file")
     inputs = {v.name: v for v in model.ir.graph.inputs if v.name}
     found = _by_input(arrays, inputs)
     findings: list[Finding] = []
@@ -59,7 +59,12 @@ def load_calibration(path: Path, model: OnnxModel) -> tuple[Mapping[str, Array],
     )
 
 
-def _read(path: Path) -> dict[str, Array]:
+def read_arrays(path: Path, code: str, what: str) -> dict[str, Array]:
+    """The arrays of an .npz file by name, sorted; no array is not enough.
+
+    Raises:
+        ModelError: `code`, it is no such file; `what` is what the message calls it.
+    """
     try:
         with np.load(path, allow_pickle=False) as archive:
             if not isinstance(archive, np.lib.npyio.NpzFile):
@@ -69,11 +74,10 @@ def _read(path: Path) -> dict[str, Array]:
             zipfile.BadZipFile, zlib.error, MemoryError, NotImplementedError) as error:  # fmt: skip
         text = " ".join(str(error).split())[:200]
         raise ModelError(
-            "TW-CAL-001", f"the calibration file cannot be read: {text}",
-            limit="an .npz of plain arrays",
-        ) from None  # fmt: skip
+            code, f"{what} cannot be read: {text}", limit="an .npz of plain arrays"
+        ) from None
     if not arrays:
-        raise ModelError("TW-CAL-001", "the calibration file holds no array", limit=1, actual=0)
+        raise ModelError(code, f"{what} holds no array", limit=1, actual=0)
     return arrays
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import onnx_ir
 
 from worker.compiler.errors import ModelError
@@ -26,8 +27,12 @@ class Session:
     The runtime reads large weights where they are; `model` must stay unchanged meanwhile.
     """
 
-    def __init__(self, model: onnx_ir.Model) -> None:
-        """Load.
+    def __init__(
+        self,
+        model: onnx_ir.Model,
+        rewrite: Callable[[onnx.ModelProto], onnx.ModelProto] | None = None,
+    ) -> None:
+        """Load what `rewrite` makes of the model; it leaves the initializers as they are.
 
         Raises:
             ModelError: TW-CAL-005 with ONNX Runtime's own words.
@@ -52,16 +57,20 @@ class Session:
             onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, kind)
             for array, kind in self._shared.values()
         ]
+        proto = onnx_ir.serde.serialize_model(stripped)
+        if rewrite is not None:
+            proto = rewrite(proto)
         try:
             if values:
                 options.add_external_initializers(list(self._shared), values)
             self._session = onnxruntime.InferenceSession(
-                onnx_ir.serde.serialize_model(stripped).SerializeToString(),
+                proto.SerializeToString(),
                 options, providers=["CPUExecutionProvider"],
             )  # fmt: skip
         except _runtime_errors() as error:
             raise _cannot_run(error) from error
         self._values = values
+        self.inputs = frozenset(value.name for value in self._session.get_inputs())
         self.outputs = tuple(output.name for output in self._session.get_outputs())
 
     def run(self, feeds: Mapping[str, Array], names: Sequence[str] | None = None) -> list[Array]:

@@ -1,0 +1,106 @@
+"""Rows of the verification table: values of a compiled model against the reference's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from worker.compiler.frontend.ops.call import DTYPES
+from worker.compiler.package.verify_numerics import (
+    OutputComparison,
+    coarsest,
+    compare_outputs,
+    plain_numbers,
+)
+from worker.compiler.pipeline import CompiledModel
+from worker.packing import programs
+from worker.report.verified_row import VerifiedRow
+from worker.verification.measured import floor_of, longest_sum
+
+Array = npt.NDArray[Any]
+
+
+class Comparer:
+    """Compares values of one model, each within the floor of the whole model."""
+
+    def __init__(self, compiled: CompiledModel) -> None:
+        every = list(programs(compiled))
+        used = [
+            DTYPES[value.dtype]
+            for program in every
+            for node in program.model.ir.graph
+            for value in node.outputs
+            if value.dtype in DTYPES
+        ]
+        graphs = [graph for program in every for graph in program.region_graphs]
+        self.coarsest = coarsest(used)
+        self.floor = floor_of(self.coarsest, longest_sum(graphs))
+        """The same whatever the strategy: it depends on the operators alone."""
+        self._dtypes = {name: t.dtype for graph in graphs for name, t in graph.tensors.items()}
+        self._dtypes |= {
+            v.name: DTYPES[v.dtype]
+            for v in compiled.model.ir.graph.outputs
+            if v.name is not None and v.dtype in DTYPES
+        }
+
+    def outputs(
+        self, outputs: Mapping[str, Array], reference: Mapping[str, Array]
+    ) -> tuple[OutputComparison, ...]:
+        """Every output of `reference` with the one of the same name."""
+        return compare_outputs(outputs, reference, self.floor, self._dtypes).outputs
+
+    def value(
+        self,
+        label: str,
+        name: str,
+        have: Array,
+        want: Array,
+        computed: npt.NDArray[np.bool_] | None = None,
+    ) -> VerifiedRow:
+        """One value inside the model; shapes are equal.
+
+        8-bit values are judged as floats are: a value on a rounding boundary may land one step
+        apart, and what later layers make of that is more than the step an output may be off.
+        Where `computed` is false, nothing needed the element and there is none.
+        """
+        dtype = self._dtypes.get(name)
+        have, want = plain_numbers(have, dtype), plain_numbers(want, dtype)
+        if computed is not None:
+            have = np.where(computed, have, want)
+        if have.dtype.itemsize == 1 and have.dtype.kind in "iu":
+            have, want = have.astype(np.float32), want.astype(np.float32)
+        (found,) = compare_outputs({name: have}, {name: want}, self.floor).outputs
+        return row_of(label, found)
+
+
+def row_of(label: str, found: OutputComparison) -> VerifiedRow:
+    """A comparison in the measure of its tolerance."""
+    error = found.max_rel_err if found.is_relative else found.max_abs_err
+    return VerifiedRow(label, found.max_abs_err, error, found.tolerance)
+
+
+def changes(first: Mapping[str, Array], second: Mapping[str, Array]) -> dict[str, float]:
+    """How far each value of the reference moves from one set of inputs to another: of its largest
+    for floats, plainly for integers; `inf` where even shape or type differ."""
+    return {
+        name: _change(value, np.asarray(second[name]))
+        for name, value in first.items()
+        if name in second
+    }
+
+
+def _change(a: Array, b: Array) -> float:
+    if a.shape != b.shape or a.dtype != b.dtype or a.dtype.kind in "OSU":
+        return float("inf")
+    is_float = a.dtype.kind in "fV"
+    wide = np.float32 if a.dtype.kind == "V" else np.float64
+    x, y = a.astype(wide).astype(np.float64), b.astype(wide).astype(np.float64)
+    if (np.isfinite(x) != np.isfinite(y)).any():
+        return float("inf")
+    good = np.isfinite(x) & np.isfinite(y)
+    apart = float(np.max(np.abs(np.where(good, x, 0.0) - np.where(good, y, 0.0)), initial=0.0))
+    scale = float(np.max(np.abs(np.where(good, x, 0.0)), initial=0.0)) if is_float else 1.0
+    return apart / scale if scale > 0 else (0.0 if apart == 0 else float("inf"))

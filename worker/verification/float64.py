@@ -1,0 +1,316 @@
+"""A model in float64, for ONNX Runtime: how far the reference's own roundings take it.
+
+Every float of 16 or 32 bits becomes a float64: weights and inputs are cast where they are first
+used (so the file keeps its weights), nodes compute in float64 where ONNX Runtime can.  A node that
+it cannot compute so stays as it is between casts: it rounds once, where the reference does too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import onnx
+from onnx import inliner
+
+from worker.verification.float64_conv import FIRST_OPSET, emit_conv
+from worker.verification.float64_kernels import has_float64_kernel
+from worker.verification.float64_nodes import PREFIX, Emitter
+
+_LOW = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
+_DOUBLE = onnx.TensorProto.DOUBLE
+FORCED = f"{PREFIX}given/"
+"""Begins the names of extra inputs that stand in for values of the model."""
+
+
+class NoFloat64(Exception):
+    """The model cannot be said in float64; the text says why."""
+
+
+@dataclass(slots=True)
+class Float64Model:
+    """A model whose floats are float64."""
+
+    model: onnx.ModelProto
+    outputs: tuple[str, ...]
+    """Of the names asked for, those it gives."""
+    kept: int
+    """Nodes that compute in the model's own types."""
+
+
+@dataclass(slots=True)
+class _Scope:
+    """What a graph sees of the graphs around it."""
+
+    types: dict[str, onnx.TypeProto]
+    """In the user's model."""
+    renamed: dict[str, str] = field(default_factory=dict)
+    """Weights and inputs -> their float64 form."""
+    raised: set[str] = field(default_factory=set)
+    """Values that are float64 now, by the user's names."""
+
+    def inner(self) -> _Scope:
+        return _Scope(dict(self.types), dict(self.renamed), set(self.raised))
+
+
+def in_float64(
+    model: onnx.ModelProto, names: Sequence[str], forced: Mapping[str, Sequence[str]]
+) -> Float64Model:
+    """The model with `names` (values that nodes make) as its outputs, in float64.
+
+    `forced` has, by operator type, values that nodes of that type take from extra inputs
+    (`FORCED` + name, of the value's own type) instead of from the graph.  The result may share
+    messages with `model`.
+
+    Raises:
+        NoFloat64: a type is not known, or a sequence of floats would have to change its type.
+    Cost: linear in the nodes; weights stay where they are.
+    """
+    if model.functions:
+        model = inliner.inline_local_functions(model)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(_without_weights(model))
+    except Exception as error:  # its C++ raises types of its own
+        raise NoFloat64(f"shape inference fails: {' '.join(str(error).split())[:200]}") from error
+    versions = {entry.domain: entry.version for entry in model.opset_import}
+    walk = _Walk(versions, forced)
+    made = {name for node in model.graph.node for name in node.output}
+    scope = _Scope({})
+    graph = walk.graph(model.graph, inferred.graph, scope, is_main=True)
+    asked = tuple(n for n in dict.fromkeys(names) if n in made)
+    del graph.output[:]
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in asked)
+    for name in sorted(walk.given):
+        extra = graph.input.add(name=FORCED + name)
+        extra.type.CopyFrom(scope.types[name])
+    result = onnx.ModelProto(ir_version=max(model.ir_version, 4), graph=graph)
+    result.opset_import.extend(model.opset_import)
+    return Float64Model(result, asked, walk.kept)
+
+
+class _Walk:
+    def __init__(self, versions: Mapping[str, int], forced: Mapping[str, Sequence[str]]) -> None:
+        self._versions = versions
+        self._forced = forced
+        self._names = [0]
+        self.given: set[str] = set()
+        self.kept = 0
+
+    def graph(
+        self, graph: onnx.GraphProto, inferred: onnx.GraphProto, scope: _Scope, is_main: bool
+    ) -> onnx.GraphProto:
+        _learn(scope.types, inferred)
+        nodes: list[onnx.NodeProto] = []
+        emit = Emitter(nodes, self._names)
+        result = onnx.GraphProto(name=graph.name)
+        result.initializer.extend(graph.initializer)
+        result.sparse_initializer.extend(graph.sparse_initializer)
+        waiting = {t.name for t in graph.initializer if t.data_type in _LOW}
+        for value in graph.input:
+            kept = result.input.add()
+            kept.CopyFrom(value)
+            low = _tensor_type(value.type) in _LOW
+            if is_main and low:
+                waiting.add(value.name)
+            elif low:
+                kept.type.tensor_type.elem_type = _DOUBLE
+                scope.raised.add(value.name)
+            elif _has_low(value.type):
+                raise NoFloat64(f"{value.name} is no tensor")
+        inner = _inner_graphs(inferred)
+        for number, node in enumerate(graph.node):
+            self._raise_inputs(node, waiting, scope, emit)
+            self._node(node, inner.get(number, {}), scope, emit)
+        for value in graph.output:
+            self._raise(value.name, waiting, scope, emit)
+            kept = result.output.add(name=scope.renamed.get(value.name, value.name))
+            if not is_main and value.HasField("type"):
+                kept.type.CopyFrom(value.type)
+                if _tensor_type(kept.type) in _LOW:
+                    kept.type.tensor_type.elem_type = _DOUBLE
+        result.node.extend(nodes)
+        return result
+
+    def _raise_inputs(
+        self, node: onnx.NodeProto, waiting: set[str], scope: _Scope, emit: Emitter
+    ) -> None:
+        for name in sorted(_reads(node) & waiting):
+            self._raise(name, waiting, scope, emit)
+
+    def _raise(self, name: str, waiting: set[str], scope: _Scope, emit: Emitter) -> None:
+        """Cast a weight or an input where it is first used."""
+        if name in waiting:
+            waiting.discard(name)
+            scope.renamed[name] = emit.node("Cast", [name], to=_DOUBLE)
+            scope.raised.add(name)
+
+    def _node(
+        self,
+        node: onnx.NodeProto,
+        inner: Mapping[str, onnx.GraphProto],
+        scope: _Scope,
+        emit: Emitter,
+    ) -> None:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        taken = self._forced.get(node.op_type, ())
+        for k, name in enumerate(node.input):
+            if name in taken:
+                copy.input[k] = self._given(name, scope, emit)
+            else:
+                copy.input[k] = scope.renamed.get(name, name)
+        for found in copy.attribute:
+            if found.type == onnx.AttributeProto.GRAPH:
+                body = self.graph(found.g, inner[found.name], scope.inner(), is_main=False)
+                found.g.CopyFrom(body)
+        low_in = [k for k, name in enumerate(node.input) if name in scope.raised]
+        low_out = [k for k, name in enumerate(node.output) if name and _is_low(name, scope)]
+        names = {*(copy.input[k] for k in low_in), *(copy.output[k] for k in low_out)}
+        scope.raised.update(node.output[k] for k in low_out)
+        if not names or inner:
+            emit.take(copy)
+        elif node.op_type == "Cast":
+            _set_double(copy, "to")
+            emit.take(copy)
+        elif node.op_type == "SequenceEmpty":
+            _set_double(copy, "dtype")
+            emit.take(copy)
+        elif node.op_type == "Conv" and node.domain == "" and self._conv(node, copy, scope, emit):
+            pass
+        elif low_in and has_float64_kernel(copy, self._versions.get(node.domain, 1), names):
+            emit.take(copy)
+        else:
+            self._keep(node, copy, low_in, low_out, scope, emit)
+
+    def _conv(
+        self, node: onnx.NodeProto, copy: onnx.NodeProto, scope: _Scope, emit: Emitter
+    ) -> bool:
+        shapes = [_shape(scope.types.get(name)) for name in node.input[:2]]
+        return self._versions.get("", 1) >= FIRST_OPSET and emit_conv(emit, copy, *shapes)
+
+    def _keep(
+        self,
+        node: onnx.NodeProto,
+        copy: onnx.NodeProto,
+        low_in: Sequence[int],
+        low_out: Sequence[int],
+        scope: _Scope,
+        emit: Emitter,
+    ) -> None:
+        """The node between casts to its own types and back."""
+        self.kept += bool(low_in)
+        for k in low_in:
+            kind = _tensor_type(scope.types.get(node.input[k]))
+            if kind not in _LOW:
+                raise NoFloat64(f"{node.op_type} {node.name} takes a sequence of floats")
+            copy.input[k] = emit.node("Cast", [copy.input[k]], to=kind)
+        own = {k: emit.fresh() for k in low_out}
+        for k, name in own.items():
+            if _tensor_type(scope.types.get(node.output[k])) not in _LOW:
+                raise NoFloat64(f"{node.op_type} {node.name} makes a sequence of floats")
+            copy.output[k] = name
+        emit.take(copy)
+        for k, name in own.items():
+            emit.node("Cast", [name], output=node.output[k], to=_DOUBLE)
+
+    def _given(self, name: str, scope: _Scope, emit: Emitter) -> str:
+        """The value of an extra input, in float64 where it is a float."""
+        if name not in scope.types:
+            raise NoFloat64(f"the type of {name} is not known")
+        self.given.add(name)
+        if _is_low(name, scope):
+            return emit.node("Cast", [FORCED + name], to=_DOUBLE)
+        return FORCED + name
+
+
+def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """What shape inference needs: large weights only by type and shape."""
+    bare = onnx.ModelProto(ir_version=model.ir_version)
+    bare.opset_import.extend(model.opset_import)
+    bare.graph.name = model.graph.name
+    bare.graph.node.extend(model.graph.node)
+    bare.graph.input.extend(model.graph.input)
+    bare.graph.output.extend(model.graph.output)
+    bare.graph.value_info.extend(model.graph.value_info)
+    given = {value.name for value in model.graph.input}
+    for tensor in model.graph.initializer:
+        if tensor.data_type in _LOW:
+            if tensor.name not in given:
+                bare.graph.input.add().CopyFrom(_described(tensor))
+        else:
+            bare.graph.initializer.append(tensor)
+    return bare
+
+
+def _described(tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
+    described = onnx.ValueInfoProto(name=tensor.name)
+    described.type.tensor_type.elem_type = tensor.data_type
+    described.type.tensor_type.shape.SetInParent()
+    for size in tensor.dims:
+        described.type.tensor_type.shape.dim.add(dim_value=size)
+    return described
+
+
+def _learn(types: dict[str, onnx.TypeProto], graph: onnx.GraphProto) -> None:
+    for tensor in graph.initializer:
+        types[tensor.name] = _described(tensor).type
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        if value.HasField("type"):
+            types[value.name] = value.type
+
+
+def _inner_graphs(graph: onnx.GraphProto) -> dict[int, dict[str, onnx.GraphProto]]:
+    """By position of a node: its bodies by attribute name, with what inference found."""
+    found: dict[int, dict[str, onnx.GraphProto]] = {}
+    for number, node in enumerate(graph.node):
+        for entry in node.attribute:
+            if entry.type == onnx.AttributeProto.GRAPH:
+                found.setdefault(number, {})[entry.name] = entry.g
+    return found
+
+
+def _reads(node: onnx.NodeProto) -> set[str]:
+    """Names a node reads, those that its bodies capture included."""
+    names = set(node.input)
+    for entry in node.attribute:
+        if entry.type == onnx.AttributeProto.GRAPH:
+            for inner in entry.g.node:
+                names |= _reads(inner)
+            names.update(value.name for value in entry.g.output)
+    return names
+
+
+def _tensor_type(kind: onnx.TypeProto | None) -> int:
+    """Element type of a tensor; 0 when it is none, or not known."""
+    if kind is None or not kind.HasField("tensor_type"):
+        return 0
+    return int(kind.tensor_type.elem_type)
+
+
+def _has_low(kind: onnx.TypeProto) -> bool:
+    """Whether floats are anywhere inside a type."""
+    if kind.HasField("sequence_type"):
+        return _has_low(kind.sequence_type.elem_type)
+    if kind.HasField("optional_type"):
+        return _has_low(kind.optional_type.elem_type)
+    return _tensor_type(kind) in _LOW
+
+
+def _is_low(name: str, scope: _Scope) -> bool:
+    if name not in scope.types:
+        raise NoFloat64(f"the type of {name} is not known")
+    return _has_low(scope.types[name])
+
+
+def _set_double(node: onnx.NodeProto, name: str) -> None:
+    """Let an attribute that names a float type name float64."""
+    for found in node.attribute:
+        if found.name == name and found.i in _LOW:
+            found.i = _DOUBLE
+
+
+def _shape(kind: onnx.TypeProto | None) -> list[int | None] | None:
+    if kind is None or not kind.tensor_type.HasField("shape"):
+        return None
+    dims = kind.tensor_type.shape.dim
+    return [d.dim_value if d.HasField("dim_value") else None for d in dims]

@@ -1,0 +1,62 @@
+"""What the kernels must compute, and how wrong it is itself.
+
+It is the user's file, or the converted model where numbers change their format (whose noise against
+the user's file is reported apart).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from worker.compiler.pipeline import CompiledModel
+from worker.verification.measured import OwnErrors, measure, nudged
+from worker.verification.noise import converted_float64, converted_reference
+from worker.verification.reference import Float64Values, float64_outputs, reference_outputs
+from worker.verification.selection import values_selected_by
+
+Array = npt.NDArray[Any]
+
+
+def reference_values(
+    path: Path, compiled: CompiledModel, inputs: Mapping[str, Array], extra: Sequence[str]
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """(outputs, values of those of `extra` that the reference's graph has), by name.
+
+    Raises:
+        CompilerError: TW-VERIFY-003, TW-CAL-005: ONNX Runtime cannot run the model.
+    """
+    if compiled.boundaries:
+        return converted_reference(compiled, inputs, extra)
+    return reference_outputs(path, inputs, extra)
+
+
+def own_errors(
+    path: Path,
+    compiled: CompiledModel,
+    inputs: Mapping[str, Array],
+    values: Mapping[str, Array],
+    seed: int,
+) -> OwnErrors:
+    """How wrong the reference's `values` are.  Where the model selects, every run selects alike."""
+    selected = values_selected_by(compiled.source)
+    names = tuple(dict.fromkeys(n for found in selected.values() for n in found))
+
+    def moved(number: int) -> Mapping[str, Array]:
+        there = nudged(inputs, seed + number)
+        outputs, inner = reference_values(path, compiled, there, tuple(values))
+        return {**inner, **outputs}
+
+    def exact() -> Float64Values:
+        outputs, inner = reference_values(path, compiled, inputs, names) if names else ({}, {})
+        found = {**inner, **outputs}
+        forced = {n: found[n] for n in names if n in found}
+        taken = {kind: [n for n in each if n in forced] for kind, each in selected.items()}
+        if compiled.boundaries:
+            return converted_float64(compiled, inputs, tuple(values), forced, taken)
+        return float64_outputs(path, inputs, tuple(values), forced, taken)
+
+    return measure(values, exact, moved, bool(names))
