@@ -29,7 +29,7 @@ def model_of(
     *,
     constants: tuple[int, ...] = (),
     num_outputs: int = 1,
-    output_type: int = onnx.TensorProto.FLOAT,
+    output_type: int | Sequence[int] = onnx.TensorProto.FLOAT,
     opset: int = OPSET,
 ) -> onnx.ModelProto:
     """A model of one node named "node"; inputs x0, x1, ...; `constants` become initializers."""
@@ -47,7 +47,10 @@ def model_of(
             infos.append(
                 onnx.helper.make_tensor_value_info(f"x{k}", tensor.data_type, np.shape(array))
             )
-    results = [onnx.helper.make_tensor_value_info(o, output_type, None) for o in outputs]
+    types = [output_type] * num_outputs if isinstance(output_type, int) else output_type
+    results = [
+        onnx.helper.make_tensor_value_info(o, t, None) for o, t in zip(outputs, types, strict=True)
+    ]
     graph = onnx.helper.make_graph([node], "g", infos, results, initializers)
     return onnx.helper.make_model(
         graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=10

@@ -224,7 +224,7 @@ def test_names_derive_from_the_output_and_origins_name_the_node() -> None:
     ("op_type", "code"),
     [
         ("NonZero", ReasonCode.DATA_DEPENDENT),
-        ("LSTM", ReasonCode.UNSUPPORTED_OP),
+        ("Det", ReasonCode.UNSUPPORTED_OP),
         ("Unheard", ReasonCode.UNSUPPORTED_OP),
     ],
 )

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
 
 from kernel_toys import elementwise_graph, machine, run_units, stacked_program, whole_tile
 
-from worker.compiler.ir.bits import bf16_to_f32, f32_to_bf16
+from worker.compiler.ir.bits import bf16_to_f32, f32_to_bf16, wrapped
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.evaluate import evaluate
 from worker.compiler.ir.scalar import Apply, Cast, Const, Fn, Read, Scalar, Select
@@ -21,6 +21,7 @@ from worker.compiler.ir.scalar_type import YIELDS_BOOL
 
 FLOATS = (DType.F64, DType.F32, DType.F16, DType.BF16)
 INTS = (DType.I64, DType.I32, DType.I16, DType.I8, DType.U64, DType.U32, DType.U16, DType.U8)
+NARROW = tuple(dtype for dtype in DType if dtype.is_narrow_float or dtype.is_narrow_int)
 LOGIC = (Fn.AND, Fn.OR, Fn.XOR, Fn.NOT)
 BITS = (Fn.BITAND, Fn.BITOR, Fn.BITXOR, Fn.BITNOT, Fn.SHL, Fn.SHR)
 COMPARE = (Fn.EQ, Fn.NE, Fn.LT, Fn.LE, Fn.GT, Fn.GE)
@@ -41,10 +42,13 @@ ULP = {DType.F64: 2**-52, DType.F32: 2**-23, DType.F16: 2**-10, DType.BF16: 2**-
 def _values(dtype: DType, which: int) -> npt.NDArray[np.generic]:
     """Awkward values first, then random ones; shapes [97]."""
     rng = np.random.default_rng(which)
+    if dtype.is_narrow_float or dtype.is_narrow_int:
+        every = rng.permutation(256)[:97] % (1 << dtype.bits)
+        return every.astype(np.uint8) if dtype.is_narrow_float else wrapped(every, dtype)
     if dtype.is_float:
         odd = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.25, np.inf, -np.inf, np.nan]
-        odd += [100.0, 1e-3, -1e-3, 7.0, -7.0, 65504.0, 1e30]
-        flat = np.concatenate([np.roll(odd, 7 * which), rng.standard_normal(77) * 3])
+        odd += [100.0, 1e-3, -1e-3, 7.0, -7.0, 65504.0, 1e30, 464.0, 465.0, -61440.0, 1e-5, 2.5]
+        flat = np.concatenate([np.roll(odd, 7 * which), rng.standard_normal(72) * 3])
         with np.errstate(over="ignore"):
             if dtype is DType.BF16:
                 return f32_to_bf16(flat.astype(np.float32))
@@ -108,7 +112,9 @@ def test_every_function_matches_numpy(dtype: DType) -> None:
 
 def test_every_conversion_matches_numpy() -> None:
     mach = machine()
-    pairs = [(a, b) for a in DType for b in DType]
+    wide = [dtype for dtype in DType if dtype not in NARROW]
+    pairs = [(a, b) for a in wide for b in wide]
+    pairs += [(a, b) for n in NARROW for k in (DType.F32, DType.I32) for a, b in ((n, k), (k, n))]
     cases = []
     for source, target in pairs:
         graph = elementwise_graph(Cast(target, Read(0)), (source,), target, (97,))

@@ -158,7 +158,7 @@ CASES: list[tuple[str, Edit, str, str | None]] = [
     ("shapes", lambda m: setattr(m.graph.input[0].type.tensor_type.shape.dim[1], "dim_value", 31),
      "TW-MODEL-006", "mul"),
     ("attribute", lambda m: setattr(m.graph.node[1].attribute[0], "name", "alpah"),
-     "TW-MODEL-006", "act"),
+     "TW-MODEL-021", "act"),
 ]  # fmt: skip
 
 

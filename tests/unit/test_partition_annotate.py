@@ -27,12 +27,12 @@ CONV_RELU = PatternRule("conv_relu", OpMatch(("Relu",), (OpMatch(("Conv",)),)))
 
 def chain() -> OnnxModel:
     """conv -> relu -> sigmoid -> top (not expressible)."""
-    weights = {"w": np.ones((4, 4, 1, 1), np.float32), "k": np.array([2], np.int64)}
+    weights = {"w": np.ones((4, 4, 1, 1), np.float32)}
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"], name="conv"),
         helper.make_node("Relu", ["c"], ["r"], name="relu"),
         helper.make_node("Sigmoid", ["r"], ["s"], name="sigmoid"),
-        helper.make_node("TopK", ["s", "k"], ["y", "i"], name="top"),
+        helper.make_node("Det", ["s"], ["y"], name="top"),
     ]
     return model_of(nodes, SMALL, ["y"], weights)
 
@@ -70,12 +70,12 @@ def test_a_host_row_gives_the_first_refusal_and_names_the_others() -> None:
 
 
 def test_what_the_algebra_cannot_say_is_not_promised() -> None:
-    found = annotate(chain(), machine_of(target("npu", ["TopK"])), {})
+    found = annotate(chain(), machine_of(target("npu", ["Det"])), {})
     listed = row(found, "top")
     assert (listed.target, listed.reason_code) == (HOST, ReasonCode.DATA_DEPENDENT) or (
         listed.reason_code is ReasonCode.UNSUPPORTED_OP
     )
-    assert listed.reason.startswith("TopK (top): ")
+    assert listed.reason.startswith("Det (top): ")
     unlisted = row(annotate(chain(), machine_of(target("npu", ["Conv"])), {}), "top")
     assert unlisted.reason_code is ReasonCode.CAPABILITY_OP
     assert "nor can it be compiled" in unlisted.reason
@@ -129,7 +129,7 @@ def test_a_pattern_of_a_lower_target_cannot_take_a_node_of_a_higher_one() -> Non
 
 
 def test_a_pattern_holds_only_what_can_be_expressed() -> None:
-    rule = PatternRule("top", OpMatch(("TopK",), (AnyValue(),)))
+    rule = PatternRule("top", OpMatch(("Det",), (AnyValue(),)))
     found = annotate(chain(), machine_of(with_pattern(target("npu", ["Exp"]), rule)), {})
     assert found.composites == ()
 

@@ -12,6 +12,7 @@ import onnx
 
 from worker.conformance.movement import MOVEMENT_RECIPES
 from worker.conformance.sample import Array, OpRecipe, Request, Sample, constants, i64
+from worker.conformance.scattered import SCATTERED_RECIPES
 from worker.conformance.windows import WINDOW_RECIPES
 
 _DOMAINS: Mapping[str, tuple[float, float]] = {
@@ -353,6 +354,7 @@ RECIPES: Mapping[str, OpRecipe] = MappingProxyType(
         **_SPECIFIC,
         **WINDOW_RECIPES,
         **MOVEMENT_RECIPES,
+        **SCATTERED_RECIPES,
     }
 )
 """ONNX op type -> how to make instances of it."""

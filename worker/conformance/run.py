@@ -23,7 +23,12 @@ from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions, PartitionChoice, VerifyMode
 from worker.compiler.package.build import build_library
 from worker.compiler.package.runtime import load_program
-from worker.compiler.package.verify_numerics import OutputComparison, coarsest, compare_outputs
+from worker.compiler.package.verify_numerics import (
+    OutputComparison,
+    coarsest,
+    compare_outputs,
+    tolerance,
+)
 from worker.compiler.partition.plan import HOST, Placement
 from worker.compiler.pipeline import CompiledModel, Ports, compile_model
 from worker.compiler.rejection import ReasonCode
@@ -276,10 +281,9 @@ def _compare(
         for v in compiled.model.ir.graph.outputs
         if v.name is not None and v.dtype in DTYPES
     }
-    depth = len(compiled.linked.program.calls)
+    bound = tolerance(coarsest(used), len(compiled.linked.program.calls))
     rows = [
-        _one_step(case, row)
-        for row in compare_outputs(outputs, reference, coarsest(used), depth, dtypes).outputs
+        _one_step(case, row) for row in compare_outputs(outputs, reference, bound, dtypes).outputs
     ]
     return max(rows, key=lambda row: (not row.passed, row.max_rel_err))
 

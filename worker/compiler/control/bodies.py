@@ -97,7 +97,7 @@ def extract_body(
         model.mapped,
     )  # fmt: skip
     if is_simplified:
-        body = simplify(body)
+        body = simplify(body, is_certain=False)
     return _finished(body, formal)
 
 

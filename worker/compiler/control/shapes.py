@@ -18,8 +18,10 @@ from worker.compiler.control.nodes import KINDS, constant_int, graphs_of, operan
 from worker.compiler.control.refusal import refusal
 from worker.compiler.errors import ModelError
 from worker.compiler.frontend.fold import fold_constants
+from worker.compiler.frontend.limits import Limits
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.passes import run_pass
+from worker.compiler.frontend.rules.check import Checker
 from worker.compiler.frontend.shapes import is_static
 from worker.compiler.frontend.tidy import tidy
 
@@ -59,7 +61,7 @@ def _settled(body: BodyModel) -> BodyModel:
     """The body with shapes carried through its own control flow."""
     if not any(node.op_type in KINDS for node in body.model.ir.graph):
         return body
-    if not settle_shapes(body.model):
+    if not settle_shapes(body.model, is_certain=False):
         return body
     shape_of = {v.name: known_dims(v) for v in body.model.ir.graph.outputs}
     dims = tuple(
@@ -110,16 +112,21 @@ def _formal_scalar(node: onnx_ir.Node, index: int) -> Dims:
     return (1,) if shape is not None and len(shape) == 1 else ()
 
 
-def settle_shapes(model: OnnxModel) -> bool:
+def settle_shapes(model: OnnxModel, *, is_certain: bool = True) -> bool:
     """Give outputs of control flow, and all that follows from them, their static shapes.
 
     Edits a simplified model in place and folds what became constant.  Bodies that cannot be
     understood alone leave their node's outputs as they were.  True when something changed.
+    `is_certain` is False for a body, which may never run.
+
+    Raises:
+        ModelError: TW-MODEL-021 at a node that is illegal with the shapes now known.
 
     Cost: one extraction per control-flow node with an open output, and sweep.
     """
     graph = model.ir.graph
     changed = False
+    checker = Checker(Limits(), is_certain=is_certain)
     for _ in range(_MAX_SWEEPS):
         found = False
         for node in list(graph):
@@ -128,7 +135,7 @@ def settle_shapes(model: OnnxModel) -> bool:
         if not found:
             return changed
         changed = True
-        run_pass("folding", model.ir, partial(fold_constants, opset=model.opset))
+        run_pass("folding", model.ir, partial(fold_constants, opset=model.opset, checker=checker))
         tidy(model.ir)
     return changed
 

@@ -34,6 +34,8 @@ SPECIAL_FNS = frozenset(
 _SIBLING = {
     DType.U8: DType.I8, DType.I8: DType.U8, DType.U16: DType.I16, DType.I16: DType.U16,
     DType.U32: DType.I32, DType.U64: DType.I64, DType.BOOL: DType.U8, DType.BF16: DType.F16,
+    DType.I4: DType.I8, DType.U4: DType.U8, DType.I2: DType.I8, DType.U2: DType.U8,
+    **{dtype: DType.F16 for dtype in DType if dtype.is_narrow_float},
 }  # fmt: skip
 
 

@@ -18,6 +18,8 @@ import onnx.defs
 import onnx.shape_inference
 
 from worker.compiler.errors import Detail, Finding, ModelError
+from worker.compiler.frontend.attribute_checks import attribute_findings
+from worker.compiler.frontend.contrib import MICROSOFT, known_contrib_ops
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.frontend.tensor_checks import check_dims, check_tensor, has_nan
 
@@ -251,6 +253,10 @@ def _node(
         check.add("TW-MODEL-018", f"the scale {node.input[1]!r} is not finite", name)
     nested = False
     is_sound = problem is None
+    if problem is None:
+        before = len(check.findings)
+        check.findings += attribute_findings(node, name, check.opsets)
+        is_sound = len(check.findings) == before
     for attribute in node.attribute:
         before = len(check.findings)
         _attribute(attribute, name, check)
@@ -280,6 +286,10 @@ def _schema_problem(node: Any, check: _Check) -> str | None:
 
 
 def _find_schema(domain: str, op_type: str, opsets: Mapping[str, int]) -> str | None:
+    if domain == MICROSOFT:
+        if op_type in known_contrib_ops() and domain in opsets:
+            return None
+        return f"operator {op_type!r} is not one of ONNX Runtime's, or {domain!r} is not imported"
     if domain not in (*MAIN_DOMAINS, ML_DOMAIN):
         return f"operator {op_type!r} belongs to the unknown domain {domain!r}"
     plain = "" if domain in MAIN_DOMAINS else domain

@@ -6,6 +6,7 @@ import onnx_ir
 
 from worker.compiler.errors import Finding, ModelError
 from worker.compiler.frontend.edit import constant_of
+from worker.compiler.frontend.origin import origin_of
 from worker.compiler.frontend.shapes import is_static
 
 _BY_DATA = frozenset(
@@ -51,7 +52,7 @@ def refuse_unknown_shapes(model: onnx_ir.Model) -> None:
                 "TW-MODEL-017",
                 f"tensor {v.name!r} of {node.op_type} has no static shape",
                 None,
-                node.name,
+                origin_of(node),
                 None,
                 str(v.shape),
             )

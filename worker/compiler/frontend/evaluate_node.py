@@ -14,8 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir
 
+from worker.compiler.frontend.work import node_steps
+
 MAX_FOLDED_ELEMENTS = 1 << 22
 """Of one folded tensor: 16 MB of float32."""
+MAX_FOLDED_STEPS = 1 << 30
+"""Multiply-accumulates of one folded node: about a second."""
 RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial",
      "Bernoulli", "Dropout"}
@@ -96,7 +100,7 @@ def evaluate_node(
     `may_fold(node)` must hold.
     """
     bound = estimated_elements(node, inputs)
-    if bound is None or bound > MAX_FOLDED_ELEMENTS:
+    if bound is None or bound > MAX_FOLDED_ELEMENTS or node_steps(node) > MAX_FOLDED_STEPS:
         return None
     quick = _quick(node, inputs)
     outputs = [quick] if quick is not None else _reference(node, inputs, opset)

@@ -15,11 +15,14 @@ import onnx.defs
 import onnx_ir
 
 from worker.compiler.errors import ModelError
+from worker.compiler.frontend.contrib import MICROSOFT
 from worker.compiler.frontend.convert_opset import convert_opset
 from worker.compiler.frontend.edit import Names
 from worker.compiler.frontend.evaluate_node import RANDOM
+from worker.compiler.frontend.expand_qlinear import QLINEAR, qlinear_body
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.frontend.ops.registry import CONTROL_FLOW, EXPRESSIONS
+from worker.compiler.frontend.origin import ORIGIN, origin_of
 
 _NOT_EXPANDED = frozenset({*EXPRESSIONS, *CONTROL_FLOW, *RANDOM})
 _BUILD_ERRORS = (
@@ -42,9 +45,12 @@ def expand_functions(model: onnx_ir.Model, opset: int) -> int:
     names: Names | None = None
     most = Limits().max_nodes
     for node in list(graph):
-        if node.domain != "" or node.op_type in _NOT_EXPANDED:
+        if node.domain == MICROSOFT and node.op_type in QLINEAR:
+            body = qlinear_body(node, opset)
+        elif node.domain != "" or node.op_type in _NOT_EXPANDED:
             continue
-        body = _body(node, opset)
+        else:
+            body = _body(node, opset)
         if body is None:
             continue
         if len(graph) + len(body.graph) > most:
@@ -171,6 +177,7 @@ def _put_in_place(
     for number, node in enumerate(nodes):
         body.remove(node)
         node.name = f"{call.name}/{node.op_type}_{number}"
+        node.meta[ORIGIN] = origin_of(call)
         for value in node.outputs:
             if value.name:
                 value.name = names.fresh(f"{call.name}/{value.name}")

@@ -12,20 +12,25 @@ import onnx_ir
 
 from worker.compiler.frontend.edit import constant_of
 from worker.compiler.frontend.evaluate_node import Array, evaluate_node, may_fold
+from worker.compiler.frontend.rules.check import Checker
 from worker.compiler.frontend.shapes import infer_node, is_static
 
 
-def fold_constants(model: onnx_ir.Model, opset: int) -> int:
-    """Fold what is constant and infer what is not; give the number of folded nodes.
+def fold_constants(model: onnx_ir.Model, opset: int, checker: Checker) -> int:
+    """Check, then fold what is constant and infer what is not; give the number of folded nodes.
 
     A node whose output is a graph output stays, with constant inputs, so that the output has a
     producer.  Results above the size limit of `evaluate_node` stay unfolded.
+
+    Raises:
+        ModelError: TW-MODEL-021 at a node that `checker` now knows enough of to refuse.
     """
     graph = model.graph
     folded = 0
     for node in list(graph):
         if not all(is_static(v) for v in node.outputs if v.name):
             infer_node(node, opset)
+        checker.check_node(node, opset)
         _fix_cast_like(node)
         if any(v.is_graph_output() for v in node.outputs) or not may_fold(node):
             continue

@@ -22,6 +22,12 @@ class Limits:
     """Nodes of all graphs together."""
     max_depth: int = 12
     """Graphs inside graphs (If, Loop, Scan)."""
+    max_calls: int = 100
+    """Functions called inside functions."""
+    max_trips: int = 1 << 20
+    """Iterations that a loop, those around it counted in, is certain to take."""
+    max_steps: int = 1 << 52
+    """Multiply-accumulates of one node."""
     max_dim: int = 1 << 31
     max_elements: int = 1 << 36
     """Of one tensor."""

@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnx.checker
 import onnx_ir
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # has no stubs
 
 from worker.compiler.errors import Finding, ModelError
 from worker.compiler.frontend.bundle_files import ModelFile, open_model_file, unsafe_name
 from worker.compiler.frontend.checks import check_model, refuse
+from worker.compiler.frontend.functions import inline_functions
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.passes import require_names
+from worker.compiler.frontend.rules.check import Checker
 from worker.compiler.frontend.tensor_checks import num_bytes
 from worker.compiler.frontend.type_checks import check_types
 from worker.compiler.frontend.wire import nesting_depth, strip
@@ -34,7 +35,7 @@ def load_model(path: Path, limits: Limits, name: str = "model") -> OnnxModel:
     Weights stay in the file's memory map; nothing is written.
 
     Raises:
-        ModelError: TW-MODEL-001 to -018; all problems of one kind of check in one answer.
+        ModelError: TW-MODEL-001 to -021; all problems of one kind of check in one answer.
 
     Cost: one sha256 over the file, then linear in nodes and small tensors.
     """
@@ -44,15 +45,17 @@ def load_model(path: Path, limits: Limits, name: str = "model") -> OnnxModel:
     try:
         _require_text(proto)
         declared = _declared(proto)
-        _inline_functions(proto)
+        inline_functions(proto, limits)
         views = {
             position: file.model[start : start + size]
             for position, (start, size) in skeleton.extents.items()
         }
         refuse(_attach_external(proto, file, views), limits)
         check_model(proto, {position: len(view) for position, view in views.items()}, limits)
-        check_types(proto, limits)
         model = _build(proto, views)
+        # Before inference looks: a batch count of -1000 makes it read outside its memory.
+        Checker(limits, is_certain=False).check_model(model, model.opset_imports.get("", 0))
+        check_types(proto, limits)
         require_names("load", declared, model)
     except UnicodeError:
         raise ModelError("TW-MODEL-016", "a name in the model is not valid UTF-8") from None
@@ -104,23 +107,6 @@ def _declared(proto: onnx.ModelProto) -> tuple[tuple[str, ...], tuple[str, ...]]
     given.update(sparse.values.name for sparse in proto.graph.sparse_initializer)
     inputs = tuple(v.name for v in proto.graph.input if v.name not in given)
     return inputs, tuple(v.name for v in proto.graph.output)
-
-
-def _inline_functions(proto: onnx.ModelProto) -> None:
-    """Replace calls of the model's own functions by their bodies."""
-    if not proto.functions:
-        return
-    import onnx.inliner
-
-    try:
-        inlined = onnx.inliner.inline_local_functions(proto)
-    except (RuntimeError, ValueError, TypeError, IndexError,
-            onnx.checker.ValidationError) as error:  # fmt: skip
-        raise ModelError(
-            "TW-MODEL-008", f"the model's functions cannot be inlined: {str(error)[:300]}"
-        ) from None
-    proto.CopyFrom(inlined)
-    del proto.functions[:]
 
 
 def _attach_external(

@@ -9,7 +9,9 @@ import onnx.defs
 import onnx.shape_inference
 import onnx_ir
 
+from worker.compiler.frontend.contrib import MICROSOFT, infer_contrib
 from worker.compiler.frontend.edit import constant_of
+from worker.compiler.frontend.propagation import may_propagate_in
 
 _INFERENCE_ERRORS = (
     onnx.shape_inference.InferenceError, RuntimeError, ValueError, TypeError, IndexError,
@@ -43,7 +45,8 @@ def infer_model(model: onnx_ir.Model) -> None:
     graph = model.graph
     inputs = tuple(graph.inputs)
     constants = [(value, value.const_value) for value in graph.initializers.values()]
-    ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+    carries = may_propagate_in(graph)
+    ShapeInferencePass(check_type=False, strict_mode=False, data_prop=carries)(model)
     if tuple(graph.inputs) == inputs:
         return
     # Where a model cannot be serialised, the pass keeps the inputs that it made of initializers.
@@ -81,31 +84,54 @@ def _is_graph(attribute: onnx_ir.Attr) -> bool:
     return attribute.type == onnx_ir.AttributeType.GRAPH
 
 
-def infer_node(node: onnx_ir.Node, opset: int) -> None:
-    """Infer one node's outputs from what is known about its inputs now."""
+def inferred(node: onnx_ir.Node, opset: int) -> dict[str, Any]:
+    """Types of one node's outputs by name, from what is known about its inputs now.
+
+    Raises:
+        InferenceError: what is known contradicts the operator's definition.
+    """
     if node.domain != "" or any(
         a.type in (onnx_ir.AttributeType.GRAPH, onnx_ir.AttributeType.GRAPHS)
         for a in node.attributes.values()
     ):
-        return
+        return {}
     types: dict[str, Any] = {}
     data: dict[str, Any] = {}
     for value in node.inputs:
         if value is None or not value.name:
             continue
         if value.type is None:
-            return
+            return {}
         types[value.name] = onnx_ir.serde.serialize_value(value).type
         tensor = constant_of(value)
-        if tensor is not None and tensor.size <= _SMALL_ELEMENTS:
+        is_number = tensor is not None and tensor.dtype != onnx_ir.DataType.STRING
+        if is_number and tensor.size <= _SMALL_ELEMENTS:
             data[value.name] = onnx_ir.serde.serialize_tensor(tensor)
     try:
         schema = onnx.defs.get_schema(node.op_type, opset, "")
-        found = onnx.shape_inference.infer_node_outputs(
+        found: dict[str, Any] = onnx.shape_inference.infer_node_outputs(
             schema, onnx_ir.serde.serialize_node(node), types, data,
             opset_imports=[onnx.helper.make_opsetid("", opset)],
         )  # fmt: skip
+    except onnx.shape_inference.InferenceError:
+        raise
     except _INFERENCE_ERRORS:
+        return {}
+    return found
+
+
+def infer_node(node: onnx_ir.Node, opset: int) -> None:
+    """Infer one node's outputs; where that fails they stay as they are.
+
+    Raises:
+        ModelError: TW-UNSUP-002, an operator of ONNX Runtime's domain without a kernel.
+    """
+    if node.domain == MICROSOFT:
+        infer_contrib(node, opset)
+        return
+    try:
+        found = inferred(node, opset)
+    except onnx.shape_inference.InferenceError:
         return
     for value in node.outputs:
         proto = found.get(value.name or "")

@@ -16,9 +16,11 @@ from worker.compiler.frontend.dynamic import refuse_unknown_shapes
 from worker.compiler.frontend.expand import expand_functions
 from worker.compiler.frontend.fold import fold_constants
 from worker.compiler.frontend.fold_batchnorm import fold_batchnorm
+from worker.compiler.frontend.limits import Limits
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.outputs import compute_outputs
 from worker.compiler.frontend.passes import run_pass
+from worker.compiler.frontend.rules.check import Checker
 from worker.compiler.frontend.shapes import infer_model, is_static
 from worker.compiler.frontend.tidy import tidy
 
@@ -26,15 +28,19 @@ _MAX_SWEEPS = 8
 """One sweep settles straight-line graphs; each further one serves a level of control flow."""
 
 
-def simplify(model: OnnxModel) -> OnnxModel:
+def simplify(model: OnnxModel, *, is_certain: bool = True) -> OnnxModel:
     """Simplify a bound model.  Edits `model.ir`.
+
+    `is_certain` is False for a body: it may never run, so what its shapes make illegal is not
+    refused here.
 
     After it: opset TARGET_OPSET (or the model's own when newer); constants are initializers; shape
     arithmetic is folded; inference BatchNormalization is folded where it can be; nodes are sorted
     and uniquely named, the user's names kept; all shapes are static except those that data decides.
 
     Raises:
-        ModelError: TW-MODEL-009 (no equivalent in the target opset), TW-MODEL-017.
+        ModelError: TW-MODEL-009 (no equivalent in the target opset), TW-MODEL-017, TW-MODEL-021
+            (a node that its operator's definition forbids).
 
     Cost: linear in nodes per sweep; weights are not read.
     """
@@ -45,11 +51,13 @@ def simplify(model: OnnxModel) -> OnnxModel:
     run_pass("computed outputs", graph, compute_outputs)
     if _open_values(graph):
         run_pass("shapes", graph, infer_model)
+    checker = Checker(Limits(), is_certain=is_certain)
+    checker.check_model(graph, graph.opset_imports.get("", model.opset))
     opset = run_pass("opset", graph, convert_opset)
     run_pass("names", graph, _name_nodes)
     before: tuple[int, int] | None = None
     for sweep in range(_MAX_SWEEPS):
-        run_pass("folding", graph, partial(fold_constants, opset=opset))
+        run_pass("folding", graph, partial(fold_constants, opset=opset, checker=checker))
         expanded = run_pass("functions", graph, partial(expand_functions, opset=opset))
         if expanded:
             run_pass("constants", graph, _lift)

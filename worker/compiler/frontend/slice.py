@@ -8,6 +8,7 @@ import onnx
 import onnx_ir
 
 from worker.compiler.errors import InternalError
+from worker.compiler.frontend.edges import NARROW_INTEGERS, recast_edges
 from worker.compiler.frontend.model import OnnxModel
 
 _IR_VERSION_CEILING = 11
@@ -21,7 +22,8 @@ def host_submodel(
     """Serialise `nodes` (in execution order) with the initializers they read.
 
     `inputs` and `outputs` are value names; values of the outer graph that sub-graphs capture are
-    added to the inputs.  Dynamic dimensions stay open.  Same region, same bytes.
+    added to the inputs.  Dynamic dimensions stay open.  Integers of 4 and 2 bits come and go as
+    bytes.  Same region, same bytes.
 
     Raises:
         InternalError: an output is not defined inside the region.
@@ -59,6 +61,7 @@ def host_submodel(
         _declare(proto.graph.output.add(), name, values.get(name))
     for node in nodes:
         onnx_ir.serde.serialize_node_into(proto.graph.node.add(), node)
+    recast_edges(proto, NARROW_INTEGERS)
     return bytes(proto.SerializeToString(deterministic=True))
 
 

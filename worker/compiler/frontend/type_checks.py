@@ -10,6 +10,7 @@ import onnx.shape_inference
 from worker.compiler.errors import Finding
 from worker.compiler.frontend.checks import label, refuse
 from worker.compiler.frontend.limits import Limits
+from worker.compiler.frontend.propagation import may_propagate
 
 _BY_POSITION = re.compile(r"node name: #(\d+)#\): ?([^\n]*)")
 
@@ -28,7 +29,7 @@ def check_types(proto: onnx.ModelProto, limits: Limits) -> None:
     for index, node in enumerate(copy.graph.node):
         node.name = f"#{index}#"
     try:
-        onnx.shape_inference.infer_shapes(copy, True, True, True)
+        onnx.shape_inference.infer_shapes(copy, True, True, may_propagate(copy))
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, TypeError,
             IndexError) as error:  # fmt: skip
         text = str(error)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from worker.compiler.errors import VerifyError
 from worker.compiler.ir.affine import Affine, FloorDiv, Lookup, Mod, Var
 from worker.compiler.ir.axis import AxisKind
-from worker.compiler.ir.bits import load, store
+from worker.compiler.ir.bits import held_type, load, store
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.footprint import full_box
 from worker.compiler.ir.graph import Graph
@@ -251,14 +251,16 @@ def _cast(value: Array, dtype: DType) -> Array:
     if dtype is DType.BOOL:
         return np.asarray(value != 0)
     if np.issubdtype(value.dtype, np.floating) and not dtype.is_float:
-        limits = np.iinfo(str(dtype.numpy))
+        least, most = (int(r.identity(dtype)) for r in (Reduce.MAX, Reduce.MIN))
         clean = np.where(np.isnan(value), 0.0, np.trunc(value.astype(np.float64)))
-        low = clean <= float(limits.min)
-        high = clean >= float(limits.max)
+        low = clean <= float(least)
+        high = clean >= float(most)
         middle = np.where(low | high, 0.0, clean).astype(dtype.numpy)
-        return np.where(low, limits.min, np.where(high, limits.max, middle)).astype(dtype.numpy)
-    if dtype is DType.BF16:
-        return load(store(value.astype(np.float32), DType.BF16), DType.BF16)
+        return np.where(low, least, np.where(high, most, middle)).astype(dtype.numpy)
+    if dtype is DType.BF16 or dtype.is_narrow_float:
+        return load(store(value.astype(np.float32), dtype), dtype)
+    if dtype.is_narrow_int:
+        return store(value, dtype)
     with np.errstate(over="ignore"):
         return value.astype(dtype.numpy)
 
@@ -268,8 +270,7 @@ def _scalar(expr: Scalar, reads: list[Array], coords: Mapping[str, Array]) -> Ar
         case Read(slot):
             return reads[slot]
         case Const(value, dtype):
-            kind = np.dtype(np.float32) if dtype is DType.BF16 else dtype.numpy
-            return np.asarray(value, dtype=kind)
+            return np.asarray(value, dtype=held_type(dtype))
         case Index(affine):
             return _affine(affine, coords, tuple(reads))
         case Cast(dtype, arg):

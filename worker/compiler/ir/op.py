@@ -56,7 +56,7 @@ class Reduce(StrEnum):
             return float("-inf") if self is Reduce.MAX else float("inf")
         if dtype is DType.BOOL:
             return 0 if self is Reduce.MAX else 1
-        bits = dtype.size_bytes * 8
+        bits = dtype.bits
         if dtype.is_signed:
             return -(1 << (bits - 1)) if self is Reduce.MAX else (1 << (bits - 1)) - 1
         return 0 if self is Reduce.MAX else (1 << bits) - 1

@@ -6,7 +6,12 @@ schedules, strategies, files outside this package, or the service.
 """
 
 from worker.compiler.machine.build import canonical_document, load_machine, load_preset
-from worker.compiler.machine.digest import digest
+from worker.compiler.machine.digest import (
+    digest,
+    document_digest,
+    machine_document,
+    machine_of,
+)
 from worker.compiler.machine.lint import lint_document
 from worker.compiler.machine.machine import Machine
 from worker.compiler.machine.parse import parse_document
@@ -17,9 +22,12 @@ __all__ = [
     "Machine",
     "canonical_document",
     "digest",
+    "document_digest",
     "lint_document",
     "load_machine",
     "load_preset",
+    "machine_document",
+    "machine_of",
     "parse_document",
     "preset_document",
     "preset_names",

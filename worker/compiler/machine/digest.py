@@ -1,4 +1,5 @@
-"""Digest of a machine: equal for equal behaviour and reports, whatever the machine is called."""
+"""A machine as a document, and its digest: equal for equal behaviour and reports, whatever the
+machine is called."""
 
 from __future__ import annotations
 
@@ -6,17 +7,68 @@ import json
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from hashlib import sha256
+from typing import Any
 
-from worker.compiler.machine.machine import Machine
+import msgspec
+
+from worker.compiler.machine.machine import (
+    AcceleratorTarget,
+    Capabilities,
+    Engine,
+    Host,
+    Link,
+    Machine,
+    MemoryLevel,
+)
 
 
 def digest(machine: Machine) -> str:
     """Give the sha256 (hex) over every field of `machine` but its name."""
+    return document_digest(machine_document(machine))
+
+
+def machine_document(machine: Machine) -> dict[str, object]:
+    """Every field of `machine` as JSON values: what its digest is made of, and its name."""
     document = _plain(machine)
     assert isinstance(document, dict)
-    del document["name"]
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return document
+
+
+def document_digest(document: Mapping[str, object]) -> str:
+    """The digest of the machine that `machine_document` gave."""
+    kept = {name: value for name, value in document.items() if name != "name"}
+    text = json.dumps(kept, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return sha256(text.encode()).hexdigest()
+
+
+def machine_of(document: Mapping[str, Any]) -> Machine:
+    """What `machine_document` gave, as far as kernels depend on it.
+
+    Capabilities and rules of targets, which decide where operators run, are left out.
+
+    Raises:
+        ValueError, TypeError, KeyError: it is no such document.
+    """
+    targets = tuple(
+        AcceleratorTarget(
+            msgspec.convert(target["name"], str),
+            Capabilities((), (), 0),
+            engines=msgspec.convert(target["engines"], tuple[str, ...]),
+        )
+        for target in document["targets"]
+    )
+    return Machine(
+        name=msgspec.convert(document["name"], str),
+        clock_hz=msgspec.convert(document["clock_hz"], float),
+        num_cores=msgspec.convert(document["num_cores"], int),
+        num_clusters=msgspec.convert(document["num_clusters"], int),
+        levels=msgspec.convert(document["levels"], tuple[MemoryLevel, ...]),
+        engines=msgspec.convert(document["engines"], tuple[Engine, ...]),
+        links=msgspec.convert(document["links"], tuple[Link, ...]),
+        host=msgspec.convert(document["host"], Host),
+        targets=targets,
+        launch_overhead_cycles=msgspec.convert(document["launch_overhead_cycles"], int),
+    )
 
 
 def _plain(value: object) -> object:

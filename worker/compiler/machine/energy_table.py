@@ -30,6 +30,11 @@ _MAC_PJ: dict[DType, tuple[float, float]] = {
     DType.I64: (4 * 3.2, 4 * 1.51),
     DType.U64: (4 * 3.2, 4 * 1.51),
     DType.BOOL: (0.03, 0.007),
+    # An 8-bit float has a multiplier of 4 bits or fewer, and pays for aligning: as int8.
+    **{dtype: (0.1 + 0.2, 0.03 + 0.07) for dtype in DType if dtype.is_narrow_float},
+    # Adders shrink with the word, multipliers with its square; sums are kept in int32.
+    **dict.fromkeys((DType.I4, DType.U4), (0.1 + 0.05, 0.03 + 0.0175)),
+    **dict.fromkeys((DType.I2, DType.U2), (0.1 + 0.0125, 0.03 + 0.0044)),
 }
 _SRAM_PJ_PER_8_BYTES = ((8 << 10, 10.0, 7.5), (32 << 10, 20.0, 8.5), (1 << 20, 100.0, 14.0))
 _DRAM_PJ_PER_8_BYTES = {"ddr": 1300.0, "lpddr": 512.0, "hbm": 350.0, "gddr": 415.0}

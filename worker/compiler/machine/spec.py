@@ -24,7 +24,28 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 DTypeName = Literal[
-    "f64", "f32", "f16", "bf16", "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8", "bool"
+    "f64",
+    "f32",
+    "f16",
+    "bf16",
+    "i64",
+    "i32",
+    "i16",
+    "i8",
+    "u64",
+    "u32",
+    "u16",
+    "u8",
+    "bool",
+    "f8e4m3fn",
+    "f8e4m3fnuz",
+    "f8e5m2",
+    "f8e5m2fnuz",
+    "f4e2m1",
+    "i4",
+    "u4",
+    "i2",
+    "u2",
 ]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.+-]{0,63}$")]
 """Of a level, engine, link or pattern: it ends up in file names, C comments and traces."""

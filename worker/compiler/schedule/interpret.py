@@ -15,7 +15,7 @@ import numpy as np
 
 from worker.compiler.errors import MemoryFault, VerifyError
 from worker.compiler.ir.axis import AxisKind
-from worker.compiler.ir.bits import load, store
+from worker.compiler.ir.bits import held_type, load, store
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.evaluate import (
     Array,
@@ -155,11 +155,11 @@ class _Interpreter:
         fresh.origin = tuple(span.start.evaluate(env) for span in node.tile)
         is_identity = node.init is Init.IDENTITY
         if is_identity:
-            values = np.full(shape, self._identity(node.tensor), dtype=_wide(dtype))
+            values = np.full(shape, self._identity(node.tensor), dtype=held_type(dtype))
             fresh.values = store(values, dtype)
         else:
             poison = np.full(shape, np.nan) if dtype.is_float else np.full(shape, 77)
-            fresh.values = store(poison.astype(_wide(dtype)), dtype)
+            fresh.values = store(poison.astype(held_type(dtype)), dtype)
         fresh.defined = np.full(shape, is_identity)
         return fresh
 
@@ -206,7 +206,7 @@ class _Interpreter:
         high = [a + span.extent for a, span in zip(low, move.box, strict=True)]
         if move.fill is not None:
             where = _slices(dst, low, high, path)
-            dst.values[where] = store(np.asarray(move.fill, dtype=_wide(dst.dtype)), dst.dtype)
+            dst.values[where] = store(np.asarray(move.fill, dtype=held_type(dst.dtype)), dst.dtype)
             dst.defined[where] = True
         low = [max(a, 0) for a in low]
         high = [min(b, size) for b, size in zip(high, shape, strict=True)]
@@ -217,7 +217,7 @@ class _Interpreter:
             raise MemoryFault(f"{path}: moves undefined elements of {move.tensor}")
         values = src.values[source]
         if src.dtype is not dst.dtype:
-            values = store(load(values, src.dtype).astype(_wide(dst.dtype)), dst.dtype)
+            values = store(load(values, src.dtype).astype(held_type(dst.dtype)), dst.dtype)
         dst.values[target] = values
         dst.defined[target] = True
 
@@ -304,10 +304,6 @@ class _Interpreter:
         if np.any(outside):
             values = np.where(outside, np.asarray(access.fill, dtype=wide), values)
         return values
-
-
-def _wide(dtype: DType) -> np.dtype[np.generic]:
-    return np.dtype(np.float32) if dtype is DType.BF16 else dtype.numpy
 
 
 def _slices(buffer: _Buffer, low: list[int], high: list[int], path: str) -> tuple[slice, ...]:

@@ -14,6 +14,7 @@ from worker.compiler.frontend.ops.attributes import Attributes
 from worker.compiler.frontend.ops.emitter import Emitter
 from worker.compiler.frontend.ops.nest import Nest
 from worker.compiler.frontend.ops.refusal import Refusal, data_dependent, shape_mismatch
+from worker.compiler.ir.bits import store
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.op import Origin, Tensor
 from worker.compiler.ir.scalar import Const
@@ -34,6 +35,15 @@ DTYPES: dict[ir.DataType, DType] = {
     ir.DataType.UINT16: DType.U16,
     ir.DataType.UINT8: DType.U8,
     ir.DataType.BOOL: DType.BOOL,
+    ir.DataType.FLOAT8E4M3FN: DType.F8E4M3FN,
+    ir.DataType.FLOAT8E4M3FNUZ: DType.F8E4M3FNUZ,
+    ir.DataType.FLOAT8E5M2: DType.F8E5M2,
+    ir.DataType.FLOAT8E5M2FNUZ: DType.F8E5M2FNUZ,
+    ir.DataType.FLOAT4E2M1: DType.F4E2M1,
+    ir.DataType.INT4: DType.I4,
+    ir.DataType.UINT4: DType.U4,
+    ir.DataType.INT2: DType.I2,
+    ir.DataType.UINT2: DType.U2,
 }
 
 Operand: TypeAlias = "Tensor | Const"
@@ -116,10 +126,9 @@ class Call:
         constant = self._value(k).const_value
         if constant is None or constant.size != 1:
             return self.tensor(k)
-        value = self.array(k).reshape(()).item()
-        if isinstance(value, float) and isnan(value):
+        value, kind = self.array(k).reshape(())[()], promoted(self.dtype(k))
+        if kind.is_float and isnan(float(value)):
             return self.tensor(k)
-        kind = promoted(self.dtype(k))
         return Const(float(value) if kind.is_float else int(value), kind)
 
     def is_constant(self, k: int) -> bool:
@@ -226,12 +235,14 @@ def static_shape(value: ir.Value) -> tuple[int, ...]:
 
 
 def storage(values: npt.NDArray[Any], dtype: DType) -> npt.NDArray[Any]:
-    """Values as the algebra stores them: bf16 as bit patterns, everything else as it is."""
+    """Values as the algebra stores them: bf16 and narrow floats as bit patterns."""
     array = np.asarray(values)
     if dtype is DType.BF16:
         if array.dtype.itemsize == 2 and array.dtype != np.float16:
             return array.view(np.uint16)
-        from worker.compiler.ir.bits import f32_to_bf16
-
-        return f32_to_bf16(array.astype(np.float32))
+        return store(array.astype(np.float32), dtype)
+    if dtype.is_narrow_float:
+        # a type of its own (ml_dtypes) has the bits; numbers are rounded to it
+        is_bits = array.dtype.itemsize == 1
+        return array.view(np.uint8) if is_bits else store(array.astype(np.float32), dtype)
     return array.astype(dtype.numpy, copy=False)

@@ -101,7 +101,7 @@ def gather_nd(call: Call) -> None:
     depth = shape[-1]
     out = call.output(0, (*shape[:-1], *x.shape[batch + depth :]), x.dtype)
     extents = x.shape[batch : batch + depth]
-    tables = _coordinate_tables(call, extents)
+    tables = coordinate_tables(call, extents)
     nest = call.nest()
     index = nest.axes("i", out.shape)
     lead = index[: len(shape) - 1]
@@ -110,7 +110,7 @@ def gather_nd(call: Call) -> None:
     nest.write(out, index, nest.read(x, where))
 
 
-def _coordinate_tables(call: Call, extents: tuple[int, ...]) -> list[Tensor]:
+def coordinate_tables(call: Call, extents: tuple[int, ...]) -> list[Tensor]:
     """Per coordinate, the index tensor with that coordinate made non-negative."""
     if len(set(extents)) == 1 or not call.is_constant(1):
         per_extent = {n: valid_indices(call, 1, n) for n in dict.fromkeys(extents)}

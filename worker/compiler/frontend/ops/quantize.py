@@ -19,6 +19,7 @@ from worker.compiler.frontend.ops.body import (
     call as apply,
 )
 from worker.compiler.frontend.ops.call import DTYPES, Call, Expression, Operand
+from worker.compiler.frontend.ops.cast import saturate
 from worker.compiler.frontend.ops.nest import Nest
 from worker.compiler.frontend.ops.pointwise import pointwise
 from worker.compiler.frontend.ops.reduce import normal_axis, reduce_over
@@ -30,7 +31,10 @@ from worker.compiler.ir.scalar import Cast, Const, Fn, Scalar
 from worker.compiler.ir.scalar_type import promoted
 from worker.compiler.rejection import ReasonCode
 
-_QUANTIZED = (DType.I8, DType.U8, DType.I16, DType.U16)
+_QUANTIZED = (
+    DType.I8, DType.U8, DType.I16, DType.U16, DType.I4, DType.U4, DType.I2, DType.U2,
+    *(dtype for dtype in DType if dtype.is_narrow_float),
+)  # fmt: skip
 
 
 class _Parameters:
@@ -42,7 +46,7 @@ class _Parameters:
         self._axis = call.attrs.integer("axis", 1)
         self._block = call.attrs.integer("block_size", 0)
         self._scale_shape = call.shape(1)
-        if call.has_input(2) and call.shape(2) != self._scale_shape:
+        if call.has_input(2) and not self._agrees(call.shape(2)):
             raise shape_mismatch(
                 f"zero points of shape {call.shape(2)} for scales of {self._scale_shape}"
             )
@@ -59,6 +63,10 @@ class _Parameters:
                 raise shape_mismatch(f"scales of {given}, not {blocks}, for {shape}")
         elif given != (shape[axis],):
             raise shape_mismatch(f"scales of {given} along axis {axis} of {shape}")
+
+    def _agrees(self, zeros: tuple[int, ...]) -> bool:
+        """Equal shapes, or one element each, however written."""
+        return zeros == self._scale_shape or (self.is_per_tensor and zeros in ((), (1,)))
 
     @property
     def is_per_tensor(self) -> bool:
@@ -94,7 +102,7 @@ def quantize_linear(call: Call) -> None:
     x = call.tensor(0)
     named = _named_type(call.attrs.integer("output_dtype", 0), DType.U8)
     target = call.dtype(2) if call.has_input(2) else named
-    call.attrs.ignore("saturate")  # concerns 8-bit floats only
+    is_saturated = call.attrs.integer("saturate", 1) != 0
     if call.attrs.integer("precision", 0) not in (0, 1):
         raise Refusal(ReasonCode.UNSUPPORTED_DTYPE, "QuantizeLinear in a precision other than f32")
     if target not in _QUANTIZED or x.dtype not in (DType.F32, DType.F16, DType.BF16, DType.I32):
@@ -113,6 +121,11 @@ def quantize_linear(call: Call) -> None:
         )
     steps = div(value, scale)
     zero = parameters.value(nest, 2, index) if call.has_input(2) else None
+    if target.is_narrow_float:
+        if zero is not None and not (isinstance(zero, Const) and zero.value == 0):
+            steps = add(steps, zero)
+        nest.write(out, index, saturate(steps, target) if is_saturated else steps)
+        return
     nest.write(out, index, saturated(steps, zero, target))
 
 
@@ -161,7 +174,8 @@ def dequantize_linear(call: Call) -> None:
         zero = parameters.value(nest, 2, index)
         if not (isinstance(zero, Const) and zero.value == 0):
             value = sub(value, zero)
-    nest.write(out, index, mul(Cast(DType.F32, value), parameters.value(nest, 1, index)))
+    value = to_compute(value, x.dtype, DType.F32)
+    nest.write(out, index, mul(value, parameters.value(nest, 1, index)))
 
 
 def dynamic_quantize_linear(call: Call) -> None:
