@@ -11,13 +11,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from service.store.records import BlobRef
+from service.text import is_carried
 from worker import wire
 from worker.compiler.cache import CacheKey, CacheKind
-from worker.compiler.error_catalog import ERROR_CATALOG
 from worker.compiler.errors import Detail
+from worker.problems import problem_in
 from worker.progress import ProgressRecorder
+from worker.request import ProgressSink
 from worker.sandbox import Sandbox
 from worker.store_cache import StoreCache
+
+_MOST_FIELDS = 16
+_LONGEST_FIELD = 256
+_ENTRY_BYTES = 1024
+"""What a row costs beside its value."""
 
 
 @dataclass(slots=True)
@@ -26,14 +33,17 @@ class Conversation:
 
     done: wire.Frame | None = None
     problem: dict[str, Detail] | None = None
+    cache_bytes_left: int = 0
+    """How much more of what it wants to store is taken."""
     out_of_memory: bool = False
+    too_many_bytes: bool = False
     violation: str | None = None
 
 
 def answer(
     frame: wire.Frame,
     sandbox: Sandbox,
-    progress: ProgressRecorder,
+    progress: ProgressSink,
     cache: StoreCache,
     said: Conversation,
 ) -> None:
@@ -44,7 +54,10 @@ def answer(
             head: Mapping[str, Any] = {"hit": value is not None}
             wire.send(sandbox.channel, head, value or b"")
         case "cache_put":
-            cache.put(_key(frame), frame.body)
+            key = _key(frame)
+            said.cache_bytes_left -= len(frame.body) + _ENTRY_BYTES
+            if said.cache_bytes_left >= 0:  # beyond, its work is good and just not kept
+                cache.put(key, frame.body)
         case "stage":
             progress.stage(frame.text("stage", 64), frame.text("state", 64))
         case "units":
@@ -55,19 +68,25 @@ def answer(
             said.done = frame
         case "memory":
             said.out_of_memory = True
+        case "files":
+            said.too_many_bytes = True
         case "problem":
-            said.problem = _problem(frame)
+            said.problem = problem_in(frame)
         case other:
             raise wire.ProtocolError(f"unknown operation {other[:40]!r}")
 
 
 def _key(frame: wire.Frame) -> CacheKey:
     fields = frame.head.get("fields")
-    if not isinstance(fields, list) or not all(
-        isinstance(pair, list) and len(pair) == 2 and all(isinstance(text, str) for text in pair)
-        for pair in fields
-    ):
-        raise wire.ProtocolError("a cache key needs a list of pairs of text")
+    if not isinstance(fields, list) or len(fields) > _MOST_FIELDS:
+        raise wire.ProtocolError(f"a cache key needs a list of at most {_MOST_FIELDS} pairs")
+    for pair in fields:
+        if not isinstance(pair, list) or [type(text) for text in pair] != [str, str]:
+            raise wire.ProtocolError("a field of a cache key is a pair of name and text")
+        if any(len(text) > _LONGEST_FIELD or not is_carried(text) for text in pair):
+            raise wire.ProtocolError(
+                f"text of a cache key has at most {_LONGEST_FIELD} characters, all of UTF-8"
+            )
     try:
         kind = CacheKind(frame.text("kind"))
     except ValueError as error:
@@ -75,24 +94,23 @@ def _key(frame: wire.Frame) -> CacheKey:
     return CacheKey(kind, tuple((name, value) for name, value in fields))
 
 
-def _problem(frame: wire.Frame) -> dict[str, Detail]:
-    document = frame.head.get("problem")
-    if not isinstance(document, dict) or document.get("code") not in ERROR_CATALOG:
-        raise wire.ProtocolError("a problem needs a code of the catalogue")
-    return document
-
-
 def named_artifacts(
     done: wire.Frame, progress: ProgressRecorder
 ) -> tuple[tuple[str, str, BlobRef], ...]:
     """Store the artifacts that a finished child names."""
+    return tuple((name, file, progress.store(file)) for name, file in artifact_names(done))
+
+
+def artifact_names(done: wire.Frame) -> tuple[tuple[str, str], ...]:
+    """(artifact, file name) pairs of a finished child.
+
+    Raises:
+        ProtocolError: they are no such pairs, or too many.
+    """
     named = done.head.get("artifacts")
     if not isinstance(named, list) or len(named) > 1000:
         raise wire.ProtocolError("artifacts must be a list of at most 1000 pairs")
-    found = []
     for pair in named:
         if not isinstance(pair, list) or [type(text) for text in pair] != [str, str]:
             raise wire.ProtocolError("an artifact is a pair of name and file name")
-        name, file_name = pair
-        found.append((name, file_name, progress.store(file_name)))
-    return tuple(found)
+    return tuple((name, file) for name, file in named)

@@ -125,6 +125,7 @@ def run_job(request: JobRequest, out_dir: Path, cache: Cache, progress: Progress
         CompilerError: any of its subclasses; `to_problem()` is what the user sees.
     """
     from worker.verification.drive import verify_model
+    from worker.verification.given_inputs import given_inputs
 
     out_dir.mkdir(parents=True, exist_ok=True)
     timed = _TimedProgress(progress)
@@ -136,6 +137,9 @@ def run_job(request: JobRequest, out_dir: Path, cache: Cache, progress: Progress
     compiled = compile_model(
         request.model_path, request.model_name, machine, options, ports, Limits()
     )
+    given = None
+    if request.inputs_path is not None:
+        given = given_inputs(request.inputs_path, compiled.model)
     writer.save("placement", "placement.json", canonical_json(placement_document(compiled)))
     writer.save("graph", "graph.json", canonical_json(graph_document(compiled)))
     schedule = canonical_json(schedule_document(compiled))
@@ -155,7 +159,7 @@ def run_job(request: JobRequest, out_dir: Path, cache: Cache, progress: Progress
     timed.stage("package", "finished")
 
     timed.stage("verify", "started")
-    verification = verify_model(request.model_path, compiled, options, request.build_dir)
+    verification = verify_model(request.model_path, compiled, options, request.build_dir, given)
     timed.stage("verify", "finished")
     return _report(request, compiled, sims, whole, verification, bundle_digest, timed, writer)
 

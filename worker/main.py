@@ -18,7 +18,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import IO, Any
 
 from celery import signals
-from celery.bootsteps import CLOSE, RUN
+from celery.bootsteps import CLOSE, RUN, StartStopStep
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import configure_mappers
 
@@ -32,7 +32,8 @@ from service.settings import Settings
 from service.store.blobs import sweep_spool
 from service.store.repos import items, workers
 from service.store.session import migrate
-from worker.sandbox import isolation_tier
+from worker.isolation import isolation
+from worker.polling import Poller
 from worker.tasks import ItemRunner, Step, register, workplace_name
 
 _GARBAGE_EVERY_S = 3600.0
@@ -95,7 +96,7 @@ class Reconciler:
                 pid=os.getpid(),
                 slots=self._slots,
                 version=package_version(),
-                sandbox_tier=isolation_tier(),
+                sandbox_tier=isolation(self._services.settings.isolation).tier,
             )
 
     def _beat(self) -> None:
@@ -294,6 +295,22 @@ def run_worker(
     runner = ItemRunner(services, worker_id, **hook)
     register(services.celery, runner)
     reconciler = Reconciler(services, worker_id, settings.workers)
+    poller = Poller(services.celery, runner, worker_id)
+
+    class Threads(StartStopStep):  # type: ignore[misc]  # celery has no types
+        """Ours, once the pool has forked and whether or not the broker answers."""
+
+        requires = ("celery.worker.components:Pool",)
+
+        def start(self, parent: object) -> None:
+            del parent
+            reconciler.start()
+            poller.start()
+
+        def stop(self, parent: object) -> None:
+            del parent  # `run_worker` stops them, also when the start failed half-way
+
+    services.celery.steps["worker"].add(Threads)
     services.celery.finalize()
     worker = services.celery.Worker(
         hostname=f"{worker_id}@{socket.gethostname()}",
@@ -311,11 +328,11 @@ def run_worker(
     # A pool that forks must do so before this process has threads: a child would inherit locks that
     # they hold.  SQLAlchemy takes one when it first configures its mappers, so do that now, too.
     configure_mappers()
-    signals.worker_ready.connect(lambda **_: reconciler.start(), weak=False)
     try:
         worker.start()
     finally:
         runner.stop()
+        poller.stop()
         reconciler.stop()
         services.close()
     return int(worker.exitcode or 0)

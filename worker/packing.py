@@ -17,7 +17,6 @@ from worker.compiler.frontend.slice import host_submodel
 from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.binary import encode_program
 from worker.compiler.isa.program import HostCall, OperandRole
-from worker.compiler.machine import digest
 from worker.compiler.package.bundle import BundleContents
 from worker.compiler.package.disassemble import print_unit
 from worker.compiler.package.executable import (
@@ -199,6 +198,13 @@ def kernel_texts(compiled: CompiledModel) -> dict[str, str]:
     return {unit.kernel_name: unit.kernel for each in programs(compiled) for unit in each.units}
 
 
+def schedule_texts(compiled: CompiledModel) -> dict[str, str]:
+    """Graph and schedule of every kernel as text, by function name."""
+    return {
+        unit.kernel_name: unit.schedule_text for each in programs(compiled) for unit in each.units
+    }
+
+
 def programs(compiled: CompiledModel) -> Iterator[CompiledModel]:
     """The model and the compiled bodies inside it, outer ones first."""
     yield compiled
@@ -232,6 +238,7 @@ def bundle_contents(
     return BundleContents(
         contents.model,
         kernel_texts(compiled),
+        schedule_texts(compiled),
         contents.constants,
         contents.host_models,
         encode_program(compiled.linked.program),
@@ -240,8 +247,7 @@ def bundle_contents(
         report_json,
         trace_json_gz,
         toolchain,
-        compiled.machine.name,
-        digest(compiled.machine),
+        compiled.machine,
         contents.bodies,
         tuple(packed_regions(each, prefix) for prefix, each in _folders(compiled)),
     )

@@ -17,10 +17,7 @@ from worker.compiler.quantize.calibration import load_calibration
 from worker.compiler.solve import Progress
 from worker.compiler.units import Unit
 from worker.simulation import simulate_cached
-from worker.verification.inputs import seeded_inputs
-
-SYNTHETIC_BATCHES = 2
-"""Batches of random inputs that stand in for calibration data."""
+from worker.verification.inputs import SYNTHETIC_BATCHES, seeded_inputs
 
 
 def open_ports(

@@ -30,6 +30,7 @@ from worker.hardware import resolve_machine
 from worker.request import NoProgress
 from worker.unlocking import unlock_rows
 from worker.verification.inputs import seeded_inputs
+from worker.verification.reference import reference_refusal
 
 T = TypeVar("T")
 
@@ -40,13 +41,14 @@ def preflight(
     """Check a model against a machine.
 
     Returns `ok` (a compile would succeed with every operator on the accelerator), `compiles`,
-    `problems`, `fallbacks`, `shortfalls`, `unlock` (which refusals cost most), `guesses` and, when
-    the model could be read, `model`.
+    `problems`, `fallbacks`, `shortfalls`, `unlock` (which refusals cost most), `guesses`,
+    `unverifiable` (why no reference can run the model; null: one can) and, when the model could be
+    read, `model`.
     Never raises for what is wrong with the inputs: that is its result.
     """
     problems: list[Detail] = []
     document: dict[str, Detail] = {"model": None, "fallbacks": [], "shortfalls": [], "guesses": [],
-                                   "unlock": []}  # fmt: skip
+                                   "unlock": [], "unverifiable": None}  # fmt: skip
     machine = _attempt(lambda: resolve_machine(hardware), problems)
     model = _attempt(lambda: _read(model_path, options), problems)
     if model is not None:
@@ -57,6 +59,7 @@ def preflight(
         ]
     if machine is not None and model is not None:
         document.update(_examined(model, machine, options, problems) or {})
+        document["unverifiable"] = reference_refusal(model_path)
     document["problems"] = problems
     document["compiles"] = not problems
     document["ok"] = not (problems or document["fallbacks"] or document["shortfalls"])

@@ -7,7 +7,6 @@ different: it stops the job.
 from __future__ import annotations
 
 import os
-import stat
 import time
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from service.log import get_logger
 from service.store.blobs import BlobStore, put_stream
 from service.store.records import BlobRef
 from service.store.session import Database
-from worker.wire import ProtocolError
+from worker.payload import open_left
 
 _UNITS_PERIOD_S = 0.25
 _MEDIA_TYPES = {
@@ -103,21 +102,8 @@ class ProgressRecorder:
                 wrote it and may be hostile.
             TooLarge: it is over the artifact limit.
         """
-        relative = Path(file_name)
-        if relative.is_absolute() or not relative.parts or ".." in relative.parts:
-            raise ProtocolError(f"artifact {file_name!r} is outside the output folder")
-        path = self._out_dir / relative
-        if not path.parent.resolve().is_relative_to(self._out_dir.resolve()):
-            raise ProtocolError(f"artifact {file_name!r} is outside the output folder")
-        try:
-            # O_NONBLOCK: opening a named pipe must not hang the worker.
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError as error:
-            raise ProtocolError(f"artifact {file_name!r} cannot be read: {error}") from error
-        with os.fdopen(descriptor, "rb") as file:
+        with open_left(self._out_dir, file_name) as file:
             status = os.fstat(file.fileno())
-            if not stat.S_ISREG(status.st_mode):
-                raise ProtocolError(f"artifact {file_name!r} is not a regular file")
             version = (status.st_size, status.st_mtime_ns)
             known = self._stored.get(file_name)
             if known is not None and known[0] == version:

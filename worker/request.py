@@ -28,6 +28,31 @@ class JobRequest:
     """Where compiled kernels may be kept between jobs (content-addressed)."""
     calibration_path: Path | None = None
     """The .npz whose digest `options.calibration` names."""
+    inputs_path: Path | None = None
+    """An .npz with the inputs of the verification; None: seeded random ones."""
+
+
+def request_document(
+    model: Path,
+    name: str,
+    hardware: Mapping[str, Detail],
+    options: Mapping[str, Detail],
+    calibration: Path | None,
+    build: Path,
+    out: Path,
+    inputs: Path | None = None,
+) -> dict[str, Detail]:
+    """A request as `worker.sandbox_child` reads it from a file."""
+    return {
+        "model_path": str(model),
+        "model_name": name,
+        "hardware": dict(hardware),
+        "options": dict(options),
+        "build_dir": str(build),
+        "calibration_path": None if calibration is None else str(calibration),
+        "inputs_path": None if inputs is None else str(inputs),
+        "out_dir": str(out),
+    }
 
 
 @dataclass(frozen=True, slots=True)

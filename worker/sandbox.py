@@ -19,7 +19,10 @@ from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 
+from worker.isolation import Isolation, Tier, View
+
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
+_SIGNALED = 128
 _MEMORY_SIGNS = (
     b"MemoryError",
     b"bad_alloc",
@@ -38,6 +41,10 @@ class End(StrEnum):
     WALL = "wall"
     CROWD = "crowd"
     """It had too many processes."""
+    MEMORY = "memory"
+    """Its processes together had too much memory."""
+    FILES = "files"
+    """Its files together were too large, or too many."""
     CLOSED = "closed"
     """The worker closed the lifeline."""
     UNKNOWN = "unknown"
@@ -46,11 +53,13 @@ class End(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a payload may use."""
+    """What a payload may use, all its processes together."""
 
     wall_s: float
     memory_bytes: int
+    """Resident; of one process also its address space."""
     file_bytes: int
+    """In its writable folders; of one file also by the kernel."""
     processes: int
     output_bytes: int
 
@@ -68,7 +77,7 @@ class Report:
     """Processes that had left the payload's group and were killed in the sweep."""
     dropped_bytes: int
     out_of_memory: bool
-    """Its last words say that an allocation failed."""
+    """Its processes were over the limit together, or its last words say that one was."""
 
     def sentence(self) -> str:
         """Say in words how it ended."""
@@ -76,6 +85,10 @@ class Report:
             return "the wall clock ran out"
         if self.end is End.CROWD:
             return "it started too many processes"
+        if self.end is End.MEMORY:
+            return "its processes used too much memory together"
+        if self.end is End.FILES:
+            return "it wrote too many bytes or files"
         if self.end is End.CLOSED:
             return "it was killed by its worker"
         if self.signal is not None:
@@ -83,14 +96,6 @@ class Report:
         if self.code is not None:
             return f"it exited with code {self.code} before it had reported a result"
         return "its supervisor vanished"
-
-
-def isolation_tier() -> str:
-    """Name the isolation this machine offers.
-
-    `T0`: supervisor, resource limits, sweep of escaped processes.  `weak`: resource limits only.
-    """
-    return "T0" if sys.platform == "linux" and hasattr(os, "pidfd_open") else "weak"
 
 
 class Sandbox:
@@ -104,8 +109,13 @@ class Sandbox:
         cwd: Path,
         log_path: Path,
         limits: Limits,
+        view: View,
+        isolation: Isolation,
     ) -> None:
+        """`cwd` must be one of the view's folders."""
         self._argv = tuple(argv)
+        self._view = view
+        self._isolation = isolation
         self._env = dict(env)
         self._cwd = cwd
         self._log_path = log_path
@@ -130,7 +140,11 @@ class Sandbox:
             "CPU": int(self._limits.wall_s * (os.cpu_count() or 1)) + 60,
         }
         spec = {
-            "argv": [part.replace("{channel}", str(number)) for part in self._argv],
+            "argv": self._isolation.wrap(
+                [part.replace("{channel}", str(number)) for part in self._argv],
+                self._view,
+                self._cwd,
+            ),
             "env": self._env,
             "cwd": str(self._cwd),
             "log": str(self._log_path),
@@ -138,10 +152,17 @@ class Sandbox:
             "lifeline": self._lifeline,
             "wall_s": self._limits.wall_s,
             "output_limit": self._limits.output_bytes,
-            # Counted by the supervisor: the kernel's own limit does not hold for root, and for
-            # others it counts every process of the user, other jobs included.
-            "processes": self._limits.processes,
+            # Added up by the supervisor.  The kernel's own limit of processes does not hold for
+            # root, and for others it counts every process of the user, other jobs included.
+            "tree": {
+                "processes": self._limits.processes + self._isolation.own_processes,
+                "memory_bytes": self._limits.memory_bytes,
+                "file_bytes": self._limits.file_bytes,
+                "folders": [str(path) for path in self._view.writable],
+            },
             "limits": limits,
+            # bubblewrap may need its own privileges first, and takes them from the payload itself.
+            "no_new_privs": self._isolation.tier is not Tier.BUBBLEWRAP,
         }
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(_SUPERVISOR), json.dumps(spec)],
@@ -175,6 +196,10 @@ class Sandbox:
             escaped, dropped = int(document["escaped"]), int(document["dropped_bytes"])
         except (ValueError, KeyError, TypeError):
             end, code, signal, cpu_s, rss, escaped, dropped = End.UNKNOWN, None, None, 0.0, 0, 0, 0
+        is_wrapped = self._isolation.tier is Tier.BUBBLEWRAP
+        if is_wrapped and code is not None and code > _SIGNALED:
+            signal = code - _SIGNALED  # as shells say it, and bubblewrap
+            code = None
         tail = self._tail()
         crashed = end is End.EXITED and code != 0
         return Report(
@@ -185,7 +210,8 @@ class Sandbox:
             max_rss_bytes=rss,
             escaped=escaped,
             dropped_bytes=dropped,
-            out_of_memory=crashed and any(sign in tail for sign in _MEMORY_SIGNS),
+            out_of_memory=end is End.MEMORY
+            or (crashed and any(sign in tail for sign in _MEMORY_SIGNS)),
         )
 
     def _tail(self) -> bytes:

@@ -12,19 +12,18 @@ import json
 import socket
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from worker import wire
+from worker.answering import failure_frame
 from worker.compiler.cache import Cache, CacheKey, NullCache
-from worker.compiler.errors import CompilerError, Detail
+from worker.compiler.errors import Detail
 from worker.compiler.options import CompileOptions
 from worker.request import JobOutcome, JobRequest, ProgressSink
 
 Runner = Callable[[JobRequest, Path, Cache, ProgressSink], JobOutcome]
-_MEMORY_WORDS = ("bad_alloc", "bad allocation", "Arena alloc failed", "Failed to allocate memory")
 
 
 class Channel:
@@ -95,6 +94,7 @@ def read_request(document: Mapping[str, Any]) -> tuple[JobRequest, Path]:
     """Parse what the worker wrote: the job's request and its output folder."""
     hardware: Mapping[str, Detail] = document["hardware"]
     calibration = document.get("calibration_path")
+    inputs = document.get("inputs_path")
     request = JobRequest(
         model_path=Path(document["model_path"]),
         model_name=document["model_name"],
@@ -102,6 +102,7 @@ def read_request(document: Mapping[str, Any]) -> tuple[JobRequest, Path]:
         options=CompileOptions.from_json(document["options"]),
         build_dir=Path(document["build_dir"]),
         calibration_path=Path(calibration) if calibration else None,
+        inputs_path=Path(inputs) if inputs else None,
     )
     return request, Path(document["out_dir"])
 
@@ -112,17 +113,8 @@ def run(channel: Channel, request_path: Path, runner: str) -> int:
         request, out_dir = read_request(json.loads(request_path.read_text(encoding="utf-8")))
         cache: Cache = NullCache() if request.options.no_cache else ChannelCache(channel)
         outcome = load_runner(runner)(request, out_dir, cache, ChannelProgress(channel))
-    except CompilerError as error:
-        channel.tell({"op": "problem", "problem": error.to_problem()})
-    except MemoryError:
-        channel.tell({"op": "memory"})
-    except Exception as error:  # the task boundary: anything else is our bug
-        traceback.print_exc()
-        if any(word in str(error) for word in _MEMORY_WORDS):
-            channel.tell({"op": "memory"})
-        else:
-            bug = CompilerError("TW-INT-001", f"{type(error).__name__}: {str(error)[:2000]}")
-            channel.tell({"op": "problem", "problem": bug.to_problem()})
+    except Exception as error:  # the task boundary: the worker hears of anything
+        channel.tell(failure_frame(error))
     else:
         channel.tell(
             {

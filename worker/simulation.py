@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 import msgspec
@@ -20,6 +21,8 @@ from worker.simulator.control import BodyRun, ControlRun
 from worker.simulator.results import ModelSimulation, UnitSimulation
 from worker.simulator.run import SIMULATOR_VERSION, simulate_program, simulate_unit
 
+_LOG = logging.getLogger(__name__)
+
 
 def simulate_cached(unit: Unit, machine: Machine, cache: Cache) -> UnitSimulation:
     """Simulation of one kernel, from the cache where it is known."""
@@ -33,7 +36,10 @@ def simulate_cached(unit: Unit, machine: Machine, cache: Cache) -> UnitSimulatio
     )
     stored = cache.get(key)
     if stored is not None:
-        return UnitSimulation.from_bytes(stored)
+        try:
+            return UnitSimulation.from_bytes(stored)
+        except msgspec.MsgspecError as error:  # another job wrote it
+            _LOG.warning("bad cache entry: %s %s: %s", key.kind, key.digest, error)
     sim = simulate_unit(unit.program, machine, unit.schedule.predicted_cycles)
     cache.put(key, sim.to_bytes())
     return sim

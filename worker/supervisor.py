@@ -1,9 +1,10 @@
 """The small process between a worker and the code it does not trust.  Standard library only.
 
 Run as a script: `python -I -S supervisor.py SPEC`, SPEC being one JSON object.  It starts the
-payload in its own session with resource limits and waits for the first of three things: the payload
-ends, the worker closes the lifeline pipe (cancel, or the worker is dead), the wall clock runs out.
-Then it kills whatever is left, daemons included, and prints one JSON report on stdout.
+payload in its own session with resource limits and waits for the first of four things: the payload
+ends, the worker closes the lifeline pipe (cancel, or the worker is dead), the wall clock runs out,
+or the whole tree of processes is over a limit: their number, memory, or bytes of files.  Then it
+kills whatever is left, daemons included, and prints one JSON report on stdout.
 
 Why a process of its own and not code in the worker: a parent-death signal fires when the creating
 *thread* ends, a group kill misses processes that changed their session, and limits set in a pool
@@ -21,14 +22,23 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
+
+# Run with -I: nothing but this folder's parent, last, so that it hides no standard module.
+sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from worker import tree_usage  # the path above comes first
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _SWEEP_LIMIT_S = 20.0
 _READ_BYTES = 65_536
-_COUNT_EVERY_S = 1.0
+_COUNT_EVERY_S = 0.25
+_WALK_SHARE = 10
+"""Walking over files may take one part in this of the time."""
 
 
 def _prctl(option: int, value: int) -> bool:
@@ -52,7 +62,8 @@ def _payload(spec: dict[str, Any], output: int, supervisor: int) -> None:
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != supervisor:
             os._exit(127)  # the supervisor died before the signal was armed
-        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+        if spec["no_new_privs"]:
+            _prctl(_PR_SET_NO_NEW_PRIVS, 1)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.dup2(output, 1)
@@ -95,34 +106,42 @@ def _drain(output: int, log: _Log) -> None:
         return
 
 
-def _parents() -> dict[int, int]:
-    """Read the parent of every process."""
-    found = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
-                    found[int(name)] = int(file.read().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    return found
+@dataclass(slots=True)
+class _Watch:
+    """Adds up what the payload's processes use, and says which limit they are over."""
+
+    processes: int
+    memory_bytes: int
+    file_bytes: int
+    folders: list[str]
+    most_memory_bytes: int = 0
+    _next_walk: float = 0.0
+
+    def excess(self) -> str | None:
+        """Look once."""
+        found = tree_usage.descendants(os.getpid())
+        if len(found) > self.processes:
+            return "crowd"
+        memory = tree_usage.memory_bytes(found, self.memory_bytes)
+        self.most_memory_bytes = max(self.most_memory_bytes, memory)
+        if memory > self.memory_bytes:
+            return "memory"
+        began = time.monotonic()
+        if began < self._next_walk:
+            return None
+        excess = self.excess_files(found)
+        self._next_walk = time.monotonic() + _WALK_SHARE * (time.monotonic() - began)
+        return excess
+
+    def excess_files(self, processes: Sequence[int] = ()) -> str | None:
+        """Look at the files alone."""
+        files = tree_usage.files(self.folders, processes)
+        is_over = files.num_bytes > self.file_bytes or files.entries > tree_usage.MOST_ENTRIES
+        return "files" if is_over else None
 
 
-def _descendants() -> int:
-    """Count the processes below this one."""
-    children: dict[int, list[int]] = {}
-    for pid, parent in _parents().items():
-        children.setdefault(parent, []).append(pid)
-    count, frontier = 0, [os.getpid()]
-    while frontier:
-        below = children.get(frontier.pop(), [])
-        count += len(below)
-        frontier += below
-    return count
-
-
-def _wait(pidfd: int, lifeline: int, output: int, log: _Log, wall_s: float, processes: int) -> str:
-    """Wait for the first of: payload ended, lifeline closed, wall clock, too many processes."""
+def _wait(pidfd: int, lifeline: int, output: int, log: _Log, wall_s: float, watch: _Watch) -> str:
+    """Wait for the first of: payload ended, lifeline closed, wall clock, a limit passed."""
     deadline = time.monotonic() + wall_s
     next_count = time.monotonic() + _COUNT_EVERY_S
     poll = select.poll()
@@ -134,8 +153,9 @@ def _wait(pidfd: int, lifeline: int, output: int, log: _Log, wall_s: float, proc
             return "wall"
         ready = {descriptor for descriptor, _ in poll.poll(min(left, _COUNT_EVERY_S) * 1000)}
         if time.monotonic() >= next_count:
-            if _descendants() > processes:
-                return "crowd"
+            excess = watch.excess()
+            if excess is not None:
+                return excess
             next_count = time.monotonic() + _COUNT_EVERY_S
         if output in ready:
             chunk = os.read(output, _READ_BYTES)
@@ -156,7 +176,7 @@ def _children() -> list[int]:
             return [int(text) for text in file.read().split()]
     except OSError:
         pass  # the kernel was built without this file
-    return [pid for pid, parent in _parents().items() if parent == me]
+    return [pid for pid, parent in tree_usage.parents().items() if parent == me]
 
 
 def _kill(pid: int, *, group: bool = False) -> None:
@@ -207,21 +227,22 @@ def main() -> None:
     # Only the payload may hold the channel: its closing tells the worker that all is over.
     os.close(spec["channel"])
     log = _Log(spec["log"], spec["output_limit"])
-    end = _wait(
-        os.pidfd_open(pid), spec["lifeline"], output, log, spec["wall_s"], spec["processes"]
-    )
+    watch = _Watch(**spec["tree"])
+    end = _wait(os.pidfd_open(pid), spec["lifeline"], output, log, spec["wall_s"], watch)
     _kill(pid, group=True)
     _kill(pid)  # in case it had not reached setsid yet
     _, status, usage = os.wait4(pid, 0)
     escaped, cpu_s, rss = _sweep()
     _drain(output, log)
+    if end == "exited":
+        end = watch.excess_files() or end  # what it wrote since the last look
     code = os.waitstatus_to_exitcode(status)
     report = {
         "end": end,
         "code": code if code >= 0 else None,
         "signal": -code if code < 0 else None,
         "cpu_s": usage.ru_utime + usage.ru_stime + cpu_s,
-        "max_rss_bytes": max(usage.ru_maxrss * 1024, rss),
+        "max_rss_bytes": max(usage.ru_maxrss * 1024, rss, watch.most_memory_bytes),
         "escaped": escaped,
         "output_bytes": log.seen,
         "dropped_bytes": log.dropped,

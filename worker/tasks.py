@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
@@ -27,7 +25,6 @@ from service.errors import (
     ServiceError,
     TooLarge,
     Unavailable,
-    problem,
 )
 from service.jobs import claim as protocol
 from service.jobs.claim import Claim, Heartbeat, Usage
@@ -37,13 +34,16 @@ from service.queue import RUN_ITEM
 from service.store.blobs import copy_to, put_stream
 from service.store.records import BlobRef
 from worker import wire
-from worker.compiler.errors import Detail
 from worker.conversation import Conversation, answer, named_artifacts
+from worker.isolation import isolation
+from worker.payload import Workplace, payload_argv, payload_env
 from worker.progress import ProgressRecorder
+from worker.request import request_document
 from worker.sandbox import End, Limits, Report, Sandbox
 from worker.store_cache import StoreCache
+from worker.verdict import over_limit
 
-_IMPORT_ROOT = Path(__file__).parents[1]
+_REQUEST = "request.json"
 
 
 class Step(StrEnum):
@@ -54,28 +54,6 @@ class Step(StrEnum):
     CHILD_ENDED = "child_ended"
     BLOBS_STORED = "blobs_stored"
     PUBLISHED = "published"
-
-
-@dataclass(frozen=True, slots=True)
-class _Workplace:
-    """Folders of one attempt."""
-
-    root: Path
-    model: Path = field(init=False)
-    out: Path = field(init=False)
-    temp: Path = field(init=False)
-    request: Path = field(init=False)
-    log: Path = field(init=False)
-
-    def __post_init__(self) -> None:
-        for name in ("model", "out", "temp", "request", "log"):
-            leaf = {"request": "request.json", "log": "output.log"}.get(name, name)
-            object.__setattr__(self, name, self.root / leaf)
-
-    def create(self) -> None:
-        shutil.rmtree(self.root, ignore_errors=True)
-        self.out.mkdir(parents=True)
-        self.temp.mkdir()
 
 
 def workplace_name(item_id: str, fence: int) -> str:
@@ -99,6 +77,7 @@ class ItemRunner:
     ) -> None:
         self._services = services
         self._settings = services.settings
+        self._isolation = isolation(services.settings.isolation)
         self._worker_id = worker_id
         self._on_step = on_step
         self._lock = threading.RLock()  # `stop` may be called from a signal handler
@@ -141,7 +120,7 @@ class ItemRunner:
         log = get_logger()
         self._on_step(Step.CLAIMED, held)
         log.info("item claimed", attempt=held.attempts)
-        place = _Workplace(self._settings.work_dir / workplace_name(held.item_id, held.fence))
+        place = Workplace(self._settings.work_dir / workplace_name(held.item_id, held.fence))
         try:
             self._guarded(held, place)
         except LeaseLost:
@@ -149,7 +128,7 @@ class ItemRunner:
         finally:
             shutil.rmtree(place.root, ignore_errors=True)
 
-    def _guarded(self, held: Claim, place: _Workplace) -> None:
+    def _guarded(self, held: Claim, place: Workplace) -> None:
         """Work, and account for faults on this side of the sandbox."""
         try:
             self._work(held, place)
@@ -162,8 +141,9 @@ class ItemRunner:
                 held, lambda: protocol.fail(self._services.database, held, error, Usage())
             )
 
-    def _work(self, held: Claim, place: _Workplace) -> None:
+    def _work(self, held: Claim, place: Workplace) -> None:
         services, settings = self._services, self._settings
+        shutil.rmtree(place.root, ignore_errors=True)
         place.create()
         sandbox = self._sandbox(held, place)
         progress = ProgressRecorder(
@@ -216,10 +196,10 @@ class ItemRunner:
             self._publish(held, lambda: end(held, usage))
             self._on_step(Step.PUBLISHED, held)
 
-    def _prepare(self, held: Claim, place: _Workplace) -> None:
+    def _prepare(self, held: Claim, place: Workplace) -> None:
         """Put the model and the request where the child finds them."""
         suffix = ".zip" if held.model.kind == "zip" else ".onnx"
-        model = place.model.with_suffix(suffix)
+        model = (place.given / "model").with_suffix(suffix)
         try:
             copy_to(self._services.blobs, held.model.sha256, model)
         except (NotFound, DigestMismatch) as error:
@@ -228,29 +208,19 @@ class ItemRunner:
                 limit=held.model.sha256,
                 actual=error.actual,
             ) from error
-        self._settings.build_dir.mkdir(parents=True, exist_ok=True)
         arrays = self._calibration(held, place)
-        place.request.write_text(
-            json.dumps(
-                {
-                    "model_path": str(model),
-                    "model_name": held.model.name,
-                    "hardware": held.hardware.document,
-                    "options": held.job.options,
-                    "build_dir": str(self._settings.build_dir),
-                    "calibration_path": None if arrays is None else str(arrays),
-                    "out_dir": str(place.out),
-                }
-            ),
-            encoding="utf-8",
-        )
+        document = request_document(
+            model, held.model.name, held.hardware.document, held.job.options, arrays, place.build,
+            place.out,
+        )  # fmt: skip
+        (place.given / _REQUEST).write_text(json.dumps(document), encoding="utf-8")
 
-    def _calibration(self, held: Claim, place: _Workplace) -> Path | None:
+    def _calibration(self, held: Claim, place: Workplace) -> Path | None:
         """Put the job's calibration arrays beside its model; None when it names none."""
         digest = str(held.job.options.get("calibration") or "")
         if not digest:
             return None
-        target = place.root / "calibration.npz"
+        target = place.given / "calibration.npz"
         try:
             copy_to(self._services.blobs, digest, target)
         except (NotFound, DigestMismatch) as error:
@@ -261,57 +231,41 @@ class ItemRunner:
             ) from error
         return target
 
-    def _sandbox(self, held: Claim, place: _Workplace) -> Sandbox:
+    def _sandbox(self, held: Claim, place: Workplace) -> Sandbox:
         settings = self._settings
-        threads = str(settings.child_threads)
-        roots = [str(_IMPORT_ROOT), *settings.child_python_path]
-        memory = settings.memory_base_bytes + int(
-            settings.memory_per_model_byte * held.model.size_bytes
-        )
         return Sandbox(
-            (
-                sys.executable,
-                "-P",
-                "-m",
+            payload_argv(
                 "worker.sandbox_child",
-                str(place.request),
+                str(place.given / _REQUEST),
                 "{channel}",
                 "--runner",
                 settings.runner,
             ),
-            # Nothing of the service's own environment: it may hold credentials.
-            env={
-                "PATH": settings.child_path,
-                "PYTHONPATH": ":".join(roots),
-                "PYTHONHASHSEED": "0",
-                "PYTHONDONTWRITEBYTECODE": "1",
-                "PYTHONFAULTHANDLER": "1",
-                "LANG": "C.UTF-8",
-                "HOME": str(place.temp),
-                "TMPDIR": str(place.temp),
-                "NUMBA_CACHE_DIR": str(settings.build_dir / "numba"),
-                "OMP_NUM_THREADS": threads,
-                "OPENBLAS_NUM_THREADS": threads,
-                "OMP_WAIT_POLICY": "passive",
-                # Each arena reserves address space, which is what the memory limit counts.
-                "MALLOC_ARENA_MAX": "2",
-            },
+            env=payload_env(
+                place,
+                settings.child_path,
+                threads=settings.child_threads,
+                python_path=settings.child_python_path,
+            ),
             cwd=place.temp,
             log_path=place.log,
-            limits=Limits(
-                wall_s=held.job.wall_limit_s,
-                memory_bytes=memory,
-                file_bytes=settings.file_limit_bytes,
-                processes=settings.process_limit,
-                output_bytes=settings.output_limit_bytes,
+            view=place.view(
+                settings.child_path,
+                settings.data_dir,
+                tuple(Path(path) for path in settings.child_python_path),
             ),
+            isolation=self._isolation,
+            limits=self._limits(held),
         )
+
+    def _limits(self, held: Claim) -> Limits:
+        return self._settings.payload_limits(held.job.wall_limit_s, held.model.size_bytes)
 
     def _converse(
         self, sandbox: Sandbox, progress: ProgressRecorder, cache: StoreCache
     ) -> Conversation:
         """Serve the child until it closes the channel."""
-        said = Conversation()
+        said = Conversation(cache_bytes_left=self._settings.cache_intake_bytes)
         try:
             while (frame := wire.receive(sandbox.channel)) is not None:
                 answer(frame, sandbox, progress, cache, said)
@@ -344,18 +298,10 @@ class ItemRunner:
         if said.problem is not None:
             error = said.problem
             return lambda held, usage: protocol.fail(database, held, error, usage)
-        if said.out_of_memory or report.out_of_memory:
-            error = self._memory_problem(held, report, progress.last_stage)
-            return lambda held, usage: protocol.fail(database, held, error, usage)
-        if report.end is End.WALL:
-            error = problem(
-                "TW-SVC-008",
-                f"the job ran longer than its wall limit of {held.job.wall_limit_s:g} s",
-                stage=progress.last_stage,
-                limit=held.job.wall_limit_s,
-                actual=held.job.wall_limit_s,
-            )
-            return lambda held, usage: protocol.fail(database, held, error, usage, timed_out=True)
+        over = over_limit(said, report, self._limits(held), progress.last_stage)
+        if over is not None:
+            is_late = over["code"] == "TW-SVC-008"
+            return lambda held, usage: protocol.fail(database, held, over, usage, timed_out=is_late)
         if said.done is None or report.end is not End.EXITED or report.code != 0:
             return lambda held, usage: self._retry(held, report.sentence(), usage)
         try:
@@ -375,19 +321,6 @@ class ItemRunner:
             usage=usage,
         )
 
-    def _memory_problem(self, held: Claim, report: Report, stage: str | None) -> dict[str, Detail]:
-        settings = self._settings
-        limit = settings.memory_base_bytes + int(
-            settings.memory_per_model_byte * held.model.size_bytes
-        )
-        return problem(
-            "TW-SVC-009",
-            f"the job needed more than its memory limit of {limit} bytes",
-            stage=stage,
-            limit=limit,
-            actual=report.max_rss_bytes,
-        )
-
     def _retry(self, held: Claim, reason: str, usage: Usage) -> None:
         get_logger().warning("attempt crashed", reason=reason, attempt=held.attempts)
         protocol.retry(
@@ -405,7 +338,7 @@ class ItemRunner:
         del usage
         protocol.give_back(self._services.database, held)
 
-    def _log(self, place: _Workplace) -> BlobRef | None:
+    def _log(self, place: Workplace) -> BlobRef | None:
         """Keep what the child printed."""
         try:
             if place.log.stat().st_size == 0:

@@ -14,7 +14,7 @@ from typing import Any
 
 _SIZES = struct.Struct("!IQ")
 MAX_HEAD_BYTES = 16 * 1024 * 1024
-MAX_BODY_BYTES = 1024 * 1024 * 1024
+MAX_BODY_BYTES = 256 * 1024 * 1024
 
 
 class ProtocolError(Exception):

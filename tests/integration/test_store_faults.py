@@ -187,7 +187,7 @@ def test_lost_lease_kills_the_child_and_the_job_runs_again(
     make_settings: MakeSettings, open_desk: OpenDesk, tmp_path: Path
 ) -> None:
     """Another worker took the item while this one was stopped: its child dies, its result too."""
-    gate = tmp_path / "gate"
+    gate = tmp_path / "gates" / "gate"
     desk = open_desk(make_settings("hold", heartbeat_s=0.2))
     with EmbeddedWorker(desk.services):
         job = desk.submit({"gate": str(gate)})

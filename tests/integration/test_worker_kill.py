@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from service_fixtures import TESTS, Desk, MakeSettings, delete_queue
+from service_fixtures import TESTS, Desk, MakeSettings, delete_queue, free_port
 
 from service.jobs import query
 from service.settings import Settings
@@ -206,7 +206,7 @@ def test_stopped_worker_loses_its_lease_and_its_child(
     tmp_path: Path,
 ) -> None:
     """SIGSTOP past the lease: another worker finishes, and the first one's work is void."""
-    gate = tmp_path / "gate"
+    gate = tmp_path / "gates" / "gate"
     settings = make_settings(
         "hold",
         database_url=pg_database_url,
@@ -289,3 +289,14 @@ def test_chaos_of_random_kills(
         assert len(done) == 1
         outcomes = [a.outcome for a in query.list_attempts(database, job.id)]
         assert outcomes.count("succeeded") == 1
+
+
+def test_work_goes_on_without_a_broker(
+    make_settings: MakeSettings, open_desk: OpenDesk, workers: Callable[[Settings], Worker]
+) -> None:
+    """Nothing listens there, from the start on: the database alone tells what there is to do."""
+    settings = make_settings("quick", broker_url=f"redis://127.0.0.1:{free_port()}/0")
+    desk = open_desk(settings)
+    job = desk.submit()
+    workers(settings).start()
+    _check(desk, desk.wait(job.id, timeout_s=60), fences=1)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import zipfile
+from dataclasses import replace
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pytest
-from kernel_toys import BUILD_DIR, machine, matmul_graph, stacked_program, tiled
+from kernel_toys import BUILD_DIR, machine, matmul_graph, tiled
 from onnx import TensorProto, helper
 
 from worker.compiler.codegen.kernel import generate_kernel
@@ -19,11 +20,13 @@ from worker.compiler.codegen.runtime_header import runtime_header
 from worker.compiler.errors import CompilerError, InputError, MemoryFault
 from worker.compiler.isa.binary import encode_program
 from worker.compiler.isa.program import Binding, HostCall, Program, UnitCall
+from worker.compiler.lower.lower import lower_unit
 from worker.compiler.package.build import build_library, find_compiler
 from worker.compiler.package.bundle import BundleContents, write_bundle
 from worker.compiler.package.executable import ExecutableModel, HomeTensor, Port, level_specs
 from worker.compiler.package.runtime import ModelRunner, run_bundle
 from worker.compiler.package.weights import read_weights
+from worker.compiler.schedule.text import print_schedule
 
 M, N, K = 12, 20, 33
 
@@ -47,7 +50,7 @@ def contents(seed: int = 1) -> BundleContents:
     mach = machine()
     first = tiled(matmul_graph(M, N, K), {"i": 5, "k": 16})
     second = tiled(matmul_graph(M, 7, N), {"i": 5})
-    units = tuple(stacked_program(s, mach) for s in (first, second))
+    units = tuple(lower_unit(s, mach, "0" * 64) for s in (first, second))
     shapes = {"b": (K, N), "e": (N, 7), "a": (M, K), "c": (M, N), "s": (M, N), "d": (M, 7)}
     address, tensors = 0, []
     for name, shape in shapes.items():
@@ -71,13 +74,15 @@ def contents(seed: int = 1) -> BundleContents:
         (Port("a", "f32", (M, K)), Port("f", "bool", (2,))),
         (Port("d", "f32", (M, 7)), Port("g", "bool", (2,)), Port("s", "f32", (M, N))),
         level_specs(mach), program, names, tuple(tensors), ("b", "e"),
+        targets=(mach.targets[0].name,),
     )  # fmt: skip
     rng = np.random.default_rng(seed)
     weights = {n: rng.standard_normal(shapes[n], dtype=np.float32) for n in ("b", "e")}
+    schedules = dict(zip(names, map(print_schedule, (first, second)), strict=True))
     return BundleContents(
-        model, kernels, {n: (lambda n=n: weights[n]) for n in weights}, (host_model(),),
-        encode_program(program), "text of the program\n", b"{}", b'{"a": 1}', b"\x1f\x8bgz",
-        {"version": "0.1", "ir": "1"}, "toy", "0" * 64,
+        model, kernels, schedules, {n: (lambda n=n: weights[n]) for n in weights},
+        (host_model(),), encode_program(program), "text of the program\n", b"{}", b'{"a": 1}',
+        b"\x1f\x8bgz", {"version": "0.1"}, mach,
     )  # fmt: skip
 
 
@@ -109,6 +114,19 @@ def test_same_contents_give_the_same_bytes(bundle: Path, tmp_path: Path) -> None
     write_bundle(again, contents(seed=2))
     assert again.read_bytes() != bundle.read_bytes()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["again.twb", "toy.twb"]
+
+
+def test_tables_of_the_machine_in_another_order_give_the_same_bytes(tmp_path: Path) -> None:
+    """Specs say the same in any order of keys."""
+    made = contents()
+    tables = [
+        replace(e, macs_per_cycle=dict(reversed(e.macs_per_cycle.items())))
+        for e in made.machine.engines
+    ]
+    assert any(len(e.macs_per_cycle) > 1 for e in tables)
+    other = replace(made, machine=replace(made.machine, engines=tuple(tables)))
+    digests = [write_bundle(tmp_path / f"{k}.twb", each) for k, each in enumerate((made, other))]
+    assert digests[0] == digests[1]
 
 
 def test_manifest_lists_every_member_with_its_digest(bundle: Path) -> None:
@@ -229,8 +247,9 @@ def test_another_format_version_is_refused(bundle: Path) -> None:
         manifest = json.loads(archive.read("manifest.json"))
     manifest["format_version"] = 99
     rewrite(bundle, {"manifest.json": json.dumps(manifest).encode()})
-    with pytest.raises(InputError, match="format 99"):
+    with pytest.raises(InputError, match=r"format 99, made by Tilewright 0\.1") as caught:
         run_bundle(bundle, inputs(), BUILD_DIR)
+    assert caught.value.code == "TW-RUN-004"
 
 
 def test_without_a_c_compiler_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

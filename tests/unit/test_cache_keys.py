@@ -6,12 +6,15 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import NoReturn
 
+import numpy as np
 import pytest
 from algebra_graphs import conv
 
 from worker.compiler.cache import CacheKey, CacheKind, MemoryCache
-from worker.compiler.errors import Infeasible, Shortfall, VerifyError
-from worker.compiler.ir.signature import canonicalize
+from worker.compiler.errors import Infeasible, Shortfall
+from worker.compiler.ir.signature import Canonical, canonicalize
+from worker.compiler.isa.program import Opcode
+from worker.compiler.isa.verify import verify_program
 from worker.compiler.machine import load_machine, load_preset
 from worker.compiler.options import CompileOptions, StrategyName, Variant
 from worker.compiler.strategies.registry import strategy, strategy_for
@@ -28,7 +31,7 @@ def solver(preset: str = "kapla-edge", **options: object) -> UnitSolver:
 def test_every_field_of_a_key_changes_its_digest() -> None:
     fields = solver().schedule_key("0" * 64).fields
     base = CacheKey(CacheKind.SCHEDULE, fields)
-    digests = {base.digest, CacheKey(CacheKind.KERNEL, fields).digest}
+    digests = {base.digest, CacheKey(CacheKind.PROGRAM, fields).digest}
     for k, (name, value) in enumerate(fields):
         changed = (*fields[:k], (name, value + "x"), *fields[k + 1 :])
         digests.add(CacheKey(CacheKind.SCHEDULE, changed).digest)
@@ -96,7 +99,7 @@ def test_a_hit_gives_the_same_unit_and_is_recorded() -> None:
     assert first.kernel == second.kernel
     assert first.schedule == second.schedule
     assert first.program.instructions.tobytes() == second.program.instructions.tobytes()
-    assert [e.outcome for e in one.events] == ["miss"] * 3 + ["hit"] * 3
+    assert [e.outcome for e in one.events] == ["miss"] * 2 + ["hit"] * 2
 
 
 def test_a_unit_that_is_only_compared_has_no_kernel() -> None:
@@ -108,45 +111,101 @@ def test_a_unit_that_is_only_compared_has_no_kernel() -> None:
     assert isinstance(compared, Unit) and not compared.kernel
     kinds = [str(key.kind) for key in cache.keys.values()]
     assert kinds == ["schedule", "program"]
-    kept = one.coded(compared, "conv")
-    assert one.coded(kept, "conv") is kept
+    kept = one.coded(compared)
+    assert one.coded(kept) is kept
     again = solver()
     again.cache = cache
     found = again.solve(canonical, "conv")
     assert isinstance(found, Unit)
     assert found.kernel == kept.kernel != ""
     assert found.schedule_text == kept.schedule_text == compared.schedule_text
-    assert [event.outcome for event in again.events] == ["hit"] * 3
+    assert [event.outcome for event in again.events] == ["hit"] * 2
 
 
-def test_a_damaged_schedule_in_the_cache_is_refused() -> None:
+def _outcomes(again: UnitSolver, canonical: Canonical, good: Unit) -> list[str]:
+    """Solve again, expect the same unit, and give what the cache answered."""
+    again.events.clear()
+    found = again.solve(canonical, "conv")
+    assert isinstance(found, Unit)
+    assert (found.schedule_text, found.kernel) == (good.schedule_text, good.kernel)
+    assert encode_unit(found.program) == encode_unit(good.program)
+    return [event.outcome for event in again.events]
+
+
+def test_an_illegal_schedule_in_the_cache_is_a_miss() -> None:
     one = solver()
     canonical = canonicalize(conv(1, 3, 8, 6, 3, 1, 1))
-    assert not isinstance(one.solve(canonical, "conv"), Shortfall)
+    good = one.solve(canonical, "conv")
+    assert isinstance(good, Unit)
     key = one.schedule_key(canonical.signature)
     cache = one.cache
     assert isinstance(cache, MemoryCache)
     text = cache.entries[key.digest].decode()
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("move ")]
     cache.entries[key.digest] = "\n".join(lines).encode()
-    with pytest.raises(VerifyError):
-        one.solve(canonical, "conv")
+    assert _outcomes(one, canonical, good) == ["miss", "hit"]
 
 
 @pytest.mark.parametrize("stored", [b"", b"{", b"{}", b"TWPROG01", b"TWPROG99" + bytes(64)])
-def test_a_damaged_program_in_the_cache_is_refused(stored: bytes) -> None:
+def test_a_damaged_program_in_the_cache_is_a_miss(stored: bytes) -> None:
     one = solver()
     canonical = canonicalize(conv(1, 3, 8, 6, 3, 1, 1))
-    unit = one.solve(canonical, "conv")
-    assert isinstance(unit, Unit)
+    good = one.solve(canonical, "conv")
+    assert isinstance(good, Unit)
     cache = one.cache
     assert isinstance(cache, MemoryCache)
-    key = one.program_key(unit.schedule_text).digest
-    assert cache.entries[key] == encode_unit(unit.program)
+    key = one.program_key(good.schedule_text).digest
+    assert cache.entries[key] == encode_unit(good.program)
     for damaged in (stored, cache.entries[key][:-8]):
         cache.entries[key] = damaged
-        with pytest.raises(VerifyError, match="readable"):
-            one.solve(canonical, "conv")
+        assert _outcomes(one, canonical, good) == ["hit", "miss"]
+
+
+def test_an_illegal_program_in_the_cache_is_a_miss() -> None:
+    """It reads well, and a buffer of it lies outside its memory, or it is another unit's."""
+    one = solver()
+    canonical = canonicalize(conv(1, 3, 8, 6, 3, 1, 1))
+    good = one.solve(canonical, "conv")
+    assert isinstance(good, Unit)
+    cache = one.cache
+    assert isinstance(cache, MemoryCache)
+    key = one.program_key(good.schedule_text).digest
+    first = good.program.buffers[0]
+    outside = replace(first, address=first.address + (1 << 40))
+    for planted in (
+        replace(good.program, buffers=(outside, *good.program.buffers[1:])),
+        replace(good.program, signature="0" * 64),
+    ):
+        cache.entries[key] = encode_unit(planted)
+        assert _outcomes(one, canonical, good) == ["hit", "miss"]
+
+
+def test_a_program_that_is_legal_and_wrong_is_lowered_anew() -> None:
+    """Two transfers of a planted program have changed places: the audit finds it."""
+    one = solver()
+    canonical = canonicalize(conv(1, 3, 8, 6, 3, 1, 1))
+    good = one.solve(canonical, "conv")
+    assert isinstance(good, Unit)
+    cache = one.cache
+    assert isinstance(cache, MemoryCache)
+    rows = good.program.instructions.copy()
+    loads = np.flatnonzero((rows["opcode"] == int(Opcode.LOAD)) & (rows["src_offset"] > 0))
+    rows["src_offset"][loads[0]] = 0  # another part of the operand
+    planted = replace(good.program, instructions=rows)
+    verify_program(planted, one.machine)
+    cache.entries[one.program_key(good.schedule_text).digest] = encode_unit(planted)
+    assert _outcomes(one, canonical, good) == ["hit", "hit"]
+
+
+def test_no_text_that_will_be_run_is_stored() -> None:
+    """C comes from the schedule and program of this process: no entry can plant it."""
+    one = solver()
+    unit = one.solve(canonicalize(conv(1, 3, 8, 6, 3, 1, 1)), "conv")
+    assert isinstance(unit, Unit)
+    assert "tw_machine *m" in unit.kernel
+    cache = one.cache
+    assert isinstance(cache, MemoryCache)
+    assert not [d for d, value in cache.entries.items() if b"tw_machine" in value]
 
 
 def test_the_digest_of_a_program_is_that_of_its_bytes() -> None:
@@ -157,21 +216,21 @@ def test_the_digest_of_a_program_is_that_of_its_bytes() -> None:
 
 def test_first_writer_wins() -> None:
     cache = MemoryCache()
-    key = CacheKey(CacheKind.KERNEL, (("a", "b"),))
+    key = CacheKey(CacheKind.PROGRAM, (("a", "b"),))
     cache.put(key, b"one")
     cache.put(key, b"two")
     assert cache.get(key) == b"one"
 
 
-def test_the_schedule_of_another_unit_is_refused() -> None:
+def test_the_schedule_of_another_unit_is_a_miss() -> None:
     one = solver()
     mine = canonicalize(conv(1, 3, 8, 6, 3, 1, 1))
     other = canonicalize(conv(1, 3, 8, 6, 3, 1, 0))
-    assert not isinstance(one.solve(mine, "mine"), Shortfall)
+    good = one.solve(mine, "mine")
+    assert isinstance(good, Unit)
     assert not isinstance(one.solve(other, "other"), Shortfall)
     cache = one.cache
     assert isinstance(cache, MemoryCache)
     stolen = cache.entries[one.schedule_key(other.signature).digest]
     cache.entries[one.schedule_key(mine.signature).digest] = stolen
-    with pytest.raises(VerifyError, match="another unit"):
-        one.solve(mine, "mine")
+    assert _outcomes(one, mine, good) == ["miss", "hit"]

@@ -18,8 +18,8 @@ from test_bundle import contents, expected
 from test_bundle import inputs as toy_inputs
 from typer.testing import CliRunner
 
-from service.cli.arrays import write_npz
 from service.cli.main import app
+from worker.arrays import write_npz
 from worker.compiler.errors import InputError
 from worker.compiler.isa.program import HostCall
 from worker.compiler.package.accelerator_module import AcceleratorModule, programs_by_target

@@ -17,7 +17,6 @@ from typing import Protocol
 class CacheKind(StrEnum):
     SCHEDULE = "schedule"
     PROGRAM = "program"
-    KERNEL = "kernel"
     SIMULATION = "simulation"
     MODEL = "model"
     """A simplified, partitioned model by (model digest, options, toolchain)."""

@@ -71,6 +71,9 @@ class LinkedModel:
     """Names of the constants with storage, in address order."""
     views: tuple[View, ...]
     home: HomeMap
+    names: tuple[Mapping[str, str], ...]
+    """By call of the program: canonical tensor names of its unit -> the model's; none for the
+    host's."""
 
 
 def link(
@@ -104,16 +107,19 @@ def link(
     bound: list[UnitCall | HostCall] = []
     hosts: list[PlannedHost] = []
     views: list[View] = []
+    names_of: list[Mapping[str, str]] = []
     launched: set[int] = set()
     for call in calls:
         if isinstance(call, PlannedHost):
             bound.append(_host_call(call, len(hosts), model, tensors))
             hosts.append(call)
+            names_of.append(MappingProxyType({}))
         elif call.unit is None:
             dst, src = _view(call)
             views.append(View(dst, src, call.onnx_nodes))
         else:
             names = dict(call.names)
+            names_of.append(MappingProxyType(names))
             bindings = tuple(
                 Binding(names[o.tensor], plan.address_of[names[o.tensor]])
                 for o in units[call.unit].program.operands
@@ -131,6 +137,7 @@ def link(
     return LinkedModel(
         program, tuple(hosts), MappingProxyType({n: tensors[n] for n in used}),
         MappingProxyType(dict(plan.address_of)), tuple(stored), tuple(views), plan,
+        tuple(names_of),
     )  # fmt: skip
 
 

@@ -45,6 +45,7 @@ from worker.compiler.options import CompileOptions, PartitionChoice
 from worker.compiler.partition.annotate import annotate
 from worker.compiler.partition.balance import NodeCosts
 from worker.compiler.partition.host_work import host_flops
+from worker.compiler.partition.hostless import require_host
 from worker.compiler.partition.join import joined
 from worker.compiler.partition.partition import partition
 from worker.compiler.partition.plan import HOST, Partitioning, Placement
@@ -239,6 +240,7 @@ def _compile_graph(
     parts = replace(parts, placement=placement)
     if options.fail_on_fallback:
         _refuse_fallback(placement, refused)
+    require_host(model, placement)
     progress.stage("codegen", "started")
     linked = link(model, solved.calls, solved.units, solved.graphs, machine)
     progress.stage("codegen", "finished")

@@ -17,6 +17,8 @@ _SIBLINGS = {
     DType.U8: DType.I8, DType.I8: DType.U8, DType.U16: DType.I16, DType.I16: DType.U16,
     DType.U32: DType.I32, DType.I32: DType.U32, DType.U64: DType.I64, DType.I64: DType.U64,
     DType.BOOL: DType.U8, DType.BF16: DType.F16,
+    DType.I4: DType.I8, DType.U4: DType.U8, DType.I2: DType.I8, DType.U2: DType.U8,
+    **{dtype: DType.F16 for dtype in DType if dtype.is_narrow_float},
 }  # fmt: skip
 """An engine without a rate for the key computes it at the rate of the value."""
 

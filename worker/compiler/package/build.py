@@ -8,10 +8,11 @@ directory of its own and renames the result into place.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from hashlib import sha256
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from worker.compiler.codegen.runtime_header import HEADER_NAME, runtime_header
 from worker.compiler.errors import CompilerError, InternalError
+from worker.compiler.package.archive import damaged
 
 FLAGS = (
     "-std=c11", "-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-march=native", "-fPIC",
@@ -26,10 +28,13 @@ FLAGS = (
     "-fno-strict-aliasing", "-Wall", "-Wextra",
 )  # fmt: skip
 """No flag changes what an expression means: rounding, NaN and evaluation order stay."""
+_QUICK = "-O0"
+"""The last level given counts."""
 LAYOUT_SYMBOL = "tw_machine_bytes"
 """Exported by every library: the size of the header's tw_machine, which the emulator checks."""
 _BUILD_VERSION = "2"
 """Bump when the sources around the kernels change: libraries in build directories must miss."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _CANDIDATES = ("cc", "gcc", "clang")
 _JOBS = 2
 _COMPILE_SECONDS = 600
@@ -61,20 +66,25 @@ def build_library(
     compiler: Path | None = None,
     header: str | None = None,
     jobs: int = _JOBS,
+    is_quick: bool = False,
 ) -> Path:
     """Compile kernels (function name -> C text) into one shared library and give its path.
 
-    A library of the same content is reused.  `header` replaces the portable reference.
+    A library of the same content is reused.  `header` replaces the portable reference.  `is_quick`
+    leaves optimising out: the results are the same, compiling takes a tenth, running much longer.
 
     Raises:
         CompilerError: TW-VERIFY-002 without a C compiler.
+        InputError: TW-RUN-001, the name of a kernel is no C identifier: it becomes a file's.
         InternalError: the C compiler rejects our code.
     Cost: one compiler run per translation unit, `jobs` at a time.
     """
+    require_names(kernels)
     cc = compiler or find_compiler()
     text = runtime_header() if header is None else header
+    flags = (*FLAGS, _QUICK) if is_quick else FLAGS
     key = sha256()
-    for part in (_BUILD_VERSION, _identity(cc), *FLAGS, text, *(t for name in sorted(kernels)
+    for part in (_BUILD_VERSION, _identity(cc), *flags, text, *(t for name in sorted(kernels)
                                                  for t in (name, kernels[name]))):  # fmt: skip
         key.update(len(part).to_bytes(8, "little"))
         key.update(part.encode())
@@ -87,13 +97,24 @@ def build_library(
         (work / HEADER_NAME).write_text(text, encoding="utf-8")
         sources = _write_units(kernels, work, jobs)
         with ThreadPoolExecutor(jobs) as pool:
-            objects = list(pool.map(lambda s: _compile(cc, s), sources))
+            objects = list(pool.map(lambda s: _compile(cc, flags, s), sources))
         built = work / "kernels.so"
         _run([str(cc), "-shared", "-o", str(built), *map(str, objects), "-lm"], work)
         os.replace(built, library)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return library
+
+
+def require_names(kernels: Iterable[str]) -> None:
+    """Check that every name is a C identifier: it becomes a function's, and a file's.
+
+    Raises:
+        InputError: TW-RUN-001.
+    """
+    for name in kernels:
+        if not _NAME.fullmatch(name):
+            raise damaged(f"{name[:100]!r} is no name of a kernel")
 
 
 def _write_units(kernels: Mapping[str, str], work: Path, jobs: int) -> list[Path]:
@@ -116,9 +137,9 @@ def _write_units(kernels: Mapping[str, str], work: Path, jobs: int) -> list[Path
     return sources
 
 
-def _compile(cc: Path, source: Path) -> Path:
+def _compile(cc: Path, flags: Sequence[str], source: Path) -> Path:
     target = source.with_suffix(".o")
-    _run([str(cc), *FLAGS, "-c", str(source), "-o", str(target)], source.parent)
+    _run([str(cc), *flags, "-c", str(source), "-o", str(target)], source.parent)
     return target
 
 

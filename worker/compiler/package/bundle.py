@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,8 +10,10 @@ from hashlib import sha256
 from pathlib import Path
 
 from worker.compiler.codegen.runtime_header import HEADER_NAME, runtime_header
-from worker.compiler.errors import Detail
+from worker.compiler.errors import Detail, InputError
 from worker.compiler.isa.binary import encode_program
+from worker.compiler.machine import digest, machine_document
+from worker.compiler.machine.machine import Machine
 from worker.compiler.package.archive import (
     Member,
     create_archive,
@@ -23,8 +26,10 @@ from worker.compiler.package.executable import Constants, ExecutableModel, Progr
 from worker.compiler.package.manifest import (
     FORMAT_VERSION,
     GRAPH_NAME,
+    MACHINE_NAME,
     MANIFEST_NAME,
     PROGRAM_NAME,
+    Format,
     Hardware,
     Manifest,
     body_prefix,
@@ -34,7 +39,9 @@ from worker.compiler.package.manifest import (
     host_name,
     kernel_file,
     manifest_document,
+    schedule_file,
 )
+from worker.compiler.package.regenerate import VERSIONS
 from worker.compiler.package.region_members import (
     ProgramRegions,
     region_constants,
@@ -55,6 +62,8 @@ class BundleContents:
     model: ExecutableModel
     kernels: Mapping[str, str]
     """Function name -> C text."""
+    schedules: Mapping[str, str]
+    """Function name -> text of its canonical graph and schedule."""
     constants: Constants
     """Values of `model.constants`, by name."""
     host_models: tuple[bytes, ...]
@@ -67,8 +76,7 @@ class BundleContents:
     trace_json_gz: bytes
     toolchain: Mapping[str, Detail]
     """Versions that decide results."""
-    hardware_name: str
-    hardware_digest: str
+    machine: Machine
     bodies: tuple[ProgramContents, ...] = ()
     """Nested programs of control-flow bodies; their kernels are in `kernels`."""
     regions: tuple[ProgramRegions, ...] = ()
@@ -87,6 +95,8 @@ def write_bundle(path: Path, contents: BundleContents) -> str:
         documents = {
             **_host_documents("", contents.host_models),
             **{kernel_file(name): text.encode() for name, text in contents.kernels.items()},
+            **{schedule_file(name): text.encode() for name, text in contents.schedules.items()},
+            MACHINE_NAME: _machine_json(contents.machine),
             f"kernels/{HEADER_NAME}": runtime_header().encode(),
             GRAPH_NAME: graph_document(contents.model),
             PROGRAM_NAME: contents.program_binary,
@@ -117,14 +127,20 @@ def write_bundle(path: Path, contents: BundleContents) -> str:
                 archive.add(constants)
         manifest = manifest_document(
             contents.model,
-            contents.toolchain,
-            Hardware(contents.hardware_name, contents.hardware_digest),
+            {**contents.toolchain, **VERSIONS},
+            Hardware(contents.machine.name, digest(contents.machine)),
             archive.written,
             [program.model for _, program in nested],
             region_rows(contents.regions),
         )
         archive.add(Member(MANIFEST_NAME, (manifest,), len(manifest)))
     return file_digest(path)
+
+
+def _machine_json(machine: Machine) -> bytes:
+    """Keys in order: equal machines may have tables that were filled in another order."""
+    document = machine_document(machine)
+    return json.dumps(document, sort_keys=True, indent=1, ensure_ascii=True).encode()
 
 
 def _host_documents(prefix: str, models: Sequence[bytes]) -> dict[str, bytes]:
@@ -145,14 +161,20 @@ def read_manifest(archive: zipfile.ZipFile) -> Manifest:
     """Parse the manifest and check that it lists exactly the archive's members.
 
     Raises:
-        InputError: TW-RUN-001.
+        InputError: TW-RUN-001; TW-RUN-004 when the bundle has another format.
     """
     data = read_member(archive, MANIFEST_NAME, DOCUMENT_LIMIT_BYTES)
-    manifest = decode(data, Manifest, MANIFEST_NAME)
-    if manifest.format_version != FORMAT_VERSION:
-        raise damaged(
-            f"the bundle has format {manifest.format_version}, this version reads {FORMAT_VERSION}"
+    version = decode(data, Format, MANIFEST_NAME)
+    if version.format_version != FORMAT_VERSION:
+        raise InputError(
+            "TW-RUN-004",
+            f"the bundle has format {version.format_version}, made by Tilewright"
+            f" {version.toolchain.get('version', 'of no known version')};"
+            f" this version reads format {FORMAT_VERSION}",
+            limit=FORMAT_VERSION,
+            actual=version.format_version,
         )
+    manifest = decode(data, Manifest, MANIFEST_NAME)
     listed = {m.name for m in manifest.members} | {MANIFEST_NAME}
     if listed != set(archive.namelist()):
         odd = sorted(listed.symmetric_difference(archive.namelist()))

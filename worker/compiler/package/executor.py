@@ -21,7 +21,7 @@ from worker.compiler.package.control import interpret
 from worker.compiler.package.executable import Array, Constants, ExecutableModel
 from worker.compiler.package.host_module import HostModule
 from worker.compiler.package.metadata_module import MetadataModule
-from worker.compiler.package.model_inputs import check_inputs
+from worker.compiler.package.model_inputs import check_inputs, stored
 from worker.compiler.package.profile import (
     CallProfile,
     Clock,
@@ -110,7 +110,7 @@ class ModelRunner:
             tally.checks_s += self._now() - before
         before = self._now()
         for port in self.model.inputs:
-            self.metadata.write(port.name, np.asarray(inputs[port.name]))
+            self.metadata.write(port.name, stored(np.asarray(inputs[port.name])))
         tally.inputs_s = self._now() - before
         fresh = self.metadata.unwritten(inputs)
         for position, call in enumerate(self.model.program.calls):

@@ -23,8 +23,11 @@ from worker.compiler.package.metadata_module import DataEntry, MetadataModule
 
 _NODE = re.compile(r"(?:Name:'|Node[: ]+\(?)([^')]+)")
 """Where ONNX Runtime's messages name the node: creating a session, and running it."""
-_BFLOAT16 = 16
-"""ONNX's number of the type that numpy has not."""
+_ONNX_TYPE = {
+    DType.BF16: 16, DType.F8E4M3FN: 17, DType.F8E4M3FNUZ: 18, DType.F8E5M2: 19,
+    DType.F8E5M2FNUZ: 20,
+}  # fmt: skip
+"""ONNX's numbers of the types that numpy has not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +89,9 @@ class HostModule:
 def _memory(entry: DataEntry) -> tuple[str, int, Any, list[int], int]:
     """(device, its number, element type, shape, address) as bindings want them."""
     array = entry.array
-    kind = _BFLOAT16 if entry.dtype == DType.BF16 else array.dtype.type
-    return "cpu", 0, kind, [*array.shape], array.ctypes.data
+    known = entry.dtype in DType.__members__.values()
+    kind = _ONNX_TYPE.get(DType(entry.dtype)) if known else None
+    return "cpu", 0, kind or array.dtype.type, [*array.shape], array.ctypes.data
 
 
 def _session(model: bytes, threads: int) -> Any:

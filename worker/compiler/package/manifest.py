@@ -25,14 +25,23 @@ from worker.compiler.package.executable import (
     Port,
 )
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""FORMATS.md says what each version changed: raise it with every change of a member."""
 MANIFEST_NAME = "manifest.json"
 GRAPH_NAME = "model/graph.json"
 PROGRAM_NAME = "program.bin"
+MACHINE_NAME = "hardware.json"
 CONSTANTS_NAME = "regions/constants.safetensors"
 """Constants of the regions' graphs that the program's weights do not hold."""
 
 T = TypeVar("T")
+
+
+class Format(msgspec.Struct, frozen=True):
+    """What the manifest of every format says."""
+
+    format_version: int
+    toolchain: dict[str, object]
 
 
 class Hardware(msgspec.Struct, frozen=True):
@@ -51,12 +60,16 @@ class MemberDigest(msgspec.Struct, frozen=True):
 
 
 class UnitOrigin(msgspec.Struct, frozen=True):
-    """Which of the user's nodes one kernel serves."""
+    """Which of the user's nodes one kernel serves, and what it is generated from."""
 
     kernel: str
     file: str
     signature: str
     onnx_nodes: tuple[str, ...]
+    schedule: str
+    """Its canonical graph and schedule, as text."""
+    target: str
+    """The accelerator target that runs it: it decides which engines the schedule may name."""
 
 
 class RegionFormats(msgspec.Struct, frozen=True):
@@ -203,6 +216,11 @@ def kernel_file(name: str) -> str:
     return f"kernels/{name}.c"
 
 
+def schedule_file(name: str) -> str:
+    """Member that holds a kernel's graph and schedule."""
+    return f"schedules/{name}.txt"
+
+
 def graph_document(model: ExecutableModel, prefix: str = "") -> bytes:
     """`model/graph.json`, or that of the nested program in folder `prefix`."""
     program = model.program
@@ -269,6 +287,7 @@ def manifest_document(
     """`manifest.json`; `nested` are the models of all nested programs, whose kernels are shared."""
     nodes: dict[str, dict[str, None]] = {}
     signature_of: dict[str, str] = {}
+    target_of: dict[str, str] = {}
     for each in (model, *nested):
         for name, unit in zip(each.kernels, each.program.units, strict=True):
             nodes.setdefault(name, {})
@@ -276,10 +295,14 @@ def manifest_document(
         for call in each.program.calls:
             if isinstance(call, UnitCall):
                 nodes[each.kernels[call.unit]].update(dict.fromkeys(call.onnx_nodes))
+                target_of[each.kernels[call.unit]] = each.target_of(call.region)
     provenance = tuple(
-        UnitOrigin(name, kernel_file(name), signature_of[name], tuple(served))
+        UnitOrigin(
+            name, kernel_file(name), signature_of[name], tuple(served), schedule_file(name),
+            target_of.get(name, ""),
+        )
         for name, served in nodes.items()
-    )
+    )  # fmt: skip
     return encode(
         Manifest(
             FORMAT_VERSION, model.name, dict(sorted(toolchain.items())), hardware,

@@ -10,6 +10,25 @@ from worker.compiler.errors import Finding, InputError
 from worker.compiler.ir.dtype import DType
 from worker.compiler.package.executable import Array, Port
 
+_OWN_NAME = {
+    DType.BF16: "bfloat16", DType.F8E4M3FN: "float8_e4m3fn", DType.F8E4M3FNUZ: "float8_e4m3fnuz",
+    DType.F8E5M2: "float8_e5m2", DType.F8E5M2FNUZ: "float8_e5m2fnuz",
+    DType.F4E2M1: "float4_e2m1fn", DType.I4: "int4", DType.U4: "uint4", DType.I2: "int2",
+    DType.U2: "uint2",
+}  # fmt: skip
+"""What ml_dtypes calls a type that numpy has not.  Its arrays do as well as the stored bytes."""
+
+
+def stored(value: Array) -> Array:
+    """An array as kernels store it: of ml_dtypes' types the bits, or the integers.
+
+    Shapes: unchanged.
+    """
+    kind = next((k for k, name in _OWN_NAME.items() if name == str(value.dtype)), None)
+    if kind is None:
+        return value
+    return value.view(kind.numpy) if kind.is_float else value.astype(kind.numpy)
+
 
 def check_inputs(ports: Sequence[Port], inputs: Mapping[str, Array]) -> None:
     """Compare given arrays with the model's inputs.
@@ -60,7 +79,5 @@ def _agrees(shape: tuple[int, ...], want: tuple[int, ...] | None) -> bool:
 def _fits(value: Array, dtype: str) -> bool:
     if dtype in DType.__members__.values():
         kind = DType(dtype)
-        if kind is DType.BF16:
-            return value.dtype == np.uint16 or str(value.dtype) == "bfloat16"
-        return value.dtype == kind.numpy
+        return value.dtype == kind.numpy or str(value.dtype) == _OWN_NAME.get(kind)
     return str(value.dtype) == dtype or (dtype == "string" and value.dtype.kind in "OSU")

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from pathlib import Path
 
+from worker.compiler.codegen.runtime_header import HEADER_NAME, runtime_header
 from worker.compiler.isa.program import HostCall
+from worker.compiler.machine.machine import Machine
 from worker.compiler.package.accelerator_module import AcceleratorModule, programs_by_target
-from worker.compiler.package.archive import open_archive, open_member, read_member
-from worker.compiler.package.build import build_library
+from worker.compiler.package.archive import damaged, open_archive, open_member, read_member
+from worker.compiler.package.build import build_library, require_names
 from worker.compiler.package.bundle import DOCUMENT_LIMIT_BYTES, check_digests, read_manifest
-from worker.compiler.package.executable import Array, ExecutableModel, ProgramContents
+from worker.compiler.package.emulator import LevelSpec
+from worker.compiler.package.executable import (
+    Array,
+    ExecutableModel,
+    ProgramContents,
+    level_specs,
+)
 from worker.compiler.package.executor import ModelRunner
 from worker.compiler.package.manifest import (
+    MACHINE_NAME,
     PROGRAM_NAME,
     GraphDocument,
+    Manifest,
     body_prefix,
     decode,
     executable_of,
@@ -24,11 +35,21 @@ from worker.compiler.package.manifest import (
     host_name,
     kernel_file,
     num_programs,
+    schedule_file,
 )
 from worker.compiler.package.profile import Clock
+from worker.compiler.package.regenerate import (
+    Regenerated,
+    compare,
+    is_own,
+    read_machine,
+    regenerate,
+)
 from worker.compiler.package.weights import WEIGHTS_NAME, read_weights
 
-__all__ = ["ModelRunner", "load_bundle", "load_program", "run_bundle"]
+__all__ = ["Loaded", "ModelRunner", "Origin", "load_bundle", "load_program", "run_bundle"]
+
+_HEADER_FILE = f"kernels/{HEADER_NAME}"
 
 
 def load_program(
@@ -64,20 +85,43 @@ def _everything(contents: ProgramContents) -> Iterator[ProgramContents]:
         yield from _everything(body)
 
 
+class Origin(StrEnum):
+    """Where the C that a loaded bundle runs comes from."""
+
+    COMPARED = "compared"
+    """Generated here, and equal to the text in the bundle."""
+    REGENERATED = "regenerated"
+    """Generated here; other versions made the text in the bundle."""
+    TRUSTED = "trusted"
+    """The text in the bundle, as it came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A bundle, ready to run."""
+
+    runner: ModelRunner
+    origin: Origin
+
+
 def load_bundle(
     path: Path,
     build_dir: Path,
     compiler: Path | None = None,
     poison: bool = True,
     clock: Clock | None = None,
-) -> ModelRunner:
-    """Check a bundle, build its kernels and load its weights; for `poison` and `clock` see
-    `load_program`.
+    trust: bool = False,
+) -> Loaded:
+    """Check a bundle, make and build its kernels and load its weights; for `poison` and `clock`
+    see `load_program`.
 
-    The kernels are compiled against the bundle's own runtime header.
+    Kernels are generated from the bundle's machine and schedules and compiled against this
+    version's runtime header; where the bundle was made by these versions, its text must be the
+    same.  `trust` compiles the bundle's own text and header instead.
 
     Raises:
-        InputError: TW-RUN-001 when the bundle is damaged or of another format.
+        InputError: TW-RUN-001 when the bundle is damaged, TW-RUN-004 of another format, TW-RUN-005
+            when a kernel is not what its schedule gives.
         CompilerError: TW-VERIFY-002 without a C compiler.
     """
     with open_archive(path) as archive:
@@ -88,9 +132,22 @@ def load_bundle(
             return read_member(archive, name, DOCUMENT_LIMIT_BYTES)
 
         stored = _read_program(text, "")
-        names = dict.fromkeys(n for program in stored.everything() for n in program.model.kernels)
-        kernels = {name: text(kernel_file(name)).decode() for name in names}
-        header = text("kernels/tilewright_rt.h").decode()
+        names = dict.fromkeys(n for each in stored.everything() for n in each.model.kernels)
+        require_names(names)
+        if trust:
+            origin = Origin.TRUSTED
+            kernels = {name: _utf8(text, kernel_file(name)) for name in names}
+            header = _utf8(text, _HEADER_FILE)
+        else:
+            is_same = is_own(manifest.toolchain)
+            origin = Origin.COMPARED if is_same else Origin.REGENERATED
+            header = runtime_header()
+            if is_same and _utf8(text, _HEADER_FILE) != header:
+                raise damaged(f"{_HEADER_FILE} is not that of the versions in the manifest")
+            machine = read_machine(text(MACHINE_NAME), manifest.hardware.digest)
+            made = _regenerated(text, manifest, stored, machine, compared=is_same)
+            kernels = {name: each.text for name, each in made.items()}
+            stored = stored.with_programs(made, level_specs(machine))
         library = build_library(kernels, build_dir, compiler, header)
         programs = programs_by_target(program.model for program in stored.everything())
         engines = AcceleratorModule(library, stored.model.levels, programs, poison)
@@ -104,7 +161,38 @@ def load_bundle(
             _load_weights(archive, program, runner.arena)
             return runner
 
-        return load(stored)
+        return Loaded(load(stored), origin)
+
+
+def _utf8(text: Callable[[str], bytes], name: str) -> str:
+    try:
+        return text(name).decode()
+    except UnicodeDecodeError as error:
+        raise damaged(f"{name} is not text: {error}") from error
+
+
+def _regenerated(
+    text: Callable[[str], bytes],
+    manifest: Manifest,
+    stored: _Stored,
+    machine: Machine,
+    *,
+    compared: bool,
+) -> dict[str, Regenerated]:
+    """Every kernel of a bundle by name, made here."""
+    target_of = {row.kernel: row.target for row in manifest.provenance}
+    made: dict[str, Regenerated] = {}
+    for program in stored.everything():
+        units = program.model.program.units
+        for name, came in zip(program.model.kernels, units, strict=True):
+            if name not in target_of:
+                raise damaged(f"the manifest does not say what kernel {name[:100]!r} is made from")
+            if name not in made:
+                schedule = _utf8(text, schedule_file(name))
+                made[name] = regenerate(name, schedule, target_of[name], machine, came)
+            if compared:
+                compare(name, made[name], _utf8(text, kernel_file(name)), came)
+    return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +208,18 @@ class _Stored:
         yield self
         for body in self.bodies:
             yield from body.everything()
+
+    def with_programs(
+        self, made: Mapping[str, Regenerated], levels: tuple[LevelSpec, ...]
+    ) -> _Stored:
+        """The same calls of kernels that were made here, on the levels of the machine."""
+        units = tuple(made[name].program for name in self.model.kernels)
+        program = replace(self.model.program, units=units)
+        return replace(
+            self,
+            model=replace(self.model, program=program, levels=levels),
+            bodies=tuple(body.with_programs(made, levels) for body in self.bodies),
+        )
 
 
 def _read_program(text: Callable[[str], bytes], prefix: str) -> _Stored:
@@ -147,7 +247,7 @@ def run_bundle(
     """Run a bundle once on named inputs; outputs by name.
 
     Raises:
-        InputError: TW-RUN-001 (damaged bundle), TW-RUN-002 (wrong inputs).
+        InputError: TW-RUN-002 (wrong inputs), and as `load_bundle`.
         CompilerError: TW-VERIFY-002 without a C compiler.
     """
-    return load_bundle(bundle, build_dir, compiler).run(inputs)
+    return load_bundle(bundle, build_dir, compiler).runner.run(inputs)

@@ -21,8 +21,11 @@ WEIGHTS_NAME = "weights.safetensors"
 _TYPE_NAME = {
     DType.F64: "F64", DType.F32: "F32", DType.F16: "F16", DType.BF16: "BF16", DType.I64: "I64",
     DType.I32: "I32", DType.I16: "I16", DType.I8: "I8", DType.U64: "U64", DType.U32: "U32",
-    DType.U16: "U16", DType.U8: "U8", DType.BOOL: "BOOL",
+    DType.U16: "U16", DType.U8: "U8", DType.BOOL: "BOOL", DType.F8E4M3FN: "F8_E4M3",
+    DType.F8E5M2: "F8_E5M2", DType.F8E4M3FNUZ: "U8", DType.F8E5M2FNUZ: "U8", DType.F4E2M1: "U8",
+    DType.I4: "I8", DType.U4: "U8", DType.I2: "I8", DType.U2: "U8",
 }  # fmt: skip
+"""Names of the safetensors format; a type that it has not is named as the bytes it lies in."""
 _HEADER_LIMIT_BYTES = 100 << 20
 _CHUNK_BYTES = 1 << 22
 
@@ -62,9 +65,10 @@ def stored_bytes(tensor: HomeTensor, value: Array) -> memoryview:
     """
     dtype = DType(tensor.dtype)
     array = np.ascontiguousarray(value)
-    if array.dtype != dtype.numpy and not (
-        array.dtype.itemsize == dtype.size_bytes and dtype is DType.BF16
-    ):
+    has_bits = array.dtype.itemsize == dtype.size_bytes and (
+        dtype is DType.BF16 or dtype.is_narrow_float
+    )
+    if array.dtype != dtype.numpy and not has_bits:
         array = array.astype(dtype.numpy)
     if array.nbytes != tensor.size_bytes:
         raise InternalError(

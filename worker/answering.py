@@ -1,0 +1,46 @@
+"""The payload's end of `asking`: read the request, do the work, send one frame."""
+
+from __future__ import annotations
+
+import errno
+import json
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from worker import wire
+from worker.compiler.errors import CompilerError
+
+_MEMORY_WORDS = ("bad_alloc", "bad allocation", "Arena alloc failed", "Failed to allocate memory")
+
+
+def failure_frame(error: Exception) -> dict[str, Any]:
+    """What a payload says of the error that ended it: limits, refusals, and our bugs."""
+    if isinstance(error, CompilerError):
+        return {"op": "problem", "problem": error.to_problem()}
+    text = str(error)
+    if isinstance(error, MemoryError) or any(word in text for word in _MEMORY_WORDS):
+        return {"op": "memory"}
+    if isinstance(error, OSError) and error.errno == errno.EFBIG:
+        return {"op": "files"}
+    traceback.print_exception(error)
+    bug = CompilerError("TW-INT-001", f"{type(error).__name__}: {text[:2000]}")
+    return {"op": "problem", "problem": bug.to_problem()}
+
+
+def answer(work: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> int:
+    """Entry of a payload process `MODULE REQUEST.json CHANNEL`; give the exit code."""
+    path, number = sys.argv[1:]
+    with socket.socket(fileno=int(number)) as sock:
+        # Processes the work starts (C compilers) must not hold the channel open.
+        sock.set_inheritable(False)
+        try:
+            made = work(json.loads(Path(path).read_text(encoding="utf-8")))
+            frame = {"op": "answer", "answer": dict(made)}
+        except Exception as error:  # the task boundary: the asker hears of anything
+            frame = failure_frame(error)
+        wire.send(sock, frame)
+    return 0

@@ -1,0 +1,51 @@
+"""Running a bundle as a payload: its host parts and its C are somebody else's."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from worker.answering import answer
+from worker.arrays import write_npz
+from worker.compiler.errors import InputError
+from worker.compiler.package.runtime import load_bundle
+from worker.report.run_profile import profile_document
+
+
+def run(request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Run the bundle on the inputs, write the outputs, give profiles and the kernels' origin."""
+    given = Path(request["inputs"])
+    try:
+        with np.load(given, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (ValueError, zipfile.BadZipFile, AttributeError, EOFError) as error:
+        raise InputError(
+            "TW-RUN-002", f"{given} is not an .npz of plain arrays: {error}"
+        ) from error
+    profile = bool(request["profile"])
+    loaded = load_bundle(
+        Path(request["bundle"]),
+        Path(request["build_dir"]),
+        poison=not profile,
+        clock=perf_counter,
+        trust=bool(request["trust"]),
+    )
+    runner, profiles = loaded.runner, []
+    results: dict[str, Any] = {}
+    for _ in range(int(request["repeat"])):
+        results = runner.run(arrays)
+        found = runner.profile()
+        if profile and found is not None:
+            profiles.append(profile_document(found, runner.model.program))
+    write_npz(Path(request["output"]), results)
+    return {"origin": str(loaded.origin), "profiles": profiles}
+
+
+if __name__ == "__main__":
+    sys.exit(answer(run))
