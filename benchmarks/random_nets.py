@@ -5,8 +5,8 @@
 Cell k is net `seed + k // 40` with one of the eight ways and five presets, so that every 40 cells
 hold one net in all of them.  A cell fails when the job does, when its verification did not pass or
 compared nothing, or when a strategy had to fall back.  What is compared is what `--verify full`
-compares: every output and every tensor that kernels hand over through home memory against ONNX
-Runtime; tensors that live and die inside one kernel are seen only through these.  Results are
+compares: every output, every tensor that kernels hand over through home memory and every tensor
+that lives and dies inside one kernel against ONNX Runtime's.  Results are
 appended a line per cell; a further run skips what is there and did not fail.
 """
 

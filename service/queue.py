@@ -90,3 +90,13 @@ def ring(app: Celery, item_id: str) -> None:
         kombu.exceptions.OperationalError: the broker does not answer.
     """
     app.send_task(RUN_ITEM, args=[item_id], ignore_result=True)
+
+
+def reach(app: Celery, within_s: float) -> None:
+    """Connect to the broker and leave again.
+
+    Raises:
+        kombu.exceptions.OperationalError, OSError: it does not answer.
+    """
+    with app.connection_for_write() as connection:
+        connection.ensure_connection(max_retries=1, timeout=within_s)

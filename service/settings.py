@@ -14,6 +14,9 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from worker.isolation import IsolationChoice
+from worker.sandbox import Limits
+
 _MIB = 1024 * 1024
 
 
@@ -67,6 +70,9 @@ class Settings(BaseSettings):
     output_limit_bytes: int = Field(default=4 * _MIB, gt=0)
     """Kept bytes of a job's stdout and stderr; the rest is counted and dropped."""
     process_limit: int = Field(default=512, gt=0)
+    isolation: IsolationChoice = IsolationChoice.AUTO
+    """How payloads are kept apart: `auto` (bubblewrap where it works), `bubblewrap` (nothing runs
+    without it), `limits` (never)."""
     child_threads: int = Field(default=1, ge=1)
 
     max_model_bytes: int = Field(default=4096 * _MIB, gt=0)
@@ -76,6 +82,8 @@ class Settings(BaseSettings):
     max_active_jobs: int = Field(default=1000, ge=1)
     cache_inline_bytes: int = Field(default=64 * 1024, ge=0)
     """Cached values up to this size live in their row, larger ones in the blob store."""
+    cache_intake_bytes: int = Field(default=2048 * _MIB, ge=0)
+    """What one job's child may store in the cache in all; beyond, its results are not kept."""
 
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
@@ -133,6 +141,13 @@ class Settings(BaseSettings):
     @property
     def reconcile_period_s(self) -> float:
         return self.reconcile_s or (1.0 if self.embedded else 5.0)
+
+    def payload_limits(self, wall_s: float, model_bytes: int) -> Limits:
+        """What one payload that reads a model of that size may use, for `wall_s` seconds."""
+        memory = self.memory_base_bytes + int(self.memory_per_model_byte * model_bytes)
+        return Limits(
+            wall_s, memory, self.file_limit_bytes, self.process_limit, self.output_limit_bytes
+        )
 
     @property
     def work_dir(self) -> Path:

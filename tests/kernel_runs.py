@@ -29,10 +29,12 @@ def check_kernel(
     folder: Path,
     *,
     near: float = 0.0,
+    inside: bool = False,
 ) -> UnitSimulation:
     """Every output is what the graph says, to `near` (relative and absolute); sound simulation.
 
-    `inputs` are arrays of the graph's inputs and constants.
+    `inputs` are arrays of the graph's inputs and constants.  `inside`: the observed form gives the
+    same output bits, and its inner tensors are what the graph says where they were computed.
     """
     program = lower_unit(schedule, on, "unit")
     verify_program(program, on)
@@ -55,6 +57,27 @@ def check_kernel(
         raw = bytes(memory[starts[output] : starts[output] + tensor.size_bytes])
         got = np.frombuffer(raw, dtype=tensor.dtype.numpy).reshape(tensor.shape)
         np.testing.assert_allclose(got, want[output], rtol=near, atol=near)
+    if inside:
+        outputs = [starts[name] for name in schedule.graph.outputs]
+        sizes = [schedule.graph.tensors[name].size_bytes for name in schedule.graph.outputs]
+        plain = [bytes(memory[at : at + size]) for at, size in zip(outputs, sizes, strict=True)]
+        for at, size in zip(outputs, sizes, strict=True):
+            memory[at : at + size] = b"\xa5" * size
+        tensors = {n: t for n, t in schedule.graph.tensors.items()
+                   if n in want and n not in schedule.graph.outputs}  # fmt: skip
+        text = generate_kernel(schedule, program, on, "tw_k", observed=tuple(tensors))
+        emulator = Emulator(build_library({"tw_k": text}, folder), level_specs(on), [program])
+        data = {n: np.zeros(t.shape, t.dtype.numpy) for n, t in tensors.items()}
+        marks = {n: np.zeros(t.shape, np.bool_) for n, t in tensors.items()}
+        extra = [a.ctypes.data for n in tensors for a in (data[n], marks[n])]
+        emulator.call("tw_k", program, [*(home.address + s for s in starts.values()), *extra])
+        again = [bytes(memory[at : at + size]) for at, size in zip(outputs, sizes, strict=True)]
+        assert again == plain
+        for name in tensors:
+            assert marks[name].any()
+            np.testing.assert_allclose(
+                data[name][marks[name]], want[name][marks[name]], rtol=near, atol=near
+            )
     simulated = simulate_unit(program, on)
     assert all(check.passed for check in simulated.checks), simulated.checks
     assert simulated.cycles >= max(bound.cycles for bound in simulated.bounds)

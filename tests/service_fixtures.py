@@ -42,7 +42,7 @@ def _reachable(port: int) -> bool:
         return False
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
@@ -62,7 +62,7 @@ class OwnPostgres:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._port = _free_port()
+        self._port = free_port()
         self._user: dict[str, Any] = {}
         self._process: subprocess.Popen[bytes] | None = None
         if os.getuid() == 0:
@@ -216,7 +216,7 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     binary = shutil.which("redis-server") or shutil.which("valkey-server")
     if binary is None:
         pytest.skip("no Redis: set TILEWRIGHT_TEST_REDIS_URL or install a server")
-    port = _free_port()
+    port = free_port()
     server = subprocess.Popen(
         [binary, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"],
         stdout=subprocess.DEVNULL,
@@ -260,6 +260,8 @@ MakeSettings = Callable[..., Settings]
 def make_settings(tmp_path: Path) -> MakeSettings:
     """Build settings for a test: own data directory, own queue, short periods, fake payloads."""
 
+    (tmp_path / "gates").mkdir(exist_ok=True)  # what payloads that wait may look at
+
     def make(runner: str = "quick", **changes: Any) -> Settings:
         values: dict[str, Any] = {
             "data_dir": tmp_path / "tw",
@@ -274,8 +276,8 @@ def make_settings(tmp_path: Path) -> MakeSettings:
             "retry_backoff_s": 0.05,
             "memory_base_bytes": 512 * 1024 * 1024,
             "output_limit_bytes": 256 * 1024,
-            "runner": f"service_payloads:{runner}",
-            "child_python_path": (str(TESTS),),
+            "runner": runner if ":" in runner else f"service_payloads:{runner}",
+            "child_python_path": (str(TESTS), str(tmp_path / "gates")),
         }
         return Settings(**{**values, **changes})
 

@@ -106,9 +106,7 @@ def killed_once(
     request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink
 ) -> JobOutcome:
     """Die on the first try, succeed on the second."""
-    marker = request.build_dir / "died_once"
-    if not marker.exists():
-        marker.touch()
+    if request.build_dir.parent.name.endswith(".1"):  # the first attempt's own folder
         os.kill(os.getpid(), signal.SIGKILL)
     return quick(request, out_dir, cache, progress)
 
@@ -167,11 +165,10 @@ def daemon(request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressS
     if os.fork() == 0:
         os.setsid()
         if os.fork() == 0:
-            os.write(write, str(os.getpid()).encode())
+            os.write(write, b"up")
             time.sleep(600)
         os._exit(0)
-    pid = os.read(read, 32).decode()
-    (request.build_dir / "daemon_pid").write_text(pid)
+    os.read(read, 2)
     return quick(request, out_dir, cache, progress)
 
 

@@ -5,10 +5,7 @@ The API process must stay free of ONNX and numpy; a hostile model must not take 
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -18,11 +15,13 @@ from service.errors import Malformed, ServiceError, Unavailable
 from service.store.blobs import copy_to
 from service.store.records import HardwareRecord, ModelRecord
 from service.text import is_carried
+from worker.asking import Died, Refused, ask
 from worker.compiler.options import CompileOptions
+from worker.payload import Workplace
+from worker.sandbox import End
 
 LIMIT_S = 120
 _INTEGER = re.compile(r"[0-9]{1,18}")
-_IMPORT_ROOT = Path(__file__).parents[2]
 
 
 class PreflightRefused(ServiceError):
@@ -54,39 +53,34 @@ def run_preflight(
     Raises:
         PreflightRefused: the model or the options are refused.
         Unavailable: the child died or ran too long.
+        CompilerError: TW-SVC-018, the isolation demanded does not work here.
     """
     settings = state.settings
-    memory = settings.memory_base_bytes + int(settings.memory_per_model_byte * model.size_bytes)
     options = CompileOptions.from_json({"symbols": _symbols(pairs)})
     with tempfile.TemporaryDirectory(prefix="tilewright-preflight-") as folder:
-        path = Path(folder) / ("model.zip" if model.kind == "zip" else "model.onnx")
+        place = Workplace(Path(folder))
+        place.create()
+        path = place.given / ("model.zip" if model.kind == "zip" else "model.onnx")
         copy_to(state.blobs, model.sha256, path)
         request = {
             "model": str(path),
             "hardware": dict(spec.document),
             "options": options.to_json(),
-            "memory_bytes": memory,
-            "cpu_s": LIMIT_S,
         }
         try:
-            child = subprocess.run(
-                [sys.executable, "-P", "-m", "worker.preflight_child"],
-                input=json.dumps(request).encode(),
-                capture_output=True,
-                timeout=LIMIT_S,
-                check=False,
-                # Nothing of the service's own environment: it may hold credentials.
-                env={"PATH": settings.child_path, "PYTHONPATH": str(_IMPORT_ROOT), "HOME": folder},
-                cwd=folder,
+            return ask(
+                "worker.preflight_child",
+                request,
+                place,
+                limits=settings.payload_limits(LIMIT_S, model.size_bytes),
+                choice=settings.isolation,
+                search_path=settings.child_path,
+                hidden=settings.data_dir,
             )
-        except subprocess.TimeoutExpired as error:
-            raise Unavailable(f"preflight took longer than {LIMIT_S} s", limit=LIMIT_S) from error
-    try:
-        answer = json.loads(child.stdout)
-    except ValueError as error:
-        raise Unavailable("the preflight process died", actual=child.returncode) from error
-    if not isinstance(answer, dict):
-        raise Unavailable("the preflight process answered nonsense", actual=child.returncode)
-    if child.returncode != 0 and "code" in answer:
-        raise PreflightRefused(answer)
-    return answer
+        except Refused as refusal:
+            raise PreflightRefused(refusal.problem) from refusal
+        except Died as death:
+            if death.report.end is End.WALL:
+                message = f"preflight took longer than {LIMIT_S} s"
+                raise Unavailable(message, limit=LIMIT_S) from death
+            raise Unavailable(f"the preflight process died: {death}") from death

@@ -18,6 +18,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service.errors import ServiceError, Unavailable
 from service.jobs import query
+from service.queue import reach
 from service.store.blobs import BlobStore
 from service.store.session import Database
 from worker.compiler.errors import Finding
@@ -129,8 +130,7 @@ def _ask_blobs(blobs: BlobStore) -> Report:
 
 def _ask_broker(broker: Celery) -> Report:
     try:
-        with broker.connection_for_write() as connection:
-            connection.ensure_connection(max_retries=1, timeout=ANSWER_S)
+        reach(broker, ANSWER_S)
     except (OperationalError, OSError) as error:
         return {}, (_failed("broker", error),)
     return {"broker": "ok"}, ()

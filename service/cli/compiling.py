@@ -17,6 +17,7 @@ from service.cli.inputs import (
     calibration_digest,
     hardware_argument,
     hardware_label,
+    inputs_argument,
     model_argument,
     symbol_settings,
 )
@@ -42,6 +43,8 @@ class Order:
     output: Path
     label: str | None
     calibration: Path | None = None
+    inputs: Path | None = None
+    """Of the verification; this process only."""
 
 
 def compile_model(
@@ -65,6 +68,12 @@ def compile_model(
     ] = "full",
     verify: Annotated[str, typer.Option(help="none, sample or full.")] = "sample",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the verification inputs.")] = 0,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(
+            "--input", help="Verify on these inputs (.npz, an array per input); --local only."
+        ),
+    ] = None,
     precision: Annotated[
         str, typer.Option(help="native, f16, bf16, i8 or u8: number format of the accelerator.")
     ] = "native",
@@ -97,6 +106,10 @@ def compile_model(
 
     if detach and (local or not server):
         raise typer.BadParameter("needs a server (--server URL)", param_hint="--detach")
+    if inputs is not None and server and not local:
+        raise typer.BadParameter("is not uploaded: needs --local", param_hint="--input")
+    if inputs is not None and verify == "none":
+        raise typer.BadParameter("contradicts --verify none", param_hint="--input")
     if require_cache and no_cache:
         raise typer.BadParameter("contradicts --no-cache", param_hint="--require-cache")
     document = {
@@ -120,6 +133,7 @@ def compile_model(
         output=output or Path(f"{model.stem}-{hardware_label(hardware)}"),
         label=label,
         calibration=calibration,
+        inputs=None if inputs is None else inputs_argument(inputs),
     )
     if server and not local:
         result = compile_on_server(order, server, detach=detach, quiet=as_json)
@@ -132,12 +146,14 @@ def compile_model(
 
 def compile_on_server(order: Order, server: str, *, detach: bool, quiet: bool) -> dict[str, Any]:
     """Upload, submit, wait, download; gives the job document with the files."""
+    from service.cli.beside import with_external_data
     from service.cli.jobs import detaching
     from service.cli.progress import ProgressView
     from service.client import Client
 
     with Client(server) as client, ProgressView(order.model.name, quiet=quiet) as view:
-        uploaded = client.upload_model(order.model, progress=view.upload)
+        with with_external_data(order.model) as path:
+            uploaded = client.upload_model(path, progress=view.upload)
         if order.calibration is not None:
             client.upload_calibration(order.calibration)
         request: dict[str, Any] = {

@@ -33,7 +33,7 @@ def doctor(
     server: ServerOption = None, data_dir: DataDirOption = None, as_json: JsonFlag = False
 ) -> None:
     """Check Python, libraries, the C compiler, the data directory and the server."""
-    checks = [_python(), *_modules(), _compiler(), *_storage(data_dir), *_isolation()]
+    checks = [_python(), *_modules(), _compiler(), *_storage(data_dir), *_isolation(data_dir)]
     if server:
         checks.append(_server(server))
     healthy = all(check.level != "error" for check in checks)
@@ -87,12 +87,22 @@ def _storage(data_dir: Path | None) -> list[Check]:
     return checks
 
 
-def _isolation() -> list[Check]:
-    if sys.platform != "linux":
-        return [Check("isolation", "warning", "resource limits are weaker outside Linux")]
-    if shutil.which("bwrap") is None:
-        return [Check("isolation", "ok", "supervised processes with limits (no bubblewrap)")]
-    return [Check("isolation", "ok", "supervised processes with limits and bubblewrap")]
+def _isolation(data_dir: Path | None) -> list[Check]:
+    """The tier that payloads get here, what it keeps and what it does not."""
+    from worker.compiler.errors import CompilerError
+    from worker.isolation import HOLDS, LACKS, Tier, isolation
+
+    try:
+        found = isolation(load_settings(data_dir).isolation)
+    except CompilerError as error:
+        return [Check("isolation", "error", error.message)]
+    best = found.tier is Tier.BUBBLEWRAP
+    words = "bubblewrap, tried here" if best else f"limits only: {found.reason}"
+    return [
+        Check("isolation", "ok" if best else "warning", f"{found.tier}, {words}"),
+        *(Check("isolation holds", "ok", text) for text in HOLDS[found.tier]),
+        *(Check("isolation lacks", "ok" if best else "warning", t) for t in LACKS[found.tier]),
+    ]
 
 
 def _server(url: str) -> Check:

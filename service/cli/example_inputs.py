@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from service.cli.arrays import write_npz
+from worker.arrays import write_npz
 
 
 def write_inputs(model: Path, target: Path, *, seed: int) -> None:

@@ -61,6 +61,14 @@ class Failure(Exception):
         return dict(CompilerError(self.code, self.message, remedy=self.remedy).to_problem())
 
 
+class Told(Exception):
+    """A problem document that another process made."""
+
+    def __init__(self, problem: dict[str, Any]) -> None:
+        super().__init__(str(problem.get("detail", "")))
+        self.problem = problem
+
+
 def problem_of(error: BaseException) -> dict[str, Any] | None:
     """Give the problem document of a known failure, None for a bug."""
     own = getattr(error, "problem", None)

@@ -56,6 +56,17 @@ def calibration_digest(path: Path) -> str:
     return file_sha256(path)
 
 
+def inputs_argument(path: Path) -> Path:
+    """Check that the file of verification inputs exists before anything is started.
+
+    Raises:
+        Failure: it does not.
+    """
+    if not path.is_file():
+        raise Failure("TW-CLI-001", f"{path}: there is no such file of inputs")
+    return path
+
+
 def symbol_settings(pairs: list[str]) -> dict[str, int]:
     """Read the repeated `--set name=value`.
 

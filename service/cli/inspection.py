@@ -31,6 +31,21 @@ LAYER_COLUMNS = (
 )
 
 
+_LAYER_TITLES = {
+    "index": "#",
+    "op_type": "op",
+    "placement": "on",
+    "cache": "cache",
+    "cycles_total": "cycles",
+    "pct_cycles": "% cyc",
+    "bound_by": "bound by",
+    "utilization_pct": "% util",
+    "energy_pct": "% pJ",
+    "onnx_nodes": "nodes",
+}
+"""What a terminal calls them."""
+
+
 def report(
     source: SourceArgument,
     server: ServerOption = None,
@@ -78,7 +93,7 @@ def layers(
         print_json({"items": rows})
     else:
         spans = [{**row, "onnx_nodes": node_span(row.get("onnx_nodes") or [])} for row in rows]
-        print_table(LAYER_COLUMNS, spans)
+        print_table(LAYER_COLUMNS, spans, _LAYER_TITLES)
 
 
 def placement(

@@ -46,6 +46,18 @@ FIELDS = (
 )
 
 
+_TITLES = {
+    "id": "id",
+    "state": "state",
+    "stage": "stage",
+    "units": "units",
+    "cached": "cached",
+    "minute": "created",
+    "label": "label",
+}
+"""What a terminal shows of a job in a list; ids of its model and machine are in `jobs show`."""
+
+
 @app.command("ls")
 def ls(
     state: Annotated[str | None, typer.Option(help="Only jobs in this state.")] = None,
@@ -68,7 +80,12 @@ def ls(
         return
     rows = [{**job, **_counts(job)} for job in found]
     columns = ("id", "state", "stage", "units", "cached", "label", "created", "model", "hardware")
-    print_table(columns, [{**row, "created": moment(row.get("created"))} for row in rows])
+    moments = [moment(row.get("created")) for row in rows]
+    shown = [
+        {**row, "created": at, "minute": at[: len("2026-01-01 00:00")]}
+        for row, at in zip(rows, moments, strict=True)
+    ]
+    print_table(columns, shown, _TITLES)
 
 
 @app.command("show")

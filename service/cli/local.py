@@ -1,21 +1,36 @@
-"""Compiling in this process on a data directory: the same stages, cache and JSON, no server."""
+"""Compiling on a data directory without a server: the same sandbox, limits, cache and JSON."""
 
 from __future__ import annotations
 
+import json
+import shutil
+import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
+from service.cli.beside import with_external_data
 from service.cli.compiling import Order
 from service.cli.connection import load_settings, quiet_logs
 from service.cli.failures import problem_of
 from service.cli.progress import ProgressView
 
+if TYPE_CHECKING:
+    from service.settings import Settings
+    from worker.conversation import Conversation
+    from worker.payload import Workplace
+    from worker.sandbox import Report, Sandbox
+    from worker.store_cache import StoreCache
+
 
 class LocalProgress(ProgressView):
-    """A progress view that also remembers what a job document would show."""
+    """A progress view that takes over the files, and remembers what a job document would show."""
 
-    def __init__(self, title: str, *, quiet: bool) -> None:
+    def __init__(self, title: str, made: Path, output: Path, *, quiet: bool) -> None:
         super().__init__(title, quiet=quiet)
+        self._made = made
+        self._output = output
         self.last_stage: str | None = None
         self.counts = (0, 0, 0)
         self.files: dict[str, str] = {}
@@ -31,62 +46,67 @@ class LocalProgress(ProgressView):
         super().units(solved, cached, total)
 
     def artifact(self, name: str, file_name: str) -> None:
-        """Remember the file."""
+        """Copy the file to the user's folder, once, so that it outlives a later failure.
+
+        Raises:
+            ProtocolError: the payload named a file that is not its own.
+        """
+        from worker.payload import open_left
+
+        if name in self.files:
+            return
+        with open_left(self._made, file_name) as source:
+            target = self._output / file_name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("wb") as file:
+                shutil.copyfileobj(source, file)
         self.files[name] = file_name
 
 
 def compile_here(order: Order, data_dir: Path | None, *, quiet: bool) -> dict[str, Any]:
-    """Run the job in this process and give a document shaped like the API's job.
+    """Run the job in the sandbox that jobs have and give a document shaped like the API's job.
 
-    The cache is the data directory's database, so that local and served jobs share it.
+    The cache is the data directory's database, so that local and served jobs share it.  Limits of
+    time, memory and files are the settings'.
     """
     from service.store.blobs import open_blob_store
     from service.store.session import Database, migrate
-    from worker.compiler.cache import Cache, NullCache
     from worker.compiler.errors import CompilerError
-    from worker.compiler.options import CompileOptions
-    from worker.job import run_job
-    from worker.request import JobRequest
+    from worker.payload import Workplace
     from worker.store_cache import StoreCache
 
     quiet_logs()
     settings = load_settings(data_dir)
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    parent = _parent(settings)
     migrate(settings.database_url)
     database = Database(settings.database_url)
-    options = CompileOptions.from_json(order.options)
     stored = StoreCache(
         database,
         open_blob_store(settings),
         job_id=None,
         inline_bytes=settings.cache_inline_bytes,
     )
-    cache: Cache = NullCache() if options.no_cache else stored
     order.output.mkdir(parents=True, exist_ok=True)
-    request = JobRequest(
-        model_path=order.model,
-        model_name=order.model.stem,
-        hardware=order.hardware,
-        options=options,
-        build_dir=settings.build_dir,
-        calibration_path=order.calibration,
-    )
-    state, error, summary, bundle = "succeeded", None, None, None
-    with LocalProgress(order.model.name, quiet=quiet) as view:
-        try:
-            outcome = run_job(request, order.output, cache, view)
-        except CompilerError as failure:
-            state, error = "failed", problem_of(failure)
-        else:
-            view.files.update(dict(outcome.artifacts))
-            summary, bundle = dict(outcome.summary), outcome.bundle_digest
-        finally:
-            stored.flush_hits()
-            database.close()
+    error, summary, bundle = None, None, None
+    with TemporaryDirectory(dir=parent) as folder:
+        place = Workplace(Path(folder) / "job")
+        place.create()
+        with LocalProgress(order.model.name, place.out, order.output, quiet=quiet) as view:
+            try:
+                with with_external_data(order.model) as path:
+                    said, report = _run(order, path, settings, place, view, stored)
+                error = _problem(said, report, settings, order, view.last_stage)
+                if error is None and said.done is not None:
+                    summary, bundle = said.done.head["summary"], said.done.text("bundle_digest")
+            except CompilerError as failure:
+                error = problem_of(failure)
+            finally:
+                stored.flush_hits()
+                database.close()
     solved, cached, total = view.counts
     return {
         "id": None,
-        "state": state,
+        "state": "succeeded" if error is None else "failed",
         "stage": view.last_stage,
         "progress": {"units_total": total, "units_solved": solved, "units_cached": cached},
         "options": order.options,
@@ -96,3 +116,92 @@ def compile_here(order: Order, data_dir: Path | None, *, quiet: bool) -> dict[st
         "output_dir": str(order.output),
         "files": {name: str(order.output / file) for name, file in sorted(view.files.items())},
     }
+
+
+def _parent(settings: Settings) -> Path:
+    """Folder of the folders of local compiles, rid of what killed ones left.
+
+    It is not the workers': they remove what has no lease.  No compile lasts longer than its limit.
+    """
+    parent = settings.data_dir / "local"
+    parent.mkdir(parents=True, exist_ok=True)
+    for path in parent.iterdir():
+        with suppress(FileNotFoundError):  # it ended by itself
+            if time.time() - path.stat().st_mtime > 2 * settings.wall_limit_s:
+                shutil.rmtree(path, ignore_errors=True)
+    return parent
+
+
+def _run(
+    order: Order, model: Path, settings: Settings, place: Workplace, view: LocalProgress,
+    cache: StoreCache,
+) -> tuple[Conversation, Report]:  # fmt: skip
+    """Start the payload and serve it until it ends; interrupting kills it."""
+    from worker import wire
+    from worker.conversation import Conversation, answer, artifact_names
+    from worker.request import request_document
+
+    document = request_document(
+        model.absolute(), order.model.stem, order.hardware, order.options,
+        order.calibration.absolute() if order.calibration else None, place.build, place.out,
+        order.inputs.absolute() if order.inputs else None,
+    )  # fmt: skip
+    (place.given / "request.json").write_text(json.dumps(document), encoding="utf-8")
+    said = Conversation(cache_bytes_left=settings.cache_intake_bytes)
+    with _sandbox(order, model, settings, place) as sandbox:
+        sandbox.start()
+        try:
+            while (frame := wire.receive(sandbox.channel)) is not None:
+                answer(frame, sandbox, view, cache, said)
+            for name, file in artifact_names(said.done) if said.done is not None else ():
+                view.artifact(name, file)
+        except wire.ProtocolError as broken:
+            said.violation = str(broken)
+            sandbox.kill()
+        except ConnectionError:
+            sandbox.kill()  # it died while an answer was on its way: the report says of what
+        return said, sandbox.report()
+
+
+def _sandbox(order: Order, model: Path, settings: Settings, place: Workplace) -> Sandbox:
+    from worker.isolation import isolation
+    from worker.payload import payload_argv, payload_env
+    from worker.sandbox import Sandbox
+
+    files = (model, order.calibration, order.inputs)
+    given = [path.absolute() for path in files if path is not None]
+    python = settings.child_python_path
+    return Sandbox(
+        payload_argv(
+            "worker.sandbox_child", str(place.given / "request.json"), "{channel}", "--runner",
+            settings.runner,
+        ),
+        env=payload_env(
+            place, settings.child_path, threads=settings.child_threads, python_path=python
+        ),
+        cwd=place.temp,
+        log_path=place.log,
+        limits=settings.payload_limits(settings.wall_limit_s, model.stat().st_size),
+        view=place.view(settings.child_path, settings.data_dir, (*given, *map(Path, python))),
+        isolation=isolation(settings.isolation),
+    )  # fmt: skip
+
+
+def _problem(
+    said: Conversation, report: Report, settings: Settings, order: Order, stage: str | None
+) -> dict[str, Any] | None:
+    """Why the job did not succeed; None when it did."""
+    from worker.compiler.errors import CompilerError
+    from worker.sandbox import End
+    from worker.verdict import over_limit
+
+    if said.problem is not None:
+        return said.problem
+    limits = settings.payload_limits(settings.wall_limit_s, order.model.stat().st_size)
+    over = over_limit(said, report, limits, stage)
+    if over is not None:
+        return over
+    if said.violation or said.done is None or report.end is not End.EXITED or report.code != 0:
+        why = said.violation or report.sentence()
+        return CompilerError("TW-INT-001", f"the compile ended early: {why}").to_problem()
+    return None

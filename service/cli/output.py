@@ -14,6 +14,8 @@ TIMES = frozenset({"created", "started", "finished", "cancel_requested", "last_u
 """Fields that hold seconds since the epoch."""
 SHOWN_FINDINGS = 50
 """A terminal shows this many findings of one failure; the JSON document has all."""
+_LEAST_COLUMNS = 8
+"""What the last column of a one-line table keeps on the narrowest terminal."""
 _JSON_KEY = "tilewright.json"
 
 
@@ -78,8 +80,16 @@ def cell(value: object) -> str:
             return str(value)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
-    """Print rows: a Rich table on a terminal, tab-separated lines into a pipe."""
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Mapping[str, object]],
+    titles: Mapping[str, str] | None = None,
+) -> None:
+    """Print rows: tab-separated lines into a pipe, a Rich table on a terminal.
+
+    With `titles` a terminal shows those columns only, under these names, each row on one line: what
+    is too long for it loses its end, in the last column first.
+    """
     if not sys.stdout.isatty():
         print_text("\t".join(columns))
         for row in rows:
@@ -89,13 +99,33 @@ def print_table(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) ->
     from rich.table import Table
     from rich.text import Text
 
+    console = Console()
+    shown = titles or {name: name for name in columns}
+    cells = [[_one_line(cell(row.get(name))) for name in shown] for row in rows]
+    if titles:
+        room = _widths([max(map(len, c)) for c in zip(titles.values(), *cells, strict=True)],
+                       console.width)  # fmt: skip
+        cells = [[_shortened(text, n) for text, n in zip(r, room, strict=True)] for r in cells]
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in columns:
+    for name in shown.values():
         table.add_column(name, overflow="fold")
-    for row in rows:
+    for texts in cells:
         # Text, not str: names from a user's model must not be read as markup.
-        table.add_row(*(Text(_one_line(cell(row.get(name)))) for name in columns))
-    Console().print(table)
+        table.add_row(*map(Text, texts))
+    console.print(table)
+
+
+def _widths(wanted: list[int], width: int) -> list[int]:
+    """Columns cut to a terminal: the last gives way first, then the widest but the first."""
+    widths = list(wanted)
+    while sum(widths) + 2 * len(widths) > width and max(widths[1:]) > _LEAST_COLUMNS:
+        inner = max(range(1, len(widths)), key=widths.__getitem__)
+        widths[-1 if widths[-1] > _LEAST_COLUMNS else inner] -= 1
+    return widths
+
+
+def _shortened(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: room - 1] + "…"
 
 
 def print_fields(document: Mapping[str, object], names: Sequence[str]) -> None:

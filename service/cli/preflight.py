@@ -22,7 +22,7 @@ from service.cli.output import (
 
 
 def preflight(
-    model: Annotated[Path, typer.Argument(help="An .onnx file, or a .zip with external data.")],
+    model: Annotated[Path, typer.Argument(help="An .onnx file, or a .zip with its external data.")],
     hardware: HardwareOption,
     symbols: SymbolsOption = None,
     as_json: JsonFlag = False,
@@ -32,11 +32,13 @@ def preflight(
     Exit 3 when an input is rejected, 4 when something does not fit; host fallbacks are reported
     with exit 0, because such a model compiles.
     """
+    from service.cli.beside import with_external_data
     from worker.compiler.options import CompileOptions
     from worker.preflight import preflight as check
 
     options = CompileOptions.from_json({"symbols": symbol_settings(symbols or [])})
-    found: dict[str, Any] = check(model_argument(model), hardware_argument(hardware), options)
+    with with_external_data(model_argument(model)) as path:
+        found: dict[str, Any] = check(path, hardware_argument(hardware), options)
     if as_json:
         print_json(found)
     else:
@@ -66,5 +68,7 @@ def _show(found: dict[str, Any]) -> None:
     if found["unlock"]:
         print_text("what would help most, if the accelerator took it:")
         print_table(("op_type", "kind", "num_nodes", "saves_s", "sentence"), found["unlock"])
+    if found["unverifiable"]:
+        print_text(f"a compile will not be verified, because {found['unverifiable']}")
     if found["guesses"]:
         print_text(f"guessed numbers in the hardware spec: {len(found['guesses'])}")

@@ -50,12 +50,18 @@ def _part(report: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _verification_line(verification: Mapping[str, Any]) -> str:
+    """The verdict; what was compared and what proves nothing is in the report's own words."""
     mode, passed = verification.get("mode", "none"), verification.get("passed")
+    detail = verification.get("detail") or ""
     if passed is None:
-        reason = verification.get("detail")
-        return f"verification: not run (mode {mode}{f': {reason}' if reason else ''})"
+        if verification.get("max_abs_err") is not None:
+            return f"verification: {detail} (mode {mode})"
+        return f"verification: not run (mode {mode}{f': {detail}' if detail else ''})"
+    still = verification.get("insensitive") or []
+    nothing = f"; independent of the inputs, so nothing is proven by {', '.join(still)}"
     return (
         f"verification: {'passed' if passed else 'FAILED'} (mode {mode}, against "
         f"{verification.get('reference')}, max relative error "
-        f"{cell(verification.get('max_rel_err'))})"
+        f"{cell(verification.get('max_rel_err'))}, {verification.get('compared', 0)} comparisons"
+        f"{nothing if still else ''})"
     )

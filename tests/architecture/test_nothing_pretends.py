@@ -1,4 +1,4 @@
-"""Every setting, compile option and request field is read by something that acts on it.
+"""Every setting, option, request field and parameter of a verb is read by what acts on it.
 
 A name counts as read when code other than its definition, its parser or its copying into a key or
 a report takes it as an attribute (settings, options) or by that name from a request.  What decides
@@ -8,17 +8,22 @@ nothing by design stands in `PASSED_ON` with the reason.
 from __future__ import annotations
 
 import ast
+import inspect
+import textwrap
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
 import pytest
+import typer
 
 from service.api.routes.cache import PruneRequest
 from service.api.schemas.base import RequestModel
 from service.api.schemas.job import JobRequest
 from service.api.schemas.model import UploadRequest
+from service.cli.main import app
 from service.settings import Settings
 from worker.compiler.options import CompileOptions, Effort, Objective
 
@@ -84,6 +89,30 @@ def test_every_option_is_read(name: str) -> None:
 )
 def test_every_field_of_a_request_is_read(model: type[RequestModel], name: str) -> None:
     assert attributes_read()[name], f"nothing reads {model.__name__}.{name}"
+
+
+def verbs(group: typer.Typer) -> Iterator[Callable[..., object]]:
+    """Functions behind all verbs of the command line."""
+    for command in group.registered_commands:
+        assert command.callback is not None
+        yield command.callback
+    for inner in group.registered_groups:
+        assert inner.typer_instance is not None
+        yield from verbs(inner.typer_instance)
+
+
+@pytest.mark.parametrize("verb", list(verbs(app)), ids=lambda verb: verb.__name__)
+def test_every_parameter_of_a_verb_is_used(verb: Callable[..., object]) -> None:
+    (function,) = ast.parse(textwrap.dedent(inspect.getsource(verb))).body
+    assert isinstance(function, ast.FunctionDef)
+    used = {
+        node.id
+        for statement in function.body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    }
+    used.add("as_json")  # remembered by its callback: errors are told as JSON
+    assert set(inspect.signature(verb).parameters) <= used
 
 
 def test_a_name_that_nobody_reads_would_be_found() -> None:

@@ -7,8 +7,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper
 from onnx_models import conv_net
 
 from benchmarks import (
@@ -16,6 +18,7 @@ from benchmarks import (
     compile_time,
     kernel_speed,
     models,
+    racing_operators,
     simulator_rate,
     submit,
     upload,
@@ -141,3 +144,27 @@ def test_a_cell_of_the_papers_tables(tmp_path: Path) -> None:
     assert row["kernels"] >= 1
     assert row["ms"] > 0
     assert row["compile_s"] > 0
+
+
+def test_racing_operators_counts_results_and_writes_a_table() -> None:
+    updates = helper.make_node("ScatterND", ["x", "i", "u"], ["y"], reduction="add")
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [updates],
+        "g",
+        [info("x", TensorProto.FLOAT, [4, 3]), info("i", TensorProto.INT64, [2, 1]),
+         info("u", TensorProto.FLOAT, [2, 3])],
+        [info("y", TensorProto.FLOAT, [4, 3])],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    feeds = {"x": np.zeros((4, 3), np.float32), "i": np.array([[1], [1]]),
+             "u": np.ones((2, 3), np.float32)}  # fmt: skip
+    bare = racing_operators.enlarged(model)
+    large = racing_operators.large_form(bare, feeds, 1 << 15, 2)
+    assert large is not None
+    assert {name: len(a) for name, a in large.items()} == {"x": 10924, "i": 5462, "u": 5462}
+    assert racing_operators.num_results(bare, large, 1, 3) == 1
+    row = racing_operators.Outcome("ScatterND", "reduction=add", "test", 9, True, (1, 7))
+    text = racing_operators.page([row], 2, 3)
+    assert "| ScatterND | reduction=add | test | 9 | 1 | 7 |" in text
+    assert "2 more have no kernel" in text

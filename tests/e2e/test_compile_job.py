@@ -163,7 +163,8 @@ def test_host_parts_have_reasons_and_still_verify(tmp_path: Path) -> None:
     assert len(rows["top"]["reason"]) > 10
     assert report["verification"]["passed"] is True
     names = [row["name"] for row in report["verification"]["outputs"]]
-    assert names == ["before TopK: m0", "y"]  # what the selection was given is judged too
+    assert "before TopK: m0" in names  # what the selection was given is judged too
+    assert [n for n in names if not n.startswith(("kernel ", "before "))] == ["y"]
     assert report["summary"]["boundary_bytes"] > 0
     assert [row["placement"] for row in report["layers"]].count("host") == 1
 

@@ -147,8 +147,8 @@ def test_the_command_writes_the_kit_and_tests_it(tmp_path: Path) -> None:
 def test_a_spec_that_lies_exits_with_one(tmp_path: Path) -> None:
     text = kit_files("mychip")["mychip.yaml"]
     spec = tmp_path / "liar.yaml"
-    spec.write_text(text.replace("    - op_type: MatMul\n", "    - op_type: GRU\n", 1))
-    tested = CliRunner().invoke(app, ["backend", "test", str(spec), "--op", "GRU", "--json"])
+    spec.write_text(text.replace("    - op_type: MatMul\n", "    - op_type: Det\n", 1))
+    tested = CliRunner().invoke(app, ["backend", "test", str(spec), "--op", "Det", "--json"])
     assert tested.exit_code == 1
     found = json.loads(tested.stdout)
     assert not found["passed"] and "not expressible" in found["cases"][0]["reason"]

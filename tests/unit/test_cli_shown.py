@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from service.cli.arrays import write_npz
-from service.cli.jobs import _counts, _event_text
+from service.cli.inspection import _LAYER_TITLES
+from service.cli.jobs import _TITLES, _counts, _event_text
 from service.cli.main import app
-from service.cli.output import SHOWN_FINDINGS, moment, print_problem
+from service.cli.output import SHOWN_FINDINGS, moment, print_problem, print_table
+from worker.arrays import write_npz
 
 REPO = Path(__file__).resolve().parent.parent.parent
 
@@ -77,3 +79,26 @@ def test_preflight_counts_nothing_that_it_did_not_look_at() -> None:
     assert result.exit_code == 3
     assert "TW-MODEL-001" in result.stderr
     assert "operators" not in result.stdout
+
+
+def test_lists_of_jobs_and_layers_fit_a_terminal_of_100_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "100")
+    job = {
+        "id": "job_" + "0" * 26, "state": "succeeded", "stage": "simulate", "units": "120/120",
+        "cached": 120, "label": "nightly of the team " * 9, "minute": moment(1764000000.0)[:16],
+        "model": "model_" + "0" * 26, "hardware": "f" * 64,
+    }  # fmt: skip
+    layer = {
+        "index": 1234, "op_type": "DequantizeLinear", "placement": "accelerator", "cache": "miss",
+        "cycles_total": 123456789012, "pct_cycles": 12.345, "bound_by": "traffic:DDR",
+        "utilization_pct": 0.01234, "energy_pct": 12.345, "onnx_nodes": "/model/block/conv " * 9,
+    }  # fmt: skip
+    for titles, row in ((_TITLES, job), (_LAYER_TITLES, layer)):
+        print_table((), [row, row], titles)
+        lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+        assert len(lines) == 3, lines
+        assert max(map(len, lines)) <= 100
+        assert lines[1].rstrip().endswith("…")
