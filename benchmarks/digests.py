@@ -38,9 +38,9 @@ def run_cell(model: ZooModel, preset: str, strategy: str, scratch: Path) -> Row:
     from worker.compiler.cache import MemoryCache
     from worker.compiler.frontend.limits import Limits
     from worker.compiler.isa.program import UnitCall
+    from worker.compiler.judge.units import unit_digest
     from worker.compiler.options import CompileOptions
     from worker.compiler.pipeline import compile_model
-    from worker.compiler.units import unit_digest
     from worker.hardware import resolve_machine
     from worker.ports import open_ports
     from worker.simulation import simulate_model

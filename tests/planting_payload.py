@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from worker.compiler.cache import Cache, CacheKey, CacheKind
-from worker.compiler.units import decode_unit, encode_unit
+from worker.compiler.judge.units import decode_unit, encode_unit
 from worker.job import run_job
 from worker.request import JobOutcome, JobRequest, ProgressSink
 

@@ -19,11 +19,12 @@ from onnx_models import conv_net, saved, with_host_part
 
 from worker.compiler.cache import MemoryCache
 from worker.compiler.frontend.limits import Limits
+from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions
 from worker.compiler.package.build import FLAGS, find_compiler
 from worker.compiler.package.bundle import write_bundle
-from worker.compiler.pipeline import CompiledModel, compile_model
+from worker.compiler.pipeline import compile_model
 from worker.packing import bundle_contents
 from worker.ports import open_ports
 from worker.request import NoProgress

@@ -21,10 +21,11 @@ from worker.compiler.codegen.kernel import CODEGEN_VERSION
 from worker.compiler.errors import Detail
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.ir.signature import IR_VERSION
+from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.lower.lower import LOWER_VERSION
 from worker.compiler.options import CompileOptions, VerifyMode
 from worker.compiler.package.bundle import write_bundle
-from worker.compiler.pipeline import CompiledModel, compile_model
+from worker.compiler.pipeline import compile_model
 from worker.hardware import resolve_machine
 from worker.packing import bundle_contents
 from worker.ports import open_ports

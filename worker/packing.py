@@ -17,6 +17,7 @@ from worker.compiler.frontend.slice import host_submodel
 from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.binary import encode_program
 from worker.compiler.isa.program import HostCall, OperandRole
+from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.package.bundle import BundleContents
 from worker.compiler.package.disassemble import print_unit
 from worker.compiler.package.executable import (
@@ -29,7 +30,6 @@ from worker.compiler.package.executable import (
     level_specs,
 )
 from worker.compiler.package.manifest import body_prefix
-from worker.compiler.pipeline import CompiledModel
 from worker.packing_regions import packed_regions
 
 MAX_LISTED_INSTRUCTIONS = 128

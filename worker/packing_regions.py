@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.package.executable import HomeTensor
 from worker.compiler.package.manifest import region_function
 from worker.compiler.package.region_code import region_code
 from worker.compiler.package.region_export import ConstantStore, export_region
 from worker.compiler.package.region_members import PackedRegion, ProgramRegions
-from worker.compiler.pipeline import CompiledModel
 
 
 def packed_regions(compiled: CompiledModel, prefix: str) -> ProgramRegions:

@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from worker.compiler.cache import Cache
 from worker.compiler.frontend.model import OnnxModel
+from worker.compiler.judge.compiled import Ports
+from worker.compiler.judge.solve import Progress
+from worker.compiler.judge.units import Unit
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions
-from worker.compiler.pipeline import Ports
 from worker.compiler.quantize.calibration import load_calibration
-from worker.compiler.solve import Progress
-from worker.compiler.units import Unit
 from worker.simulation import simulate_cached
 from worker.verification.inputs import SYNTHETIC_BATCHES, seeded_inputs
 

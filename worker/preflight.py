@@ -20,12 +20,12 @@ from worker.compiler.frontend.load import load_model
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.model_summary import model_summary
 from worker.compiler.frontend.simplify import simplify
+from worker.compiler.judge.solve import RegionSolver, UnitPool
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions, StrategyName, Variant
 from worker.compiler.partition.partition import partition
 from worker.compiler.partition.plan import HOST, Partitioning
 from worker.compiler.pipeline import convert_for
-from worker.compiler.solve import RegionSolver, UnitPool
 from worker.hardware import resolve_machine
 from worker.request import NoProgress
 from worker.unlocking import unlock_rows

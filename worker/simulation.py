@@ -12,11 +12,11 @@ from worker.compiler.control.bodies import BodyModel
 from worker.compiler.control.compile import CompiledControl
 from worker.compiler.control.flow import Body
 from worker.compiler.errors import SimulationError
+from worker.compiler.judge.compiled import CompiledModel
+from worker.compiler.judge.units import Unit, unit_digest
 from worker.compiler.machine import digest
 from worker.compiler.machine.machine import Machine
 from worker.compiler.partition.host_work import host_flops
-from worker.compiler.pipeline import CompiledModel
-from worker.compiler.units import Unit, unit_digest
 from worker.simulator.control import BodyRun, ControlRun
 from worker.simulator.results import ModelSimulation, UnitSimulation
 from worker.simulator.run import SIMULATOR_VERSION, simulate_program, simulate_unit

@@ -29,7 +29,7 @@ from worker.compiler.options import CompileOptions, Effort, Objective
 
 ROOT = Path(__file__).parents[2]
 DEFINING = {"service/settings.py", "worker/compiler/options.py"}
-COPYING = {"worker/compiler/units.py": {"objective", "effort"}}
+COPYING = {"worker/compiler/judge/units.py": {"objective", "effort"}}
 """Files where some names only go into a cache key: no reading."""
 PASSED_ON = {
     "objective": "one value only: another is refused until it decides something",

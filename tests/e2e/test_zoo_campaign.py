@@ -15,9 +15,10 @@ from benchmarks.zoo import ZOO, materialized
 from worker.compiler.cache import MemoryCache
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.isa.program import UnitCall
+from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions
-from worker.compiler.pipeline import CompiledModel, compile_model
+from worker.compiler.pipeline import compile_model
 from worker.ports import open_ports
 from worker.request import NoProgress
 

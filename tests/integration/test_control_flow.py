@@ -21,6 +21,7 @@ from worker.compiler.cache import MemoryCache
 from worker.compiler.errors import InputError
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.isa.program import UnitCall
+from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions, VerifyMode
@@ -28,7 +29,7 @@ from worker.compiler.package.build import build_library
 from worker.compiler.package.bundle import write_bundle
 from worker.compiler.package.runtime import ModelRunner, load_program, run_bundle
 from worker.compiler.partition.plan import HOST
-from worker.compiler.pipeline import CompiledModel, compile_model
+from worker.compiler.pipeline import compile_model
 from worker.job import run_job
 from worker.packing import bundle_contents, kernel_texts, nested_models, program_contents, programs
 from worker.ports import open_ports

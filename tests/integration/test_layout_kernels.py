@@ -22,12 +22,12 @@ from worker.compiler.ir.evaluate import evaluate, evaluate_op
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.ir.region import Cuts, is_view
 from worker.compiler.ir.signature import canonicalize
+from worker.compiler.judge.units import UnitSolver
 from worker.compiler.layout.lay_out import lay_out
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import LayoutPolicy
 from worker.compiler.options import CompileOptions
 from worker.compiler.strategies.registry import strategy
-from worker.compiler.units import UnitSolver
 
 
 def residual() -> Expressed:

@@ -15,13 +15,14 @@ from onnx_models import conv_net, saved
 
 from worker.compiler.cache import MemoryCache
 from worker.compiler.frontend.limits import Limits
+from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.layout.change import ChangeKind
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import LayoutPolicy, Machine
 from worker.compiler.options import CompileOptions
 from worker.compiler.package.build import build_library
 from worker.compiler.package.runtime import load_program
-from worker.compiler.pipeline import CompiledModel, compile_model
+from worker.compiler.pipeline import compile_model
 from worker.packing import kernel_texts, program_contents
 from worker.ports import open_ports
 from worker.request import NoProgress

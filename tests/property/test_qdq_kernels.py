@@ -17,6 +17,7 @@ from worker.compiler.ir.evaluate import evaluate
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.ir.region import Cuts, is_view
 from worker.compiler.ir.signature import canonicalize
+from worker.compiler.judge.units import Unit, UnitSolver
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import EngineKind
 from worker.compiler.options import CompileOptions
@@ -24,7 +25,6 @@ from worker.compiler.package.build import build_library
 from worker.compiler.package.emulator import Emulator
 from worker.compiler.package.executable import level_specs
 from worker.compiler.strategies.registry import strategy
-from worker.compiler.units import Unit, UnitSolver
 
 RNG = np.random.default_rng(23)
 

@@ -24,13 +24,13 @@ from worker.compiler.frontend.simplify import simplify
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.ir.region import Cuts
 from worker.compiler.ir.signature import canonicalize
+from worker.compiler.judge.units import Unit, UnitSolver
 from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions
 from worker.compiler.package.build import build_library
 from worker.compiler.package.emulator import Emulator
 from worker.compiler.package.executable import level_specs
 from worker.compiler.strategies.registry import strategy
-from worker.compiler.units import Unit, UnitSolver
 
 MODEL = next(m for m in ZOO if m.name == "resnet18_qdq_int8")
 CORES = {

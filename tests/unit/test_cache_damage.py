@@ -11,10 +11,10 @@ from worker.compiler import units
 from worker.compiler.cache import CacheKind, MemoryCache
 from worker.compiler.errors import Infeasible, OptionError, Shortfall
 from worker.compiler.ir.signature import canonicalize
+from worker.compiler.judge.units import Unit, UnitSolver
 from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions
 from worker.compiler.strategies.registry import strategy_for
-from worker.compiler.units import Unit, UnitSolver
 
 
 def solver(cache: MemoryCache, *, require: bool = False) -> UnitSolver:

@@ -15,10 +15,10 @@ from worker.compiler.errors import Infeasible, Shortfall
 from worker.compiler.ir.signature import Canonical, canonicalize
 from worker.compiler.isa.program import Opcode
 from worker.compiler.isa.verify import verify_program
+from worker.compiler.judge.units import Unit, UnitSolver, encode_unit, unit_digest
 from worker.compiler.machine import load_machine, load_preset
 from worker.compiler.options import CompileOptions, StrategyName, Variant
 from worker.compiler.strategies.registry import strategy, strategy_for
-from worker.compiler.units import Unit, UnitSolver, encode_unit, unit_digest
 
 
 def solver(preset: str = "kapla-edge", **options: object) -> UnitSolver:
@@ -73,7 +73,7 @@ def test_what_lowering_finds_no_addresses_for_is_a_shortfall(
     def overflow(*_: object) -> NoReturn:
         raise Infeasible("level L1 overflows", short)
 
-    monkeypatch.setattr("worker.compiler.units.lower_unit", overflow)
+    monkeypatch.setattr("worker.compiler.judge.units.lower_unit", overflow)
     one = solver()
     assert one.solve(canonicalize(conv(1, 3, 8, 6, 3, 1, 1)), "conv") == short
 

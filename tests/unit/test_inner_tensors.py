@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_models import conv_net, saved
 
-import worker.compiler.units
+import worker.compiler.judge.units
 import worker.verification.observing
 from worker.compiler.cache import MemoryCache
 from worker.compiler.codegen.ctext import literal
@@ -93,7 +93,7 @@ def test_an_output_that_ignores_the_input_is_named_and_the_inside_compared(tmp_p
 def test_a_fault_that_no_output_shows_is_found_inside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_wrong_slope(monkeypatch, worker.compiler.units, worker.verification.observing)
+    with_wrong_slope(monkeypatch, worker.compiler.judge.units, worker.verification.observing)
     found = verified(tmp_path, blind_net())
     assert found.passed is False
     wrong = [row.name for row in found.outputs if row.is_wrong]
@@ -105,7 +105,7 @@ def test_nothing_to_compare_is_not_verified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kernel of many nodes passed with "0 kernels sampled" on an output like this."""
-    with_wrong_slope(monkeypatch, worker.compiler.units, worker.verification.observing)
+    with_wrong_slope(monkeypatch, worker.compiler.judge.units, worker.verification.observing)
     monkeypatch.setattr(
         "worker.verification.references.reference_outputs",
         lambda path, inputs, extra: (reference_outputs(path, inputs)[0], {}),

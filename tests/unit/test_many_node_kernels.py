@@ -15,19 +15,14 @@ from test_simulator_units import MACHINE, chain, two_calls_and_a_host
 from worker.compiler.cache import CacheEvent, MemoryCache
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.isa.program import Binding, Program, UnitCall
-from worker.compiler.link import PlannedCall
+from worker.compiler.judge.compiled import CompiledModel, Ports
+from worker.compiler.judge.link import PlannedCall
+from worker.compiler.judge.solve import Solved, UnitPool
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions, StrategyName
 from worker.compiler.partition.partition import partition
-from worker.compiler.pipeline import (
-    CompiledModel,
-    Ports,
-    _node_costs,
-    compile_model,
-    shared_out,
-)
-from worker.compiler.solve import Solved, UnitPool
+from worker.compiler.pipeline import _node_costs, compile_model, shared_out
 from worker.job import RESULT_OPTIONS
 from worker.preflight import _shortfalls
 from worker.report.layers import cache_outcomes

@@ -16,13 +16,14 @@ from worker.compiler.cache import MemoryCache
 from worker.compiler.errors import InputError, ModelError
 from worker.compiler.frontend.edges import NARROW_INTEGERS, recast_edges
 from worker.compiler.frontend.limits import Limits
+from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.machine import load_machine
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions
 from worker.compiler.package.build import build_library
 from worker.compiler.package.runtime import load_program
 from worker.compiler.partition.plan import HOST
-from worker.compiler.pipeline import CompiledModel, compile_model
+from worker.compiler.pipeline import compile_model
 from worker.packing import kernel_texts, program_contents
 from worker.ports import open_ports
 from worker.request import NoProgress

@@ -16,10 +16,10 @@ from onnx_models import repeated_layers, saved
 from worker.compiler.cache import MemoryCache
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.ir.evaluate import _trunc_div
+from worker.compiler.judge.units import Unit
 from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions, StrategyName, Variant
 from worker.compiler.pipeline import compile_model
-from worker.compiler.units import Unit
 from worker.ports import open_ports
 from worker.request import NoProgress
 from worker.verification.sampling import check_unit

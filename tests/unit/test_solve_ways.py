@@ -15,14 +15,15 @@ from worker.compiler.cost.fit import not_fusible
 from worker.compiler.errors import Shortfall
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.isa.program import UnitCall
+from worker.compiler.judge.compiled import CompiledModel, Ports
+from worker.compiler.judge.solve import UnitPool
+from worker.compiler.judge.units import Unit, UnitSolver
 from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions, StrategyName, Variant
-from worker.compiler.pipeline import CompiledModel, Ports, compile_model
+from worker.compiler.pipeline import compile_model
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.stages import Arrangement
-from worker.compiler.solve import UnitPool
 from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
-from worker.compiler.units import Unit, UnitSolver
 from worker.request import NoProgress
 
 ON = load_preset("stcp920-inferred")
@@ -159,7 +160,7 @@ def test_of_compared_kernels_only_the_best_is_kept(
         return cycles_of.get(version, 10**6)
 
     first = GraphTurboStrategy(version="first")
-    monkeypatch.setattr("worker.compiler.solve.strategy_for", lambda *_: first)
+    monkeypatch.setattr("worker.compiler.judge.solve.strategy_for", lambda *_: first)
     monkeypatch.setattr(UnitPool, "__init__", noted)
     monkeypatch.setattr(UnitSolver, "lowered", noted_unit)
     monkeypatch.setattr(GraphTurboStrategy, "plainer", plainer)

@@ -17,11 +17,12 @@ from worker.compiler.errors import InternalError
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.ir.graph import Graph
 from worker.compiler.isa.program import UnitCall, UnitProgram
+from worker.compiler.judge.compiled import CompiledModel, Ports
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions, StrategyName
-from worker.compiler.pipeline import CompiledModel, Ports, compile_model
+from worker.compiler.pipeline import compile_model
 from worker.compiler.schedule.nodes import Schedule, Seq
 from worker.compiler.schedule.stages import Arrangement, Group, Grouping, check_grouping
 from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
@@ -98,7 +99,7 @@ def in_large_kernels(name: str, step: Callable[..., Any]) -> Callable[[Patch], N
     def broken(schedule: Schedule, *given: Any) -> Any:
         return crash() if schedule.strategy == "graphturbo" else step(schedule, *given)
 
-    return lambda patch: patch.setattr(f"worker.compiler.units.{name}", broken)
+    return lambda patch: patch.setattr(f"worker.compiler.judge.units.{name}", broken)
 
 
 def a_program_without_an_end(patch: Patch) -> None:
@@ -110,7 +111,7 @@ def a_program_without_an_end(patch: Patch) -> None:
             return program
         return replace(program, operands=())
 
-    patch.setattr("worker.compiler.units.lower_unit", wrong)
+    patch.setattr("worker.compiler.judge.units.lower_unit", wrong)
 
 
 def generate(*given: Any) -> str:
@@ -201,7 +202,7 @@ def test_a_fault_is_known_to_the_cache_until_the_version_changes(
     assert kernels(first) == kernels(again)
     assert {event.outcome for event in again.cache_events} == {"hit"}
     newer = GraphTurboStrategy(version="newer")
-    monkeypatch.setattr("worker.compiler.solve.strategy_for", lambda *_: newer)
+    monkeypatch.setattr("worker.compiler.judge.solve.strategy_for", lambda *_: newer)
     assert kernels(compiled(tmp_path, cache)) == [("graphturbo", 2 * LAYERS)]
 
 

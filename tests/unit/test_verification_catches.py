@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_models import repeated_layers, saved
 
-import worker.compiler.units
+import worker.compiler.judge.units
 from worker.compiler.cache import MemoryCache
 from worker.compiler.errors import Mismatch
 from worker.compiler.frontend.bind import bind
@@ -31,7 +31,7 @@ from worker.verification.inputs import seeded_inputs
 def test_a_wrong_kernel_fails_the_job_after_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: VerifyMode
 ) -> None:
-    honest = worker.compiler.units.generate_kernel
+    honest = worker.compiler.judge.units.generate_kernel
 
     def wrong(schedule: Schedule, program: UnitProgram, machine: Machine, name: str) -> str:
         """The right kernel, with one element of its result off by one afterwards."""
@@ -40,7 +40,7 @@ def test_a_wrong_kernel_fails_the_job_after_the_report(
         head, _, _ = text.rstrip().rpartition("}")
         return f"{head}    ((float *)operand[{slot}])[0] += 1.0f;\n}}\n"
 
-    monkeypatch.setattr(worker.compiler.units, "generate_kernel", wrong)
+    monkeypatch.setattr(worker.compiler.judge.units, "generate_kernel", wrong)
     request = JobRequest(
         saved(repeated_layers(1), tmp_path),
         "m",

@@ -136,7 +136,7 @@ def verified(
         head, _, _ = text.rstrip().rpartition("}")
         return f"{head}    {body}\n}}\n"
 
-    patch.setattr("worker.compiler.units.generate_kernel", changed)
+    patch.setattr("worker.compiler.judge.units.generate_kernel", changed)
     options = CompileOptions(verify=VerifyMode.FULL, strategy=StrategyName.NAIVE)
     request = JobRequest(saved(model, folder), "m", {"preset": "a100"}, options, folder / "b")
     if fault:

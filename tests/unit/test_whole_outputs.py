@@ -25,10 +25,11 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.ir.region import Cuts
 from worker.compiler.isa.program import OperandRole, UnitProgram
+from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions, StrategyName, VerifyMode
-from worker.compiler.pipeline import CompiledModel, compile_model
+from worker.compiler.pipeline import compile_model
 from worker.compiler.schedule.nodes import Schedule
 from worker.ports import open_ports
 from worker.report.document import Verification
@@ -136,7 +137,7 @@ def test_one_wrong_element_of_a_deep_kernel_is_found_and_named(
         head, _, _ = text.rstrip().rpartition("}")
         return f"{head}    ((float *)operand[{slot}])[1] += 1.0f;\n}}\n"
 
-    monkeypatch.setattr("worker.compiler.units.generate_kernel", wrong)
+    monkeypatch.setattr("worker.compiler.judge.units.generate_kernel", wrong)
     treat_all_as_deep(monkeypatch)
     found = verified(tmp_path)
     assert found.passed is False

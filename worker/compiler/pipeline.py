@@ -10,19 +10,14 @@ the whole, verification and reporting follow in the worker, on the `CompiledMode
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from math import ceil
 from pathlib import Path
-from typing import Any, TypeAlias
 
-import numpy.typing as npt
-
-from worker.compiler.cache import Cache, CacheEvent
 from worker.compiler.collector import rare_collections
 from worker.compiler.control.compile import (
-    CompiledControl,
     compile_bodies,
     explained,
     whole,
@@ -34,12 +29,13 @@ from worker.compiler.frontend.bind import bind
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.frontend.load import load_model
 from worker.compiler.frontend.model import OnnxModel
-from worker.compiler.frontend.passes import Interface, interface_of, require_interface
+from worker.compiler.frontend.passes import interface_of, require_interface
 from worker.compiler.frontend.simplify import simplify
 from worker.compiler.frontend.sizes import require_sizes
-from worker.compiler.ir.graph import Graph
-from worker.compiler.layout.change import LayoutChange
-from worker.compiler.link import LinkedModel, PlannedCall, link
+from worker.compiler.judge.compiled import CompiledModel, Ports, Samples
+from worker.compiler.judge.link import PlannedCall, link
+from worker.compiler.judge.solve import Progress, RegionSolver, Solved, UnitPool
+from worker.compiler.judge.summaries import unit_summaries
 from worker.compiler.machine.machine import Conversion, Machine, PartitionMode
 from worker.compiler.options import CompileOptions, PartitionChoice
 from worker.compiler.partition.annotate import annotate
@@ -50,83 +46,15 @@ from worker.compiler.partition.join import joined
 from worker.compiler.partition.partition import partition
 from worker.compiler.partition.plan import HOST, Partitioning, Placement
 from worker.compiler.partition.weigh import weigh
-from worker.compiler.quantize.boundary import Boundary, Converted
+from worker.compiler.quantize.boundary import Converted
 from worker.compiler.quantize.choose import choose_conversions
 from worker.compiler.quantize.convert import convert
 from worker.compiler.quantize.ranges import observe
 from worker.compiler.quantize.split import split_dequantisations
 from worker.compiler.rejection import ReasonCode, Rejection
-from worker.compiler.solve import Progress, RegionSolver, Solved, UnitPool
-from worker.compiler.strategies.graphturbo.summary import UnitSummary
-from worker.compiler.summaries import unit_summaries
-from worker.compiler.units import Unit
-
-Samples: TypeAlias = "Callable[[OnnxModel], Sequence[Mapping[str, npt.NDArray[Any]]]]"
-
 
 _MOST_NAMED = 8
 """Nodes that a warning names."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """What the pure compiler is given from outside."""
-
-    cache: Cache
-    progress: Progress
-    samples: Samples
-    """Calibration inputs of a model; asked only when something must be quantised."""
-    unit_cycles: Callable[[Unit], int]
-    """Simulated cycles of one kernel: decides about fused kernels, and automatic partitioning."""
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledModel:
-    """Everything later stages need about one compiled model."""
-
-    model: OnnxModel
-    """As compiled: with the conversions that were inserted."""
-    machine: Machine
-    strategy: str
-    partitioning: Partitioning
-    units: tuple[Unit, ...]
-    linked: LinkedModel
-    region_graphs: tuple[Graph, ...]
-    """The regions in the algebra, in execution order."""
-    constants: Mapping[str, Callable[[], npt.NDArray[Any]]]
-    """Values of the constants units read, by name."""
-    cache_events: tuple[CacheEvent, ...]
-    warnings: tuple[tuple[str, str], ...]
-    """(code, message)."""
-    conversions: Mapping[str, Conversion]
-    """What was converted for which target."""
-    boundaries: tuple[Boundary, ...]
-    layouts: tuple[tuple[int, LayoutChange], ...]
-    """(region, change)."""
-    source: OnnxModel
-    """Simplified, before any conversion: the user's model."""
-    interface: Interface
-    """Of the user's file: what every later form of the model keeps."""
-    controls: tuple[CompiledControl[CompiledModel], ...] = ()
-    """Control-flow nodes, in model order, with their compiled bodies."""
-    summaries: tuple[UnitSummary, ...] = ()
-    """What GraphTurbo says of its units; empty with any other strategy."""
-
-    @property
-    def placement(self) -> tuple[Placement, ...]:
-        """A row for every node, in model order."""
-        return self.partitioning.placement
-
-    @property
-    def home_bytes(self) -> int:
-        """Of the home arenas of the model and of every program nested in it."""
-        bodies = [body for control in self.controls for body in control.bodies]
-        return self.linked.program.home_bytes + sum(b.home_bytes for b in bodies if b is not None)
-
-    @property
-    def is_offloading(self) -> bool:
-        """Whether any kernel runs, here or in a nested program."""
-        return bool(self.units) or any(control.flow for control in self.controls)
 
 
 @rare_collections()

@@ -19,6 +19,7 @@ from worker.compiler.cache import MemoryCache
 from worker.compiler.errors import CompilerError, InternalError
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.frontend.ops.call import DTYPES
+from worker.compiler.judge.compiled import CompiledModel, Ports
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions, PartitionChoice, VerifyMode
 from worker.compiler.package.build import build_library
@@ -30,7 +31,7 @@ from worker.compiler.package.verify_numerics import (
     tolerance,
 )
 from worker.compiler.partition.plan import HOST, Placement
-from worker.compiler.pipeline import CompiledModel, Ports, compile_model
+from worker.compiler.pipeline import compile_model
 from worker.compiler.rejection import ReasonCode
 from worker.conformance.case import Case, Expectation, Form, Suite, Untested
 from worker.conformance.form import NoForm, run_onnx

@@ -8,8 +8,8 @@ from __future__ import annotations
 from worker.compiler.control.compile import CompiledControl
 from worker.compiler.errors import Detail
 from worker.compiler.isa.program import UnitCall
+from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.partition.plan import HOST
-from worker.compiler.pipeline import CompiledModel
 from worker.compiler.rejection import ReasonCode
 from worker.simulator.results import BodyTiming, ControlTiming, ModelSimulation
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from worker.compiler.errors import Detail
+from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.options import CompileOptions
-from worker.compiler.pipeline import CompiledModel
 
 
 def conversion_section(compiled: CompiledModel, options: CompileOptions) -> dict[str, Detail]:

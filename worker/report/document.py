@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from worker.compiler.errors import Detail
 from worker.compiler.frontend.model_summary import model_summary
 from worker.compiler.isa.program import HostCall, UnitCall
+from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.machine import digest
 from worker.compiler.options import CompileOptions, StrategyName, Variant
 from worker.compiler.partition.plan import HOST
-from worker.compiler.pipeline import CompiledModel
 from worker.compiler.strategies.graphturbo.summary import UnitSummary
 from worker.report.control import control_rows
 from worker.report.conversion import conversion_section, layout_section

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from worker.compiler.errors import Detail
 from worker.compiler.frontend.model_summary import model_summary, node_macs
-from worker.compiler.pipeline import CompiledModel
+from worker.compiler.judge.compiled import CompiledModel
 
 
 def graph_document(compiled: CompiledModel) -> dict[str, Detail]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from worker.compiler.errors import Detail
-from worker.compiler.pipeline import CompiledModel
+from worker.compiler.judge.compiled import CompiledModel
 from worker.simulator.results import ModelSimulation
 
 

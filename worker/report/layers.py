@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from worker.compiler.errors import Detail
 from worker.compiler.isa.program import HostCall, UnitCall
-from worker.compiler.pipeline import CompiledModel
+from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.schedule.nodes import Compute, Loop, LoopKind, Node, Pipe, Place, Seq
 from worker.report.node_names import kernel_op_type
 from worker.simulator.results import ModelSimulation, UnitSimulation

@@ -8,8 +8,8 @@ from html import escape
 from worker.compiler.errors import Detail
 from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.program import UnitCall
+from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.machine.machine import EngineKind, Machine
-from worker.compiler.pipeline import CompiledModel
 from worker.report.graphturbo_page import graphturbo_html
 from worker.report.node_names import node_span, short_op_type
 from worker.report.plots import energy_bars, layer_bars, occupancy, roofline, si

@@ -9,10 +9,10 @@ import onnx_ir
 
 from worker.compiler.errors import Detail
 from worker.compiler.isa.program import UnitCall
+from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.partition.host_work import host_flops
 from worker.compiler.partition.plan import RegionDecision
 from worker.compiler.partition.ratios import OffloadRatios, offload_ratios
-from worker.compiler.pipeline import CompiledModel
 from worker.simulator.results import ModelSimulation
 
 

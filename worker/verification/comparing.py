@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from worker.compiler.frontend.ops.call import DTYPES
+from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.package.verify_numerics import (
     OutputComparison,
     coarsest,
     compare_outputs,
     plain_numbers,
 )
-from worker.compiler.pipeline import CompiledModel
 from worker.packing import programs
 from worker.report.verified_row import VerifiedRow
 from worker.verification.measured import floor_of, longest_sum

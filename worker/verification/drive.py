@@ -25,11 +25,11 @@ import numpy.typing as npt
 
 from worker.compiler.errors import CompilerError, Mismatch
 from worker.compiler.isa.program import HostCall, UnitCall
+from worker.compiler.judge.compiled import CompiledModel
+from worker.compiler.judge.units import Unit
 from worker.compiler.options import CompileOptions, VerifyMode
 from worker.compiler.package.build import build_library
 from worker.compiler.package.runtime import ModelRunner, load_program
-from worker.compiler.pipeline import CompiledModel
-from worker.compiler.units import Unit
 from worker.packing import kernel_texts, nested_models, program_contents
 from worker.report.document import Verification
 from worker.report.node_names import node_span

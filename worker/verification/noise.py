@@ -15,7 +15,7 @@ import numpy.typing as npt
 import onnx
 import onnx_ir
 
-from worker.compiler.pipeline import CompiledModel
+from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.quantize.boundary import BoundaryKind
 from worker.compiler.quantize.session import Session
 from worker.compiler.quantize.sqnr import sqnr_db

@@ -20,11 +20,11 @@ from worker.compiler.ir.bits import load
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.op import Tensor, TensorOp
 from worker.compiler.isa.program import OperandRole, UnitCall
+from worker.compiler.judge.compiled import CompiledModel
+from worker.compiler.judge.units import Unit
 from worker.compiler.package.build import build_library
 from worker.compiler.package.emulator import Emulator
 from worker.compiler.package.executable import level_specs
-from worker.compiler.pipeline import CompiledModel
-from worker.compiler.units import Unit
 
 Array = npt.NDArray[Any]
 _SUFFIX = "_observed"

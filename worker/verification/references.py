@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from worker.compiler.pipeline import CompiledModel
+from worker.compiler.judge.compiled import CompiledModel
 from worker.verification.measured import OwnErrors, measure, nudged
 from worker.verification.noise import converted_float64, converted_reference
 from worker.verification.reference import Float64Values, float64_outputs, reference_outputs

@@ -13,8 +13,8 @@ from worker.compiler.ir.bits import load
 from worker.compiler.ir.evaluate import affine_values, evaluate_points
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import OpaqueOp, TensorOp
+from worker.compiler.judge.units import Unit
 from worker.compiler.package.verify_numerics import coarsest, tolerance
-from worker.compiler.units import Unit
 from worker.report.node_names import node_span
 from worker.report.verified_row import VerifiedRow
 

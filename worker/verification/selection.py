@@ -15,7 +15,7 @@ import onnx_ir
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.ops.call import DTYPES
 from worker.compiler.ir.dtype import DType
-from worker.compiler.pipeline import CompiledModel
+from worker.compiler.judge.compiled import CompiledModel
 
 SELECTING = frozenset(
     {"TopK", "NonMaxSuppression", "NonZero", "ArgMax", "ArgMin", "Unique", "Compress", "Loop", "If"}

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.isa.program import UnitCall
-from worker.compiler.pipeline import CompiledModel
-from worker.compiler.units import Unit
+from worker.compiler.judge.compiled import CompiledModel
+from worker.compiler.judge.units import Unit
 
 MAX_WHOLE_BYTES = 256 << 20
 """Of outputs kept for the comparison; as much again is the reference's.  Further ones are judged by

@@ -28,8 +28,9 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import OpaqueOp, TensorOp
 from worker.compiler.ir.region import Cuts, is_view
 from worker.compiler.ir.signature import Canonical, canonicalize
+from worker.compiler.judge.link import PlannedCall, PlannedHost
+from worker.compiler.judge.units import Unit, UnitSolver
 from worker.compiler.layout.lay_out import LayoutChange, lay_out
-from worker.compiler.link import PlannedCall, PlannedHost
 from worker.compiler.machine.machine import LaunchUnit, Machine
 from worker.compiler.options import CompileOptions, Variant
 from worker.compiler.partition.plan import CompositeKind, Part, Partitioning
@@ -37,7 +38,6 @@ from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.stages import Grouping, check_grouping
 from worker.compiler.strategies.base import Strategy
 from worker.compiler.strategies.registry import strategy, strategy_for
-from worker.compiler.units import Unit, UnitSolver
 
 _MIN_HALVED = 4
 """Operators of a group that does not fit, or is slow, and is still tried in halves."""

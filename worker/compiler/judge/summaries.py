@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from worker.compiler.link import PlannedCall, PlannedHost
+from worker.compiler.judge.link import PlannedCall, PlannedHost
+from worker.compiler.judge.units import Unit
 from worker.compiler.options import StrategyName
 from worker.compiler.strategies.graphturbo.describe import placed, read_summary
 from worker.compiler.strategies.graphturbo.summary import UnitSummary
-from worker.compiler.units import Unit
 
 
 def unit_summaries(

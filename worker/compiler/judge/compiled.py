@@ -1,0 +1,86 @@
+"""What a compile is given from outside, and what it gives to all later stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy.typing as npt
+
+from worker.compiler.cache import Cache, CacheEvent
+from worker.compiler.control.compile import CompiledControl
+from worker.compiler.frontend.model import OnnxModel
+from worker.compiler.frontend.passes import Interface
+from worker.compiler.ir.graph import Graph
+from worker.compiler.judge.link import LinkedModel
+from worker.compiler.judge.solve import Progress
+from worker.compiler.judge.units import Unit
+from worker.compiler.layout.change import LayoutChange
+from worker.compiler.machine.machine import Conversion, Machine
+from worker.compiler.partition.plan import Partitioning, Placement
+from worker.compiler.quantize.boundary import Boundary
+from worker.compiler.strategies.graphturbo.summary import UnitSummary
+
+Samples: TypeAlias = "Callable[[OnnxModel], Sequence[Mapping[str, npt.NDArray[Any]]]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What the pure compiler is given from outside."""
+
+    cache: Cache
+    progress: Progress
+    samples: Samples
+    """Calibration inputs of a model; asked only when something must be quantised."""
+    unit_cycles: Callable[[Unit], int]
+    """Simulated cycles of one kernel: decides about fused kernels, and automatic partitioning."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledModel:
+    """Everything later stages need about one compiled model."""
+
+    model: OnnxModel
+    """As compiled: with the conversions that were inserted."""
+    machine: Machine
+    strategy: str
+    partitioning: Partitioning
+    units: tuple[Unit, ...]
+    linked: LinkedModel
+    region_graphs: tuple[Graph, ...]
+    """The regions in the algebra, in execution order."""
+    constants: Mapping[str, Callable[[], npt.NDArray[Any]]]
+    """Values of the constants units read, by name."""
+    cache_events: tuple[CacheEvent, ...]
+    warnings: tuple[tuple[str, str], ...]
+    """(code, message)."""
+    conversions: Mapping[str, Conversion]
+    """What was converted for which target."""
+    boundaries: tuple[Boundary, ...]
+    layouts: tuple[tuple[int, LayoutChange], ...]
+    """(region, change)."""
+    source: OnnxModel
+    """Simplified, before any conversion: the user's model."""
+    interface: Interface
+    """Of the user's file: what every later form of the model keeps."""
+    controls: tuple[CompiledControl[CompiledModel], ...] = ()
+    """Control-flow nodes, in model order, with their compiled bodies."""
+    summaries: tuple[UnitSummary, ...] = ()
+    """What GraphTurbo says of its units; empty with any other strategy."""
+
+    @property
+    def placement(self) -> tuple[Placement, ...]:
+        """A row for every node, in model order."""
+        return self.partitioning.placement
+
+    @property
+    def home_bytes(self) -> int:
+        """Of the home arenas of the model and of every program nested in it."""
+        bodies = [body for control in self.controls for body in control.bodies]
+        return self.linked.program.home_bytes + sum(b.home_bytes for b in bodies if b is not None)
+
+    @property
+    def is_offloading(self) -> bool:
+        """Whether any kernel runs, here or in a nested program."""
+        return bool(self.units) or any(control.flow for control in self.controls)
