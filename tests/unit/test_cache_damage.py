@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from algebra_graphs import conv
 
-from worker.compiler import units
+from worker.compiler.judge import units
 from worker.compiler.cache import CacheKind, MemoryCache
 from worker.compiler.errors import Infeasible, OptionError, Shortfall
 from worker.compiler.ir.signature import canonicalize
