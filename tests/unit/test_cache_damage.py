@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from algebra_graphs import conv
 
-from worker.compiler.judge import units
 from worker.compiler.cache import CacheKind, MemoryCache
 from worker.compiler.errors import Infeasible, OptionError, Shortfall
 from worker.compiler.ir.signature import canonicalize
+from worker.compiler.judge import units
 from worker.compiler.judge.units import Unit, UnitSolver
 from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions
