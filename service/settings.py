@@ -7,17 +7,35 @@ an in-memory broker and local files, all below `data_dir`.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from worker.isolation import IsolationChoice
+from worker.request import STAGES
 from worker.sandbox import Limits
 
 _MIB = 1024 * 1024
+STAGE_LIMITS_S: Mapping[str, float] = MappingProxyType(
+    {
+        "ingest": 300.0,
+        "simplify": 600.0,
+        "convert": 1800.0,
+        "partition": 1800.0,
+        "schedule": 3600.0,
+        "codegen": 600.0,
+        "simulate": 1800.0,
+        "package": 900.0,
+        "verify": 1800.0,
+        "report": 300.0,
+    }
+)
+"""Far above what models of benchmarks/MODELS.md take: 21 s to compile, 10 s to verify at most."""
 
 
 def _default_path() -> str:
@@ -42,6 +60,9 @@ class Settings(BaseSettings):
 
     workers: int = Field(default=2, ge=1, le=256)
     """Jobs that run at the same time in one worker process."""
+    preflight_slots: int = Field(default=2, ge=1, le=32)
+    """Preflights that one server runs at a time; more are refused with Retry-After.  They have
+    processes of their own, below the priority of jobs."""
     worker_pool: Literal["prefork", "threads", "solo"] = "threads"
     """Pool of a stand-alone worker; the embedded worker always uses threads.
 
@@ -62,6 +83,9 @@ class Settings(BaseSettings):
     queue_ttl_s: float = Field(default=7 * 86400.0, gt=0)
     wall_limit_s: float = Field(default=3600.0, gt=0)
     """Longest run of one job unless the job asks for less."""
+    stage_limits_s: Mapping[str, float] = Field(default_factory=lambda: {**STAGE_LIMITS_S})
+    """Longest wall time of a stage, by its name, within the job's; as a JSON object, which changes
+    the stages it names.  Budgets of work and bytes end most of what would take long before this."""
     idempotency_ttl_s: float = Field(default=86400.0, gt=0)
 
     memory_base_bytes: int = Field(default=8192 * _MIB, gt=0)
@@ -105,6 +129,14 @@ class Settings(BaseSettings):
     @classmethod
     def _absolute(cls, value: Path) -> Path:
         return value.expanduser().absolute()
+
+    @field_validator("stage_limits_s")
+    @classmethod
+    def _every_stage(cls, value: Mapping[str, float]) -> Mapping[str, float]:
+        for name, limit_s in value.items():
+            if name not in STAGES or not limit_s > 0:
+                raise ValueError(f"{name!r}: {limit_s}: stages are {', '.join(STAGES)}; limits > 0")
+        return {**STAGE_LIMITS_S, **value}
 
     @field_validator("database_url")
     @classmethod

@@ -1,6 +1,6 @@
 """One question to one payload: a request file in, one document or one problem out.
 
-For payloads that are no jobs: preflight, and running a bundle.
+For payloads that are no jobs: preflight, matching, disassembling and running a bundle.
 """
 
 from __future__ import annotations
@@ -44,11 +44,13 @@ def ask(
     search_path: str,
     hidden: Path,
     read_only: tuple[Path, ...] = (),
+    nice: int = 0,
 ) -> dict[str, Any]:
     """Run `module` on `request` in the sandbox and give its answer.
 
-    The payload sees the files `read_only` where they are.  `place` must have been created; what
-    the payload leaves is in `place.out`, which nothing changes any more when this returns.
+    The payload sees the files `read_only` where they are, and runs `nice` steps below us.  `place`
+    must have been created; what the payload leaves is in `place.out`, which nothing changes any
+    more when this returns.
 
     Raises:
         Refused: it answered with a problem, or was over a limit of memory or files.
@@ -65,6 +67,7 @@ def ask(
         limits=limits,
         view=place.view(search_path, hidden, read_only),
         isolation=isolation(choice),
+        nice=nice,
     )
     frame, broken = None, ""
     with sandbox:
@@ -84,7 +87,12 @@ def ask(
         raise Refused(_over("TW-SVC-009", "needs more memory than", limits.memory_bytes))
     if report.end is End.FILES or (frame is not None and frame.op == "files"):
         raise Refused(_over("TW-SVC-017", "writes more than", limits.file_bytes))
-    answer = frame.head.get("answer") if frame is not None and not broken else None
+    answer: Any = None
+    if frame is not None and frame.op == "answer" and not broken:
+        try:
+            answer = json.loads(frame.body)
+        except (ValueError, RecursionError):
+            broken = "its answer is not JSON"
     if isinstance(answer, dict) and report.end is End.EXITED and report.code == 0:
         return answer
     raise Died(report, broken or report.sentence())

@@ -19,6 +19,7 @@ from worker.problems import problem_in
 from worker.progress import ProgressRecorder
 from worker.request import ProgressSink
 from worker.sandbox import Sandbox
+from worker.stage_clock import StageClock
 from worker.store_cache import StoreCache
 
 _MOST_FIELDS = 16
@@ -38,6 +39,8 @@ class Conversation:
     out_of_memory: bool = False
     too_many_bytes: bool = False
     violation: str | None = None
+    clock: StageClock | None = None
+    """Ends stages that take too long."""
 
 
 def answer(
@@ -59,7 +62,10 @@ def answer(
             if said.cache_bytes_left >= 0:  # beyond, its work is good and just not kept
                 cache.put(key, frame.body)
         case "stage":
-            progress.stage(frame.text("stage", 64), frame.text("state", 64))
+            name, state = frame.text("stage", 64), frame.text("state", 64)
+            if said.clock is not None:
+                said.clock.stage(name, state)
+            progress.stage(name, state)
         case "units":
             progress.units(frame.count("solved"), frame.count("cached"), frame.count("total"))
         case "artifact":

@@ -41,19 +41,6 @@ from worker.simulator.run import SIMULATOR_VERSION
 from worker.simulator.trace import trace_json
 from worker.unlocking import unlock_rows
 
-STAGES = (
-    "ingest",
-    "simplify",
-    "convert",
-    "partition",
-    "schedule",
-    "codegen",
-    "simulate",
-    "package",
-    "verify",
-    "report",
-)
-
 
 class _TimedProgress:
     """Passes progress on and keeps wall seconds per stage (never part of a digest)."""

@@ -13,6 +13,20 @@ from typing import Protocol
 from worker.compiler.errors import Detail
 from worker.compiler.options import CompileOptions
 
+STAGES = (
+    "ingest",
+    "simplify",
+    "convert",
+    "partition",
+    "schedule",
+    "codegen",
+    "simulate",
+    "package",
+    "verify",
+    "report",
+)
+"""Names that a job announces, in this order; `partition` may come again within `schedule`."""
+
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:

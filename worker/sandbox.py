@@ -76,6 +76,8 @@ class Report:
     escaped: int
     """Processes that had left the payload's group and were killed in the sweep."""
     dropped_bytes: int
+    file_bytes: int
+    """The most that its files were seen to occupy together; 0 when nothing looked."""
     out_of_memory: bool
     """Its processes were over the limit together, or its last words say that one was."""
 
@@ -111,8 +113,10 @@ class Sandbox:
         limits: Limits,
         view: View,
         isolation: Isolation,
+        nice: int = 0,
     ) -> None:
-        """`cwd` must be one of the view's folders."""
+        """`cwd` must be one of the view's folders; `nice` lowers the priority of its processes."""
+        self._nice = nice
         self._argv = tuple(argv)
         self._view = view
         self._isolation = isolation
@@ -161,6 +165,7 @@ class Sandbox:
                 "folders": [str(path) for path in self._view.writable],
             },
             "limits": limits,
+            "nice": self._nice,
             # bubblewrap may need its own privileges first, and takes them from the payload itself.
             "no_new_privs": self._isolation.tier is not Tier.BUBBLEWRAP,
         }
@@ -194,8 +199,10 @@ class Sandbox:
             end, code, signal = End(document["end"]), document["code"], document["signal"]
             cpu_s, rss = float(document["cpu_s"]), int(document["max_rss_bytes"])
             escaped, dropped = int(document["escaped"]), int(document["dropped_bytes"])
+            files = int(document["file_bytes"])
         except (ValueError, KeyError, TypeError):
-            end, code, signal, cpu_s, rss, escaped, dropped = End.UNKNOWN, None, None, 0.0, 0, 0, 0
+            end, code, signal, cpu_s = End.UNKNOWN, None, None, 0.0
+            rss = escaped = dropped = files = 0
         is_wrapped = self._isolation.tier is Tier.BUBBLEWRAP
         if is_wrapped and code is not None and code > _SIGNALED:
             signal = code - _SIGNALED  # as shells say it, and bubblewrap
@@ -210,6 +217,7 @@ class Sandbox:
             max_rss_bytes=rss,
             escaped=escaped,
             dropped_bytes=dropped,
+            file_bytes=files,
             out_of_memory=end is End.MEMORY
             or (crashed and any(sign in tail for sign in _MEMORY_SIGNS)),
         )

@@ -70,6 +70,7 @@ def _payload(spec: dict[str, Any], output: int, supervisor: int) -> None:
         os.dup2(output, 2)
         os.set_inheritable(spec["channel"], True)
         os.chdir(spec["cwd"])
+        os.nice(spec["nice"])
         os.umask(0o077)
         for name, value in spec["limits"].items():
             _limit(getattr(resource, f"RLIMIT_{name}"), value)
@@ -115,6 +116,7 @@ class _Watch:
     file_bytes: int
     folders: list[str]
     most_memory_bytes: int = 0
+    most_file_bytes: int = 0
     _next_walk: float = 0.0
 
     def excess(self) -> str | None:
@@ -136,6 +138,7 @@ class _Watch:
     def excess_files(self, processes: Sequence[int] = ()) -> str | None:
         """Look at the files alone."""
         files = tree_usage.files(self.folders, processes)
+        self.most_file_bytes = max(self.most_file_bytes, files.num_bytes)
         is_over = files.num_bytes > self.file_bytes or files.entries > tree_usage.MOST_ENTRIES
         return "files" if is_over else None
 
@@ -246,6 +249,7 @@ def main() -> None:
         "escaped": escaped,
         "output_bytes": log.seen,
         "dropped_bytes": log.dropped,
+        "file_bytes": watch.most_file_bytes,
     }
     os.write(1, json.dumps(report).encode())
 

@@ -40,6 +40,7 @@ from worker.payload import Workplace, payload_argv, payload_env
 from worker.progress import ProgressRecorder
 from worker.request import request_document
 from worker.sandbox import End, Limits, Report, Sandbox
+from worker.stage_clock import StageClock
 from worker.store_cache import StoreCache
 from worker.verdict import over_limit
 
@@ -265,10 +266,12 @@ class ItemRunner:
         self, sandbox: Sandbox, progress: ProgressRecorder, cache: StoreCache
     ) -> Conversation:
         """Serve the child until it closes the channel."""
-        said = Conversation(cache_bytes_left=self._settings.cache_intake_bytes)
+        clock = StageClock(self._settings.stage_limits_s, sandbox.kill)
+        said = Conversation(cache_bytes_left=self._settings.cache_intake_bytes, clock=clock)
         try:
-            while (frame := wire.receive(sandbox.channel)) is not None:
-                answer(frame, sandbox, progress, cache, said)
+            with clock:
+                while (frame := wire.receive(sandbox.channel)) is not None:
+                    answer(frame, sandbox, progress, cache, said)
             progress.flush()
         except (wire.ProtocolError, TooLarge) as error:
             said.violation = str(error)

@@ -14,6 +14,8 @@ def over_limit(
 
     `stage` is the last one that the payload announced.
     """
+    if said.clock is not None and said.clock.overrun is not None:
+        return said.clock.overrun.to_problem()
     if said.out_of_memory or report.out_of_memory:
         return CompilerError(
             "TW-SVC-009",
@@ -28,6 +30,7 @@ def over_limit(
             "the job wrote more files, or more bytes into them, than it may",
             stage=stage,
             limit=limits.file_bytes,
+            actual=report.file_bytes or None,
         ).to_problem()
     if report.end is End.WALL:
         return CompilerError(

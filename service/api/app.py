@@ -20,6 +20,7 @@ from service.api.body_limit import BodyLimitMiddleware
 from service.api.deps import ApiState
 from service.api.origin import OriginMiddleware
 from service.api.pace import PaceMiddleware
+from service.api.preflight_slots import PreflightSlots
 from service.api.readiness import Readiness
 from service.api.request_id import RequestIdMiddleware
 from service.api.routes import (
@@ -76,6 +77,7 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         blobs=used.blobs,
         outbox=bells,
         readiness=Readiness(used.database, used.blobs, None if settings.embedded else used.celery),
+        preflights=PreflightSlots(settings.preflight_slots),
         watch=JobWatch(lambda ids: query.event_numbers(used.database, ids)),
     )
     for module in ROUTERS:

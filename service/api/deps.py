@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import Depends, Header, Request
 
+from service.api.preflight_slots import PreflightSlots
 from service.api.readiness import Readiness
 from service.api.watch import JobWatch
 from service.errors import Malformed
@@ -29,6 +30,7 @@ class ApiState:
     outbox: Outbox
     watch: JobWatch
     readiness: Readiness
+    preflights: PreflightSlots
 
 
 def api_state(request: Request) -> ApiState:

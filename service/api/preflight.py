@@ -21,6 +21,8 @@ from worker.payload import Workplace
 from worker.sandbox import End
 
 LIMIT_S = 120
+NICE = 10
+"""Preflights give way to jobs."""
 _INTEGER = re.compile(r"[0-9]{1,18}")
 
 
@@ -52,12 +54,15 @@ def run_preflight(
 
     Raises:
         PreflightRefused: the model or the options are refused.
-        Unavailable: the child died or ran too long.
+        Unavailable: too many are running, the child died or ran too long.
         CompilerError: TW-SVC-018, the isolation demanded does not work here.
     """
     settings = state.settings
     options = CompileOptions.from_json({"symbols": _symbols(pairs)})
-    with tempfile.TemporaryDirectory(prefix="tilewright-preflight-") as folder:
+    with (
+        state.preflights.taken(),
+        tempfile.TemporaryDirectory(prefix="tilewright-preflight-") as folder,
+    ):
         place = Workplace(Path(folder))
         place.create()
         path = place.given / ("model.zip" if model.kind == "zip" else "model.onnx")
@@ -76,6 +81,7 @@ def run_preflight(
                 choice=settings.isolation,
                 search_path=settings.child_path,
                 hidden=settings.data_dir,
+                nice=NICE,
             )
         except Refused as refusal:
             raise PreflightRefused(refusal.problem) from refusal

@@ -140,6 +140,7 @@ def _run(
     from worker import wire
     from worker.conversation import Conversation, answer, artifact_names
     from worker.request import request_document
+    from worker.stage_clock import StageClock
 
     document = request_document(
         model.absolute(), order.model.stem, order.hardware, order.options,
@@ -147,12 +148,14 @@ def _run(
         order.inputs.absolute() if order.inputs else None,
     )  # fmt: skip
     (place.given / "request.json").write_text(json.dumps(document), encoding="utf-8")
-    said = Conversation(cache_bytes_left=settings.cache_intake_bytes)
     with _sandbox(order, model, settings, place) as sandbox:
+        clock = StageClock(settings.stage_limits_s, sandbox.kill)
+        said = Conversation(cache_bytes_left=settings.cache_intake_bytes, clock=clock)
         sandbox.start()
         try:
-            while (frame := wire.receive(sandbox.channel)) is not None:
-                answer(frame, sandbox, view, cache, said)
+            with clock:
+                while (frame := wire.receive(sandbox.channel)) is not None:
+                    answer(frame, sandbox, view, cache, said)
             for name, file in artifact_names(said.done) if said.done is not None else ():
                 view.artifact(name, file)
         except wire.ProtocolError as broken:

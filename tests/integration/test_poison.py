@@ -97,6 +97,18 @@ def test_wall_limit_times_out(make_settings: MakeSettings, open_desk: OpenDesk) 
     assert job.attempts == 1
 
 
+def test_a_stage_limit_times_out_and_is_named(
+    make_settings: MakeSettings, open_desk: OpenDesk
+) -> None:
+    desk = open_desk(make_settings("sleeper", stage_limits_s={"schedule": 0.5}))
+    with EmbeddedWorker(desk.services):
+        job = desk.wait(desk.submit().id)
+    assert job.state is JobState.TIMED_OUT
+    assert job.error is not None
+    assert (job.error["code"], job.error["stage"]) == ("TW-SVC-008", "schedule")
+    assert (job.error["limit"], job.attempts) == (0.5, 1)
+
+
 def test_other_jobs_run_beside_a_poisoned_one(
     make_settings: MakeSettings, open_desk: OpenDesk, tmp_path: Path
 ) -> None:
