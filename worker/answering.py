@@ -1,4 +1,7 @@
-"""The payload's end of `asking`: read the request, do the work, send one frame."""
+"""The payload's end of `asking`: read the request, do the work, send one frame.
+
+The frame's body is the answer as JSON; lists of a large model's nodes do not fit a head.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +40,17 @@ def answer(work: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> int:
     with socket.socket(fileno=int(number)) as sock:
         # Processes the work starts (C compilers) must not hold the channel open.
         sock.set_inheritable(False)
+        body = b""
         try:
             made = work(json.loads(Path(path).read_text(encoding="utf-8")))
-            frame = {"op": "answer", "answer": dict(made)}
+            body = json.dumps(dict(made), separators=(",", ":")).encode()
+            if len(body) > wire.MAX_BODY_BYTES:
+                raise CompilerError(
+                    "TW-SVC-017", f"its answer has {len(body)} bytes",
+                    limit=wire.MAX_BODY_BYTES, actual=len(body), remedy="Ask for a part of it.",
+                )  # fmt: skip
+            frame: dict[str, Any] = {"op": "answer"}
         except Exception as error:  # the task boundary: the asker hears of anything
-            frame = failure_frame(error)
-        wire.send(sock, frame)
+            frame, body = failure_frame(error), b""
+        wire.send(sock, frame, body)
     return 0

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from service.cli.asking import asked
 from service.cli.compiling import SymbolsOption
 from service.cli.inputs import hardware_argument, model_argument, symbol_settings
 from service.cli.output import JsonFlag, print_json, print_table, print_text
@@ -23,12 +24,16 @@ def match(
 ) -> None:
     """Print which composites the spec's patterns find in a model, and why the near misses fail."""
     from worker.compiler.options import CompileOptions
-    from worker.match import match_report
 
     options = CompileOptions.from_json({"symbols": symbol_settings(symbols or [])})
-    found: dict[str, Any] = match_report(
-        model_argument(model), hardware_argument(spec), options, pattern
-    )
+    source = model_argument(model).resolve()
+    request = {
+        "model": str(source),
+        "hardware": hardware_argument(spec),
+        "options": options.to_json(),
+        "pattern": pattern,
+    }
+    found: dict[str, Any] = asked("worker.match_child", request, [source], "match")
     if as_json:
         print_json(found)
         return

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from service.cli.asking import asked
 from service.cli.compiling import HardwareOption, SymbolsOption
 from service.cli.exits import Exit
 from service.cli.failures import exit_code_of
@@ -34,11 +35,16 @@ def preflight(
     """
     from service.cli.beside import with_external_data
     from worker.compiler.options import CompileOptions
-    from worker.preflight import preflight as check
 
     options = CompileOptions.from_json({"symbols": symbol_settings(symbols or [])})
     with with_external_data(model_argument(model)) as path:
-        found: dict[str, Any] = check(path, hardware_argument(hardware), options)
+        source = path.resolve()
+        request = {
+            "model": str(source),
+            "hardware": hardware_argument(hardware),
+            "options": options.to_json(),
+        }
+        found: dict[str, Any] = asked("worker.preflight_child", request, [source], "preflight")
     if as_json:
         print_json(found)
     else:

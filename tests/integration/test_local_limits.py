@@ -44,6 +44,7 @@ def compiled(
     ("payload", "settings", "code", "exit_code"),
     [
         ("sleeper", {"wall_limit_s": "2"}, "TW-SVC-008", 6),
+        ("sleeper", {"stage_limits_s": '{"schedule": 1}'}, "TW-SVC-008", 6),
         ("greedy", {"memory_base_bytes": str(1 << 30)}, "TW-SVC-009", 4),
         ("exits", {}, "TW-INT-001", 5),
         ("thief", {}, "TW-INT-001", 5),
@@ -63,6 +64,31 @@ def test_what_ends_a_local_compile_early_has_a_code(
     assert time.monotonic() - started < 60
     assert (document["state"], document["error"]["code"], ended) == ("failed", code, exit_code)
     assert list((tmp_path / "data" / "local").iterdir()) == []
+
+
+def test_the_stage_that_ran_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, document = compiled("sleeper", tmp_path, monkeypatch, stage_limits_s='{"schedule": 1}')
+    error = document["error"]
+    assert (error["stage"], error["limit"]) == ("schedule", 1)
+    assert error["actual"] >= 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["preflight", str(EXAMPLE), "--hardware", "a100"],
+     ["hardware", "match", "a100", str(EXAMPLE)],
+     ["disassemble", str(EXAMPLE)]],
+    ids=["preflight", "match", "disassemble"],
+)  # fmt: skip
+def test_whatever_reads_a_foreign_file_has_limits(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("TILEWRIGHT_WALL_LIMIT_S", "0.05")
+    done = CliRunner().invoke(app, [*words, "--json"])
+    problem = json.loads(done.stdout)
+    assert (done.exit_code, problem["code"]) == (6, "TW-SVC-008"), problem
+    assert (problem["limit"], problem["stage"]) == (0.05, "service")
 
 
 def test_files_of_a_local_compile_are_the_users(
