@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import resource
 import string
 import time
 from collections.abc import Sequence
@@ -103,6 +104,38 @@ def test_inference_carries_no_list_that_doubles_without_end(tmp_path: Path, sour
     started = time.process_time()
     assert ingest(tmp_path, model).ir.graph.outputs
     assert time.process_time() - started < 5
+
+
+LONG = 1 << 26
+LISTS = {
+    "vectors": ([node("Add", ["x", "x"], ["y"])], [LONG]),
+    "doubled": (
+        [node("Concat", ["x", "x"], ["c0"], axis=0)]
+        + [node("Concat", [f"c{k}"] * 2, [f"c{k + 1}"], axis=0) for k in range(22)]
+        + [node("Neg", ["c22"], ["y"])],
+        [16],
+    ),
+    "stretched": (
+        [node("Expand", ["x", "long"], ["e"]), node("Concat", ["e", "e"], ["y"], axis=0)],
+        [1],
+    ),
+    "computed": (
+        [node("Shape", ["x"], ["s"]), node("Mul", ["s", "long"], ["t"]),
+         node("ConstantOfShape", ["t"], ["e"]), node("Add", ["e", "e"], ["y"])],
+        [1],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_inference_makes_no_list_of_a_long_vector(tmp_path: Path, name: str) -> None:
+    """An Add of two vectors of four million floats took 700 MB: an unknown entry per element."""
+    nodes, shape = LISTS[name]
+    used = any("long" in each.input for each in nodes)
+    model = model_of(nodes, {"long": np.array([LONG])} if used else {}, shape)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert ingest(tmp_path, model).ir.graph.outputs
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 * 1024
 
 
 def test_an_ordinary_shape_is_carried(tmp_path: Path) -> None:

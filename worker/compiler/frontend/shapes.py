@@ -45,8 +45,9 @@ def infer_model(model: onnx_ir.Model) -> None:
     graph = model.graph
     inputs = tuple(graph.inputs)
     constants = [(value, value.const_value) for value in graph.initializers.values()]
-    carries = may_propagate_in(graph)
-    ShapeInferencePass(check_type=False, strict_mode=False, data_prop=carries)(model)
+    ShapeInferencePass(check_type=False, strict_mode=False, data_prop=False)(model)
+    if may_propagate_in(graph):
+        ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
     if tuple(graph.inputs) == inputs:
         return
     # Where a model cannot be serialised, the pass keeps the inputs that it made of initializers.

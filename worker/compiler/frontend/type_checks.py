@@ -29,7 +29,9 @@ def check_types(proto: onnx.ModelProto, limits: Limits) -> None:
     for index, node in enumerate(copy.graph.node):
         node.name = f"#{index}#"
     try:
-        onnx.shape_inference.infer_shapes(copy, True, True, may_propagate(copy))
+        sized = onnx.shape_inference.infer_shapes(copy, True, True, False)
+        if may_propagate(sized):
+            onnx.shape_inference.infer_shapes(copy, True, True, True)
     except (onnx.shape_inference.InferenceError, RuntimeError, ValueError, TypeError,
             IndexError) as error:  # fmt: skip
         text = str(error)
