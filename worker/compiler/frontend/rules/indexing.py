@@ -16,6 +16,7 @@ from worker.compiler.frontend.rules.kinds import (
     same_dim,
     single,
 )
+from worker.compiler.frontend.rules.sequences import position
 from worker.compiler.frontend.rules.site import Problem, Rule, Site
 
 _REDUCTIONS = ("none", "add", "mul", "max", "min")
@@ -246,8 +247,8 @@ RULES: dict[str, tuple[Rule, ...]] = {
         single("max_output_boxes_per_class", "iou_threshold", "score_threshold"),
     ),
     "TensorScatter": (one_of("mode", "linear", "circular"), axis(), _written),
-    "SequenceInsert": (single("position"),),
-    "SequenceErase": (single("position"),),
-    "SequenceAt": (single("position"),),
+    "SequenceInsert": (single("position"), position(inserts=True)),
+    "SequenceErase": (single("position"), position()),
+    "SequenceAt": (single("position"), position()),
     "TfIdfVectorizer": (one_of("mode", "TF", "IDF", "TFIDF"), _ngrams),
 }  # fmt: skip
