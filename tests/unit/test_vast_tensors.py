@@ -99,3 +99,49 @@ def test_what_the_host_cannot_run_names_the_users_node() -> None:
     with pytest.raises(CompilerError) as refused:
         HostModule([broken], threads=1)
     assert refused.value.code == "TW-RUN-003"
+    assert refused.value.place.node == "/head/pick"
+
+
+def part(kind: str, inputs: list[tuple[str, int, list[int]]], **attributes: object) -> bytes:
+    """A host part of a node with a neighbour whose name is a part of its own name."""
+    nodes = [
+        helper.make_node(kind, [name for name, _, _ in inputs], ["m"], name="/a/b", **attributes),
+        helper.make_node("Relu", ["m"], ["y"], name="/a"),
+    ]
+    graph = helper.make_graph(
+        nodes, "host", [helper.make_tensor_value_info(*given) for given in inputs],
+        [helper.make_tensor_value_info("y", inputs[0][1], None)],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 18)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("model", "feeds"),
+    [
+        (part("MatMul", [("x", FLOAT, [2, 3]), ("z", FLOAT, [2, 3])]), None),
+        (part("MatMul", [("x", FLOAT, []), ("z", TensorProto.INT64, [3])]), None),
+        (part("Erf", [("x", TensorProto.DOUBLE, [3])]), None),
+        (
+            part("Reshape", [("x", FLOAT, [4]), ("z", TensorProto.INT64, [1])]),
+            {"x": np.zeros(4, np.float32), "z": np.array([3])},
+        ),
+    ],
+    ids=["shapes", "types", "no implementation", "run"],
+)
+def test_every_kind_of_refusal_names_the_node(
+    model: bytes, feeds: dict[str, np.ndarray] | None
+) -> None:
+    with pytest.raises(CompilerError) as refused:
+        module = HostModule([model], threads=1)
+        module.run(0, ["y"], feeds or {})
+    assert refused.value.code == "TW-RUN-003"
+    assert refused.value.place.node == "/a/b", refused.value
+
+
+def test_a_part_of_several_nodes_lists_them_when_none_is_named() -> None:
+    module = HostModule([part("Erf", [("x", FLOAT, [3])])], threads=1)
+    with pytest.raises(CompilerError) as refused:
+        module.run(0, ["y"], {"x": np.zeros(4, np.float32)})
+    assert refused.value.place.node is None
+    assert "/a/b, /a" in refused.value.message

@@ -155,6 +155,8 @@ def _entries() -> tuple[ErrorEntry, ...]:
         e("TW-INT-004", "No strategy has a kernel for an operator", service, "schedule", 500, 5,
           "This is a bug in Tilewright: please report the job id. The nodes named run on the host"
           " with a spec that does not offload their operator."),
+        e("TW-INT-005", "A host part fails where the whole model runs", service, "verify", 500, 5,
+          "This is a bug in Tilewright: please report the job id."),
         e("TW-SVC-001", "Not found", user, "service", 404, 3, "Check the id."),
         e("TW-SVC-002", "The request conflicts with the current state", user, "service", 409, 3,
           "Fetch the current state and try again."),

@@ -24,11 +24,13 @@ import numpy as np
 import numpy.typing as npt
 
 from worker.compiler.errors import CompilerError, Mismatch
+from worker.compiler.frontend.work import static_shape
 from worker.compiler.isa.program import HostCall, UnitCall
 from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.judge.units import Unit
 from worker.compiler.options import CompileOptions, VerifyMode
 from worker.compiler.package.build import build_library
+from worker.compiler.package.executor import Feeder
 from worker.compiler.package.runtime import ModelRunner, load_program
 from worker.packing import kernel_texts, nested_models, program_contents
 from worker.report.document import Verification
@@ -49,6 +51,7 @@ from worker.verification.whole_outputs import Handover, handed_over, is_sampleab
 Array = npt.NDArray[Any]
 UnitObserver: TypeAlias = "Callable[[Sequence[Unit], int, UnitCall, Callable[[str], Array]], None]"
 """An observer of kernel calls that is also told the units the call numbers."""
+_HOST_FAILED = "TW-RUN-003"
 _NO_REFERENCE = frozenset({"TW-VERIFY-003", "TW-CAL-005"})
 MAX_INNER_BYTES = 256 << 20
 """Of the inner tensors that are compared; as much again is the reference's."""
@@ -161,11 +164,14 @@ class _Verifier:
         compiled = self._compiled
         wanted = self._wanted if self._is_full else self._chosen()
         observed = ObservedKernels(compiled, wanted, build_dir) if wanted else None
-        runner = load_program(program_contents(compiled), library)
+        try:
+            runner = load_program(program_contents(compiled), library)
+        except CompilerError as error:
+            raise self._blamed(error) from error
         _watch(runner, compiled, partial(self._observe, observed, runner.metadata.home_address))
         selecting = {n: self._inner[n] for n in self._selecting if n in self._inner}
         feed = partial(self._feed, selecting) if self._selecting else None
-        outputs = runner.run(_storage(self._inputs), feed=feed)
+        outputs = self._run_ours(runner, feed)
         del runner
         for compared in self._comparer.outputs(outputs, self._outputs):
             self._found.add(row_of(compared.name, compared), compared.name, compared.reason)
@@ -177,11 +183,32 @@ class _Verifier:
             }  # fmt: skip
             own = own_errors(self._path, compiled, self._inputs, values, self._seed)
             for k, row in enumerate(rows):
-                error = own.of.get(self._found.value_of.get(row.name, ""))
-                if error is not None:
-                    rows[k] = judged(row, error, self._comparer.coarsest)
+                own_error = own.of.get(self._found.value_of.get(row.name, ""))
+                if own_error is not None:
+                    rows[k] = judged(row, own_error, self._comparer.coarsest)
         found = verdict(self._found, tuple(self._outputs), own)
         return self._verification(found, len(selecting))
+
+    def _run_ours(self, runner: ModelRunner, feed: Feeder | None) -> dict[str, Array]:
+        try:
+            return runner.run(_storage(self._inputs), feed=feed)
+        except CompilerError as error:
+            raise self._blamed(error) from error
+
+    def _blamed(self, error: CompilerError) -> CompilerError:
+        """The error of a host part as our bug, where ONNX Runtime has run the whole model.
+
+        Not so where an output came out in another shape than the model says: what we compile keeps
+        its word.
+        """
+        if error.code != _HOST_FAILED or not self._outputs:
+            return error
+        for value in self._compiled.source.ir.graph.outputs:
+            shape = static_shape(value)
+            made = self._outputs.get(value.name or "")
+            if shape is not None and made is not None and np.shape(made) != shape:
+                return error
+        return CompilerError("TW-INT-005", error.message, node=error.place.node)
 
     def _chosen(self) -> dict[int, dict[str, str]]:
         """In `sample`: inner tensors of kernels whose handed-over values would prove nothing."""

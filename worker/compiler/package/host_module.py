@@ -21,8 +21,7 @@ from worker.compiler.isa.program import HostCall
 from worker.compiler.package.executable import Array
 from worker.compiler.package.metadata_module import DataEntry, MetadataModule
 
-_NODE = re.compile(r"(?:Name:'|Node[: ]+\(?)([^')]+)")
-"""Where ONNX Runtime's messages name the node: creating a session, and running it."""
+_MOST_NAMED = 4
 _ONNX_TYPE = {
     DType.BF16: 16, DType.F8E4M3FN: 17, DType.F8E4M3FNUZ: 18, DType.F8E5M2: 19,
     DType.F8E5M2FNUZ: 20,
@@ -36,6 +35,7 @@ class _Bound:
 
     session: Any
     binding: Any
+    model: bytes
 
 
 class HostModule:
@@ -45,6 +45,7 @@ class HostModule:
         self._sessions: list[Any] = [
             _session(data, threads) if data else None for data in host_models
         ]
+        self._models = tuple(host_models)
         self._bound: dict[int, _Bound] = {}
 
     def run(self, host: int, outputs: Sequence[str], feeds: Mapping[str, Array]) -> list[Any]:
@@ -53,7 +54,7 @@ class HostModule:
         Raises:
             CompilerError: TW-RUN-003 with the user's node and ONNX Runtime's words.
         """
-        with _blamed():
+        with _blamed(self._models[host]):
             found: list[Any] = self._sessions[host].run(list(outputs), dict(feeds))
         return found
 
@@ -74,7 +75,7 @@ class HostModule:
                 binding.bind_input(name, *_memory(metadata.entries[name]))
             for name in call.outputs:
                 binding.bind_output(name, *_memory(metadata.entries[name]))
-            self._bound[call.host] = _Bound(session, binding)
+            self._bound[call.host] = _Bound(session, binding, self._models[call.host])
         return self._bound[call.host]
 
     def run_bound(self, bound: _Bound) -> None:
@@ -82,7 +83,7 @@ class HostModule:
 
         Raises: as `run`.
         """
-        with _blamed():
+        with _blamed(bound.model):
             bound.session.run_with_iobinding(bound.binding)
 
 
@@ -109,15 +110,16 @@ def _session(model: bytes, threads: int) -> Any:
         # Optimised kernels add in another order; a sum on the other side of a rounding edge is a
         # step away, and deep models amplify it: SSD's scores were 0.17 off, now they are equal.
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    with _blamed():
+    with _blamed(model):
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 @contextmanager
-def _blamed() -> Iterator[None]:
+def _blamed(model: bytes) -> Iterator[None]:
     """Turn what ONNX Runtime raises into an error that names the user's node.
 
-    Host parts keep the names of the model's nodes, and the runtime's messages give them.
+    Host parts keep the names of the model's nodes, and the runtime's messages give them; where a
+    message does not, the part's nodes are listed.
     """
     try:
         yield
@@ -125,9 +127,46 @@ def _blamed() -> Iterator[None]:
         raise
     except Exception as error:  # onnxruntime raises its own types from C++
         text = " ".join(str(error).split())
-        named = _NODE.search(text)
+        nodes = _node_names(model)
+        named = _named_in(text, nodes)
+        if named is None and len(nodes) == 1:
+            named = nodes[0]
+        place = "" if named else f" (nodes {_listed(nodes)})"
         raise CompilerError(
             "TW-RUN-003",
-            f"ONNX Runtime cannot run a part of the model on the host: {text[:400]}",
-            node=named.group(1).strip() if named else None,
+            f"ONNX Runtime cannot run a part of the model on the host{place}: {text[:400]}",
+            node=named,
         ) from error
+
+
+def _node_names(model: bytes) -> tuple[str, ...]:
+    """Names of a part's nodes, those of bodies after their owners; none where it is no model."""
+    import onnx
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # has no stubs
+
+    try:
+        stack = [onnx.load_model_from_string(model).graph]
+    except DecodeError:
+        return ()
+    names: dict[str, None] = {}
+    while stack:
+        for node in stack.pop(0).node:
+            names.update({node.name: None} if node.name else {})
+            for attribute in node.attribute:
+                stack += [attribute.g] if attribute.HasField("g") else [*attribute.graphs]
+    return tuple(names)
+
+
+def _named_in(text: str, nodes: Sequence[str]) -> str | None:
+    """The node that a message names; a fusion of the runtime's is called after one of its nodes."""
+    found = [
+        name
+        for name in nodes
+        if re.search(rf"""(?:[('":]|: ){re.escape(name)}(?:[)'"/_, ]|$)""", text) is not None
+    ]
+    return max(found, key=len, default=None)
+
+
+def _listed(nodes: Sequence[str]) -> str:
+    more = len(nodes) - _MOST_NAMED
+    return ", ".join(nodes[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
