@@ -46,7 +46,7 @@ def ingest(folder: Path, nodes: list[onnx.NodeProto], position: int) -> None:
 
 
 def user(kind: str) -> list[onnx.NodeProto]:
-    """A node that uses position `p` of the sequence `s`, and what makes the output of its result."""
+    """A node that uses position `p` of the sequence `s`, and what makes its result the output."""
     if kind == "SequenceAt":
         return [helper.make_node(kind, ["s", "p"], ["y"], name="user")]
     given = ["s", "x", "p"] if kind == "SequenceInsert" else ["s", "p"]
