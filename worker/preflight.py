@@ -29,6 +29,7 @@ from worker.compiler.pipeline import convert_for
 from worker.hardware import resolve_machine
 from worker.request import NoProgress
 from worker.unlocking import unlock_rows
+from worker.verification.budget import over_budget
 from worker.verification.inputs import seeded_inputs
 from worker.verification.reference import reference_refusal
 
@@ -59,7 +60,8 @@ def preflight(
         ]
     if machine is not None and model is not None:
         document.update(_examined(model, machine, options, problems) or {})
-        document["unverifiable"] = reference_refusal(model_path)
+        why = over_budget(model, model_path.stat().st_size)
+        document["unverifiable"] = why or reference_refusal(model_path)
     document["problems"] = problems
     document["compiles"] = not problems
     document["ok"] = not (problems or document["fallbacks"] or document["shortfalls"])

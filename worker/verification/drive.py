@@ -36,6 +36,7 @@ from worker.packing import kernel_texts, nested_models, program_contents
 from worker.report.document import Verification
 from worker.report.node_names import node_span
 from worker.report.verified_row import VerifiedRow
+from worker.verification.budget import over_budget
 from worker.verification.comparing import Comparer, changes, row_of
 from worker.verification.given_inputs import other_inputs
 from worker.verification.inputs import held_out, seeded_inputs
@@ -66,8 +67,9 @@ def verify_model(
 ) -> Verification:
     """Verify as `options.verify` says, on the inputs `given`, or on seeded ones.
 
-    What cannot be verified is reported, not raised: without a C compiler, where ONNX Runtime
-    rejects the model or the inputs, or where its values do not fit in memory.
+    What cannot be verified is reported, not raised: what would take more than the budget, without a
+    C compiler, where ONNX Runtime rejects the model or the inputs, or where its values do not fit
+    in memory.
 
     Raises:
         MemoryFault: a kernel left its buffers.
@@ -75,6 +77,9 @@ def verify_model(
     mode = options.verify
     if mode is VerifyMode.NONE:
         return Verification("none", "none", None, None, None, None, "not asked for")
+    why = over_budget(compiled.source, path.stat().st_size)
+    if why is not None:
+        return _unverified(mode, why)
     try:
         library = build_library(kernel_texts(compiled), build_dir)
     except CompilerError as error:

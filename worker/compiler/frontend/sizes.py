@@ -78,7 +78,7 @@ def _loops(graph: onnx_ir.Graph, around: int, limits: Limits) -> Iterator[Findin
         bodies = [a.as_graph() for a in node.attributes.values() if _is_graph(a)]
         if node.op_type not in ("Loop", "Scan") or node.domain != "" or len(bodies) != 1:
             continue  # a branch may never be taken
-        trips = around * _certain_trips(node, bodies[0])
+        trips = around * certain_trips(node, bodies[0])
         if trips > limits.max_trips:
             yield Finding(
                 "TW-MODEL-014", f"{node.op_type} takes {trips} trips, those around it included",
@@ -92,8 +92,10 @@ def _is_graph(attribute: onnx_ir.Attr) -> bool:
     return attribute.type == onnx_ir.AttributeType.GRAPH
 
 
-def _certain_trips(node: onnx_ir.Node, body: onnx_ir.Graph) -> int:
+def certain_trips(node: onnx_ir.Node, body: onnx_ir.Graph) -> int:
     """Trips of a Loop that nothing can end early, or of a Scan; 1 where that is not known."""
+    if node.op_type not in ("Loop", "Scan") or node.domain != "":
+        return 1
     if node.op_type == "Scan":
         count = node.attributes.get("num_scan_inputs")
         axes = node.attributes.get("scan_input_axes")
