@@ -204,3 +204,23 @@ def test_certain_trips_are_counted(tmp_path: Path, trips: int, inner: int, where
 def test_the_largest_integer_means_while(tmp_path: Path) -> None:
     assert ingest(tmp_path, looping(2**63 - 1, may_end=True)).ir.graph.outputs
     assert ingest(tmp_path, looping(100, 100)).ir.graph.outputs
+
+
+@pytest.mark.parametrize("kind", ["elements", "steps"])
+def test_what_folding_makes_of_all_nodes_is_counted(tmp_path: Path, kind: str) -> None:
+    """Forty nodes of 16 MB each are small one by one."""
+    size = [1 << 22] if kind == "elements" else [1024, 1024]
+    nodes, names = [], [f"c{k}" for k in range(40)]
+    for name in names:
+        shape = numpy_helper.from_array(np.array(size))
+        nodes.append(node("ConstantOfShape", [f"s_{name}"], [f"o_{name}"]))
+        kinds = ["Add", "MatMul"]
+        nodes.append(node(kinds[kind == "steps"], [f"o_{name}"] * 2, [name], name=name))
+        nodes.insert(0, node("Constant", [], [f"s_{name}"], value=shape))
+    nodes += [node("Sum", names, ["t"]), node("ReduceMax", ["t"], ["r"], keepdims=0)]
+    model = model_of([*nodes, node("Add", ["x", "r"], ["y"])], {})
+    before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    left = ingest(tmp_path, model).ir.graph
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 600 * 1024
+    assert time.process_time() - started < 10
+    assert any(each.op_type in ("Add", "MatMul") and each.name in names for each in left)

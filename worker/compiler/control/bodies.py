@@ -16,7 +16,7 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 from worker.compiler.control.flow import Literal
 from worker.compiler.frontend.edit import constant_of
-from worker.compiler.frontend.evaluate_node import evaluate_node, may_fold
+from worker.compiler.frontend.evaluate_node import FoldBudget, evaluate_node, may_fold
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.simplify import simplify
 
@@ -218,7 +218,7 @@ def _constant_result(value: onnx_ir.Value, opset: int) -> onnx_ir.TensorProtocol
     if not tensors or not may_fold(node) or any(t is None for t in tensors):
         return None
     inputs = [None if v is None else np.asarray(constant_of(v).numpy()) for v in node.inputs]
-    arrays = evaluate_node(node, inputs, opset)
+    arrays = evaluate_node(node, inputs, opset, FoldBudget.of_one_node())
     if arrays is None:
         return None
     array = np.asarray(arrays[value.index() or 0])

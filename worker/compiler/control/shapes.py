@@ -17,6 +17,7 @@ from worker.compiler.control.flow import ControlKind
 from worker.compiler.control.nodes import KINDS, constant_int, graphs_of, operands_of, scan_layout
 from worker.compiler.control.refusal import refusal
 from worker.compiler.errors import ModelError
+from worker.compiler.frontend.evaluate_node import FoldBudget
 from worker.compiler.frontend.fold import fold_constants
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.frontend.model import OnnxModel
@@ -127,6 +128,8 @@ def settle_shapes(model: OnnxModel, *, is_certain: bool = True) -> bool:
     graph = model.ir.graph
     changed = False
     checker = Checker(Limits(), is_certain=is_certain)
+    budget = FoldBudget.of(graph)
+    folding = partial(fold_constants, opset=model.opset, checker=checker, budget=budget)
     for _ in range(_MAX_SWEEPS):
         found = False
         for node in list(graph):
@@ -135,7 +138,7 @@ def settle_shapes(model: OnnxModel, *, is_certain: bool = True) -> bool:
         if not found:
             return changed
         changed = True
-        run_pass("folding", model.ir, partial(fold_constants, opset=model.opset, checker=checker))
+        run_pass("folding", model.ir, folding)
         tidy(model.ir)
     return changed
 

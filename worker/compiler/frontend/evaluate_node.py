@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,10 @@ MAX_FOLDED_ELEMENTS = 1 << 22
 """Of one folded tensor: 16 MB of float32."""
 MAX_FOLDED_STEPS = 1 << 30
 """Multiply-accumulates of one folded node: about a second."""
+_MODEL_ELEMENTS = 1 << 26
+"""Folded in one model beside as many elements as its own constants have."""
+_MODEL_STEPS = 1 << 32
+"""Multiply-accumulates of folding one model."""
 RANDOM = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial",
      "Bernoulli", "Dropout"}
@@ -31,6 +36,35 @@ _HEAVY = frozenset(
 """Not folded: control flow, work better done by the device, or pairs the back end matches."""
 
 Array = npt.NDArray[Any]
+
+
+@dataclass(slots=True)
+class FoldBudget:
+    """What folding may still make of one model, all its nodes and sweeps together.
+
+    Each node is small for itself; thousands of them would still take the machine's memory.
+    """
+
+    elements: int
+    steps: int
+
+    @classmethod
+    def of(cls, graph: onnx_ir.Graph) -> FoldBudget:
+        """The allowance of a model."""
+        constants = (value.const_value for value in graph.initializers.values())
+        own = sum(tensor.size for tensor in constants if tensor is not None)
+        return cls(_MODEL_ELEMENTS + own, _MODEL_STEPS)
+
+    @classmethod
+    def of_one_node(cls) -> FoldBudget:
+        """The allowance of a node that is folded alone."""
+        return cls(MAX_FOLDED_ELEMENTS, MAX_FOLDED_STEPS)
+
+    def allows(self, elements: int, steps: int) -> bool:
+        """Whether a node of at most so many elements and steps may be evaluated."""
+        return elements <= min(MAX_FOLDED_ELEMENTS, self.elements) and steps <= min(
+            MAX_FOLDED_STEPS, self.steps
+        )
 
 
 def may_fold(node: onnx_ir.Node) -> bool:
@@ -93,19 +127,21 @@ def estimated_elements(node: onnx_ir.Node, inputs: Sequence[Array | None]) -> in
 
 
 def evaluate_node(
-    node: onnx_ir.Node, inputs: Sequence[Array | None], opset: int
+    node: onnx_ir.Node, inputs: Sequence[Array | None], opset: int, budget: FoldBudget
 ) -> list[Array] | None:
     """Outputs of `node`, or None when it is too large, unknown, or cannot be computed.
 
-    `may_fold(node)` must hold.
+    `may_fold(node)` must hold.  What is made is taken from `budget`.
     """
-    bound = estimated_elements(node, inputs)
-    if bound is None or bound > MAX_FOLDED_ELEMENTS or node_steps(node) > MAX_FOLDED_STEPS:
+    bound, steps = estimated_elements(node, inputs), node_steps(node)
+    if bound is None or not budget.allows(bound, steps):
         return None
+    budget.steps -= steps
     quick = _quick(node, inputs)
     outputs = [quick] if quick is not None else _reference(node, inputs, opset)
     if outputs is None or any(o.size > MAX_FOLDED_ELEMENTS for o in outputs):
         return None
+    budget.elements -= sum(o.size for o in outputs)
     return outputs
 
 

@@ -11,16 +11,16 @@ import numpy as np
 import onnx_ir
 
 from worker.compiler.frontend.edit import constant_of
-from worker.compiler.frontend.evaluate_node import Array, evaluate_node, may_fold
+from worker.compiler.frontend.evaluate_node import Array, FoldBudget, evaluate_node, may_fold
 from worker.compiler.frontend.rules.check import Checker
 from worker.compiler.frontend.shapes import infer_node, is_static
 
 
-def fold_constants(model: onnx_ir.Model, opset: int, checker: Checker) -> int:
+def fold_constants(model: onnx_ir.Model, opset: int, checker: Checker, budget: FoldBudget) -> int:
     """Check, then fold what is constant and infer what is not; give the number of folded nodes.
 
     A node whose output is a graph output stays, with constant inputs, so that the output has a
-    producer.  Results above the size limit of `evaluate_node` stay unfolded.
+    producer.  Results above the size limits of `evaluate_node`, or past `budget`, stay unfolded.
 
     Raises:
         ModelError: TW-MODEL-021 at a node that `checker` now knows enough of to refuse.
@@ -38,7 +38,7 @@ def fold_constants(model: onnx_ir.Model, opset: int, checker: Checker) -> int:
             outputs = _measured(node)
         else:
             inputs = _constants(node)
-            outputs = None if inputs is None else evaluate_node(node, inputs, opset)
+            outputs = None if inputs is None else evaluate_node(node, inputs, opset, budget)
         if outputs is not None:
             _replace(graph, node, outputs)
             folded += 1

@@ -13,6 +13,7 @@ from onnx_ir.passes.common import LiftConstantsToInitializersPass, TopologicalSo
 
 from worker.compiler.frontend.convert_opset import convert_opset
 from worker.compiler.frontend.dynamic import refuse_unknown_shapes
+from worker.compiler.frontend.evaluate_node import FoldBudget
 from worker.compiler.frontend.expand import expand_functions
 from worker.compiler.frontend.fold import fold_constants
 from worker.compiler.frontend.fold_batchnorm import fold_batchnorm
@@ -55,9 +56,11 @@ def simplify(model: OnnxModel, *, is_certain: bool = True) -> OnnxModel:
     checker.check_model(graph, graph.opset_imports.get("", model.opset))
     opset = run_pass("opset", graph, convert_opset)
     run_pass("names", graph, _name_nodes)
+    budget = FoldBudget.of(graph.graph)
+    folding = partial(fold_constants, opset=opset, checker=checker, budget=budget)
     before: tuple[int, int] | None = None
     for sweep in range(_MAX_SWEEPS):
-        run_pass("folding", graph, partial(fold_constants, opset=opset, checker=checker))
+        run_pass("folding", graph, folding)
         expanded = run_pass("functions", graph, partial(expand_functions, opset=opset))
         if expanded:
             run_pass("constants", graph, _lift)
