@@ -1,22 +1,25 @@
 """Which operators of ONNX Runtime give different bits from run to run.
 
-    python -m benchmarks.racing_operators --runs 50 --write
+    python -m benchmarks.racing_operators results.jsonl --write
 
 Every node test of ONNX runs as it is, and one per operator, text attribute and element type made
 large enough (`--elements`) that ONNX Runtime shares it among threads: its inputs are repeated along
 the first axis (all of them, those as long as the first, or the first alone: whatever runs), floats
 are drawn.  Each
 form runs `--runs` times on one thread and on two; bits are compared.  Operators that draw random
-numbers are left out.  `--write` makes RACING_OPERATORS.md; `--op NAME` looks at one operator.
+numbers are left out.  A large form that needs more than `--limit-s` on one thread, all runs, is
+left out too.  Finished cases are kept in the results file: a run that was stopped goes on there.
+`--write` makes RACING_OPERATORS.md; `--op NAME` looks at one operator.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +37,6 @@ _RANDOM = frozenset(
 )  # fmt: skip
 _PROBE = 1 << 14
 """Elements of a first, small form: what grows too fast is not made large."""
-_LIMIT_S = 1.0
-"""Of one large form on one thread, all runs."""
 
 Feeds = dict[str, Any]
 
@@ -56,6 +57,28 @@ class Outcome:
     @property
     def races(self) -> bool:
         return max(self.results) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much is run of each form."""
+
+    runs: int
+    elements: int
+    """Of the largest input of a large form."""
+    limit_s: float
+    """Of one large form on one thread, all runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """What came of one node test."""
+
+    case: str
+    kind: str
+    """Operator, text attributes and first element type; "" where ONNX Runtime has no kernel."""
+    outcomes: tuple[Outcome, ...]
+    """As it is, and large; none where ONNX Runtime has no kernel."""
 
 
 def cases() -> Iterator[tuple[str, onnx.ModelProto, Feeds]]:
@@ -131,8 +154,9 @@ def _bits(value: Any) -> bytes:
     return repr(array.tolist()).encode() if array.dtype.kind == "O" else array.tobytes()
 
 
-def large_form(model: onnx.ModelProto, feeds: Feeds, elements: int, runs: int) -> Feeds | None:
+def large_form(model: onnx.ModelProto, feeds: Feeds, budget: Budget) -> Feeds | None:
     """Inputs of a large form that runs, and soon enough; None when there is none."""
+    elements, runs = budget.elements, budget.runs
     for k, small in enumerate(repeated(feeds, _PROBE)):
         try:
             loaded = session(model, 1)
@@ -141,53 +165,74 @@ def large_form(model: onnx.ModelProto, feeds: Feeds, elements: int, runs: int) -
             loaded.run(None, small)
             spent = time.perf_counter() - start
             growth = elements / _PROBE
-            if spent * growth * runs > _LIMIT_S:
+            if spent * growth * runs > budget.limit_s:
                 continue
             large = list(repeated(feeds, elements))[k]
             start = time.perf_counter()
             loaded.run(None, large)
         except Exception:  # whatever ONNX Runtime says: this form is not for this operator
             continue
-        if (time.perf_counter() - start) * runs <= _LIMIT_S:
+        if (time.perf_counter() - start) * runs <= budget.limit_s:
             return large
     return None
 
 
-def survey(runs: int, elements: int, only: str | None) -> Iterator[Outcome | str]:
-    """Outcomes in order of cases; the name of a case that ONNX Runtime does not run."""
-    seen: set[tuple[str, str, str]] = set()
-    for name, model, feeds in cases():
-        node = model.graph.node[0]
-        if only is not None and node.op_type != only:
-            continue
-        words = ", ".join(
-            f"{a.name}={a.s.decode()}"
-            for a in node.attribute
-            if a.type == onnx.AttributeProto.STRING
-        )
-        try:
-            plain = tuple(num_results(model, feeds, threads, runs) for threads in THREADS)
-        except Exception:  # no kernel for this type or opset
-            yield name
-            continue
-        size = sum(a.size for a in feeds.values())
-        yield Outcome(node.op_type, words, name, size, False, plain)
-        kind = str(next(iter(feeds.values())).dtype) if feeds else ""
-        key = (node.op_type, words, kind)
-        if key in seen:
-            continue
-        bare = enlarged(model)
-        large = large_form(bare, feeds, elements, runs)
-        if large is None:
-            continue
-        seen.add(key)
-        many = tuple(num_results(bare, large, threads, runs) for threads in THREADS)
-        size = sum(a.size for a in large.values())
-        yield Outcome(node.op_type, words, name, size, True, many)
+def survey(budget: Budget, only: str | None, results: Path) -> Iterator[CaseResult]:
+    """Results of all cases in order, those in the file `results` from there; adds the others."""
+    done = {result.case: result for result in load_results(results)}
+    enlarged_kinds = {r.kind for r in done.values() if any(o.is_large for o in r.outcomes)}
+    with results.open("a", encoding="utf-8") as file:
+        for name, model, feeds in cases():
+            if only is not None and model.graph.node[0].op_type != only:
+                continue
+            if name not in done:
+                result = run_case(name, model, feeds, budget, enlarged_kinds)
+                if any(o.is_large for o in result.outcomes):
+                    enlarged_kinds.add(result.kind)
+                done[name] = result
+                file.write(json.dumps(asdict(result)) + "\n")
+                file.flush()
+            yield done[name]
 
 
-def page(found: Sequence[Outcome], refused: int, runs: int) -> str:
+def load_results(path: Path) -> Iterator[CaseResult]:
+    """Finished cases of a results file; none without one."""
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        row = json.loads(line)
+        outcomes = tuple(Outcome(**o | {"results": tuple(o["results"])}) for o in row["outcomes"])
+        yield CaseResult(row["case"], row["kind"], outcomes)
+
+
+def run_case(
+    name: str, model: onnx.ModelProto, feeds: Feeds, budget: Budget, enlarged_kinds: set[str]
+) -> CaseResult:
+    """One case as it is, and large unless a case of its kind already was."""
+    node = model.graph.node[0]
+    words = ", ".join(
+        f"{a.name}={a.s.decode()}" for a in node.attribute if a.type == onnx.AttributeProto.STRING
+    )
+    try:
+        plain = tuple(num_results(model, feeds, threads, budget.runs) for threads in THREADS)
+    except Exception:  # no kernel for this type or opset
+        return CaseResult(name, "", ())
+    size = sum(a.size for a in feeds.values())
+    outcome = Outcome(node.op_type, words, name, size, False, plain)
+    dtype = str(next(iter(feeds.values())).dtype) if feeds else ""
+    kind = f"{node.op_type} {words} {dtype}"
+    if kind in enlarged_kinds:
+        return CaseResult(name, kind, (outcome,))
+    bare = enlarged(model)
+    large = large_form(bare, feeds, budget)
+    if large is None:
+        return CaseResult(name, kind, (outcome,))
+    many = tuple(num_results(bare, large, threads, budget.runs) for threads in THREADS)
+    size = sum(a.size for a in large.values())
+    return CaseResult(name, kind, (outcome, Outcome(node.op_type, words, name, size, True, many)))
+
+
+def page(found: Sequence[Outcome], refused: int, budget: Budget) -> str:
     """The table, as Markdown."""
+    runs = budget.runs
     large = [o for o in found if o.is_large]
     never = sorted({o.op_type for o in found} - {o.op_type for o in large})
     racing = [o for o in found if o.races]
@@ -200,16 +245,17 @@ def page(found: Sequence[Outcome], refused: int, runs: int) -> str:
         [
             "# Operators of ONNX Runtime that race",
             "",
-            f"Made by `python -m benchmarks.racing_operators --runs {runs} --write`, ONNX Runtime"
-            f" {onnxruntime.__version__}, ONNX {onnx.__version__}, CPU. Results that differ in"
-            f" {runs} runs of the same inputs; 1 is right.",
+            f"Made by `python -m benchmarks.racing_operators results.jsonl --write`, ONNX Runtime"
+            f" {onnxruntime.__version__}, ONNX {onnx.__version__}, CPU. Different results of"
+            f" {runs} runs on the same inputs; 1 is right.",
             "",
             "| operator | attributes | node test | elements | on 1 thread | on 2 threads |",
             "|---|---|---|---:|---:|---:|",
             *rows,
             "",
             f"{len(found) - len(large)} node tests as they are"
-            f" ({refused} more have no kernel), {len(large)} large forms of"
+            f" ({refused} more have no kernel), {len(large)} large forms ({budget.elements}"
+            f" elements or more, at most {budget.limit_s:g} s on one thread) of"
             f" {len({o.op_type for o in large})} operators;"
             f" {len([o for o in found if o.results[0] > 1])} differ on one thread.",
             "",
@@ -225,21 +271,23 @@ def page(found: Sequence[Outcome], refused: int, runs: int) -> str:
 def main(argv: list[str] | None = None) -> int:
     """Run the survey; 1 when something differs on one thread."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.racing_operators")
+    parser.add_argument("results", type=Path)
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--elements", type=int, default=1 << 20)
+    parser.add_argument("--limit-s", type=float, default=1.0)
     parser.add_argument("--op", default=None)
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args(argv)
+    budget = Budget(given.runs, given.elements, given.limit_s)
     found: list[Outcome] = []
     refused = 0
-    for each in survey(given.runs, given.elements, given.op):
-        if isinstance(each, str):
-            refused += 1
-            continue
-        found.append(each)
-        if each.races:
-            sys.stderr.write(f"{each}\n")
-    text = page(found, refused, given.runs)
+    for result in survey(budget, given.op, given.results):
+        refused += not result.outcomes
+        found += result.outcomes
+        for outcome in result.outcomes:
+            if outcome.races:
+                sys.stderr.write(f"{outcome}\n")
+    text = page(found, refused, budget)
     sys.stdout.write(text)
     if given.write:
         PAGE.write_text(text, encoding="utf-8")

@@ -160,11 +160,33 @@ def test_racing_operators_counts_results_and_writes_a_table() -> None:
     feeds = {"x": np.zeros((4, 3), np.float32), "i": np.array([[1], [1]]),
              "u": np.ones((2, 3), np.float32)}  # fmt: skip
     bare = racing_operators.enlarged(model)
-    large = racing_operators.large_form(bare, feeds, 1 << 15, 2)
+    budget = racing_operators.Budget(2, 1 << 15, 1.0)
+    large = racing_operators.large_form(bare, feeds, budget)
     assert large is not None
     assert {name: len(a) for name, a in large.items()} == {"x": 10924, "i": 5462, "u": 5462}
     assert racing_operators.num_results(bare, large, 1, 3) == 1
     row = racing_operators.Outcome("ScatterND", "reduction=add", "test", 9, True, (1, 7))
-    text = racing_operators.page([row], 2, 3)
+    text = racing_operators.page([row], 2, budget)
     assert "| ScatterND | reduction=add | test | 9 | 1 | 7 |" in text
     assert "2 more have no kernel" in text
+
+
+def test_a_stopped_survey_of_races_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in the results file is not run again, and counts."""
+    results = tmp_path / "results.jsonl"
+    budget = racing_operators.Budget(2, 1 << 14, 1.0)
+    first = list(racing_operators.survey(budget, "Scatter", results))
+    assert {o.is_large for r in first for o in r.outcomes} == {False, True}
+    lines = results.read_text().splitlines()
+    results.write_text(lines[0] + "\n")
+    ran: list[str] = []
+    run_case = racing_operators.run_case
+
+    def noted(name: str, *args: Any) -> racing_operators.CaseResult:
+        ran.append(name)
+        return run_case(name, *args)
+
+    monkeypatch.setattr(racing_operators, "run_case", noted)
+    assert list(racing_operators.survey(budget, "Scatter", results)) == first
+    assert ran == [r.case for r in first[1:]]
+    assert results.read_text().splitlines() == lines
