@@ -145,6 +145,26 @@ def test_a_scatter_too_large_to_compare_is_refused() -> None:
     assert "1200000000" in why.sentence
 
 
+def test_a_scatter_at_known_places_compares_nothing() -> None:
+    """It gathers: as many steps as the busiest place has updates, however many there are."""
+    x, updates = np.zeros((4_000, 4), np.float32), np.ones((3_000, 4), np.float32)
+    places = (np.arange(3_000, dtype=np.int64) // 3).reshape(-1, 1)
+    edges = [x, places, updates]
+    summed = express(model_of("ScatterND", edges, {"reduction": "add"}, constants=(1,))).graph
+    assert [max((a.extent for a in op.reduce_axes), default=1) for op in summed.ops] == [3, 1]
+    written = express(model_of("ScatterND", edges, constants=(1,))).graph
+    assert [op.reduce for op in written.ops] == [None]
+    compared = express(model_of("ScatterND", edges)).graph
+    assert max(a.extent for op in compared.ops for a in op.reduce_axes) == 3_000
+
+
+def test_a_known_place_outside_is_refused() -> None:
+    x = np.zeros((4, 3), np.float32)
+    far = model_of("ScatterND", [x, np.asarray([[4]]), x[:1]], constants=(1,))
+    assert reason(far).code is ReasonCode.SHAPE_MISMATCH
+    assert "index 4" in reason(far).sentence
+
+
 def case(name: str, op_type: str, inputs: list[Any], constants: tuple[int, ...] = (),
          **attributes: Any) -> Case:  # fmt: skip
     outputs = TOP if op_type == "TopK" else {}
@@ -166,6 +186,9 @@ def test_they_are_kernels(tmp_path: Path) -> None:
         case("rows", "ScatterElements", [x, less, whole(rng, [3, 4])], reduction="add"),
         case("nd", "ScatterND", [x, pairs, whole(rng, [2, 3])]),
         case("nd_max", "ScatterND", [x, pairs, whole(rng, [2, 3])], reduction="max"),
+        case("known", "ScatterND", [x, pairs, whole(rng, [2, 3])], constants=(1,)),
+        case("edges", "ScatterND", [x, pairs, whole(rng, [2, 3])], constants=(1,), reduction="add"),
+        case("column", "ScatterElements", [x, less, whole(rng, [3, 4])], constants=(1,)),
         case("top", "TopK", [x, np.asarray([3], np.int64)], constants=(1,)),
         case("reverse", "ReverseSequence", [x, np.asarray([5, 1, 3, 2, 4, 0], np.int64)]),
     ]

@@ -3,7 +3,8 @@
 An operator of the algebra writes at affine places, so every element of the result asks which update
 is its own: a reduction over the updates that compares indices with the element's coordinates.  Of
 updates with one place the last one counts, as when they are written in order.
-Cost: elements of the data's scattered dimensions times updates; hence the limit.
+Cost: elements of the data's scattered dimensions times updates; hence the limit.  Where the indices
+are constants nothing is compared (`scatter_known`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import TypeAlias
 
+import numpy as np
+
 from worker.compiler.frontend.ops.body import call as apply
 from worker.compiler.frontend.ops.body import less, lit, select, sub
 from worker.compiler.frontend.ops.call import Call, Expression
@@ -19,6 +22,12 @@ from worker.compiler.frontend.ops.gather import coordinate_tables, valid_indices
 from worker.compiler.frontend.ops.nest import Nest
 from worker.compiler.frontend.ops.reduce import normal_axis
 from worker.compiler.frontend.ops.refusal import Refusal, shape_mismatch
+from worker.compiler.frontend.ops.scatter_known import (
+    COMBINE,
+    known_places,
+    place_known,
+    updates_of_places,
+)
 from worker.compiler.ir.affine import Affine
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.op import Reduce, Tensor
@@ -32,7 +41,6 @@ MAX_COMPARISONS = 1 << 30
 _REDUCTIONS = {
     "none": None, "add": Reduce.ADD, "mul": Reduce.MUL, "max": Reduce.MAX, "min": Reduce.MIN,
 }  # fmt: skip
-_COMBINE = {Reduce.ADD: Fn.ADD, Reduce.MUL: Fn.MUL, Reduce.MAX: Fn.MAX, Reduce.MIN: Fn.MIN}
 
 
 def _reduction(call: Call, dtype: DType) -> Reduce | None:
@@ -66,20 +74,33 @@ def scatter_elements(call: Call) -> None:
     if call.dtype(2) is not x.dtype:
         raise Refusal(ReasonCode.UNSUPPORTED_DTYPE, f"updates of {call.dtype(2)} for {x.dtype}")
     reduce = _reduction(call, x.dtype)
-    require_comparisons(call, prod(x.shape) * shape[axis])
-    out = call.output(0, x.shape, x.dtype)
-    indices, updates = valid_indices(call, 1, x.shape[axis]), call.tensor(2)
+    updates = call.tensor(2)
 
     def spot(index: Sequence[Affine], r: Affine) -> list[Affine]:
         return [r if d == axis else e for d, e in enumerate(index)]
+
+    def update(nest: Nest, index: Sequence[Affine], r: Affine) -> Scalar:
+        return nest.read(updates, spot(index, r), 0)
+
+    if call.is_constant(1):
+        where = np.indices(shape)
+        rows = where[axis].reshape(-1).copy()
+        where[axis] = known_places(call, x.shape[axis : axis + 1])
+        places = np.asarray(np.ravel_multi_index(tuple(where), x.shape)).reshape(-1)
+        table = updates_of_places(places, rows, prod(x.shape), is_last=reduce is None)
+        if table is not None:
+            require_comparisons(call, table.size)
+            out = call.output(0, x.shape, x.dtype)
+            place_known(call, out, x, x.shape, table, update, reduce)
+            return
+    require_comparisons(call, prod(x.shape) * shape[axis])
+    out = call.output(0, x.shape, x.dtype)
+    indices = valid_indices(call, 1, x.shape[axis])
 
     def is_mine(nest: Nest, index: Sequence[Affine], r: Affine) -> Scalar:
         # where the indices are shorter than the data, no index is there: -1 is no coordinate
         found = nest.read(indices, spot(index, r), -1)
         return apply(Fn.EQ, _wide(found, indices.dtype), Index(index[axis]))
-
-    def update(nest: Nest, index: Sequence[Affine], r: Affine) -> Scalar:
-        return nest.read(updates, spot(index, r), 0)
 
     _place(call, out, x, shape[axis], is_mine, update, reduce)
 
@@ -94,10 +115,25 @@ def scatter_nd(call: Call) -> None:
         raise Refusal(ReasonCode.UNSUPPORTED_DTYPE, f"updates of {call.dtype(2)} for {x.dtype}")
     reduce = _reduction(call, x.dtype)
     lead = shape[:-1]
+    updates = call.tensor(2)
+
+    def update(nest: Nest, index: Sequence[Affine], r: Affine) -> Scalar:
+        return nest.read(updates, (*_digits(r, lead), *index[depth:]))
+
+    if call.is_constant(1):
+        scattered = x.shape[:depth]
+        found = known_places(call, scattered).reshape(-1, depth)
+        places = np.asarray(np.ravel_multi_index(tuple(found.T), scattered))
+        rows = np.arange(len(places))
+        known = updates_of_places(places, rows, prod(scattered), is_last=reduce is None)
+        if known is not None:
+            require_comparisons(call, known.shape[1] * prod(x.shape))
+            out = call.output(0, x.shape, x.dtype)
+            place_known(call, out, x, scattered, known, update, reduce)
+            return
     wide = 1 if reduce is None else prod(x.shape[depth:])
     require_comparisons(call, prod(x.shape[:depth]) * prod(lead) * depth * wide)
     out = call.output(0, x.shape, x.dtype)
-    updates = call.tensor(2)
     tables = coordinate_tables(call, x.shape[:depth])
 
     def is_mine(nest: Nest, index: Sequence[Affine], r: Affine) -> Scalar:
@@ -109,9 +145,6 @@ def scatter_nd(call: Call) -> None:
             found = same if found is None else apply(Fn.AND, found, same)
         assert found is not None
         return found
-
-    def update(nest: Nest, index: Sequence[Affine], r: Affine) -> Scalar:
-        return nest.read(updates, (*_digits(r, lead), *index[depth:]))
 
     _place(call, out, x, prod(lead), is_mine, update, reduce, depth)
 
@@ -155,7 +188,7 @@ def _place(
         nest.write(total, index, mine, reduce)
         nest = call.nest()
         index = nest.axes("i", x.shape)
-        both = apply(_COMBINE[reduce], nest.read(x, index), nest.read(total, index))
+        both = apply(COMBINE[reduce], nest.read(x, index), nest.read(total, index))
         nest.write(out, index, both)
         return
     scattered = x.shape if depth is None else x.shape[:depth]
