@@ -75,7 +75,9 @@ class TestEveryPreset:
         untagged = [
             pointer
             for pointer, value in numbers.items()
-            if not isinstance(value, dict) and pointer != "/schema_version"
+            if not isinstance(value, dict)
+            and pointer != "/schema_version"
+            and "/constant_inputs/" not in pointer  # positions of inputs, no quantities
         ]
         assert untagged == []
         guessed = {p for p, v in numbers.items() if isinstance(v, dict) and v.get("tag") == "G"}
@@ -226,6 +228,21 @@ def test_byoc_targets_offer_what_the_paper_says() -> None:
     assert xavier.support("Range") is None
     assert xavier.support("Conv") is not None
     assert load_preset("ethos-u65").targets[0].capabilities.max_rank == 4
+
+
+def test_gpus_and_ascend_gather_scatters_at_known_places() -> None:
+    """Compared with run-time places they are slower than the host: decision 0020."""
+    taken = set()
+    for name in preset_names():
+        capabilities = load_preset(name).targets[0].capabilities
+        found = capabilities.support("ScatterND")
+        if found is not None:
+            assert found.constant_inputs == (1,)
+            assert capabilities.support("GridSample") is not None
+            taken.add(name)
+        assert capabilities.support("TopK") is None
+        assert capabilities.support("LSTM") is None
+    assert taken == {"a100", "v100", "h200", "mi50", "ascend910"}
 
 
 def test_an_op_listed_on_its_own_overrides_its_group() -> None:
