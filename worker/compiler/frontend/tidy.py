@@ -19,8 +19,12 @@ _Key = tuple[object, ...]
 
 
 def tidy(model: onnx_ir.Model) -> None:
-    """Dropout, identities, common sub-expressions, dead code, in this order.  In place."""
+    """Dropout, empty pieces, identities, common sub-expressions, dead code, in this order.
+
+    In place.
+    """
     run_pass("dropout", model, drop_dropout)
+    run_pass("empty pieces", model, drop_empty_pieces)
     run_pass("identities", model, drop_identities)
     run_pass("duplicates", model, merge_duplicates)
     run_pass("dead code", model, RemoveUnusedNodesPass())
@@ -43,6 +47,30 @@ def drop_dropout(model: onnx_ir.Model) -> None:
         node.resize_inputs(1)
         if len(node.outputs) > 1:
             node.resize_outputs(1)
+
+
+def drop_empty_pieces(model: onnx_ir.Model) -> None:
+    """Join only what has elements: a Concat loses inputs whose extent is 0.
+
+    Function bodies write such pieces for what a special case leaves nothing of (RotaryEmbedding
+    that rotates the whole head).
+    """
+    for node in list(model.graph.all_nodes()):
+        if node.op_type != "Concat" or node.domain != "" or "axis" not in node.attributes:
+            continue
+        axis = node.attributes["axis"].as_int()
+        kept = [value for value in node.inputs if not _is_empty(value, axis)]
+        if kept and len(kept) < len(node.inputs):
+            node.resize_inputs(len(kept))
+            for k, value in enumerate(kept):
+                node.replace_input_with(k, value)
+
+
+def _is_empty(value: onnx_ir.Value | None, axis: int) -> bool:
+    """Whether a value is known to have no elements along `axis`."""
+    if value is None or value.shape is None or not -len(value.shape) <= axis < len(value.shape):
+        return False
+    return value.shape[axis] == 0
 
 
 def drop_identities(model: onnx_ir.Model) -> None:

@@ -19,7 +19,7 @@ from worker.compiler.rejection import ReasonCode
 
 
 @dataclass(frozen=True, slots=True)
-class _Spread:
+class Spread:
     """One spatial dimension: input i and tap k meet at output i*stride + k*dilation - pad."""
 
     kernel: int
@@ -66,7 +66,7 @@ def conv_transpose(call: Call) -> None:
 class Transposed:
     """Geometry of one ConvTranspose."""
 
-    spreads: tuple[_Spread, ...]
+    spreads: tuple[Spread, ...]
     groups: int
     shape: tuple[int, ...]
     """Of the result."""
@@ -122,7 +122,7 @@ def gather_taps(
     nest.write(out, (n, co + g * out_channels, *o), body, Reduce.ADD)
 
 
-def _geometry(call: Call, spatial: tuple[int, ...], kernel: tuple[int, ...]) -> tuple[_Spread, ...]:
+def _geometry(call: Call, spatial: tuple[int, ...], kernel: tuple[int, ...]) -> tuple[Spread, ...]:
     count = len(spatial)
     strides = spatial_attribute(call, "strides", count, 1)
     dilations = spatial_attribute(call, "dilations", count, 1)
@@ -149,7 +149,7 @@ def _geometry(call: Call, spatial: tuple[int, ...], kernel: tuple[int, ...]) -> 
             total = max(full - wanted[d], 0)
             begin = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
             out = wanted[d]
-        spreads.append(_Spread(kernel[d], strides[d], dilations[d], begin, out))
+        spreads.append(Spread(kernel[d], strides[d], dilations[d], begin, out))
     return tuple(spreads)
 
 

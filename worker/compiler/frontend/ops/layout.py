@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from math import prod
 
+from worker.compiler.frontend.ops.body import lit
 from worker.compiler.frontend.ops.call import Call, Expression
 from worker.compiler.frontend.ops.pointwise import broadcast_index, broadcast_shape
 from worker.compiler.frontend.ops.reduce import normal_axis
 from worker.compiler.frontend.ops.refusal import Refusal, shape_mismatch, unsupported_attribute
 from worker.compiler.ir.affine import Affine, const
+from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.op import Tensor
 from worker.compiler.rejection import ReasonCode
 
@@ -151,12 +153,15 @@ def copy(call: Call) -> None:
 
 
 def dropout(call: Call) -> None:
-    """Dropout at inference is Identity; the mask and training are refused."""
+    """Dropout at inference is Identity, its mask is all ones; training is refused."""
     call.attrs.ignore("seed", "ratio", "is_test")
-    if call.uses_output(1):
-        raise Refusal(ReasonCode.UNSUPPORTED_OUTPUT, "Dropout's mask output is used")
     if call.has_input(2) and any(call.array(2).reshape(-1)):
         raise Refusal(ReasonCode.UNSUPPORTED_INPUT, "Dropout in training mode is random")
+    if call.uses_output(1):
+        kind = call.output_dtype(1) or DType.BOOL
+        mask = call.output(1, call.shape(0), kind)
+        nest = call.nest()
+        nest.write(mask, nest.axes("i", mask.shape), lit(1, kind))
     copy(call)
 
 

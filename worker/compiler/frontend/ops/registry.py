@@ -7,7 +7,9 @@ from types import MappingProxyType
 
 from worker.compiler.frontend.ops import (
     activation,
+    affine_grid,
     cast,
+    col2im,
     compare,
     concat_split,
     conv,
@@ -63,6 +65,8 @@ _FAMILIES = (
     order,
     recurrent,
     sample_grid,
+    affine_grid,
+    col2im,
     fourier,
 )
 
