@@ -127,13 +127,17 @@ def _distances(values: Mapping[str, Array], others: Mapping[str, Array]) -> dict
         other = others.get(name)
         if other is None or not _is_measurable(value) or np.shape(other) != value.shape:
             continue
-        a, b = _wide(value), _wide(np.asarray(other))
-        finite = np.isfinite(a) & np.isfinite(b)
-        scale = float(np.max(np.abs(a), initial=0.0, where=np.isfinite(a)))
-        error = float(np.max(np.abs(np.subtract(a, b, where=finite, out=np.zeros_like(a)))
-                             , initial=0.0))  # fmt: skip
-        found[name] = error / scale if scale > 0 else 0.0
+        found[name] = relative_distance(_wide(value), _wide(np.asarray(other)))
     return found
+
+
+def relative_distance(value: Array, other: Array) -> float:
+    """max |value - other| / max |value|, both float64 and of one shape; odd elements do not
+    count."""
+    finite = np.isfinite(value) & np.isfinite(other)
+    scale = float(np.max(np.abs(value), initial=0.0, where=np.isfinite(value)))
+    apart = np.abs(np.subtract(value, other, where=finite, out=np.zeros_like(value)))
+    return float(np.max(apart, initial=0.0)) / scale if scale > 0 else 0.0
 
 
 def _is_measurable(value: Array) -> bool:

@@ -77,11 +77,14 @@ def evaluate_points(
     tensors: Mapping[str, Tensor],
     arrays: Mapping[str, Array],
     points: npt.NDArray[np.int64],
+    *,
+    is_in_order: bool = False,
 ) -> tuple[tuple[Array, ...], Array]:
     """Run one operator at chosen points of its PARALLEL axes only (reductions complete).
 
     Shapes: `points` [n, number of PARALLEL axes], in domain order.  Returns the write index (one
-    [n] array per tensor dimension) and the n values in storage type.
+    [n] array per tensor dimension) and the n values in storage type.  numpy sums by pairs;
+    `is_in_order` adds up term by term, as a plain loop does.
     Cost: n * product of REDUCE extents; for checking big kernels by sample.
     """
     tensor = tensors[op.write.tensor]
@@ -98,7 +101,7 @@ def evaluate_points(
             dtype = tensor.dtype.accumulator
             total = np.full((1,), op.reduce.identity(dtype), dtype=dtype.numpy)
             for part in _pieces(op, piece):
-                _, values = _points(op, tensors, arrays, part)
+                _, values = _points(op, tensors, arrays, part, is_in_order=is_in_order)
                 total = _combine(op.reduce, total, values.reshape(-1).astype(dtype.numpy))
             rows.append(store(total, tensor.dtype))
     coords = {a.name: points[:, k].astype(np.int64) for k, a in enumerate(op.parallel_axes)}
@@ -137,6 +140,8 @@ def _points(
     tensors: Mapping[str, Tensor],
     arrays: Mapping[str, Array],
     box: dict[str, tuple[int, int]],
+    *,
+    is_in_order: bool = False,
 ) -> tuple[tuple[Array, ...], Array]:
     """Write index arrays and reduced body values over a box.
 
@@ -163,7 +168,12 @@ def _points(
     if gone and op.reduce is not None:
         axes = tuple(range(len(kept), rank))
         dtype = tensors[op.write.tensor].dtype.accumulator
-        values = _UFUNC[op.reduce].reduce(values.astype(dtype.numpy), axis=axes)
+        values = values.astype(dtype.numpy)
+        if is_in_order:
+            flat = values.reshape((*domain_shape[: len(kept)], -1))
+            values = _UFUNC[op.reduce].accumulate(flat, axis=-1)[..., -1]
+        else:
+            values = _UFUNC[op.reduce].reduce(values, axis=axes)
     kept_coords = {a.name: coords[a.name].reshape(coords[a.name].shape[: len(kept)]) for a in kept}
     where = tuple(
         np.broadcast_to(_affine(e, kept_coords, ()), domain_shape[: len(kept)])
