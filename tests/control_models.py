@@ -160,6 +160,35 @@ def scan(directions: tuple[int, int] = (0, 0), outs: tuple[int, int] = (0, 0)) -
     return model_of(graph)
 
 
+def old_scan(
+    batch: int = 1, directions: tuple[int, int] = (0, 0), *, has_lengths: bool = False
+) -> onnx.ModelProto:
+    """Scan of opset 8: every operand has a batch, and sequences may have lengths."""
+    body = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["h", "wh"], ["hh"], name="scan/hidden"),
+            helper.make_node("Add", ["hh", "p"], ["h_next"], name="scan/sum"),
+            helper.make_node("Mul", ["h_next", "q"], ["gated"], name="scan/gate"),
+        ],
+        "body",
+        [value("h", [3, 5]), value("p", [3, 5]), value("q", [3, 5])],
+        [value("h_next", [3, 5]), value("gated", [3, 5])],
+    )
+    node = helper.make_node(
+        "Scan", ["lengths" if has_lengths else "", "h0", "ps", "qs"], ["h_end", "gates"],
+        name="scan", body=body, num_scan_inputs=2, directions=list(directions),
+    )  # fmt: skip
+    graph = helper.make_graph(
+        [node, helper.make_node("Neg", ["gates"], ["y"], name="after")],
+        "old_scan",
+        [value("h0", [batch, 3, 5]), value("ps", [batch, 7, 3, 5]), value("qs", [batch, 7, 3, 5]),
+         *([value("lengths", [batch], INT64)] if has_lengths else [])],
+        [value("h_end", [batch, 3, 5]), value("y", [batch, 7, 3, 5])],
+        [weight("wh", 5, 5)],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 8)], ir_version=8)
+
+
 def loop_in_if() -> onnx.ModelProto:
     """If whose then branch runs a Loop that captures values of two levels above it."""
     body = helper.make_graph(

@@ -18,7 +18,7 @@ import pytest
 from onnx_models import saved
 
 from worker.compiler.cache import MemoryCache
-from worker.compiler.errors import InputError
+from worker.compiler.errors import InputError, ModelError
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.isa.program import UnitCall
 from worker.compiler.judge.compiled import CompiledModel
@@ -184,6 +184,35 @@ def test_scan_with_several_states_axes_and_directions(
     inputs = {"a0": rows(1, 3, 5), "ps": rows(2, 3, 7, 4), "qs": rows(3, 3, 5, 7)}
     assert_same(model, runner, inputs)
     assert seen.count("scan/hidden") == 7
+
+
+@pytest.mark.parametrize("directions", [(0, 0), (1, 0)])
+def test_a_scan_of_opset_8_loses_its_batch_of_one(
+    directions: tuple[int, int], tmp_path: Path
+) -> None:
+    model = models.old_scan(directions=directions)
+    made = compiled(model, tmp_path)
+    assert offloaded(made) >= {"scan/hidden", "scan/gate"}
+    inputs = {"h0": rows(1, 1, 3, 5), "ps": rows(2, 1, 7, 3, 5), "qs": rows(3, 1, 7, 3, 5)}
+    assert_same(model, runner_of(made), inputs)
+
+
+@pytest.mark.parametrize(
+    ("model", "sentence"),
+    [
+        (models.old_scan(batch=2), "its batch is ['2'], not 1"),
+        (models.old_scan(has_lengths=True), "a length of its own"),
+    ],
+    ids=["batch", "lengths"],
+)
+def test_other_scans_of_opset_8_are_refused(
+    model: onnx.ModelProto, sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError) as caught:
+        compiled(model, tmp_path)
+    assert caught.value.code == "TW-MODEL-009"
+    assert caught.value.place.node == "scan"
+    assert sentence in caught.value.message
 
 
 @pytest.mark.parametrize("taken", [True, False])

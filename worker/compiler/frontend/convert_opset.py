@@ -191,20 +191,10 @@ def _softmax(site: _Site) -> None:
         kind = onnx_ir.TensorType(onnx_ir.DataType.INT64) if made is shape else data.type
         made.outputs[0].type = kind
     node.attributes["axis"] = onnx_ir.AttrInt64("axis", -1)
-    back.outputs[0].shape, back.outputs[0].type = out.shape, out.type
     graph.insert_before(node, [shape, flat])
     node.replace_input_with(0, flat.outputs[0])
     graph.insert_after(node, [back])
-    name = out.name
-    out.shape = None
-    out.name = site.names.fresh(f"{base}_rows")
-    for use in list(out.uses()):
-        if use.node is not back:
-            use.node.replace_input_with(use.idx, back.outputs[0])
-    for position, value in enumerate(graph.outputs):
-        if value is out:
-            graph.outputs[position] = back.outputs[0]
-    back.outputs[0].name = name
+    _hand_over(site, graph, out, back, f"{base}_rows")
 
 
 def _roi_align(site: _Site) -> None:
@@ -236,8 +226,61 @@ def _group_norm(site: _Site) -> None:
         site.set_input(index, site.constant(suffix, spread, tensor.dtype))
 
 
+def _scan_batch(site: _Site) -> None:
+    """Old form: a batch of sequences, each with its length.  New form: one sequence, no batch.
+
+    A batch of one is taken off and put back; several would be several Scans.
+    """
+    node, graph = site.node, site.node.graph
+    lengths, operands = node.inputs[0], node.inputs[1:]
+    if lengths is not None:
+        raise _no_equivalent(site, "each sequence of its batch has a length of its own")
+    sizes = {None if v is None or v.shape is None else v.shape[0] for v in operands}
+    if sizes != {1}:
+        raise _no_equivalent(site, f"its batch is {sorted(map(str, sizes))}, not 1")
+    assert graph is not None
+    base = node.outputs[0].name or node.op_type
+    axis = site.constant("batch", np.array([0], dtype=np.int64))
+    for k, value in enumerate(operands):
+        assert value is not None
+        single = onnx_ir.node("Squeeze", [value, axis], name=f"{node.name}_squeeze{k}")
+        single.outputs[0].name = site.names.fresh(f"{base}_single{k}")
+        single.outputs[0].type = value.type
+        graph.insert_before(node, [single])
+        node.replace_input_with(k, single.outputs[0])
+    node.resize_inputs(len(operands))
+    found = node.attributes.pop("directions", None)
+    if found is not None:
+        node.attributes["scan_input_directions"] = onnx_ir.AttrInt64s(
+            "scan_input_directions", found.as_ints()
+        )
+    for k, out in enumerate(node.outputs):
+        if out.name:
+            back = onnx_ir.node("Unsqueeze", [out, axis], name=f"{node.name}_unsqueeze{k}")
+            graph.insert_after(node, [back])
+            _hand_over(site, graph, out, back, f"{base}_made{k}")
+
+
+def _hand_over(
+    site: _Site, graph: onnx_ir.Graph, out: onnx_ir.Value, back: onnx_ir.Node, base: str
+) -> None:
+    """Let the result of `back` take the place and name of `out`, which it reads."""
+    (result,) = back.outputs
+    result.shape, result.type, name = out.shape, out.type, out.name
+    out.shape = None
+    out.name = site.names.fresh(base)
+    for use in list(out.uses()):
+        if use.node is not back:
+            use.node.replace_input_with(use.idx, result)
+    for position, value in enumerate(graph.outputs):
+        if value is out:
+            graph.outputs[position] = result
+    result.name = name
+
+
 _ADAPTERS: dict[tuple[str, int], _Adapter] = {
     ("BatchNormalization", 9): _batch_norm_spatial,
+    ("Scan", 9): _scan_batch,
     ("Upsample", 9): _upsample_scales,
     ("Upsample", 10): _upsample,
     ("TopK", 10): _top_k,
