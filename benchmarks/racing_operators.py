@@ -5,11 +5,12 @@
 Every node test of ONNX runs as it is, and one per operator, text attribute and element type made
 large enough (`--elements`) that ONNX Runtime shares it among threads: its inputs are repeated along
 the first axis (all of them, those as long as the first, or the first alone: whatever runs), floats
-are drawn.  Each
-form runs `--runs` times on one thread and on two; bits are compared.  Operators that draw random
-numbers are left out.  A large form that needs more than `--limit-s` on one thread, all runs, is
-left out too.  Finished cases are kept in the results file: a run that was stopped goes on there.
-`--write` makes RACING_OPERATORS.md; `--op NAME` looks at one operator.
+are drawn.  Each form runs `--runs` times on one thread and on two; bits are compared.  Operators
+that draw random numbers are left out, and so is a large form that needs more than `--limit-s` on
+one thread, all runs.  A busy machine hides races: its threads seldom run at once.
+
+Finished cases are kept in the results file: a run that was stopped goes on there.  `--write` makes
+RACING_OPERATORS.md; `--op NAME` looks at one operator.
 """
 
 from __future__ import annotations
