@@ -116,7 +116,7 @@ def _calibration(client: Client, folder: Path) -> str:
     }
     path = folder / "calibration.npz"
     np.savez(path, **arrays)
-    return str(client.upload_calibration(path)["sha256"])
+    return str(client.upload_arrays(path)["sha256"])
 
 
 def _run(

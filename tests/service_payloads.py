@@ -46,6 +46,8 @@ def quick(request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSi
     report = {"model": sha256(model).hexdigest()}
     if request.calibration_path is not None:
         report["calibration"] = sha256(request.calibration_path.read_bytes()).hexdigest()
+    if request.inputs_path is not None:
+        report["inputs"] = sha256(request.inputs_path.read_bytes()).hexdigest()
     (out_dir / "report.json").write_text(json.dumps(report))
     return JobOutcome(
         (("report", "report.json"), ("layers", "layers.csv")),

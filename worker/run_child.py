@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import sys
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
 from worker.answering import answer
 from worker.arrays import write_npz
-from worker.compiler.errors import InputError
+from worker.compiler.array_file import read_arrays
 from worker.compiler.package.runtime import load_bundle
 from worker.report.run_profile import profile_document
 
 
 def run(request: Mapping[str, Any]) -> Mapping[str, Any]:
     """Run the bundle on the inputs, write the outputs, give profiles and the kernels' origin."""
-    given = Path(request["inputs"])
-    try:
-        with np.load(given, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (ValueError, zipfile.BadZipFile, AttributeError, EOFError) as error:
-        raise InputError(
-            "TW-RUN-002", f"{given} is not an .npz of plain arrays: {error}"
-        ) from error
+    arrays = read_arrays(Path(request["inputs"]), "TW-RUN-002", "the file of inputs")
     profile = bool(request["profile"])
     loaded = load_bundle(
         Path(request["bundle"]),

@@ -209,24 +209,26 @@ class ItemRunner:
                 limit=held.model.sha256,
                 actual=error.actual,
             ) from error
-        arrays = self._calibration(held, place)
+        calibration, inputs = (
+            self._arrays(held, place, option) for option in ("calibration", "inputs")
+        )
         document = request_document(
-            model, held.model.name, held.hardware.document, held.job.options, arrays, place.build,
-            place.out,
+            model, held.model.name, held.hardware.document, held.job.options, calibration,
+            place.build, place.out, inputs,
         )  # fmt: skip
         (place.given / _REQUEST).write_text(json.dumps(document), encoding="utf-8")
 
-    def _calibration(self, held: Claim, place: Workplace) -> Path | None:
-        """Put the job's calibration arrays beside its model; None when it names none."""
-        digest = str(held.job.options.get("calibration") or "")
+    def _arrays(self, held: Claim, place: Workplace, option: str) -> Path | None:
+        """Put the arrays that the job's `option` names beside its model; None when it has none."""
+        digest = str(held.job.options.get(option) or "")
         if not digest:
             return None
-        target = place.given / "calibration.npz"
+        target = place.given / f"{option}.npz"
         try:
             copy_to(self._services.blobs, digest, target)
         except (NotFound, DigestMismatch) as error:
             raise DigestMismatch(
-                f"the stored calibration arrays are lost or damaged: {error.message}",
+                f"the stored arrays of option {option} are lost or damaged: {error.message}",
                 limit=digest,
                 actual=error.actual,
             ) from error

@@ -14,10 +14,9 @@ from service.cli.connection import DataDirOption, ServerOption
 from service.cli.exits import Exit, exit_of_job
 from service.cli.failures import Failure
 from service.cli.inputs import (
-    calibration_digest,
+    arrays_digest,
     hardware_argument,
     hardware_label,
-    inputs_argument,
     model_argument,
     symbol_settings,
 )
@@ -44,7 +43,7 @@ class Order:
     label: str | None
     calibration: Path | None = None
     inputs: Path | None = None
-    """Of the verification; this process only."""
+    """Of the verification."""
 
 
 def compile_model(
@@ -71,7 +70,7 @@ def compile_model(
     inputs: Annotated[
         Path | None,
         typer.Option(
-            "--input", help="Verify on these inputs (.npz, an array per input); --local only."
+            "--input", help="Verify on these inputs (.npz, an array per input); default: seeded."
         ),
     ] = None,
     precision: Annotated[
@@ -106,8 +105,6 @@ def compile_model(
 
     if detach and (local or not server):
         raise typer.BadParameter("needs a server (--server URL)", param_hint="--detach")
-    if inputs is not None and server and not local:
-        raise typer.BadParameter("is not uploaded: needs --local", param_hint="--input")
     if inputs is not None and verify == "none":
         raise typer.BadParameter("contradicts --verify none", param_hint="--input")
     if require_cache and no_cache:
@@ -120,7 +117,8 @@ def compile_model(
         "precision": precision,
         "partition": partition,
         "loop_trips": loop_trips,
-        "calibration": "" if calibration is None else calibration_digest(calibration),
+        "calibration": arrays_digest(calibration, "calibration file") if calibration else "",
+        "inputs": arrays_digest(inputs, "file of inputs") if inputs else "",
         "symbols": symbol_settings(symbols or []),
         "fail_on_fallback": fail_on_fallback,
         "require_cache": require_cache,
@@ -133,7 +131,7 @@ def compile_model(
         output=output or Path(f"{model.stem}-{hardware_label(hardware)}"),
         label=label,
         calibration=calibration,
-        inputs=None if inputs is None else inputs_argument(inputs),
+        inputs=inputs,
     )
     if server and not local:
         result = compile_on_server(order, server, detach=detach, quiet=as_json)
@@ -154,8 +152,9 @@ def compile_on_server(order: Order, server: str, *, detach: bool, quiet: bool) -
     with Client(server) as client, ProgressView(order.model.name, quiet=quiet) as view:
         with with_external_data(order.model) as path:
             uploaded = client.upload_model(path, progress=view.upload)
-        if order.calibration is not None:
-            client.upload_calibration(order.calibration)
+        for arrays in (order.calibration, order.inputs):
+            if arrays is not None:
+                client.upload_arrays(arrays)
         request: dict[str, Any] = {
             "model": uploaded["id"],
             "hardware": order.hardware,

@@ -43,8 +43,8 @@ def model_argument(path: Path) -> Path:
     return path
 
 
-def calibration_digest(path: Path) -> str:
-    """Digest of the calibration file: its identity in the job's options.
+def arrays_digest(path: Path, what: str) -> str:
+    """Digest of a file of arrays: its identity in the job's options.
 
     Raises:
         Failure: there is no such file.
@@ -52,19 +52,8 @@ def calibration_digest(path: Path) -> str:
     from service.client.uploads import file_sha256
 
     if not path.is_file():
-        raise Failure("TW-CLI-001", f"{path}: there is no such calibration file")
+        raise Failure("TW-CLI-001", f"{path}: there is no such {what}")
     return file_sha256(path)
-
-
-def inputs_argument(path: Path) -> Path:
-    """Check that the file of verification inputs exists before anything is started.
-
-    Raises:
-        Failure: it does not.
-    """
-    if not path.is_file():
-        raise Failure("TW-CLI-001", f"{path}: there is no such file of inputs")
-    return path
 
 
 def symbol_settings(pairs: list[str]) -> dict[str, int]:

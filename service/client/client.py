@@ -111,8 +111,8 @@ class Client:
         send = upload_resumable if path.stat().st_size >= RESUMABLE_FROM_BYTES else upload_single
         return send(self.transport, path, name=name or path.stem, progress=progress)
 
-    def upload_calibration(self, path: Path) -> Document:
-        """Upload calibration arrays (.npz); a job names them by their `sha256`."""
+    def upload_arrays(self, path: Path) -> Document:
+        """Upload an .npz for calibration or as inputs; a job names it by its `sha256`."""
         return upload_arrays(self.transport, path, name=path.stem)
 
     def models(self) -> Iterator[Document]:

@@ -68,7 +68,7 @@ def upload_single(
 
 
 def upload_arrays(transport: Transport, path: Path, *, name: str) -> dict[str, Json]:
-    """Stream calibration arrays as the raw body of one POST; the server checks the digest."""
+    """Stream an .npz as the raw body of one POST; the server checks the digest."""
 
     def pieces() -> Iterator[bytes]:
         with path.open("rb") as stream:

@@ -269,12 +269,16 @@ def _check_references(session: Session, new: NewJob) -> None:
         raise NotFound("no such model", pointer="/model_id", actual=new.model_id)
     if not is_spec_known:
         raise NotFound("no such hardware spec", pointer="/hardware_id", actual=new.hardware_id)
-    wanted = new.options.calibration
-    if wanted and calibrations.find_calibration(session, new.owner, wanted) is None:
-        raise NotFound(
-            "no such calibration arrays", pointer="/options/calibration", actual=wanted,
-            remedy="Upload the .npz with POST /v1/calibrations first.",
-        )  # fmt: skip
+    for option, wanted in (
+        ("calibration", new.options.calibration),
+        ("inputs", new.options.inputs),
+    ):
+        if wanted and calibrations.find_calibration(session, new.owner, wanted) is None:
+            raise NotFound(
+                f"no arrays with the digest that option {option} names",
+                pointer=f"/options/{option}", actual=wanted,
+                remedy="Upload the .npz with POST /v1/calibrations first.",
+            )  # fmt: skip
 
 
 def _check_quota(session: Session, owner: str, limit: int) -> None:

@@ -1,4 +1,4 @@
-"""Calibration arrays: uploaded once, named by digest, handed to the job's process."""
+"""Arrays for calibration and verification: uploaded once, named by digest, handed to the job."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-from api_fixtures import Serve, assert_problem
+import pytest
+from api_fixtures import PRESET, Serve, assert_problem
+from onnx_models import repeated_layers
+from typer.testing import CliRunner
+
+from service.cli.main import app
+from service.settings import Settings
 
 
 def arrays(seed: int = 0) -> bytes:
@@ -53,26 +59,85 @@ def test_what_is_no_archive_is_refused(serve: Serve) -> None:
     assert_problem(served.http.get("/v1/calibrations/" + "0" * 64), 404, "TW-SVC-001")
 
 
-def test_a_job_gets_the_arrays_it_names(serve: Serve, tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["calibration", "inputs"])
+def test_a_job_gets_the_arrays_it_names(serve: Serve, tmp_path: Path, option: str) -> None:
     served = serve()
     file = tmp_path / "samples.npz"
     file.write_bytes(arrays())
-    uploaded = served.client.upload_calibration(file)
-    job = served.submit(options={"calibration": uploaded["sha256"]})
-    assert served.ended(job["id"])["state"] == "succeeded"
-    report = json.loads(served.http.get(f"/v1/jobs/{job['id']}/report").content)
-    assert report["calibration"] == sha256(file.read_bytes()).hexdigest()
+    uploaded = served.client.upload_arrays(file)
+    job = served.submit(options={option: uploaded["sha256"]})
+    clone = served.client.clone(str(job["id"]))
+    assert clone["options"] == job["options"]
+    for made in (job, clone):
+        assert served.ended(str(made["id"]))["state"] == "succeeded"
+        report = json.loads(served.http.get(f"/v1/jobs/{made['id']}/report").content)
+        assert report[option] == sha256(file.read_bytes()).hexdigest()
+        assert len(report) == 2, "the other arrays are not given"
 
 
-def test_a_job_cannot_name_arrays_nobody_uploaded(serve: Serve) -> None:
+@pytest.mark.parametrize("option", ["calibration", "inputs"])
+def test_a_job_cannot_name_arrays_nobody_uploaded(serve: Serve, option: str) -> None:
     served = serve(worker=False)
     body = {
         "model": served.model()["id"],
         "hardware": "kapla-16x16",
-        "options": {"calibration": "0" * 64},
+        "options": {option: "0" * 64},
     }
     problem = assert_problem(served.http.post("/v1/jobs", json=body), 404, "TW-SVC-001")
-    assert "calibration" in problem["detail"]
-    body["options"] = {"calibration": "not a digest"}
+    assert (option in problem["detail"], problem["pointer"]) == (True, f"/options/{option}")
+    body["options"] = {option: "not a digest"}
     problem = assert_problem(served.http.post("/v1/jobs", json=body), 422, "TW-OPT-001")
-    assert problem["errors"][0]["pointer"] == "/options/calibration"
+    assert problem["errors"][0]["pointer"] == f"/options/{option}"
+    body["options"] = {"inputs": "0" * 64, "verify": "none"}
+    problem = assert_problem(served.http.post("/v1/jobs", json=body), 422, "TW-OPT-001")
+    assert problem["errors"][0]["pointer"] == "/options/inputs"
+
+
+def test_the_command_line_sends_its_inputs(serve: Serve, tmp_path: Path) -> None:
+    served = serve()
+    model, file = tmp_path / "m.onnx", tmp_path / "in.npz"
+    model.write_bytes(repeated_layers(1).SerializeToString())
+    file.write_bytes(arrays())
+    words = ["compile", str(model), "--hardware", PRESET, "--input", str(file), "--server",
+             served.url, "-o", str(tmp_path / "out"), "--json"]  # fmt: skip
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    digest = sha256(file.read_bytes()).hexdigest()
+    assert json.loads(done.stdout)["options"]["inputs"] == digest
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["inputs"] == digest
+
+
+def test_a_served_job_is_verified_on_the_inputs_it_names(serve: Serve, tmp_path: Path) -> None:
+    """Of zeros nothing but zeros comes out.  What is compiled is the same, and cached."""
+    served = serve(
+        "worker.job:run_job", memory_base_bytes=Settings.model_fields["memory_base_bytes"].default
+    )
+    file = tmp_path / "in.npz"
+    np.savez(file, x=np.zeros((16, 32), np.float32))
+    model = served.model(repeated_layers(1).SerializeToString())["id"]
+    found = []
+    for digest in ("", str(served.client.upload_arrays(file)["sha256"])):
+        body = {"model": model, "hardware": PRESET, "options": {"inputs": digest}}
+        job = served.ended(served.http.post("/v1/jobs", json=body).json()["id"], 120)
+        assert job["state"] == "succeeded", job["error"]
+        report = json.loads(served.http.get(f"/v1/jobs/{job['id']}/report").content)
+        found.append((job, report["verification"]["max_abs_err"], report["options"]["inputs"]))
+    (first, seeded, _), (second, zeros, named) = found
+    assert seeded > 0 == zeros
+    assert named == sha256(file.read_bytes()).hexdigest()
+    assert first["bundle_sha256"] == second["bundle_sha256"]
+    assert second["progress"]["units_solved"] == 0
+
+
+def test_hostile_inputs_end_the_job_with_their_code(serve: Serve, tmp_path: Path) -> None:
+    served = serve(
+        "worker.job:run_job", memory_base_bytes=Settings.model_fields["memory_base_bytes"].default
+    )
+    file = tmp_path / "in.npz"
+    np.savez(file, x=np.array([{"a": 1}], object))
+    digest = served.client.upload_arrays(file)["sha256"]
+    model = served.model(repeated_layers(1).SerializeToString())["id"]
+    body = {"model": model, "hardware": PRESET, "options": {"inputs": digest}}
+    job = served.ended(served.http.post("/v1/jobs", json=body).json()["id"], 120)
+    assert job["error"]["code"] == "TW-VERIFY-004"
+    assert "pickled" in job["error"]["detail"]

@@ -100,7 +100,7 @@ def _entries() -> tuple[ErrorEntry, ...]:
           409, 4, "Compile once without --require-cache to fill the cache."),
         e("TW-OPT-003", "The target has no such number format", user, "partition", 422, 4,
           "Choose one of the formats listed, or add a conversion to the spec."),
-        e("TW-CAL-001", "The calibration file is not an .npz of arrays", user, "partition", 422, 3,
+        e("TW-CAL-001", "The file is not an .npz of arrays", user, "partition", 422, 3,
           "Write it with numpy.savez: one array per model input."),
         e("TW-CAL-002", "The calibration arrays and the model's inputs have different names", user,
           "partition", 422, 3, "Name the arrays like the model's inputs, or input:0, input:1, ..."),

@@ -15,6 +15,8 @@ _INTEGERS = {
     "loop_trips": (1, 1_000_000, "1..1000000"),
 }
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_ARRAYS = ("calibration", "inputs")
+"""Options that name uploaded arrays."""
 MAX_SYMBOLS, MAX_SYMBOL_CHARS = 1000, 200
 """Models have a handful of symbolic dimensions; the options of a job are a row, not a store."""
 _SYMBOLS = f"1..2^63-1, at most {MAX_SYMBOLS} names of 1 to {MAX_SYMBOL_CHARS} characters"
@@ -110,6 +112,8 @@ class CompileOptions:
     partition: PartitionChoice = PartitionChoice.SPEC
     calibration: str = ""
     """Hex sha256 of the uploaded calibration arrays (.npz); empty: synthetic where needed."""
+    inputs: str = ""
+    """Hex sha256 of the uploaded inputs of the verification (.npz); empty: seeded."""
     loop_trips: int = 1
     """Trips assumed in the simulation for loops whose count is known only at run time."""
 
@@ -192,14 +196,14 @@ class CompileOptions:
                             _short(raw),
                         )
                     )
-            elif key == "calibration":
+            elif key in _ARRAYS:
                 if isinstance(raw, str) and (not raw or _SHA256.fullmatch(raw)):
                     values[key] = raw
                 else:
                     findings.append(
                         Finding(
                             "TW-OPT-001",
-                            "calibration must be the sha256 of uploaded arrays, or empty",
+                            f"{key} must be the sha256 of uploaded arrays, or empty",
                             pointer,
                             None,
                             "64 hexadecimal digits, or empty",
@@ -268,6 +272,17 @@ def _contradictions(values: Mapping[str, object], given: Collection[str]) -> lis
                 None,
                 "at most one of them",
                 "both",
+            )
+        )
+    if values.get("inputs") and values.get("verify") is VerifyMode.NONE:
+        found.append(
+            Finding(
+                "TW-OPT-001",
+                "inputs are those of the verification, and verify none has none",
+                "/options/inputs",
+                None,
+                "empty, or verify sample or full",
+                str(VerifyMode.NONE),
             )
         )
     variant = values.get("variant", Variant.FULL)

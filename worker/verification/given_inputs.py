@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from worker.compiler.array_file import read_arrays
 from worker.compiler.errors import Detail, Finding, ModelError
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.work import static_shape
-from worker.compiler.quantize.calibration import read_arrays
 from worker.verification.inputs import seeded_inputs
 
 Array = npt.NDArray[Any]

@@ -1,4 +1,4 @@
-"""Calibration arrays (.npz) for partial quantisation: streamed upload, list, look at."""
+"""Arrays (.npz) named like a model's inputs, for calibration and verification: upload, list."""
 
 from __future__ import annotations
 
@@ -41,8 +41,10 @@ async def create_calibration(
     name: Annotated[str, Query(min_length=1, max_length=200)] = "calibration",
     digest: Annotated[str | None, Query(max_length=80)] = None,
 ) -> CalibrationAnswer:
-    """Upload an .npz whose arrays are named like the model's inputs, one sample per leading index.
+    """Upload an .npz whose arrays are named like the model's inputs.
 
+    `options.calibration` of a job names samples, one per leading index; `options.inputs` names
+    one set of inputs, on which the job is verified.
     Whether the arrays fit a model is checked by the job that uses them.
     """
     ref = await receive_arrays(request, state, digest)

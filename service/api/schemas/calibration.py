@@ -9,7 +9,7 @@ from service.store.records import CalibrationRecord
 
 
 class CalibrationAnswer(AnswerModel):
-    """Uploaded calibration arrays; a job names them by `sha256` in `options.calibration`."""
+    """Uploaded arrays; a job names them by `sha256` in `options.calibration` or `.inputs`."""
 
     sha256: str
     name: str

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir
 
+from worker.compiler.array_file import read_arrays
 from worker.compiler.errors import Detail, Finding, ModelError
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.work import static_shape
@@ -57,28 +56,6 @@ def load_calibration(path: Path, model: OnnxModel) -> tuple[Mapping[str, Array],
     return tuple(
         {name: b[k] if len(b) > 1 else b[0] for name, b in batches_of.items()} for k in range(count)
     )
-
-
-def read_arrays(path: Path, code: str, what: str) -> dict[str, Array]:
-    """The arrays of an .npz file by name, sorted; no array is not enough.
-
-    Raises:
-        ModelError: `code`, it is no such file; `what` is what the message calls it.
-    """
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ValueError("it holds one array without a name")
-            arrays = {key: np.asarray(archive[key]) for key in sorted(archive.files)}
-    except (OSError, ValueError, EOFError, KeyError, TypeError, AttributeError,
-            zipfile.BadZipFile, zlib.error, MemoryError, NotImplementedError) as error:  # fmt: skip
-        text = " ".join(str(error).split())[:200]
-        raise ModelError(
-            code, f"{what} cannot be read: {text}", limit="an .npz of plain arrays"
-        ) from None
-    if not arrays:
-        raise ModelError(code, f"{what} holds no array", limit=1, actual=0)
-    return arrays
 
 
 def _by_input(
