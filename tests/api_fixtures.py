@@ -24,6 +24,14 @@ from worker.main import EmbeddedWorker
 PRESET = "kapla-16x16"
 
 
+def onnx_bytes(filler: bytes = b"fake model") -> bytes:
+    """What begins like an ONNX file and is none: an IR version, and a description to the end."""
+    size, count = b"", len(filler)
+    while count > 0x7F:
+        size, count = size + bytes((count & 0x7F | 0x80,)), count >> 7
+    return b"\x08\x08\x32" + size + bytes((count,)) + filler
+
+
 @dataclass(frozen=True, slots=True)
 class Served:
     """One running service."""
@@ -34,9 +42,10 @@ class Served:
     http: httpx.Client
     client: Client
 
-    def model(self, body: bytes = b"fake model", name: str = "fake") -> dict[str, Any]:
+    def model(self, body: bytes | None = None, name: str = "fake") -> dict[str, Any]:
         """Upload a model's bytes."""
-        response = self.http.post("/v1/models", params={"name": name}, content=body)
+        content = onnx_bytes() if body is None else body
+        response = self.http.post("/v1/models", params={"name": name}, content=content)
         assert response.status_code in {200, 201}, response.text
         return dict(response.json())
 

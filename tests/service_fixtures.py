@@ -296,9 +296,8 @@ class Desk:
         model_bytes = changes.pop("model", b"fake model")
         ref = put_bytes(services.blobs, model_bytes, "application/octet-stream")
         model, _ = submit.add_model(services.database, ref, name="fake.onnx", kind="onnx")
-        spec, _ = submit.add_hardware(
-            services.database, hardware or {"name": "toy"}, machine_digest="0" * 64, name="toy"
-        )
+        document = hardware or {"name": "toy"}
+        spec, _ = submit.add_hardware(services.database, submit.NewSpec(document, "0" * 64, "toy"))
         options = changes.pop("options", CompileOptions())
         new = submit.NewJob(model.id, spec.id, options=options, **changes)
         return submit.submit_job(services.database, services.outbox, services.settings, new).job

@@ -36,6 +36,7 @@ from service.api.routes import (
     uploads,
 )
 from service.api.schemas.problem import PROBLEM_RESPONSES, ProblemAnswer
+from service.api.spec_readers import SpecReaders
 from service.api.watch import JobWatch
 from service.bootstrap import Services, open_services
 from service.jobs import query
@@ -53,12 +54,14 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
     """
     used = services or open_services(settings)
     bells = DeferredOutbox(used.outbox)
+    specs = SpecReaders(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         del app
         yield
         bells.close()
+        specs.close()
         if services is None:
             used.close()
 
@@ -78,6 +81,7 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
         outbox=bells,
         readiness=Readiness(used.database, used.blobs, None if settings.embedded else used.celery),
         preflights=PreflightSlots(settings.preflight_slots),
+        specs=specs,
         watch=JobWatch(lambda ids: query.event_numbers(used.database, ids)),
     )
     for module in ROUTERS:

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api.problems import problem_response
 from service.errors import TooLarge
 
-STREAMED = (("POST", "/v1/models"), ("PATCH", "/v1/uploads/"))
+STREAMED = (("POST", "/v1/models"), ("POST", "/v1/calibrations"), ("PATCH", "/v1/uploads/"))
 """(method, path prefix) of the routes that stream to disk and enforce their own limit."""
 
 

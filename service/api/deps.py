@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import Depends, Header, Request
+from fastapi import Depends, Header, Path, Request
 
 from service.api.preflight_slots import PreflightSlots
 from service.api.readiness import Readiness
+from service.api.spec_readers import SpecReaders
 from service.api.watch import JobWatch
 from service.errors import Malformed
 from service.outbox import Outbox
@@ -31,6 +32,7 @@ class ApiState:
     watch: JobWatch
     readiness: Readiness
     preflights: PreflightSlots
+    specs: SpecReaders
 
 
 def api_state(request: Request) -> ApiState:
@@ -41,6 +43,8 @@ def api_state(request: Request) -> ApiState:
 
 
 State = Annotated[ApiState, Depends(api_state)]
+Name = Annotated[str, Path(max_length=200)]
+"""An id, digest or code in a path."""
 
 
 def idempotency_key(

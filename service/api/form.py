@@ -13,7 +13,6 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from service.errors import Malformed
 
-_HEAD_BYTES = 4
 _MAX_HEADER_BYTES = 8192
 _MAX_BOUNDARY_BYTES = 70
 """RFC 2046, section 5.1.1; the parser raises its own error beyond 256."""
@@ -38,8 +37,6 @@ class FormFile:
         self._seen = False
         self._ended = False
         self.file_name = ""
-        self.head = b""
-        """First bytes of the file."""
         self._parser = MultipartParser(
             boundary,
             {
@@ -104,10 +101,7 @@ class FormFile:
     def _part_data(self, piece: bytes, start: int, end: int) -> None:
         if not self._is_file:
             return
-        data = piece[start:end]
-        if len(self.head) < _HEAD_BYTES:
-            self.head += data[: _HEAD_BYTES - len(self.head)]
-        self._write(data)
+        self._write(piece[start:end])
 
     def _part_end(self) -> None:
         self._is_file = False

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from hashlib import sha256
 from pathlib import Path
 
 from anyio import to_thread
-from fastapi import Request
+from fastapi import Request, Response
 
+from service.api.answers import Prepared
 from service.api.deps import OWNER, ApiState
 from service.api.form import FormFile
-from service.api.idempotency import check_replay, remember, request_key
+from service.api.idempotency import request_key
+from service.api.looks import FirstLook, Look, look_at_arrays, look_at_model
+from service.api.schemas.model import ModelAnswer
 from service.api.spool import append_stream, check_declared, parse_digest
 from service.errors import UnsupportedMedia
 from service.jobs import submit
 from service.store.blobs import BlobWriter
-from service.store.records import BlobRef, ModelRecord
-from worker.compiler.errors import Detail, InputError, ModelError
+from service.store.records import BlobRef
+from worker.compiler.errors import Detail
 
 ONNX_TYPE = "application/x-onnx"
 ZIP_TYPE = "application/zip"
@@ -51,17 +53,16 @@ async def receive_model(
         UnsupportedMedia: the Content-Type is neither a model's nor a form.
         TooLarge: declared or received bytes pass the limit, or the disk is full.
         DigestMismatch: length or digest are not the announced ones.
-        ModelError: the body is empty.
+        NotAModel: its first bytes are not a model's, or there are none.
     """
     media = media_of(request)
     is_form = media == "multipart/form-data"
     if media not in RAW_TYPES and not is_form:
         raise unsupported("a model", media, [*sorted(RAW_TYPES - {""}), "multipart/form-data"])
     ref, head, form = await _receive(
-        request, state, digest, limit=state.settings.max_model_bytes, is_form=is_form
-    )
-    if ref.size_bytes == 0:
-        raise ModelError("TW-MODEL-002", "the uploaded file is empty", limit=1, actual=0)
+        request, state, digest, limit=state.settings.max_model_bytes, is_form=is_form,
+        look=look_at_model,
+    )  # fmt: skip
     kind = kind_of(head)
     if kind == "zip":
         ref = BlobRef(ref.sha256, ref.size_bytes, ZIP_TYPE)
@@ -75,19 +76,15 @@ async def receive_arrays(request: Request, state: ApiState, digest: str | None) 
         UnsupportedMedia: the Content-Type is not that of raw bytes or of a zip.
         TooLarge: declared or received bytes pass the limit, or the disk is full.
         DigestMismatch: length or digest are not the announced ones.
-        InputError: TW-CAL-001, the body is no zip archive of arrays.
+        NotAModel: TW-CAL-001, the body is no zip archive of arrays.
     """
     media = media_of(request)
     if media not in RAW_TYPES:
         raise unsupported("calibration arrays", media, sorted(RAW_TYPES - {""}))
-    ref, head, _ = await _receive(
-        request, state, digest, limit=state.settings.max_model_bytes, is_form=False
-    )
-    if kind_of(head) != "zip":
-        raise InputError(
-            "TW-CAL-001", "the body is not an .npz archive", limit="a zip of .npy members",
-            actual=f"{ref.size_bytes} bytes that start with {head[:4].hex() or 'nothing'}",
-        )  # fmt: skip
+    ref, _, _ = await _receive(
+        request, state, digest, limit=state.settings.max_model_bytes, is_form=False,
+        look=look_at_arrays,
+    )  # fmt: skip
     return BlobRef(ref.sha256, ref.size_bytes, ZIP_TYPE)
 
 
@@ -107,7 +104,7 @@ def unsupported(what: str, media: str, allowed: list[str]) -> UnsupportedMedia:
 
 
 async def _receive(
-    request: Request, state: ApiState, digest: str | None, *, limit: int, is_form: bool
+    request: Request, state: ApiState, digest: str | None, *, limit: int, is_form: bool, look: Look
 ) -> tuple[BlobRef, bytes, FormFile | None]:
     """Stream a body, or the file of a form, into the blob store: (content, first bytes, form)."""
     expected = parse_digest(digest)
@@ -121,51 +118,41 @@ async def _receive(
         lambda: BlobWriter(state.blobs, limit_bytes=limit, media_type=ONNX_TYPE)
     )
     with writer:
-        form = FormFile(request.headers["content-type"], writer.write) if is_form else None
+        first = FirstLook(look)
+
+        def store(piece: bytes) -> None:
+            first.see(piece)
+            writer.write(piece)
+
+        form = FormFile(request.headers["content-type"], store) if is_form else None
+        write = store if form is None else form.feed
         chunks: AsyncIterator[bytes] = request.stream()
-        head = bytearray()
-
-        def write(piece: bytes) -> None:
-            if form is not None:
-                form.feed(piece)
-            else:
-                writer.write(piece)
-            if len(head) < 4:
-                head.extend(piece[:4])
-
-        await append_stream(write, chunks, limit_bytes=body_limit)
+        await append_stream(write, chunks, limit_bytes=body_limit, is_known=lambda: first.is_done)
         if form is not None:
             form.finish()
-            head[:] = form.head
-        if writer.size_bytes == 0:
-            return BlobRef("", 0, ONNX_TYPE), b"", form
+        first.finish()
         ref = await to_thread.run_sync(
             lambda: writer.commit(
                 expected_sha256=expected, expected_bytes=None if is_form else declared
             )
         )
-    return ref, bytes(head), form
+    return ref, first.head, form
 
 
 async def register_model(
     state: ApiState, ref: BlobRef, *, name: str, kind: str, key: str | None, route: str
-) -> tuple[ModelRecord, bool]:
-    """Make stored content a model, once per owner and digest.
+) -> Response:
+    """Make stored content a model, once per owner and digest, and answer with it.
 
     Raises:
         IdempotencyMismatch: the key was used with other content.
     """
+    answer = Prepared(ModelAnswer.from_record)
     idempotency = request_key(key, owner=OWNER, route=route, body=ref.sha256.encode())
-
-    def register() -> tuple[ModelRecord, bool]:
-        check_replay(state.database, idempotency)
-        model, created = submit.add_model(state.database, ref, name=name, kind=kind, owner=OWNER)
-        remember(state.database, idempotency, model.id)
-        return model, created
-
-    return await to_thread.run_sync(register)
-
-
-def digest_of(body: bytes) -> str:
-    """Give the sha256 of a small body."""
-    return sha256(body).hexdigest()
+    model, created = await to_thread.run_sync(
+        lambda: submit.add_model(
+            state.database, ref, name=name, kind=kind, owner=OWNER, idempotency=idempotency,
+            before_commit=answer,
+        )
+    )  # fmt: skip
+    return answer.response(201 if created else 200, {"Location": f"/v1/models/{model.id}"})

@@ -24,8 +24,17 @@ Write = Callable[[bytes], object]
 """Stores one batch; called in a thread, never twice at once."""
 
 
-async def append_stream(write: Write, chunks: AsyncIterator[bytes], *, limit_bytes: int) -> int:
+async def append_stream(
+    write: Write,
+    chunks: AsyncIterator[bytes],
+    *,
+    limit_bytes: int,
+    is_known: Callable[[], bool],
+) -> int:
     """Hand a body to `write` in batches and give the number of bytes.
+
+    Until `is_known`, chunks are handed over one by one as they come: what `write` refuses by its
+    first bytes is refused before the rest is received.
 
     Everything received before a failure has been written when this raises, so that a resumable
     upload keeps it.
@@ -46,7 +55,11 @@ async def append_stream(write: Write, chunks: AsyncIterator[bytes], *, limit_byt
                     headers={"Connection": "close"},
                 )
             batch += chunk
-            if len(batch) >= BATCH_BYTES:
+            if not is_known():
+                piece, batch = bytes(batch), bytearray()
+                written += len(piece)
+                await loop.run_in_executor(None, write, piece)
+            elif len(batch) >= BATCH_BYTES:
                 if pending is not None:
                     await pending
                 piece, batch = bytes(batch), bytearray()

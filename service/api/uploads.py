@@ -12,19 +12,19 @@ import json
 import os
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from service.api.ingest import ONNX_TYPE, ZIP_TYPE, kind_of
+from service.api.looks import LOOK_BYTES, FirstLook, NotAModel, look_at_model
 from service.api.spool import append_stream, check_declared, hash_file
 from service.errors import Conflict, DigestMismatch, NotFound, TooLarge
 from service.store.blobs import BlobStore
 from service.store.ids import new_id
 from service.store.records import BlobRef
 from service.store.writeback import EarlyWriteback
-from worker.compiler.errors import ModelError
 
 CHUNK_BYTES = 16 << 20
 KEEP_S = 24 * 3600.0
@@ -56,8 +56,15 @@ class UploadFolder:
         self._limit_bytes = limit_bytes
         self._root = blobs.spool_dir / "uploads"
 
-    def start(self, name: str, *, size_bytes: int | None, sha256: str | None) -> Upload:
-        """Create an empty upload.
+    def start(
+        self,
+        name: str,
+        *,
+        size_bytes: int | None,
+        sha256: str | None,
+        before_start: Callable[[Upload], None] | None = None,
+    ) -> Upload:
+        """Create an empty upload; what `before_start` raises leaves none.
 
         Raises:
             TooLarge: the announced size is over the limit or the free space.
@@ -67,11 +74,14 @@ class UploadFolder:
         check_declared(size_bytes, limit_bytes=self._limit_bytes, folder=self._root)
         upload_id = new_id("upload")
         record = {"name": name, "size_bytes": size_bytes, "sha256": sha256}
+        upload = self._upload(upload_id, record, 0, time.time())
+        if before_start is not None:
+            before_start(upload)
         self._data(upload_id).touch()
         temporary = self._record(upload_id).with_suffix(".new")
         temporary.write_text(json.dumps(record), encoding="utf-8")
         os.replace(temporary, self._record(upload_id))
-        return self.get(upload_id)
+        return upload
 
     def get(self, upload_id: str) -> Upload:
         """Give one upload.
@@ -86,14 +96,19 @@ class UploadFolder:
             stat = self._data(upload_id).stat()
         except FileNotFoundError as error:
             raise NotFound("no such upload, or it is finished", actual=upload_id) from error
+        return self._upload(upload_id, record, stat.st_size, stat.st_mtime)
+
+    def _upload(
+        self, upload_id: str, record: Mapping[str, Any], offset: int, touched: float
+    ) -> Upload:
         return Upload(
             id=upload_id,
             name=record["name"],
-            offset=stat.st_size,
+            offset=offset,
             size_bytes=record["size_bytes"],
             sha256=record["sha256"],
             size_limit_bytes=min(record["size_bytes"] or self._limit_bytes, self._limit_bytes),
-            expires=stat.st_mtime + KEEP_S,
+            expires=touched + KEEP_S,
         )
 
     async def append(
@@ -104,6 +119,7 @@ class UploadFolder:
         Raises:
             Conflict: `offset` is not the number of bytes received, or another request is writing.
             TooLarge: the upload would pass its announced size or the limit.
+            NotAModel: its first bytes are not a model's; it is dropped.
         """
         upload = self.get(upload_id)
         with self._data(upload_id).open("r+b") as target:
@@ -129,9 +145,13 @@ class UploadFolder:
             check_declared(declared, limit_bytes=room, folder=self._root)
             hasher = self._hasher(upload_id, received)
             writeback = EarlyWriteback(target.fileno(), received)
+            first = FirstLook(look_at_model)
+            first.head = os.pread(target.fileno(), LOOK_BYTES, 0)
+            first.is_done = len(first.head) == LOOK_BYTES
 
             def write(piece: bytes) -> None:
                 nonlocal received
+                first.see(piece)
                 target.write(piece)
                 hasher.update(piece)
                 received += len(piece)
@@ -139,26 +159,30 @@ class UploadFolder:
                 writeback.reached(received)
 
             try:
-                await append_stream(write, chunks, limit_bytes=room)
+                await append_stream(write, chunks, limit_bytes=room, is_known=lambda: first.is_done)
+            except NotAModel:
+                self._forget(upload_id)
+                raise
             finally:
                 target.flush()
         return self.get(upload_id)
 
-    def finish(self, upload_id: str, expected_sha256: str | None) -> tuple[str, BlobRef, str]:
-        """Check the upload and move it into the blob store: (name, content, kind).
+    def check(self, upload_id: str, expected_sha256: str | None) -> tuple[str, BlobRef, str]:
+        """Check that the upload is whole and what was announced: (name, content, kind).
 
         Raises:
             DigestMismatch: bytes are missing, or the digest differs; the upload is kept.
             Conflict: a chunk is being written.
-            ModelError: nothing was uploaded.
+            NotAModel: nothing was uploaded, or too little to be a model.
         """
         upload = self.get(upload_id)
         path = self._data(upload_id)
         with path.open("r+b") as target:
             self._lock(target, upload)
             size = target.seek(0, os.SEEK_END)
+            head = os.pread(target.fileno(), LOOK_BYTES, 0)
             if size == 0:
-                raise ModelError("TW-MODEL-002", "nothing was uploaded", limit=1, actual=0)
+                look_at_model(head, is_whole=True)
             if upload.size_bytes is not None and size != upload.size_bytes:
                 raise DigestMismatch(
                     f"received {size} bytes, {upload.size_bytes} were announced",
@@ -174,13 +198,31 @@ class UploadFolder:
                         limit=announced,
                         actual=actual,
                     )
-            target.seek(0)
-            kind = kind_of(target.read(4))
+            look_at_model(head, is_whole=size < LOOK_BYTES)
+            kind = kind_of(head)
             os.fsync(target.fileno())
-            ref = BlobRef(actual, size, ZIP_TYPE if kind == "zip" else ONNX_TYPE)
+        return upload.name, BlobRef(actual, size, ZIP_TYPE if kind == "zip" else ONNX_TYPE), kind
+
+    def finish(self, upload_id: str, ref: BlobRef) -> None:
+        """Move a checked upload into the blob store.
+
+        Raises:
+            NotFound: it is gone.
+            Conflict: a chunk is being written, or was since the check.
+        """
+        upload = self.get(upload_id)
+        path = self._data(upload_id)
+        with path.open("r+b") as target:
+            self._lock(target, upload)
+            size = target.seek(0, os.SEEK_END)
+            if size != ref.size_bytes:
+                raise Conflict(
+                    "the upload has grown since it was checked",
+                    limit=ref.size_bytes,
+                    actual=size,
+                )
             self._blobs.adopt(path, ref)
         self._forget(upload_id)
-        return upload.name, ref, kind
 
     def drop(self, upload_id: str) -> None:
         """Delete an upload.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -314,10 +314,19 @@ def list_cache_entries(
         return tuple(cache.newest(session, kind=kind, limit=_limit(limit), job_id=job_id))
 
 
-def prune_cache(database: Database, *, unused_for_s: float, limit: int = 100_000) -> int:
+def prune_cache(
+    database: Database,
+    *,
+    unused_for_s: float,
+    limit: int = 100_000,
+    before_commit: Callable[[int], None] | None = None,
+) -> int:
     """Delete cache entries that nobody used for a while; give how many."""
     with database.write() as session:
-        return cache.prune(session, unused_for_s=unused_for_s, limit=limit)
+        dropped = cache.prune(session, unused_for_s=unused_for_s, limit=limit)
+        if before_commit is not None:
+            before_commit(dropped)
+    return dropped
 
 
 def list_workers(database: Database) -> tuple[WorkerRecord, ...]:

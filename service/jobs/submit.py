@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -34,12 +34,33 @@ class IdempotencyKey:
     """Digest of the request's body."""
 
 
+def hardware_id(canonical_document: Mapping[str, Detail]) -> str:
+    """Give the id of a canonical hardware document: the sha256 of its sorted JSON."""
+    text = json.dumps(canonical_document, sort_keys=True, separators=(",", ":"))
+    return sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class NewSpec:
+    """A hardware spec that was validated and resolved."""
+
+    document: Mapping[str, Detail]
+    """Canonical: its inheritance is resolved."""
+    machine_digest: str
+    name: str
+    id: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "id", hardware_id(self.document))
+
+
 @dataclass(frozen=True, slots=True)
 class NewJob:
     """What a user asks for."""
 
     model_id: str
-    hardware_id: str
+    hardware: str | NewSpec
+    """Id of a stored spec, or one that is stored with the job."""
     options: CompileOptions = field(default_factory=CompileOptions)
     label: str | None = None
     priority: int = 0
@@ -59,15 +80,31 @@ class Submission:
     created: bool
 
 
+def _nothing(record: object) -> None:
+    """Stands in for an answer that nobody wants."""
+    del record
+
+
 def add_model(
-    database: Database, ref: BlobRef, *, name: str, kind: str, owner: str = "local"
+    database: Database,
+    ref: BlobRef,
+    *,
+    name: str,
+    kind: str,
+    owner: str = "local",
+    idempotency: IdempotencyKey | None = None,
+    before_commit: Callable[[ModelRecord], None] = _nothing,
 ) -> tuple[ModelRecord, bool]:
     """Register an uploaded blob as a model (`kind` is `onnx` or `zip`).
 
-    The owner's second upload of the same bytes gives the first record back.
+    The owner's second upload of the same bytes gives the first record back.  What `before_commit`
+    raises stores nothing.
 
     Returns:
         The model, and True when it is new.
+
+    Raises:
+        IdempotencyMismatch: the key was used with other content.
     """
     with database.write() as session:
         results.add_blob(session, ref)
@@ -80,15 +117,22 @@ def add_model(
             sha256=ref.sha256,
         )
         model = catalog.find_model(session, owner, ref.sha256)
-    if model is None:
-        raise Conflict("the model was deleted while it was being registered")
+        if model is None:
+            raise Conflict("the model was deleted while it was being registered")
+        _bind_key(session, idempotency, model.id)
+        before_commit(model)
     return model, created
 
 
 def add_calibration(
-    database: Database, ref: BlobRef, *, name: str, owner: str = "local"
+    database: Database,
+    ref: BlobRef,
+    *,
+    name: str,
+    owner: str = "local",
+    before_commit: Callable[[CalibrationRecord], None] = _nothing,
 ) -> tuple[CalibrationRecord, bool]:
-    """Register uploaded calibration arrays; the same bytes give the first record back.
+    """Register uploaded arrays; the same bytes give the first record back.
 
     Returns:
         The record, and True when it is new.
@@ -97,44 +141,75 @@ def add_calibration(
         results.add_blob(session, ref)
         created = calibrations.add_calibration(session, owner=owner, name=name, sha256=ref.sha256)
         found = calibrations.find_calibration(session, owner, ref.sha256)
-    if found is None:
-        raise Conflict("the calibration arrays were deleted while they were being registered")
+        if found is None:
+            raise Conflict("the arrays were deleted while they were being registered")
+        before_commit(found)
     return found, created
-
-
-def hardware_id(canonical_document: Mapping[str, Detail]) -> str:
-    """Give the id of a canonical hardware document: the sha256 of its sorted JSON."""
-    text = json.dumps(canonical_document, sort_keys=True, separators=(",", ":"))
-    return sha256(text.encode()).hexdigest()
 
 
 def add_hardware(
     database: Database,
-    canonical_document: Mapping[str, Detail],
+    spec: NewSpec,
     *,
-    machine_digest: str,
-    name: str,
     owner: str = "local",
+    idempotency: IdempotencyKey | None = None,
+    before_commit: Callable[[HardwareRecord], None] = _nothing,
 ) -> tuple[HardwareRecord, bool]:
-    """Store a validated hardware spec; the caller has validated and canonicalised it.
+    """Store a hardware spec; the same document is stored once.
 
     Returns:
         The spec, and True when it is new.
+
+    Raises:
+        IdempotencyMismatch: the key was used with another body.
     """
-    identity = hardware_id(canonical_document)
     with database.write() as session:
-        created = catalog.add_hardware(
-            session,
-            hardware_id=identity,
-            machine_digest=machine_digest,
-            name=name,
-            owner=owner,
-            document=canonical_document,
-        )
-        record = catalog.get_hardware(session, identity)
-    if record is None:
-        raise Conflict("the hardware spec was deleted while it was being stored")
+        created = _store_spec(session, spec, owner)
+        record = catalog.get_hardware(session, spec.id)
+        if record is None:
+            raise Conflict("the hardware spec was deleted while it was being stored")
+        _bind_key(session, idempotency, record.id)
+        before_commit(record)
     return record, created
+
+
+def _store_spec(session: Session, spec: NewSpec, owner: str) -> bool:
+    """Insert a spec unless it is known; True when inserted."""
+    return not catalog.has_hardware(session, spec.id) and catalog.add_hardware(
+        session,
+        hardware_id=spec.id,
+        machine_digest=spec.machine_digest,
+        name=spec.name,
+        owner=owner,
+        document=spec.document,
+    )
+
+
+def _bind_key(session: Session, idempotency: IdempotencyKey | None, resource_id: str) -> None:
+    """Bind a key to what its first request made.
+
+    Raises:
+        IdempotencyMismatch: it was used with another body.
+    """
+    if idempotency is None or catalog.remember(
+        session,
+        scope=idempotency.scope,
+        key=idempotency.key,
+        request_sha256=idempotency.request_sha256,
+        resource_id=resource_id,
+    ):
+        return
+    known = catalog.recall(session, idempotency.scope, idempotency.key)
+    if known is not None and known[0] != idempotency.request_sha256:
+        raise _other_body(known[0], idempotency)
+
+
+def _other_body(known: str, idempotency: IdempotencyKey) -> IdempotencyMismatch:
+    return IdempotencyMismatch(
+        "this Idempotency-Key was used with another request body",
+        limit=known,
+        actual=idempotency.request_sha256,
+    )
 
 
 def submit_job(
@@ -143,6 +218,7 @@ def submit_job(
     settings: Settings,
     new: NewJob,
     idempotency: IdempotencyKey | None = None,
+    before_commit: Callable[[JobRecord], None] = _nothing,
 ) -> Submission:
     """Accept a job: once this returns, a kill -9 of anything does not lose it.
 
@@ -157,16 +233,25 @@ def submit_job(
         if idempotency is not None:
             replayed = _take_key(session, idempotency, job_id)
             if replayed is not None:
+                before_commit(replayed)
                 return replayed
+        if isinstance(new.hardware, NewSpec):
+            _store_spec(session, new.hardware, new.owner)
         _check_references(session, new)
         _check_quota(session, new.owner, settings.max_active_jobs)
-        return _insert(session, job_id, new, settings)
+        made = _insert(session, job_id, new, settings)
+        before_commit(made)
+        return made
 
     job = database.write_together(store)
     if job.id != job_id:
         return Submission(job, created=False)
     outbox.flush((_item_id(job_id),))
     return Submission(job, created=True)
+
+
+def _spec_id(new: NewJob) -> str:
+    return new.hardware if isinstance(new.hardware, str) else new.hardware.id
 
 
 def _item_id(job_id: str) -> str:
@@ -182,7 +267,7 @@ def _insert(session: Session, job_id: str, new: NewJob, settings: Settings) -> J
             "id": job_id,
             "owner": new.owner,
             "model_id": new.model_id,
-            "hardware_id": new.hardware_id,
+            "hardware_id": _spec_id(new),
             "options": new.options.to_json(),
             "label": new.label,
             "priority": new.priority,
@@ -215,6 +300,7 @@ def clone_job(
     hardware_id: str | None = None,
     label: str | None = None,
     idempotency: IdempotencyKey | None = None,
+    before_commit: Callable[[JobRecord], None] = _nothing,
 ) -> Submission:
     """Submit a job again, with some things changed.
 
@@ -227,7 +313,7 @@ def clone_job(
         raise NotFound("no such job", actual=job_id)
     new = NewJob(
         model_id=old.model_id,
-        hardware_id=hardware_id or old.hardware_id,
+        hardware=hardware_id or old.hardware_id,
         options=options or CompileOptions.from_json(dict(old.options)),
         label=label if label is not None else old.label,
         priority=old.priority,
@@ -235,7 +321,7 @@ def clone_job(
         wall_limit_s=old.wall_limit_s,
         cloned_from=old.id,
     )
-    return submit_job(database, outbox, settings, new, idempotency)
+    return submit_job(database, outbox, settings, new, idempotency, before_commit)
 
 
 def _take_key(session: Session, idempotency: IdempotencyKey, job_id: str) -> JobRecord | None:
@@ -252,11 +338,7 @@ def _take_key(session: Session, idempotency: IdempotencyKey, job_id: str) -> Job
         raise Conflict("the Idempotency-Key expired during the request; send it again")
     request_sha256, resource_id = known
     if request_sha256 != idempotency.request_sha256:
-        raise IdempotencyMismatch(
-            "this Idempotency-Key was used with another request body",
-            limit=request_sha256,
-            actual=idempotency.request_sha256,
-        )
+        raise _other_body(request_sha256, idempotency)
     job = jobs.get(session, resource_id)
     if job is None:
         raise NotFound("the job of this Idempotency-Key was deleted", actual=resource_id)
@@ -264,11 +346,11 @@ def _take_key(session: Session, idempotency: IdempotencyKey, job_id: str) -> Job
 
 
 def _check_references(session: Session, new: NewJob) -> None:
-    model_owner, is_spec_known = catalog.references(session, new.model_id, new.hardware_id)
+    model_owner, is_spec_known = catalog.references(session, new.model_id, _spec_id(new))
     if model_owner is None or model_owner != new.owner:
         raise NotFound("no such model", pointer="/model_id", actual=new.model_id)
     if not is_spec_known:
-        raise NotFound("no such hardware spec", pointer="/hardware_id", actual=new.hardware_id)
+        raise NotFound("no such hardware spec", pointer="/hardware_id", actual=_spec_id(new))
     for option, wanted in (
         ("calibration", new.options.calibration),
         ("inputs", new.options.inputs),

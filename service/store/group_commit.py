@@ -12,10 +12,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Generic, TypeVar, cast
 
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import Session
-
-from service.errors import ServiceError
 
 T = TypeVar("T")
 MAX_TOGETHER = 64
@@ -77,9 +75,14 @@ class GroupCommit:
 
 
 def _attempt(piece: _Piece[Any], session: Session) -> None:
-    """Refusals and broken constraints concern one piece; any other error fails all of them."""
+    """A broken database fails all pieces; any other error, such as a refusal, a broken constraint
+    or an answer that cannot be built, concerns its own."""
     try:
         with session.begin_nested():
             piece.result = piece.work(session)
-    except (ServiceError, IntegrityError) as error:
+    except IntegrityError as error:
+        piece.error = error
+    except SQLAlchemyError:
+        raise
+    except Exception as error:  # handed to the thread whose work it is
         piece.error = error

@@ -47,6 +47,14 @@ def test_same_arrays_are_stored_once(serve: Serve) -> None:
     assert pages[1]["next_cursor"] is None
 
 
+def test_arrays_may_be_larger_than_a_document(serve: Serve) -> None:
+    served = serve(worker=False, max_json_bytes=1000, max_hardware_bytes=1000)
+    stream = BytesIO()
+    np.savez(stream, x=np.zeros(10_000, np.float32))
+    stored = served.http.post("/v1/calibrations", content=stream.getvalue())
+    assert (stored.status_code, stored.json()["size_bytes"]) == (201, len(stream.getvalue()))
+
+
 def test_what_is_no_archive_is_refused(serve: Serve) -> None:
     served = serve(worker=False)
     assert_problem(served.http.post("/v1/calibrations", content=b"1,2,3"), 422, "TW-CAL-001")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from api_fixtures import Serve, Served, assert_problem
+from api_fixtures import Serve, Served, assert_problem, onnx_bytes
 
 from service.client import Client, DigestMismatch
 
-BODY = bytes(range(251)) * 12_000  # 3 MB, not a multiple of any chunk
+BODY = onnx_bytes(bytes(range(251)) * 12_000)  # 3 MB, not a multiple of any chunk
 
 
 @pytest.fixture

@@ -14,8 +14,9 @@ from hashlib import sha256
 from pathlib import Path
 
 import httpx
+from api_fixtures import onnx_bytes
 
-BODY = os.urandom(1 << 16) * 48  # 3 MiB
+BODY = onnx_bytes(os.urandom(1 << 16) * 48)  # 3 MiB
 ARRIVED = 2_000_000
 
 

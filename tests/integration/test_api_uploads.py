@@ -12,14 +12,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-from api_fixtures import Serve, assert_problem
+from api_fixtures import Serve, assert_problem, onnx_bytes
 
 from service.api import uploads as upload_module
 from service.api.uploads import UploadFolder
 from service.client import ApiError
 from service.client.uploads import upload_resumable
 
-BODY = bytes(range(256)) * 8192  # 2 MiB: more than one batch
+BODY = onnx_bytes(bytes(range(256)) * 8192)  # 2 MiB: more than one batch
 
 
 def digest(body: bytes) -> str:
@@ -178,7 +178,7 @@ def test_resumable_upload_in_chunks(serve: Serve) -> None:
 def test_wrong_offset_is_a_conflict_that_tells_the_right_one(serve: Serve) -> None:
     http = serve(worker=False).http
     location = start(http)
-    patch(http, location, 0, b"abc")
+    patch(http, location, 0, b"\x08\x08\x32")
     for wrong in (0, 4):
         answer = patch(http, location, wrong, b"abc")
         problem = assert_problem(answer, 409, "TW-SVC-002")
@@ -191,10 +191,10 @@ def test_unfinished_upload_cannot_become_a_model(serve: Serve) -> None:
     http = serve(worker=False).http
     location = start(http, size_bytes=10)
     assert_problem(http.put(location), 422, "TW-MODEL-002")
-    patch(http, location, 0, b"abc")
+    patch(http, location, 0, b"\x08\x08\x32")
     assert_problem(http.put(location), 422, "TW-SVC-012")
     assert_problem(patch(http, location, 3, b"x" * 8), 413, "TW-SVC-003")
-    patch(http, location, 3, b"defghij")
+    patch(http, location, 3, b"\x06ghijkl")
     assert_problem(http.put(location, params={"digest": "0" * 64}), 422, "TW-SVC-012")
     assert http.put(location).status_code == 201
 
@@ -238,9 +238,10 @@ def test_second_writer_is_refused_while_one_writes(serve: Serve) -> None:
     host, port = served.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=10) as raw:
         head = f"PATCH {location} HTTP/1.1\r\nHost: localhost\r\nUpload-Offset: 0\r\n"
-        raw.sendall(f"{head}Content-Length: 100\r\n\r\nabc".encode())
+        raw.sendall(f"{head}Content-Length: 100\r\n\r\n\x08\x08\x32".encode())
         deadline = time.monotonic() + 10
         while True:
+            time.sleep(0.2)  # asked at once, the second would be the first
             answer = patch(served.http, location, 0, b"")
             if answer.status_code == 409:
                 break
@@ -296,16 +297,18 @@ def test_client_learns_why_a_large_file_is_refused(serve: Serve, tmp_path: Path)
 def test_idempotency_key_with_another_body_is_refused(serve: Serve) -> None:
     http = serve(worker=False).http
     key = {"Idempotency-Key": "k1"}
-    first = http.post("/v1/models", content=b"one", headers=key)
-    again = http.post("/v1/models", content=b"one", headers=key)
+    first = http.post("/v1/models", content=onnx_bytes(b"one"), headers=key)
+    again = http.post("/v1/models", content=onnx_bytes(b"one"), headers=key)
     assert first.json()["id"] == again.json()["id"]
-    assert_problem(http.post("/v1/models", content=b"two", headers=key), 422, "TW-SVC-010")
+    assert_problem(
+        http.post("/v1/models", content=onnx_bytes(b"two"), headers=key), 422, "TW-SVC-010"
+    )
     assert len(http.get("/v1/models").json()["items"]) == 1
 
 
 def test_models_in_use_cannot_be_deleted_others_can(serve: Serve) -> None:
     http = serve(worker=False).http
-    model = http.post("/v1/models", content=b"one").json()
+    model = http.post("/v1/models", content=onnx_bytes(b"one")).json()
     assert http.delete(f"/v1/models/{model['id']}").status_code == 204
     assert_problem(http.get(f"/v1/models/{model['id']}"), 404, "TW-SVC-001")
     assert_problem(http.delete(f"/v1/models/{model['id']}"), 404, "TW-SVC-001")

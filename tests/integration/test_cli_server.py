@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_fixtures import PRESET, Serve, Served
+from api_fixtures import PRESET, Serve, Served, onnx_bytes
 from typer.testing import CliRunner, Result
 
 from service.cli.main import app
 
-MODEL = b"fake model"
+MODEL = onnx_bytes(b"fake")
 INTERRUPTIBLE = """
 import runpy, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -73,7 +73,7 @@ def test_text_output_goes_to_stdout_and_chatter_to_stderr(
     result = tilewright(*compile_words(model_file, tmp_path / "o"), server=served.url)
     assert result.exit_code == 0
     assert "cache:" in result.stdout
-    assert "net.onnx: upload 10 bytes sent" in result.stderr
+    assert "net.onnx: upload 8 bytes sent" in result.stderr
     assert "results in" in result.stderr
     assert "\x1b" not in result.output
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from service.api.deps import OWNER, ApiState, State
+from service.api.deps import OWNER, ApiState, Name, State
 from service.api.downloads import serve_bytes
 from service.api.routes.models import NotYet
 from service.api.schemas.job import ArtifactAnswer, ArtifactList
@@ -64,7 +64,7 @@ def _serve(request: Request, state: ApiState, artifact: ArtifactRecord) -> Respo
 
 
 @router.get("/jobs/{job_id}/artifacts", response_model=ArtifactList)
-def list_artifacts(job_id: str, state: State) -> ArtifactList:
+def list_artifacts(job_id: Name, state: State) -> ArtifactList:
     """List what the job has produced; a failed job keeps what its finished stages wrote."""
     query.get_job(state.database, job_id, OWNER)
     rows = query.list_artifacts(state.database, job_id)
@@ -73,7 +73,7 @@ def list_artifacts(job_id: str, state: State) -> ArtifactList:
 
 @router.head("/artifacts/{sha256}", include_in_schema=False)
 @router.get("/artifacts/{sha256}", response_class=Response, responses=_FILE)
-def get_blob(sha256: str, request: Request, state: State) -> Response:
+def get_blob(sha256: Name, request: Request, state: State) -> Response:
     """Get stored bytes by digest: strong ETag, ranges, cacheable for ever."""
     ref = query.get_blob(state.database, sha256)
     return serve_bytes(
@@ -88,13 +88,13 @@ def get_blob(sha256: str, request: Request, state: State) -> Response:
 
 @router.head("/jobs/{job_id}/bundle", include_in_schema=False)
 @router.get("/jobs/{job_id}/bundle", response_class=Response, responses=_FILE)
-def get_bundle(job_id: str, request: Request, state: State) -> Response:
+def get_bundle(job_id: Name, request: Request, state: State) -> Response:
     """Get the bundle (`*.twb`)."""
     return _serve(request, state, find_artifact(state, job_id, "bundle"))
 
 
 @router.get("/jobs/{job_id}/report", response_class=Response, responses=_FILE)
-def get_report(job_id: str, request: Request, state: State) -> Response:
+def get_report(job_id: Name, request: Request, state: State) -> Response:
     """Get report.json, or the offline page when HTML is asked for first."""
     accept = request.headers.get("accept", "")
     name = "report_html" if accept.split(",")[0].strip() == "text/html" else "report"
@@ -104,25 +104,25 @@ def get_report(job_id: str, request: Request, state: State) -> Response:
 
 
 @router.get("/jobs/{job_id}/layers.csv", response_class=Response, responses=_FILE)
-def get_layers_csv(job_id: str, request: Request, state: State) -> Response:
+def get_layers_csv(job_id: Name, request: Request, state: State) -> Response:
     """Get layers.csv."""
     return _serve(request, state, find_artifact(state, job_id, "layers"))
 
 
 @router.get("/jobs/{job_id}/placement", response_class=Response, responses=_FILE)
-def get_placement(job_id: str, request: Request, state: State) -> Response:
+def get_placement(job_id: Name, request: Request, state: State) -> Response:
     """Get where every node runs and why."""
     return _serve(request, state, find_artifact(state, job_id, "placement"))
 
 
 @router.get("/jobs/{job_id}/schedule", response_class=Response, responses=_FILE)
-def get_schedule(job_id: str, request: Request, state: State) -> Response:
+def get_schedule(job_id: Name, request: Request, state: State) -> Response:
     """Get the schedule trees."""
     return _serve(request, state, find_artifact(state, job_id, "schedule"))
 
 
 @router.get("/jobs/{job_id}/trace", response_class=Response, responses=_FILE)
-def get_trace(job_id: str, request: Request, state: State) -> Response:
+def get_trace(job_id: Name, request: Request, state: State) -> Response:
     """Get the Perfetto trace, gzipped."""
     return _serve(request, state, find_artifact(state, job_id, "trace"))
 
@@ -135,12 +135,12 @@ def _report(state: ApiState, job_id: str) -> dict[str, Any]:
 
 
 @router.get("/jobs/{job_id}/layers")
-def get_layers(job_id: str, state: State) -> dict[str, Any]:
+def get_layers(job_id: Name, state: State) -> dict[str, Any]:
     """Get the layer rows of the report."""
     return {"job": job_id, "items": _report(state, job_id).get("layers", [])}
 
 
 @router.get("/jobs/{job_id}/cache")
-def get_cache(job_id: str, state: State) -> dict[str, Any]:
+def get_cache(job_id: Name, state: State) -> dict[str, Any]:
     """Get the job's cache look-ups: hits, misses, and each key."""
     return {"job": job_id, **_report(state, job_id).get("cache", {})}

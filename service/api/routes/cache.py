@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
-from service.api.deps import State
+from service.api.answers import Prepared
+from service.api.deps import Name, State
 from service.api.schemas.base import AnswerModel, RequestModel
 from service.api.schemas.cache import (
     CacheEntryAnswer,
@@ -63,12 +64,14 @@ def list_entries(
 
 
 @router.get("/entries/{signature}", response_model=CacheEntryAnswer)
-def get_entry(signature: str, state: State) -> CacheEntryAnswer:
+def get_entry(signature: Name, state: State) -> CacheEntryAnswer:
     """Get the key fields and origin of one entry."""
     return CacheEntryAnswer.from_record(query.get_cache_entry(state.database, signature))
 
 
 @router.post("/prune", response_model=PruneAnswer)
-def prune(body: PruneRequest, state: State) -> PruneAnswer:
+def prune(body: PruneRequest, state: State) -> Response:
     """Drop entries that nobody has used for a while."""
-    return PruneAnswer(dropped=query.prune_cache(state.database, unused_for_s=body.unused_for_s))
+    answer: Prepared[int] = Prepared(lambda dropped: PruneAnswer(dropped=dropped))
+    query.prune_cache(state.database, unused_for_s=body.unused_for_s, before_commit=answer)
+    return answer.response(200)

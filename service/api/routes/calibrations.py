@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from anyio import to_thread
 from fastapi import APIRouter, Query, Request, Response
 
-from service.api.deps import OWNER, State
+from service.api.answers import Prepared
+from service.api.deps import OWNER, Name, State
 from service.api.ingest import receive_arrays
 from service.api.schemas.calibration import CalibrationAnswer, CalibrationPage
 from service.jobs import query, submit
@@ -36,11 +37,10 @@ _BODY: dict[str, Any] = {
 )
 async def create_calibration(
     request: Request,
-    response: Response,
     state: State,
     name: Annotated[str, Query(min_length=1, max_length=200)] = "calibration",
     digest: Annotated[str | None, Query(max_length=80)] = None,
-) -> CalibrationAnswer:
+) -> Response:
     """Upload an .npz whose arrays are named like the model's inputs.
 
     `options.calibration` of a job names samples, one per leading index; `options.inputs` names
@@ -48,12 +48,14 @@ async def create_calibration(
     Whether the arrays fit a model is checked by the job that uses them.
     """
     ref = await receive_arrays(request, state, digest)
+    answer = Prepared(CalibrationAnswer.from_record)
     found, created = await to_thread.run_sync(
-        lambda: submit.add_calibration(state.database, ref, name=name, owner=OWNER)
+        lambda: submit.add_calibration(
+            state.database, ref, name=name, owner=OWNER, before_commit=answer
+        )
     )
-    response.status_code = 201 if created else 200
-    response.headers["Location"] = f"/v1/calibrations/{found.sha256}"
-    return CalibrationAnswer.from_record(found)
+    place = {"Location": f"/v1/calibrations/{found.sha256}"}
+    return answer.response(201 if created else 200, place)
 
 
 @router.get("", response_model=CalibrationPage)
@@ -71,6 +73,6 @@ def list_calibrations(
 
 
 @router.get("/{sha256}", response_model=CalibrationAnswer)
-def get_calibration(sha256: str, state: State) -> CalibrationAnswer:
+def get_calibration(sha256: Name, state: State) -> CalibrationAnswer:
     """Get one set of calibration arrays."""
     return CalibrationAnswer.from_record(query.get_calibration(state.database, sha256, OWNER))

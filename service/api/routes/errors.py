@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
+from service.api.deps import Name
 from service.api.schemas.service import ErrorCatalogAnswer, ErrorEntryAnswer
 from service.errors import NotFound
 from worker.compiler.error_catalog import ERROR_CATALOG, ErrorEntry
@@ -30,7 +31,7 @@ def list_errors() -> ErrorCatalogAnswer:
 
 
 @router.get("/{code}", response_model=ErrorEntryAnswer)
-def get_error(code: str) -> ErrorEntryAnswer:
+def get_error(code: Name) -> ErrorEntryAnswer:
     """Explain one code."""
     entry = ERROR_CATALOG.get(code.upper())
     if entry is None:

@@ -11,7 +11,7 @@ from anyio import to_thread
 from fastapi import APIRouter, Header
 from fastapi.responses import StreamingResponse
 
-from service.api.deps import OWNER, ApiState, State
+from service.api.deps import OWNER, ApiState, Name, State
 from service.errors import Malformed
 from service.jobs import query
 from service.states import TERMINAL_JOB_STATES
@@ -35,7 +35,7 @@ RECONNECT_MS = 1000
     },
 )
 async def get_events(
-    job_id: str,
+    job_id: Name,
     state: State,
     last_event_id: Annotated[str | None, Header(alias="Last-Event-ID", max_length=20)] = None,
 ) -> StreamingResponse:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from anyio import to_thread
 from fastapi import APIRouter, Query, Request, Response
 
-from service.api.deps import OWNER, Key, State
-from service.api.idempotency import check_replay, remember, request_key
+from service.api.answers import Prepared
+from service.api.deps import OWNER, Key, Name, State
+from service.api.idempotency import request_key
 from service.api.ingest import media_of, unsupported
 from service.api.schemas.hardware import (
     HardwareAnswer,
@@ -18,26 +19,22 @@ from service.api.schemas.hardware import (
     PresetAnswer,
     PresetList,
 )
-from service.api.schemas.problem import FindingAnswer
-from service.api.specs import Document, parse_body, store_spec, validated
+from service.api.specs import read_spec
 from service.errors import TooLarge
-from service.jobs import query
-from worker.compiler.errors import Finding, SpecError
-from worker.compiler.machine import (
-    lint_document,
-    preset_document,
-    preset_names,
-    spec_json_schema,
-)
+from service.jobs import query, submit
+from worker.compiler.machine import preset_document, preset_names, spec_json_schema
+from worker.compiler.machine.parse import MAX_TEXT_CHARS
 
 router = APIRouter(prefix="/v1/hardware", tags=["hardware"])
 
+MAX_FIELDS = 100
+"""Far above what the schema of specs has; unknown ones are refused by name."""
 _BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
-            "application/json": {"schema": {"type": "object"}},
-            "application/yaml": {"schema": {"type": "string"}},
+            "application/json": {"schema": {"type": "object", "maxProperties": MAX_FIELDS}},
+            "application/yaml": {"schema": {"type": "string", "maxLength": MAX_TEXT_CHARS}},
         },
     }
 }
@@ -67,60 +64,32 @@ async def _spec_body(request: Request, state: State) -> bytes:
     openapi_extra=_BODY,
     responses={200: {"model": HardwareAnswer, "description": "This spec was stored before."}},
 )
-async def create_hardware(
-    request: Request, response: Response, state: State, key: Key
-) -> HardwareAnswer:
+async def create_hardware(request: Request, state: State, key: Key) -> Response:
     """Validate and store a spec, sent as JSON or YAML; refusals list every finding."""
     body = await _spec_body(request, state)
+    spec = await read_spec(state, body)
+    answer = Prepared(HardwareAnswer.from_record)
+    idempotency = request_key(key, owner=OWNER, route="POST /v1/hardware", body=body)
 
-    def store() -> tuple[HardwareAnswer, bool]:
-        idempotency = request_key(key, owner=OWNER, route="POST /v1/hardware", body=body)
-        check_replay(state.database, idempotency)
-        record, created = store_spec(state, parse_body(body))
-        remember(state.database, idempotency, record.id)
-        return HardwareAnswer.from_record(record), created
+    def store() -> bool:
+        return submit.add_hardware(
+            state.database, spec, owner=OWNER, idempotency=idempotency, before_commit=answer
+        )[1]
 
-    answer, created = await to_thread.run_sync(store)
-    response.status_code = 201 if created else 200
-    response.headers["Location"] = f"/v1/hardware/{answer.id}"
-    return answer
+    created = await to_thread.run_sync(store)
+    return answer.response(201 if created else 200, {"Location": f"/v1/hardware/{spec.id}"})
 
 
 @router.post("/lint", response_model=LintAnswer, openapi_extra=_BODY)
-async def lint(request: Request, state: State) -> LintAnswer:
+async def lint(request: Request, state: State) -> Response:
     """Report everything that is wrong or doubtful about a spec, without storing it."""
-    body = await _spec_body(request, state)
-    # Not on the event loop: reading a document takes as long as its author likes.
-    return await to_thread.run_sync(lambda: lint_spec(parse_body(body)))
+    answer: Prepared[dict[str, Any]] = Prepared(_lint_answer)
+    answer(await state.specs.ask("lint", await _spec_body(request, state)))
+    return answer.response(200)
 
 
-def lint_spec(document: Document) -> LintAnswer:
-    """Split the findings into those that would refuse the spec and those that only warn."""
-    errors: list[FindingAnswer] = []
-    machine_digest = None
-    try:
-        _, machine_digest, _ = validated(document)
-    except SpecError as error:
-        where = error.place.pointer
-        alone = Finding(error.code, error.message, where, None, error.limit, error.actual)
-        findings = error.findings or (alone,)
-        errors = [_finding(f) for f in findings]
-    refused = {(e.code, e.pointer) for e in errors}
-    warnings = [_finding(f) for f in lint_document(document) if (f.code, f.pointer) not in refused]
-    return LintAnswer(
-        valid=not errors, machine_digest=machine_digest, errors=errors, warnings=warnings
-    )
-
-
-def _finding(finding: Finding) -> FindingAnswer:
-    return FindingAnswer(
-        code=finding.code,
-        message=finding.message,
-        pointer=finding.pointer,
-        node=finding.node,
-        allowed=cast("Any", finding.allowed),
-        actual=cast("Any", finding.actual),
-    )
+def _lint_answer(found: dict[str, Any]) -> LintAnswer:
+    return LintAnswer(valid=not found["errors"], **found)
 
 
 @router.get("/presets", response_model=PresetList)
@@ -158,6 +127,6 @@ def list_hardware(
 
 
 @router.get("/{hardware_id}", response_model=HardwareAnswer)
-def get_hardware(hardware_id: str, state: State) -> HardwareAnswer:
+def get_hardware(hardware_id: Name, state: State) -> HardwareAnswer:
     """Get one stored spec with its inheritance resolved."""
     return HardwareAnswer.from_record(query.get_hardware(state.database, hardware_id))

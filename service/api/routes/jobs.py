@@ -8,11 +8,12 @@ from typing import Annotated
 from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from service.api.deps import OWNER, ApiState, Key, State, Wait
+from service.api.answers import Prepared
+from service.api.deps import OWNER, ApiState, Key, Name, State, Wait
 from service.api.downloads import etag_matches
 from service.api.idempotency import request_key
 from service.api.schemas.job import AttemptAnswer, JobAnswer, JobLogs, JobPage, JobRequest
-from service.api.specs import resolve_hardware
+from service.api.specs import named_spec
 from service.jobs import query
 from service.jobs.cancel import cancel_job
 from service.jobs.submit import NewJob, Submission, clone_job, submit_job
@@ -33,12 +34,11 @@ def job_etag(job: JobRecord) -> str:
     return f'"{job.event_seq}-{job.state}-{job.stage or ""}-{counts}"'
 
 
-def _answer(job: JobRecord, response: Response) -> JobAnswer:
-    response.headers["ETag"] = job_etag(job)
-    response.headers["Cache-Control"] = "no-cache"
+def _headers(job: JobRecord) -> dict[str, str]:
+    headers = {"ETag": job_etag(job), "Cache-Control": "no-cache"}
     if job.state not in TERMINAL_JOB_STATES:
-        response.headers["Retry-After"] = str(RETRY_AFTER_S)
-    return JobAnswer.from_record(job)
+        headers["Retry-After"] = str(RETRY_AFTER_S)
+    return headers
 
 
 async def _until_ended(state: ApiState, job: JobRecord, wait_s: float) -> JobRecord:
@@ -51,50 +51,49 @@ async def _until_ended(state: ApiState, job: JobRecord, wait_s: float) -> JobRec
     return job
 
 
-def _accepted(submission: Submission, response: Response) -> JobAnswer:
-    response.headers["Location"] = f"/v1/jobs/{submission.job.id}"
+def _accepted(submission: Submission) -> dict[str, str]:
+    headers = {**_headers(submission.job), "Location": f"/v1/jobs/{submission.job.id}"}
     if not submission.created:
-        response.headers["Idempotency-Replayed"] = "true"
-    return _answer(submission.job, response)
+        headers["Idempotency-Replayed"] = "true"
+    return headers
 
 
 @router.post("", status_code=202, response_model=JobAnswer)
 async def create_job(
-    body: JobRequest, request: Request, response: Response, state: State, key: Key, wait: Wait
-) -> JobAnswer:
+    body: JobRequest, request: Request, state: State, key: Key, wait: Wait
+) -> Response:
     """Accept a compile job.
 
     With `Idempotency-Key` a repeated request gives the first job; `Prefer: wait=N` holds the
     answer until the job ends, at most N seconds.
     """
-    raw = await request.body()
-
-    def submit() -> Submission:
-        new = NewJob(
-            model_id=body.model,
-            hardware_id=resolve_hardware(state, body.hardware),
-            options=CompileOptions.from_json(body.options),
-            label=body.label,
-            priority=body.priority,
-            owner=OWNER,
-            wall_limit_s=body.wall_limit_s,
-            traceparent=request.headers.get("traceparent"),
-        )
-        idempotency = request_key(key, owner=OWNER, route="POST /v1/jobs", body=raw)
-        return submit_job(state.database, state.outbox, state.settings, new, idempotency)
-
-    submission = await to_thread.run_sync(submit)
-    if wait:
-        ended = await _until_ended(state, submission.job, wait)
-        submission = Submission(ended, submission.created)
-        response.headers[APPLIED] = f"wait={int(wait)}"
-    return _accepted(submission, response)
+    answer = Prepared(JobAnswer.from_record)
+    new = NewJob(
+        model_id=body.model,
+        hardware=await named_spec(state, body.hardware),
+        options=CompileOptions.from_json(body.options),
+        label=body.label,
+        priority=body.priority,
+        owner=OWNER,
+        wall_limit_s=body.wall_limit_s,
+        traceparent=request.headers.get("traceparent"),
+    )
+    idempotency = request_key(key, owner=OWNER, route="POST /v1/jobs", body=await request.body())
+    submission = await to_thread.run_sync(
+        submit_job, state.database, state.outbox, state.settings, new, idempotency, answer
+    )
+    if not wait:
+        return answer.response(202, _accepted(submission))
+    ended = await _until_ended(state, submission.job, wait)
+    answer(ended)
+    submission = Submission(ended, submission.created)
+    return answer.response(202, {**_accepted(submission), APPLIED: f"wait={int(wait)}"})
 
 
 @router.get("", response_model=JobPage)
 def list_jobs(
     state: State,
-    states: Annotated[list[JobState] | None, Query(alias="state")] = None,
+    states: Annotated[list[JobState] | None, Query(alias="state", max_length=len(JobState))] = None,
     label: Annotated[str | None, Query(max_length=100)] = None,
     cursor: Annotated[str | None, Query(max_length=500)] = None,
     limit: Annotated[int, Query(ge=1, le=query.MAX_PAGE)] = 50,
@@ -115,11 +114,11 @@ def list_jobs(
 
 @router.get("/{job_id}", response_model=JobAnswer, responses={304: {"description": "Unchanged."}})
 async def get_job(
-    job_id: str,
+    job_id: Name,
     response: Response,
     state: State,
     wait: Wait,
-    if_none_match: Annotated[str | None, Header()] = None,
+    if_none_match: Annotated[str | None, Header(max_length=1000)] = None,
 ) -> JobAnswer | Response:
     """Get one job; conditional by ETag.
 
@@ -137,36 +136,44 @@ async def get_job(
     applied = {APPLIED: f"wait={int(wait)}"} if wait else {}
     if etag_matches(if_none_match, job_etag(job)):
         return Response(status_code=304, headers={"ETag": job_etag(job), **applied})
-    response.headers.update(applied)
-    return _answer(job, response)
+    response.headers.update(_headers(job) | applied)
+    return JobAnswer.from_record(job)
 
 
 @router.delete("/{job_id}", status_code=204)
-def delete_job(job_id: str, state: State) -> None:
+def delete_job(job_id: Name, state: State) -> None:
     """Delete a job that has ended, with its history and artifacts."""
     query.delete_job(state.database, job_id, OWNER)
 
 
 @router.post("/{job_id}/cancel", status_code=202, response_model=JobAnswer)
-def cancel(job_id: str, response: Response, state: State) -> JobAnswer:
+def cancel(job_id: Name, state: State) -> Response:
     """Cancel a job; doing it twice is fine, a job that ended otherwise is a 409."""
-    return _answer(cancel_job(state.database, job_id, OWNER), response)
+    answer = Prepared(JobAnswer.from_record)
+    return answer.response(202, _headers(cancel_job(state.database, job_id, OWNER, answer)))
 
 
 @router.post("/{job_id}/clone", status_code=202, response_model=JobAnswer)
-def clone(job_id: str, response: Response, state: State, key: Key) -> JobAnswer:
+def clone(job_id: Name, state: State, key: Key) -> Response:
     """Submit the same model, machine and options again."""
     idempotency = request_key(
         key, owner=OWNER, route="POST /v1/jobs/clone", body=job_id.encode("utf-8", "replace")
     )
+    answer = Prepared(JobAnswer.from_record)
     submission = clone_job(
-        state.database, state.outbox, state.settings, job_id, owner=OWNER, idempotency=idempotency
+        state.database,
+        state.outbox,
+        state.settings,
+        job_id,
+        owner=OWNER,
+        idempotency=idempotency,
+        before_commit=answer,
     )
-    return _accepted(submission, response)
+    return answer.response(202, _accepted(submission))
 
 
 @router.get("/{job_id}/logs", response_model=JobLogs)
-def get_logs(job_id: str, state: State) -> JobLogs:
+def get_logs(job_id: Name, state: State) -> JobLogs:
     """Get what each attempt's process printed."""
     query.get_job(state.database, job_id, OWNER)
     attempts = []

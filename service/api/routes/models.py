@@ -6,14 +6,16 @@ import json
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field
 
-from service.api.deps import OWNER, Key, State
+from service.api.deps import OWNER, Key, Name, State
 from service.api.ingest import receive_model, register_model
 from service.api.schemas.model import ModelAnswer, ModelPage
 from service.api.specs import resolve_hardware
 from service.errors import ServiceError
 from service.jobs import query
 from service.store.blobs import read_bytes
+from worker.compiler.options import MAX_SYMBOL_CHARS, MAX_SYMBOLS
 
 router = APIRouter(prefix="/v1/models", tags=["models"])
 
@@ -50,24 +52,20 @@ class NotYet(ServiceError):
 )
 async def create_model(
     request: Request,
-    response: Response,
     state: State,
     key: Key,
     name: Annotated[str | None, Query(min_length=1, max_length=200)] = None,
     digest: Annotated[str | None, Query(max_length=80)] = None,
-) -> ModelAnswer:
+) -> Response:
     """Upload a model as the raw body, or as the file of a form.
 
     The body goes to disk while it is hashed.  `digest=sha256:...` is checked; equal content gives
     the model that exists already.
     """
     ref, kind, form_name = await receive_model(request, state, digest)
-    model, created = await register_model(
+    return await register_model(
         state, ref, name=name or form_name or "model", kind=kind, key=key, route="POST /v1/models"
     )
-    response.status_code = 201 if created else 200
-    response.headers["Location"] = f"/v1/models/{model.id}"
-    return ModelAnswer.from_record(model)
 
 
 @router.get("", response_model=ModelPage)
@@ -84,19 +82,19 @@ def list_models(
 
 
 @router.get("/{model_id}", response_model=ModelAnswer)
-def get_model(model_id: str, state: State) -> ModelAnswer:
+def get_model(model_id: Name, state: State) -> ModelAnswer:
     """Get one model."""
     return ModelAnswer.from_record(query.get_model(state.database, model_id, OWNER))
 
 
 @router.delete("/{model_id}", status_code=204)
-def delete_model(model_id: str, state: State) -> None:
+def delete_model(model_id: Name, state: State) -> None:
     """Delete a model that no job uses."""
     query.delete_model(state.database, model_id, OWNER)
 
 
 @router.get("/{model_id}/graph")
-def get_graph(model_id: str, state: State) -> dict[str, Any]:
+def get_graph(model_id: Name, state: State) -> dict[str, Any]:
     """Get the model's nodes and edges as its youngest job has recorded them."""
     model = query.get_model(state.database, model_id, OWNER)
     found = query.newest_artifact_of_model(state.database, model_id, "graph")
@@ -112,10 +110,13 @@ def get_graph(model_id: str, state: State) -> dict[str, Any]:
 
 @router.get("/{model_id}/preflight")
 def get_preflight(
-    model_id: str,
+    model_id: Name,
     state: State,
     hardware: Annotated[str, Query(min_length=1, max_length=200)],
-    symbols: Annotated[list[str] | None, Query(alias="set")] = None,
+    symbols: Annotated[
+        list[Annotated[str, Field(max_length=MAX_SYMBOL_CHARS + 20)]] | None,
+        Query(alias="set", max_length=MAX_SYMBOLS),
+    ] = None,
 ) -> dict[str, Any]:
     """List every gap, fallback and fit problem of the model on a machine, without a job."""
     from service.api.preflight import run_preflight

@@ -7,11 +7,13 @@ from typing import Annotated
 from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from service.api.deps import Key, State
+from service.api.answers import Prepared, encoded
+from service.api.deps import OWNER, Key, Name, State
 from service.api.ingest import register_model
 from service.api.schemas.model import ModelAnswer, UploadAnswer, UploadRequest
 from service.api.spool import parse_digest
 from service.api.uploads import CHUNK_BYTES, Upload, UploadFolder
+from service.store.records import ModelRecord
 
 router = APIRouter(prefix="/v1/uploads", tags=["uploads"])
 OFFSET_HEADER = "Upload-Offset"
@@ -21,9 +23,11 @@ def _folder(state: State) -> UploadFolder:
     return UploadFolder(state.blobs, limit_bytes=state.settings.max_model_bytes)
 
 
-def _answer(upload: Upload, response: Response) -> UploadAnswer:
-    response.headers[OFFSET_HEADER] = str(upload.offset)
-    response.headers["Cache-Control"] = "no-store"
+def _headers(upload: Upload) -> dict[str, str]:
+    return {OFFSET_HEADER: str(upload.offset), "Cache-Control": "no-store"}
+
+
+def _answer(upload: Upload) -> UploadAnswer:
     return UploadAnswer(
         id=upload.id,
         name=upload.name,
@@ -35,17 +39,21 @@ def _answer(upload: Upload, response: Response) -> UploadAnswer:
 
 
 @router.post("", status_code=201, response_model=UploadAnswer)
-def start_upload(body: UploadRequest, response: Response, state: State) -> UploadAnswer:
+def start_upload(body: UploadRequest, state: State) -> Response:
     """Start a resumable upload of a model."""
-    upload = _folder(state).start(body.name, size_bytes=body.size_bytes, sha256=body.sha256)
-    response.headers["Location"] = f"/v1/uploads/{upload.id}"
-    return _answer(upload, response)
+    answer = Prepared(_answer)
+    upload = _folder(state).start(
+        body.name, size_bytes=body.size_bytes, sha256=body.sha256, before_start=answer
+    )
+    return answer.response(201, {**_headers(upload), "Location": f"/v1/uploads/{upload.id}"})
 
 
 @router.get("/{upload_id}", response_model=UploadAnswer)
-def get_upload(upload_id: str, response: Response, state: State) -> UploadAnswer:
+def get_upload(upload_id: Name, response: Response, state: State) -> UploadAnswer:
     """Ask how many bytes have arrived; go on from there."""
-    return _answer(_folder(state).get(upload_id), response)
+    upload = _folder(state).get(upload_id)
+    response.headers.update(_headers(upload))
+    return _answer(upload)
 
 
 @router.patch(
@@ -61,7 +69,7 @@ def get_upload(upload_id: str, response: Response, state: State) -> UploadAnswer
     },
 )
 async def append(
-    upload_id: str,
+    upload_id: Name,
     request: Request,
     response: Response,
     state: State,
@@ -78,7 +86,8 @@ async def append(
         request.stream(),
         declared=int(length) if length.isdecimal() else None,
     )
-    return _answer(upload, response)
+    response.headers.update(_headers(upload))
+    return _answer(upload)
 
 
 @router.put(
@@ -88,24 +97,23 @@ async def append(
     responses={200: {"model": ModelAnswer, "description": "These bytes were uploaded before."}},
 )
 async def finish(
-    upload_id: str,
-    response: Response,
+    upload_id: Name,
     state: State,
     key: Key,
     digest: Annotated[str | None, Query(max_length=80)] = None,
-) -> ModelAnswer:
+) -> Response:
     """Check length and digest, and make the upload a model."""
     expected = parse_digest(digest)
-    name, ref, kind = await to_thread.run_sync(_folder(state).finish, upload_id, expected)
-    model, created = await register_model(
-        state, ref, name=name, kind=kind, key=key, route="PUT /v1/uploads"
-    )
-    response.status_code = 201 if created else 200
-    response.headers["Location"] = f"/v1/models/{model.id}"
-    return ModelAnswer.from_record(model)
+    folder = _folder(state)
+    name, ref, kind = await to_thread.run_sync(folder.check, upload_id, expected)
+    # The content is taken over before the row may name it: an answer that cannot be built has to
+    # show before, or the upload would be gone.
+    encoded(ModelAnswer.from_record(ModelRecord("", OWNER, name, kind, ref.sha256, 0, 0.0, None)))
+    await to_thread.run_sync(folder.finish, upload_id, ref)
+    return await register_model(state, ref, name=name, kind=kind, key=key, route="PUT /v1/uploads")
 
 
 @router.delete("/{upload_id}", status_code=204)
-def abandon(upload_id: str, state: State) -> None:
+def abandon(upload_id: Name, state: State) -> None:
     """Drop an unfinished upload."""
     _folder(state).drop(upload_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, JsonValue
 
@@ -11,15 +11,17 @@ from service.states import TERMINAL_JOB_STATES, JobState
 from service.store.records import ArtifactRecord, JobRecord
 from service.text import shown
 
+Document = dict[Annotated[str, Field(max_length=200)], JsonValue]
+
 
 class JobRequest(RequestModel):
     """A compile job: a stored model, a machine, options."""
 
     model: str = Field(min_length=1, max_length=100)
     """Id of an uploaded model."""
-    hardware: str | dict[str, JsonValue]
+    hardware: Annotated[str, Field(max_length=200)] | Annotated[Document, Field(max_length=100)]
     """Id of a stored spec, name of a preset, `{"preset": NAME}`, or a whole spec document."""
-    options: dict[str, JsonValue] = Field(default_factory=dict)
+    options: Document = Field(default_factory=dict, max_length=100)
     """Compile options; see `tilewright compile --help` and the answer's `options`."""
     label: str | None = Field(default=None, min_length=1, max_length=100)
     priority: int = Field(default=0, ge=-100, le=100)

@@ -1,0 +1,124 @@
+"""Answers are built before the commit: a failure to answer stores nothing, whatever the route."""
+
+from __future__ import annotations
+
+from io import BytesIO
+from typing import Any
+
+import fastapi.routing
+import httpx
+import numpy as np
+import pytest
+from api_fixtures import PRESET, Serve, Served, assert_problem, onnx_bytes
+from fastapi.routing import APIRoute
+
+import service.api.answers
+import service.api.routes.uploads
+from service.api.app import ROUTERS
+from service.store.tables import Base
+
+CHANGING = {
+    f"{method} {route.path}": route
+    for module in ROUTERS
+    for route in module.router.routes
+    if isinstance(route, APIRoute)
+    for method in sorted(route.methods & {"POST", "PUT", "DELETE"})
+}
+SPEC = {"inherits": PRESET, "name": "mine"}
+
+
+def stored(served: Served) -> dict[str, list[str]]:
+    """Every row of every table, and the files of unfinished uploads."""
+    with served.services.database.read() as session:
+        rows = {
+            table.name: sorted(map(repr, session.execute(table.select())))
+            for table in Base.metadata.sorted_tables
+        }
+    # When a bell rang for an item is written later, by a thread of its own.
+    rows["work_item"] = [row.split(",")[0] for row in rows["work_item"]]
+    folder = served.services.blobs.spool_dir / "uploads"
+    rows["files"] = sorted(p.name for p in folder.iterdir()) if folder.exists() else []
+    return rows
+
+
+def arrays() -> bytes:
+    stream = BytesIO()
+    np.savez(stream, x=np.zeros(3, np.float32))
+    return stream.getvalue()
+
+
+def requests(served: Served) -> dict[str, dict[str, Any]]:
+    """One good request for every route that changes something and answers."""
+    http = served.http
+    job = served.submit()
+    upload = http.post("/v1/uploads", json={"name": "u"}).headers["location"]
+    http.patch(upload, content=onnx_bytes(b"another"), headers={"Upload-Offset": "0"})
+    place, key = (
+        {"job_id": job["id"], "upload_id": upload.rsplit("/", 1)[1]},
+        {"Idempotency-Key": "edge"},
+    )
+    made: dict[str, dict[str, Any]] = {
+        "POST /v1/models": {"content": onnx_bytes(b"new"), "headers": key},
+        "POST /v1/uploads": {"json": {"name": "v"}},
+        "PUT /v1/uploads/{upload_id}": {"headers": key},
+        "POST /v1/calibrations": {"content": arrays()},
+        "POST /v1/hardware": {"json": SPEC, "headers": key},
+        "POST /v1/hardware/lint": {"json": SPEC},
+        "POST /v1/jobs": {"json": {"model": job["model"], "hardware": SPEC}, "headers": key},
+        "POST /v1/jobs/{job_id}/cancel": {},
+        "POST /v1/jobs/{job_id}/clone": {"headers": key},
+        "POST /v1/cache/prune": {"json": {"unused_for_s": 0}},
+    }
+    return {name: {"url": name.split()[1].format(**place), **made[name]} for name in made}
+
+
+def test_every_route_answers_before_it_commits(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> bytes:
+        raise RuntimeError("this answer cannot be built")
+
+    served = serve(worker=False)
+    wanted = requests(served)
+    answering = {name for name, route in CHANGING.items() if route.status_code != 204}
+    assert set(wanted) == answering, "a route that changes something needs a request here"
+    before = stored(served)
+    with monkeypatch.context() as patch:
+        # Everywhere an answer is serialised: ours, and the framework's, which is after the commit.
+        patch.setattr(service.api.answers, "encoded", fail)
+        patch.setattr(service.api.routes.uploads, "encoded", fail)
+        patch.setattr(fastapi.routing, "serialize_response", fail)
+        for name, request in wanted.items():
+            # The server ends the connection of a request that broke: each has its own.
+            sent = {**request, "url": served.url + request["url"]}
+            response = httpx.request(name.split()[0], **sent, timeout=30)
+            assert_problem(response, 500, "TW-INT-001")
+            assert stored(served) == before, name
+    for name, request in wanted.items():  # the same requests are good
+        response = served.http.request(name.split()[0], **request)
+        assert response.status_code in {200, 201, 202}, (name, response.text)
+    after = stored(served)
+    for table in ("model", "hw_spec", "job", "calibration", "idempotency"):
+        assert len(after[table]) > len(before[table]), table
+
+
+def test_a_route_without_an_answer_has_none_to_build() -> None:
+    silent = [route for route in CHANGING.values() if route.status_code == 204]
+    assert len(silent) == 3
+    assert all(route.response_field is None for route in silent)
+
+
+def test_one_answer_that_fails_spoils_no_other(serve: Serve) -> None:
+    """Jobs that come at the same time share a transaction."""
+    from service.store.group_commit import _attempt, _Piece
+
+    def bad(_: object) -> None:
+        raise RuntimeError("this answer cannot be built")
+
+    served = serve(worker=False)
+    pieces = [_Piece(lambda _: 1), _Piece(bad), _Piece(lambda _: 3)]
+    with served.services.database.write() as session:
+        for piece in pieces:
+            _attempt(piece, session)
+    assert [piece.result for piece in pieces] == [1, None, 3]
+    assert isinstance(pieces[1].error, RuntimeError)
