@@ -36,8 +36,7 @@ from worker.compiler.package.build import build_library
 from worker.compiler.package.emulator import Arena, Emulator
 from worker.compiler.package.executable import level_specs
 from worker.compiler.schedule.nodes import Schedule
-from worker.compiler.schedule.stages import Arrangement, Group, Grouping
-from worker.compiler.strategies.registry import strategy_for
+from worker.compiler.strategies.naive.strategy import NaiveStrategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +103,9 @@ def express(case: Case) -> Graph:
 
 
 def schedule(graph: Graph, machine: Machine) -> Schedule:
-    strategy = strategy_for("naive")
-    grouping = Grouping(graph, (Group(tuple(op.name for op in graph.ops)),))
-    arrangement = strategy.schedule(grouping, 0, machine)
-    assert isinstance(arrangement, Arrangement), arrangement
-    tiled = strategy.tile(arrangement, machine)
-    assert isinstance(tiled, Schedule), tiled
-    return tiled
+    (found,) = NaiveStrategy().candidates(canonicalize(graph).graph, machine)
+    assert isinstance(found, Schedule), found
+    return found
 
 
 Ours = tuple[Callable[[], None], int, Callable[[], np.ndarray]]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TypeAlias
 
+from naive_schedules import naive_answer
+
 from worker.compiler.errors import Shortfall
 from worker.compiler.ir.affine import Affine, var
 from worker.compiler.ir.axis import Axis, AxisKind
@@ -14,7 +16,6 @@ from worker.compiler.ir.op import Access, Origin, Reduce, Tensor, TensorOp
 from worker.compiler.ir.scalar import Apply, Cast, Const, Fn, Read, Scalar
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Schedule
-from worker.compiler.schedule.stages import Group, Grouping
 from worker.compiler.strategies.naive.strategy import NaiveStrategy
 
 ORIGIN = Origin((), "unit")
@@ -128,16 +129,13 @@ def names(graph: Graph) -> tuple[str, ...]:
 
 def grouped_names(graph: Graph, machine: Machine, *together: str) -> tuple[tuple[str, ...], ...]:
     """Groups for one tuple of operators."""
-    grouping = NaiveStrategy().group(graph, machine, (together or names(graph),))
+    grouping = NaiveStrategy().group(graph, machine, together=(together or names(graph),))
     return tuple(group.ops for group in grouping.groups)
 
 
 def planned(graph: Graph, machine: Machine) -> Schedule | Shortfall:
     """The schedule of a whole graph as one group."""
-    naive = NaiveStrategy()
-    arrangement = naive.schedule(Grouping(graph, (Group(names(graph)),)), 0, machine)
-    assert not isinstance(arrangement, Shortfall), arrangement
-    return naive.tile(arrangement, machine)
+    return naive_answer(graph, machine)
 
 
 def relu(dtype: DType) -> Scalar:

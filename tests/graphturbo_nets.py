@@ -27,12 +27,10 @@ from worker.compiler.machine.machine import Machine
 from worker.compiler.options import Variant
 from worker.compiler.schedule.interpret import interpret
 from worker.compiler.schedule.nodes import Loop, Node, Pipe, Place, Schedule, Seq
-from worker.compiler.schedule.stages import Arrangement
 from worker.compiler.schedule.verify import verify
-from worker.compiler.strategies.graphturbo.handover import EAGER
 from worker.compiler.strategies.graphturbo.layers import engines_of, form_layers
 from worker.compiler.strategies.graphturbo.sections import Workshop
-from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
+from worker.compiler.strategies.graphturbo.strategy import GraphTurboOptions, GraphTurboStrategy
 from worker.compiler.strategies.graphturbo.variants import FEATURES
 from worker.simulator.results import UnitSimulation
 
@@ -205,6 +203,10 @@ def arrays_of(graph: Graph) -> Arrays:
     return found
 
 
+LAST = 99
+"""The candidate without any hand-over in LB, whatever its number is."""
+
+
 def workshop(graph: Graph, machine: Machine, variant: Variant = Variant.FULL) -> Workshop:
     """A unit as sections are planned for it, layers formed."""
     features = FEATURES[variant]
@@ -215,17 +217,15 @@ def workshop(graph: Graph, machine: Machine, variant: Variant = Variant.FULL) ->
 
 
 def scheduled(
-    graph: Graph, machine: Machine, variant: Variant = Variant.FULL, *, handover: float = EAGER
+    graph: Graph, machine: Machine, variant: Variant = Variant.FULL, *, number: int = 0
 ) -> Schedule:
-    """The strategy's schedule of a graph as one unit, verified."""
-    engines = engines_of(graph, machine)
-    assert not isinstance(engines, str)
-    pairs = tuple((name, engine.name) for name, engine in engines.items())
-    strategy = GraphTurboStrategy(variant, handover=handover)
-    found = strategy.tile(Arrangement(graph, pairs, machine.num_cores), machine)
-    assert not isinstance(found, Shortfall), found
-    verify(found, machine)
-    return found
+    """A candidate for a graph as one unit, verified; the last one where there are fewer."""
+    asked = GraphTurboOptions(variant)
+    found = list(GraphTurboStrategy().candidates(graph, machine, asked))
+    chosen = found[min(number, len(found) - 1)]
+    assert not isinstance(chosen, Shortfall), chosen
+    verify(chosen, machine)
+    return chosen
 
 
 def check_meaning(schedule: Schedule) -> None:

@@ -8,15 +8,16 @@ from typing import Any
 
 import numpy.typing as npt
 
-from worker.compiler.cache import Cache
+from worker.compiler.cache import Cache, CacheKey
 from worker.compiler.frontend.model import OnnxModel
-from worker.compiler.judge.compiled import Ports
+from worker.compiler.judge.compiled import CompiledModel, Ports
+from worker.compiler.judge.figures import Figures
 from worker.compiler.judge.solve import Progress
 from worker.compiler.judge.units import Unit
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions
 from worker.compiler.quantize.calibration import load_calibration
-from worker.simulation import simulate_cached
+from worker.simulation import simulate_cached, simulate_model
 from worker.verification.inputs import SYNTHETIC_BATCHES, seeded_inputs
 
 
@@ -34,12 +35,41 @@ def open_ports(
             return load_calibration(calibration, model)
         return tuple(seeded_inputs(model, options.seed + k) for k in range(SYNTHETIC_BATCHES))
 
-    known: dict[str, int] = {}
+    remembered = _Remembering(cache)
+    known: dict[str, Figures] = {}
 
-    def unit_cycles(unit: Unit) -> int:
-        """Asked again and again for the same few units; a schedule and a machine decide it."""
+    def figures(unit: Unit) -> Figures:
+        """Asked again and again for the same few units; a schedule and a machine decide them."""
         if unit.schedule_text not in known:
-            known[unit.schedule_text] = simulate_cached(unit, machine, cache).cycles
+            sim = simulate_cached(unit, machine, remembered)
+            home = sim.traffic[0].read_bytes + sim.traffic[0].write_bytes
+            known[unit.schedule_text] = Figures(sim.cycles, sim.energy_pj, home)
         return known[unit.schedule_text]
 
-    return Ports(cache, progress, samples, unit_cycles)
+    def whole(compiled: CompiledModel) -> Figures:
+        _, sim = simulate_model(compiled, remembered, options.loop_trips)
+        home = sim.traffic[0].read_bytes + sim.traffic[0].write_bytes
+        peak = dict(sim.peak_bytes)[machine.home.name]
+        return Figures(sim.cycles, sim.energy_pj, home, peak)
+
+    return Ports(cache, progress, samples, figures, whole)
+
+
+class _Remembering:
+    """A cache whose simulations are kept at hand for one compile, also where it is none."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+        self._known: dict[str, bytes] = {}
+
+    def get(self, key: CacheKey) -> bytes | None:
+        if key.digest not in self._known:
+            stored = self._cache.get(key)
+            if stored is None:
+                return None
+            self._known[key.digest] = stored
+        return self._known[key.digest]
+
+    def put(self, key: CacheKey, value: bytes) -> None:
+        self._known[key.digest] = value
+        self._cache.put(key, value)

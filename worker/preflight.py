@@ -8,7 +8,6 @@ hardware numbers come back together.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,9 +19,12 @@ from worker.compiler.frontend.load import load_model
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.model_summary import model_summary
 from worker.compiler.frontend.simplify import simplify
-from worker.compiler.judge.solve import RegionSolver, UnitPool
+from worker.compiler.judge.entrants import entrants
+from worker.compiler.judge.figures import Figures
+from worker.compiler.judge.pool import UnitPool
+from worker.compiler.judge.solve import RegionSolver
 from worker.compiler.machine.machine import Machine
-from worker.compiler.options import CompileOptions, StrategyName, Variant
+from worker.compiler.options import CompileOptions, Objective
 from worker.compiler.partition.partition import partition
 from worker.compiler.partition.plan import HOST, Partitioning
 from worker.compiler.pipeline import convert_for
@@ -118,12 +120,11 @@ def _shortfalls(
     They are tried one by one: what does not fit alone fits no larger kernel, and what does not fit
     a larger kernel is no shortfall, since every strategy falls back to smaller ones.
     """
-    single = replace(options, strategy=StrategyName.NAIVE, variant=Variant.FULL)
-    solver = RegionSolver(
-        model, UnitPool(machine, single, NullCache()), NoProgress(), lambda unit: 0
-    )
+    _, single = entrants(options)
+    pool = UnitPool(machine, options, NullCache(), (single,), single, lambda unit: Figures(0))
+    solved = RegionSolver(model, pool, NoProgress()).solve(parts, (single,), Objective.LATENCY)
     op_type_of = {row.node: row.op_type for row in parts.placement}
-    once = {id(plan): (node, plan) for node, plan in reversed(solver.solve(parts).shortfalls)}
+    once = {id(plan): (node, plan) for node, plan in reversed(solved.shortfalls)}
     return [
         {"node": node, "op_type": op_type_of.get(node, ""), "resource": plan.resource,
          "demand": plan.demand, "bound": plan.bound, "unit": plan.unit,

@@ -65,6 +65,13 @@ def compile_model(
             help="full, layerwise, astitch, v1, v2 or v3: how much of graphturbo is used."
         ),
     ] = "full",
+    objective: Annotated[
+        str,
+        typer.Option(help="latency, energy, edp, offchip or peak_memory: what is minimised."),
+    ] = "latency",
+    effort: Annotated[
+        str, typer.Option(help="fast, normal or thorough: candidates that are simulated.")
+    ] = "normal",
     verify: Annotated[str, typer.Option(help="none, sample or full.")] = "sample",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the verification inputs.")] = 0,
     inputs: Annotated[
@@ -112,6 +119,8 @@ def compile_model(
     document = {
         "strategy": strategy,
         "variant": variant,
+        "objective": objective,
+        "effort": effort,
         "verify": verify,
         "seed": seed,
         "precision": precision,

@@ -1,8 +1,7 @@
 """Every setting, option, request field and parameter of a verb is read by what acts on it.
 
 A name counts as read when code other than its definition, its parser or its copying into a key or
-a report takes it as an attribute (settings, options) or by that name from a request.  What decides
-nothing by design stands in `PASSED_ON` with the reason.
+a report takes it as an attribute (settings, options) or by that name from a request.
 """
 
 from __future__ import annotations
@@ -25,16 +24,10 @@ from service.api.schemas.job import JobRequest
 from service.api.schemas.model import UploadRequest
 from service.cli.main import app
 from service.settings import Settings
-from worker.compiler.options import CompileOptions, Effort, Objective
+from worker.compiler.options import CompileOptions
 
 ROOT = Path(__file__).parents[2]
 DEFINING = {"service/settings.py", "worker/compiler/options.py"}
-COPYING = {"worker/compiler/judge/units.py": {"objective", "effort"}}
-"""Files where some names only go into a cache key: no reading."""
-PASSED_ON = {
-    "objective": "one value only: another is refused until it decides something",
-    "effort": "one value only: another is refused until it decides something",
-}
 
 
 @cache
@@ -48,8 +41,7 @@ def attributes_read() -> Counter[str]:
                 continue
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
-                    if node.attr not in COPYING.get(place, ()):
-                        found[node.attr] += 1
+                    found[node.attr] += 1
                 elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "get":
                     for given in node.args[:1]:
                         if isinstance(given, ast.Constant) and isinstance(given.value, str):
@@ -75,10 +67,6 @@ def test_every_setting_is_read(name: str) -> None:
 
 @pytest.mark.parametrize("name", [field.name for field in fields(CompileOptions)])
 def test_every_option_is_read(name: str) -> None:
-    if name in PASSED_ON:
-        assert not attributes_read()[name], f"{name} is read now: take it from PASSED_ON"
-        assert (len(Objective), len(Effort)) == (1, 1)
-        return
     assert attributes_read()[name], f"nothing reads the option {name}"
 
 

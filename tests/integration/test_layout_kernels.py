@@ -22,12 +22,12 @@ from worker.compiler.ir.evaluate import evaluate, evaluate_op
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.ir.region import Cuts, is_view
 from worker.compiler.ir.signature import canonicalize
+from worker.compiler.judge.entrants import entrant
 from worker.compiler.judge.units import UnitSolver
 from worker.compiler.layout.lay_out import lay_out
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import LayoutPolicy
 from worker.compiler.options import CompileOptions
-from worker.compiler.strategies.registry import strategy
 
 
 def residual() -> Expressed:
@@ -82,7 +82,8 @@ CASES: tuple[tuple[Callable[[], Expressed], LayoutPolicy], ...] = tuple(
 @pytest.mark.parametrize("preset", ["a100", "ethos-u65"])
 def test_every_operator_runs(preset: str) -> None:
     machine = load_preset(preset)
-    solver = UnitSolver.create(machine, strategy("naive"), CompileOptions(), MemoryCache())
+    options = CompileOptions()
+    solver = UnitSolver.create(machine, entrant("naive", options), options, MemoryCache())
     units, wanted, labels = [], [], []
     for number, (make, policy) in enumerate(CASES):
         laid = lay_out(make(), policy).expressed

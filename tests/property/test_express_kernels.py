@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from naive_schedules import naive_answer
 
 from benchmarks.onnx_coverage import Case, feeds_of, node_cases, prepare, sample
 from worker.compiler.codegen.kernel import generate_kernel
@@ -28,7 +29,6 @@ from worker.compiler.machine.machine import Machine
 from worker.compiler.package.build import build_library
 from worker.compiler.package.emulator import Emulator
 from worker.compiler.package.executable import level_specs
-from worker.compiler.strategies.registry import strategy
 
 TOLERANCE = {"f16": 2e-3, "bf16": 2e-2}
 
@@ -77,10 +77,7 @@ def unit(trial: Trial, machine: Machine) -> tuple[UnitProgram, str]:
         trial.op.input_names(),
         (trial.op.write.tensor,),
     )
-    naive = strategy("naive")
-    arrangement = naive.schedule(naive.group(graph, machine), 0, machine)
-    assert not isinstance(arrangement, Shortfall), (trial.case, arrangement)
-    schedule = naive.tile(arrangement, machine)
+    schedule = naive_answer(graph, machine)
     assert not isinstance(schedule, Shortfall), (trial.case, schedule)
     program = lower_unit(schedule, machine, trial.signature)
     return program, generate_kernel(schedule, program, machine, f"unit_{trial.signature[:24]}")

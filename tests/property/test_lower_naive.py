@@ -7,8 +7,8 @@ from collections import Counter
 import lower_toys as toys
 import pytest
 from lower_oracle import Walk, finish_before, listed, order_of_events
+from naive_schedules import naive_schedule
 
-from worker.compiler.errors import Shortfall
 from worker.compiler.ir.affine import var
 from worker.compiler.ir.axis import Axis, AxisKind
 from worker.compiler.ir.dtype import DType
@@ -21,7 +21,6 @@ from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Schedule
-from worker.compiler.strategies.registry import strategy
 
 
 def conv_graph(channels: int, size: int, kernel: int, filters: int, stride: int) -> Graph:
@@ -49,12 +48,7 @@ def conv_graph(channels: int, size: int, kernel: int, filters: int, stride: int)
 
 
 def planned(graph: Graph, machine: Machine) -> Schedule:
-    naive = strategy("naive")
-    arrangement = naive.schedule(naive.group(graph, machine), 0, machine)
-    assert not isinstance(arrangement, Shortfall), arrangement
-    schedule = naive.tile(arrangement, machine)
-    assert not isinstance(schedule, Shortfall), schedule
-    return schedule
+    return naive_schedule(graph, machine)
 
 
 def check(schedule: Schedule, machine: Machine) -> UnitProgram:

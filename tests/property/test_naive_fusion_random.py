@@ -113,7 +113,7 @@ def test_groups_are_in_an_order_that_runs(
     asked = [
         tuple(data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=4))) for _ in "ab"
     ]
-    groups = NaiveStrategy().group(graph, machine, asked).groups
+    groups = NaiveStrategy().group(graph, machine, together=asked).groups
     flat = [name for group in groups for name in group.ops]
     assert sorted(flat) == sorted(names)
     cuts = Cuts.of(graph)

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from naive_schedules import naive_schedule
 
-from worker.compiler.errors import Shortfall
 from worker.compiler.ir.affine import Affine, Lookup, var
 from worker.compiler.ir.axis import Axis, AxisKind
 from worker.compiler.ir.dtype import DType
@@ -31,7 +31,6 @@ from worker.compiler.schedule.interpret import interpret
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.text import parse_schedule, print_schedule
 from worker.compiler.schedule.verify import verify
-from worker.compiler.strategies.naive.strategy import NaiveStrategy
 
 ORIGIN = Origin((), "unit")
 SIZES = st.integers(1, 9)
@@ -225,12 +224,7 @@ def machines(draw: st.DrawFn) -> Machine:
 
 
 def scheduled(graph: Graph, machine: Machine) -> Schedule:
-    strategy = NaiveStrategy()
-    arrangement = strategy.schedule(strategy.group(graph, machine), 0, machine)
-    assert not isinstance(arrangement, Shortfall)
-    schedule = strategy.tile(arrangement, machine)
-    assert not isinstance(schedule, Shortfall), schedule
-    return schedule
+    return naive_schedule(graph, machine)
 
 
 def small_inputs(graph: Graph, seed: int) -> dict[str, npt.NDArray[Any]]:

@@ -17,6 +17,7 @@ from worker.compiler.ir.evaluate import evaluate
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.ir.region import Cuts, is_view
 from worker.compiler.ir.signature import canonicalize
+from worker.compiler.judge.entrants import entrant
 from worker.compiler.judge.units import Unit, UnitSolver
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import EngineKind
@@ -24,7 +25,6 @@ from worker.compiler.options import CompileOptions
 from worker.compiler.package.build import build_library
 from worker.compiler.package.emulator import Emulator
 from worker.compiler.package.executable import level_specs
-from worker.compiler.strategies.registry import strategy
 
 RNG = np.random.default_rng(23)
 
@@ -78,7 +78,8 @@ CASES: list[Case] = [
 def test_kernels_agree_with_the_interpreter(preset: str, tmp_path: Path) -> None:
     """Every operator of every case, scheduled by naive, bit for bit."""
     machine = load_preset(preset)
-    solver = UnitSolver.create(machine, strategy("naive"), CompileOptions(), NullCache())
+    options = CompileOptions()
+    solver = UnitSolver.create(machine, entrant("naive", options), options, NullCache())
     trials: list[tuple[TensorOp, Unit, dict[str, str], dict[str, Any]]] = []
     for op_type, operands, results, attributes in CASES:
         model = qdq_model(op_type, operands, results, attributes, RELU)

@@ -24,13 +24,13 @@ from worker.compiler.frontend.simplify import simplify
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.ir.region import Cuts
 from worker.compiler.ir.signature import canonicalize
+from worker.compiler.judge.entrants import entrant
 from worker.compiler.judge.units import Unit, UnitSolver
 from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions
 from worker.compiler.package.build import build_library
 from worker.compiler.package.emulator import Emulator
 from worker.compiler.package.executable import level_specs
-from worker.compiler.strategies.registry import strategy
 
 MODEL = next(m for m in ZOO if m.name == "resnet18_qdq_int8")
 CORES = {
@@ -97,7 +97,8 @@ def test_kernels_of_every_layer_agree_with_floats(path: Path, tmp_path: Path) ->
     image = np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)
     values = quantised_values(path, image)
     arrays = {**{n: thunk() for n, thunk in expressed.constants.items()}, **values}
-    solver = UnitSolver.create(machine, strategy("naive"), CompileOptions(), NullCache())
+    options = CompileOptions()
+    solver = UnitSolver.create(machine, entrant("naive", options), options, NullCache())
     cuts = Cuts.of(graph)
     plan: list[tuple[TensorOp, Unit, dict[str, str]]] = []
     for op in graph.ops:

@@ -11,17 +11,15 @@ from worker.compiler.cache import CacheKind, MemoryCache
 from worker.compiler.errors import Infeasible, OptionError, Shortfall
 from worker.compiler.ir.signature import canonicalize
 from worker.compiler.judge import units
+from worker.compiler.judge.entrants import entrant
 from worker.compiler.judge.units import Unit, UnitSolver
 from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions
-from worker.compiler.strategies.registry import strategy_for
 
 
 def solver(cache: MemoryCache, *, require: bool = False) -> UnitSolver:
     options = CompileOptions(require_cache=require)
-    return UnitSolver.create(
-        load_preset("kapla-edge"), strategy_for(options.strategy), options, cache
-    )
+    return UnitSolver.create(load_preset("kapla-edge"), entrant("naive", options), options, cache)
 
 
 @pytest.mark.parametrize("kind", [CacheKind.SCHEDULE, CacheKind.PROGRAM])
@@ -58,7 +56,7 @@ def test_that_something_does_not_fit_is_remembered(monkeypatch: pytest.MonkeyPat
     shortfall = first.solve(canonical, "layer")
     assert isinstance(shortfall, Shortfall)
     again = replace(first, events=[])
-    monkeypatch.setattr(UnitSolver, "plan", None)  # a second search would fail
+    monkeypatch.setattr(UnitSolver, "candidate", None)  # a second search would fail
     assert again.solve(canonical, "layer") == shortfall
     assert [event.outcome for event in again.events] == ["hit"]
 

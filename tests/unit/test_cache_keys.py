@@ -15,17 +15,15 @@ from worker.compiler.errors import Infeasible, Shortfall
 from worker.compiler.ir.signature import Canonical, canonicalize
 from worker.compiler.isa.program import Opcode
 from worker.compiler.isa.verify import verify_program
+from worker.compiler.judge.entrants import entrant, entrants
 from worker.compiler.judge.units import Unit, UnitSolver, encode_unit, unit_digest
 from worker.compiler.machine import load_machine, load_preset
 from worker.compiler.options import CompileOptions, StrategyName, Variant
-from worker.compiler.strategies.registry import strategy, strategy_for
 
 
 def solver(preset: str = "kapla-edge", **options: object) -> UnitSolver:
     chosen = replace(CompileOptions(), **options)  # type: ignore[arg-type]
-    return UnitSolver.create(
-        load_preset(preset), strategy_for(chosen.strategy), chosen, MemoryCache()
-    )
+    return UnitSolver.create(load_preset(preset), entrants(chosen)[0][-1], chosen, MemoryCache())
 
 
 def test_every_field_of_a_key_changes_its_digest() -> None:
@@ -41,8 +39,9 @@ def test_every_field_of_a_key_changes_its_digest() -> None:
         "machine",
         "strategy",
         "strategy_version",
-        "objective",
-        "effort",
+        "strategy_options",
+        "budget",
+        "candidate",
         "ir_version",
     }
 
@@ -58,7 +57,7 @@ def test_the_variant_is_in_the_key_of_graphturbo_only() -> None:
     assert len(keys) == len(Variant)
     naive = UnitSolver.create(
         load_preset("kapla-edge"),
-        strategy("naive"),
+        entrant("naive", CompileOptions(strategy=turbo, variant=Variant.V1)),
         CompileOptions(strategy=turbo, variant=Variant.V1),
         MemoryCache(),
     )
@@ -83,8 +82,8 @@ def test_machine_is_in_the_key_by_content_not_by_name() -> None:
     renamed = load_machine({"inherits": "kapla-edge", "name": "other"})
     faster = load_machine({"inherits": "kapla-edge", "name": "other", "clock_hz": 600e6})
     base = solver()
-    same = UnitSolver.create(renamed, base.strategy, base.options, MemoryCache())
-    changed = UnitSolver.create(faster, base.strategy, base.options, MemoryCache())
+    same = UnitSolver.create(renamed, base.entrant, base.options, MemoryCache())
+    changed = UnitSolver.create(faster, base.entrant, base.options, MemoryCache())
     assert same.schedule_key("s").digest == key
     assert changed.schedule_key("s").digest != key
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from graphturbo_nets import (
+    LAST,
     Net,
     arrays_of,
     check_as_c,
@@ -106,7 +107,7 @@ def test_a_normalisation_in_front_of_a_convolution_is_computed_again_at_the_bord
     again = {n for layer in plan.layers if layer.recompute for n in layer.layer.ops}
     assert again.issuperset(chain.ops), "slices of 4 rows, and one more on both sides"
     assert set(chain.ops).isdisjoint(plan.spilled)
-    schedule = scheduled(graph, FOUR, handover=0)
+    schedule = scheduled(graph, FOUR, number=LAST)
     repeated = {n.op for n in nodes(schedule.root) if isinstance(n, Compute) and n.recompute}
     assert repeated.issuperset(chain.ops)
     check_meaning(schedule)
@@ -213,7 +214,7 @@ def test_layers_on_both_sides_of_a_pool_are_cut_into_bands(tmp_path: Path) -> No
     plain = workshop(attended(), FOUR)
     pool = next(k for k, layer in enumerate(plain.layers) if "sum" in "".join(layer.ops))
     assert not _spread(plain, plain.piece(0, pool + 1), plain.layers[: pool + 1], 2, inf)
-    schedule = scheduled(graph, FOUR, handover=0)
+    schedule = scheduled(graph, FOUR, number=LAST)
     check_meaning(schedule)
     check_as_c(schedule, FOUR, tmp_path)
 

@@ -28,7 +28,7 @@ from worker.compiler.ir.op import (
 from worker.compiler.ir.region import Cuts
 from worker.compiler.ir.scalar import Fn, Read
 from worker.compiler.ir.signature import canonicalize
-from worker.compiler.strategies.graphturbo.cut_units import MAX_OPS, cut_units
+from worker.compiler.rewrite.cut_units import MAX_OPS, cut_units
 
 SIDE = 4
 

@@ -19,7 +19,7 @@ from graphturbo_nets import (
     workshop,
 )
 
-from worker.compiler.errors import VerifyError
+from worker.compiler.errors import Shortfall, VerifyError
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp
@@ -27,8 +27,9 @@ from worker.compiler.machine.machine import Machine
 from worker.compiler.options import Variant
 from worker.compiler.schedule.nodes import Compute, Init, Loop, LoopKind, Place, Schedule
 from worker.compiler.schedule.verify import verify
+from worker.compiler.strategies.graphturbo.describe import read_summary
 from worker.compiler.strategies.graphturbo.emit import emit_unit
-from worker.compiler.strategies.graphturbo.handover import EAGER, SURE, hand_over, runs_on_offer
+from worker.compiler.strategies.graphturbo.handover import hand_over, runs_on_offer
 from worker.compiler.strategies.graphturbo.handover_bind import bindings, candidates, with_turns
 from worker.compiler.strategies.graphturbo.handover_cut import (
     Around,
@@ -42,7 +43,7 @@ from worker.compiler.strategies.graphturbo.handover_facts import handed_over
 from worker.compiler.strategies.graphturbo.handover_plan import plan_run
 from worker.compiler.strategies.graphturbo.nests import equal_turns
 from worker.compiler.strategies.graphturbo.section_plan import Part, SectionPlan, Site, Spread
-from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
+from worker.compiler.strategies.graphturbo.strategy import GraphTurboOptions, GraphTurboStrategy
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
 from worker.simulator.results import UnitSimulation
 from worker.simulator.run import simulate_unit
@@ -405,21 +406,25 @@ def test_turns_take_samples_first() -> None:
     assert len(found) == 4
 
 
-def test_the_simpler_form_is_asked_only_about_hand_overs() -> None:
-    strategy = GraphTurboStrategy(Variant.V2)
-    handed = scheduled(pointwise_convs(16), WIDE, Variant.V2)
-    readiness: list[float] = []
-    versions = [strategy.version]
-    plain = strategy.plainer(handed)
-    while plain is not None:
-        readiness.append(plain.features.handover)
-        versions.append(plain.version)
-        plain = plain.plainer(handed)
-    assert readiness == [SURE, 0]
-    assert len(set(versions)) == 3  # parts of cache keys
-    assert strategy.features.handover == EAGER
-    assert strategy.plainer(scheduled(attended(0), ON, Variant.V1)) is None
-    assert GraphTurboStrategy(Variant.V1).plainer(None) is None
+def test_later_candidates_hand_over_less() -> None:
+    found = list(
+        GraphTurboStrategy().candidates(pointwise_convs(16), WIDE, GraphTurboOptions(Variant.V2))
+    )
+    handed = [num_handed(candidate) for candidate in found]
+    assert len(found) == 3
+    assert handed == sorted(handed, reverse=True)
+    assert handed[0] > 0 == handed[-1]
+
+
+def test_where_nothing_is_handed_over_there_is_one_candidate() -> None:
+    for variant in (Variant.V1, Variant.ASTITCH):
+        asked = GraphTurboOptions(variant)
+        assert len(list(GraphTurboStrategy().candidates(attended(0), ON, asked))) == 1
+
+
+def num_handed(found: Schedule | Shortfall) -> int:
+    assert isinstance(found, Schedule)
+    return sum(read_summary(note).num_handed for note in found.notes)
 
 
 def test_every_core_of_a_run_has_its_own_layers() -> None:

@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 from graphturbo_nets import (
+    LAST,
     Net,
     check_meaning,
     clustered,
@@ -19,6 +20,8 @@ from graphturbo_nets import (
 from worker.compiler.errors import Shortfall
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.graph import Graph
+from worker.compiler.ir.region import subgraph
+from worker.compiler.ir.signature import canonicalize
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import Variant
@@ -28,7 +31,7 @@ from worker.compiler.schedule.verify import verify
 from worker.compiler.strategies.graphturbo.describe import describe, placed, read_summary
 from worker.compiler.strategies.graphturbo.layers import form_layers
 from worker.compiler.strategies.graphturbo.sections import best_sections
-from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
+from worker.compiler.strategies.graphturbo.strategy import GraphTurboOptions, GraphTurboStrategy
 from worker.compiler.strategies.graphturbo.values import BufferScope
 from worker.compiler.strategies.graphturbo.variants import FEATURES
 from worker.simulator.run import simulate_unit
@@ -114,15 +117,15 @@ def test_every_variant_means_the_same(graph: str, variant: Variant) -> None:
 
 
 def test_layerwise_is_one_kernel_per_layer_with_nothing_in_the_buffer() -> None:
-    way = GraphTurboStrategy(Variant.LAYERWISE)
-    grouping = way.group(residual(), ON)
+    way, options = GraphTurboStrategy(), GraphTurboOptions(Variant.LAYERWISE)
+    grouping = way.group(residual(), ON, options)
+    assert grouping.is_final
     layers = form_layers(grouping.graph, ON, chains=False)
     assert [group.ops for group in grouping.groups] == [layer.ops for layer in layers]
     assert len(layers) == 4
     for index in range(len(layers)):
-        arrangement = way.schedule(grouping, index, ON)
-        assert not isinstance(arrangement, Shortfall)
-        schedule = way.tile(arrangement, ON)
+        piece = subgraph(grouping.graph, grouping.groups[index].ops)
+        schedule = next(way.candidates(canonicalize(piece).graph, ON, options))
         assert not isinstance(schedule, Shortfall)
         verify(schedule, ON)
         assert not buffered(schedule)
@@ -132,7 +135,9 @@ def test_layerwise_is_one_kernel_per_layer_with_nothing_in_the_buffer() -> None:
 
 def test_the_others_make_one_kernel_of_them() -> None:
     for variant in ACROSS:
-        assert len(GraphTurboStrategy(variant).group(residual(), ON).groups) == 1
+        assert (
+            len(GraphTurboStrategy().group(residual(), ON, GraphTurboOptions(variant)).groups) == 1
+        )
 
 
 # -- what is added step by step --------------------------------------------------------------------
@@ -186,7 +191,7 @@ def test_full_is_faster_than_v3_where_weights_move(preset: str, channels: int) -
     on = load_preset(preset)
     graph = weights(channels)
     ways = (Variant.FULL, Variant.V3)
-    ahead, behind = (scheduled(graph, on, v, handover=0) for v in ways)
+    ahead, behind = (scheduled(graph, on, v, number=LAST) for v in ways)
     assert cycles(ahead, on) < cycles(behind, on)
     # Predictions may differ the other way by what staging in the cluster's buffer is favoured with.
     assert ahead.predicted_cycles < 1.02 * behind.predicted_cycles

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from compile_ports import ports_of
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx_models import conv_net, repeated_layers, saved
@@ -16,8 +17,10 @@ from worker.compiler.cache import CacheEvent, MemoryCache
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.isa.program import Binding, Program, UnitCall
 from worker.compiler.judge.compiled import CompiledModel, Ports
+from worker.compiler.judge.figures import Figures
 from worker.compiler.judge.link import PlannedCall
-from worker.compiler.judge.solve import Solved, UnitPool
+from worker.compiler.judge.pool import UnitPool
+from worker.compiler.judge.solve import Solved
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions, StrategyName
@@ -26,14 +29,13 @@ from worker.compiler.pipeline import _node_costs, compile_model, shared_out
 from worker.job import RESULT_OPTIONS
 from worker.preflight import _shortfalls
 from worker.report.layers import cache_outcomes
-from worker.request import NoProgress
 from worker.simulator.results import ModelSimulation
 from worker.simulator.run import simulate_program, simulate_unit
 from worker.simulator.trace import trace_json
 
 
 def ports(cycles: int, cache: MemoryCache) -> Ports:
-    return Ports(cache, NoProgress(), lambda _: (), lambda _: cycles)
+    return ports_of(cache, lambda _: Figures(cycles))
 
 
 def compiled_of(path: Path, cache: MemoryCache) -> CompiledModel:
@@ -176,15 +178,14 @@ def test_preflight_tries_operators_one_by_one_whatever_the_strategy(
 ) -> None:
     compiled = compiled_of(saved(repeated_layers(2), tmp_path), MemoryCache())
     parts = partition(compiled.model, compiled.machine, {})
-    sizes: list[int] = []
+    names: list[list[str]] = []
     whole = UnitPool.__init__
 
     def watched(self: UnitPool, *args: object) -> None:
         whole(self, *args)  # type: ignore[arg-type]
-        sizes.append(len({s.strategy.name for s in self.solver_of.values()}))
-        assert self.strategy.name == "naive"
+        names.append([entrant.name for entrant in (*self.entrants, self.last_resort)])
 
     monkeypatch.setattr(UnitPool, "__init__", watched)
     turbo = CompileOptions(strategy=StrategyName.GRAPHTURBO)
     assert _shortfalls(compiled.model, parts, compiled.machine, turbo) == []
-    assert sizes == [1]
+    assert names == [["naive", "naive"]]

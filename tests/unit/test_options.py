@@ -23,8 +23,6 @@ def test_options_round_trip() -> None:
     ("document", "pointer"),
     [
         ({"objective": "speed"}, "/options/objective"),
-        ({"objective": "energy"}, "/options/objective"),
-        ({"objective": "edp"}, "/options/objective"),
         ({"effort": "express"}, "/options/effort"),
         ({"effort": "extended"}, "/options/effort"),
         ({"effort": 3}, "/options/effort"),

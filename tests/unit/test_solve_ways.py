@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from compile_ports import ports_of
 from onnx_models import repeated_layers, saved
 
 from worker.compiler.cache import MemoryCache
 from worker.compiler.cost.fit import not_fusible
 from worker.compiler.errors import Shortfall
 from worker.compiler.frontend.limits import Limits
+from worker.compiler.ir.graph import Graph
 from worker.compiler.isa.program import UnitCall
-from worker.compiler.judge.compiled import CompiledModel, Ports
-from worker.compiler.judge.solve import UnitPool
-from worker.compiler.judge.units import Unit, UnitSolver
+from worker.compiler.judge.compiled import CompiledModel
+from worker.compiler.judge.figures import Figures
+from worker.compiler.judge.pool import UnitPool
+from worker.compiler.judge.units import Unit
 from worker.compiler.machine import load_preset
-from worker.compiler.options import CompileOptions, StrategyName, Variant
+from worker.compiler.options import CompileOptions, Effort, StrategyName, Variant
 from worker.compiler.pipeline import compile_model
 from worker.compiler.schedule.nodes import Schedule
-from worker.compiler.schedule.stages import Arrangement
 from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
-from worker.request import NoProgress
 
 ON = load_preset("stcp920-inferred")
 LAYERS = 4
@@ -33,12 +34,15 @@ LAUNCH = ON.launch_overhead_cycles
 
 
 def compiled(
-    folder: Path, unit_cycles: Callable[[Unit], int], variant: Variant = Variant.FULL
+    folder: Path,
+    unit_cycles: Callable[[Unit], int],
+    variant: Variant = Variant.FULL,
+    effort: Effort = Effort.NORMAL,
 ) -> CompiledModel:
     """`LAYERS` times MatMul and Relu."""
-    options = CompileOptions(strategy=StrategyName.GRAPHTURBO, variant=variant)
+    options = CompileOptions(strategy=StrategyName.GRAPHTURBO, variant=variant, effort=effort)
     path = saved(repeated_layers(LAYERS), folder)
-    ports = Ports(MemoryCache(), NoProgress(), lambda _: (), unit_cycles)
+    ports = ports_of(MemoryCache(), lambda unit: Figures(unit_cycles(unit)))
     return compile_model(path, "m", ON, options, ports, Limits())
 
 
@@ -79,17 +83,18 @@ def test_variants_of_the_ablation_are_not_second_guessed(tmp_path: Path, variant
 def refuse_above(most: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """GraphTurbo plans units of at most so many operators; sizes it is asked for, in order."""
     asked: list[int] = []
-    tile = GraphTurboStrategy.tile
+    candidates = GraphTurboStrategy.candidates
 
     def limited(
-        self: GraphTurboStrategy, arrangement: Arrangement, machine: object
-    ) -> Schedule | Shortfall:
-        asked.append(len(arrangement.graph.ops))
-        if len(arrangement.graph.ops) > most:
-            return not_fusible(tuple(op.name for op in arrangement.graph.ops))
-        return tile(self, arrangement, ON)
+        self: GraphTurboStrategy, unit: Graph, *given: Any
+    ) -> Iterator[Schedule | Shortfall]:
+        asked.append(len(unit.ops))
+        if len(unit.ops) > most:
+            yield not_fusible(tuple(op.name for op in unit.ops))
+        else:
+            yield from candidates(self, unit, *given)
 
-    monkeypatch.setattr(GraphTurboStrategy, "tile", limited)
+    monkeypatch.setattr(GraphTurboStrategy, "candidates", limited)
     return asked
 
 
@@ -131,41 +136,47 @@ def test_what_fits_in_no_size_runs_operator_by_operator(
     assert asked == [8, 4, 2]
 
 
-def test_of_compared_kernels_only_the_best_is_kept(
+def test_of_compared_candidates_only_the_best_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three forms of the strategy are compared and the second wins."""
-    cycles_of = {"first": 30, "second": 10, "third": 20}
-    next_form = {"first": "second", "second": "third"}
+    """Three candidates are compared and the second wins."""
     pools: list[UnitPool] = []
-    solved: list[tuple[str, Unit]] = []
-    create, lowered = UnitPool.__init__, UnitSolver.lowered
+    create, candidates = UnitPool.__init__, GraphTurboStrategy.candidates
 
     def noted(self: UnitPool, *given: Any) -> None:
         create(self, *given)
         pools.append(self)
 
-    def noted_unit(self: UnitSolver, canonical: Any, label: str) -> Unit | Shortfall:
-        unit = lowered(self, canonical, label)
-        assert isinstance(unit, Unit)
-        solved.append((self.strategy.version, unit))
-        return unit
+    def three(self: GraphTurboStrategy, *given: Any) -> Iterator[Schedule | Shortfall]:
+        first = next(candidates(self, *given))
+        assert isinstance(first, Schedule)
+        for predicted in (30, 10, 20):
+            yield replace(first, predicted_cycles=predicted)
 
-    def plainer(self: GraphTurboStrategy, _: object) -> GraphTurboStrategy | None:
-        way = next_form.get(self.version)
-        return None if way is None else replace(self, version=way)
-
-    def cycles(unit: Unit) -> int:
-        (version,) = (v for v, known in solved if known is unit)
-        return cycles_of.get(version, 10**6)
-
-    first = GraphTurboStrategy(version="first")
-    monkeypatch.setattr("worker.compiler.judge.solve.strategy_for", lambda *_: first)
     monkeypatch.setattr(UnitPool, "__init__", noted)
-    monkeypatch.setattr(UnitSolver, "lowered", noted_unit)
-    monkeypatch.setattr(GraphTurboStrategy, "plainer", plainer)
-    model = compiled(tmp_path, cycles)
+    monkeypatch.setattr(GraphTurboStrategy, "candidates", three)
+    model = compiled(tmp_path, lambda unit: unit.schedule.predicted_cycles)
     assert kernels(model) == [("graphturbo", 2 * LAYERS)]
+    assert [unit.schedule.predicted_cycles for unit in model.units] == [10]
     (pool,) = pools
-    assert [version for version, _ in solved] == ["first", "second", "third"]
-    assert [key[2] for key in pool.known] == ["second"]
+    kept = [key.candidate for key, unit in pool.known.items() if isinstance(unit, Unit)]
+    assert kept == [1]
+
+
+def test_the_fast_effort_asks_for_the_best_guess_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+    candidates = GraphTurboStrategy.candidates
+
+    def counted(self: GraphTurboStrategy, *given: Any) -> Iterator[Schedule | Shortfall]:
+        first = next(candidates(self, *given))
+        for number in range(5):
+            drawn.append(number)
+            yield first
+
+    monkeypatch.setattr(GraphTurboStrategy, "candidates", counted)
+    for effort, count in ((Effort.FAST, 1), (Effort.NORMAL, 3), (Effort.THOROUGH, 5)):
+        drawn.clear()
+        compiled(tmp_path, slow_groups(1), effort=effort)
+        assert drawn == list(range(count))

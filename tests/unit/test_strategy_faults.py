@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
+from compile_ports import ports_of
 from onnx_models import repeated_layers, saved
 
 from worker.compiler.cache import MemoryCache
@@ -17,16 +18,18 @@ from worker.compiler.errors import InternalError
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.ir.graph import Graph
 from worker.compiler.isa.program import UnitCall, UnitProgram
-from worker.compiler.judge.compiled import CompiledModel, Ports
+from worker.compiler.judge import units
+from worker.compiler.judge.compiled import CompiledModel
+from worker.compiler.judge.figures import Figures
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine import load_preset
-from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions, StrategyName
 from worker.compiler.pipeline import compile_model
 from worker.compiler.schedule.nodes import Schedule, Seq
-from worker.compiler.schedule.stages import Arrangement, Group, Grouping, check_grouping
+from worker.compiler.schedule.stages import Group, Grouping, check_grouping
 from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
 from worker.compiler.strategies.naive.strategy import NaiveStrategy
+from worker.compiler.strategies.registry import STRATEGIES
 from worker.job import run_job
 from worker.request import JobRequest, NoProgress
 
@@ -38,6 +41,7 @@ def no_strategy_faults() -> None:
 
 ON = load_preset("stcp920-inferred")
 LAYERS = 2
+CANDIDATES = GraphTurboStrategy.candidates
 OPTIONS = CompileOptions(strategy=StrategyName.GRAPHTURBO)
 Patch = pytest.MonkeyPatch
 
@@ -47,10 +51,10 @@ def compiled(
 ) -> CompiledModel:
     """`layers` times MatMul and Relu; kernels of more than `many` operators are the best."""
     path = saved(repeated_layers(layers), folder)
-    ports = Ports(
-        cache or MemoryCache(), NoProgress(), lambda _: (),
-        lambda unit: 1 if len(unit.schedule.graph.ops) > many else 10**6,
-    )  # fmt: skip
+    ports = ports_of(
+        cache or MemoryCache(),
+        lambda unit: Figures(1 if len(unit.schedule.graph.ops) > many else 10**6),
+    )
     return compile_model(path, "m", ON, OPTIONS, ports, Limits())
 
 
@@ -73,13 +77,17 @@ def a_crash_in(method: str) -> Callable[[Patch], None]:
 
 def an_illegal_schedule(patch: Patch) -> None:
     """Nothing of the group is computed."""
-    tile = GraphTurboStrategy.tile
+    candidates = GraphTurboStrategy.candidates
 
-    def empty(self: GraphTurboStrategy, arrangement: Arrangement, on: Machine) -> Any:
-        found = tile(self, arrangement, on)
-        return replace(found, root=Seq(())) if isinstance(found, Schedule) else found
+    def empty(self: GraphTurboStrategy, *given: Any) -> Any:
+        for found in candidates(self, *given):
+            yield replace(found, root=Seq(())) if isinstance(found, Schedule) else found
 
-    patch.setattr(GraphTurboStrategy, "tile", empty)
+    patch.setattr(GraphTurboStrategy, "candidates", empty)
+
+
+def no_candidate(patch: Patch) -> None:
+    patch.setattr(GraphTurboStrategy, "candidates", lambda *_: iter(()))
 
 
 def a_lost_operator(patch: Patch) -> None:
@@ -123,8 +131,8 @@ def generate(*given: Any) -> str:
 STEPS: dict[str, tuple[Callable[[Patch], None], str]] = {
     "group": (a_crash_in("group"), "group: ZeroDivisionError: seeded"),
     "lost operator": (a_lost_operator, "group: VerifyError"),
-    "schedule": (a_crash_in("schedule"), "schedule: ZeroDivisionError: seeded"),
-    "tile": (a_crash_in("tile"), "schedule: ZeroDivisionError: seeded"),
+    "candidates": (a_crash_in("candidates"), "schedule: ZeroDivisionError: seeded"),
+    "no candidate": (no_candidate, "schedule: InternalError"),
     "illegal schedule": (an_illegal_schedule, "schedule: VerifyError"),
     "lower": (in_large_kernels("lower_unit", lower_unit), "lower: ZeroDivisionError: seeded"),
     "illegal program": (a_program_without_an_end, "lower: "),
@@ -155,39 +163,54 @@ def test_without_faults_nothing_is_said(tmp_path: Path) -> None:
     assert faults(model) == []
 
 
-def test_a_fault_of_simpler_forms_leaves_the_first(tmp_path: Path, monkeypatch: Patch) -> None:
-    a_crash_in("plainer")(monkeypatch)
-    model = compiled(tmp_path)
-    assert kernels(model) == [("graphturbo", 2 * LAYERS)]
-    assert all("split: ZeroDivisionError" in text for text in faults(model))
-    assert faults(model)
+def several(self: GraphTurboStrategy, *given: Any) -> Iterator[Schedule]:
+    """Two equal candidates that only the prediction tells apart."""
+    first = next(CANDIDATES(self, *given))
+    assert isinstance(first, Schedule)
+    yield first
+    yield replace(first, predicted_cycles=first.predicted_cycles + 1)
 
 
-def test_a_fault_of_the_first_form_leaves_simpler_ones(tmp_path: Path, monkeypatch: Patch) -> None:
-    tile = GraphTurboStrategy.tile
+def test_a_fault_of_a_later_candidate_leaves_the_first(tmp_path: Path, monkeypatch: Patch) -> None:
+    def then_crash(self: GraphTurboStrategy, *given: Any) -> Iterator[Schedule]:
+        yield next(several(self, *given))
+        crash()
 
-    def first_breaks(self: GraphTurboStrategy, *given: Any) -> Any:
-        return crash() if "-" not in self.version else tile(self, *given)
-
-    monkeypatch.setattr(GraphTurboStrategy, "tile", first_breaks)
+    monkeypatch.setattr(GraphTurboStrategy, "candidates", then_crash)
     model = compiled(tmp_path)
     assert kernels(model) == [("graphturbo", 2 * LAYERS)]
     assert len(faults(model)) == 1
 
 
+@pytest.mark.parametrize("step", ["lower_unit", "audit", "generate_kernel"])
+def test_a_fault_of_the_first_candidate_leaves_later_ones(
+    step: str, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    broken: list[int] = []
+    works = getattr(units, step)
+
+    def first_breaks(schedule: Schedule, *given: Any) -> Any:
+        if schedule.strategy == "graphturbo":
+            broken.append(schedule.predicted_cycles)
+            if schedule.predicted_cycles == broken[0]:
+                crash()
+        return works(schedule, *given)
+
+    monkeypatch.setattr(GraphTurboStrategy, "candidates", several)
+    monkeypatch.setattr(units, step, first_breaks)
+    model = compiled(tmp_path)
+    assert kernels(model) == [("graphturbo", 2 * LAYERS)]
+    assert [unit.schedule.predicted_cycles for unit in model.units] == [broken[0] + 1]
+    assert len(faults(model)) == 1
+
+
 def test_what_breaks_whole_may_work_in_halves(tmp_path: Path, monkeypatch: Patch) -> None:
-    tile = GraphTurboStrategy.tile
+    def large_break(self: GraphTurboStrategy, unit: Graph, *given: Any) -> Any:
+        return crash() if len(unit.ops) > 4 else CANDIDATES(self, unit, *given)
 
-    def large_break(self: GraphTurboStrategy, arrangement: Arrangement, on: Machine) -> Any:
-        return crash() if len(arrangement.graph.ops) > 4 else tile(self, arrangement, on)
-
-    monkeypatch.setattr(GraphTurboStrategy, "tile", large_break)
+    monkeypatch.setattr(GraphTurboStrategy, "candidates", large_break)
     model = compiled(tmp_path, layers=4)
     assert kernels(model) == [("graphturbo", 4), ("graphturbo", 4)]
-    a_crash_in("halves")(monkeypatch)
-    model = compiled(tmp_path, layers=4)
-    assert kernels(model) == [("naive", 1)] * 8
-    assert any("split: ZeroDivisionError" in text for text in faults(model))
 
 
 def test_a_fault_is_known_to_the_cache_until_the_version_changes(
@@ -195,20 +218,20 @@ def test_a_fault_is_known_to_the_cache_until_the_version_changes(
 ) -> None:
     cache = MemoryCache()
     with monkeypatch.context() as patch:
-        a_crash_in("tile")(patch)
+        a_crash_in("candidates")(patch)
         first = compiled(tmp_path, cache)
     again = compiled(tmp_path, cache)  # the strategy is whole, its version is not another one
     assert first.warnings == again.warnings
     assert kernels(first) == kernels(again)
     assert {event.outcome for event in again.cache_events} == {"hit"}
     newer = GraphTurboStrategy(version="newer")
-    monkeypatch.setattr("worker.compiler.judge.solve.strategy_for", lambda *_: newer)
+    monkeypatch.setitem(STRATEGIES, "graphturbo", newer)
     assert kernels(compiled(tmp_path, cache)) == [("graphturbo", 2 * LAYERS)]
 
 
 def test_when_naive_breaks_too_the_error_names_the_node(tmp_path: Path, monkeypatch: Patch) -> None:
-    a_crash_in("tile")(monkeypatch)
-    monkeypatch.setattr(NaiveStrategy, "tile", crash)
+    a_crash_in("candidates")(monkeypatch)
+    monkeypatch.setattr(NaiveStrategy, "candidates", crash)
     with pytest.raises(InternalError) as raised:
         compiled(tmp_path)
     assert raised.value.code == "TW-INT-004"
@@ -222,7 +245,7 @@ def test_memory_is_nobodys_fault(tmp_path: Path, monkeypatch: Patch) -> None:
     def full(*_: object) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(GraphTurboStrategy, "tile", full)
+    monkeypatch.setattr(GraphTurboStrategy, "candidates", full)
     with pytest.raises(MemoryError):
         compiled(tmp_path)
 

@@ -51,15 +51,27 @@ class Variant(StrEnum):
 
 
 class Objective(StrEnum):
-    """What is best.  A measure joins when it decides something; until then it is refused."""
+    """What the judge minimises, over simulated figures."""
 
     LATENCY = "latency"
+    ENERGY = "energy"
+    EDP = "edp"
+    """Energy-delay product."""
+    OFFCHIP = "offchip"
+    """Bytes across the ports of the home memory."""
+    PEAK_MEMORY = "peak_memory"
+    """Bytes of the planned arena in the home memory."""
 
 
 class Effort(StrEnum):
-    """How much is searched.  A level joins when it decides something; until then it is refused."""
+    """How many candidates a strategy is asked for, by unit: work, never time."""
 
+    FAST = "fast"
+    """Its best guess."""
     NORMAL = "normal"
+    """What its own model cannot tell apart."""
+    THOROUGH = "thorough"
+    """Also what its own model finds worse."""
 
 
 class VerifyMode(StrEnum):
@@ -97,9 +109,7 @@ class CompileOptions:
     variant: Variant = Variant.FULL
     """Other than FULL only with strategy `graphturbo`."""
     objective: Objective = Objective.LATENCY
-    """Only latency is served."""
     effort: Effort = Effort.NORMAL
-    """Only normal is served."""
     verify: VerifyMode = VerifyMode.SAMPLE
     symbols: tuple[tuple[str, int], ...] = ()
     """Values of symbolic dimensions, sorted by name (`--set batch=8`)."""

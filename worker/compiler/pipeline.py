@@ -18,6 +18,7 @@ from pathlib import Path
 
 from worker.compiler.collector import rare_collections
 from worker.compiler.control.compile import (
+    CompiledControl,
     compile_bodies,
     explained,
     whole,
@@ -33,8 +34,11 @@ from worker.compiler.frontend.passes import interface_of, require_interface
 from worker.compiler.frontend.simplify import simplify
 from worker.compiler.frontend.sizes import require_sizes
 from worker.compiler.judge.compiled import CompiledModel, Ports, Samples
+from worker.compiler.judge.elect import Way, elected, ways_for
+from worker.compiler.judge.entrants import entrants
 from worker.compiler.judge.link import PlannedCall, link
-from worker.compiler.judge.solve import Progress, RegionSolver, Solved, UnitPool
+from worker.compiler.judge.pool import UnitPool
+from worker.compiler.judge.solve import Progress, RegionSolver, Solved
 from worker.compiler.judge.summaries import unit_summaries
 from worker.compiler.machine.machine import Conversion, Machine, PartitionMode
 from worker.compiler.options import CompileOptions, PartitionChoice
@@ -86,7 +90,8 @@ def compile_model(
     progress.stage("convert", "started")
     conversions, converted = convert_for(model, machine, options, ports.samples)
     progress.stage("convert", "finished")
-    pool = UnitPool(machine, options, ports.cache)
+    field, last_resort = entrants(options)
+    pool = UnitPool(machine, options, ports.cache, field, last_resort, ports.figures)
     compiled = _compile_graph(converted.model, options, pool, ports, progress)
     return replace(
         compiled,
@@ -142,25 +147,45 @@ class _Nested:
 def _compile_graph(
     model: OnnxModel, options: CompileOptions, pool: UnitPool, ports: Ports, progress: Progress
 ) -> CompiledModel:
-    """A simplified and converted model, or a body of one, to a linked program."""
-    machine = pool.machine
+    """A simplified and converted model, or a body of one, to the best program for it."""
     inner = replace(options, fail_on_fallback=False)
     controls = compile_bodies(
         model,
         lambda body: _compile_graph(body, inner, pool, ports, _Nested()),
         lambda body: body.is_offloading,
     )
-    solver = RegionSolver(model, pool, progress, ports.unit_cycles)
-    parts, solved, refused = _solved_parts(model, options, pool, solver, progress)
+    return elected(
+        ways_for(pool.entrants, options.objective),
+        lambda way, is_first: _program(
+            model, options, pool, ports, controls, way, progress if is_first else _Nested()
+        ),
+        ports.whole,
+        options.objective,
+    )
+
+
+def _program(
+    model: OnnxModel,
+    options: CompileOptions,
+    pool: UnitPool,
+    ports: Ports,
+    controls: tuple[CompiledControl[CompiledModel], ...],
+    way: Way,
+    progress: Progress,
+) -> CompiledModel:
+    """One program of a model: by one strategy, or by a mixture."""
+    machine = pool.machine
+    solver = RegionSolver(model, pool, progress)
+    parts, solved, refused = _solved_parts(model, options, pool, solver, way, progress)
     weighable = _weighable(machine, options)
     if weighable and parts.regions:
         progress.stage("partition", "started")
         costs = _node_costs(model, parts, solved, ports, machine)
         weighed = weigh(model, machine, parts, costs, weighable)
-        if pool.strategy.spans_regions:
+        if way.spans_regions:
             weighed = joined(weighed, model, machine, _mode(options))
         progress.stage("partition", "finished")
-        again = solver.solve(weighed)
+        again = solver.solve(weighed, way.entrants, way.measure)
         if not again.shortfalls:  # a smaller region may be laid out anew, into what does not fit
             parts, solved = weighed, again
     progress.stage("schedule", "finished")
@@ -175,7 +200,7 @@ def _compile_graph(
     compiled = CompiledModel(
         model=model,
         machine=machine,
-        strategy=pool.strategy.name,
+        strategy=way.name,
         partitioning=parts,
         units=solved.units,
         linked=linked,
@@ -190,6 +215,7 @@ def _compile_graph(
         interface=interface_of(model.ir),
         controls=controls,
         summaries=unit_summaries(solved.units, solved.calls),
+        handed=solved.handed,
     )
     usable = machine.home.usable_bytes
     if compiled.home_bytes <= usable:
@@ -209,6 +235,7 @@ def _solved_parts(
     options: CompileOptions,
     pool: UnitPool,
     solver: RegionSolver,
+    way: Way,
     progress: Progress,
 ) -> tuple[Partitioning, Solved, Mapping[str, Rejection]]:
     """Partition and solve until every operator on the accelerator fits its memories."""
@@ -216,11 +243,11 @@ def _solved_parts(
     while True:
         progress.stage("partition", "started")
         parts = partition(model, pool.machine, refused, _mode(options))
-        if pool.strategy.spans_regions:
+        if way.spans_regions:
             parts = joined(parts, model, pool.machine, _mode(options))
         progress.stage("partition", "finished")
         progress.stage("schedule", "started")
-        solved = solver.solve(parts)
+        solved = solver.solve(parts, way.entrants, way.measure)
         if not solved.shortfalls:
             return parts, solved, refused
         refused.update(
@@ -260,7 +287,7 @@ def _node_costs(
         if isinstance(call, PlannedCall) and call.unit is not None:
             own = sorted({position[name] for name in call.onnx_nodes if name in position})
             own = own or [parts.regions[call.region].nodes[0]]
-            cycles = ports.unit_cycles(solved.units[call.unit])
+            cycles = ports.figures(solved.units[call.unit]).cycles
             for k, share in zip(own, shared_out(cycles, [host[k] for k in own]), strict=True):
                 accelerator[k] += share
     for part in parts.regions:

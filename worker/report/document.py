@@ -10,7 +10,7 @@ from worker.compiler.frontend.model_summary import model_summary
 from worker.compiler.isa.program import HostCall, UnitCall
 from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.machine import digest
-from worker.compiler.options import CompileOptions, StrategyName, Variant
+from worker.compiler.options import CompileOptions
 from worker.compiler.partition.plan import HOST
 from worker.compiler.strategies.graphturbo.summary import UnitSummary
 from worker.report.control import control_rows
@@ -21,6 +21,7 @@ from worker.report.invocation import invocation_section
 from worker.report.layers import cache_outcomes, layer_rows
 from worker.report.noise_row import NoiseRow
 from worker.report.partition import partition_section
+from worker.report.strategies import handed_section, strategies_section
 from worker.report.verified_row import VerifiedRow
 from worker.simulator.results import Check, ModelSimulation, UnitSimulation
 
@@ -63,7 +64,6 @@ def report_document(
     """
     rows = layer_rows(compiled, sims, whole)
     summary = _summary(compiled, sims, whole)
-    units = [c for c in compiled.linked.program.calls if isinstance(c, UnitCall)]
     info = model_summary(compiled.source)
     return {
         "schema_version": 1,
@@ -86,17 +86,8 @@ def report_document(
         },
         "options": options.to_json(),
         "summary": summary,
-        "strategies": [
-            {
-                "name": compiled.strategy,
-                "chosen": True,
-                "latency_cycles": whole.cycles,
-                "energy_pj": whole.energy_pj,
-                "offchip_bytes": _home_bytes(compiled, whole),
-                "kernels": len(units),
-                "reason": _chosen_because(options),
-            }
-        ],
+        "strategies": strategies_section(compiled, whole, options),
+        "handed_over": handed_section(compiled),
         "layers": list[Detail](rows),
         "views": [
             {"tensor": v.tensor, "source": v.source, "onnx_nodes": list[Detail](v.onnx_nodes)}
@@ -175,13 +166,6 @@ def _simulated(unit: UnitSummary, sims: Sequence[UnitSimulation]) -> UnitSummary
     if unit.simulated_cycles is not None or unit.unit >= len(sims):
         return unit
     return replace(unit, simulated_cycles=sims[unit.unit].cycles)
-
-
-def _chosen_because(options: CompileOptions) -> str:
-    if options.strategy is StrategyName.AUTO:
-        return "what strategy auto stands for"
-    full = options.variant is Variant.FULL
-    return "asked for by name" if full else f"asked for by name, as variant {options.variant}"
 
 
 def _noise_warnings(verification: Verification) -> tuple[tuple[str, str], ...]:

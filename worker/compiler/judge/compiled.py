@@ -13,8 +13,10 @@ from worker.compiler.control.compile import CompiledControl
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.passes import Interface
 from worker.compiler.ir.graph import Graph
+from worker.compiler.isa.program import UnitCall
+from worker.compiler.judge.figures import Figures
 from worker.compiler.judge.link import LinkedModel
-from worker.compiler.judge.solve import Progress
+from worker.compiler.judge.solve import HandedOver, Progress
 from worker.compiler.judge.units import Unit
 from worker.compiler.layout.change import LayoutChange
 from worker.compiler.machine.machine import Conversion, Machine
@@ -33,8 +35,22 @@ class Ports:
     progress: Progress
     samples: Samples
     """Calibration inputs of a model; asked only when something must be quantised."""
-    unit_cycles: Callable[[Unit], int]
-    """Simulated cycles of one kernel: decides about fused kernels, and automatic partitioning."""
+    figures: Callable[[Unit], Figures]
+    """Simulates one kernel: decides between candidates, and about automatic partitioning."""
+    whole: Callable[[CompiledModel], Figures]
+    """Simulates a whole program: decides between strategies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One program that stood for election."""
+
+    name: str
+    kernels: int
+    figures: Figures | None
+    """None: it could not be made."""
+    reason: str
+    """Why it was chosen, or was not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +61,7 @@ class CompiledModel:
     """As compiled: with the conversions that were inserted."""
     machine: Machine
     strategy: str
+    """What the program was put together by: a strategy, or a mixture of all."""
     partitioning: Partitioning
     units: tuple[Unit, ...]
     linked: LinkedModel
@@ -68,11 +85,20 @@ class CompiledModel:
     """Control-flow nodes, in model order, with their compiled bodies."""
     summaries: tuple[UnitSummary, ...] = ()
     """What GraphTurbo says of its units; empty with any other strategy."""
+    handed: tuple[HandedOver, ...] = ()
+    """Operators whose kernels are not their groups' own strategy's."""
+    programs: tuple[Program, ...] = ()
+    """Every program that was compared, the chosen one first; empty where there was one."""
 
     @property
     def placement(self) -> tuple[Placement, ...]:
         """A row for every node, in model order."""
         return self.partitioning.placement
+
+    @property
+    def num_kernels(self) -> int:
+        """Calls of kernels, those of nested programs not counted."""
+        return sum(isinstance(call, UnitCall) for call in self.linked.program.calls)
 
     @property
     def home_bytes(self) -> int:

@@ -1,7 +1,4 @@
-"""The values a strategy hands from step to step, each with its own type.
-
-group: Graph -> Grouping; schedule: Grouping -> Arrangement; tile: Arrangement -> Schedule.
-"""
+"""Which operators of a graph live together: what a strategy decides before it schedules."""
 
 from __future__ import annotations
 
@@ -25,15 +22,8 @@ class Grouping:
 
     graph: Graph
     groups: tuple[Group, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Arrangement:
-    """One group as a canonical graph of its own, with the engine and cores for each operator."""
-
-    graph: Graph
-    engine_of_op: tuple[tuple[str, str], ...]
-    num_cores: int
+    is_final: bool = False
+    """Groups run as they are: none is weighed against kernels of single operators (ablations)."""
 
 
 def check_grouping(grouping: Grouping, graph: Graph) -> None:

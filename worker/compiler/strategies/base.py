@@ -1,19 +1,39 @@
-"""What every strategy offers: three typed steps, each of which may answer with a Shortfall."""
+"""What every strategy offers: groups of operators, and for each of them candidate schedules."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from worker.compiler.errors import Shortfall
 from worker.compiler.ir.graph import Graph
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Schedule
-from worker.compiler.schedule.stages import Arrangement, Grouping
+from worker.compiler.schedule.stages import Grouping
+
+Options = TypeVar("Options", contravariant=True)
 
 
-class Strategy(Protocol):
-    """group -> schedule -> tile.  Implementations are stateless values."""
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much a strategy may spend on one unit, in units of work: never time."""
+
+    candidates: int
+    """Candidates that will be asked for, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoOptions:
+    """Options of a strategy that has none."""
+
+
+class Strategy(Protocol[Options]):
+    """Stateless: the same graph, machine, options and budget give the same answer.
+
+    A tensor of the user's graph that a strategy keeps keeps its name and its value, so that what
+    one strategy writes another may read.
+    """
 
     @property
     def name(self) -> str:
@@ -29,7 +49,11 @@ class Strategy(Protocol):
         regions are handed over as one."""
 
     def group(
-        self, graph: Graph, machine: Machine, together: Sequence[tuple[str, ...]] = ()
+        self,
+        graph: Graph,
+        machine: Machine,
+        options: Options,
+        together: Sequence[tuple[str, ...]] = (),
     ) -> Grouping:
         """Say which operators live together; the answer's graph may be a simpler equal one.
 
@@ -37,18 +61,11 @@ class Strategy(Protocol):
         of which a strategy takes what it can.
         """
 
-    def halves(self, graph: Graph) -> tuple[tuple[str, ...], ...]:
-        """Smaller groups for one that does not fit, in execution order; one if it stays whole."""
+    def candidates(
+        self, unit: Graph, machine: Machine, options: Options, budget: Budget
+    ) -> Iterator[Schedule | Shortfall]:
+        """Schedules of one canonical graph, the best guess first; a Shortfall says what is missing.
 
-    def plainer(self, schedule: Schedule | None) -> Strategy | None:
-        """A simpler form of this strategy to be tried as well, whose kernel is taken where it
-        simulates faster; None where it would say the same.
-
-        `schedule` is this strategy's own of the group, or None where that was a Shortfall.
+        Whoever asks compares them by simulation and stops when it likes; what costs work belongs
+        behind the `yield` that needs it.
         """
-
-    def schedule(self, grouping: Grouping, index: int, machine: Machine) -> Arrangement | Shortfall:
-        """Arrange group `index`: its canonical graph, engines and cores."""
-
-    def tile(self, arrangement: Arrangement, machine: Machine) -> Schedule | Shortfall:
-        """Fix every extent."""

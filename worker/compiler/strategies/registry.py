@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from worker.compiler.errors import OptionError
-from worker.compiler.options import StrategyName, Variant
-from worker.compiler.strategies.base import Strategy
-from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
+from worker.compiler.options import CompileOptions, StrategyName
+from worker.compiler.strategies.base import NoOptions, Strategy
+from worker.compiler.strategies.graphturbo.strategy import GraphTurboOptions, GraphTurboStrategy
 from worker.compiler.strategies.naive.strategy import NaiveStrategy
 
-STRATEGIES: dict[str, Strategy] = {
-    "naive": NaiveStrategy(),
+STRATEGIES: dict[str, Strategy[Any]] = {
     "graphturbo": GraphTurboStrategy(),
+    "naive": NaiveStrategy(),
 }
+"""By name, the preferred one first: of equal programs its own is taken."""
+LAST_RESORT = "naive"
+"""Schedules whatever operator a machine can run at all, each alone."""
 
 
-def strategy(name: str) -> Strategy:
+def strategy(name: str) -> Strategy[Any]:
     """The strategy called `name`.
 
     Raises:
@@ -31,9 +36,8 @@ def strategy(name: str) -> Strategy:
     return STRATEGIES[name]
 
 
-def strategy_for(option: StrategyName | str, variant: Variant = Variant.FULL) -> Strategy:
-    """The strategy an option stands for; `auto` is the best one there is."""
-    name = str(option)
+def options_of(name: str, options: CompileOptions) -> Any:
+    """What a strategy is told of a job's options, as a value of its own type."""
     if name == StrategyName.GRAPHTURBO:
-        return GraphTurboStrategy(variant)
-    return strategy("naive" if name == StrategyName.AUTO else name)
+        return GraphTurboOptions(options.variant)
+    return NoOptions()

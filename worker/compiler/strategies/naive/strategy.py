@@ -1,8 +1,8 @@
-"""The naive strategy's three steps."""
+"""The naive strategy: a kernel per operator or composite."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -16,17 +16,18 @@ from worker.compiler.cost.fit import (
 from worker.compiler.errors import Shortfall
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp
-from worker.compiler.ir.region import subgraph
-from worker.compiler.ir.signature import canonicalize
-from worker.compiler.machine.machine import Machine, Managed, MemoryLevel
+from worker.compiler.machine.machine import Engine, Machine, Managed, MemoryLevel
 from worker.compiler.schedule.nodes import Schedule
-from worker.compiler.schedule.stages import Arrangement, Grouping
+from worker.compiler.schedule.stages import Grouping
+from worker.compiler.strategies.base import Budget, NoOptions
 from worker.compiler.tiling.nest.emit import emit
 from worker.compiler.tiling.nest.facts import Facts, facts_of
 from worker.compiler.tiling.nest.fusion import fused_facts, fused_groups
 from worker.compiler.tiling.nest.plan import Plan, footprint_terms, stages_of
 from worker.compiler.tiling.nest.search import search
 
+NO_OPTIONS = NoOptions()
+ONE = Budget(candidates=1)
 STRIPS = (8, 1)
 """Strips per tile tried for an epilogue, ties to the first: more strips leave more scratchpad
 to the first operator, fewer start fewer instructions."""
@@ -41,48 +42,50 @@ class NaiveStrategy:
     spans_regions: bool = False
 
     def group(
-        self, graph: Graph, machine: Machine, together: Sequence[tuple[str, ...]] = ()
+        self,
+        graph: Graph,
+        machine: Machine,
+        options: NoOptions = NO_OPTIONS,
+        together: Sequence[tuple[str, ...]] = (),
     ) -> Grouping:
         """One group per operator, in graph order, but for what `together` allows to fuse."""
+        del options
         return Grouping(graph, fused_groups(graph, machine, together))
 
-    def plainer(self, schedule: Schedule | None) -> None:
-        """There is none."""
+    def candidates(
+        self,
+        unit: Graph,
+        machine: Machine,
+        options: NoOptions = NO_OPTIONS,
+        budget: Budget = ONE,
+    ) -> Iterator[Schedule | Shortfall]:
+        """The one schedule of least predicted cycles; a Shortfall for opaque operators."""
+        del options, budget
+        yield self._schedule(unit, machine)
 
-    def halves(self, graph: Graph) -> tuple[tuple[str, ...], ...]:
-        """Every operator alone."""
-        return tuple((op.name,) for op in graph.ops)
-
-    def schedule(self, grouping: Grouping, index: int, machine: Machine) -> Arrangement | Shortfall:
-        """The group's canonical graph with its engine; a Shortfall for opaque operators."""
-        graph = canonicalize(subgraph(grouping.graph, grouping.groups[index].ops)).graph
-        engines: list[tuple[str, str]] = []
-        for op in graph.ops:
-            if not isinstance(op, TensorOp):
-                return opaque_shortfall(op.name, str(op.kind))
-            engine = pick_engine(op, machine, graph.tensors)
-            if engine is None:
-                return missing_engine(op.name)
-            engines.append((op.name, engine.name))
-        return Arrangement(graph, tuple(engines), machine.num_cores)
-
-    def tile(self, arrangement: Arrangement, machine: Machine) -> Schedule | Shortfall:
-        """Tiles for the first operator of the arrangement, which the others follow.
+    def _schedule(self, unit: Graph, machine: Machine) -> Schedule | Shortfall:
+        """Tiles for the first operator of the unit, which the others follow.
 
         Every chain of scratchpads that ends where the engine works is tried, at most one of them
         outside the innermost; the best prediction wins.
         """
-        name, engine_name = arrangement.engine_of_op[0]
-        op = arrangement.graph.tensor_op(name)
-        engine = machine.engine(engine_name)
-        if len(arrangement.graph.ops) > 1:
-            engines = {name: machine.engine(e) for name, e in arrangement.engine_of_op}
-            fused = fused_facts(arrangement.graph, engines)
+        engines: dict[str, Engine] = {}
+        for op in unit.ops:
+            if not isinstance(op, TensorOp):
+                return opaque_shortfall(op.name, str(op.kind))
+            able = pick_engine(op, machine, unit.tensors)
+            if able is None:
+                return missing_engine(op.name)
+            engines[op.name] = able
+        first = unit.ops[0].name
+        engine = engines[first]
+        if len(unit.ops) > 1:
+            fused = fused_facts(unit, engines)
             if fused is None:
                 return not_fusible(tuple(engines))
             facts = fused
         else:
-            facts = facts_of(op, arrangement.graph.tensors)
+            facts = facts_of(unit.tensor_op(first), unit.tensors)
         ways = _ways(facts)
         best: Plan | None = None
         for way, chain in product(ways, chains(machine, engine.memory, facts)):
@@ -94,7 +97,7 @@ class NaiveStrategy:
         if best is None:
             return _shortfall(facts, machine, engine.memory)
         cycles = best.predicted_cycles + machine.launch_overhead_cycles
-        return Schedule(arrangement.graph, emit(best, machine.home.name), self.name, cycles)
+        return Schedule(unit, emit(best, machine.home.name), self.name, cycles)
 
 
 def _ways(facts: Facts) -> tuple[Facts, ...]:

@@ -1,0 +1,93 @@
+"""The units of one compile: solved once each, by target, strategy, signature and candidate.
+
+A pool lives as long as one compile.  The compile may partition again (an operator fits no memory, a
+region is not worth its transfers), compiles bodies of control flow, and solves the same regions by
+several strategies; what was solved before is remembered and not solved twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from worker.compiler.cache import Cache, CacheEvent
+from worker.compiler.errors import Shortfall
+from worker.compiler.faults import Fallback, Fault
+from worker.compiler.ir.signature import Canonical
+from worker.compiler.judge.entrants import Entrant
+from worker.compiler.judge.figures import Figures
+from worker.compiler.judge.units import Unit, UnitSolver
+from worker.compiler.machine.machine import Machine
+from worker.compiler.options import CompileOptions
+
+
+class UnitKey(NamedTuple):
+    """What a unit is known as."""
+
+    target: str
+    entrant: str
+    signature: str
+    candidate: int
+
+
+Answer = Unit | Shortfall | Fault
+"""What a strategy has for a unit."""
+
+
+class UnitPool:
+    """See the module's docstring.
+
+    Args:
+        entrants: strategies that may win units, the preferred one first.
+        last_resort: can schedule whatever operator the machine can run, each alone.
+        figures: simulates a kernel.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        options: CompileOptions,
+        cache: Cache,
+        entrants: Sequence[Entrant],
+        last_resort: Entrant,
+        figures: Callable[[Unit], Figures],
+    ) -> None:
+        self.machine = machine
+        self.entrants = tuple(entrants)
+        self.last_resort = last_resort
+        self.figures = figures
+        self._solver_of = {
+            (target.name, name): UnitSolver.create(
+                machine.restricted(target), entrant, options, cache
+            )
+            for target in machine.targets
+            for name, entrant in {e.name: e for e in (*self.entrants, last_resort)}.items()
+        }
+        self.best: dict[tuple[str, str, str], int] = {}
+        """The candidate that was taken, by target, strategy and signature."""
+        self.known: dict[UnitKey, Answer | None] = {}
+        self.fallbacks: dict[Fallback, None] = {}
+        """Every fault that was met, once, in the order in which they were."""
+
+    def solver(self, target: str, entrant: Entrant) -> UnitSolver:
+        """The solver of a strategy for a target."""
+        return self._solver_of[target, entrant.name]
+
+    def broke(self, nodes: Sequence[str], fault: Fault) -> None:
+        """Note that another way is taken for some ONNX nodes."""
+        self.fallbacks.setdefault(Fallback(tuple(nodes), fault))
+
+    def candidate(
+        self, target: str, entrant: Entrant, canonical: Canonical, label: str, number: int
+    ) -> Answer | None:
+        """A candidate, not coded yet: known, cached, or solved now; None: there is none."""
+        key = UnitKey(target, entrant.name, canonical.signature, number)
+        if key not in self.known:
+            solver = self.solver(target, entrant)
+            self.known[key] = solver.lowered(canonical, label, number)
+        return self.known[key]
+
+    @property
+    def events(self) -> tuple[CacheEvent, ...]:
+        """What the cache answered, target by target."""
+        return tuple(event for solver in self._solver_of.values() for event in solver.events)

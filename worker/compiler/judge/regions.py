@@ -1,0 +1,228 @@
+"""One region as its strategies see it: the kernels that each would make of it, and what they cost.
+
+A strategy that breaks is not the user's end: another candidate, smaller groups and the strategy for
+single operators follow, and the pool notes it (decisions/0017).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from worker.compiler.cost.bounds import bound_cycles
+from worker.compiler.errors import Shortfall
+from worker.compiler.faults import Fault, T, attempt
+from worker.compiler.frontend.express import Expressed
+from worker.compiler.ir.region import Cuts, is_view
+from worker.compiler.ir.signature import canonicalize
+from worker.compiler.judge.entrants import Entrant
+from worker.compiler.judge.figures import measure_of
+from worker.compiler.judge.mixture import Cost
+from worker.compiler.judge.pool import Answer, UnitKey, UnitPool
+from worker.compiler.judge.units import Unit
+from worker.compiler.layout.lay_out import LayoutChange
+from worker.compiler.machine.machine import LaunchUnit, Machine
+from worker.compiler.options import Objective
+from worker.compiler.partition.plan import Part
+from worker.compiler.rewrite.cut_units import cut_units
+from worker.compiler.schedule.stages import Grouping
+
+_MIN_HALVED = 4
+"""Operators of a group that does not fit, or is slow, and is still tried in halves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """Operators that become one kernel."""
+
+    ops: tuple[str, ...]
+    entrant: Entrant
+    why: str = ""
+    """Why it is not the group's own strategy's; empty: it is."""
+
+
+@dataclass(slots=True)
+class Cover:
+    """A region as one strategy covers it with kernels."""
+
+    entrant: Entrant
+    grouping: Grouping
+    cuts: Cuts
+    measure: Objective
+    """An additive one."""
+    kernels: dict[tuple[str, ...], tuple[Kernel, ...]] = field(default_factory=dict)
+    """Of groups, as they were decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """An accelerator part, expressed and laid out, and its strategies' covers."""
+
+    part: Part
+    expressed: Expressed
+    covers: tuple[Cover, ...]
+    layouts: tuple[LayoutChange, ...]
+
+
+class Weigher:
+    """Decides about the kernels of covers by simulated figures."""
+
+    def __init__(self, pool: UnitPool, target: str) -> None:
+        self._pool = pool
+        self._target = target
+
+    def cost(self, cover: Cover, group: tuple[str, ...]) -> Cost:
+        """(operators that fit nowhere, the measure, kernels) of a group."""
+        misfits, kernels, total = 0, 0, 0.0
+        for kernel in self.kernels(cover, group):
+            if self._is_nothing(cover, kernel.ops):
+                continue
+            _, unit = self.best(cover, kernel.ops, kernel.entrant)
+            if isinstance(unit, Unit):
+                total += self._measured(cover, unit) + self._launch(cover)
+                kernels += 1
+            else:
+                misfits += 1
+        return float(misfits), total, float(kernels)
+
+    def kernels(self, cover: Cover, group: tuple[str, ...]) -> tuple[Kernel, ...]:
+        """The kernels of a group: one for all where that is no worse than one each.
+
+        The cost model sees less of stalls than the simulator does, so it does not decide this.
+        What does not fit as one kernel, or is worse, is tried in halves.
+        """
+        if group not in cover.kernels:
+            cover.kernels[group] = tuple(self._decided(cover, group))
+        return cover.kernels[group]
+
+    def _decided(self, cover: Cover, names: tuple[str, ...]) -> list[Kernel]:
+        last = self._pool.last_resort
+        if len(names) == 1 and (cover.entrant.name == last.name or self._is_nothing(cover, names)):
+            return [Kernel(names, last)]
+        _, whole = self.best(cover, names, cover.entrant)
+        if isinstance(whole, Unit):
+            if cover.grouping.is_final or self._is_better(cover, names, whole):
+                return [Kernel(names, cover.entrant)]
+            why = f"one kernel is worse by {cover.measure} than a kernel for every operator"
+        elif isinstance(whole, Shortfall):
+            why = f"{whole.resource} needs {whole.demand} {whole.unit}, has {whole.bound}"
+        else:
+            why = f"its strategy failed at step {whole.step}"
+        if len(names) >= _MIN_HALVED:
+            piece = cover.cuts.piece(names)
+            halves = cut_units(piece, -(-len(names) // 2))
+            if len(halves) > 1:
+                return [k for half in halves for k in self._decided(cover, half)]
+        return [Kernel((name,), last, why) for name in names]
+
+    def best(self, cover: Cover, names: tuple[str, ...], entrant: Entrant) -> tuple[int, Answer]:
+        """The best candidate of a strategy for some operators: its number, and what it is.
+
+        Programs are large: of two that are compared, only the better one is kept.
+        """
+        pool = self._pool
+        canonical = canonicalize(cover.cuts.piece(names))
+        label = label_of(cover.cuts, names)
+        known_as = self._target, entrant.name, canonical.signature
+        if known_as in pool.best:
+            number = pool.best[known_as]
+            found = pool.candidate(self._target, entrant, canonical, label, number)
+            assert found is not None
+            return number, self._noted(cover, names, found)
+        best, kept, number = 0, None, 0
+        while True:
+            found = pool.candidate(self._target, entrant, canonical, label, number)
+            if found is None:
+                break
+            self._noted(cover, names, found)
+            loser: int | None = None
+            if kept is None:
+                best, kept = number, found
+            elif isinstance(found, Unit):
+                if not isinstance(kept, Unit) or self._gains(cover, found, kept):
+                    loser, best, kept = best, number, found
+                else:
+                    loser = number
+            if loser is not None:
+                key = UnitKey(*known_as, loser)
+                if isinstance(pool.known[key], Unit):
+                    del pool.known[key]
+            if isinstance(found, Fault) and found.step == "schedule":
+                break  # its search is dead, and would die there again
+            number += 1
+        assert kept is not None, "a strategy says at least what does not fit"
+        pool.best[known_as] = best
+        return best, kept
+
+    def forget(self, cover: Cover, group: tuple[str, ...], names: tuple[str, ...]) -> None:
+        """Decide about a group anew: a kernel of it broke."""
+        cover.kernels.pop(group, None)
+        canonical = canonicalize(cover.cuts.piece(names))
+        self._pool.best.pop((self._target, cover.entrant.name, canonical.signature), None)
+
+    def _noted(self, cover: Cover, names: tuple[str, ...], found: Answer) -> Answer:
+        if isinstance(found, Fault):
+            self._pool.broke(nodes_of(cover.cuts, names), found)
+        return found
+
+    def _gains(self, cover: Cover, unit: Unit, other: Unit) -> bool:
+        return self._measured(cover, unit) < self._measured(cover, other)
+
+    def _measured(self, cover: Cover, unit: Unit) -> float:
+        return measure_of(cover.measure)(self._pool.figures(unit))
+
+    def _launch(self, cover: Cover) -> float:
+        """What a launch adds to a kernel."""
+        machine = self._machine(cover)
+        target = machine.targets[0]
+        is_counted = cover.measure is Objective.LATENCY and target.launch_unit is LaunchUnit.KERNEL
+        return float(machine.launch_cycles(target)) if is_counted else 0.0
+
+    def _machine(self, cover: Cover) -> Machine:
+        return self._pool.solver(self._target, cover.entrant).machine
+
+    def _is_nothing(self, cover: Cover, names: Sequence[str]) -> bool:
+        """Whether the operator only renames memory."""
+        op = cover.cuts.op(names[0])
+        return len(names) == 1 and is_view(op, cover.cuts.graph.tensors)
+
+    def _is_better(self, cover: Cover, names: Sequence[str], whole: Unit) -> bool:
+        """Whether one kernel each costs at least as much, launches included.
+
+        An operator counts with its lower bound until it is solved; most are never solved, because
+        the bounds of the others decide.
+        """
+        machine, launch = self._machine(cover), self._launch(cover)
+        limit = self._measured(cover, whole) + launch
+        is_bounded = cover.measure is Objective.LATENCY
+        bounds = [
+            (bound_cycles(cover.cuts.piece((name,)), machine) if is_bounded else 0, name)
+            for name in names
+            if not self._is_nothing(cover, (name,))
+        ]
+        apart = sum(bound + launch for bound, _ in bounds)
+        # Largest first: they are furthest above their bounds.
+        for bound, name in sorted(bounds, key=lambda found: -found[0]):
+            if apart >= limit:
+                return True
+            _, unit = self.best(cover, (name,), self._pool.last_resort)
+            if not isinstance(unit, Unit):
+                return True
+            apart += self._measured(cover, unit) - bound
+        return apart >= limit
+
+
+def nodes_of(cuts: Cuts, names: Sequence[str]) -> tuple[str, ...]:
+    """The ONNX nodes of some operators, each once."""
+    return tuple(dict.fromkeys(n for name in names for n in cuts.op(name).origin.nodes))
+
+
+def label_of(cuts: Cuts, names: Sequence[str]) -> str:
+    """What messages call a unit: its first ONNX node."""
+    nodes = nodes_of(cuts, names)
+    return nodes[0] if nodes else names[0]
+
+
+def try_step(entrant: Entrant, step: str, work: Callable[[], T]) -> T | Fault:
+    """What a step of a strategy gives, or how it broke."""
+    return attempt(entrant.name, entrant.version, step, work)
