@@ -80,12 +80,12 @@ def sample(
     from worker.compiler.cache import MemoryCache
     from worker.compiler.frontend.limits import Limits
     from worker.compiler.machine import load_preset
-    from worker.compiler.options import CompileOptions, StrategyName
+    from worker.compiler.options import CompileOptions
     from worker.compiler.pipeline import compile_model
     from worker.ports import open_ports
 
     cache = MemoryCache()
-    options = CompileOptions(symbols=tuple(symbols.items()), strategy=StrategyName(strategy))
+    options = CompileOptions(symbols=tuple(symbols.items()), strategy=strategy)
     machine = load_preset(preset)
 
     def compile_once(key: str) -> None:

@@ -41,16 +41,16 @@ _WALL = 10
 def run_cell(model: ZooModel, preset: str, scratch: Path) -> Row:
     """One whole job; runs inside the child process.  A coded error is a row with its `failure`."""
     from worker.compiler.cache import MemoryCache
+    from worker.compiler.descriptors import strategies
     from worker.compiler.errors import CompilerError
-    from worker.compiler.options import CompileOptions, StrategyName, VerifyMode
-    from worker.compiler.strategies.registry import strategy
+    from worker.compiler.options import CompileOptions, VerifyMode
     from worker.job import run_job
     from worker.request import JobRequest, NoProgress
 
-    chosen = StrategyName.GRAPHTURBO
+    chosen = "graphturbo"
     options = CompileOptions(verify=VerifyMode.SAMPLE, symbols=model.symbols, strategy=chosen)
     path = materialized(model, scratch)
-    row: Row = {"version": strategy(chosen).version}
+    row: Row = {"version": strategies()[chosen].version}
     with tempfile.TemporaryDirectory() as folder:
         request = JobRequest(path, model.name, {"preset": preset}, options, scratch / "build")
         try:

@@ -89,7 +89,11 @@ def run_cell(model: ZooModel, preset: str, mode: str, scratch: Path) -> Row:
     from worker.simulation import refuse_violations, simulate_model
     from worker.simulator.bounds import floor_cycles
 
-    chosen = {"strategy": NAIVE} if mode == NAIVE else {"strategy": "graphturbo", "variant": mode}
+    chosen = (
+        {"strategy": NAIVE}
+        if mode == NAIVE
+        else {"strategy": "graphturbo", "strategy_options": {"graphturbo": {"variant": mode}}}
+    )
     options = CompileOptions.from_json(
         {"verify": "none", "symbols": dict(model.symbols), **chosen}
     )  # fmt: skip

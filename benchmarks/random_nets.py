@@ -59,7 +59,7 @@ def run_cell(cell: Cell) -> Row:
         options: dict[str, Any] = {"verify": "sample" if way == "sample" else "full"}
         options["strategy"] = "naive" if way == "naive" else "graphturbo"
         if way not in ("naive", "sample"):
-            options["variant"] = way
+            options["strategy_options"] = {"graphturbo": {"variant": way}}
         asked = CompileOptions.from_json(options)
         request = JobRequest(path, "net", {"preset": preset}, asked, folder / "build")
         run_job(request, folder / "out", MemoryCache(), NoProgress())

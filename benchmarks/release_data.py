@@ -47,14 +47,22 @@ QUANTISED = "dpu-zu"
 ENDED: dict[str, dict[str, Any]] = {
     "default": {},
     "full-verify": {"verify": "full", "seed": 7},
-    "variant": {"strategy": "graphturbo", "variant": "v1", "verify": "none"},
+    "variant": {
+        "strategy": "graphturbo",
+        "verify": "none",
+        "strategy_options": {"graphturbo": {"variant": "v1"}},
+    },
     "graphturbo": {"strategy": "graphturbo", "verify": "none"},
     "calibrated": {"precision": "i8", "verify": "none"},
 }
 """Options of the jobs that succeed, by label."""
 WAITING: dict[str, dict[str, Any]] = {
     "queued": {"verify": "none"},
-    "queued-variant": {"strategy": "graphturbo", "variant": "v2", "verify": "none"},
+    "queued-variant": {
+        "strategy": "graphturbo",
+        "verify": "none",
+        "strategy_options": {"graphturbo": {"variant": "v2"}},
+    },
     "queued-objective": {"objective": "energy", "effort": "extended", "verify": "none"},
     "queued-surrogate": {"symbols": {"\ud800": 5}, "verify": "none"},
 }

@@ -24,13 +24,13 @@ from worker.compiler.isa.program import UnitProgram
 from worker.compiler.isa.verify import verify_program
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine.machine import Machine
-from worker.compiler.options import Variant
 from worker.compiler.schedule.interpret import interpret
 from worker.compiler.schedule.nodes import Loop, Node, Pipe, Place, Schedule, Seq
 from worker.compiler.schedule.verify import verify
+from worker.compiler.strategies.graphturbo.descriptor import GraphTurboOptions, Variant
 from worker.compiler.strategies.graphturbo.layers import engines_of, form_layers
 from worker.compiler.strategies.graphturbo.sections import Workshop
-from worker.compiler.strategies.graphturbo.strategy import GraphTurboOptions, GraphTurboStrategy
+from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
 from worker.compiler.strategies.graphturbo.variants import FEATURES
 from worker.simulator.results import UnitSimulation
 

@@ -211,7 +211,7 @@ def _listed(value: Detail) -> list[Detail]:
 
 RESULT_OPTIONS = (
     "strategy",
-    "variant",
+    "strategy_options",
     "objective",
     "effort",
     "symbols",

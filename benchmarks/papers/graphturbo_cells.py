@@ -155,7 +155,11 @@ def _job(cell: Cell, model: Path, folder: Path) -> Row:
     from worker.request import JobRequest
 
     options = CompileOptions.from_json(
-        {"verify": "none", "strategy": "graphturbo", "variant": cell.variant}
+        {
+            "verify": "none",
+            "strategy": "graphturbo",
+            "strategy_options": {"graphturbo": {"variant": cell.variant}},
+        }
     )
     request = JobRequest(model, cell.label, {"preset": cell.preset}, options, folder / "build")
     clock = StageClock(time.process_time)

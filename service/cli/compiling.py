@@ -18,6 +18,7 @@ from service.cli.inputs import (
     hardware_argument,
     hardware_label,
     model_argument,
+    strategy_settings,
     symbol_settings,
 )
 from service.cli.output import JsonFlag, note, print_json, print_problem
@@ -58,13 +59,16 @@ def compile_model(
         bool, typer.Option("--local", help="Compile in this process (default without a server).")
     ] = False,
     symbols: SymbolsOption = None,
-    strategy: Annotated[str, typer.Option(help="auto, naive or graphturbo.")] = "auto",
+    strategy: Annotated[
+        str, typer.Option(help="auto (the best of all), or one by name: see `strategies`.")
+    ] = "auto",
     variant: Annotated[
-        str,
-        typer.Option(
-            help="full, layerwise, astitch, v1, v2 or v3: how much of graphturbo is used."
-        ),
-    ] = "full",
+        str | None, typer.Option(help="Short for --strategy-option STRATEGY.variant=VALUE.")
+    ] = None,
+    strategy_option: Annotated[
+        list[str] | None,
+        typer.Option(help="An option of a strategy's own: STRATEGY.NAME=VALUE; repeatable."),
+    ] = None,
     objective: Annotated[
         str,
         typer.Option(help="latency, energy, edp, offchip or peak_memory: what is minimised."),
@@ -118,7 +122,7 @@ def compile_model(
         raise typer.BadParameter("contradicts --no-cache", param_hint="--require-cache")
     document = {
         "strategy": strategy,
-        "variant": variant,
+        "strategy_options": strategy_settings(strategy, variant, strategy_option or []),
         "objective": objective,
         "effort": effort,
         "verify": verify,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 from service.cli.failures import Failure
+from worker.compiler.descriptors import AUTO
 
 SPEC_SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 
@@ -73,3 +75,40 @@ def symbol_settings(pairs: list[str]) -> dict[str, int]:
             )
         symbols[name.strip()] = int(value)
     return symbols
+
+
+def strategy_settings(
+    strategy: str, variant: str | None, pairs: list[str]
+) -> dict[str, dict[str, object]]:
+    """Read the repeated `--strategy-option STRATEGY.NAME=VALUE`, and `--variant`.
+
+    Values are JSON where they are JSON, else text; the parser of options judges them.
+
+    Raises:
+        Failure: a pair has another form, or `--variant` comes without the strategy it is short for.
+    """
+    found: dict[str, dict[str, object]] = {}
+    if variant is not None:
+        if strategy == AUTO:
+            raise Failure(
+                "TW-OPT-001",
+                "--variant is an option of one strategy, and none is named",
+                remedy="Write for example --strategy graphturbo --variant v1, or"
+                " --strategy-option graphturbo.variant=v1.",
+            )
+        found[strategy] = {"variant": variant}
+    for pair in pairs:
+        place, sign, value = pair.partition("=")
+        name, dot, key = place.partition(".")
+        if not (sign and dot and name and key):
+            raise Failure(
+                "TW-OPT-001",
+                f"--strategy-option {pair}: expected STRATEGY.NAME=VALUE",
+                remedy="Write for example --strategy-option graphturbo.variant=v1.",
+            )
+        try:
+            read: object = json.loads(value)
+        except json.JSONDecodeError:
+            read = value
+        found.setdefault(name, {})[key] = read
+    return found

@@ -25,6 +25,7 @@ from service.cli import (
     preflight,
     run,
     serve,
+    strategies,
 )
 from service.cli.failures import TilewrightGroup
 from service.cli.output import print_text
@@ -76,6 +77,7 @@ app.command("disassemble")(disassemble.disassemble)
 app.add_typer(cache.app, name="cache")
 app.command("explain")(explain.explain)
 app.command("doctor")(doctor.doctor)
+app.command("strategies")(strategies.strategies)
 app.command("version")(explain.version)
 
 

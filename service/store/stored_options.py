@@ -21,7 +21,18 @@ def _name_the_version(document: Document) -> Document:
     return document
 
 
-STEPS: tuple[Callable[[Document], Document], ...] = (_name_the_version,)
+def _give_options_to_their_strategy(document: Document) -> Document:
+    """1 to 2: GraphTurbo's variant is an option of its own; `full` was the default."""
+    lifted = {key: value for key, value in document.items() if key != "variant"}
+    if document.get("variant", "full") != "full":
+        lifted["strategy_options"] = {"graphturbo": {"variant": document["variant"]}}
+    return lifted
+
+
+STEPS: tuple[Callable[[Document], Document], ...] = (
+    _name_the_version,
+    _give_options_to_their_strategy,
+)
 """`STEPS[n]` lifts version n to n + 1.  A new form appends a step and changes no older one."""
 VERSION = len(STEPS)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from graphturbo_summaries import lone, stages
 
-from worker.compiler.options import Variant
+from worker.compiler.strategies.graphturbo.descriptor import Variant
 from worker.report.graphturbo import graphturbo_section
 from worker.report.graphturbo_page import graphturbo_html
 

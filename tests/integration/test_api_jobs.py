@@ -105,6 +105,12 @@ def test_concurrent_requests_with_one_key_make_one_job(serve: Serve) -> None:
         ({"options": {"strategy": "magic"}}, 422, "TW-OPT-001", "/options/strategy"),
         ({"options": {"sed": 1}}, 422, "TW-OPT-001", "/options/sed"),
         ({"options": {"variant": "v1"}}, 422, "TW-OPT-001", "/options/variant"),
+        (
+            {"options": {"strategy_options": {"graphturbo": {"variant": "v4"}}}},
+            422,
+            "TW-OPT-001",
+            "/options/strategy_options/graphturbo/variant",
+        ),
     ],
 )
 def test_bad_jobs_are_refused_with_a_place(

@@ -9,7 +9,7 @@ from random_nets import images, machines, rows
 
 from worker.compiler.ir.graph import Graph
 from worker.compiler.machine.machine import Machine
-from worker.compiler.options import Variant
+from worker.compiler.strategies.graphturbo.descriptor import Variant
 from worker.compiler.strategies.graphturbo.variants import FEATURES
 from worker.simulator.run import simulate_unit
 

@@ -24,8 +24,8 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp, reads_of, writes_of
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
-from worker.compiler.options import Variant
 from worker.compiler.schedule.nodes import Compute, Loop, LoopKind
+from worker.compiler.strategies.graphturbo.descriptor import Variant
 from worker.compiler.strategies.graphturbo.emit import emit_unit
 from worker.compiler.strategies.graphturbo.layers import form_layers
 from worker.compiler.strategies.graphturbo.section_plan import Part, SectionPlan, Site, Spread

@@ -61,7 +61,11 @@ def grouped_net(wide: int, width: int, size: int, before: int = 0) -> onnx.Model
 )
 def test_groups_that_no_share_divides(net: onnx.ModelProto, variant: str, tmp_path: Path) -> None:
     options = CompileOptions.from_json(
-        {"strategy": "graphturbo", "variant": variant, "verify": "full"}
+        {
+            "strategy": "graphturbo",
+            "strategy_options": {"graphturbo": {"variant": variant}},
+            "verify": "full",
+        }
     )
     ports = open_ports(ON, options, MemoryCache(), NoProgress())
     model = compile_model(saved(net, tmp_path), "m", ON, options, ports, Limits())

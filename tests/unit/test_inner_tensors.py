@@ -20,7 +20,7 @@ from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.program import UnitProgram
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
-from worker.compiler.options import CompileOptions, StrategyName, VerifyMode
+from worker.compiler.options import CompileOptions, VerifyMode
 from worker.compiler.pipeline import compile_model
 from worker.compiler.schedule.nodes import Schedule
 from worker.ports import open_ports
@@ -58,7 +58,7 @@ def verified(
     folder: Path, model: onnx.ModelProto, mode: VerifyMode = VerifyMode.SAMPLE
 ) -> Verification:
     machine = load_preset("stcp920-inferred")
-    options = CompileOptions(verify=mode, strategy=StrategyName.GRAPHTURBO)
+    options = CompileOptions(verify=mode, strategy="graphturbo")
     ports = open_ports(machine, options, MemoryCache(), NoProgress())
     path = saved(model, folder)
     compiled = compile_model(path, "m", machine, options, ports, Limits())

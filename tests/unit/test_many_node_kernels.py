@@ -23,7 +23,7 @@ from worker.compiler.judge.pool import UnitPool
 from worker.compiler.judge.solve import Solved
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
-from worker.compiler.options import CompileOptions, StrategyName
+from worker.compiler.options import CompileOptions
 from worker.compiler.partition.partition import partition
 from worker.compiler.pipeline import _node_costs, compile_model, shared_out
 from worker.job import RESULT_OPTIONS
@@ -39,7 +39,7 @@ def ports(cycles: int, cache: MemoryCache) -> Ports:
 
 
 def compiled_of(path: Path, cache: MemoryCache) -> CompiledModel:
-    options = CompileOptions(strategy=StrategyName.NAIVE)
+    options = CompileOptions(strategy="naive")
     machine = load_preset("kapla-edge")
     return compile_model(path, "m", machine, options, ports(1000, cache), Limits())
 
@@ -169,8 +169,8 @@ def test_a_warm_compile_hits_for_every_unit(tmp_path: Path) -> None:
 # -- options ---------------------------------------------------------------------------------------
 
 
-def test_the_variant_decides_results() -> None:
-    assert "variant" in RESULT_OPTIONS
+def test_options_of_strategies_decide_results() -> None:
+    assert "strategy_options" in RESULT_OPTIONS
 
 
 def test_preflight_tries_operators_one_by_one_whatever_the_strategy(
@@ -186,6 +186,6 @@ def test_preflight_tries_operators_one_by_one_whatever_the_strategy(
         names.append([entrant.name for entrant in (*self.entrants, self.last_resort)])
 
     monkeypatch.setattr(UnitPool, "__init__", watched)
-    turbo = CompileOptions(strategy=StrategyName.GRAPHTURBO)
+    turbo = CompileOptions(strategy="graphturbo")
     assert _shortfalls(compiled.model, parts, compiled.machine, turbo) == []
     assert names == [["naive", "naive"]]

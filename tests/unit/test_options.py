@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from worker.compiler.errors import OptionError
-from worker.compiler.options import CompileOptions, StrategyName, Variant, VerifyMode
+from worker.compiler.options import CompileOptions, VerifyMode
+from worker.compiler.strategies.graphturbo.descriptor import GraphTurboOptions, Variant
 
 
 def test_options_round_trip() -> None:
@@ -34,11 +35,21 @@ def test_options_round_trip() -> None:
         ({"no_cache": "yes"}, "/options/no_cache"),
         ({"nocache": True}, "/options/nocache"),
         ({"require_cache": True, "no_cache": True}, "/options/require_cache"),
-        ({"variant": "v4"}, "/options/variant"),
         ({"variant": "v1"}, "/options/variant"),
-        ({"variant": "layerwise", "strategy": "auto"}, "/options/variant"),
-        ({"variant": "astitch", "strategy": "naive"}, "/options/variant"),
-        ({"variant": "v1", "strategy": "magic"}, "/options/strategy"),
+        ({"strategy": "magic"}, "/options/strategy"),
+        ({"strategy_options": []}, "/options/strategy_options"),
+        ({"strategy_options": {"magic": {}}}, "/options/strategy_options/'magic'"),
+        ({"strategy_options": {3: {}}}, "/options/strategy_options/3"),
+        ({"strategy_options": {"graphturbo": 3}}, "/options/strategy_options/graphturbo"),
+        (
+            {"strategy_options": {"graphturbo": {"variant": "v4"}}},
+            "/options/strategy_options/graphturbo/variant",
+        ),
+        (
+            {"strategy_options": {"graphturbo": {"speed": 4}}},
+            "/options/strategy_options/graphturbo",
+        ),
+        ({"strategy_options": {"naive": {"variant": "v1"}}}, "/options/strategy_options/naive"),
     ],
 )
 def test_bad_options_are_named(document: object, pointer: str) -> None:
@@ -62,20 +73,29 @@ def test_options_are_an_object(document: object) -> None:
 
 @pytest.mark.parametrize("variant", list(Variant))
 def test_graphturbo_takes_every_variant(variant: Variant) -> None:
-    options = CompileOptions(strategy=StrategyName.GRAPHTURBO, variant=variant)
-    assert options.to_json()["variant"] == str(variant)
+    document = {"strategy": "graphturbo", "strategy_options": turbo(variant)}
+    options = CompileOptions.from_json(document)
+    assert options.of_strategy("graphturbo") == GraphTurboOptions(variant)
     assert CompileOptions.from_json(options.to_json()) == options
 
 
-@pytest.mark.parametrize("strategy", list(StrategyName))
-def test_the_full_variant_goes_with_every_strategy(strategy: StrategyName) -> None:
-    read = CompileOptions.from_json({"strategy": str(strategy), "variant": "full"})
+@pytest.mark.parametrize("strategy", ["auto", "naive", "graphturbo"])
+def test_options_that_are_all_default_say_nothing(strategy: str) -> None:
+    read = CompileOptions.from_json(
+        {"strategy": strategy, "strategy_options": {"graphturbo": {"variant": "full"}}}
+    )
     assert read == CompileOptions(strategy=strategy)
 
 
-def test_a_variant_without_its_strategy_says_what_it_needs() -> None:
+def test_an_option_of_a_strategy_that_takes_no_part_is_refused() -> None:
     with pytest.raises(OptionError) as refusal:
-        CompileOptions.from_json({"variant": "v2", "strategy": "naive"})
+        CompileOptions.from_json({"strategy_options": turbo("v2"), "strategy": "naive"})
     finding = refusal.value.findings[0]
-    assert (finding.code, finding.allowed, finding.actual) == ("TW-OPT-001", "full", "v2")
-    assert finding.message == "variant v2 needs strategy graphturbo, not naive"
+    assert (finding.code, finding.actual) == ("TW-OPT-001", "naive")
+    assert finding.pointer == "/options/strategy_options/graphturbo"
+    assert finding.message == "options of strategy graphturbo do nothing with strategy naive"
+    CompileOptions.from_json({"strategy_options": turbo("v2")})  # auto: it takes part
+
+
+def turbo(variant: str) -> dict[str, dict[str, str]]:
+    return {"graphturbo": {"variant": str(variant)}}

@@ -12,6 +12,7 @@ import jsonschema_rs
 import pytest
 from graphturbo_summaries import lone, stages
 from onnx_models import repeated_layers, saved
+from strategy_options import of_variant
 from typer.testing import CliRunner
 
 from service.cli.graphturbo import print_graphturbo
@@ -19,8 +20,9 @@ from service.cli.main import app
 from worker.compiler.cache import MemoryCache
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.machine import load_preset
-from worker.compiler.options import CompileOptions, StrategyName, Variant
+from worker.compiler.options import CompileOptions
 from worker.compiler.pipeline import compile_model
+from worker.compiler.strategies.graphturbo.descriptor import Variant
 from worker.compiler.strategies.graphturbo.summary import UnitSummary
 from worker.ports import open_ports
 from worker.report.document import Verification, report_document
@@ -196,7 +198,7 @@ def test_the_command_line_prints_units(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_a_whole_report_carries_the_section(tmp_path: Path) -> None:
     machine = load_preset("a100")
-    options = CompileOptions(strategy=StrategyName.GRAPHTURBO, variant=Variant.V2)
+    options = CompileOptions(strategy="graphturbo", strategy_options=of_variant(Variant.V2))
     plain = CompileOptions()
     ports = open_ports(machine, plain, MemoryCache(), NoProgress())
     path = saved(repeated_layers(2), tmp_path)

@@ -12,14 +12,16 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx_models import repeated_layers, saved
+from strategy_options import of_variant
 
 from worker.compiler.cache import MemoryCache
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.ir.evaluate import _trunc_div
 from worker.compiler.judge.units import Unit
 from worker.compiler.machine import load_preset
-from worker.compiler.options import CompileOptions, StrategyName, Variant
+from worker.compiler.options import CompileOptions
 from worker.compiler.pipeline import compile_model
+from worker.compiler.strategies.graphturbo.descriptor import Variant
 from worker.ports import open_ports
 from worker.request import NoProgress
 from worker.verification.sampling import check_unit
@@ -124,7 +126,7 @@ def test_an_interior_of_rank_zero_is_checked_through(tmp_path: Path) -> None:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     machine = load_preset("goya")
-    options = CompileOptions(strategy=StrategyName.GRAPHTURBO, variant=Variant.V1)
+    options = CompileOptions(strategy="graphturbo", strategy_options=of_variant(Variant.V1))
     ports = open_ports(machine, options, MemoryCache(), NoProgress())
     compiled = compile_model(saved(model, tmp_path), "m", machine, options, ports, Limits())
     (unit,) = compiled.units

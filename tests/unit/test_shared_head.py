@@ -66,7 +66,11 @@ def shared_head() -> onnx.ModelProto:
 
 def checked(path: Path, folder: Path, variant: str) -> Any:
     options = CompileOptions.from_json(
-        {"strategy": "graphturbo", "variant": variant, "verify": "full"}
+        {
+            "strategy": "graphturbo",
+            "strategy_options": {"graphturbo": {"variant": variant}},
+            "verify": "full",
+        }
     )
     ports = open_ports(ON, options, MemoryCache(), NoProgress())
     model = compile_model(path, "m", ON, options, ports, Limits())

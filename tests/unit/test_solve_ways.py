@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from compile_ports import ports_of
 from onnx_models import repeated_layers, saved
+from strategy_options import of_variant
 
 from worker.compiler.cache import MemoryCache
 from worker.compiler.cost.fit import not_fusible
@@ -22,9 +23,10 @@ from worker.compiler.judge.figures import Figures
 from worker.compiler.judge.pool import UnitPool
 from worker.compiler.judge.units import Unit
 from worker.compiler.machine import load_preset
-from worker.compiler.options import CompileOptions, Effort, StrategyName, Variant
+from worker.compiler.options import CompileOptions, Effort
 from worker.compiler.pipeline import compile_model
 from worker.compiler.schedule.nodes import Schedule
+from worker.compiler.strategies.graphturbo.descriptor import Variant
 from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
 
 ON = load_preset("stcp920-inferred")
@@ -40,7 +42,11 @@ def compiled(
     effort: Effort = Effort.NORMAL,
 ) -> CompiledModel:
     """`LAYERS` times MatMul and Relu."""
-    options = CompileOptions(strategy=StrategyName.GRAPHTURBO, variant=variant, effort=effort)
+    options = CompileOptions(
+        strategy="graphturbo",
+        strategy_options=of_variant(variant),
+        effort=effort,
+    )
     path = saved(repeated_layers(LAYERS), folder)
     ports = ports_of(MemoryCache(), lambda unit: Figures(unit_cycles(unit)))
     return compile_model(path, "m", ON, options, ports, Limits())

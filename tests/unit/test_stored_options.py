@@ -8,6 +8,7 @@ from service.store import stored_options
 from service.store.stored_options import KEY, STEPS, VERSION, lift, seal
 from worker.compiler.errors import OptionError
 from worker.compiler.options import CompileOptions
+from worker.compiler.strategies.graphturbo.descriptor import GraphTurboOptions, Variant
 
 
 def test_what_is_sealed_is_lifted_to_the_same() -> None:
@@ -20,15 +21,21 @@ def test_what_is_sealed_is_lifted_to_the_same() -> None:
 
 def test_each_older_version_goes_through_every_step_since(monkeypatch: pytest.MonkeyPatch) -> None:
     def rename(document: stored_options.Document) -> stored_options.Document:
-        moved = {key: value for key, value in document.items() if key != "variant"}
-        return {**moved, "strategy_options": {"graphturbo": {"variant": document["variant"]}}}
+        return {("grain" if key == "seed" else key): value for key, value in document.items()}
 
     monkeypatch.setattr(stored_options, "STEPS", (*STEPS, rename))
     monkeypatch.setattr(stored_options, "VERSION", VERSION + 1)
-    wanted = {"seed": 1, "strategy_options": {"graphturbo": {"variant": "v1"}}}
+    wanted = {"grain": 1, "strategy_options": {"graphturbo": {"variant": "v1"}}}
     assert lift({"seed": 1, "variant": "v1"}) == wanted
-    assert lift({"seed": 1, "variant": "v1", KEY: VERSION}) == wanted
+    assert lift({"seed": 1, "variant": "v1", KEY: 1}) == wanted
     assert lift({**wanted, KEY: VERSION + 1}) == wanted
+
+
+def test_a_variant_became_an_option_of_its_strategy() -> None:
+    assert lift({"strategy": "graphturbo", "variant": "full"}) == {"strategy": "graphturbo"}
+    stored = {"strategy": "graphturbo", "variant": "v2", KEY: 1}
+    options = CompileOptions.from_json(lift(stored))
+    assert options.of_strategy("graphturbo") == GraphTurboOptions(Variant.V2)
 
 
 @pytest.mark.parametrize("version", [VERSION + 1, -1, "1", True, None])

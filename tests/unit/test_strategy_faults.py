@@ -14,6 +14,7 @@ from compile_ports import ports_of
 from onnx_models import repeated_layers, saved
 
 from worker.compiler.cache import MemoryCache
+from worker.compiler.descriptors import strategies
 from worker.compiler.errors import InternalError
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.ir.graph import Graph
@@ -23,13 +24,12 @@ from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.judge.figures import Figures
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine import load_preset
-from worker.compiler.options import CompileOptions, StrategyName
+from worker.compiler.options import CompileOptions
 from worker.compiler.pipeline import compile_model
 from worker.compiler.schedule.nodes import Schedule, Seq
 from worker.compiler.schedule.stages import Group, Grouping, check_grouping
 from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
 from worker.compiler.strategies.naive.strategy import NaiveStrategy
-from worker.compiler.strategies.registry import STRATEGIES
 from worker.job import run_job
 from worker.request import JobRequest, NoProgress
 
@@ -42,7 +42,7 @@ def no_strategy_faults() -> None:
 ON = load_preset("stcp920-inferred")
 LAYERS = 2
 CANDIDATES = GraphTurboStrategy.candidates
-OPTIONS = CompileOptions(strategy=StrategyName.GRAPHTURBO)
+OPTIONS = CompileOptions(strategy="graphturbo")
 Patch = pytest.MonkeyPatch
 
 
@@ -224,8 +224,9 @@ def test_a_fault_is_known_to_the_cache_until_the_version_changes(
     assert first.warnings == again.warnings
     assert kernels(first) == kernels(again)
     assert {event.outcome for event in again.cache_events} == {"hit"}
-    newer = GraphTurboStrategy(version="newer")
-    monkeypatch.setitem(STRATEGIES, "graphturbo", newer)
+    newer = replace(strategies()["graphturbo"], version="newer")
+    others = {**strategies(), "graphturbo": newer}
+    monkeypatch.setattr("worker.compiler.judge.entrants.strategies", lambda: others)
     assert kernels(compiled(tmp_path, cache)) == [("graphturbo", 2 * LAYERS)]
 
 

@@ -20,7 +20,7 @@ from worker.compiler.errors import Mismatch
 from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.program import OperandRole, UnitProgram
 from worker.compiler.machine.machine import Machine
-from worker.compiler.options import CompileOptions, StrategyName, VerifyMode
+from worker.compiler.options import CompileOptions, VerifyMode
 from worker.compiler.schedule.nodes import Schedule
 from worker.job import run_job
 from worker.report.verified_row import VerifiedRow
@@ -137,7 +137,7 @@ def verified(
         return f"{head}    {body}\n}}\n"
 
     patch.setattr("worker.compiler.judge.units.generate_kernel", changed)
-    options = CompileOptions(verify=VerifyMode.FULL, strategy=StrategyName.NAIVE)
+    options = CompileOptions(verify=VerifyMode.FULL, strategy="naive")
     request = JobRequest(saved(model, folder), "m", {"preset": "a100"}, options, folder / "b")
     if fault:
         with pytest.raises(Mismatch, match="own error"):

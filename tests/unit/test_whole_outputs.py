@@ -28,7 +28,7 @@ from worker.compiler.isa.program import OperandRole, UnitProgram
 from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
-from worker.compiler.options import CompileOptions, StrategyName, VerifyMode
+from worker.compiler.options import CompileOptions, VerifyMode
 from worker.compiler.pipeline import compile_model
 from worker.compiler.schedule.nodes import Schedule
 from worker.ports import open_ports
@@ -104,7 +104,7 @@ def compiled_of(path: Path, options: CompileOptions) -> CompiledModel:
 
 
 def verified(folder: Path, model: onnx.ModelProto | None = None) -> Verification:
-    options = CompileOptions(verify=VerifyMode.SAMPLE, strategy=StrategyName.NAIVE)
+    options = CompileOptions(verify=VerifyMode.SAMPLE, strategy="naive")
     path = saved(model or repeated_layers(3), folder)
     return verify_model(path, compiled_of(path, options), options, folder / "build")
 
@@ -184,10 +184,7 @@ def test_values_beyond_the_limit_are_left_to_the_outputs(
 
 def test_the_bound_does_not_depend_on_the_strategy(tmp_path: Path) -> None:
     path = saved(conv_net(), tmp_path)
-    many, few = (
-        compiled_of(path, CompileOptions(strategy=way))
-        for way in (StrategyName.NAIVE, StrategyName.GRAPHTURBO)
-    )
+    many, few = (compiled_of(path, CompileOptions(strategy=way)) for way in ("naive", "graphturbo"))
     assert len(few.units) < len(many.units)
     floors = {longest_sum(found.region_graphs) for found in (few, many)}
     assert floors == {288}  # the terms of the last product

@@ -157,6 +157,8 @@ def _entries() -> tuple[ErrorEntry, ...]:
           " with a spec that does not offload their operator."),
         e("TW-INT-005", "A host part fails where the whole model runs", service, "verify", 500, 5,
           "This is a bug in Tilewright: please report the job id."),
+        e("TW-INT-006", "An installed strategy cannot be loaded", service, "schedule", 500, 5,
+          "Reinstall or remove the package that brings the strategy, or name another one."),
         e("TW-SVC-001", "Not found", user, "service", 404, 3, "Check the id."),
         e("TW-SVC-002", "The request conflicts with the current state", user, "service", 409, 3,
           "Fetch the current state and try again."),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TypeGuard
 
+import msgspec
+
+from worker.compiler.descriptors import AUTO, strategies
 from worker.compiler.errors import Detail, Finding, OptionError
 
 _INTEGERS = {
@@ -22,32 +25,8 @@ MAX_SYMBOLS, MAX_SYMBOL_CHARS = 1000, 200
 _SYMBOLS = f"1..2^63-1, at most {MAX_SYMBOLS} names of 1 to {MAX_SYMBOL_CHARS} characters"
 
 
-class StrategyName(StrEnum):
-    AUTO = "auto"
-    NAIVE = "naive"
-    """One operator, or one fused composite, per kernel."""
-    GRAPHTURBO = "graphturbo"
-    """Units of many layers, cut into instances that hand over on chip (paper: GraphTurbo)."""
-
-
-class Variant(StrEnum):
-    """How much of GraphTurbo is used: the paper's ablation (V1 to V4) and its two rivals.
-
-    Source: GraphTurbo, evaluation; V4 is called FULL here.
-    """
-
-    FULL = "full"
-    """V4: V3 and scheduling across layers."""
-    LAYERWISE = "layerwise"
-    """One kernel per layer, exchanging through off-chip memory, as TVM does."""
-    ASTITCH = "astitch"
-    """Intermediates stay in local buffers, nothing is cut into instances, as AStitch does."""
-    V1 = "v1"
-    """Kernel outputs in the global buffer of the cluster."""
-    V2 = "v2"
-    """V1 with outputs in the local buffers of the cores."""
-    V3 = "v3"
-    """V2 with instances, in an order that keeps them on chip."""
+_MAX_STRATEGIES = 100
+_OBJECT = f"an object of at most {_MAX_STRATEGIES} strategies"
 
 
 class Objective(StrEnum):
@@ -105,9 +84,10 @@ class PartitionChoice(StrEnum):
 class CompileOptions:
     """Options of one job.  Frozen; `from_json` is the only parser, for CLI and API alike."""
 
-    strategy: StrategyName = StrategyName.AUTO
-    variant: Variant = Variant.FULL
-    """Other than FULL only with strategy `graphturbo`."""
+    strategy: str = AUTO
+    """A strategy by name, or AUTO: the best program that all of them give."""
+    strategy_options: tuple[tuple[str, msgspec.Struct], ...] = ()
+    """Options of strategies' own, sorted by strategy; where all are default, none."""
     objective: Objective = Objective.LATENCY
     effort: Effort = Effort.NORMAL
     verify: VerifyMode = VerifyMode.SAMPLE
@@ -139,8 +119,6 @@ class CompileOptions:
         findings: list[Finding] = []
         values: dict[str, object] = {}
         enums = {
-            "strategy": StrategyName,
-            "variant": Variant,
             "objective": Objective,
             "effort": Effort,
             "verify": VerifyMode,
@@ -177,6 +155,25 @@ class CompileOptions:
                             _short(raw),
                         )
                     )
+            elif key == "strategy":
+                allowed = [AUTO, *strategies()]
+                if raw in allowed:
+                    values[key] = raw
+                else:
+                    findings.append(
+                        Finding(
+                            "TW-OPT-001",
+                            f"strategy must be one of {', '.join(allowed)}",
+                            pointer,
+                            None,
+                            list[Detail](allowed),
+                            _short(raw),
+                        )
+                    )
+            elif key == "strategy_options":
+                chosen, refused = _strategy_options(raw)
+                values[key] = chosen
+                findings += refused
             elif key == "symbols":
                 if _are_symbols(raw):
                     values[key] = tuple(sorted(raw.items()))
@@ -245,10 +242,16 @@ class CompileOptions:
 
     def to_json(self) -> dict[str, Detail]:
         """Give the canonical JSON object; `from_json(to_json(o)) == o`."""
-        document: dict[str, Detail] = {}
-        for key, value in asdict(self).items():
-            document[key] = dict(value) if key == "symbols" else value
+        document: dict[str, Detail] = {f.name: getattr(self, f.name) for f in fields(self)}
+        document["symbols"] = dict(self.symbols)
+        document["strategy_options"] = {
+            name: msgspec.to_builtins(chosen) for name, chosen in self.strategy_options
+        }
         return document
+
+    def of_strategy(self, name: str) -> msgspec.Struct:
+        """A strategy's own options, its defaults where none were given."""
+        return dict(self.strategy_options).get(name) or strategies()[name].options()
 
 
 def _are_symbols(raw: object) -> TypeGuard[dict[str, int]]:
@@ -295,22 +298,67 @@ def _contradictions(values: Mapping[str, object], given: Collection[str]) -> lis
                 str(VerifyMode.NONE),
             )
         )
-    variant = values.get("variant", Variant.FULL)
-    strategy = values.get("strategy", StrategyName.AUTO)
+    strategy = values.get("strategy", AUTO)
     is_strategy_known = "strategy" in values or "strategy" not in given
-    if (
-        variant is not Variant.FULL
-        and strategy is not StrategyName.GRAPHTURBO
-        and is_strategy_known  # a refused strategy has its own finding
-    ):
-        found.append(
-            Finding(
-                "TW-OPT-001",
-                f"variant {variant} needs strategy {StrategyName.GRAPHTURBO}, not {strategy}",
-                "/options/variant",
-                None,
-                str(Variant.FULL),
-                str(variant),
+    own = values.get("strategy_options", ())
+    assert isinstance(own, tuple)
+    for name, _ in own:
+        if strategy not in (AUTO, name) and is_strategy_known:  # else it has its own finding
+            found.append(
+                Finding(
+                    "TW-OPT-001",
+                    f"options of strategy {name} do nothing with strategy {strategy}",
+                    f"/options/strategy_options/{name}",
+                    None,
+                    [AUTO, name],
+                    str(strategy),
+                )
             )
-        )
     return found
+
+
+def _strategy_options(
+    raw: object,
+) -> tuple[tuple[tuple[str, msgspec.Struct], ...], list[Finding]]:
+    """Options by strategy, as values of the strategies' own types, and what is wrong with some."""
+    pointer = "/options/strategy_options"
+    if not isinstance(raw, dict) or len(raw) > _MAX_STRATEGIES:
+        said = "strategy_options must map names of strategies to their options"
+        return (), [Finding("TW-OPT-001", said, pointer, None, _OBJECT, _short(raw))]
+    found: list[tuple[str, msgspec.Struct]] = []
+    findings: list[Finding] = []
+    for name in sorted(raw, key=str):
+        if name not in strategies():
+            known = list(strategies())
+            findings.append(
+                Finding(
+                    "TW-OPT-001",
+                    f"there is no strategy {_short(name)}, only {', '.join(known)}",
+                    f"{pointer}/{_short(name)}",
+                    None,
+                    list[Detail](known),
+                    _short(name),
+                )
+            )
+            continue
+        kind = strategies()[name].options
+        try:
+            chosen = msgspec.convert(raw[name], kind)
+        except msgspec.ValidationError as error:
+            said, _, at = str(error).partition(" - at `$")
+            place = at.rstrip("`").replace(".", "/").replace("[...]", "")
+            allowed = msgspec.json.schema(kind)["$defs"]
+            findings.append(
+                Finding(
+                    "TW-OPT-001",
+                    f"strategy {name}: {said}",
+                    f"{pointer}/{name}{place}",
+                    None,
+                    msgspec.json.encode(allowed).decode(),
+                    _short(raw[name]),
+                )
+            )
+            continue
+        if chosen != kind():
+            found.append((name, chosen))
+    return tuple(found), findings

@@ -15,7 +15,7 @@ from worker.compiler.partition.plan import HOST
 from worker.compiler.strategies.graphturbo.summary import UnitSummary
 from worker.report.control import control_rows
 from worker.report.conversion import conversion_section, layout_section
-from worker.report.graphturbo import graphturbo_section
+from worker.report.graphturbo import graphturbo_section, variant_of
 from worker.report.insights import insights
 from worker.report.invocation import invocation_section
 from worker.report.layers import cache_outcomes, layer_rows
@@ -112,7 +112,7 @@ def report_document(
         "control_flow": control_rows(compiled, whole),
         "graphturbo": graphturbo_section(
             [_simulated(unit, sims) for unit in graphturbo],
-            options.variant,
+            variant_of(options),
         ),
         "cache": _cache(compiled),
         "verification": {

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from worker.compiler.errors import Detail
-from worker.compiler.options import Variant
+from worker.compiler.options import CompileOptions
+from worker.compiler.strategies.graphturbo.descriptor import DESCRIPTOR, GraphTurboOptions, Variant
 from worker.compiler.strategies.graphturbo.summary import (
     GroupSummary,
     MovementSummary,
@@ -18,6 +19,13 @@ from worker.compiler.strategies.graphturbo.summary import (
     UnitSummary,
 )
 from worker.compiler.strategies.graphturbo.values import BufferScope
+
+
+def variant_of(options: CompileOptions) -> Variant:
+    """The variant that GraphTurbo was asked for."""
+    own = options.of_strategy(DESCRIPTOR.name)
+    assert isinstance(own, GraphTurboOptions)
+    return own.variant
 
 
 def graphturbo_section(units: Sequence[UnitSummary], variant: Variant) -> dict[str, Detail] | None:

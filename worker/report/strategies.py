@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from worker.compiler.descriptors import AUTO
 from worker.compiler.errors import Detail
 from worker.compiler.judge.compiled import CompiledModel, Program
-from worker.compiler.options import CompileOptions, StrategyName
+from worker.compiler.options import CompileOptions
 from worker.simulator.results import ModelSimulation
 
 
@@ -44,7 +45,7 @@ def _row(program: Program) -> dict[str, Detail]:
 
 
 def _because(options: CompileOptions) -> str:
-    if options.strategy is StrategyName.AUTO:
+    if options.strategy == AUTO:
         return "the only program there is"
     return "asked for by name"
 

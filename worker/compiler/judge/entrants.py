@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-import orjson
+import msgspec
 
-from worker.compiler.errors import Shortfall
+from worker.compiler.descriptors import AUTO, StrategyDescriptor, last_resort, strategies
+from worker.compiler.errors import InternalError, OptionError, Shortfall
 from worker.compiler.ir.graph import Graph
 from worker.compiler.machine.machine import Machine
-from worker.compiler.options import CompileOptions, Effort, StrategyName
+from worker.compiler.options import CompileOptions, Effort
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.stages import Grouping, check_grouping
 from worker.compiler.strategies.base import Budget, Strategy
-from worker.compiler.strategies.registry import LAST_RESORT, STRATEGIES, options_of, strategy
 
+_LOG = logging.getLogger(__name__)
 _CANDIDATES = {Effort.FAST: 1, Effort.NORMAL: 3, Effort.THOROUGH: 12}
 """By unit and strategy.  Three are what GraphTurbo's own model cannot tell apart (its hand-overs);
 twelve are more than any built-in strategy has."""
@@ -27,6 +29,7 @@ class Entrant:
     """A strategy that may win units."""
 
     strategy: Strategy[Any]
+    descriptor: StrategyDescriptor
     options: Any
     """Of the strategy's own type."""
     budget: Budget
@@ -34,21 +37,21 @@ class Entrant:
     @property
     def name(self) -> str:
         """The strategy's."""
-        return self.strategy.name
+        return self.descriptor.name
 
     @property
     def version(self) -> str:
         """The strategy's."""
-        return self.strategy.version
+        return self.descriptor.version
 
     @property
     def key_fields(self) -> tuple[tuple[str, str], ...]:
         """Fields of cache keys: everything that decides this strategy's candidates."""
-        options = orjson.dumps(asdict(self.options), option=orjson.OPT_SORT_KEYS).decode()
         return (
             ("strategy", self.name),
             ("strategy_version", self.version),
-            ("strategy_options", options),
+            ("distribution", self.descriptor.distribution),
+            ("strategy_options", msgspec.json.encode(self.options, order="sorted").decode()),
             ("budget", str(self.budget.candidates)),
         )
 
@@ -73,15 +76,44 @@ def entrant(name: str, options: CompileOptions) -> Entrant:
     """A strategy as one compile has it.
 
     Raises:
-        OptionError: there is none of that name.
+        OptionError: TW-OPT-001, no strategy of that name is installed here.
+        InternalError: TW-INT-006, what its package brings cannot be loaded.
     """
+    descriptor = strategies().get(name)
+    if descriptor is None:
+        raise OptionError(
+            "TW-OPT-001",
+            f"no strategy {name} is installed here",
+            pointer="/options/strategy",
+            limit=[AUTO, *strategies()],
+            actual=name,
+        )
+    try:
+        loaded = descriptor.load()
+    except Exception as error:  # a plugin's module may raise anything
+        raise InternalError(
+            "TW-INT-006", f"{descriptor.distribution}, strategy {name}: {error!r}"[:500]
+        ) from error
     budget = Budget(_CANDIDATES[options.effort])
-    return Entrant(strategy(name), options_of(name, options), budget)
+    return Entrant(loaded, descriptor, options.of_strategy(name), budget)
 
 
 def entrants(options: CompileOptions) -> tuple[tuple[Entrant, ...], Entrant]:
-    """The strategies that may win units, the preferred one first, and the last resort."""
-    is_auto = options.strategy is StrategyName.AUTO
-    names = tuple(STRATEGIES) if is_auto else (str(options.strategy),)
-    found = {name: entrant(name, options) for name in dict.fromkeys((*names, LAST_RESORT))}
-    return tuple(found[name] for name in names), found[LAST_RESORT]
+    """The strategies that may win units, the preferred one first, and the last resort.
+
+    With AUTO, a strategy that cannot be loaded costs the others nothing.  Of equal programs the
+    first strategy's is taken, and the last resort stands last.
+    """
+    last = entrant(last_resort().name, options)
+    if options.strategy != AUTO:
+        chosen = last if options.strategy == last.name else entrant(options.strategy, options)
+        return (chosen,), last
+    found: list[Entrant] = []
+    for name in strategies():
+        if name == last.name:
+            continue
+        try:
+            found.append(entrant(name, options))
+        except InternalError as error:
+            _LOG.warning("strategy %s takes no part: %s", name, error.message)
+    return (*found, last), last

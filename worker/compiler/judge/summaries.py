@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from worker.compiler.judge.link import PlannedCall, PlannedHost
 from worker.compiler.judge.units import Unit
-from worker.compiler.options import StrategyName
 from worker.compiler.strategies.graphturbo.describe import placed, read_summary
+from worker.compiler.strategies.graphturbo.descriptor import DESCRIPTOR
 from worker.compiler.strategies.graphturbo.summary import UnitSummary
 
 
@@ -26,7 +26,7 @@ def unit_summaries(
             count[call.unit] = count.get(call.unit, 0) + 1
     found: list[UnitSummary] = []
     for number, unit in enumerate(units):
-        if unit.schedule.strategy != StrategyName.GRAPHTURBO or not unit.schedule.notes:
+        if unit.schedule.strategy != DESCRIPTOR.name or not unit.schedule.notes:
             continue
         names = nodes.get(number, ())
         label = " .. ".join(dict.fromkeys((*names[:1], *names[-1:])))

@@ -23,11 +23,6 @@ class Budget:
     """Candidates that will be asked for, at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class NoOptions:
-    """Options of a strategy that has none."""
-
-
 class Strategy(Protocol[Options]):
     """Stateless: the same graph, machine, options and budget give the same answer.
 

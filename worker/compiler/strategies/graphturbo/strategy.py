@@ -10,13 +10,17 @@ from worker.compiler.cost.fit import missing_engine, not_fusible
 from worker.compiler.errors import Shortfall
 from worker.compiler.ir.graph import Graph
 from worker.compiler.machine.machine import Engine, Machine
-from worker.compiler.options import Variant
 from worker.compiler.rewrite.cut_units import cut_units
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.stages import Group, Grouping
 from worker.compiler.strategies.base import Budget
 from worker.compiler.strategies.graphturbo.compose_region import compose_region
 from worker.compiler.strategies.graphturbo.describe import describe
+from worker.compiler.strategies.graphturbo.descriptor import (
+    DESCRIPTOR,
+    GraphTurboOptions,
+    Variant,
+)
 from worker.compiler.strategies.graphturbo.emit import emit_unit
 from worker.compiler.strategies.graphturbo.handover import EAGER, SURE
 from worker.compiler.strategies.graphturbo.layers import Layer, engines_of, form_layers
@@ -40,13 +44,6 @@ READINESS = (EAGER, SURE, 0.0)
 save is small against the model's error, and they fill the local buffers to the brim."""
 
 
-@dataclass(frozen=True, slots=True)
-class GraphTurboOptions:
-    """What users may ask of the strategy."""
-
-    variant: Variant = Variant.FULL
-
-
 DEFAULTS = GraphTurboOptions()
 AS_MANY_AS_THERE_ARE = Budget(candidates=len(READINESS))
 
@@ -55,8 +52,8 @@ AS_MANY_AS_THERE_ARE = Budget(candidates=len(READINESS))
 class GraphTurboStrategy:
     """Units of many layers; see the package docstring."""
 
-    name: str = "graphturbo"
-    version: str = "24"
+    name: str = DESCRIPTOR.name
+    version: str = DESCRIPTOR.version
     spans_regions: bool = True
 
     def group(
@@ -166,3 +163,7 @@ def _layers(
 
 def _cycles(sections: Sequence[SectionPlan]) -> int:
     return sum(section.predicted_cycles for section in sections)
+
+
+GRAPHTURBO = GraphTurboStrategy()
+"""What the entry point loads."""

@@ -13,13 +13,15 @@ from worker.compiler.cost.fit import (
     opaque_shortfall,
     shortfall_of,
 )
+from worker.compiler.descriptors import NoOptions
 from worker.compiler.errors import Shortfall
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.machine.machine import Engine, Machine, Managed, MemoryLevel
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.stages import Grouping
-from worker.compiler.strategies.base import Budget, NoOptions
+from worker.compiler.strategies.base import Budget
+from worker.compiler.strategies.naive.descriptor import DESCRIPTOR
 from worker.compiler.tiling.nest.emit import emit
 from worker.compiler.tiling.nest.facts import Facts, facts_of
 from worker.compiler.tiling.nest.fusion import fused_facts, fused_groups
@@ -37,8 +39,8 @@ to the first operator, fewer start fewer instructions."""
 class NaiveStrategy:
     """One operator at a time, or one composite; see the package docstring."""
 
-    name: str = "naive"
-    version: str = "4"
+    name: str = DESCRIPTOR.name
+    version: str = DESCRIPTOR.version
     spans_regions: bool = False
 
     def group(
@@ -146,3 +148,7 @@ def _shortfall(facts: Facts, machine: Machine, memory: str) -> Shortfall:
     found = shortfall_of(stage.level, terms) or shortfall_of(stage.level, terms, stage.sharers)
     assert found is not None, "the search refuses only what does not fit"
     return found
+
+
+NAIVE = NaiveStrategy()
+"""What the entry point loads."""

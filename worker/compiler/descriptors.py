@@ -1,0 +1,126 @@
+"""What is known of a strategy before it is loaded: its name, version and options.
+
+Strategies register under the entry points `tilewright.strategies` (packaging's own mechanism; the
+built-in ones do, too).  An entry point names a `StrategyDescriptor` in a module that imports
+neither the strategy nor numpy, so that the API can list strategies and check options without a
+compiler.  The entry point's own name is not used: the descriptor's is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import msgspec
+
+GROUP = "tilewright.strategies"
+AUTO = "auto"
+"""Stands for every strategy there is: the judge takes the best of them."""
+_MOST_CHARACTERS = 300
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+]{0,31}")
+
+
+class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Options of a strategy that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyDescriptor:
+    """One strategy users can name."""
+
+    name: str
+    version: str
+    """Changes whenever the same input may give another schedule (part of cache keys)."""
+    help: str
+    """One line for users: what it does."""
+    implementation: str
+    """`module:attribute` of the `Strategy`, imported when something is compiled."""
+    options: type[msgspec.Struct] = NoOptions
+    """Frozen and closed (`forbid_unknown_fields`); every field has a default."""
+    is_last_resort: bool = False
+    """It can schedule whatever operator a machine can run at all, each alone."""
+    distribution: str = ""
+    """Name and version of the package that brings it; filled in when it is found."""
+
+    def load(self) -> Any:
+        """The strategy itself, a `worker.compiler.strategies.base.Strategy`.
+
+        Raises:
+            ImportError, AttributeError: the plugin is broken.
+        """
+        module, _, attribute = self.implementation.partition(":")
+        return getattr(import_module(module), attribute)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenStrategy:
+    """An installed entry point that gives no strategy."""
+
+    entry_point: str
+    reason: str
+
+
+Strategies: TypeAlias = "MappingProxyType[str, StrategyDescriptor]"
+
+
+@cache
+def installed() -> tuple[Strategies, tuple[BrokenStrategy, ...]]:
+    """Every strategy by name, in the order of names, and what could not be loaded.
+
+    A plugin that breaks, or takes a name twice, costs nobody else anything.
+    """
+    found: dict[str, StrategyDescriptor] = {}
+    broken: list[BrokenStrategy] = []
+    points = entry_points(group=GROUP)
+    for point in sorted(set(points), key=lambda p: (_brought_by(p), p.name, p.value)):
+        try:
+            descriptor = _checked(point.load())
+            if descriptor.name in found:
+                owner = found[descriptor.name].distribution
+                raise ValueError(f"strategy {descriptor.name!r} is brought by {owner} already")
+        except Exception as error:  # a plugin's module may raise anything
+            reason = f"{type(error).__name__}: {error}"[:_MOST_CHARACTERS]
+            broken.append(BrokenStrategy(f"{point.name} = {point.value}", reason))
+        else:
+            found[descriptor.name] = replace(descriptor, distribution=_brought_by(point))
+    return MappingProxyType(dict(sorted(found.items()))), tuple(broken)
+
+
+def strategies() -> Strategies:
+    """Every strategy by name, in the order of names."""
+    return installed()[0]
+
+
+def last_resort() -> StrategyDescriptor:
+    """The strategy that schedules what no other can: the first that says so."""
+    return next(found for found in strategies().values() if found.is_last_resort)
+
+
+def _brought_by(point: EntryPoint) -> str:
+    """Name and version of the distribution an entry point is from."""
+    return "" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+
+
+def _checked(found: object) -> StrategyDescriptor:
+    """What an entry point gave.
+
+    Raises:
+        TypeError, ValueError: it is no descriptor, or one that nobody could use.
+    """
+    if not isinstance(found, StrategyDescriptor):
+        raise TypeError(f"a {type(found).__name__} is no StrategyDescriptor")
+    if not _NAME.fullmatch(found.name) or found.name == AUTO:
+        raise ValueError(f"{found.name!r} is no name: a letter, then letters, digits or _")
+    if not _VERSION.fullmatch(found.version):
+        raise ValueError(f"{found.version!r} is no version: letters, digits, . _ or +")
+    config = found.options.__struct_config__
+    if not (config.frozen and config.forbid_unknown_fields):
+        raise ValueError("its options must be frozen and forbid unknown fields")
+    found.options()  # every field has a default
+    return found
