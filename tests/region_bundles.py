@@ -68,7 +68,7 @@ def compiled_from(
     model: onnx.ModelProto, preset: str, folder: Path, name: str = "model"
 ) -> CompiledModel:
     """Any model, compiled for a preset."""
-    machine, options = load_preset(preset), CompileOptions()
+    machine, options = load_preset(preset), CompileOptions(strategy="naive")
     ports = open_ports(machine, options, MemoryCache(), NoProgress())
     path = saved(model, folder, f"{name}.onnx")
     return compile_model(path, name, machine, options, ports, Limits())

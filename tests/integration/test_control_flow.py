@@ -51,9 +51,13 @@ def compile_path(
 
 
 def compiled(
-    model: onnx.ModelProto, folder: Path, cache: MemoryCache | None = None
+    model: onnx.ModelProto,
+    folder: Path,
+    cache: MemoryCache | None = None,
+    strategy: str = "auto",
 ) -> CompiledModel:
-    return compile_path(saved(model, folder), load_preset("a100"), CompileOptions(), cache)
+    options = CompileOptions(strategy=strategy)
+    return compile_path(saved(model, folder), load_preset("a100"), options, cache)
 
 
 def runner_of(made: CompiledModel) -> ModelRunner:
@@ -288,7 +292,7 @@ def _placed(node: Any) -> Iterator[dict[str, Any]]:
 
 
 def test_equal_kernels_of_model_and_body_are_one(tmp_path: Path) -> None:
-    made = compiled(models.loop_in_if(), tmp_path)
+    made = compiled(models.loop_in_if(), tmp_path, strategy="naive")
     kernels = kernel_texts(made)
     calls = [
         program.units[call.unit].kernel_name
@@ -353,7 +357,7 @@ def test_a_damaged_nested_program_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", [VerifyMode.SAMPLE, VerifyMode.FULL])
 def test_verification_runs_and_samples_nested_kernels(mode: VerifyMode, tmp_path: Path) -> None:
     model = models.counted_loop(3)
-    made = compiled(model, tmp_path)
+    made = compiled(model, tmp_path, strategy="naive")
     options = CompileOptions(verify=mode)
     found = verify_model(tmp_path / "model.onnx", made, options, BUILD_DIR)
     assert found.passed is True

@@ -23,7 +23,7 @@ from worker.request import NoProgress
 
 
 def compiled(model: onnx.ModelProto, folder: Path) -> CompiledModel:
-    machine, options = load_preset("a100"), CompileOptions()
+    machine, options = load_preset("a100"), CompileOptions(strategy="naive")
     ports = open_ports(machine, options, MemoryCache(), NoProgress())
     return compile_model(saved(model, folder), "m", machine, options, ports, Limits())
 

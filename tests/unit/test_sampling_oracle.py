@@ -54,7 +54,7 @@ def test_the_most_negative_integer_divides_in_every_width(dtype: type[np.signedi
 
 
 def relu_unit(folder: Path) -> Unit:
-    machine, options = load_preset("a100"), CompileOptions()
+    machine, options = load_preset("a100"), CompileOptions(strategy="naive")
     ports = open_ports(machine, options, MemoryCache(), NoProgress())
     path = saved(repeated_layers(1), folder)
     compiled = compile_model(path, "m", machine, options, ports, Limits())
@@ -93,7 +93,7 @@ def test_a_fused_kernel_is_checked_through_its_interior(tmp_path: Path) -> None:
         [weights],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    machine, options = load_preset("xavier"), CompileOptions()
+    machine, options = load_preset("xavier"), CompileOptions(strategy="naive")
     ports = open_ports(machine, options, MemoryCache(), NoProgress())
     compiled = compile_model(saved(model, tmp_path), "m", machine, options, ports, Limits())
     (unit,) = compiled.units

@@ -45,7 +45,7 @@ def test_a_wrong_kernel_fails_the_job_after_the_report(
         saved(repeated_layers(1), tmp_path),
         "m",
         {"preset": "kapla-edge"},
-        CompileOptions(verify=mode),
+        CompileOptions(verify=mode, strategy="naive"),
         tmp_path / "build",
     )
     with pytest.raises(Mismatch) as refusal:

@@ -155,7 +155,7 @@ def _compile_graph(
         lambda body: body.is_offloading,
     )
     return elected(
-        ways_for(pool.entrants, options.objective),
+        ways_for(pool.entrants, options.objective, bool(_weighable(pool.machine, options))),
         lambda way, is_first: _program(
             model, options, pool, ports, controls, way, progress if is_first else _Nested()
         ),
@@ -177,11 +177,10 @@ def _program(
     machine = pool.machine
     solver = RegionSolver(model, pool, progress)
     parts, solved, refused = _solved_parts(model, options, pool, solver, way, progress)
-    weighable = _weighable(machine, options)
-    if weighable and parts.regions:
+    if way.is_weighed and parts.regions:
         progress.stage("partition", "started")
         costs = _node_costs(model, parts, solved, ports, machine)
-        weighed = weigh(model, machine, parts, costs, weighable)
+        weighed = weigh(model, machine, parts, costs, _weighable(machine, options))
         if way.spans_regions:
             weighed = joined(weighed, model, machine, _mode(options))
         progress.stage("partition", "finished")
@@ -200,7 +199,7 @@ def _program(
     compiled = CompiledModel(
         model=model,
         machine=machine,
-        strategy=way.name,
+        strategy="",  # whose kernels it has is said when it is elected
         partitioning=parts,
         units=solved.units,
         linked=linked,

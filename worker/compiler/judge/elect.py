@@ -16,18 +16,17 @@ from worker.compiler.judge.entrants import Entrant
 from worker.compiler.judge.figures import Figures, measure_of, mixtures_by
 from worker.compiler.options import Objective
 
-MIXTURE = "mixture"
-
 
 @dataclass(frozen=True, slots=True)
 class Way:
     """How to put a program together."""
 
-    name: str
     entrants: tuple[Entrant, ...]
     """Strategies that may win units, the preferred one first."""
     measure: Objective
     """By what kernels are chosen: an additive one."""
+    is_weighed: bool
+    """Whether regions are changed by what their nodes cost."""
 
     @property
     def spans_regions(self) -> bool:
@@ -35,14 +34,21 @@ class Way:
         return any(entrant.strategy.spans_regions for entrant in self.entrants)
 
 
-def ways_for(entrants: Sequence[Entrant], objective: Objective) -> tuple[Way, ...]:
-    """Programs to compare: mixtures of all strategies, then each alone."""
-    measures = mixtures_by(objective)
-    alone = [Way(e.name, (e,), measure) for e in entrants for measure in measures]
-    if len(entrants) == 1:
-        return tuple(alone)
-    mixed = [Way(MIXTURE, tuple(entrants), measure) for measure in measures]
-    return (*mixed, *alone)
+def ways_for(
+    entrants: Sequence[Entrant], objective: Objective, is_weighable: bool
+) -> tuple[Way, ...]:
+    """Programs to compare: mixtures of all strategies, then each alone.
+
+    Where regions may be changed by cost, each stands with its regions changed and as they were: the
+    cost of a node is an estimate, and what stands between kernels is not in it.
+    """
+    fields = [tuple(entrants), *((e,) for e in entrants)] if len(entrants) > 1 else [(entrants[0],)]
+    return tuple(
+        Way(field, measure, is_weighed)
+        for field in fields
+        for measure in mixtures_by(objective)
+        for is_weighed in ((True, False) if is_weighable else (False,))
+    )
 
 
 def elected(
@@ -68,7 +74,8 @@ def elected(
         try:
             program = made(way, False)
         except CompilerError as error:
-            failed.append(Program(way.name, 0, None, f"it has no program: {error.message}"))
+            name = " + ".join(entrant.name for entrant in way.entrants)
+            failed.append(Program(name, 0, None, f"it has no program: {error.message}"))
             continue
         if all(_calls(program) != _calls(other) for _, other, _ in found):
             found.append((way, program, whole(program)))
@@ -100,10 +107,12 @@ def _made_by(program: CompiledModel) -> str:
 
 
 def _title(way: Way, program: CompiledModel, others: Sequence[CompiledModel]) -> str:
-    """What a program is made by, and by which measure where that alone is another's as well."""
+    """What a program is made by, and how where that alone is another's as well."""
     name = _made_by(program)
-    is_unique = sum(_made_by(other) == name for other in others) == 1
-    return name if is_unique else f"{name}, kernels by {way.measure}"
+    if sum(_made_by(other) == name for other in others) == 1:
+        return name
+    regions = "regions by cost" if way.is_weighed else "regions as they were"
+    return f"{name}, kernels by {way.measure}, {regions}"
 
 
 def _more(value: float, least: float) -> str:
