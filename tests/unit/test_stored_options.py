@@ -25,17 +25,24 @@ def test_each_older_version_goes_through_every_step_since(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(stored_options, "STEPS", (*STEPS, rename))
     monkeypatch.setattr(stored_options, "VERSION", VERSION + 1)
-    wanted = {"grain": 1, "strategy_options": {"graphturbo": {"variant": "v1"}}}
+    wanted = {
+        "grain": 1, "inputs": "", "strategy_options": {"graphturbo": {"variant": "v1"}},
+    }  # fmt: skip
     assert lift({"seed": 1, "variant": "v1"}) == wanted
     assert lift({"seed": 1, "variant": "v1", KEY: 1}) == wanted
     assert lift({**wanted, KEY: VERSION + 1}) == wanted
 
 
 def test_a_variant_became_an_option_of_its_strategy() -> None:
-    assert lift({"strategy": "graphturbo", "variant": "full"}) == {"strategy": "graphturbo"}
+    plain = lift({"strategy": "graphturbo", "variant": "full"})
+    assert plain == {"strategy": "graphturbo", "inputs": "", "strategy_options": {}}
     stored = {"strategy": "graphturbo", "variant": "v2", KEY: 1}
     options = CompileOptions.from_json(lift(stored))
     assert options.of_strategy("graphturbo") == GraphTurboOptions(Variant.V2)
+
+
+def test_inputs_that_a_job_names_stay() -> None:
+    assert lift({"inputs": "a" * 64, KEY: 1})["inputs"] == "a" * 64
 
 
 @pytest.mark.parametrize("version", [VERSION + 1, -1, "1", True, None])
