@@ -15,7 +15,7 @@ from worker.compiler.errors import Infeasible, Shortfall
 from worker.compiler.ir.signature import Canonical, canonicalize
 from worker.compiler.isa.program import Opcode
 from worker.compiler.isa.verify import verify_program
-from worker.compiler.judge.entrants import entrant, entrants
+from worker.compiler.judge.entrants import Entrant, entrant, entrants
 from worker.compiler.judge.units import Unit, UnitSolver, encode_unit, unit_digest
 from worker.compiler.machine import load_machine, load_preset
 from worker.compiler.options import CompileOptions
@@ -41,6 +41,7 @@ def test_every_field_of_a_key_changes_its_digest() -> None:
         "strategy",
         "strategy_version",
         "strategy_options",
+        "distribution",
         "budget",
         "candidate",
         "ir_version",
@@ -53,16 +54,15 @@ def test_options_that_decide_no_schedule_are_not_in_the_key() -> None:
 
 
 def test_the_variant_is_in_the_key_of_graphturbo_only() -> None:
-    turbo = "graphturbo"
-    keys = {solver(strategy=turbo, variant=variant).schedule_key("s").digest for variant in Variant}
+    asked = [CompileOptions(strategy="graphturbo", strategy_options=of_variant(v)) for v in Variant]
+    keys = {solver_of(entrant("graphturbo", a), a).schedule_key("s").digest for a in asked}
     assert len(keys) == len(Variant)
-    naive = UnitSolver.create(
-        load_preset("kapla-edge"),
-        entrant("naive", CompileOptions(strategy=turbo, variant=Variant.V1)),
-        CompileOptions(strategy=turbo, variant=Variant.V1),
-        MemoryCache(),
-    )
-    assert naive.schedule_key("s").digest == solver().schedule_key("s").digest
+    naive = {solver_of(entrant("naive", a), a).schedule_key("s").digest for a in asked}
+    assert naive == {solver().schedule_key("s").digest}
+
+
+def solver_of(way: Entrant, options: CompileOptions) -> UnitSolver:
+    return UnitSolver.create(load_preset("kapla-edge"), way, options, MemoryCache())
 
 
 def test_what_lowering_finds_no_addresses_for_is_a_shortfall(

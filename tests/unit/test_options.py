@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from worker.compiler.errors import OptionError
+from worker.compiler.judge.entrants import own_options
 from worker.compiler.options import CompileOptions, VerifyMode
 from worker.compiler.strategies.graphturbo.descriptor import GraphTurboOptions, Variant
 
@@ -75,7 +76,7 @@ def test_options_are_an_object(document: object) -> None:
 def test_graphturbo_takes_every_variant(variant: Variant) -> None:
     document = {"strategy": "graphturbo", "strategy_options": turbo(variant)}
     options = CompileOptions.from_json(document)
-    assert options.of_strategy("graphturbo") == GraphTurboOptions(variant)
+    assert own_options("graphturbo", options) == GraphTurboOptions(variant)
     assert CompileOptions.from_json(options.to_json()) == options
 
 

@@ -7,6 +7,7 @@ import pytest
 from service.store import stored_options
 from service.store.stored_options import KEY, STEPS, VERSION, lift, seal
 from worker.compiler.errors import OptionError
+from worker.compiler.judge.entrants import own_options
 from worker.compiler.options import CompileOptions
 from worker.compiler.strategies.graphturbo.descriptor import GraphTurboOptions, Variant
 
@@ -38,7 +39,7 @@ def test_a_variant_became_an_option_of_its_strategy() -> None:
     assert plain == {"strategy": "graphturbo", "inputs": "", "strategy_options": {}}
     stored = {"strategy": "graphturbo", "variant": "v2", KEY: 1}
     options = CompileOptions.from_json(lift(stored))
-    assert options.of_strategy("graphturbo") == GraphTurboOptions(Variant.V2)
+    assert own_options("graphturbo", options) == GraphTurboOptions(Variant.V2)
 
 
 def test_inputs_that_a_job_names_stay() -> None:

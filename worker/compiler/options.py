@@ -249,10 +249,6 @@ class CompileOptions:
         }
         return document
 
-    def of_strategy(self, name: str) -> msgspec.Struct:
-        """A strategy's own options, its defaults where none were given."""
-        return dict(self.strategy_options).get(name) or strategies()[name].options()
-
 
 def _are_symbols(raw: object) -> TypeGuard[dict[str, int]]:
     """Names a database and a report can carry, and values an ONNX dimension can have."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from worker.compiler.errors import Detail
+from worker.compiler.judge.entrants import own_options
 from worker.compiler.options import CompileOptions
 from worker.compiler.strategies.graphturbo.descriptor import DESCRIPTOR, GraphTurboOptions, Variant
 from worker.compiler.strategies.graphturbo.summary import (
@@ -23,7 +24,7 @@ from worker.compiler.strategies.graphturbo.values import BufferScope
 
 def variant_of(options: CompileOptions) -> Variant:
     """The variant that GraphTurbo was asked for."""
-    own = options.of_strategy(DESCRIPTOR.name)
+    own = own_options(DESCRIPTOR.name, options)
     assert isinstance(own, GraphTurboOptions)
     return own.variant
 

@@ -72,6 +72,11 @@ class Entrant:
         return self.strategy.candidates(unit, machine, self.options, self.budget)
 
 
+def own_options(name: str, options: CompileOptions) -> msgspec.Struct:
+    """What an installed strategy is told; its defaults where nothing was given."""
+    return dict(options.strategy_options).get(name) or strategies()[name].options()
+
+
 def entrant(name: str, options: CompileOptions) -> Entrant:
     """A strategy as one compile has it.
 
@@ -95,7 +100,7 @@ def entrant(name: str, options: CompileOptions) -> Entrant:
             "TW-INT-006", f"{descriptor.distribution}, strategy {name}: {error!r}"[:500]
         ) from error
     budget = Budget(_CANDIDATES[options.effort])
-    return Entrant(loaded, descriptor, options.of_strategy(name), budget)
+    return Entrant(loaded, descriptor, own_options(name, options), budget)
 
 
 def entrants(options: CompileOptions) -> tuple[tuple[Entrant, ...], Entrant]:

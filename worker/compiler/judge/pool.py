@@ -88,6 +88,11 @@ class UnitPool:
         return self.known[key]
 
     @property
+    def num_missed(self) -> int:
+        """How often the cache had no answer so far."""
+        return sum(solver.num_missed for solver in self._solver_of.values())
+
+    @property
     def events(self) -> tuple[CacheEvent, ...]:
         """What the cache answered, target by target."""
         return tuple(event for solver in self._solver_of.values() for event in solver.events)

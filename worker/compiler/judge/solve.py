@@ -25,7 +25,7 @@ from worker.compiler.ir.region import Cuts, is_view
 from worker.compiler.ir.signature import canonicalize
 from worker.compiler.judge.entrants import Entrant
 from worker.compiler.judge.link import PlannedCall, PlannedHost
-from worker.compiler.judge.mixture import cheapest, states_of
+from worker.compiler.judge.mixture import Cost, cheapest, states_of
 from worker.compiler.judge.pool import UnitKey, UnitPool
 from worker.compiler.judge.regions import (
     Cover,
@@ -98,7 +98,7 @@ class RegionSolver:
         regions = [
             None if part.is_host else self._prepare(part, entrants, measure) for part in parts.parts
         ]
-        total = sum(len(r.covers[0].grouping.groups) for r in regions if r is not None)
+        total = sum(len(c.grouping.groups) for r in regions if r is not None for c in r.covers)
         found = _Collector(total, self._progress)
         for part, region in zip(parts.parts, regions, strict=True):
             if region is None:
@@ -167,22 +167,29 @@ class RegionSolver:
     def _solve_region(self, region: Region, found: _Collector) -> None:
         number = len(found.graphs)
         weigher = Weigher(self._pool, region.part.target)
-        taken = self._taken(region.covers, weigher)
+        taken = self._taken(region.covers, weigher, found)
         found.graphs.append(_graph_of(taken))
         found.layouts.extend((number, change) for change in region.layouts)
         found.constants.update(region.expressed.constants)
         for cover, group in taken:
-            before = len(self._pool.events)
+            before = self._pool.num_missed
             self._solve_group(region.part.target, cover, group, number, weigher, found)
-            found.count(any(e.outcome == "miss" for e in self._pool.events[before:]))
+            if len(region.covers) == 1:
+                found.count(self._pool.num_missed > before)
 
     def _taken(
-        self, covers: Sequence[Cover], weigher: Weigher
+        self, covers: Sequence[Cover], weigher: Weigher, found: _Collector
     ) -> tuple[tuple[Cover, tuple[str, ...]], ...]:
         """The groups that run, in order."""
         if len(covers) == 1:
             return tuple((covers[0], group.ops) for group in covers[0].grouping.groups)
-        costs = [[weigher.cost(c, group.ops) for group in c.grouping.groups] for c in covers]
+        costs: list[list[Cost]] = []
+        for cover in covers:
+            costs.append([])
+            for group in cover.grouping.groups:
+                before = self._pool.num_missed
+                costs[-1].append(weigher.cost(cover, group.ops))
+                found.count(self._pool.num_missed > before)
         path = cheapest([states_of(cover.grouping) for cover in covers], costs)
         return tuple(
             (covers[step.entrant], covers[step.entrant].grouping.groups[step.group].ops)

@@ -130,6 +130,8 @@ class UnitSolver:
     options: CompileOptions
     cache: Cache
     events: list[CacheEvent]
+    num_missed: int = 0
+    """Events that are misses."""
     _drawing: _Drawing = field(default_factory=_Drawing)
 
     @staticmethod
@@ -331,6 +333,7 @@ class UnitSolver:
                 is_known = False
                 _LOG.warning("bad cache entry: %s %s: %r", key.kind, key.digest, error)
         outcome = "hit" if is_known else "miss"
+        self.num_missed += not is_known
         self.events.append(CacheEvent(str(key.kind), key.digest, outcome, label, signature))
         if not is_known and self.options.require_cache:
             raise OptionError(
