@@ -9,6 +9,7 @@ from typing import NoReturn
 import numpy as np
 import pytest
 from algebra_graphs import conv
+from strategy_options import of_variant
 
 from worker.compiler.cache import CacheKey, CacheKind, MemoryCache
 from worker.compiler.errors import Infeasible, Shortfall
