@@ -122,7 +122,9 @@ def _shortfalls(
     """
     _, single = entrants(options)
     pool = UnitPool(machine, options, NullCache(), (single,), single, lambda unit: Figures(0))
-    solved = RegionSolver(model, pool, NoProgress()).solve(parts, (single,), Objective.LATENCY)
+    solved = RegionSolver(model, pool).solve(
+        parts, (single,), Objective.LATENCY, NoProgress(), is_coding=False
+    )
     op_type_of = {row.node: row.op_type for row in parts.placement}
     once = {id(plan): (node, plan) for node, plan in reversed(solved.shortfalls)}
     return [

@@ -10,8 +10,9 @@ the whole, verification and reporting follow in the worker, on the `CompiledMode
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate, pairwise
 from math import ceil
 from pathlib import Path
@@ -34,7 +35,7 @@ from worker.compiler.frontend.passes import interface_of, require_interface
 from worker.compiler.frontend.simplify import simplify
 from worker.compiler.frontend.sizes import require_sizes
 from worker.compiler.judge.compiled import CompiledModel, Ports, Samples
-from worker.compiler.judge.elect import Way, elected, ways_for
+from worker.compiler.judge.elect import Pass, Way, elected, ways_for
 from worker.compiler.judge.entrants import entrants
 from worker.compiler.judge.link import PlannedCall, link
 from worker.compiler.judge.pool import UnitPool
@@ -156,27 +157,30 @@ def _compile_graph(
     )
     return elected(
         ways_for(pool.entrants, options.objective, bool(_weighable(pool.machine, options))),
-        lambda way, is_first: _program(
-            model, options, pool, ports, controls, way, progress if is_first else _Nested()
-        ),
+        partial(_program, RegionSolver(model, pool), model, options, ports, controls, progress),
         ports.whole,
         options.objective,
     )
 
 
 def _program(
+    solver: RegionSolver,
     model: OnnxModel,
     options: CompileOptions,
-    pool: UnitPool,
     ports: Ports,
     controls: tuple[CompiledControl[CompiledModel], ...],
-    way: Way,
     progress: Progress,
+    way: Way,
+    made_for: Pass,
 ) -> CompiledModel:
     """One program of a model: by one strategy, or by a mixture."""
-    machine = pool.machine
-    solver = RegionSolver(model, pool, progress)
-    parts, solved, refused = _solved_parts(model, options, pool, solver, way, progress)
+    machine = solver.pool.machine
+    told = _Nested() if made_for is Pass.FURTHER else progress
+
+    def solved_by_way(parts: Partitioning) -> Solved:
+        return solver.solve(parts, way.entrants, way.measure, told, made_for is Pass.LAST)
+
+    parts, solved, refused = _solved_parts(model, machine, options, way, solved_by_way, progress)
     if way.is_weighed and parts.regions:
         progress.stage("partition", "started")
         costs = _node_costs(model, parts, solved, ports, machine)
@@ -184,7 +188,7 @@ def _program(
         if way.spans_regions:
             weighed = joined(weighed, model, machine, _mode(options))
         progress.stage("partition", "finished")
-        again = solver.solve(weighed, way.entrants, way.measure)
+        again = solved_by_way(weighed)
         if not again.shortfalls:  # a smaller region may be laid out anew, into what does not fit
             parts, solved = weighed, again
     progress.stage("schedule", "finished")
@@ -205,7 +209,7 @@ def _program(
         linked=linked,
         region_graphs=solved.graphs,
         constants=solved.constants,
-        cache_events=pool.events,
+        cache_events=solver.pool.events,
         warnings=_warnings(machine, placement),
         conversions={},
         boundaries=(),
@@ -231,22 +235,22 @@ def _program(
 
 def _solved_parts(
     model: OnnxModel,
+    machine: Machine,
     options: CompileOptions,
-    pool: UnitPool,
-    solver: RegionSolver,
     way: Way,
+    solved_by_way: Callable[[Partitioning], Solved],
     progress: Progress,
 ) -> tuple[Partitioning, Solved, Mapping[str, Rejection]]:
     """Partition and solve until every operator on the accelerator fits its memories."""
     refused: dict[str, Rejection] = {}
     while True:
         progress.stage("partition", "started")
-        parts = partition(model, pool.machine, refused, _mode(options))
+        parts = partition(model, machine, refused, _mode(options))
         if way.spans_regions:
-            parts = joined(parts, model, pool.machine, _mode(options))
+            parts = joined(parts, model, machine, _mode(options))
         progress.stage("partition", "finished")
         progress.stage("schedule", "started")
-        solved = solver.solve(parts, way.entrants, way.measure)
+        solved = solved_by_way(parts)
         if not solved.shortfalls:
             return parts, solved, refused
         refused.update(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 
 from worker.compiler.errors import CompilerError
 from worker.compiler.judge.compiled import CompiledModel, Program
@@ -51,28 +52,40 @@ def ways_for(
     )
 
 
+class Pass(Enum):
+    """What a program is made for."""
+
+    FIRST = "first"
+    """To be compared, as the first of several."""
+    FURTHER = "further"
+    """To be compared."""
+    LAST = "last"
+    """To be kept: its kernels are audited and coded."""
+
+
 def elected(
     ways: Sequence[Way],
-    made: Callable[[Way, bool], CompiledModel],
+    made: Callable[[Way, Pass], CompiledModel],
     whole: Callable[[CompiledModel], Figures],
     objective: Objective,
 ) -> CompiledModel:
     """The best program by its simulation, with what it was compared with.
 
-    `made` gives the program of a way; its flag is set for the first, which must succeed.  Of equal
-    programs the first is taken.  Cost: one link and one simulated walk over the calls per way.
+    `made` gives the program of a way.  Of equal programs the first is taken.  Cost: one link and
+    one simulated walk over the calls per way; only the kernels of the winner are coded.
 
     Raises:
         CompilerError: the first way's.
     """
-    first = made(ways[0], True)
     if len(ways) == 1:
-        return replace(first, strategy=_made_by(first))
+        only = made(ways[0], Pass.LAST)
+        return replace(only, strategy=_made_by(only))
+    first = made(ways[0], Pass.FIRST)
     found: list[tuple[Way, CompiledModel, Figures]] = [(ways[0], first, whole(first))]
     failed: list[Program] = []
     for way in ways[1:]:
         try:
-            program = made(way, False)
+            program = made(way, Pass.FURTHER)
         except CompilerError as error:
             name = " + ".join(entrant.name for entrant in way.entrants)
             failed.append(Program(name, 0, None, f"it has no program: {error.message}"))
@@ -82,17 +95,19 @@ def elected(
     measure = measure_of(objective)
     best = min(range(len(found)), key=lambda k: measure(found[k][2]))
     won = measure(found[best][2])
+    titles = _titles([way for way, _, _ in found], [program for _, program, _ in found])
     rows = [
         Program(
-            _title(way, program, [other for _, other, _ in found]), program.num_kernels, figures,
+            titles[k], program.num_kernels, figures,
             f"least {objective} of {len(found)} programs"
             if k == best
             else f"{objective} is {_more(measure(figures), won)} the least",
         )
-        for k, (way, program, figures) in enumerate(found)
+        for k, (_, program, figures) in enumerate(found)
     ]  # fmt: skip
     chosen = rows.pop(best)
-    return replace(found[best][1], strategy=chosen.name, programs=(chosen, *rows, *failed))
+    kept = made(found[best][0], Pass.LAST)
+    return replace(kept, strategy=chosen.name, programs=(chosen, *rows, *failed))
 
 
 def _calls(program: CompiledModel) -> tuple[object, ...]:
@@ -106,13 +121,20 @@ def _made_by(program: CompiledModel) -> str:
     return " + ".join(dict.fromkeys(unit.schedule.strategy for unit in program.units)) or "host"
 
 
-def _title(way: Way, program: CompiledModel, others: Sequence[CompiledModel]) -> str:
-    """What a program is made by, and how where that alone is another's as well."""
-    name = _made_by(program)
-    if sum(_made_by(other) == name for other in others) == 1:
-        return name
-    regions = "regions by cost" if way.is_weighed else "regions as they were"
-    return f"{name}, kernels by {way.measure}, {regions}"
+def _titles(ways: Sequence[Way], programs: Sequence[CompiledModel]) -> list[str]:
+    """What each program is made by; where that is another's too, how it was put together."""
+    names = [_made_by(program) for program in programs]
+    details: tuple[Callable[[Way], str], ...] = (
+        lambda way: "out of " + ", ".join(e.name for e in way.entrants),
+        lambda way: f"kernels by {way.measure}",
+        lambda way: "regions by cost" if way.is_weighed else "regions as they were",
+    )
+    for detail in details:
+        names = [
+            f"{name}, {detail(way)}" if names.count(name) > 1 else name
+            for name, way in zip(names, ways, strict=True)
+        ]
+    return names
 
 
 def _more(value: float, least: float) -> str:

@@ -83,23 +83,32 @@ class HandedOver:
 class RegionSolver:
     """Solves partitionings of one model from one pool of units."""
 
-    def __init__(self, model: OnnxModel, pool: UnitPool, progress: Progress) -> None:
+    def __init__(self, model: OnnxModel, pool: UnitPool) -> None:
         self._model = model
         self._nodes = list(model.ir.graph)
-        self._progress = progress
-        self._pool = pool
+        self.pool = pool
+        self._regions: dict[tuple[Part, tuple[str, ...], Objective], Region] = {}
+        """Those of earlier passes, by part, strategies and measure."""
 
-    def solve(self, parts: Partitioning, entrants: Sequence[Entrant], measure: Objective) -> Solved:
+    def solve(
+        self,
+        parts: Partitioning,
+        entrants: Sequence[Entrant],
+        measure: Objective,
+        progress: Progress,
+        is_coding: bool = True,
+    ) -> Solved:
         """Express and solve every accelerator part; host parts become PlannedHost.
 
-        `measure` is an additive one.  Cost: one expression per region; per new signature a
+        `measure` is an additive one.  Without `is_coding` units are only good for comparing: they
+        are not audited and have no kernels.  Cost: one expression per region; per new signature a
         schedule and a lowering of every candidate of every entrant, and one kernel.
         """
         regions = [
             None if part.is_host else self._prepare(part, entrants, measure) for part in parts.parts
         ]
         total = sum(len(c.grouping.groups) for r in regions if r is not None for c in r.covers)
-        found = _Collector(total, self._progress)
+        found = _Collector(total, progress, is_coding)
         for part, region in zip(parts.parts, regions, strict=True):
             if region is None:
                 found.calls.append(_host_call(part, self._nodes))
@@ -111,12 +120,19 @@ class RegionSolver:
         return found.solved(frozenset(every_node - found.kernel_nodes))
 
     def _prepare(self, part: Part, entrants: Sequence[Entrant], measure: Objective) -> Region:
+        """The region of a part; the passes of one compile ask for the same ones."""
+        known_as = part, tuple(e.name for e in entrants), measure
+        if known_as not in self._regions:
+            self._regions[known_as] = self._made(part, entrants, measure)
+        return self._regions[known_as]
+
+    def _made(self, part: Part, entrants: Sequence[Entrant], measure: Objective) -> Region:
         nodes = [self._nodes[k] for k in part.nodes]
         clusters = _clusters(part, nodes)
         expressed = express_region(nodes, part.outputs, self._model.opset, clusters)
         together = (*expressed.together, *self._composites(part, expressed.graph))
         changes: tuple[LayoutChange, ...] = ()
-        policy = self._pool.solver(part.target, entrants[0]).machine.targets[0].layout
+        policy = self.pool.solver(part.target, entrants[0]).machine.targets[0].layout
         if policy is not None:
             laid = lay_out(expressed, policy, together)
             expressed, changes, together = laid.expressed, laid.changes, laid.together
@@ -135,14 +151,14 @@ class RegionSolver:
         nodes = tuple(dict.fromkeys(n for op in graph.ops for n in op.origin.nodes))
         covers: list[Cover] = []
         fault: Fault | None = None
-        for entrant in (*entrants, self._pool.last_resort):
-            if covers and entrant is self._pool.last_resort and entrant not in entrants:
+        for entrant in (*entrants, self.pool.last_resort):
+            if covers and entrant is self.pool.last_resort and entrant not in entrants:
                 break
-            machine = self._pool.solver(part.target, entrant).machine
+            machine = self.pool.solver(part.target, entrant).machine
             found = try_step(entrant, "group", partial(entrant.group, graph, machine, together))
             if isinstance(found, Fault):
                 fault = found
-                self._pool.broke(nodes, found)
+                self.pool.broke(nodes, found)
             elif all(cover.entrant is not entrant for cover in covers):
                 covers.append(Cover(entrant, found, Cuts.of(found.graph), measure))
         if not covers:
@@ -166,16 +182,16 @@ class RegionSolver:
 
     def _solve_region(self, region: Region, found: _Collector) -> None:
         number = len(found.graphs)
-        weigher = Weigher(self._pool, region.part.target)
+        weigher = Weigher(self.pool, region.part.target)
         taken = self._taken(region.covers, weigher, found)
         found.graphs.append(_graph_of(taken))
         found.layouts.extend((number, change) for change in region.layouts)
         found.constants.update(region.expressed.constants)
         for cover, group in taken:
-            before = self._pool.num_missed
+            before = self.pool.num_missed
             self._solve_group(region.part.target, cover, group, number, weigher, found)
             if len(region.covers) == 1:
-                found.count(self._pool.num_missed > before)
+                found.count(self.pool.num_missed > before)
 
     def _taken(
         self, covers: Sequence[Cover], weigher: Weigher, found: _Collector
@@ -187,9 +203,9 @@ class RegionSolver:
         for cover in covers:
             costs.append([])
             for group in cover.grouping.groups:
-                before = self._pool.num_missed
+                before = self.pool.num_missed
                 costs[-1].append(weigher.cost(cover, group.ops))
-                found.count(self._pool.num_missed > before)
+                found.count(self.pool.num_missed > before)
         path = cheapest([states_of(cover.grouping) for cover in covers], costs)
         return tuple(
             (covers[step.entrant], covers[step.entrant].grouping.groups[step.group].ops)
@@ -242,14 +258,14 @@ class RegionSolver:
             found.shortfalls.update((n, unit) for n in origin_nodes)
             return []
         canonical = canonicalize(cover.cuts.piece(kernel.ops))
-        if isinstance(unit, Unit):
-            unit = self._pool.solver(target, kernel.entrant).coded(unit)
+        if isinstance(unit, Unit) and found.is_coding:
+            unit = self.pool.solver(target, kernel.entrant).coded(unit)
             key = UnitKey(target, kernel.entrant.name, canonical.signature, candidate)
-            self._pool.known[key] = unit
+            self.pool.known[key] = unit
         if isinstance(unit, Fault):
-            if kernel.entrant is self._pool.last_resort and len(ops) == 1:
+            if kernel.entrant is self.pool.last_resort and len(ops) == 1:
                 raise _no_way(origin_nodes, unit)
-            self._pool.broke(origin_nodes, unit)
+            self.pool.broke(origin_nodes, unit)
             return unit
         if kernel.why:
             handed = HandedOver(
@@ -296,7 +312,8 @@ def _named_apart(ops: Sequence[TensorOp | OpaqueOp]) -> tuple[TensorOp | OpaqueO
 class _Collector:
     """Grows the result of one `solve`."""
 
-    def __init__(self, total: int, progress: Progress) -> None:
+    def __init__(self, total: int, progress: Progress, is_coding: bool) -> None:
+        self.is_coding = is_coding
         self.calls: list[PlannedCall | PlannedHost] = []
         self.graphs: list[Graph] = []
         self.constants: dict[str, Callable[[], npt.NDArray[Any]]] = {}

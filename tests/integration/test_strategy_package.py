@@ -1,0 +1,108 @@
+"""A strategy in a package of its own: installed by pip, offline, it takes part and wins."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "chain_strategy"
+POINTWISE = ("Relu", "Sigmoid", "Tanh", "Exp", "Neg", "Abs")
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of an environment that has all of this one's packages, and the example."""
+    folder = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "env")], check=True)
+    python = folder / "env" / "bin" / "python"
+    own = subprocess.run(
+        [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        capture_output=True, text=True, check=True,
+    ).stdout.strip()  # fmt: skip
+    ours = [str(ROOT), *(path for path in sys.path if path.endswith("-packages"))]
+    Path(own, "inherited.pth").write_text("\n".join(ours) + "\n")
+    source = shutil.copytree(EXAMPLE, folder / "source")  # building leaves files beside the source
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-build-isolation",
+               "--no-deps", "--target", own, str(source)]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return python
+
+
+def tilewright(python: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TILEWRIGHT_DATA_DIR": str(folder / "data")}
+    command = [str(python), "-P", "-m", "service.cli.main", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def chain() -> onnx.ModelProto:
+    """A matrix product and six pointwise operators, none of which a pattern of a spec names."""
+    weight = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["t0"])]
+    nodes += [helper.make_node(op, [f"t{k}"], [f"t{k + 1}"]) for k, op in enumerate(POINTWISE)]
+    last = f"t{len(POINTWISE)}"
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, [64, 64]) for name in ("x", last)
+    ]
+    graph = helper.make_graph(
+        nodes, "chain", values[:1], values[1:], [numpy_helper.from_array(weight, "w")]
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def test_the_package_is_listed_with_its_options(python: Path, tmp_path: Path) -> None:
+    listed = tilewright(python, tmp_path, "strategies", "--json")
+    rows = {row["name"]: row for row in json.loads(listed.stdout)["strategies"]}
+    assert rows["chains"]["package"] == "chain-strategy 1.0"
+    assert list(rows["chains"]["options"]) == ["longest"]
+    without = tilewright(Path(sys.executable), tmp_path, "strategies", "--json")
+    assert [row["name"] for row in json.loads(without.stdout)["strategies"]] == [
+        "graphturbo", "naive",
+    ]  # fmt: skip
+
+
+def test_it_wins_and_is_verified(python: Path, tmp_path: Path) -> None:
+    model, out = tmp_path / "chain.onnx", tmp_path / "out"
+    onnx.save(chain(), model)
+    words = ["compile", str(model), "--hardware", "simba", "--verify", "full", "--local", "-o"]
+    done = tilewright(python, tmp_path, *words, str(out))
+    assert done.returncode == 0, done.stderr
+    report = json.loads((out / "report.json").read_bytes())
+    assert report["verification"]["passed"] is True
+    won, *others = report["strategies"]
+    assert won["name"] == "chains"
+    assert {row["name"] for row in others} == {"graphturbo", "naive"}
+    assert all(row["latency_cycles"] > won["latency_cycles"] for row in others)
+    shorter = ["--strategy-option", "chains.longest=2", "--strategy", "chains"]
+    again = tilewright(python, tmp_path, *words, str(tmp_path / "short"), *shorter)
+    assert again.returncode == 0, again.stderr
+    short = json.loads((tmp_path / "short" / "report.json").read_bytes())
+    assert short["summary"]["kernels"] > report["summary"]["kernels"]
+
+
+def test_without_the_package_its_name_is_refused(tmp_path: Path) -> None:
+    model = tmp_path / "chain.onnx"
+    onnx.save(chain(), model)
+    done = tilewright(
+        Path(sys.executable),
+        tmp_path,
+        "compile",
+        str(model),
+        "--hardware",
+        "simba",
+        "--strategy",
+        "chains",
+        "--json",
+    )
+    assert done.returncode == 2
+    assert "strategy must be one of auto, graphturbo, naive" in done.stdout + done.stderr

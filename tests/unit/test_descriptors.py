@@ -1,0 +1,87 @@
+"""What entry points may bring: strategies, and things that are none."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import msgspec
+import pytest
+
+from worker.compiler import descriptors
+from worker.compiler.descriptors import StrategyDescriptor, installed
+from worker.compiler.strategies.naive.descriptor import DESCRIPTOR as NAIVE
+
+
+class Needy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An option without a default."""
+
+    speed: int
+
+
+class Open(msgspec.Struct, frozen=True):
+    """Takes any field."""
+
+
+BROUGHT: dict[str, Any] = {
+    "good": replace(NAIVE, name="good"),
+    "twice": replace(NAIVE, name="good", version="2"),
+    "auto": replace(NAIVE, name="auto"),
+    "shouting": replace(NAIVE, name="Shouting"),
+    "unversioned": replace(NAIVE, name="unversioned", version=""),
+    "needy": replace(NAIVE, name="needy", options=Needy),
+    "open": replace(NAIVE, name="open", options=Open),
+    "number": 3,
+}
+
+
+@pytest.fixture
+def points(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [EntryPoint(name, f"test_descriptors:BROUGHT_{name}", descriptors.GROUP)
+             for name in [*BROUGHT, "missing"]]  # fmt: skip
+    module = sys.modules[__name__]
+    for name, value in BROUGHT.items():
+        monkeypatch.setattr(module, f"BROUGHT_{name}", value, raising=False)
+    monkeypatch.setitem(sys.modules, "test_descriptors", module)
+    monkeypatch.setattr(descriptors, "entry_points", lambda group: found)
+    installed.cache_clear()
+    yield
+    installed.cache_clear()
+
+
+@pytest.mark.usefixtures("points")
+def test_what_is_no_strategy_is_told_and_costs_the_others_nothing() -> None:
+    found, broken = installed()
+    assert list(found) == ["good"]
+    assert found["good"].version == NAIVE.version
+    reasons = {row.entry_point.split(" =")[0]: row.reason for row in broken}
+    assert set(reasons) == {*BROUGHT, "missing"} - {"good"}
+    assert "brought by" in reasons["twice"]
+    assert "no name" in reasons["auto"]
+    assert "no name" in reasons["shouting"]
+    assert "no version" in reasons["unversioned"]
+    assert "TypeError" in reasons["needy"]
+    assert "forbid unknown" in reasons["open"]
+    assert "int is no StrategyDescriptor" in reasons["number"]
+    assert "AttributeError" in reasons["missing"]
+
+
+def test_listing_strategies_loads_neither_numpy_nor_a_strategy() -> None:
+    code = (
+        "import sys; from worker.compiler.descriptors import strategies; strategies();"
+        "print([m for m in sys.modules if m.split('.')[0] in ('numpy', 'onnx')"
+        " or m.endswith('.strategy') or 'judge' in m])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_descriptor_loads_its_strategy() -> None:
+    assert NAIVE.load().name == "naive"
+    lost = replace(NAIVE, implementation="worker.compiler.strategies.naive.strategy:LOST")
+    assert isinstance(lost, StrategyDescriptor)
+    with pytest.raises(AttributeError):
+        lost.load()
