@@ -202,6 +202,8 @@ def _roots(search_path: str) -> list[Path]:
     """Files and folders of Python, this package and the C compiler; none within another."""
     found = [Path(name) for name in _SYSTEM]
     found += map(Path, (sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix))
+    # A package may be installed outside of the environment that a path file ties it to.
+    found += [Path(name) for name in sys.path if name.endswith(("site-packages", "dist-packages"))]
     found.append(_dependencies() or _PACKAGE)
     for name in _COMPILERS:
         compiler = shutil.which(name, path=search_path)
