@@ -48,6 +48,19 @@ class StrategyDescriptor:
     distribution: str = ""
     """Name and version of the package that brings it; filled in when it is found."""
 
+    @property
+    def option_words(self) -> dict[str, str]:
+        """What every option may be, in words, its default first."""
+        kinds = msgspec.json.schema(self.options)["$defs"]
+        found: dict[str, str] = {}
+        for name, field in kinds[self.options.__name__]["properties"].items():
+            kind = field.get("$ref", "").rpartition("/")[2]
+            values = kinds[kind].get("enum", [kind]) if kind else [field.get("type", "any")]
+            default = msgspec.to_builtins(getattr(self.options(), name))
+            others = [str(value) for value in values if value != default]
+            found[name] = ", ".join((f"{default} (default)", *others))
+        return found
+
     def load(self) -> Any:
         """The strategy itself, a `worker.compiler.strategies.base.Strategy`.
 

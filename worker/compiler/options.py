@@ -313,6 +313,11 @@ def _contradictions(values: Mapping[str, object], given: Collection[str]) -> lis
     return found
 
 
+def _listed(allowed: Mapping[str, str]) -> str:
+    """Options and their values, for a message."""
+    return "; ".join(f"{name}: {values}" for name, values in allowed.items()) or "none"
+
+
 def _strategy_options(
     raw: object,
 ) -> tuple[tuple[tuple[str, msgspec.Struct], ...], list[Finding]]:
@@ -343,14 +348,14 @@ def _strategy_options(
         except msgspec.ValidationError as error:
             said, _, at = str(error).partition(" - at `$")
             place = at.rstrip("`").replace(".", "/").replace("[...]", "")
-            allowed = msgspec.json.schema(kind)["$defs"]
+            allowed = strategies()[name].option_words
             findings.append(
                 Finding(
                     "TW-OPT-001",
-                    f"strategy {name}: {said}",
+                    f"strategy {name}: {said}; its options: {_listed(allowed)}",
                     f"{pointer}/{name}{place}",
                     None,
-                    msgspec.json.encode(allowed).decode(),
+                    dict[str, Detail](allowed),
                     _short(raw[name]),
                 )
             )

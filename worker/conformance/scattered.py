@@ -102,6 +102,23 @@ def _grid_sample(request: Request) -> Sample:
     return Sample((x, grid), {"mode": mode, "padding_mode": padding, **request.attributes})
 
 
+def _affine_grid(request: Request) -> Sample:
+    batch = request.dims(2, 2, 3)[0]
+    places = (3, 4, 5) if request.variant == "volume" else (4, 5)
+    theta = request.values((batch, len(places), len(places) + 1))
+    own = {"align_corners": int(request.variant == "aligned"), **request.attributes}
+    return Sample((theta, i64(batch, 1, *places)), own, constants(1))
+
+
+def _col2im(request: Request) -> Sample:
+    """Blocks of 2x2 over an image of 5x6."""
+    batch, channels = request.dims(2, 4, 20)[:2]
+    is_wide = request.variant == "strided"  # strides of 2 over an image padded to 6x6
+    own = {"strides": [2, 2], "pads": [0, 0, 1, 0]} if is_wide else {}
+    x = request.values((batch, -(-channels // 4) * 4, 9 if is_wide else 20))
+    return Sample((x, i64(5, 6), i64(2, 2)), {**own, **request.attributes}, constants(1, 2))
+
+
 def _dft(request: Request) -> Sample:
     half = int(request.variant == "half")
     x = request.values((2, 9, 1 if half else 2))
@@ -128,6 +145,8 @@ SCATTERED_RECIPES: Mapping[str, OpRecipe] = {
     "RNN": OpRecipe(partial(_recurrent, 1), ("both ways",)),
     "GRU": OpRecipe(partial(_recurrent, 3), ("both ways",)),
     "LSTM": OpRecipe(partial(_recurrent, 4), ("both ways",)),
+    "AffineGrid": OpRecipe(_affine_grid, ("aligned", "volume")),
+    "Col2Im": OpRecipe(_col2im, ("strided",)),
     "GridSample": OpRecipe(_grid_sample, ("nearest", "cubic", "border", "reflection")),
     "DFT": OpRecipe(_dft, ("half",)),
     "STFT": OpRecipe(_stft),
