@@ -9,12 +9,11 @@ from worker.compiler.frontend.ops.body import lit, select
 from worker.compiler.frontend.ops.call import Call, Expression
 from worker.compiler.frontend.ops.conv_transpose import Spread
 from worker.compiler.frontend.ops.layout import reshape_to
-from worker.compiler.frontend.ops.refusal import Refusal, shape_mismatch, unsupported_attribute
+from worker.compiler.frontend.ops.refusal import shape_mismatch, unsupported_attribute
 from worker.compiler.frontend.ops.window import check_spatial, spatial_attribute
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.op import Reduce
 from worker.compiler.ir.scalar import Fn, Index, Scalar
-from worker.compiler.rejection import ReasonCode
 
 
 def col2im(call: Call) -> None:
@@ -26,8 +25,6 @@ def col2im(call: Call) -> None:
     image, block = call.integers(1), call.integers(2)
     count = len(image)
     check_spatial("Col2Im", count + 2)
-    if x.dtype is DType.BOOL:
-        raise Refusal(ReasonCode.UNSUPPORTED_DTYPE, "Col2Im adds up bool")
     strides = spatial_attribute(call, "strides", count, 1)
     dilations = spatial_attribute(call, "dilations", count, 1)
     pads = call.attrs.integers("pads") or (0,) * (2 * count)
@@ -66,7 +63,8 @@ def col2im(call: Call) -> None:
         if remainder is not None:
             meets = apply(Fn.EQ, Index(remainder), lit(0, DType.I64))
             body = select(meets, body, lit(0, x.dtype))
-    nest.write(out, (n, c, *o), body, Reduce.ADD)
+    together = Reduce.MAX if x.dtype is DType.BOOL else Reduce.ADD  # a sum of truths is any of them
+    nest.write(out, (n, c, *o), body, together)
 
 
 EXPRESSIONS: dict[str, Expression] = {"Col2Im": col2im}
