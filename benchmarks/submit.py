@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.server import Server, running
+from service.cli.demo import EXAMPLE
 
 TARGET_P95_MS = 50.0
 PRESET = "stcp920-inferred"
@@ -75,7 +76,7 @@ def _call(server: Server, method: str, path: str, body: bytes | None = None) -> 
 
 def prepare(server: Server) -> str:
     """A stored model's id, and a job that holds the worker's only slot."""
-    model = str(_call(server, "POST", "/v1/models", b"not read by this benchmark")["id"])
+    model = str(_call(server, "POST", "/v1/models", EXAMPLE.read_bytes())["id"])
     body = json.dumps({"model": model, "hardware": PRESET}).encode()
     job = str(_call(server, "POST", "/v1/jobs", body)["id"])
     deadline = time.monotonic() + 60

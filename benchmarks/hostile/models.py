@@ -30,7 +30,7 @@ from worker.request import JobRequest, NoProgress
 from worker.verification.budget import over_budget
 
 PRESETS = ("stcp920-inferred", "a100", "kapla-edge", "dpu-zu", "nvdla-large", "ethos-u65")
-STRATEGIES = ("naive", "graphturbo")
+STRATEGIES = ("auto", "naive", "graphturbo")
 HOST_PART_FAILED = "TW-RUN-003"
 _BASE_BYTES = 600_000
 """Larger models make cases that are slow without being hostile."""
@@ -55,7 +55,7 @@ def case(rng: Rng) -> tuple[str, Callable[[Path], Verdict]]:
     preset = PRESETS[int(rng.integers(len(PRESETS)))]
     verify = ("none", "sample", "full")[int(rng.integers(3))]
     asked = {
-        "strategy": STRATEGIES[int(rng.integers(2))],
+        "strategy": STRATEGIES[int(rng.integers(len(STRATEGIES)))],
         "verify": verify,
         "seed": int(rng.integers(2**31)),
     }

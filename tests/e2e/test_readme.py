@@ -107,7 +107,7 @@ def test_every_command_works_as_printed(
         probabilities = arrays["probabilities"]
     assert probabilities.shape == (1, 10)
     np.testing.assert_allclose(probabilities.sum(), 1.0, rtol=1e-5)
-    assert printed["layers out"].count("\n") > 10
+    assert printed["layers out"].count("\n") >= 2
     assert "stcp920-inferred" in printed["hardware ls"]
     assert "cycle" in printed["explain TW-MODEL-004"]
 

@@ -145,6 +145,29 @@ class _Nested:
         del solved, cached, total
 
 
+class _ComparedFirst:
+    """The first of several programs: scheduling goes on after it, and nothing is coded yet."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self.units = progress.units
+
+    def stage(self, name: str, state: str) -> None:
+        if name != "codegen" and (name, state) != ("schedule", "finished"):
+            self._progress.stage(name, state)
+
+
+def _told(progress: Progress, made_for: Pass) -> Progress:
+    """Who is told of the making of a program."""
+    match made_for:
+        case Pass.ONLY:
+            return progress
+        case Pass.FIRST:
+            return _ComparedFirst(progress)
+        case Pass.FURTHER | Pass.LAST:
+            return _Nested()
+
+
 def _compile_graph(
     model: OnnxModel, options: CompileOptions, pool: UnitPool, ports: Ports, progress: Progress
 ) -> CompiledModel:
@@ -155,12 +178,19 @@ def _compile_graph(
         lambda body: _compile_graph(body, inner, pool, ports, _Nested()),
         lambda body: body.is_offloading,
     )
-    return elected(
-        ways_for(pool.entrants, options.objective, bool(_weighable(pool.machine, options))),
-        partial(_program, RegionSolver(model, pool), model, options, ports, controls, progress),
-        ports.whole,
-        options.objective,
-    )
+    made = partial(_program, RegionSolver(model, pool), model, options, ports, controls)
+
+    def program(way: Way, made_for: Pass) -> CompiledModel:
+        if made_for is Pass.LAST:
+            progress.stage("schedule", "finished")
+            progress.stage("codegen", "started")
+        found = made(_told(progress, made_for), way, made_for)
+        if made_for is Pass.LAST:
+            progress.stage("codegen", "finished")
+        return found
+
+    ways = ways_for(pool.entrants, options.objective, bool(_weighable(pool.machine, options)))
+    return elected(ways, program, ports.whole, options.objective)
 
 
 def _program(
@@ -175,10 +205,10 @@ def _program(
 ) -> CompiledModel:
     """One program of a model: by one strategy, or by a mixture."""
     machine = solver.pool.machine
-    told = _Nested() if made_for is Pass.FURTHER else progress
+    is_coding = made_for in (Pass.ONLY, Pass.LAST)
 
     def solved_by_way(parts: Partitioning) -> Solved:
-        return solver.solve(parts, way.entrants, way.measure, told, made_for is Pass.LAST)
+        return solver.solve(parts, way.entrants, way.measure, progress, is_coding)
 
     parts, solved, refused = _solved_parts(model, machine, options, way, solved_by_way, progress)
     if way.is_weighed and parts.regions:

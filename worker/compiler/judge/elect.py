@@ -55,12 +55,14 @@ def ways_for(
 class Pass(Enum):
     """What a program is made for."""
 
+    ONLY = "only"
+    """There is no other: its kernels are audited and coded."""
     FIRST = "first"
     """To be compared, as the first of several."""
     FURTHER = "further"
     """To be compared."""
     LAST = "last"
-    """To be kept: its kernels are audited and coded."""
+    """To be kept after all were compared: its kernels are audited and coded."""
 
 
 def elected(
@@ -78,7 +80,7 @@ def elected(
         CompilerError: the first way's.
     """
     if len(ways) == 1:
-        only = made(ways[0], Pass.LAST)
+        only = made(ways[0], Pass.ONLY)
         return replace(only, strategy=_made_by(only))
     first = made(ways[0], Pass.FIRST)
     found: list[tuple[Way, CompiledModel, Figures]] = [(ways[0], first, whole(first))]
