@@ -1,4 +1,4 @@
-"""Model x preset table: compile, simulate and verify every model of the zoo on several presets.
+"""Model x preset table: every model of the zoo on several presets by `naive`, simulated, verified.
 
     python -m benchmarks.models --out benchmarks/MODELS.md [--only resnet18] [--presets a100]
 
@@ -44,7 +44,7 @@ def run_cell(model: ZooModel, preset: str, scratch: Path, verify: str) -> dict[s
         out = Path(folder)
 
         def compile_once(mode: VerifyMode, name: str) -> tuple[float, dict[str, Any], str]:
-            options = CompileOptions(verify=mode, symbols=model.symbols)
+            options = CompileOptions(strategy="naive", verify=mode, symbols=model.symbols)
             request = JobRequest(path, model.name, {"preset": preset}, options, scratch / "build")
             start = time.process_time()
             outcome = run_job(request, out / name, cache, NoProgress())

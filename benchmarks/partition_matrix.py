@@ -109,6 +109,7 @@ def verified_row(model: ZooModel, path: Path, cell: str, build: Path) -> dict[st
 
     preset, _, precision = cell.partition(":")
     options = CompileOptions(
+        strategy="naive",
         verify=VerifyMode.SAMPLE,
         symbols=model.symbols,
         precision=Precision(precision or "native"),

@@ -51,7 +51,7 @@ def test_bert_layers_are_one_set_of_units(scratch: Path) -> None:
     cache = MemoryCache()
     path = materialized(model, scratch)
     machine = load_preset("a100")
-    options = CompileOptions(symbols=model.symbols)
+    options = CompileOptions(strategy="naive", symbols=model.symbols)
 
     def compiled_once() -> CompiledModel:
         ports = open_ports(machine, options, cache, NoProgress())
