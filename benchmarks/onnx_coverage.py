@@ -11,7 +11,7 @@ import argparse
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -280,15 +280,6 @@ def render(outcomes: Iterable[Outcome]) -> str:
             f" {counter[Verdict.WRONG]} | {why.replace('|', '/')} |"
         )
     return "\n".join(lines) + "\n"
-
-
-def page_rows(page: str) -> Mapping[str, str]:
-    """The page's table rows by operator."""
-    rows = {}
-    for line in page.splitlines():
-        if line.startswith("| ") and not line.startswith("| operator"):
-            rows[line.split("|")[1].strip()] = line
-    return rows
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -12,13 +12,13 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from service_fixtures import migrate_quickly
 
 from service.api.app import create_app
 from service.bootstrap import Services, open_services
 from service.client import Client
 from service.log import configure
 from service.settings import Settings
-from service.store.session import migrate
 from worker.main import EmbeddedWorker
 
 PRESET = "kapla-16x16"
@@ -89,7 +89,7 @@ def serve(make_settings: Callable[..., Settings]) -> Iterator[Serve]:
 
         def start(runner: str = "quick", *, worker: bool = True, **changes: Any) -> Served:
             settings = make_settings(runner, **changes)
-            migrate(settings.database_url)
+            migrate_quickly(settings.database_url)
             services = open_services(settings)
             stack.callback(services.close)
             if worker:

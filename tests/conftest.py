@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import sys
@@ -9,9 +10,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import hypothesis_profiles  # noqa: F401  (loads the profile, before a test is collected)
 import pytest
 
 from worker.compiler.faults import Fault
+
+# Compiled modules are kept beside their sources, as numba's loops are: every one of the hundreds of
+# processes that tests start would compile them again.  Payloads read what lies there.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 pytest_plugins = [
     name
@@ -30,14 +37,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave campaigns out unless `-m` asks for them."""
-    if "campaign" in (config.getoption("-m") or ""):
-        return
-    kept = [item for item in items if item.get_closest_marker("campaign") is None]
-    dropped = [item for item in items if item.get_closest_marker("campaign") is not None]
+    """Leave campaigns out unless `-m` asks for them; at smoke size keep a case of each."""
+    is_asked = "campaign" in (config.getoption("-m") or "")
+    is_smoke = os.environ.get("TILEWRIGHT_CAMPAIGN", "full") == "smoke"
+    seen: set[str] = set()
+    kept: list[pytest.Item] = []
+    dropped: list[pytest.Item] = []
+    for item in items:
+        mark = item.get_closest_marker("campaign")
+        test = item.nodeid.partition("[")[0]
+        if mark is None or (is_asked and not is_smoke):
+            kept.append(item)
+        elif not is_asked or test in seen or not mark.kwargs.get("smoke", True):
+            dropped.append(item)
+        else:
+            seen.add(test)
+            kept.append(item)
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = kept
+
+
+def pytest_collection_finish() -> None:
+    """Keep what collecting made, which stays to the end, out of every later garbage collection."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -13,10 +13,14 @@ import secrets
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -194,14 +198,43 @@ def pg_database_url(pg_template: tuple[str, str]) -> Iterator[str]:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def database_url(request: pytest.FixtureRequest) -> str:
     """The URL of a migrated, empty database; each test that uses it runs on both back ends."""
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path / 'tw' / 'tilewright.db'}"
-        migrate(url)
-        return url
-    found: str = request.getfixturevalue("pg_database_url")
-    return found
+    return database_of(request.param, request)
+
+
+def database_of(kind: str, request: pytest.FixtureRequest) -> str:
+    """The URL of a migrated, empty database of a kind: sqlite or postgres."""
+    if kind == "postgres":
+        return str(request.getfixturevalue("pg_database_url"))
+    url = f"sqlite:///{request.getfixturevalue('tmp_path') / 'tw' / 'tilewright.db'}"
+    migrate_quickly(url)
+    return url
+
+
+def migrate_quickly(url: str) -> None:
+    """`migrate`, where a new SQLite file begins with the tables that one of this process got.
+
+    Most of the time to start a service in a test would be spent on its tables.
+    """
+    path = Path(url.removeprefix("sqlite:///"))
+    if url.startswith("sqlite:///") and not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(path)) as new:
+            _migrated_tables().backup(new)
+    migrate(url)
+
+
+@cache
+def _migrated_tables() -> sqlite3.Connection:
+    """The tables of a new database, in memory."""
+    kept = sqlite3.connect(":memory:", check_same_thread=False)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tilewright.db"
+        migrate(f"sqlite:///{path}")
+        with closing(sqlite3.connect(path)) as made:
+            made.backup(kept)
+    return kept
 
 
 @pytest.fixture(scope="session")
@@ -244,13 +277,9 @@ def amqp_url() -> str:
     pytest.skip("no RabbitMQ: set TILEWRIGHT_TEST_AMQP_URL")
 
 
-@pytest.fixture(params=["memory", "redis", "amqp"])
-def broker_url(request: pytest.FixtureRequest) -> str:
-    """The URL of a broker; each test that uses it runs on all three kinds."""
-    if request.param == "memory":
-        return "memory://"
-    url: str = request.getfixturevalue(f"{request.param}_url")
-    return url
+def broker_of(kind: str, request: pytest.FixtureRequest) -> str:
+    """The URL of a broker of a kind: memory, redis or amqp."""
+    return "memory://" if kind == "memory" else str(request.getfixturevalue(f"{kind}_url"))
 
 
 MakeSettings = Callable[..., Settings]
@@ -326,7 +355,7 @@ def open_desk() -> Iterator[Callable[[Settings], Desk]]:
     opened: list[Services] = []
 
     def make(settings: Settings) -> Desk:
-        migrate(settings.database_url)
+        migrate_quickly(settings.database_url)
         services = open_services(settings)
         opened.append(services)
         return Desk(services)

@@ -1,4 +1,7 @@
-"""Every benchmark command runs, tiny, so that none of them rots; speeds are not judged here."""
+"""Every benchmark command runs, tiny, so that none of them rots; speeds are not judged here.
+
+Those that start processes of their own to measure are campaigns.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +43,7 @@ def _json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return row
 
 
+@pytest.mark.campaign
 def test_compile_time(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = compile_time.main(
         ["--file", str(tiny_model), "--presets", "kapla-edge", "--repeat", "1", "--json"]
@@ -55,6 +59,7 @@ def test_compile_time(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "warm, new process" in compile_time.render(row)
 
 
+@pytest.mark.campaign
 def test_compile_limits(tiny_model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code = compile_limits.main(["--file", str(tiny_model), "--blocks", "1", "2", "--json"])
     rows = [json.loads(line) for line in capsys.readouterr().out.strip().splitlines()]
@@ -68,6 +73,7 @@ def test_compile_limits(tiny_model: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "exponent" in compile_limits.render_growth(growth)
 
 
+@pytest.mark.campaign
 def test_upload(capsys: pytest.CaptureFixture[str]) -> None:
     code = upload.main(["--mib", "3", "--repeat", "1", "--json"])
     row = _json(capsys)
@@ -93,6 +99,7 @@ def test_upload_bundle_is_a_valid_model(tmp_path: Path) -> None:
     assert weight.nbytes == upload.MIB
 
 
+@pytest.mark.campaign
 def test_submit(capsys: pytest.CaptureFixture[str]) -> None:
     code = submit.main(["--clients", "3", "--requests", "4", "--period", "0.1", "--json"])
     row = _json(capsys)
@@ -171,6 +178,7 @@ def test_racing_operators_counts_results_and_writes_a_table() -> None:
     assert "2 more have no kernel" in text
 
 
+@pytest.mark.campaign  # it goes through all cases of ONNX
 def test_a_stopped_survey_of_races_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is in the results file is not run again, and counts."""
     results = tmp_path / "results.jsonl"

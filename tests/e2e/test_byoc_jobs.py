@@ -155,7 +155,10 @@ def test_automatic_mode_keeps_small_islands_on_the_host(tmp_path: Path) -> None:
         assert decision[side] > 0
 
 
-@pytest.mark.parametrize("preset", ["a100", "xavier", "kapla-16x16"])
+@pytest.mark.parametrize(
+    "preset",
+    ["xavier", *(pytest.param(p, marks=pytest.mark.campaign) for p in ("a100", "kapla-16x16"))],
+)
 def test_automatic_mode_is_never_slower(tmp_path: Path, preset: str) -> None:
     for name, model in (("conv", conv_net()), ("host", with_host_part())):
         cycles = []

@@ -22,6 +22,7 @@ def test_a_sample_of_every_preset(name: str, tmp_path: Path) -> None:
     assert found.passed, conformance_table(found)
 
 
+@pytest.mark.campaign(smoke=False)
 @pytest.mark.parametrize("name", WHOLE)
 def test_all_of_a_preset(name: str, tmp_path: Path) -> None:
     machine = load_machine(preset_document(name))

@@ -1,7 +1,7 @@
 """Random models by GraphTurbo: every output within tolerance of ONNX Runtime's, no slower than
 operator by operator.
 
-Two small jobs by default; a campaign over presets and seeds.
+A campaign; by default one cell of `benchmarks.random_nets` runs.
 """
 
 from __future__ import annotations
@@ -38,13 +38,8 @@ def check(seed: int, preset: str, folder: Path) -> None:
     assert fused["summary"]["latency_cycles"] <= alone["summary"]["latency_cycles"]
 
 
-@pytest.mark.parametrize(("seed", "preset"), [(1, "stcp920"), (2, "ascend910")])
-def test_a_random_model_verifies(seed: int, preset: str, tmp_path: Path) -> None:
-    check(seed, preset, tmp_path)
-
-
 @pytest.mark.campaign
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("seed", range(3, 9))
+@pytest.mark.parametrize("seed", range(1, 9))
 def test_random_models_verify(seed: int, preset: str, tmp_path: Path) -> None:
     check(seed, preset, tmp_path)

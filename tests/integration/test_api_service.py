@@ -158,7 +158,7 @@ def test_generated_requests_never_break_the_contract(serve: Serve, mode: Generat
 
         @seed(1)
         @settings(
-            max_examples=6 if mode is GenerationMode.POSITIVE else 4,
+            max_examples=settings().max_examples // 10,
             deadline=None,
             phases=[Phase.explicit, Phase.generate],
             database=None,
@@ -184,7 +184,7 @@ def test_generated_requests_never_break_the_contract(serve: Serve, mode: Generat
             assert mode is GenerationMode.NEGATIVE  # nothing to get wrong in this operation
     assert tried > 30
     assert {404, 422} <= set(seen)
-    assert sum(seen.values()) > 40
+    assert sum(seen.values()) > tried // 2
 
 
 def test_a_body_that_is_not_json_is_explained_without_a_pointer(serve: Serve) -> None:

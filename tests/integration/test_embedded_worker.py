@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import product
 
 import pytest
-from service_fixtures import Desk, MakeSettings, delete_queue
+from service_fixtures import Desk, MakeSettings, broker_of, database_of, delete_queue
 
 from service.errors import Conflict
 from service.jobs import query
@@ -18,10 +19,21 @@ from worker.main import DataDirectory, EmbeddedWorker
 OpenDesk = Callable[[Settings], Desk]
 
 
-@pytest.fixture
+USUAL = {("sqlite", "memory"), ("postgres", "redis"), ("sqlite", "amqp")}
+"""Each database and each broker; the other pairs of them are campaigns."""
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(pair, marks=() if pair in USUAL else pytest.mark.campaign, id="-".join(pair))
+        for pair in product(("sqlite", "postgres"), ("memory", "redis", "amqp"))
+    ]
+)
 def desk(
-    make_settings: MakeSettings, open_desk: OpenDesk, database_url: str, broker_url: str
+    request: pytest.FixtureRequest, make_settings: MakeSettings, open_desk: OpenDesk
 ) -> Iterator[Desk]:
+    database, broker = request.param
+    database_url, broker_url = database_of(database, request), broker_of(broker, request)
     desk = open_desk(make_settings("quick", database_url=database_url, broker_url=broker_url))
     yield desk
     if not desk.services.settings.embedded:

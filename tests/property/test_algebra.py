@@ -7,8 +7,9 @@ import itertools
 import numpy as np
 import pytest
 from algebra_graphs import conv
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import COSTLY
 
 from worker.compiler.errors import VerifyError
 from worker.compiler.ir.affine import Affine, var
@@ -53,7 +54,6 @@ def raw(expr: Affine, point: dict[str, int]) -> int:
     return expr.evaluate(point)
 
 
-@settings(max_examples=150, deadline=None)
 @given(affines(), affines(), st.integers(1, 8), st.tuples(*[st.integers(-9, 9)] * 3))
 def test_affine_operations_are_pointwise(
     a: Affine, b: Affine, divisor: int, values: tuple[int, int, int]
@@ -69,7 +69,6 @@ def test_affine_operations_are_pointwise(
     assert raw(a.substitute({"x": b}), point) == raw(a, {**point, "x": right})
 
 
-@settings(max_examples=150, deadline=None)
 @given(affines(), st.tuples(*[st.tuples(st.integers(-4, 4), st.integers(0, 4))] * 3))
 def test_bounds_and_within_agree_with_enumeration(
     expr: Affine, ranges: tuple[tuple[int, int], ...]
@@ -89,7 +88,6 @@ def test_bounds_and_within_agree_with_enumeration(
     assert [raw(simpler, p) for p in points] == values
 
 
-@settings(max_examples=60, deadline=None)
 @given(affines(depth=1), st.integers(1, 6), st.integers(1, 6))
 def test_bounds_against_islpy(expr: Affine, width: int, height: int) -> None:
     isl = pytest.importorskip("islpy", reason="islpy is the exact oracle of this test")
@@ -124,7 +122,6 @@ CONVS = st.builds(
 )  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
 @given(CONVS, st.data())
 def test_footprint_is_the_enumerated_bounding_box(graph: Graph, data: st.DataObject) -> None:
     op = graph.tensor_op("conv")
@@ -144,7 +141,7 @@ def test_footprint_is_the_enumerated_bounding_box(graph: Graph, data: st.DataObj
     )
 
 
-@settings(max_examples=25, deadline=None)
+@COSTLY
 @given(CONVS, st.integers(0, 2**31))
 def test_evaluate_is_the_convolution(graph: Graph, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -166,7 +163,7 @@ def test_evaluate_is_the_convolution(graph: Graph, seed: int) -> None:
     np.testing.assert_array_equal(values, want[where])
 
 
-@settings(max_examples=30, deadline=None)
+@COSTLY
 @given(CONVS, st.data())
 def test_producer_box_writes_exactly_what_is_asked(graph: Graph, data: st.DataObject) -> None:
     op = graph.tensor_op("conv")
@@ -199,7 +196,6 @@ def test_split_kinds_of_a_convolution() -> None:
     assert write_is_injective(op)
 
 
-@settings(max_examples=40, deadline=None)
 @given(CONVS)
 def test_print_and_parse_are_inverse(graph: Graph) -> None:
     again = parse_graph(print_graph(graph))
@@ -250,7 +246,7 @@ def renamed(graph: Graph, suffix: str) -> Graph:
     )  # fmt: skip
 
 
-@settings(max_examples=30, deadline=None)
+@COSTLY
 @given(CONVS, st.sampled_from(["_q", "0", "_with_long_suffix"]))
 def test_signature_ignores_names(graph: Graph, suffix: str) -> None:
     assert signature(renamed(graph, suffix)) == signature(graph)
@@ -286,7 +282,6 @@ def test_signature_sees_everything_else() -> None:
     assert len(seen) == 10
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.permutations([2, 3, 4]), st.sampled_from([(24,), (4, 6), (2, 12), (3, 2, 4), (6, 2, 2)]))
 def test_reshapes_are_views_and_transposes_are_not(
     source: list[int], target: tuple[int, ...]

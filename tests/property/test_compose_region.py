@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.compiler.cost.compute import contraction
@@ -210,7 +210,6 @@ def _matmul(draw: st.DrawFn, sketch: Sketch, source: str, out: str) -> None:
     return None
 
 
-@settings(deadline=None, max_examples=100)
 @given(graph=sketches(), seed=st.integers(0, 3))
 def test_every_output_keeps_its_bits(graph: Graph, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -224,7 +223,6 @@ def test_every_output_keeps_its_bits(graph: Graph, seed: int) -> None:
         np.testing.assert_array_equal(before[name], after[name])
 
 
-@settings(deadline=None, max_examples=80)
 @given(graph=sketches())
 def test_the_result_is_final_and_no_harder(graph: Graph) -> None:
     result = compose_region(graph, MACHINE)
@@ -246,7 +244,6 @@ def test_the_result_is_final_and_no_harder(graph: Graph) -> None:
             assert len(op.input_names()) <= MAX_TENSORS
 
 
-@settings(deadline=None, max_examples=50)
 @given(graph=sketches())
 def test_splitting_axes_keeps_values(graph: Graph) -> None:
     rng = np.random.default_rng(1)

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from control_models import BOOL, INT64, constant, model_of, value
 from control_reference import interpreted, outputs_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
@@ -57,7 +57,6 @@ def random_scan(
     return model_of(helper.make_graph([node], "random", [*starts, *sequences], outputs)), inputs
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_scans_agree(data: st.DataObject) -> None:
     extents = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
@@ -75,7 +74,6 @@ def test_scans_agree(data: st.DataObject) -> None:
     _assert_agree(model, inputs)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     count=st.none() | st.integers(-1, 6),
     condition=st.none() | st.booleans(),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import COSTLY
 
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.graph import Graph
@@ -31,7 +32,6 @@ def graphs(draw: st.DrawFn) -> Graph:
     return Graph.build(tuple(ops), tensors, ("in0", "in1"), tuple(outputs), ("const0", "const1"))
 
 
-@settings(deadline=None, max_examples=150)
 @given(graph=graphs(), data=st.data())
 def test_piece_is_what_its_definition_says(graph: Graph, data: st.DataObject) -> None:
     names = [op.name for op in graph.ops]
@@ -51,7 +51,7 @@ def test_piece_is_what_its_definition_says(graph: Graph, data: st.DataObject) ->
     assert subgraph(graph, chosen) == piece
 
 
-@settings(deadline=None, max_examples=30)
+@COSTLY
 @given(graph=graphs())
 def test_operators_are_found_by_name(graph: Graph) -> None:
     cuts = Cuts.of(graph)

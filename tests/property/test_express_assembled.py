@@ -10,8 +10,9 @@ import onnx
 import onnx_ir
 import pytest
 from express_oracle import agree, model_of, onnxruntime, ours, reason
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import COSTLY
 from onnx import helper
 from test_express_kernels import check
 
@@ -23,7 +24,7 @@ from worker.compiler.rejection import ReasonCode
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-@settings(max_examples=25, deadline=None)
+@COSTLY
 @given(data=st.data(), count=st.integers(1, 2), seed=SEEDS)
 def test_col2im(data: st.DataObject, count: int, seed: int) -> None:
     """Whole numbers, so that overlapping blocks add up exactly in any order."""

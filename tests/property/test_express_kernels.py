@@ -130,7 +130,7 @@ def test_a_few_operators_as_kernels(cases: tuple[Case, ...], tmp_path: Path) -> 
     assert check("stcp920-inferred", sample(cases)[::3], tmp_path) >= 30
 
 
-@pytest.mark.campaign
+@pytest.mark.campaign(smoke=False)
 @pytest.mark.parametrize("preset", ["stcp920-inferred", "kapla-16x16", "a100"])
 def test_every_operator_as_a_kernel(preset: str, cases: tuple[Case, ...], tmp_path: Path) -> None:
     assert check(preset, cases, tmp_path) > 1000

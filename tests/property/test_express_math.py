@@ -8,8 +8,9 @@ import numpy as np
 import onnx
 import pytest
 from express_oracle import agree, express, model_of, node_of, only_op, ours, reason
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import COSTLY
 
 from worker.compiler.errors import InternalError
 from worker.compiler.frontend.express import express_region
@@ -37,7 +38,7 @@ def test_matmul(left: tuple[int, ...], right: tuple[int, ...]) -> None:
     np.testing.assert_allclose(got, a @ b, rtol=1e-5, atol=1e-6)
 
 
-@settings(max_examples=30, deadline=None)
+@COSTLY
 @given(
     turn_a=st.booleans(),
     turn_b=st.booleans(),
@@ -78,7 +79,7 @@ def test_einsum(equation: str, shapes: list[tuple[int, ...]]) -> None:
     np.testing.assert_allclose(got, np.einsum(equation, *arrays), rtol=1e-4, atol=1e-5)
 
 
-@settings(max_examples=30, deadline=None)
+@COSTLY
 @given(
     op_type=st.sampled_from(
         ["ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2",
@@ -139,7 +140,7 @@ def test_group_norm_per_channel_and_per_group() -> None:
         np.testing.assert_allclose(ours(model, inputs)[0], expected, rtol=1e-4, atol=1e-5)
 
 
-@settings(max_examples=25, deadline=None)
+@COSTLY
 @given(
     kind=st.sampled_from([np.int8, np.uint8]),
     per_axis=st.booleans(),

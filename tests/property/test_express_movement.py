@@ -10,8 +10,9 @@ import numpy.typing as npt
 import onnx
 import pytest
 from express_oracle import agree, express, model_of, only_op, onnxruntime, ours, reason
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from hypothesis_profiles import COSTLY
 
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.ir.region import is_view
@@ -46,7 +47,6 @@ def reshapes(draw: st.DrawFn) -> tuple[list[int], list[int]]:
     return joined(), joined()
 
 
-@settings(max_examples=80, deadline=None)
 @given(reshapes())
 def test_reshape_is_a_view_with_the_same_elements(shapes: tuple[list[int], list[int]]) -> None:
     before, after = shapes
@@ -61,7 +61,7 @@ def test_splitting_a_dimension_reads_linearly() -> None:
     assert all(e.is_linear for e in op.reads[0].index)
 
 
-@settings(max_examples=30, deadline=None)
+@COSTLY
 @given(shape=SHAPES, data=st.data())
 def test_transpose(shape: list[int], data: st.DataObject) -> None:
     perm = data.draw(st.permutations(range(len(shape))))
@@ -70,7 +70,6 @@ def test_transpose(shape: list[int], data: st.DataObject) -> None:
     np.testing.assert_array_equal(got, x.transpose(perm))
 
 
-@settings(max_examples=60, deadline=None)
 @given(shape=SHAPES, data=st.data())
 def test_slice(shape: list[int], data: st.DataObject) -> None:
     x = ramp(*shape)
@@ -90,7 +89,6 @@ def test_slice(shape: list[int], data: st.DataObject) -> None:
         np.testing.assert_array_equal(ours(model, inputs)[0], expected)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     shape=st.lists(st.integers(1, 5), min_size=1, max_size=3),
     mode=st.sampled_from(["constant", "reflect", "edge", "wrap"]),
@@ -122,7 +120,7 @@ def test_mirrored_pad_of_two_dimensions_is_affine_copies() -> None:
     assert not any(op.has_lookup for op in graph.ops if isinstance(op, TensorOp))
 
 
-@settings(max_examples=25, deadline=None)
+@COSTLY
 @given(
     rows=st.integers(2, 6),
     axis=st.integers(0, 1),
@@ -145,7 +143,6 @@ def test_gather_out_of_range_is_refused() -> None:
     assert reason(model).code is ReasonCode.SHAPE_MISMATCH
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     mode=st.sampled_from(["nearest", "linear", "cubic"]),
     transform=st.sampled_from(["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"]),
@@ -175,7 +172,7 @@ def test_resize_by_an_integer_is_affine(mode: str, transform: str) -> None:
     assert not only_op(model_of("Resize", inputs, attributes, constants=(2,))).has_lookup
 
 
-@settings(max_examples=30, deadline=None)
+@COSTLY
 @given(shape=SHAPES, data=st.data())
 def test_concat_then_split(shape: list[int], data: st.DataObject) -> None:
     axis = data.draw(st.integers(-len(shape), len(shape) - 1))

@@ -10,8 +10,9 @@ import numpy.typing as npt
 import onnx
 import pytest
 from express_oracle import agree, express, model_of, onnxruntime, ours, reason
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import COSTLY
 from test_express_kernels import check
 
 from benchmarks.onnx_coverage import Case
@@ -33,7 +34,7 @@ def whole(rng: np.random.Generator, shape: list[int]) -> Array:
     return rng.integers(-4, 5, shape).astype(np.float32)
 
 
-@settings(max_examples=15, deadline=None)
+@COSTLY
 @given(
     before=st.lists(st.integers(1, 3), max_size=2),
     length=st.sampled_from([1, 2, 7, 8, 9, 20, 64, 70, 130]),
@@ -65,7 +66,7 @@ def test_a_long_sum_takes_few_steps() -> None:
     assert [max(a.extent for a in op.reduce_axes) for op in graph.ops] == [8, 8, 8, 8]
 
 
-@settings(max_examples=10, deadline=None)
+@COSTLY
 @given(
     shape=st.lists(st.integers(1, 5), min_size=2, max_size=4), time=st.integers(0, 1), seed=SEEDS
 )
@@ -76,7 +77,7 @@ def test_reverse_sequence(shape: list[int], time: int, seed: int) -> None:
     agree("ReverseSequence", inputs, {"time_axis": time, "batch_axis": 1 - time})
 
 
-@settings(max_examples=20, deadline=None)
+@COSTLY
 @given(shape=SHAPES, reduction=REDUCTIONS, known=st.booleans(), data=st.data(), seed=SEEDS)
 def test_scatter_elements(
     shape: list[int], reduction: str, known: bool, data: st.DataObject, seed: int
@@ -92,7 +93,7 @@ def test_scatter_elements(
     np.testing.assert_array_equal(ours(model, inputs)[0], onnxruntime(model, inputs)[0])
 
 
-@settings(max_examples=20, deadline=None)
+@COSTLY
 @given(shape=SHAPES, lead=SHAPES, reduction=REDUCTIONS, data=st.data(), seed=SEEDS)
 def test_scatter_nd(
     shape: list[int], lead: list[int], reduction: str, data: st.DataObject, seed: int
@@ -107,7 +108,7 @@ def test_scatter_nd(
     np.testing.assert_array_equal(ours(model, inputs)[0], onnxruntime(model, inputs)[0])
 
 
-@settings(max_examples=15, deadline=None)
+@COSTLY
 @given(shape=SHAPES, largest=st.booleans(), data=st.data(), seed=SEEDS)
 def test_top_k(shape: list[int], largest: bool, data: st.DataObject, seed: int) -> None:
     axis = data.draw(st.integers(-len(shape), len(shape) - 1))

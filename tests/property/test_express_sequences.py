@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from express_oracle import agree, express, model_of, ours, reason
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import COSTLY
 
 from worker.compiler.rejection import ReasonCode
 
@@ -41,7 +42,7 @@ def recurrence(
     return inputs
 
 
-@settings(max_examples=25, deadline=None)
+@COSTLY
 @given(
     op_type=st.sampled_from(list(GATES)),
     direction=st.sampled_from(["forward", "reverse", "bidirectional"]),
@@ -89,7 +90,7 @@ def test_a_step_is_one_product_and_its_gates() -> None:
     assert sum(op.reduce is not None for op in ops) == 1 + 4  # the first state is zero
 
 
-@settings(max_examples=25, deadline=None)
+@COSTLY
 @given(
     shape=st.lists(st.integers(1, 5), min_size=2, max_size=2),
     mode=st.sampled_from(["linear", "nearest", "cubic"]),
@@ -118,7 +119,7 @@ def test_grid_sample_of_volumes(mode: str) -> None:
     agree("GridSample", [x, grid], {"mode": mode}, rtol=1e-3, atol=1e-4)
 
 
-@settings(max_examples=25, deadline=None)
+@COSTLY
 @given(
     extent=st.integers(2, 12), length=st.integers(1, 14), axis=st.integers(0, 1),
     half=st.booleans(), is_real=st.booleans(), seed=SEEDS,
@@ -136,7 +137,7 @@ def test_dft(extent: int, length: int, axis: int, half: bool, is_real: bool, see
     np.testing.assert_allclose(got[..., 0] + 1j * got[..., 1], want, atol=1e-4)
 
 
-@settings(max_examples=15, deadline=None)
+@COSTLY
 @given(extent=st.integers(2, 9), odd=st.booleans(), seed=SEEDS)
 def test_back_from_half_a_spectrum(extent: int, odd: bool, seed: int) -> None:
     length = 2 * (extent - 1) + odd

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from express_oracle import agree, express, model_of, only_op, reason
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from worker.compiler.ir.axis import AxisKind
@@ -45,7 +45,6 @@ def windows(draw: st.DrawFn, rank: int) -> dict[str, Any]:
     return attributes
 
 
-@settings(max_examples=40, deadline=None)
 @given(data=st.data(), rank=st.integers(1, 3), groups=st.sampled_from([1, 2, 4]))
 def test_conv(data: st.DataObject, rank: int, groups: int) -> None:
     attributes = data.draw(windows(rank)) | {"group": groups}
@@ -59,7 +58,6 @@ def sizes(rank: int) -> st.SearchStrategy[list[int]]:
     return st.lists(st.integers(8, 9), min_size=rank, max_size=rank)
 
 
-@settings(max_examples=40, deadline=None)
 @given(data=st.data(), rank=st.integers(1, 2), groups=st.sampled_from([1, 2]))
 def test_conv_transpose(data: st.DataObject, rank: int, groups: int) -> None:
     kernel = data.draw(st.lists(st.integers(1, 4), min_size=rank, max_size=rank))
@@ -78,14 +76,12 @@ def test_conv_transpose(data: st.DataObject, rank: int, groups: int) -> None:
     agree("ConvTranspose", [x, w, bias], attributes)
 
 
-@settings(max_examples=40, deadline=None)
 @given(data=st.data(), rank=st.integers(1, 3), ceil=st.booleans())
 def test_max_pool(data: st.DataObject, rank: int, ceil: bool) -> None:
     attributes = data.draw(windows(rank)) | {"ceil_mode": int(ceil)}
     agree("MaxPool", [floats(1, 2, *data.draw(sizes(rank)))], attributes)
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=st.data(), rank=st.integers(1, 2), ceil=st.booleans(), counts=st.booleans())
 def test_average_pool(data: st.DataObject, rank: int, ceil: bool, counts: bool) -> None:
     attributes = data.draw(windows(rank))

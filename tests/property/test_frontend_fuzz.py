@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
@@ -80,13 +80,11 @@ def test_the_unmutated_inputs_are_accepted() -> None:
     assert _front_end(ZIPPED) == "ok"
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=300))
 def test_random_bytes(data: bytes) -> None:
     assert _front_end(data).startswith("TW-MODEL-")
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, len(VALID) - 1), st.integers(0, 255)), min_size=1, max_size=6)
 )
@@ -97,13 +95,11 @@ def test_mutated_models(edits: list[tuple[int, int]]) -> None:
     assert _front_end(bytes(data)).startswith(("ok", "TW-MODEL-"))
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, len(VALID) - 1))
 def test_truncated_models(length: int) -> None:
     assert _front_end(VALID[:length]).startswith("TW-MODEL-")
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, len(ZIPPED) - 1), st.integers(0, 255)), min_size=1,
              max_size=4)
@@ -115,7 +111,6 @@ def test_mutated_bundles(edits: list[tuple[int, int]]) -> None:
     assert _front_end(bytes(data)).startswith(("ok", "TW-MODEL-"))
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.text(min_size=1, max_size=30))
 def test_hostile_node_names_survive(name: str) -> None:
     try:

@@ -6,7 +6,7 @@ from itertools import product
 from math import prod
 
 from algebra_graphs import conv
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.compiler.ir.op import TensorOp
@@ -109,7 +109,6 @@ def test_no_binding_beats_plain_on_a_power_of_two_cores(
     assert prod(plain(shape, cores, forbidden)) == best
 
 
-@settings(deadline=None)
 @given(flow=dataflows(), num_cores=CORES, further=st.booleans(), tie=st.booleans())
 def test_bindings_are_legal_and_scopes_follow_from_them(
     flow: tuple[list[Bindable], list[Edge]], num_cores: int, further: bool, tie: bool
@@ -289,7 +288,6 @@ def stages(draw: st.DrawFn) -> tuple[InstanceGraph, list[Bindable], list[Edge], 
     return graph, parts, edges, [0 if count > 1 else None for count in counts]
 
 
-@settings(deadline=None)
 @given(case=stages(), further=st.booleans(), tie=st.booleans())
 def test_movements_of_stages(
     case: tuple[InstanceGraph, list[Bindable], list[Edge], list[int | None]],
@@ -325,7 +323,6 @@ def test_movements_of_stages(
     assert sum(t.num_free for t in sums) == sum(m.moved_bytes == 0 for m in moves)
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     size=st.integers(4, 24),
     kernel=st.sampled_from((1, 3)),

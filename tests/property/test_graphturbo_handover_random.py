@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from graphturbo_nets import check_meaning, lowered, workshop
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import COSTLY
 from random_nets import images, machines, rows
 
 from worker.compiler.ir.graph import Graph
@@ -35,7 +36,7 @@ def planners(graph: Graph, on: Machine) -> list[Planner]:
 
 
 @given(st.one_of(images(), rows()), machines(), st.randoms(use_true_random=False))
-@settings(max_examples=25, deadline=None)
+@COSTLY
 def test_every_planned_run_is_legal_and_computes_the_right_numbers(
     graph: Graph, on: Machine, random: object
 ) -> None:

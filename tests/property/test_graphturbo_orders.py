@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import product
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import COSTLY
 
 from worker.compiler.strategies.graphturbo.exact_order import OrderGoal, exact_order
 from worker.compiler.strategies.graphturbo.instances import (
@@ -143,7 +144,6 @@ def rank_of(
 # instances and orders
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 12),
     st.integers(1, 12),
@@ -167,7 +167,6 @@ def test_kept_edges_are_the_overlapping_elements(
         assert graph.producers[fp + j] == tuple(owners)
 
 
-@settings(deadline=None)
 @given(dags(12))
 def test_the_heap_runs_algorithm_3_as_printed(graph: InstanceGraph) -> None:
     printed = algorithm_3(graph)
@@ -175,7 +174,6 @@ def test_the_heap_runs_algorithm_3_as_printed(graph: InstanceGraph) -> None:
     assert dfs_order(graph) == tuple(run for run, _ in printed)
 
 
-@settings(deadline=None)
 @given(dags(8), st.integers(0, 12))
 def test_measures_are_those_of_the_definition(graph: InstanceGraph, capacity: int) -> None:
     for order in (bfs_order(graph), dfs_order(graph)):
@@ -194,7 +192,6 @@ def test_measures_are_those_of_the_definition(graph: InstanceGraph, capacity: in
         assert 0.0 <= metrics.mean_occupancy <= 1.0
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=5), st.integers(1, 4), st.randoms())
 def test_nests_are_depth_first_orders_and_back(trips: list[int], last: int, chance: object) -> None:
     """Expanding the nest gives a legal order of the peak of depth first search, and is a nest."""
@@ -219,7 +216,6 @@ def test_nests_are_depth_first_orders_and_back(trips: list[int], last: int, chan
 # least memory
 
 
-@settings(deadline=None)
 @given(
     dags(6),
     st.integers(0, 20),
@@ -241,7 +237,7 @@ def test_exact_orders_are_the_best_of_all_orders(
     check_spills(graph, fastest.order, fastest.spilled, capacity)
 
 
-@settings(deadline=None, max_examples=20)
+@COSTLY
 @given(dags(7))
 def test_exact_peaks_are_the_lowest_of_all_orders(graph: InstanceGraph) -> None:
     found = exact_order(graph, 10**6)
@@ -249,7 +245,6 @@ def test_exact_peaks_are_the_lowest_of_all_orders(graph: InstanceGraph) -> None:
     assert (found.proven, found.peak_bytes) == (True, best[1])
 
 
-@settings(deadline=None)
 @given(dags(7, one_reader=True))
 def test_trees_have_their_lowest_peak(graph: InstanceGraph) -> None:
     order = tree_order(graph)
@@ -258,7 +253,6 @@ def test_trees_have_their_lowest_peak(graph: InstanceGraph) -> None:
     assert rank_of(graph, order, 10**6, ())[1] == lowest
 
 
-@settings(deadline=None)
 @given(
     dags(30),
     st.integers(0, 40),
@@ -283,7 +277,6 @@ def test_searched_orders_are_never_worse_than_the_papers(
     assert exact_order(graph, capacity, costs, max_states) == found
 
 
-@settings(deadline=None)
 @given(dags(14), st.integers(0, 20))
 def test_a_small_budget_never_claims_more_than_is_true(graph: InstanceGraph, capacity: int) -> None:
     hasty = exact_order(graph, capacity, max_states=8)
@@ -346,7 +339,6 @@ def spill_task_by_task(
     return tuple(sorted(gone))
 
 
-@settings(deadline=None)
 @given(tensors(12), st.integers(0, 16))
 def test_spills_are_those_of_the_rule(lives: tuple[LiveTensor, ...], capacity: int) -> None:
     for rule in (SpillRule.LONGEST_LIVENESS, SpillRule.LARGEST):
@@ -354,7 +346,6 @@ def test_spills_are_those_of_the_rule(lives: tuple[LiveTensor, ...], capacity: i
         assert choose_spills(lives, capacity, rule) == expected
 
 
-@settings(deadline=None)
 @given(tensors(10), st.integers(0, 14), st.integers(0, 10), st.data())
 def test_no_buffer_overflows_and_cost_is_the_least(
     lives: tuple[LiveTensor, ...], lb: int, gb: int, data: st.DataObject

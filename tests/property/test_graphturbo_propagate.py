@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.compiler.ir.affine import Affine, Lookup, var
@@ -310,7 +310,6 @@ def check(net: Net, slices: Slices, factor: int) -> None:
         assert (op.name in slices.recompute) == (extra > 0)
 
 
-@settings(max_examples=200, deadline=None)
 @given(pieces(), st.data())
 def test_instances_of_random_pieces_are_sound_and_counted(
     piece: tuple[Net, str], data: st.DataObject

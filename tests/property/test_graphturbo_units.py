@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from graphturbo_nets import check_meaning, lowered, scheduled
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import COSTLY
 from random_nets import images, machines, rows
 
 from worker.compiler.ir.graph import Graph
@@ -25,12 +26,12 @@ def check(graph: Graph, on: Machine, variant: Variant) -> None:
 
 
 @given(images(), machines(), variants)
-@settings(max_examples=12, deadline=None)
+@COSTLY
 def test_units_over_images(graph: Graph, on: Machine, variant: Variant) -> None:
     check(graph, on, variant)
 
 
 @given(rows(), machines(), variants)
-@settings(max_examples=12, deadline=None)
+@COSTLY
 def test_units_over_rows(graph: Graph, on: Machine, variant: Variant) -> None:
     check(graph, on, variant)

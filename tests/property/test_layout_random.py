@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from layout_models import OP_TYPES, RegionBuilder, assert_same
 
@@ -148,7 +148,6 @@ def _kept_linear(old: TensorOp, new: TensorOp) -> bool:
     return all(odd(b.index) <= odd(a.index) for a, b in pairs)
 
 
-@settings(deadline=None, max_examples=300)
 @given(regions(), policies(), st.integers(0, 1000))
 def test_layouts_change_no_value(region: Expressed, policy: LayoutPolicy, seed: int) -> None:
     laid = lay_out(region, policy)
@@ -175,7 +174,6 @@ def test_layouts_change_no_value(region: Expressed, policy: LayoutPolicy, seed: 
     assert again.changes == laid.changes
 
 
-@settings(deadline=None, max_examples=60)
 @given(regions(), policies(), st.data())
 def test_composites_get_no_conversion_inside(
     region: Expressed, policy: LayoutPolicy, data: st.DataObject

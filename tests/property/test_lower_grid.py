@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.compiler.ir.affine import Affine, const, var
@@ -30,7 +30,6 @@ KINDS = {"x": FrameKind.CORES, "y": FrameKind.TIME, "z": FrameKind.LANES}
 GRID = Grid.of([Frame(v, t, KINDS[v], 1, v) for v, t in TRIPS.items()])
 
 
-@settings(deadline=None, max_examples=150)
 @given(exprs)
 def test_evaluate(expr: Affine) -> None:
     assert [f.var for f in GRID.frames] == ["y", "x", "z"], "time, then cores, then lanes"
@@ -39,7 +38,6 @@ def test_evaluate(expr: Affine) -> None:
         assert values[y, x, z] == expr.evaluate({"x": x, "y": y, "z": z})
 
 
-@settings(deadline=None, max_examples=150)
 @given(exprs, st.lists(st.integers(0, 4), min_size=3, max_size=3))
 def test_bounds(expr: Affine, lengths: list[int]) -> None:
     low = dict(GRID.values)
@@ -52,7 +50,6 @@ def test_bounds(expr: Affine, lengths: list[int]) -> None:
         assert (least[y, x, z], most[y, x, z]) == expected[:2]
 
 
-@settings(deadline=None, max_examples=100)
 @given(exprs, st.integers(1, 6), st.integers(1, 8))
 def test_clip(expr: Affine, extent: int, size: int) -> None:
     cut = clip((Span(expr, extent),), (size,), GRID.values)
@@ -72,7 +69,6 @@ boxes = st.lists(
 )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=200)
 @given(st.lists(boxes, min_size=1, max_size=3))
 def test_disjoint_is_never_wrong(sets: list[list[tuple[int, int, int, int]]]) -> None:
     painted = np.zeros((8, 8), dtype=int)

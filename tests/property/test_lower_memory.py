@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import lower_toys as toys
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.compiler.errors import Infeasible
@@ -36,7 +36,6 @@ def requests(drawn: list[tuple[int, int, int]], align: int) -> list[Request]:
     ]
 
 
-@settings(deadline=None, max_examples=100)
 @given(lives, st.sampled_from([1, 4, 64]))
 def test_conflicting_requests_are_disjoint(drawn: list[tuple[int, int, int]], align: int) -> None:
     asked = requests(drawn, align)
@@ -57,7 +56,6 @@ def test_conflicting_requests_are_disjoint(drawn: list[tuple[int, int, int]], al
     assert plan.peak_bytes >= most - align + 1
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=8), st.data())
 def test_nested_scopes_never_exceed_the_largest_path(sizes: list[int], data: st.DataObject) -> None:
     """Scopes form a tree: the peak is the largest sum along a path, as strategies assume."""
@@ -105,7 +103,6 @@ def models(
     return size_of, weights, ["x"], [known[-1]], calls, view_of
 
 
-@settings(deadline=None, max_examples=100)
 @given(models())
 def test_home_arena(
     model: tuple[dict[str, int], list[str], list[str], list[str], list[CallUse], dict[str, str]],

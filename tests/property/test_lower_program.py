@@ -8,7 +8,7 @@ from dataclasses import replace
 import lower_toys as toys
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lower_oracle import Walk, finish_before, listed, order_of_events
 
@@ -75,7 +75,6 @@ def lowered(case: Case) -> UnitProgram:
     return program
 
 
-@settings(deadline=None, max_examples=60)
 @given(cases())
 def test_same_instructions_as_the_walk(case: Case) -> None:
     program = lowered(case)
@@ -86,7 +85,6 @@ def test_same_instructions_as_the_walk(case: Case) -> None:
     assert Counter(listed(program)) == expected
 
 
-@settings(deadline=None, max_examples=60)
 @given(cases())
 def test_tokens_order_every_conflict(case: Case) -> None:
     check_conflicts(case)
@@ -134,7 +132,6 @@ def check_conflicts(case: Case) -> None:
                 assert before[late] >> early & 1, (early, late, a.path, b.path)
 
 
-@settings(deadline=None, max_examples=40)
 @given(cases())
 def test_text_and_bytes_round_trip(case: Case) -> None:
     program = lowered(case)

@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.compiler.errors import SpecError
@@ -82,7 +82,6 @@ def damaged(draw: st.DrawFn) -> dict[Any, Any]:
     return document
 
 
-@settings(deadline=None, max_examples=150)
 @given(damaged())
 def test_lint_never_crashes_and_load_agrees(document: dict[Any, Any]) -> None:
     findings = lint_document(document)
@@ -100,7 +99,6 @@ def test_lint_never_crashes_and_load_agrees(document: dict[Any, Any]) -> None:
         assert len(digest(load_machine(document))) == 64
 
 
-@settings(deadline=None, max_examples=150)
 @given(st.text(max_size=60))
 def test_any_text_is_a_mapping_or_a_spec_error(text: str) -> None:
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from counted_work import growth
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from worker.compiler.errors import InternalError
@@ -76,7 +76,6 @@ def unit_groups(count: int, glued: list[tuple[int, ...]]) -> list[int]:
     return group_of
 
 
-@settings(max_examples=400, deadline=None)
 @given(problems())
 def test_regions_are_convex_acyclic_and_maximal(
     drawn: tuple[Graph, list[str | None], list[tuple[int, ...]]],
@@ -108,7 +107,6 @@ def test_regions_are_convex_acyclic_and_maximal(
         assert not is_acyclic(contracted(successors, merged), count), f"{a} and {b} could merge"
 
 
-@settings(max_examples=60, deadline=None)
 @given(problems())
 def test_the_result_is_the_same_every_time(
     drawn: tuple[Graph, list[str | None], list[tuple[int, ...]]],

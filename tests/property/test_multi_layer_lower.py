@@ -8,8 +8,9 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import COSTLY
 from lower_oracle import Walk, finish_before, listed, order_of_events
 from multi_layer_schedules import (
     TREES,
@@ -74,14 +75,12 @@ def shapes(draw: st.DrawFn) -> tuple[ChainShape, Machine]:
     return shape, machine(shape.cores, 1, gb_bytes=gb, l1_bytes=floor + extra)
 
 
-@settings(deadline=None, max_examples=60)
 @given(shapes())
 def test_chains_keep_the_order_of_the_walk(case: tuple[ChainShape, Machine]) -> None:
     shape, on = case
     check_order(*chain(shape, on)[:2])
 
 
-@settings(deadline=None, max_examples=60)
 @given(shapes(), st.integers(1, 4), st.booleans())
 def test_copies_of_weights_keep_the_order_of_the_walk(
     case: tuple[ChainShape, Machine], layers: int, own_engine: bool
@@ -103,7 +102,6 @@ def test_trees_keep_the_order_of_the_walk(name: str) -> None:
     check_order(schedule, on)
 
 
-@settings(deadline=None, max_examples=80)
 @given(shapes(), st.integers(0, 40), st.integers(0, 60))
 def test_what_the_checker_accepts_is_placed(
     case: tuple[ChainShape, Machine], less_gb: int, less_l1: int
@@ -128,7 +126,7 @@ def test_what_the_checker_accepts_is_placed(
     lower_unit(schedule, tight, "s")
 
 
-@settings(deadline=None, max_examples=30)
+@COSTLY
 @given(shapes())
 def test_repeated_waits_change_nothing(case: tuple[ChainShape, Machine]) -> None:
     """Leaving them out keeps every cycle."""
@@ -142,7 +140,7 @@ def test_repeated_waits_change_nothing(case: tuple[ChainShape, Machine]) -> None
     assert simulate_unit(short, on).cycles == simulate_unit(plain, on).cycles
 
 
-@settings(deadline=None, max_examples=30)
+@COSTLY
 @given(shapes())
 def test_waits_without_room_are_found_by_a_second_walk(case: tuple[ChainShape, Machine]) -> None:
     shape, on = case
@@ -366,7 +364,6 @@ lives = st.lists(
 ).map(lambda drawn: [(first, first + length, size) for first, length, size in drawn])
 
 
-@settings(deadline=None, max_examples=200)
 @given(lives)
 def test_a_search_is_legal_and_never_worse(drawn: list[tuple[int, int, int]]) -> None:
     asked = requests_of(drawn)

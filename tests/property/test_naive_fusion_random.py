@@ -8,8 +8,9 @@ from pathlib import Path
 import fused_graphs as fused
 import numpy as np
 from fused_graphs import ADD, Graph, Step
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import COSTLY
 from test_naive_schedules import machines, small_inputs
 
 from worker.compiler.errors import Shortfall
@@ -70,7 +71,6 @@ def composites(draw: st.DrawFn) -> Graph:
     return fused.composite(anchor, given_type, result, tuple(steps))
 
 
-@settings(deadline=None, max_examples=120)
 @given(composites(), machines(), st.integers(0, 1000))
 def test_fused_is_legal_and_means_the_graph(graph: Graph, machine: Machine, seed: int) -> None:
     assert fused.grouped_names(graph, machine) == (fused.names(graph),)
@@ -87,7 +87,7 @@ def test_fused_is_legal_and_means_the_graph(graph: Graph, machine: Machine, seed
     np.testing.assert_array_equal(interpret(schedule, inputs, home="DDR")[name], want)
 
 
-@settings(deadline=None, max_examples=4)
+@COSTLY
 @given(st.lists(composites(), min_size=12, max_size=12), machines(), st.integers(0, 1000))
 def test_compiled_kernels_mean_the_graph(graphs: list[Graph], machine: Machine, seed: int) -> None:
     cases = []
@@ -103,7 +103,6 @@ def test_compiled_kernels_mean_the_graph(graphs: list[Graph], machine: Machine, 
         np.testing.assert_array_equal(got[name], evaluate(schedule.graph, inputs)[name])
 
 
-@settings(deadline=None, max_examples=120)
 @given(composites(), machines(), st.data())
 def test_groups_are_in_an_order_that_runs(
     graph: Graph, machine: Machine, data: st.DataObject

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from naive_schedules import naive_schedule
 
@@ -242,7 +242,6 @@ def small_inputs(graph: Graph, seed: int) -> dict[str, npt.NDArray[Any]]:
     return found
 
 
-@settings(deadline=None, max_examples=250)
 @given(GRAPHS, machines(), st.integers(0, 1000))
 def test_naive_is_legal_and_means_the_graph(graph: Graph, machine: Machine, seed: int) -> None:
     schedule = scheduled(graph, machine)
@@ -254,7 +253,6 @@ def test_naive_is_legal_and_means_the_graph(graph: Graph, machine: Machine, seed
         np.testing.assert_array_equal(got[name], want[name])
 
 
-@settings(deadline=None, max_examples=60)
 @given(GRAPHS, machines())
 def test_text_round_trips(graph: Graph, machine: Machine) -> None:
     schedule = scheduled(graph, machine)

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from hypothesis_profiles import COSTLY
 
 from worker.compiler.ir.affine import Affine, var
 from worker.compiler.ir.axis import Axis, AxisKind
@@ -145,7 +146,6 @@ def halvings(share: int) -> list[int]:
     return found
 
 
-@settings(deadline=None, max_examples=50)
 @given(toys(), st.booleans(), st.data())
 def test_arrays_say_what_numbers_say(toy: Toy, double: bool, data: st.DataObject) -> None:
     """`fitting` and `Forecast` against `levels_of` and `predict`, on tiles of any kind."""
@@ -207,7 +207,6 @@ def brute_force(toy: Toy, ways: Mapping[str, int]) -> Plan | None:
     return None
 
 
-@settings(deadline=None, max_examples=40)
 @given(toys(), st.data())
 def test_no_halving_is_better(toy: Toy, data: st.DataObject) -> None:
     """With every tiling looked at, the plan found has the lowest score of all halvings."""
@@ -226,7 +225,6 @@ def test_no_halving_is_better(toy: Toy, data: st.DataObject) -> None:
         assert score(found) == score(expected)
 
 
-@settings(deadline=None, max_examples=50)
 @given(toys(), st.data())
 def test_splits_and_limits_are_respected(toy: Toy, data: st.DataObject) -> None:
     splits = ranked_splits(toy.facts, toy.engine, MACHINE, toy.team)
@@ -246,7 +244,7 @@ def test_splits_and_limits_are_respected(toy: Toy, data: st.DataObject) -> None:
         assert used <= ways.get(name, 1)
 
 
-@settings(deadline=None, max_examples=30)
+@COSTLY
 @given(toys())
 def test_names_make_no_difference(toy: Toy) -> None:
     """A layer's plan is its numbered twin's plan with the names put back."""
@@ -298,7 +296,7 @@ def small(shape: tuple[int, ...], seed: int) -> npt.NDArray[Any]:
     return values.astype(np.float32)
 
 
-@settings(deadline=None, max_examples=25)
+@COSTLY
 @given(
     st.integers(1, 12), st.integers(1, 20), st.integers(1, 20), st.integers(2, 3),
     st.sampled_from([1, 2]), st.booleans(), st.integers(200, 4096), st.integers(0, 99),

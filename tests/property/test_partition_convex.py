@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 from counted_work import growth
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnx_models import saved
@@ -59,7 +59,6 @@ def cut(edges: list[tuple[int, int]], on_host: list[bool]) -> Partitioning:
         return partition(model, MACHINE, refused)
 
 
-@settings(max_examples=60, deadline=None)
 @given(models())
 def test_parts_are_convex_and_run_in_order(
     drawn: tuple[list[tuple[int, int]], list[bool]],
@@ -76,7 +75,6 @@ def test_parts_are_convex_and_run_in_order(
         assert all(part_of[s - 1] <= part_of[k] for s in sources if s)
 
 
-@settings(max_examples=60, deadline=None)
 @given(models())
 def test_host_parts_are_as_few_as_the_order_allows(
     drawn: tuple[list[tuple[int, int]], list[bool]],
@@ -103,7 +101,6 @@ def test_host_parts_are_as_few_as_the_order_allows(
     assert sum(part.is_host for part in found.parts) == least
 
 
-@settings(max_examples=40, deadline=None)
 @given(models())
 def test_values_that_cross_are_exactly_the_ports(
     drawn: tuple[list[tuple[int, int]], list[bool]],

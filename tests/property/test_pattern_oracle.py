@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import onnx_ir as ir
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pattern_oracle import brute_force
 from pattern_toys import toy_graph, toy_rules
@@ -34,7 +34,6 @@ def named(graph: ir.Graph, matches: tuple[Match, ...]) -> dict[str, tuple[str, t
     }
 
 
-@settings(deadline=None, max_examples=1000)
 @given(SEEDS)
 def test_matches_are_those_of_brute_force(seed: int) -> None:
     graph, table = toy(seed)
@@ -52,7 +51,6 @@ def test_the_toys_exercise_the_language() -> None:
     assert sum(size > 2 for size in sizes) > 10
 
 
-@settings(deadline=None, max_examples=300)
 @given(SEEDS)
 def test_matches_are_disjoint_convex_and_every_other_candidate_is_explained(seed: int) -> None:
     graph, table = toy(seed)

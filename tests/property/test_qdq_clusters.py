@@ -9,8 +9,9 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import COSTLY
 from qdq_oracle import Quantised, Result, agree, onnxruntime, ours, qdq_model
 
 from worker.compiler.cost.compute import contraction
@@ -50,7 +51,6 @@ def bias_of(x: Quantised, w: Quantised, channels: int) -> Quantised:
     return Quantised(values, list(scale), [0] * channels, 0, True)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     kind=st.sampled_from(KINDS),
     out=st.sampled_from(KINDS),
@@ -94,7 +94,7 @@ def test_conv_weights_with_zero_points_per_channel() -> None:
     agree("Conv", [x, w], [Result(0.5)], {"pads": [1, 1, 1, 1]}, steps=1)
 
 
-@settings(max_examples=25, deadline=None)
+@COSTLY
 @given(
     groups=st.sampled_from([1, 2]),
     stride=st.integers(1, 3),
@@ -113,7 +113,7 @@ def test_conv_transpose(
     agree("ConvTranspose", [x, w, bias], [Result(0.05, 3)], attributes, ("Relu", []), steps=1)
 
 
-@settings(max_examples=25, deadline=None)
+@COSTLY
 @given(
     turn_a=st.booleans(),
     turn_b=st.booleans(),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 import onnx.checker
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from quantize_nets import (
     F16,
@@ -31,7 +31,6 @@ from worker.compiler.quantize.insert import INSERTED
 CHOICES = {"a": I8, "b": U8, "c": F16}
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     name=st.sampled_from(sorted(NETS)),
     seed=st.integers(0, 1000),

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from zlib import crc32
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from region_bundles import bundled, members
 
@@ -46,7 +46,6 @@ edits = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
 @given(edits)
 def test_changed_bytes_behind_a_right_checksum(changes: list[tuple[int, int]]) -> None:
     data = bytearray(whole())
@@ -55,7 +54,6 @@ def test_changed_bytes_behind_a_right_checksum(changes: list[tuple[int, int]]) -
     read(sealed(data))
 
 
-@settings(max_examples=200, deadline=None)
 @given(places, st.binary(max_size=40), places)
 def test_parts_cut_out_and_put_in(start: int, piece: bytes, length: int) -> None:
     data = bytearray(whole())
@@ -64,7 +62,6 @@ def test_parts_cut_out_and_put_in(start: int, piece: bytes, length: int) -> None
     read(sealed(data))
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes(data: bytes) -> None:
     read(data)

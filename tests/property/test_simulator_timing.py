@@ -6,8 +6,9 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import COSTLY
 from lower_toys import (
     cluster_machine,
     cluster_matmul,
@@ -76,7 +77,6 @@ def _same(a: Run, b: Run) -> None:
         assert np.array_equal(getattr(a, field.name), getattr(b, field.name)), field.name
 
 
-@settings(deadline=None, max_examples=150)
 @given(programs())
 def test_loop_equals_oracle(steps: list[Step]) -> None:
     run = run_unit(unit_program(steps, STREAMS, PORTS), flat_machine())
@@ -92,7 +92,6 @@ def test_loop_equals_oracle(steps: list[Step]) -> None:
     assert run.resource_bytes.tolist() == [expected.port_bytes[p] for p in range(len(PORTS))]
 
 
-@settings(deadline=None, max_examples=100)
 @given(programs())
 def test_compute_cycles_is_the_union_of_busy_cycles(steps: list[Step]) -> None:
     program = unit_program(steps, STREAMS, PORTS)
@@ -105,7 +104,6 @@ def test_compute_cycles_is_the_union_of_busy_cycles(steps: list[Step]) -> None:
     assert compute_cycles(run) == len(busy)
 
 
-@settings(deadline=None, max_examples=100)
 @given(programs(), st.integers(0, 5000), st.integers(0, 5000))
 def test_every_sanity_check_passes(steps: list[Step], inward: int, outward: int) -> None:
     operands = (
@@ -145,7 +143,6 @@ def scaled(machine: Machine, level: str, factor: float) -> Machine:
     return replace(machine, levels=levels)
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     st.integers(0, 1), st.sampled_from([1, 2, 4, 8, 16]), st.sampled_from(["DDR", "L2", "L1"]),
     st.sampled_from([1.5, 2.0, 7.0, 100.0]),
@@ -160,7 +157,7 @@ def test_a_faster_memory_never_slows_a_single_core(
     assert fast.cycles <= slow.cycles
 
 
-@settings(deadline=None, max_examples=10)
+@COSTLY
 @given(st.sampled_from([0.25, 0.5, 1.0, 3.0]), st.sampled_from([1.1, 2.0, 50.0]))
 def test_a_faster_link_never_slows_a_single_core(rate: float, factor: float) -> None:
     def cycles(bytes_per_cycle: float) -> int:
@@ -173,7 +170,7 @@ def test_a_faster_link_never_slows_a_single_core(rate: float, factor: float) -> 
     assert cycles(100.0) < cycles(0.25), "the link matters at all"
 
 
-@settings(deadline=None, max_examples=25)
+@COSTLY
 @given(st.integers(0, 4), st.sampled_from([2, 4, 8]))
 def test_lowered_toys_pass_every_check(kind: int, tile: int) -> None:
     schedule, machine = lowered(kind, tile)
@@ -188,7 +185,6 @@ def test_lowered_toys_pass_every_check(kind: int, tile: int) -> None:
     assert simulate_unit(program, machine) == sim
 
 
-@settings(deadline=None, max_examples=60)
 @given(programs(), st.integers(0, 40))
 def test_delaying_one_instruction_never_shortens_the_run(steps: list[Step], pick: int) -> None:
     slower = list(steps)

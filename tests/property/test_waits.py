@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import COSTLY
 from wait_reference import all_waits, asked, news, signals
 
 from worker.compiler.jit import compiled
@@ -79,7 +80,6 @@ def found(
     return [set(w.tolist()) for w in waits], [s.tolist() for s in sent]
 
 
-@settings(deadline=None, max_examples=300)
 @given(cases(), st.booleans(), st.booleans())
 def test_the_waits_that_may_hold_an_instruction_back(
     case: Case, is_given: bool, repeats: bool
@@ -100,7 +100,6 @@ def conflicting(case: Case, first: int, second: int) -> bool:
     return bool(tokens & set(signals(case.touches, first)))
 
 
-@settings(deadline=None)
 @given(cases())
 def test_the_latest_that_an_instruction_conflicts_with(case: Case) -> None:
     latest = latest_conflicts(case.touches, case.storages)
@@ -110,7 +109,7 @@ def test_the_latest_that_an_instruction_conflicts_with(case: Case) -> None:
     ]
 
 
-@settings(deadline=None, max_examples=20)
+@COSTLY
 @given(cases())
 def test_compiled_walks_are_the_same(case: Case) -> None:
     def results() -> list[Any]:

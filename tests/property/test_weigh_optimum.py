@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnx_models import saved
@@ -187,7 +187,6 @@ def solve(problem: Problem) -> tuple[Partitioning, Partitioning, Machine, NodeCo
         return base, weigh(model, machine, base, costs), machine, costs
 
 
-@settings(max_examples=120, deadline=None)
 @given(problems())
 def test_weighing_never_costs_more_and_every_row_says_why(problem: Problem) -> None:
     edges, on_host, *_ = problem
@@ -322,7 +321,6 @@ def test_cut_keeps_ties_on_the_source_side_and_scales_large_costs() -> None:
     assert problem.solve() == [True, False]
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_cuts_are_cheapest(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 5))

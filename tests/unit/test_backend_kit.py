@@ -128,6 +128,7 @@ def test_the_command_writes_the_kit_and_tests_it(tmp_path: Path) -> None:
     folder = tmp_path / "chip"
     made = runner.invoke(app, ["backend", "new", "mychip", "-o", str(folder)])
     assert made.exit_code == 0, made.output
+    compile((folder / "test_mychip.py").read_text(), "test_mychip.py", "exec")
     names = {path.name for path in folder.iterdir()}
     assert names == {"mychip.yaml", "tilewright_rt.h", "test_mychip.py", "README.md"}
     again = runner.invoke(app, ["backend", "new", "mychip", "-o", str(folder)])
@@ -154,6 +155,7 @@ def test_a_spec_that_lies_exits_with_one(tmp_path: Path) -> None:
     assert not found["passed"] and "not expressible" in found["cases"][0]["reason"]
 
 
+@pytest.mark.campaign
 def test_the_generated_test_passes(tmp_path: Path) -> None:
     """The whole quick suite of the kit, as its reader would run it."""
     write_kit("mychip", tmp_path)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from graphturbo_nets import Net
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.compiler.ir.op import Reduce, TensorOp
@@ -203,7 +203,6 @@ def patterns_hold(edges: Edges, pattern: Pattern, groups: tuple[tuple[int, ...],
     return only_each_other and (into <= producer) == (pattern is Pattern.STRAIGHT)
 
 
-@settings(max_examples=300, deadline=None)
 @given(dags(), st.integers(0, 99), st.booleans())
 def test_what_holds_of_every_grouping(dag: tuple[int, Edges], seed: int, uniform: bool) -> None:
     nodes, edges = dag

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from multi_layer_schedules import machine
 from row_chain_graphs import Axes, build, fn, layer_norm, op, softmax
@@ -190,7 +190,6 @@ def _check(graph: Graph, layers: Sequence[Layer]) -> None:
         assert first < second
 
 
-@settings(deadline=None, max_examples=60)
 @given(_graphs())
 def test_layers_run_in_their_order(graph: Graph) -> None:
     layers = form_layers(graph, MACHINE)

@@ -41,6 +41,7 @@ def test_page_counts_cells_and_lists_failures() -> None:
     ]
 
 
+@pytest.mark.campaign
 def test_a_real_cell(tmp_path: Path) -> None:
     onnx.save(conv_net(), tmp_path / "net.onnx")
     row = matrix.run_cell(ZooModel("net", "net"), "goya", tmp_path)
@@ -48,6 +49,9 @@ def test_a_real_cell(tmp_path: Path) -> None:
     assert row["cycles"] > 0
     assert row["distance"] >= 1
     assert row["error"] <= row["tolerance"]
+
+
+def test_a_cell_that_does_not_compile_says_why(tmp_path: Path) -> None:
     (tmp_path / "net.onnx").write_bytes(b"no model")
     assert matrix.run_cell(ZooModel("net", "net"), "goya", tmp_path)["failure"].startswith("TW-")
 

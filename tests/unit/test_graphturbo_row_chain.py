@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fused_graphs import escaping
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import COSTLY
 from kernel_runs import check_kernel
 from row_chain_graphs import (
     Inputs,
@@ -413,7 +414,7 @@ def test_no_common_rows_is_a_shortfall() -> None:
     assert found.resource == "group"
 
 
-@settings(max_examples=25, deadline=None)
+@COSTLY
 @given(
     rows=st.integers(1, 23), heads=st.integers(1, 5), cols=st.integers(1, 9),
     cores=st.integers(1, 6), budget=st.sampled_from((256, 700, 4096)),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from region_bundles import made
 from test_control_simulation import around, loop
@@ -71,7 +71,6 @@ steps = st.tuples(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(steps, max_size=12))
 def test_parts_sum_to_the_total_and_to_the_regions(
     plan: list[tuple[bool, int, str, str, int, int]],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.compiler.lower.allocate import Request, allocate
@@ -52,7 +52,6 @@ def cost(
     return total
 
 
-@settings(max_examples=150, deadline=None)
 @given(blocks=BLOCKS, room=st.integers(0, 200))
 def test_any_blocks_stay_apart_and_cost_no_more(
     blocks: list[tuple[int, int, int, int, int]], room: int

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 import pytest
 from counted_work import calls_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from multi_layer_schedules import (
     TREES,
@@ -150,7 +150,6 @@ boxes = st.tuples(starts, starts, st.integers(1, 6), st.integers(1, 6), st.boole
 
 
 @given(st.lists(boxes, min_size=1, max_size=3), st.integers(1, 3), st.integers(1, 3))
-@settings(max_examples=300, deadline=None)
 def test_coverage_is_what_counting_says(
     found: list[tuple[tuple[int, int, int], tuple[int, int, int], int, int, bool]], u: int, v: int
 ) -> None:
@@ -176,7 +175,6 @@ def test_coverage_is_what_counting_says(
 
 
 @given(st.integers(1, 4), st.integers(-4, 0), st.integers(1, 5), st.integers(1, 6))
-@settings(max_examples=200, deadline=None)
 def test_overlapping_slices_cover_when_their_union_does(
     trip: int, first: int, stride: int, extent: int
 ) -> None:

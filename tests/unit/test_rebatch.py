@@ -10,8 +10,9 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import COSTLY
 from onnx import TensorProto, helper, numpy_helper
 from onnx_models import conv_net
 
@@ -85,7 +86,7 @@ def _attention(path: Path, batch: int = 1) -> Path:
 
 
 @given(old=st.sampled_from([1, 2, 4]), new=st.integers(1, 6))
-@settings(max_examples=12, deadline=None)
+@COSTLY
 def test_attention_from_any_batch_to_any_other(
     tmp_path_factory: pytest.TempPathFactory, old: int, new: int
 ) -> None:

@@ -85,6 +85,7 @@ def test_every_resolution_keeps_all_its_columns(tmp_path: Path, variant: str) ->
     assert not [text for code, text in model.warnings if code == FALLBACK]
 
 
+@pytest.mark.campaign
 def test_the_head_that_showed_it(tmp_path: Path) -> None:
     shared = Path(__file__).resolve().parents[3] / "shared" / "models" / "found"
     path = shared / "shared_head_five_levels.onnx"
