@@ -13,6 +13,7 @@ import pytest
 
 from worker.compiler import descriptors
 from worker.compiler.descriptors import StrategyDescriptor, installed
+from worker.compiler.errors import InternalError
 from worker.compiler.strategies.naive.descriptor import DESCRIPTOR as NAIVE
 
 
@@ -85,3 +86,13 @@ def test_a_descriptor_loads_its_strategy() -> None:
     assert isinstance(lost, StrategyDescriptor)
     with pytest.raises(AttributeError):
         lost.load()
+
+
+def test_an_installation_without_any_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An old .egg-info beside the code hides the entry points of the one that is installed."""
+    monkeypatch.setattr(descriptors, "entry_points", lambda group: [])
+    installed.cache_clear()
+    with pytest.raises(InternalError, match="install Tilewright again") as refused:
+        descriptors.strategies()
+    installed.cache_clear()
+    assert refused.value.code == "TW-INT-006"

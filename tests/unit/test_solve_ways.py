@@ -186,3 +186,13 @@ def test_the_fast_effort_asks_for_the_best_guess_alone(
         drawn.clear()
         compiled(tmp_path, slow_groups(1), effort=effort)
         assert drawn == list(range(count))
+
+
+def test_what_is_handed_over_says_to_whom_and_why(tmp_path: Path) -> None:
+    model = compiled(tmp_path, slow_groups(10**9))
+    assert {(row.strategy, row.to) for row in model.handed} == {("graphturbo", "naive")}
+    assert {node for row in model.handed for node in row.nodes} == {
+        node for c in model.linked.program.calls for node in c.onnx_nodes
+    }
+    assert all("worse by latency" in row.why for row in model.handed)
+    assert compiled(tmp_path, slow_groups(1)).handed == ()

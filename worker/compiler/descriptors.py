@@ -18,6 +18,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from worker.compiler.errors import InternalError
+
 GROUP = "tilewright.strategies"
 AUTO = "auto"
 """Stands for every strategy there is: the judge takes the best of them."""
@@ -106,8 +108,21 @@ def installed() -> tuple[Strategies, tuple[BrokenStrategy, ...]]:
 
 
 def strategies() -> Strategies:
-    """Every strategy by name, in the order of names."""
-    return installed()[0]
+    """Every strategy by name, in the order of names.
+
+    Raises:
+        InternalError: TW-INT-006, not even Tilewright's own are registered: its installation, or
+            metadata that an older one left beside the code, knows no strategies yet.
+    """
+    found, broken = installed()
+    if not any(one.is_last_resort for one in found.values()):
+        reasons = "; ".join(f"{row.entry_point}: {row.reason}" for row in broken)
+        raise InternalError(
+            "TW-INT-006",
+            f"no strategy is registered that schedules every operator ({reasons or 'none at all'});"
+            " install Tilewright again, and remove an old tilewright.egg-info beside its code",
+        )
+    return found
 
 
 def last_resort() -> StrategyDescriptor:

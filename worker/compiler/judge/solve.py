@@ -151,15 +151,17 @@ class RegionSolver:
         nodes = tuple(dict.fromkeys(n for op in graph.ops for n in op.origin.nodes))
         covers: list[Cover] = []
         fault: Fault | None = None
-        for entrant in (*entrants, self.pool.last_resort):
-            if covers and entrant is self.pool.last_resort and entrant not in entrants:
+        asked = {entrant.name for entrant in entrants}
+        field = {entrant.name: entrant for entrant in (*entrants, self.pool.last_resort)}
+        for name, entrant in field.items():
+            if covers and name not in asked:
                 break
             machine = self.pool.solver(part.target, entrant).machine
             found = try_step(entrant, "group", partial(entrant.group, graph, machine, together))
             if isinstance(found, Fault):
                 fault = found
                 self.pool.broke(nodes, found)
-            elif all(cover.entrant is not entrant for cover in covers):
+            else:
                 covers.append(Cover(entrant, found, Cuts.of(found.graph), measure))
         if not covers:
             assert fault is not None
@@ -267,7 +269,7 @@ class RegionSolver:
                 raise _no_way(origin_nodes, unit)
             self.pool.broke(origin_nodes, unit)
             return unit
-        if kernel.why:
+        if kernel.why and kernel.entrant is not cover.entrant:
             handed = HandedOver(
                 origin_nodes, cover.entrant.name, unit.schedule.strategy, kernel.why
             )
