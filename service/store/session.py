@@ -20,6 +20,8 @@ from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from migrations import HEAD
+from service.store.glance import schema_revision
 from service.store.group_commit import GroupCommit
 
 _SQLITE_BUSY_MS = 15_000
@@ -172,7 +174,9 @@ def migrate(url: str, revision: str = "head") -> None:
     On SQLite an existing file is copied aside first (`<name>.before-<revision>`).  Works from an
     installed package: the migration scripts are the importable package `migrations`.
     """
-    from migrations.runner import run  # imports alembic only when a schema may change
+    if revision == "head" and schema_revision(url) == HEAD:
+        return
+    from migrations.runner import run  # imports alembic
 
     run(url, revision)
 

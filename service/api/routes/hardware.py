@@ -22,7 +22,7 @@ from service.api.schemas.hardware import (
 from service.api.specs import read_spec
 from service.errors import TooLarge
 from service.jobs import query, submit
-from worker.compiler.machine import preset_document, preset_names, spec_json_schema
+from worker.compiler.machine import preset_rows, spec_json_schema
 from worker.compiler.machine.parse import MAX_TEXT_CHARS
 
 router = APIRouter(prefix="/v1/hardware", tags=["hardware"])
@@ -95,12 +95,7 @@ def _lint_answer(found: dict[str, Any]) -> LintAnswer:
 @router.get("/presets", response_model=PresetList)
 def list_presets() -> PresetList:
     """List the presets that ship with the service."""
-    items = []
-    for name in preset_names():
-        document = preset_document(name)
-        description = str(document.get("description") or "")
-        items.append(PresetAnswer(name=name, description=description, document=document))
-    return PresetList(items=items)
+    return PresetList(items=[PresetAnswer(**row) for row in preset_rows()])
 
 
 @router.get("/schema")

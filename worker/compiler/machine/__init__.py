@@ -15,7 +15,7 @@ from worker.compiler.machine.digest import (
 from worker.compiler.machine.lint import lint_document
 from worker.compiler.machine.machine import Machine
 from worker.compiler.machine.parse import parse_document
-from worker.compiler.machine.presets import preset_document, preset_names
+from worker.compiler.machine.presets import preset_document, preset_names, preset_rows
 from worker.compiler.machine.schema import spec_json_schema
 
 __all__ = [
@@ -31,5 +31,6 @@ __all__ = [
     "parse_document",
     "preset_document",
     "preset_names",
+    "preset_rows",
     "spec_json_schema",
 ]

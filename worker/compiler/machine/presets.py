@@ -40,6 +40,15 @@ def preset_document(name: str) -> dict[str, Any]:
     return deepcopy(_read(name))
 
 
+def preset_rows() -> list[dict[str, Any]]:
+    """Name, description and document of every preset, in the order of names."""
+    documents = {name: preset_document(name) for name in preset_names()}
+    return [
+        {"name": name, "description": str(found.get("description") or ""), "document": found}
+        for name, found in documents.items()
+    ]
+
+
 @cache
 def _read(name: str) -> dict[str, Any]:
     path = resources.files("worker.compiler.machine") / "presets" / f"{name}.yaml"

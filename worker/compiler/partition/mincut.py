@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.sparse import csr_matrix
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 _MOST = 2**29
 """The solver counts in 32 bits; larger totals are scaled down."""
@@ -50,6 +52,9 @@ class CutProblem:
         Exact while the sum of all costs is below 2^29; beyond, costs are rounded to that precision.
         Cost: Dinic's algorithm.
         """
+        # 0.2 s to import, for a choice that most targets do not ask for
+        from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
         source, sink = self._num_items, self._num_items + 1
         rows: list[int] = []
         cols: list[int] = []
@@ -88,6 +93,8 @@ class CutProblem:
 def _matrix(
     rows: Sequence[int], cols: Sequence[int], values: Sequence[int], size: int
 ) -> csr_matrix:
+    from scipy.sparse import csr_matrix
+
     # A forced pair may also have a cost: their sum still exceeds every finite cut.
     data = np.asarray(values, dtype=np.int32)
     found = csr_matrix((data, (np.asarray(rows), np.asarray(cols))), shape=(size, size))
