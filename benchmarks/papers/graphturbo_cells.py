@@ -17,6 +17,7 @@ from benchmarks.papers.graphturbo_half import half
 from benchmarks.papers.graphturbo_paper import CLUSTERS, GPU, ROWS, PaperRow
 from benchmarks.papers.graphturbo_tailor import PAIRS, tailor_model
 from benchmarks.papers.rebatch import rebatch
+from benchmarks.papers.tvm_samples import tvm_samples
 from benchmarks.zoo import ZooModel, materialized
 from worker.request import NoProgress
 
@@ -114,7 +115,6 @@ def _peak(cell: Cell, model: Path) -> Row:
     from worker.compiler.pipeline import compile_model
     from worker.compiler.strategies.graphturbo.compose_region import compose_region
     from worker.compiler.strategies.graphturbo.footprint import peak_bytes
-    from worker.compiler.strategies.graphturbo.samples import tvm_samples
     from worker.hardware import resolve_machine
     from worker.ports import open_ports
 

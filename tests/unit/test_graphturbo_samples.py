@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.compiler.strategies.graphturbo.samples import tvm_samples
+from benchmarks.papers.tvm_samples import tvm_samples
 
 MIB = 1 << 20
 LLB = 8 * MIB

@@ -1,9 +1,4 @@
-"""How many samples a cluster takes at a time in the paper's baseline.
-
-The paper tunes its own number by running the model (its section 5.1), and names that its first
-limitation (section 7).  Here the planner compares numbers of turns by predicted cycles, section by
-section (`nests.even_turns`, decision 0015).
-"""
+"""How many samples a cluster takes at a time in the paper's baseline (Table 2, TVM)."""
 
 from __future__ import annotations
 
