@@ -180,6 +180,28 @@ class Net:
         return out
 
 
+def down_sampled(samples: int = 16, depth: int = 4) -> Graph:
+    """Images halve and channels double from one convolution to the next."""
+    net = Net()
+    x = net.given(samples, 2, 8, 8)
+    for k in range(depth):
+        x = net.relu(net.conv(x, 4 * 2**k, 3, 2 if k else 1))
+    return net.graph(x)
+
+
+def towers(samples: int = 16) -> Graph:
+    """Two inputs of equal shape, two convolutions each, concatenated and halved twice."""
+    net = Net()
+    ends = [net.given(samples, 2, 8, 8) for _ in range(2)]
+    for stride in (1, 2):
+        ends = [net.relu(net.conv(x, 4, 3, stride)) for x in ends]
+    whole = net.empty(samples, 8, 4, 4)
+    for k, x in enumerate(ends):
+        net.into(whole, x, 4 * k)
+    halved = net.relu(net.conv(whole, 8, 3, 2))
+    return net.graph(net.relu(net.conv(halved, 16, 3, 2)))
+
+
 def clustered(
     clusters: int = 2, cores: int = 2, gb_bytes: int = 1 << 14, l1_bytes: int = 1 << 12
 ) -> Machine:

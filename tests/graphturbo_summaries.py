@@ -27,8 +27,8 @@ def stages(simulated_cycles: int | None = 1200, calls: int = 1) -> UnitSummary:
         operators=7,
         groups=tuple(GroupSummary((k,), 8 >> k, 1, 2 if k < 3 else 1, 4096) for k in range(4)),
         orders=(
-            OrderSummary(OrderName.BFS, 9216, 1024, 1500, 0.8, proven=False, chosen=False),
-            OrderSummary(OrderName.DFS, 5120, 0, 1100, 0.0, proven=True, chosen=True),
+            OrderSummary(OrderName.BFS, 9216, 1024, chosen=False),
+            OrderSummary(OrderName.DFS, 5120, 0, chosen=True),
         ),
         scopes=(
             ScopeCount(BufferScope.LB, 12),

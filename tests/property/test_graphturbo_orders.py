@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
-from itertools import product
+from itertools import pairwise, product
 
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis_profiles import COSTLY
 
-from worker.compiler.strategies.graphturbo.exact_order import OrderGoal, exact_order
-from worker.compiler.strategies.graphturbo.instances import (
-    GroupEdge,
-    GroupShape,
-    SliceRead,
-    instance_graph,
-    piece,
-)
+from worker.compiler.strategies.graphturbo.instances import instance_graph
 from worker.compiler.strategies.graphturbo.liveness import LiveTensor
-from worker.compiler.strategies.graphturbo.ordering import (
-    OrderCosts,
-    as_nest,
-    bfs_order,
-    dfs_order,
-    dfs_trace,
-    measure,
-    nest_order,
-)
+from worker.compiler.strategies.graphturbo.ordering import bfs_order, dfs_order, is_nest, orders_of
 from worker.compiler.strategies.graphturbo.spill import SpillRule, choose_spills, place_tensors
+from worker.compiler.strategies.graphturbo.stays import stays_of
 from worker.compiler.strategies.graphturbo.tree_order import tree_order
 from worker.compiler.strategies.graphturbo.values import BufferScope, Instance, InstanceGraph
-
-Rank = tuple[int, int, int]
 
 
 @st.composite
@@ -51,7 +33,6 @@ def dags(draw: st.DrawFn, most: int, one_reader: bool = False) -> InstanceGraph:
         instances=tuple(Instance(group, i) for i, group in enumerate(groups)),
         producers=tuple(tuple(sorted(some)) for some in producers),
         output_bytes=tuple(sizes),
-        cycles=(1,) * count,
     )
 
 
@@ -69,12 +50,12 @@ def tensors(draw: st.DrawFn, most: int) -> tuple[LiveTensor, ...]:
 # oracles
 
 
-def algorithm_3(graph: InstanceGraph) -> list[tuple[int, tuple[int, ...]]]:
-    """The printed lists: what is run, and `ready` after it."""
+def algorithm_3(graph: InstanceGraph) -> tuple[int, ...]:
+    """The printed lists."""
     missing = [set(some) for some in graph.producers]
     visit = list(range(len(missing)))
     ready: list[int] = []
-    steps: list[tuple[int, tuple[int, ...]]] = []
+    steps: list[int] = []
     while visit:
         for i in list(visit):
             if not missing[i]:
@@ -91,8 +72,8 @@ def algorithm_3(graph: InstanceGraph) -> list[tuple[int, tuple[int, ...]]]:
                     if i in visit:
                         ready.append(i)
                         visit.remove(i)
-            steps.append((run, tuple(ready)))
-    return steps
+            steps.append(run)
+    return tuple(steps)
 
 
 def all_orders(graph: InstanceGraph, done: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
@@ -118,181 +99,76 @@ def live_sets(graph: InstanceGraph, order: Sequence[int]) -> list[list[int]]:
     return sets
 
 
-def rank_of(
-    graph: InstanceGraph, order: Sequence[int], capacity: int, entry: Sequence[int]
-) -> Rank:
-    """Fewest spilled bytes over all choices of outputs to spill, peak bytes and cycles."""
-    size = graph.output_bytes
-    sets = live_sets(graph, order)
-    peak = max(sum(size[j] for j in live) for live in sets)
-    spilled = 0
-    if peak > capacity:
-        spilled = min(
-            sum(s for s, out in zip(size, gone, strict=True) if out)
-            for gone in product((False, True), repeat=len(size))
-            if all(sum(size[j] for j in live if not gone[j]) <= capacity for live in sets)
-        )
-    cycles = sum(graph.cycles)
-    previous = -1
-    for i in order:
-        group = graph.instances[i].group
-        cycles += entry[group] if entry and group != previous else 0
-        previous = group
-    return (spilled, peak, cycles)
+def peak_of(graph: InstanceGraph, order: Sequence[int]) -> int:
+    return max(sum(graph.output_bytes[j] for j in live) for live in live_sets(graph, order))
 
 
 # instances and orders
 
 
-@given(
-    st.integers(1, 12),
-    st.integers(1, 12),
-    st.integers(1, 6),
-    st.integers(1, 6),
-    st.sampled_from([Fraction(1, 3), Fraction(1, 2), Fraction(1), Fraction(3, 2), Fraction(2)]),
-    st.integers(-1, 2),
-    st.integers(-1, 2),
-)
-def test_kept_edges_are_the_overlapping_elements(
-    made: int, used: int, fp: int, fc: int, scale: Fraction, before: int, after: int
-) -> None:
-    fp, fc = min(fp, made), min(fc, used)
-    read = SliceRead(made, used, scale, before, after)
-    graph = instance_graph([GroupShape(fp, 1, 1), GroupShape(fc, 1, 1)], [GroupEdge(0, 1, read)])
-    for j in range(fc):
-        lo, hi = piece(j, fc, used)
-        elements = [x for x in range(made) if lo * scale - before - 1 < x < hi * scale + after]
-        elements = [x for x in elements if x >= (lo * scale).__floor__() - before]
-        owners = sorted({i for i in range(fp) for x in elements if x in range(*piece(i, fp, made))})
-        assert graph.producers[fp + j] == tuple(owners)
-
-
 @given(dags(12))
 def test_the_heap_runs_algorithm_3_as_printed(graph: InstanceGraph) -> None:
-    printed = algorithm_3(graph)
-    assert list(dfs_trace(graph)) == printed
-    assert dfs_order(graph) == tuple(run for run, _ in printed)
+    assert dfs_order(graph) == algorithm_3(graph)
 
 
 @given(dags(8), st.integers(0, 12))
-def test_measures_are_those_of_the_definition(graph: InstanceGraph, capacity: int) -> None:
-    for order in (bfs_order(graph), dfs_order(graph)):
-        metrics = measure(graph, order, capacity)
-        _, peak, _ = rank_of(graph, order, 10**9, ())
-        assert metrics.peak_bytes == peak
-        after = [
-            sum(
-                graph.output_bytes[j]
-                for j in order[: t + 1]
-                if any(j in graph.producers[i] for i in order[t + 1 :])
-            )
-            for t in range(len(order))
-        ]
-        assert metrics.peak_after_bytes == max(after)
-        assert 0.0 <= metrics.mean_occupancy <= 1.0
+def test_figures_are_those_of_the_definition(graph: InstanceGraph, capacity: int) -> None:
+    found = orders_of(graph, capacity)
+    for o in found:
+        assert sorted(o.order) == list(range(len(graph.instances)))
+        place = {i: k for k, i in enumerate(o.order)}
+        assert all(place[j] < place[i] for i, some in enumerate(graph.producers) for j in some)
+        assert o.peak_bytes == peak_of(graph, o.order)
+        assert (o.spilled_bytes == 0) == (o.peak_bytes <= capacity)
+    assert [o.peak_bytes for o in found] == sorted(o.peak_bytes for o in found)
+    assert found[0].peak_bytes <= min(peak_of(graph, way(graph)) for way in (bfs_order, dfs_order))
 
 
-@given(st.lists(st.integers(1, 3), min_size=1, max_size=5), st.integers(1, 4), st.randoms())
-def test_nests_are_depth_first_orders_and_back(trips: list[int], last: int, chance: object) -> None:
-    """Expanding the nest gives a legal order of the peak of depth first search, and is a nest."""
-    shape = (*trips, last)
-    factors = [1] * len(shape)
-    for g in reversed(range(len(shape))):
-        factors[g] = shape[g] * (factors[g + 1] if g + 1 < len(shape) else 1)
-    batch = factors[0]
-    graph = instance_graph(
-        [GroupShape(f, f * (g + 1), f) for g, f in enumerate(factors)],
-        [GroupEdge(g, g + 1, SliceRead(batch, batch)) for g in range(len(shape) - 1)],
-    )
-    depth, nest = dfs_order(graph), nest_order(shape)
-    assert sorted(nest) == list(range(len(graph.instances)))
-    assert as_nest(graph, depth) == shape
-    assert as_nest(graph, nest) == shape
-    assert measure(graph, nest, 10**6).peak_bytes == measure(graph, depth, 10**6).peak_bytes
-    if nest != bfs_order(graph):
-        assert [graph.instances[i].group for i in nest] == [graph.instances[i].group for i in depth]
-
-
-# least memory
-
-
-@given(
-    dags(6),
-    st.integers(0, 20),
-    st.one_of(st.just(()), st.tuples(*[st.integers(0, 3)] * 3)),
-)
-def test_exact_orders_are_the_best_of_all_orders(
-    graph: InstanceGraph, capacity: int, entry: tuple[int, ...]
-) -> None:
-    found = exact_order(graph, capacity, OrderCosts(0, entry))
-    best = min(rank_of(graph, order, capacity, entry) for order in all_orders(graph))
-    assert found.proven
-    assert (found.spilled_bytes, found.peak_bytes, found.latency_cycles) == best
-    assert (found.spilled_bound_bytes, found.lower_bound_bytes) == best[:2]
-    check_spills(graph, found.order, found.spilled, capacity)
-    fastest = exact_order(graph, capacity, OrderCosts(0, entry), goal=OrderGoal.FEW_CYCLES)
-    ranks = (rank_of(graph, order, capacity, entry) for order in all_orders(graph))
-    assert fastest.proven
-    assert (fastest.spilled_bytes, fastest.latency_cycles) == min((r[0], r[2]) for r in ranks)
-    check_spills(graph, fastest.order, fastest.spilled, capacity)
-
-
-@COSTLY
-@given(dags(7))
-def test_exact_peaks_are_the_lowest_of_all_orders(graph: InstanceGraph) -> None:
-    found = exact_order(graph, 10**6)
-    best = min(rank_of(graph, order, 10**6, ()) for order in all_orders(graph))
-    assert (found.proven, found.peak_bytes) == (True, best[1])
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=5), st.integers(1, 4))
+def test_depth_first_orders_of_chains_are_nests(trips: list[int], last: int) -> None:
+    factors = [last]
+    for trip in reversed(trips):
+        factors.insert(0, trip * factors[0])
+    edges = [(g, g + 1) for g in range(len(trips))]
+    graph = instance_graph(factors, [f * (g + 1) for g, f in enumerate(factors)], edges)
+    assert is_nest(graph, dfs_order(graph), factors)
+    assert is_nest(graph, bfs_order(graph), factors) == (factors[1] == 1)
 
 
 @given(dags(7, one_reader=True))
 def test_trees_have_their_lowest_peak(graph: InstanceGraph) -> None:
     order = tree_order(graph)
     assert order is not None
-    lowest = min(rank_of(graph, other, 10**6, ())[1] for other in all_orders(graph))
-    assert rank_of(graph, order, 10**6, ())[1] == lowest
+    lowest = min(peak_of(graph, other) for other in all_orders(graph))
+    assert peak_of(graph, order) == lowest
+    assert orders_of(graph, 10**6)[0].peak_bytes == lowest
 
 
 @given(
-    dags(30),
-    st.integers(0, 40),
-    st.one_of(st.just(()), st.tuples(*[st.integers(0, 3)] * 3)),
-    st.sampled_from([1, 30, 300]),
+    st.lists(st.integers(1, 3), min_size=1, max_size=4),
+    st.integers(1, 3),
+    st.data(),
 )
-def test_searched_orders_are_never_worse_than_the_papers(
-    graph: InstanceGraph, capacity: int, entry: tuple[int, ...], max_states: int
+def test_a_slice_is_in_one_stay_whenever_it_is_used(
+    trips: list[int], last: int, data: st.DataObject
 ) -> None:
-    costs = OrderCosts(2, entry)
-    found = exact_order(graph, capacity, costs, max_states)
-    for order in (bfs_order(graph), dfs_order(graph)):
-        for rule in (SpillRule.LONGEST_LIVENESS, SpillRule.LARGEST):
-            m = measure(graph, order, capacity, costs, rule)
-            assert (found.spilled_bytes, found.peak_bytes, found.latency_cycles) <= (
-                m.spilled_bytes, m.peak_bytes, m.latency_cycles,
-            )  # fmt: skip
-    assert found.spilled_bound_bytes <= found.spilled_bytes
-    assert found.lower_bound_bytes <= found.peak_bytes
-    assert found.peak_bytes == measure(graph, found.order, capacity).peak_bytes
-    check_spills(graph, found.order, found.spilled, capacity)
-    assert exact_order(graph, capacity, costs, max_states) == found
-
-
-@given(dags(14), st.integers(0, 20))
-def test_a_small_budget_never_claims_more_than_is_true(graph: InstanceGraph, capacity: int) -> None:
-    hasty = exact_order(graph, capacity, max_states=8)
-    whole = exact_order(graph, capacity)
-    if whole.proven:
-        assert hasty.spilled_bound_bytes <= whole.spilled_bytes
-        assert hasty.proven <= (hasty.spilled_bytes == whole.spilled_bytes)
-        if hasty.spilled_bytes == whole.spilled_bytes:
-            assert hasty.lower_bound_bytes <= whole.peak_bytes <= hasty.peak_bytes
-
-
-def check_spills(
-    graph: InstanceGraph, order: Sequence[int], spilled: Sequence[int], capacity: int
-) -> None:
-    for live in live_sets(graph, order):
-        assert sum(graph.output_bytes[j] for j in live if j not in spilled) <= capacity
+    factors = [last]
+    for trip in reversed(trips):
+        factors.insert(0, trip * factors[0])
+    every = [Instance(g, k) for g, f in enumerate(factors) for k in range(f)]
+    order = data.draw(st.permutations(every))
+    users = data.draw(st.sets(st.sampled_from(range(len(factors))), min_size=1))
+    stays = stays_of(order, factors, users)
+    assert all(a.closed < b.opened for a, b in pairwise(stays))
+    for position, instance in enumerate(order):
+        around = [s for s in stays if s.opened <= position <= s.closed]
+        assert len(around) <= 1
+        if instance.group in users:
+            [stay] = around
+            ratio = factors[instance.group] // factors[max(users)]
+            assert stay.first <= instance.number // ratio < stay.first + stay.count
+    ends = {i for s in stays for i in (s.opened, s.closed)}
+    assert {order[i].group for i in ends} <= users
 
 
 # spills

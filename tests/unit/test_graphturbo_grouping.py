@@ -7,16 +7,10 @@ from collections import deque
 from collections.abc import Callable
 
 import pytest
-from graphturbo_nets import Net
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.compiler.ir.op import Reduce, TensorOp
-from worker.compiler.ir.scalar import Read
-from worker.compiler.strategies.graphturbo.footprint import piece_outputs
 from worker.compiler.strategies.graphturbo.grouping import Pattern, group, group_traced
-from worker.compiler.strategies.graphturbo.groups import VAR, _read
-from worker.compiler.strategies.graphturbo.propagate import propagate
 from worker.compiler.strategies.graphturbo.split_info import Intermediate, best_split, split_info
 from worker.compiler.strategies.graphturbo.values import LayerGroup, SplitTuple
 
@@ -268,28 +262,3 @@ def test_long_skips_do_not_make_a_round_quadratic() -> None:
         ).num_visits
 
     assert work(2000) < 4.5 * work(500)
-
-
-@pytest.mark.parametrize("rows", [1, 8])
-def test_a_group_cut_along_another_of_its_results_is_read_as_a_whole(rows: int) -> None:
-    """Attention of one token (llama3_8b_block_tok): caches are cut by head, what the next group
-    reads has one row, so none of its instances makes a part of that."""
-    net = Net()
-    cache = net.relu(net.given(8, 6))
-    read = net._op(
-        "sum", [("o", rows), ("j", 6), ("i", 8, "r")], [(cache, ("i", "j"))], Read(0), Reduce.ADD
-    )
-    graph = net.graph(cache, net.relu(read))
-    ops = [op for op in graph.ops if isinstance(op, TensorOp)]
-    producer = LayerGroup((0, 1), SplitTuple(2, 4, 1))
-    consumer = LayerGroup((2,), SplitTuple(1, 2 if rows > 1 else 1, 1))
-    assert consumer.split is not None
-    exits = piece_outputs(graph, ops[2:])
-    slices = propagate(graph, ops[2:], exits, 0, consumer.split.factor, VAR)
-    found = _read(graph, ops[:2], producer, consumer, slices)
-    if rows == 1:
-        assert found is None
-    else:
-        assert found is not None
-        assert found.elements(0, 4) == (0, 4)
-        assert found.elements(4, 8) == (4, 8)

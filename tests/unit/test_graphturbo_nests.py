@@ -9,14 +9,23 @@ from math import prod
 from pathlib import Path
 
 import pytest
-from graphturbo_nets import Net, check_as_c, check_meaning, clustered, lowered, scheduled, workshop
+from graphturbo_nets import (
+    Net,
+    check_as_c,
+    check_meaning,
+    clustered,
+    down_sampled,
+    lowered,
+    scheduled,
+    workshop,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.compiler.ir.graph import Graph
 from worker.compiler.schedule.nodes import Compute, Loop, LoopKind, Node, Place, Schedule, Seq
 from worker.compiler.schedule.verify import verify
 from worker.compiler.strategies.graphturbo.emit import emit_unit
+from worker.compiler.strategies.graphturbo.instances import instance_graph
 from worker.compiler.strategies.graphturbo.nests import (
     _nested,
     equal_turns,
@@ -24,7 +33,7 @@ from worker.compiler.strategies.graphturbo.nests import (
     grouped_turns,
     num_samples,
 )
-from worker.compiler.strategies.graphturbo.ordering import bfs_order, dfs_order, nest_order
+from worker.compiler.strategies.graphturbo.ordering import bfs_order, dfs_order, is_nest
 from worker.compiler.strategies.graphturbo.section_plan import Part, SectionPlan, Site, Spread
 from worker.compiler.strategies.graphturbo.sections import Workshop, best_sections
 from worker.simulator.run import simulate_unit
@@ -35,18 +44,9 @@ WEIGHTS = (4 * 2 * 9 * 4, 8 * 4 * 9 * 4, 16 * 8 * 9 * 4, 32 * 16 * 9 * 4)
 """Bytes per convolution."""
 
 
-def down_sampled(samples: int = SAMPLES, depth: int = 4) -> Graph:
-    """Images halve and channels double from one convolution to the next."""
-    net = Net()
-    x = net.given(samples, 2, 8, 8)
-    for k in range(depth):
-        x = net.relu(net.conv(x, 4 * 2**k, 3, 2 if k else 1))
-    return net.graph(x)
-
-
 @cache
 def shop() -> Workshop:
-    return workshop(down_sampled(), ON)
+    return workshop(down_sampled(SAMPLES), ON)
 
 
 def site(of: Workshop) -> Site:
@@ -158,15 +158,14 @@ def test_the_loops_of_the_tree_are_the_depth_first_order() -> None:
         for name in plan.layers[k].layer.ops
     }
     ran = [run for run, _ in groupby(runs_of(as_schedule(plan).root, {}, part_of))]
-    instances = grouped.instances
-    assert instances is not None
-    assert grouped.trips == (2, 2, 1)
+    factors = [g.split.factor for g in grouped.groups if g.split is not None]
+    instances = instance_graph(factors, [1, 1, 1], [(0, 1), (1, 2)])
     # Algorithm 3 takes what became ready last, so it numbers equal pieces the other way round.
     groups = [i.group for i in instances.instances]
     assert [group for group, _ in ran] == [groups[k] for k in dfs_order(instances)]
     assert [group for group, _ in ran] != [groups[k] for k in bfs_order(instances)]
-    named = [instances.instances[k] for k in nest_order(grouped.trips)]
-    assert ran == [(i.group, i.number) for i in named]
+    assert is_nest(instances, dfs_order(instances), factors)
+    assert not is_nest(instances, bfs_order(instances), factors)
     assert ran == [(0, 0), (0, 1), (1, 0), (0, 2), (0, 3), (1, 1), (2, 0)]
 
 
@@ -187,7 +186,7 @@ def test_a_tensor_between_parts_lives_around_the_inner_instances() -> None:
 
 
 def test_numbers_of_the_nest(tmp_path: Path) -> None:
-    schedule = scheduled(down_sampled(), ON)
+    schedule = scheduled(down_sampled(SAMPLES), ON)
     assert [n.trip for n in _turns(schedule.root)] == [2, 2]
     check_meaning(schedule)
     simulated = check_as_c(schedule, ON, tmp_path)

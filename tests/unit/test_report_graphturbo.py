@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -57,7 +56,7 @@ SCHEMA = record(
         units=COUNT, calls=COUNT, layers=COUNT, operators=COUNT, groups=COUNT, instances=COUNT,
         tensors_by_scope=SCOPES, lb_tensors_pct=SHARE, spills=COUNT, spilled_bytes=COUNT,
         movements=COUNT, movement_bytes=COUNT, units_by_order=record(bfs=COUNT, dfs=COUNT,
-        exact=COUNT), units_with_proven_order=COUNT, predicted_cycles=COUNT,
+        exact=COUNT), predicted_cycles=COUNT,
         simulated_cycles=MAYBE, prediction_error_pct=SHARE,
     ),
     units=listed(record(
@@ -66,8 +65,7 @@ SCHEMA = record(
         groups=listed(record(layers=listed(COUNT), factor=MAYBE, dim=MAYBE, num_ops=MAYBE,
                              peak_bytes=COUNT)),
         orders=listed(record(name={"enum": ["bfs", "dfs", "exact"]}, peak_bytes=COUNT,
-                             spilled_bytes=COUNT, latency_cycles=COUNT, gap=SHARE, proven=FLAG,
-                             chosen=FLAG)),
+                             spilled_bytes=COUNT, chosen=FLAG)),
         tensors_by_scope=SCOPES,
         spills=listed(record(tensor=TEXT, bytes=COUNT, scope={"enum": ["lb", "gb", "home"]},
                              rule=TEXT)),
@@ -110,7 +108,6 @@ def test_totals_count_a_unit_as_often_as_it_is_called() -> None:
         "movements": 27,
         "movement_bytes": 3 * 9216,
         "units_by_order": {"bfs": 0, "dfs": 1, "exact": 0},
-        "units_with_proven_order": 1,
         "predicted_cycles": 3 * 1100 + 300,
         "simulated_cycles": 3 * 1200 + 300,
         "prediction_error_pct": round(100 * (3600 - 3900) / 3900, 4),
@@ -143,9 +140,6 @@ def test_nulls_of_the_section_have_sentences() -> None:
         "graphturbo.groups.dim",
         "graphturbo.groups.num_ops",
     }
-    bounded = replace(stages(), orders=(replace(stages().orders[0], gap=None),))
-    found = null_reasons({**blank, "graphturbo": section(bounded)})
-    assert set(found) == {"graphturbo.orders.gap"}
     assert set(null_reasons({**blank, "graphturbo": None})) == {"graphturbo"}
 
 

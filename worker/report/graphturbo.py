@@ -69,9 +69,6 @@ def _total(units: Sequence[UnitSummary]) -> dict[str, Detail]:
         "movements": summed(lambda unit: sum(move.count for move in unit.movements)),
         "movement_bytes": summed(lambda unit: sum(move.size_bytes for move in unit.movements)),
         "units_by_order": {str(name): chosen.count(name) for name in OrderName},
-        "units_with_proven_order": sum(
-            any(order.chosen and order.proven for order in unit.orders) for unit in units
-        ),
         "predicted_cycles": predicted,
         "simulated_cycles": cycles,
         "prediction_error_pct": None if cycles is None else _pct(predicted - cycles, cycles),
@@ -125,9 +122,6 @@ def _order(order: OrderSummary) -> dict[str, Detail]:
         "name": str(order.name),
         "peak_bytes": order.peak_bytes,
         "spilled_bytes": order.spilled_bytes,
-        "latency_cycles": order.latency_cycles,
-        "gap": order.gap,
-        "proven": order.proven,
         "chosen": order.chosen,
     }
 

@@ -16,7 +16,7 @@ _PARTS = (
     ("groups", "Groups and their split",
      ("unit", "layers", "factor", "dim", "num_ops", "peak_bytes")),
     ("orders", "Orders of the instances",
-     ("unit", "name", "chosen", "peak_bytes", "spilled_bytes", "latency_cycles", "gap", "proven")),
+     ("unit", "name", "chosen", "peak_bytes", "spilled_bytes")),
     ("spills", "Spilled tensors", ("unit", "tensor", "bytes", "scope", "rule")),
     ("movements", "Data movements", ("unit", "kind", "count", "bytes")),
     ("sections", "Sections of the units", ("unit", "name", "predicted_cycles")),

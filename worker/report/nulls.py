@@ -24,7 +24,6 @@ _GRAPHTURBO = {
     "factor": "no number of instances makes this group fit the local buffers",
     "dim": "no number of instances makes this group fit the local buffers",
     "num_ops": "no number of instances makes this group fit the local buffers",
-    "gap": "no lower bound of the peak is known for this order",
 }
 _SHARE_OF_NOTHING = "the total it is a share of is zero"
 
@@ -60,8 +59,7 @@ def _graphturbo(section: Detail) -> dict[str, Detail]:
     units = rows_of(section, "units")
     blocks: list[tuple[str, Detail]] = [("total", section.get("total"))]
     blocks += [("units", unit) for unit in units]
-    for name in ("groups", "orders"):
-        blocks += [(name, row) for unit in units for row in rows_of(unit, name)]
+    blocks += [("groups", row) for unit in units for row in rows_of(unit, "groups")]
     return {
         f"graphturbo.{name}.{key}": _GRAPHTURBO[key] for name, row in blocks for key in _nulls(row)
     }

@@ -8,6 +8,7 @@ same iteration counts.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -194,9 +195,10 @@ class _Residency:
     ) -> list[Range] | None:
         """Everything `writer` wrote by the time `reader` runs, in the reader's coordinates.
 
+        Without a reader, in the iterations that `coords` gives.
         `is_exact`: None when what it wrote is a box with holes.
         """
-        shared = _common_frames(writer, reader)
+        shared = set(coords) if reader is None else _common_frames(writer, reader)
         free = {f.var: f for f in writer.frames if f.var not in shared}
         if isinstance(writer.node, Move):
             spans = spread(writer.node.box, free)
@@ -372,10 +374,22 @@ class _Residency:
                 hulls = [
                     hull
                     for writer in self.writers.get(_key(name, None), ())
-                    if (hull := self._hull(writer, None, {})) is not None
+                    for hull in self._pieces(writer)
                 ]
                 if not covered(wanted, hulls, None) and not self._computed_home(op.name):
                     raise refuse("0", "resident", f"output {name} is not all written to home")
+
+    def _pieces(self, writer: Leaf) -> Iterator[list[Range]]:
+        """Boxes that `writer` wrote in all: one, or one per iteration of its outermost loop where
+        other leaves write what is between them."""
+        whole = self._hull(writer, None, {})
+        if whole is not None:
+            yield whole
+        elif writer.frames:
+            for turn in np.arange(writer.frames[0].trip):
+                piece = self._hull(writer, None, {writer.frames[0].var: turn})
+                if piece is not None:
+                    yield piece
 
     def _computed_home(self, op: str) -> bool:
         """Every Compute of `op` writes at home (then coverage proves that all of it is there)."""
@@ -406,11 +420,10 @@ def _key(tensor: str, scope: Scope | None) -> tuple[str, str]:
     return tensor, "" if scope is None else scope.path
 
 
-def _common_frames(writer: Leaf, reader: Leaf | None) -> set[str]:
+def _common_frames(writer: Leaf, reader: Leaf) -> set[str]:
     shared: set[str] = set()
-    if reader is not None:
-        for a, b in zip(writer.frames, reader.frames, strict=False):
-            if a.path != b.path:
-                break
-            shared.add(a.var)
+    for a, b in zip(writer.frames, reader.frames, strict=False):
+        if a.path != b.path:
+            break
+        shared.add(a.var)
     return shared

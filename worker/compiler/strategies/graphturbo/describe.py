@@ -9,13 +9,11 @@ from math import prod
 import msgspec
 
 from worker.compiler.ir.op import reads_of, writes_of
-from worker.compiler.strategies.graphturbo.groups import Grouped
 from worker.compiler.strategies.graphturbo.nests import num_samples
 from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.sections import Workshop
 from worker.compiler.strategies.graphturbo.summary import (
     MovementSummary,
-    OrderName,
     OrderSummary,
     ScopeCount,
     SectionSummary,
@@ -25,9 +23,13 @@ from worker.compiler.strategies.graphturbo.summary import (
 from worker.compiler.strategies.graphturbo.values import BufferScope
 
 
-def describe(shop: Workshop, sections: Sequence[SectionPlan]) -> str:
-    """The summary of a unit without what only the whole model knows.  Cost: linear."""
-    grouped = shop.grouped if shop.features.instances else None
+def describe(
+    shop: Workshop, sections: Sequence[SectionPlan], orders: tuple[OrderSummary, ...] = ()
+) -> str:
+    """The summary of a unit without what only the whole model knows.  Cost: linear.
+
+    `orders`: those of the instances that could run, with the one that does.
+    """
     widest = max(sections, key=lambda s: s.spread.clusters)
     turns = max(prod(part.trips for part in s.parts) for s in sections)
     samples = num_samples(shop.graph)
@@ -38,8 +40,8 @@ def describe(shop: Workshop, sections: Sequence[SectionPlan]) -> str:
         label="",
         layers=len(shop.layers),
         operators=len(shop.graph.ops),
-        groups=() if grouped is None else grouped.summaries,
-        orders=_orders(grouped) if grouped is not None and used else (),
+        groups=shop.grouped.summaries if used or _runs_groups(shop, sections) else (),
+        orders=orders,
         scopes=_scopes(shop, sections),
         spills=_spills(shop, sections),
         movements=_movements(shop, sections),
@@ -64,9 +66,9 @@ def placed(summary: UnitSummary, unit: int, label: str, calls: int) -> UnitSumma
     return replace(summary, unit=unit, label=label, calls=calls)
 
 
-def _orders(grouped: Grouped) -> tuple[OrderSummary, ...]:
-    """The orders; what runs is the depth-first one, as a nest of loops."""
-    return tuple(replace(o, chosen=o.name is OrderName.DFS) for o in grouped.orders)
+def _runs_groups(shop: Workshop, sections: Sequence[SectionPlan]) -> bool:
+    """Whether the parts of the only section are the unit's groups, be it a single one."""
+    return shop.features.ordered and all(p.slices for s in sections for p in s.parts)
 
 
 def _name(section: SectionPlan) -> str:

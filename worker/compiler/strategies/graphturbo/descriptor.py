@@ -27,6 +27,9 @@ class Variant(StrEnum):
     """V1 with outputs in the local buffers of the cores."""
     V3 = "v3"
     """V2 with instances, in an order that keeps them on chip."""
+    PAPER = "paper"
+    """What the paper describes, run as such: groups, their instances in the best order that is
+    known, and whatever one binding reaches in the cores' local buffers."""
 
 
 class GraphTurboOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,7 +40,7 @@ class GraphTurboOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
 DESCRIPTOR = StrategyDescriptor(
     name="graphturbo",
-    version="24",
+    version="25",
     help="units of many layers, cut into instances that hand over on chip (paper: GraphTurbo)",
     implementation="worker.compiler.strategies.graphturbo.strategy:GRAPHTURBO",
     options=GraphTurboOptions,

@@ -31,18 +31,20 @@ SURE = 0.97
 """What runs may be predicted to take, as a part of their layers' cycles through GB: about as much,
 or clearly less.  The model sees nothing of contention at GB's ports, nor of tokens that cores wait
 for, so either may simulate faster, and the solver tries both."""
+RESIDENT = 100.0
+"""Whatever one binding reaches stays in LB, as in the paper: no run is a hundred times slower."""
 HOPE = 1.1
 """The same for an estimate: it decides only for which runs tiles are searched."""
 
 
-def runs_on_offer(planner: Planner, plan: SectionPlan) -> tuple[Candidate, ...]:
-    """Runs that are estimated to be about as fast as their layers through GB, or faster.
+def runs_on_offer(planner: Planner, plan: SectionPlan, hope: float = HOPE) -> tuple[Candidate, ...]:
+    """Runs that are estimated to take at most `hope` of their layers' cycles through GB.
 
     Cost: layers x MAX_RUN propagations.
     """
     if planner.site.buffer is None or any(plan.whole_chip):
         return ()
-    return tuple(_offers(planner, [layer.predicted_cycles for layer in plan.layers]))
+    return tuple(_offers(planner, [layer.predicted_cycles for layer in plan.layers], hope))
 
 
 def hand_over(
@@ -75,7 +77,7 @@ def hand_over(
     return plan
 
 
-def _offers(planner: Planner, alone: Sequence[int]) -> list[Candidate]:
+def _offers(planner: Planner, alone: Sequence[int], hope: float) -> list[Candidate]:
     found: list[Candidate] = []
     for part in planner.site.parts:
         for first in part.layers:
@@ -87,7 +89,7 @@ def _offers(planner: Planner, alone: Sequence[int]) -> list[Candidate]:
                 if len(handed) == len(known):
                     continue  # a shorter run hands over as much
                 known = handed
-                most = HOPE * sum(alone[first:last])
+                most = hope * sum(alone[first:last])
                 found.extend(c for c in candidates(planner, first, last) if c.estimate < most)
     return found
 

@@ -1,10 +1,10 @@
-"""Samples in instances: groups of layers (Algorithm 2), their factors, and the order as loops.
+"""Samples in instances: groups of layers (Algorithm 2) and their factors, as a nest of loops.
 
-Every cluster takes an equal share of the samples; there the groups run as the chosen order of
-instances says, which for a chain of groups whose factors divide each other is a nest of loops:
-weights of a late group with few instances are loaded that few times.
-Source: GraphTurbo, sections 3.1 to 3.3 and Algorithm 3.  Deviation: factors are raised to multiples
-of the following group's; where the order is no nest, all groups take the largest factor together.
+Every cluster takes an equal share of the samples; there an instance of a group runs as soon as the
+instances before it that it covers have: weights of a late group with few instances are loaded that
+few times.  Other orders are the variant `paper`'s (`paper.py`).
+Source: GraphTurbo, sections 3.1 to 3.3.  Deviation: factors are raised to multiples of the
+following group's.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from worker.compiler.tiling.factors import divisors
 
 MAX_TURNS = 3
 """Numbers of turns planned where all layers take the samples of a turn together."""
+MAX_INSTANCES = 512
+"""More are not planned as a nest."""
 
 
 def num_samples(graph: Graph) -> int:
@@ -84,7 +86,7 @@ def equal_turns(
 
     Empty where nothing fits or it is predicted to take more than `limit` cycles.
     """
-    clusters = _clusters(samples, site)
+    clusters = clusters_of(samples, site)
     ops = [op for op in graph.ops if isinstance(op, TensorOp)]
     exits = piece_outputs(graph, ops)
     slices = propagate(graph, ops, exits, 0, clusters * number, instance_var(0))
@@ -109,7 +111,7 @@ def _turns(
     spread = Spread(1, site.spread.cores)
     whole = replace(site, spread=spread, parts=(plain,))
     planner = Planner(graph, layers, engines, whole)
-    clusters = _clusters(samples, site)
+    clusters = clusters_of(samples, site)
     least = ceil(planner.needed_bytes() / clusters / site.room)
     every = divisors(samples // clusters)
     first = next((k for k, t in enumerate(every) if t >= least), len(every))
@@ -130,28 +132,41 @@ def grouped_turns(
 
     Empty where nothing fits or it is predicted to take more than `limit` cycles.
     """
-    clusters = _clusters(samples, site)
-    if site.buffer is None or len(grouped.groups) < 2 or grouped.instances is None:
+    splits = [g.split.factor for g in grouped.groups if g.split is not None]
+    if site.buffer is None or len(splits) < 2 or len(splits) < len(grouped.groups):
         return []
+    if sum(splits) > MAX_INSTANCES:
+        return []
+    clusters = clusters_of(samples, site)
+    parts = group_parts(graph, layers, grouped, samples, clusters)
+    return [] if parts is None else _planned(graph, layers, engines, site, clusters, parts, limit)
+
+
+def group_parts(
+    graph: Graph, layers: Sequence[Layer], grouped: Grouped, samples: int, clusters: int
+) -> tuple[Part, ...] | None:
+    """The groups as parts whose factors divide, each cluster with its share of the samples.
+
+    A group that no factor makes fit takes one sample at a time.  None where a part reads other
+    samples than those of its own instance.
+    """
     own = samples // clusters
-    factors = _nested([g.split.factor for g in grouped.groups if g.split is not None], own)
+    factors = _nested([own if g.split is None else g.split.factor for g in grouped.groups], own)
     parts: list[Part] = []
     for number, group in enumerate(grouped.groups):
-        names = [name for k in group.layers for name in layers[k].ops]
+        names = {name for k in group.layers for name in layers[k].ops}
         ops = [op for op in graph.ops if op.name in names and isinstance(op, TensorOp)]
         exits = piece_outputs(graph, ops)
         slices = propagate(graph, ops, exits, 0, clusters * factors[number], instance_var(number))
         if slices is None or slices.recompute:
-            return []
+            return None
         last = factors[number + 1] if number + 1 < len(factors) else 1
         parts.append(Part(group.layers, slices, factors[number] // last))
-    if not _fits_together(graph, parts):
-        return []
-    return _planned(graph, layers, engines, site, clusters, tuple(parts), limit)
+    return tuple(parts) if _fits_together(graph, parts) else None
 
 
-def _clusters(samples: int, site: Site) -> int:
-    """Most clusters that get equal shares."""
+def clusters_of(samples: int, site: Site) -> int:
+    """Most clusters that get equal shares of the samples."""
     most = 1 if site.buffer is None else site.buffer.instances
     return max(k for k in range(1, most + 1) if samples % k == 0)
 

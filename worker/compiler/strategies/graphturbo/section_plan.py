@@ -21,6 +21,7 @@ from worker.compiler.strategies.graphturbo.plan import (
 )
 from worker.compiler.strategies.graphturbo.propagate import Slices
 from worker.compiler.strategies.graphturbo.spill import SpillRule
+from worker.compiler.strategies.graphturbo.values import Instance
 from worker.compiler.tiling.nest.facts import Facts
 from worker.compiler.tiling.nest.plan import Team
 
@@ -62,8 +63,8 @@ class Spread:
 class SectionPlan:
     """Layers that run under common loops: everything its part of the tree says.
 
-    Instances run depth first: before an instance of a part come the instances of the part before
-    that it reads from.
+    Instances run in `order`, or as a nest of loops: before an instance of a part come the instances
+    of the parts before it that it covers.
     """
 
     graph: Graph
@@ -96,6 +97,8 @@ class SectionPlan:
     """Layers that hand tensors over in the cores' buffers."""
     spill_rule: SpillRule = SpillRule.LONGEST_LIVENESS
     """What chose `spilled`."""
+    order: tuple[Instance, ...] = ()
+    """Instances of the parts in a cluster, one by one; empty: as a nest of loops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,8 @@ class Site:
     """What tiling knows of operators alone and of layers, for all sections of a unit."""
     floors: dict[TileKey, float] = field(default_factory=dict)
     """What layers take at least whose tiles are not known, for all sections of a unit."""
+    order: tuple[Instance, ...] = ()
+    """As in `SectionPlan`."""
 
     @property
     def cluster(self) -> Team:
@@ -126,6 +131,11 @@ class Site:
     def room(self) -> int:
         """Bytes of GB for tensors."""
         return 0 if self.buffer is None else int(self.buffer.usable_bytes * (1 - WEIGHT_RESERVE))
+
+    @property
+    def factors(self) -> tuple[int, ...]:
+        """Of every part, the instances that one cluster runs: each a multiple of the next."""
+        return tuple(map(self.runs, range(len(self.parts))))
 
     def runs(self, part: int) -> int:
         """Instances of a part that one cluster runs."""

@@ -21,7 +21,7 @@ from worker.compiler.ir.region import Cuts
 from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
 from worker.compiler.strategies.graphturbo.footprint import piece_outputs
 from worker.compiler.strategies.graphturbo.groups import Grouped, group_layers
-from worker.compiler.strategies.graphturbo.handover import hand_over, runs_on_offer
+from worker.compiler.strategies.graphturbo.handover import HOPE, hand_over, runs_on_offer
 from worker.compiler.strategies.graphturbo.handover_bind import Candidate
 from worker.compiler.strategies.graphturbo.layers import Layer
 from worker.compiler.strategies.graphturbo.nests import (
@@ -43,6 +43,7 @@ from worker.compiler.strategies.graphturbo.split_info import lb_capacity
 from worker.compiler.strategies.graphturbo.teams import team_plans
 from worker.compiler.strategies.graphturbo.two_stages import is_second_stage
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
+from worker.compiler.strategies.graphturbo.values import Instance
 from worker.compiler.strategies.graphturbo.variants import Features
 from worker.compiler.tiling.nest.facts import Facts
 
@@ -88,12 +89,10 @@ class Workshop:
 
     @cached_property
     def grouped(self) -> Grouped:
-        """What Algorithms 1 to 3 say, for the samples of all clusters together."""
+        """What Algorithms 1 and 2 say, for the samples of all clusters together."""
         samples = num_samples(self.graph)
         shares = max(k for k in range(1, self.clusters + 1) if samples % k == 0)
-        capacity = lb_capacity(self.machine) * shares
-        dim = 1 if samples > 1 else None
-        return group_layers(self.graph, self.layers, self.machine, capacity, dim=dim)
+        return group_layers(self.graph, self.layers, lb_capacity(self.machine) * shares)
 
     def piece(self, first: int, last: int) -> Graph:
         """The graph of layers first .. last - 1."""
@@ -159,7 +158,7 @@ def with_handovers(
     for number, plan in enumerate(sections):
         if number not in shop.offers:
             planner = _planner(shop, plan)
-            shop.offers[number] = planner, runs_on_offer(planner, plan)
+            shop.offers[number] = planner, runs_on_offer(planner, plan, max(gain, HOPE))
         planner, offers = shop.offers[number]
         found.append(hand_over(planner, plan, offers, gain))
     return tuple(found)
@@ -167,14 +166,17 @@ def with_handovers(
 
 def _planner(shop: Workshop, plan: SectionPlan) -> Planner:
     """The planner that a plan is from."""
-    site = _site(shop, plan.spread, plan.parts)
+    site = site_of(shop, plan.spread, plan.parts, plan.order)
     return Planner(plan.graph, [layer.layer for layer in plan.layers], shop.engines, site)
 
 
-def _site(shop: Workshop, spread: Spread, parts: tuple[Part, ...]) -> Site:
+def site_of(
+    shop: Workshop, spread: Spread, parts: tuple[Part, ...], order: tuple[Instance, ...] = ()
+) -> Site:
+    """Where layers of the unit are planned, with what was planned of it before."""
     ahead = shop.features.prefetch
     return Site(
-        shop.machine, shop.buffer, spread, parts, shop.tiles, ahead, shop.facts, shop.floors
+        shop.machine, shop.buffer, spread, parts, shop.tiles, ahead, shop.facts, shop.floors, order
     )
 
 
@@ -261,7 +263,7 @@ def _section(shop: Workshop, start: int, end: int, limit: float = inf) -> Sectio
     layers = shop.layers[start:end]
     cores = shop.machine.num_cores // shop.clusters
     plain = Part(tuple(range(len(layers))), None, 1)
-    site = _site(shop, Spread(1, cores), (plain,))
+    site = site_of(shop, Spread(1, cores), (plain,))
     samples = 1 if shop.buffer is None else num_samples(graph)
     of = graph, layers, shop.engines, site
     found: list[SectionPlan] = []
@@ -307,7 +309,7 @@ def _bands(
 
     def planner(slices: Slices, turns: int) -> Planner:
         part = Part(tuple(range(len(layers))), slices, turns)
-        site = _site(shop, Spread(shop.clusters, cores), (part,))
+        site = site_of(shop, Spread(shop.clusters, cores), (part,))
         return Planner(graph, layers, shop.engines, site)
 
     once = planner(slices, 1)

@@ -26,6 +26,7 @@ from worker.compiler.strategies.graphturbo.handover import EAGER, SURE
 from worker.compiler.strategies.graphturbo.layers import Layer, engines_of, form_layers
 from worker.compiler.strategies.graphturbo.lockstep import in_lockstep
 from worker.compiler.strategies.graphturbo.loosen import poor_anchors
+from worker.compiler.strategies.graphturbo.paper import paper_plans
 from worker.compiler.strategies.graphturbo.plan import global_buffer
 from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.sections import (
@@ -103,6 +104,9 @@ class GraphTurboStrategy:
         self, unit: Graph, machine: Machine, engines: Mapping[str, Engine], features: Features
     ) -> Iterator[Schedule | Shortfall]:
         """Plans with some features, the readiest to hand tensors over first."""
+        if features.ordered:
+            yield from self._in_orders(unit, machine, engines, features)
+            return
         drafts = self._drafts(unit, engines, machine, features)
         if not drafts:
             yield not_fusible(tuple(engines))
@@ -117,6 +121,26 @@ class GraphTurboStrategy:
             yield Schedule(unit, emit_unit(sections), self.name, cycles, features.prefetch, notes)
             if not any(run.handed for section in sections for run in section.runs):
                 return
+
+    def _in_orders(
+        self, unit: Graph, machine: Machine, engines: Mapping[str, Engine], features: Features
+    ) -> Iterator[Schedule | Shortfall]:
+        """Plans of the paper's orders, each with all that can stay in LB, then with nothing."""
+        layers = _layers(unit, machine, features)
+        shop = Workshop(unit, layers, engines, machine, features)
+        has_plan = False
+        for plan, orders in paper_plans(shop):
+            has_plan = True
+            shop.offers.clear()
+            handed = with_handovers(shop, (plan,), features.handover)
+            ways = (handed, (plan,)) if handed != (plan,) else (handed,)
+            for sections in ways:
+                cycles = _cycles(sections) + machine.launch_overhead_cycles
+                notes = (describe(shop, sections, orders),)
+                tree = emit_unit(sections)
+                yield Schedule(unit, tree, self.name, cycles, features.prefetch, notes)
+        if not has_plan:
+            yield not_fusible(tuple(engines))
 
     def _with_stages(self, graph: Graph, machine: Machine) -> Graph:
         """Reductions of what one core cannot keep twice in two stages, where clusters gain."""

@@ -20,7 +20,7 @@ class OrderName(StrEnum):
     DFS = "dfs"
     """Consumers as soon as they are ready (Algorithm 3)."""
     EXACT = "exact"
-    """Branch and bound; the optimum when `proven`."""
+    """Of least peak, where every instance feeds one other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +41,15 @@ class GroupSummary:
 
 @dataclass(frozen=True, slots=True)
 class OrderSummary:
-    """One order of the instances that was tried."""
+    """One order of the instances that could run."""
 
     name: OrderName
     peak_bytes: int
     """Most bytes of instance outputs that live at once."""
     spilled_bytes: int
-    latency_cycles: int
-    """Estimated, with the cost of its spills."""
-    gap: float | None
-    """(peak - lower bound) / lower bound; None where no bound is known."""
-    proven: bool
-    """No order has a smaller peak."""
+    """Of these outputs, what does not stay in GB."""
     chosen: bool
+    """The unit runs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +103,9 @@ class UnitSummary:
     operators: int
     """After composition: what the schedule computes."""
     groups: tuple[GroupSummary, ...]
-    """In topological order."""
+    """In topological order; empty where the unit does not run as groups."""
     orders: tuple[OrderSummary, ...]
-    """At most one is chosen; empty where there is only one instance."""
+    """One of them is chosen; empty where instances run as loops without a search."""
     scopes: tuple[ScopeCount, ...]
     spills: tuple[SpillSummary, ...]
     movements: tuple[MovementSummary, ...]

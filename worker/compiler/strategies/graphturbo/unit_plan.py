@@ -11,8 +11,9 @@ of their own; a layer of a single sample may use all of them here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from math import ceil, inf
 
 import numpy as np
@@ -41,6 +42,8 @@ from worker.compiler.strategies.graphturbo.section_plan import (
     TileKey,
     instance_var,
 )
+from worker.compiler.strategies.graphturbo.spill import SpillRule, choose_spills
+from worker.compiler.strategies.graphturbo.stays import stays_of, steps_of
 from worker.compiler.tiling.align import buffer_bytes
 from worker.compiler.tiling.nest.plan import Team
 
@@ -62,8 +65,9 @@ class Planner:
         self.site = site
         self.uses = LayerUses(graph, self.layers, engines, site.buffer, site.facts)
         self.part_of = {k: n for n, part in enumerate(site.parts) for k in part.layers}
-        self.step = {k: n for n, k in enumerate(k for part in site.parts for k in part.layers)}
-        """Of every layer, in the order of a depth-first run."""
+        self.steps = steps_of(site)
+        """Of every layer: one for each instance in an order, one in a nest of loops."""
+        self._num_steps = sum(map(len, self.steps.values()))
         self._live_bytes: dict[frozenset[str], tuple[int, ...]] = {}
         """Per set of tensors in GB, its bytes while each step runs."""
 
@@ -147,7 +151,7 @@ class Planner:
             {t: self._place(t) for t in sorted(held)},
             {t: self.box(t) for t in sorted(held)}, self._shares(kept), tuple(sorted(spilled)),
             tuple(whole_chip), site.spread, "" if site.buffer is None else site.buffer.name,
-            home.name, cycles, planned, rule,
+            home.name, cycles, planned, rule, site.order,
         )  # fmt: skip
 
     def around(self, number: int) -> Around:
@@ -171,8 +175,11 @@ class Planner:
                              self.site.buffer, 1)
                 for t in plan.constants
             )  # fmt: skip
-            steps = alive[self.step[run.first] : self.step[run.last - 1] + 1]
-            if wanted + max(steps, default=0) > self.site.buffer.usable_bytes:
+            length = run.last - run.first
+            most = max(
+                (b for at in self.steps[run.first] for b in alive[at : at + length]), default=0
+            )
+            if wanted + most > self.site.buffer.usable_bytes:
                 return None
             found.append(plan)
         return tuple(found)
@@ -246,8 +253,9 @@ class Planner:
         if held not in self._live_bytes:
             names = [t for t in self.graph.tensors if t in held and self.uses.is_exchanged(t)]
             live = live_bytes_by_task(self._lives(names))
-            self._live_bytes[held] = (*live, *[0] * (len(self.layers) - len(live)))
-        busy = min(self.site.room, self._live_bytes[held][self.step[number]])
+            self._live_bytes[held] = (*live, *[0] * (self._num_steps - len(live)))
+        live = self._live_bytes[held]
+        busy = min(self.site.room, max(live[step] for step in self.steps[number]))
         return _QUARTERS - ceil(_QUARTERS * busy / self.site.buffer.usable_bytes)
 
     def _precedes_weights(self, number: int) -> bool:
@@ -383,21 +391,41 @@ class Planner:
             users = self.uses.users(tensor)
             return times * self.size(tensor) * max(self.site.runs(self.part_of[n]) for n in users)
 
-        return spill_choices(self._lives((*made, *staged), runs), self.site.room, home_bytes)
+        lives = self._lives((*made, *staged), runs)
+        if self.site.order:  # the paper's rule decides; a tensor leaves with all of its slices
+            gone = choose_spills(lives, self.site.room, SpillRule.LONGEST_LIVENESS)
+            return ((SpillRule.LONGEST_LIVENESS, frozenset(lives[k].name for k in gone)),)
+        return spill_choices(lives, self.site.room, home_bytes)
 
     def _lives(self, tensors: Sequence[str], runs: Sequence[Run] = ()) -> list[LiveTensor]:
-        """When they are in GB; what a run uses is there for all of it."""
+        """When they are in GB, once per stay there; what a run uses is there for all of it."""
         lives: list[LiveTensor] = []
         opens = {k: run.first for run in runs for k in range(run.first, run.last)}
         closes = {k: run.last - 1 for run in runs for k in range(run.first, run.last)}
         for tensor in tensors:
             users = self.uses.users(tensor)
-            used = [self.step[ends.get(n, n)] for n in users for ends in (opens, closes)]
-            # Around inner instances it is there from the first of them on.
-            inner = any(self.part_of[n] < self._place(tensor) for n in users)
-            first = 0 if inner else min(used)
-            lives.append(LiveTensor(tensor, self.size(tensor), first, max(used)))
+            ends = [end for n in users for end in (opens.get(n, n), closes.get(n, n))]
+            parts = {self.part_of[n] for n in users}
+            size = self.size(tensor)
+            if len(parts) == 1:
+                runs_of_it = zip(*(self.steps[n] for n in ends), strict=True)
+                lives.extend(LiveTensor(tensor, size, min(s), max(s)) for s in runs_of_it)
+            elif not self.site.order:
+                # Around inner instances it is there from the first of them on.
+                last = max(self.steps[n][0] for n in ends)
+                lives.append(LiveTensor(tensor, size, 0, last))
+            else:
+                lives.extend(self._stays(tensor, size, parts))
         return lives
+
+    def _stays(self, tensor: str, size: int, parts: Collection[int]) -> Iterator[LiveTensor]:
+        """In GB between instances of several parts, each of which it outlives or precedes."""
+        site = self.site
+        sizes = [len(site.parts[instance.group].layers) for instance in site.order]
+        begins = [0, *accumulate(sizes)]
+        for stay in stays_of(site.order, site.factors, parts):
+            last = begins[stay.closed + 1] - 1
+            yield LiveTensor(tensor, stay.count * size, begins[stay.opened], last)
 
     def size(self, tensor: str) -> int:
         """Bytes an instance holds of a tensor."""

@@ -68,5 +68,3 @@ class InstanceGraph:
     """Per instance, positions of the instances whose output it reads, ascending."""
     output_bytes: tuple[int, ...]
     """Per instance, bytes of its output that other instances read."""
-    cycles: tuple[int, ...]
-    """Per instance, estimated cycles of its work (ties between orders of equal memory)."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from worker.compiler.strategies.graphturbo.descriptor import Variant
-from worker.compiler.strategies.graphturbo.handover import EAGER
+from worker.compiler.strategies.graphturbo.handover import EAGER, RESIDENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,9 @@ class Features:
     of the cycles through GB; 0: never."""
     prefetch: bool
     """Weights of a layer are fetched under the layers before."""
+    ordered: bool = False
+    """Instances run in the orders that the paper knows, one section per unit; nothing else is
+    compared."""
 
 
 FEATURES: dict[Variant, Features] = {
@@ -38,4 +41,5 @@ FEATURES: dict[Variant, Features] = {
     Variant.V2: Features(True, True, True, False, EAGER, False),
     Variant.V3: Features(True, True, True, True, EAGER, False),
     Variant.FULL: Features(True, True, True, True, EAGER, True),
+    Variant.PAPER: Features(True, True, True, True, RESIDENT, True, True),
 }

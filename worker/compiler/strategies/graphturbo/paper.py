@@ -1,0 +1,91 @@
+"""The paper's own way through a unit: groups, instances in one order, tensors in local buffers.
+
+Every cluster takes an equal share of the samples.  There the groups of Algorithm 2 run as
+instances one by one, in each of the orders that are known (`ordering`), the best by memory first.
+Inside an instance each core keeps what one binding reaches in its local buffer (`handover`);
+instances meet in the cluster's global buffer, where the order decides how long slices stay
+(`stays`) and hence what is spilled.  Predicted cycles decide nothing here.
+Source: GraphTurbo, sections 3 and 4.  Deviations: a tensor between instances is never in the local
+buffers, since a place there belongs to one loop over the cores and every instance has its own;
+factors divide, so that a consumer reads whole instances; a single sample keeps one cluster busy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from worker.compiler.ir.op import writes_of
+from worker.compiler.strategies.graphturbo.instances import instance_graph
+from worker.compiler.strategies.graphturbo.layers import layer_edges
+from worker.compiler.strategies.graphturbo.nests import clusters_of, group_parts, num_samples
+from worker.compiler.strategies.graphturbo.ordering import FoundOrder, is_nest, orders_of
+from worker.compiler.strategies.graphturbo.section_plan import Part, SectionPlan, Spread
+from worker.compiler.strategies.graphturbo.sections import Workshop, site_of
+from worker.compiler.strategies.graphturbo.summary import OrderSummary
+from worker.compiler.strategies.graphturbo.unit_plan import Planner
+from worker.compiler.strategies.graphturbo.values import Instance
+
+MAX_WRITTEN = 512
+"""Layers of all instances together, above which only a nest of loops is written: a program of
+thousands of layers would be larger than the network's own."""
+
+
+def paper_plans(shop: Workshop) -> Iterator[tuple[SectionPlan, tuple[OrderSummary, ...]]]:
+    """The unit as one section per order, the best order first, with all orders and which one it is.
+
+    Nothing where a layer has no tiles.  Cost: Algorithms 1 and 2, and tiles of every layer.
+    """
+    whole = (not shop.buffer,) * len(shop.layers)
+    samples = num_samples(shop.graph) if shop.buffer is not None else 1
+    cores = shop.machine.num_cores // shop.clusters
+    alone = Part(tuple(range(len(shop.layers))), None, 1)
+    site = site_of(shop, Spread(1, cores), (alone,))
+    clusters = clusters_of(samples, site)
+    parts = None
+    if samples > 1:
+        parts = group_parts(shop.graph, shop.layers, shop.grouped, samples, clusters)
+    if parts is None:
+        plan = Planner(shop.graph, shop.layers, shop.engines, site).plan(whole)
+        if plan is not None:
+            yield plan, ()
+        return
+    site = site_of(shop, Spread(clusters, cores), parts)
+    owner = {k: n for n, part in enumerate(parts) for k in part.layers}
+    pairs = {(owner[a], owner[b]) for a, b in layer_edges(shop.graph, shop.layers)}
+    edges = [(a, b) for a, b in sorted(pairs) if a != b]
+    sizes = [_bytes_out(shop, part, clusters) for part in parts]
+    instances = instance_graph(site.factors, sizes, edges)
+    orders = orders_of(instances, site.room)
+    written = sum(f * len(part.layers) for f, part in zip(site.factors, parts, strict=True))
+    for found in orders:
+        order = tuple(instances.instances[k] for k in found.order)
+        if is_nest(instances, found.order, site.factors):
+            order = ()
+        elif written > MAX_WRITTEN:
+            continue
+        plan = _planned(shop, clusters, parts, order)
+        if plan is not None:
+            yield plan, _summaries(orders, found) if len(instances.instances) > 1 else ()
+
+
+def _planned(
+    shop: Workshop, clusters: int, parts: tuple[Part, ...], order: tuple[Instance, ...]
+) -> SectionPlan | None:
+    spread = Spread(clusters, shop.machine.num_cores // shop.clusters)
+    site = site_of(shop, spread, parts, order)
+    return Planner(shop.graph, shop.layers, shop.engines, site).plan((False,) * len(shop.layers))
+
+
+def _bytes_out(shop: Workshop, part: Part, clusters: int) -> int:
+    """What a group's instances in one cluster leave for other groups, in bytes."""
+    cuts = shop.cuts
+    names = frozenset(name for k in part.layers for name in shop.layers[k].ops)
+    made = dict.fromkeys(t for name in sorted(names) for t in writes_of(cuts.op(name)))
+    read = [t for t in made if any(reader not in names for reader in cuts.readers.get(t, ()))]
+    return sum(shop.graph.tensors[t].size_bytes for t in read) // clusters
+
+
+def _summaries(orders: tuple[FoundOrder, ...], ran: FoundOrder) -> tuple[OrderSummary, ...]:
+    return tuple(
+        OrderSummary(o.name, o.peak_bytes, o.spilled_bytes, chosen=o is ran) for o in orders
+    )
