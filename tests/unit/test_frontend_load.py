@@ -136,6 +136,13 @@ def _add(op: str, inputs: list[str], domain: str = "") -> Edit:
     )
 
 
+def _rename_output(name: str) -> Edit:
+    def edit(model: onnx.ModelProto) -> None:
+        model.graph.node[-1].output[0] = model.graph.output[0].name = name
+
+    return edit
+
+
 CASES: list[tuple[str, Edit, str, str | None]] = [
     ("missing input", _add("Relu", ["ghost"]), "TW-MODEL-005", "added"),
     ("missing weight", lambda m: m.graph.ClearField("initializer"), "TW-MODEL-005", "mul"),
@@ -143,6 +150,7 @@ CASES: list[tuple[str, Edit, str, str | None]] = [
     ("unknown op", _add("Frobnicate", ["x"]), "TW-MODEL-008", "added"),
     ("unknown domain", _add("Gelu", ["x"], "com.acme"), "TW-MODEL-008", "added"),
     ("twice", lambda m: m.graph.node.append(m.graph.node[1]), "TW-MODEL-016", "act"),
+    ("no .npz can hold it", _rename_output("y" * 65_532), "TW-MODEL-016", None),
     ("empty", lambda m: m.graph.ClearField("node"), "TW-MODEL-013", None),
     ("old opset", lambda m: setattr(m.opset_import[0], "version", 6), "TW-MODEL-009", None),
     ("new opset", lambda m: setattr(m.opset_import[0], "version", 999), "TW-MODEL-009", None),

@@ -112,6 +112,21 @@ def test_a_compile_stands_without_its_verification(tmp_path: Path, verify: str) 
     assert time.process_time() - started < 5
 
 
+def test_a_model_with_text_is_verified(tmp_path: Path) -> None:
+    """A text has no width: counting what it takes ended the job."""
+    graph = helper.make_graph(
+        [node("StringConcat", ["s", "t"], ["u"]), node("Relu", ["x"], ["y"])], "g",
+        [value("s", TensorProto.STRING, [3]), value("t", TensorProto.STRING, [3]),
+         value("x", FLOAT, [4])],
+        [value("u", TensorProto.STRING, [3]), value("y", FLOAT, [4])],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    found, path = read(tmp_path, model)
+    s, x = 3 * 32, 4 * 4
+    assert cost_of(found).num_bytes == HELD * (3 * s + x) + RUNS * (3 * s + 2 * x)
+    assert over_budget(found, path.stat().st_size) is None
+
+
 def test_a_cost_is_counted_exactly(tmp_path: Path) -> None:
     nodes = [node("MatMul", ["x", "w"], ["m"]), node("Relu", ["m"], ["y"])]
     model, _ = read(tmp_path, model_of(nodes, [4, 8], {"w": np.ones((8, 2), np.float32)}))

@@ -15,6 +15,7 @@ import onnx_ir
 
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.sizes import certain_trips
+from worker.compiler.frontend.tensor_checks import bits_of
 from worker.compiler.frontend.work import node_steps, static_shape
 
 RUNS = 3
@@ -35,6 +36,8 @@ MAX_BYTES = 3 << 29
 """Of values held at one moment, weights not counted."""
 BYTES_PER_BYTE = 64
 """Allowed beside, by byte of the model; that ResNet-50 takes 6."""
+_STRING_BITS = 256
+"""Of an element whose type says no width: a std::string without its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,5 +130,5 @@ def _num_bytes(value: onnx_ir.Value) -> int:
     shape = static_shape(value)
     if shape is None or value.const_value is not None:
         return 0
-    bits = value.dtype.bitwidth if value.dtype is not None else 0
-    return -(-prod(shape) * bits // 8)
+    bits = bits_of(value.dtype) if value.dtype is not None else 0
+    return -(-prod(shape) * (_STRING_BITS if bits is None else bits) // 8)

@@ -29,6 +29,8 @@ ML_DOMAIN = "ai.onnx.ml"
 _GRAPH, _GRAPHS = onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS
 _SCALAR_ELEMENTS = 1
 _OLDEST_IR_VERSION = 3
+_MAX_NAME_BYTES = (1 << 16) - 1 - len(".npy")
+"""Of inputs and outputs: what a member of an .npz may have, in which they are given and written."""
 _QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 
 
@@ -202,6 +204,11 @@ def _declared(
         if name in outer:
             check.add("TW-MODEL-016", f"initializer {name!r} hides a tensor of the outer graph")
         names[name] = None
+    for value in (*graph.input, *graph.output) if main else ():
+        size = len(value.name.encode())
+        if size > _MAX_NAME_BYTES:
+            words = f"{value.name[:40]!r}..., an input or output, has a name of {size} bytes"
+            check.add("TW-MODEL-016", words, allowed=_MAX_NAME_BYTES, actual=size)
     seen: set[str] = set()
     for value in graph.output:
         if value.name in seen:
