@@ -121,7 +121,8 @@ def run_job(request: JobRequest, out_dir: Path, cache: Cache, progress: Progress
     options = request.options
     used_cache: Cache = NullCache() if options.no_cache else cache
     machine = resolve_machine(request.hardware)
-    ports = open_ports(machine, options, used_cache, timed, request.calibration_path)
+    size = request.model_path.stat().st_size
+    ports = open_ports(machine, options, used_cache, timed, request.calibration_path, size)
     compiled = compile_model(
         request.model_path, request.model_name, machine, options, ports, Limits()
     )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy.typing as npt
 
 from worker.compiler.cache import Cache, CacheKey
+from worker.compiler.errors import ModelError
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.judge.compiled import CompiledModel, Ports
 from worker.compiler.judge.figures import Figures
@@ -18,6 +19,7 @@ from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions
 from worker.compiler.quantize.calibration import load_calibration
 from worker.simulation import simulate_cached, simulate_model
+from worker.verification.budget import over_budget
 from worker.verification.inputs import SYNTHETIC_BATCHES, seeded_inputs
 
 
@@ -27,13 +29,18 @@ def open_ports(
     cache: Cache,
     progress: Progress,
     calibration: Path | None = None,
+    model_bytes: int = 0,
 ) -> Ports:
-    """Ports of one compile: calibration from `calibration` (.npz), else seeded random inputs."""
+    """Ports of one compile: calibration from `calibration` (.npz), else seeded random inputs.
+
+    `model_bytes`: of the model's file, by which running it is affordable.
+    """
 
     def samples(model: OnnxModel) -> Sequence[Mapping[str, npt.NDArray[Any]]]:
-        if calibration is not None:
-            return load_calibration(calibration, model)
-        return tuple(seeded_inputs(model, options.seed + k) for k in range(SYNTHETIC_BATCHES))
+        if calibration is None:
+            return synthetic_samples(model, options.seed, model_bytes)
+        require_affordable(model, model_bytes)
+        return load_calibration(calibration, model)
 
     remembered = _Remembering(cache)
     known: dict[str, Figures] = {}
@@ -53,6 +60,28 @@ def open_ports(
         return Figures(sim.cycles, sim.energy_pj, home, peak)
 
     return Ports(cache, progress, samples, figures, whole)
+
+
+def synthetic_samples(
+    model: OnnxModel, seed: int, model_bytes: int
+) -> Sequence[Mapping[str, npt.NDArray[Any]]]:
+    """Batches of random inputs in place of calibration data.
+
+    Raises: as `require_affordable`.
+    """
+    require_affordable(model, model_bytes)
+    return tuple(seeded_inputs(model, seed + k) for k in range(SYNTHETIC_BATCHES))
+
+
+def require_affordable(model: OnnxModel, model_bytes: int) -> None:
+    """Observing ranges runs the model: that has the budget of verifying it.
+
+    Raises:
+        ModelError: TW-CAL-005, with what it would take and the limit.
+    """
+    why = over_budget(model, model_bytes)
+    if why is not None:
+        raise ModelError("TW-CAL-005", f"ranges cannot be observed: {why}")
 
 
 class _Remembering:

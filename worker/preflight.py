@@ -29,10 +29,10 @@ from worker.compiler.partition.partition import partition
 from worker.compiler.partition.plan import HOST, Partitioning
 from worker.compiler.pipeline import convert_for
 from worker.hardware import resolve_machine
+from worker.ports import synthetic_samples
 from worker.request import NoProgress
 from worker.unlocking import unlock_rows
 from worker.verification.budget import over_budget
-from worker.verification.inputs import seeded_inputs
 from worker.verification.reference import reference_refusal
 
 T = TypeVar("T")
@@ -61,8 +61,9 @@ def preflight(
             {"pointer": g.pointer, "value": g.value, "note": g.note} for g in machine.guesses
         ]
     if machine is not None and model is not None:
-        document.update(_examined(model, machine, options, problems) or {})
-        why = over_budget(model, model_path.stat().st_size)
+        size = model_path.stat().st_size
+        document.update(_examined(model, machine, options, problems, size) or {})
+        why = over_budget(model, size)
         document["unverifiable"] = why or reference_refusal(model_path)
     document["problems"] = problems
     document["compiles"] = not problems
@@ -71,17 +72,21 @@ def preflight(
 
 
 def _examined(
-    model: OnnxModel, machine: Machine, options: CompileOptions, problems: list[Detail]
+    model: OnnxModel,
+    machine: Machine,
+    options: CompileOptions,
+    problems: list[Detail],
+    model_bytes: int,
 ) -> dict[str, Detail] | None:
     """Fallbacks, shortfalls and unlocks of a pair that could be read."""
-    converted = _attempt(
-        lambda: (
-            convert_for(model, machine, options, lambda m: (seeded_inputs(m, options.seed),))[
-                1
-            ].model
-        ),
-        problems,
-    )
+
+    def converting() -> OnnxModel:
+        _, found = convert_for(
+            model, machine, options, lambda m: synthetic_samples(m, options.seed, model_bytes)
+        )
+        return found.model
+
+    converted = _attempt(converting, problems)
     if converted is None:
         return None
     parts = partition(converted, machine, {})

@@ -18,6 +18,7 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Access, Origin, Reduce, Tensor, TensorOp
 from worker.compiler.ir.scalar import Apply, Fn, Read
 from worker.compiler.schedule.nodes import Box
+from worker.compiler.strategies.graphturbo.lines import Line
 from worker.compiler.strategies.graphturbo.propagate import Slices, propagate
 
 ORIGIN = Origin(("n",), "Test")
@@ -406,3 +407,18 @@ def test_exits_that_cannot_be_written_slice_by_slice() -> None:
     assert propagate(graph, net.ops, [out], 0, 2, "g") is not None
     assert propagate(graph, net.ops, [out], 1, 2, "g") is None  # its steps are in order
     assert propagate(graph, net.ops, [out], 2, 2, "g") is None  # it needs ever more of itself
+
+
+@given(
+    slope=st.integers(-9, 9).filter(bool),
+    base=st.integers(-40, 80),
+    width=st.integers(1, 12),
+    extent=st.integers(1, 60),
+)
+def test_instances_inside_are_those_that_begin_and_end_there(
+    slope: int, base: int, width: int, extent: int
+) -> None:
+    line = Line(slope, base, width)
+    within = [g for g in range(-200, 200) if 0 <= line.start(g) <= extent - width]
+    first, last = line.inside(extent)
+    assert list(range(first, last + 1)) == within

@@ -352,11 +352,13 @@ class TestPropagate:
 
 class TestSplitInfo:
     def test_values_tried(self) -> None:
-        assert split_values(12) == (1, 2, 4, 8, 9, 10, 11, 12)
-        assert split_values(8) == (1, 2, 4, 8)
-        assert split_values(7) == (1, 2, 4)
-        assert split_values(3) == (1, 2)
-        assert split_values(1) == (1,)
+        assert tuple(split_values(12)) == (1, 2, 4, 8, 9, 10, 11, 12)
+        assert tuple(split_values(8)) == (1, 2, 4, 8)
+        assert tuple(split_values(12, 3)) == (4, 8, 9, 10, 11, 12)
+        assert tuple(split_values(12, 10)) == (10, 11, 12)
+        assert tuple(split_values(7)) == (1, 2, 4)
+        assert tuple(split_values(3)) == (1, 2)
+        assert tuple(split_values(1)) == (1,)
 
     def test_first_stage_of_figure_three(self) -> None:
         # TV-GT-3

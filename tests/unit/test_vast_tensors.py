@@ -14,11 +14,16 @@ from onnx import TensorProto, helper, numpy_helper
 
 from worker.compiler.cache import MemoryCache
 from worker.compiler.errors import CompilerError, ModelError
+from worker.compiler.frontend.bind import bind
 from worker.compiler.frontend.limits import Limits
+from worker.compiler.frontend.load import load_model
+from worker.compiler.frontend.simplify import simplify
 from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions
 from worker.compiler.package.host_module import HostModule
+from worker.compiler.partition.annotate import annotate
 from worker.compiler.pipeline import compile_model
+from worker.compiler.rejection import ReasonCode
 from worker.ports import open_ports
 from worker.request import NoProgress
 
@@ -78,6 +83,48 @@ def test_a_vast_tensor_is_refused_at_its_node(tmp_path: Path, name: str) -> None
     assert refused.value.place.node in ("vast", *(f"double{k}" for k in range(60)))
     assert time.process_time() - started < 3.0
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500 * 1024
+
+
+def doublings(times: int) -> onnx.ModelProto:
+    image = helper.make_tensor_value_info("image", FLOAT, [4, 3, 4, 4])
+    conv = helper.make_node("Conv", ["image", "w"], ["x"], name="conv")
+    graph = helper.make_graph(
+        [conv, *doubled(times)], "g", [image], [helper.make_tensor_value_info("y", FLOAT, None)],
+        [numpy_helper.from_array(np.ones((6, 3, 3, 3), np.float32), "w")],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+
+
+@pytest.mark.parametrize("strategy", ["naive", "graphturbo", "auto"])
+def test_what_fits_no_home_memory_is_not_searched_for_tiles(tmp_path: Path, strategy: str) -> None:
+    """The search took minutes and 4 GB before the link refused the program."""
+    path = tmp_path / "vast.onnx"
+    path.write_bytes(doublings(28).SerializeToString())
+    machine = load_preset("stcp920-inferred")
+    options = CompileOptions.from_json({"strategy": strategy})
+    ports = open_ports(machine, options, MemoryCache(), NoProgress())
+    started = time.process_time()
+    with pytest.raises(CompilerError) as refused:
+        compile_model(path, "m", machine, options, ports, Limits())
+    assert refused.value.code == "TW-PLAN-001"
+    assert time.process_time() - started < 5.0
+    annotated = annotate(simplify(bind(load_model(path, Limits()), {})), machine, {}).placement
+    last = annotated[-1]
+    assert last.reason_code is ReasonCode.DOES_NOT_FIT, last
+    assert "needs 51539607552 bytes of DDR, which has 17179869184" in last.reason
+    assert annotated[0].reason_code is ReasonCode.OFFLOADED
+
+
+def test_ranges_are_not_observed_at_any_price(tmp_path: Path) -> None:
+    """Calibration by random inputs ran the model, whatever it took."""
+    path = tmp_path / "vast.onnx"
+    path.write_bytes(doublings(25).SerializeToString())
+    machine, options = load_preset("nvdla-large"), CompileOptions()
+    ports = open_ports(machine, options, MemoryCache(), NoProgress())
+    with pytest.raises(ModelError) as refused:
+        compile_model(path, "m", machine, options, ports, Limits())
+    assert refused.value.code == "TW-CAL-005"
+    assert "bytes of values at a time, more than" in refused.value.message
 
 
 def test_what_the_host_cannot_run_names_the_users_node() -> None:

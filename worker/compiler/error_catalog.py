@@ -109,7 +109,8 @@ def _entries() -> tuple[ErrorEntry, ...]:
         e("TW-CAL-004", "A value to quantise is not finite", user, "partition", 422, 3,
           "Calibrate with inputs for which the node named here computes finite numbers."),
         e("TW-CAL-005", "The model cannot be run for calibration", user, "partition", 422, 4,
-          "ONNX Runtime rejects the model or the calibration arrays; the message says why."),
+          "ONNX Runtime rejects the model or the arrays, or running it would take too much; the"
+          " message says which."),
         e("TW-PLAN-001", "The work does not fit the machine", user, "schedule", 422, 4,
           "Raise the resource named here to the demand shown."),
         e("TW-PLAN-002", "The search budget is used up", user, "schedule", 422, 4,

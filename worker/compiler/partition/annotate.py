@@ -30,6 +30,7 @@ from worker.compiler.partition.rules import (
     Miss,
     element_type,
     find_miss,
+    misfit,
     node_text,
     sentence,
     tensor_miss,
@@ -94,6 +95,11 @@ class _Annotator:
         self._opset = model.opset
         self._outputs = tuple(v.name for v in model.ir.graph.outputs if v.name is not None)
         self._refused = [refused.get(node.name or "") for node in self._nodes]
+        if not conversions:  # they make tensors smaller
+            self._refused = [
+                known or misfit(node, machine)
+                for known, node in zip(self._refused, self._nodes, strict=True)
+            ]
         self._inserted = [INSERTED in node.metadata_props for node in self._nodes]
         self._conversions = conversions
         self._rows: list[Placement | None] = [None] * len(self._nodes)

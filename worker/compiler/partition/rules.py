@@ -14,9 +14,16 @@ from types import MappingProxyType
 import onnx_ir
 
 from worker.compiler.frontend.ops.call import DTYPES
+from worker.compiler.frontend.tensor_checks import num_bytes
 from worker.compiler.frontend.work import static_shape
 from worker.compiler.ir.dtype import DType
-from worker.compiler.machine.machine import AcceleratorTarget, Capabilities, Conversion, OpSupport
+from worker.compiler.machine.machine import (
+    AcceleratorTarget,
+    Capabilities,
+    Conversion,
+    Machine,
+    OpSupport,
+)
 from worker.compiler.partition.attributes import (
     STANDARD_DOMAINS,
     allowed_text,
@@ -51,6 +58,23 @@ class Miss:
     """Actual value against what the target allows, a full clause."""
     lever: str
     """What would lift it."""
+
+
+def misfit(node: onnx_ir.Node, machine: Machine) -> Rejection | None:
+    """Whether a tensor that the node reads or writes is larger than the home memory.
+
+    Then no strategy needs to look for tiles of it: its search could be as long as the tensor.
+    """
+    usable = machine.home.usable_bytes
+    for value in (*node.inputs, *node.outputs):
+        shape = static_shape(value)
+        if value is None or shape is None or value.dtype is None:
+            continue
+        size = num_bytes(value.dtype, shape) or 0
+        if size > usable:
+            fact = f"{value.name} needs {size} bytes of {machine.home.name}, which has {usable}"
+            return Rejection(ReasonCode.DOES_NOT_FIT, f"{node_text(node)}: {fact}")
+    return None
 
 
 def refusal(

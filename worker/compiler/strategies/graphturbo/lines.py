@@ -35,6 +35,16 @@ class Line(NamedTuple):
         first, last = self.base + min(0, travel), self.base + max(0, travel)
         return first >= 0 and last + self.width <= extent
 
+    def inside(self, extent: int) -> tuple[int, int]:
+        """The first and the last instance that lies in [0, extent), of a line that moves.
+
+        The last is before the first where none does.
+        """
+        room = extent - self.width - self.base
+        if self.slope > 0:
+            return -(self.base // self.slope), room // self.slope
+        return -(-room // self.slope), -self.base // self.slope
+
 
 def whole(extent: int) -> Line:
     """All of [0, extent), for every instance."""

@@ -28,6 +28,7 @@ from worker.compiler.strategies.graphturbo.section_plan import (
     Spread,
     instance_var,
 )
+from worker.compiler.strategies.graphturbo.split_info import MAX_INSTANCES
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
 from worker.compiler.tiling.factors import divisors
 
@@ -42,7 +43,7 @@ def num_samples(graph: Graph) -> int:
     ops = [op for op in graph.ops if isinstance(op, TensorOp)]
     exits = piece_outputs(graph, ops)
     shape = graph.tensors[exits[0]].shape
-    if not shape or shape[0] < 2:
+    if not shape or not 2 <= shape[0] <= MAX_INSTANCES:
         return 1
     slices = propagate(graph, ops, exits, 0, shape[0], instance_var(0))
     return 1 if slices is None or slices.recompute else shape[0]

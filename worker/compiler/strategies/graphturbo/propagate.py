@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from math import prod
 from typing import TypeAlias
 
@@ -313,7 +314,14 @@ def _extra_points(op: TensorOp, domain: Lines, factor: int) -> int:
             fixed *= line.clipped(0, axis.extent)
     if not moving:  # all instances have as many
         return fixed * factor - op.num_points
-    total = sum(prod(line.clipped(g, extent) for extent, line in moving) for g in range(factor))
+    first, last = 0, factor - 1
+    for extent, line in moving:
+        begin, end = line.inside(extent)
+        first, last = max(first, begin), min(last, end)
+    unclipped = range(first, last + 1)
+    cut = chain(range(first), range(max(first, last + 1), factor)) if unclipped else range(factor)
+    total = len(unclipped) * prod(line.width for _, line in moving)
+    total += sum(prod(line.clipped(g, extent) for extent, line in moving) for g in cut)
     return fixed * total - op.num_points
 
 

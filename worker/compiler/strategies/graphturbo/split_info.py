@@ -10,8 +10,9 @@ Source: GraphTurbo, Algorithm 1 and equation 1.  Deviations from the printed lis
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp
@@ -26,6 +27,9 @@ from worker.compiler.strategies.graphturbo.propagate import (
 from worker.compiler.strategies.graphturbo.values import SplitTuple
 
 VAR = "g"
+MAX_INSTANCES = 1 << 16
+"""Of an operator: they are counted out one by one, 0.1 s for a layer's.  A program of more has a
+row for each and takes minutes to lower (a file of 3 kB can ask for 2^28)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +43,18 @@ class Intermediate:
     """By dimension of the group's output: the dimension of this tensor that matches it."""
 
 
-def split_values(extent: int) -> tuple[int, ...]:
-    """Numbers of instances tried for a dimension: 1, 2, 4, 8, 9, .., extent.
+def split_values(extent: int, least: int = 1) -> Iterator[int]:
+    """Numbers of instances tried for a dimension: 1, 2, 4, 8, 9, .., extent, from `least` on.
 
     3, 5, 6 and 7 would leave some of eight cores idle (section 3.1).
     """
-    return tuple(v for v in (1, 2, 4) if v <= extent) + tuple(range(8, extent + 1))
+    few = (v for v in (1, 2, 4) if least <= v <= extent)
+    return chain(few, range(max(8, least), extent + 1))
+
+
+def _from(total: int, capacity: int, extent: int) -> Iterator[int]:
+    """Those of which one instance's share of `total` is within `capacity`."""
+    return split_values(extent, -(-total // capacity)) if capacity > 0 else iter(())
 
 
 def split_info(
@@ -57,7 +67,7 @@ def split_info(
     """
     found: list[SplitTuple] = []
     for dim, extent in enumerate(shape):
-        factor = next((v for v in split_values(extent) if -(-peak_bytes // v) <= lb_capacity), None)
+        factor = next(_from(peak_bytes, lb_capacity, extent), None)
         if factor is not None:
             found.append(SplitTuple(1 + _num_cut(intermediates, dim, factor), factor, dim + 1))
     return tuple(found)
@@ -91,9 +101,9 @@ def splits_of(
     found: list[SplitTuple] = []
     for dim, extent in enumerate(shape):
         sizes: set[int] = set()
-        for v in split_values(extent):
+        for v in _from(total, lb_capacity, min(extent, MAX_INSTANCES)):
             size = -(-extent // v)
-            if -(-total // v) > lb_capacity or size in sizes:
+            if size in sizes:
                 continue
             sizes.add(size)
             slices = propagate(graph, ops, exits, dim, v, VAR)
