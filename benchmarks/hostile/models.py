@@ -28,6 +28,7 @@ from worker.compiler.options import CompileOptions
 from worker.job import run_job
 from worker.request import JobRequest, NoProgress
 from worker.verification.budget import over_budget
+from worker.verification.inputs import seeded_inputs
 
 PRESETS = ("stcp920-inferred", "a100", "kapla-edge", "dpu-zu", "nvdla-large", "ethos-u65")
 STRATEGIES = ("auto", "naive", "graphturbo")
@@ -101,14 +102,16 @@ def compiled(
 
 
 def _runs(path: Path, seed: int) -> bool:
-    """Whether ONNX Runtime runs the whole model: then a host part that it refuses is our making.
+    """Whether ONNX Runtime runs the whole model on what the job drew by `seed`: then a host part
+    that it refuses is our making.
 
     A model whose results have other shapes than it declares is not: a compiled one keeps its word.
     """
     from benchmarks.hostile.rivals import reference
 
     try:
-        _, outputs = reference(path, seed)
+        drawn = seeded_inputs(simplify(bind(load_model(path, Limits()), {})), seed)
+        _, outputs = reference(path, seed, drawn)
     except Exception:  # onnxruntime raises its own types from C++
         return False
     for value in onnx.load(path).graph.output:

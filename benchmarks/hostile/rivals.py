@@ -20,8 +20,11 @@ class Refused(Exception):
     """`run` said no, with a code."""
 
 
-def reference(path: Path, seed: int) -> tuple[Arrays, Arrays]:
-    """(inputs, outputs) of the model by ONNX Runtime, one thread, no optimisations."""
+def reference(path: Path, seed: int, feeds: Arrays | None = None) -> tuple[Arrays, Arrays]:
+    """(inputs, outputs) of the model by ONNX Runtime, one thread, no optimisations.
+
+    `feeds`: instead of inputs drawn by `seed`.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -30,7 +33,8 @@ def reference(path: Path, seed: int) -> tuple[Arrays, Arrays]:
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(seed)
-    feeds = {value.name: _values(rng, value.type, value.shape) for value in session.get_inputs()}
+    if feeds is None:
+        feeds = {v.name: _values(rng, v.type, v.shape) for v in session.get_inputs()}
     names = [value.name for value in session.get_outputs()]
     outputs = session.run(names, feeds)
     return feeds, {n: np.asarray(v) for n, v in zip(names, outputs, strict=True)}
