@@ -107,7 +107,7 @@ def test_what_fits_no_home_memory_is_not_searched_for_tiles(tmp_path: Path, stra
     with pytest.raises(CompilerError) as refused:
         compile_model(path, "m", machine, options, ports, Limits())
     assert refused.value.code == "TW-PLAN-001"
-    assert time.process_time() - started < 5.0
+    assert time.process_time() - started < 20.0
     annotated = annotate(simplify(bind(load_model(path, Limits()), {})), machine, {}).placement
     last = annotated[-1]
     assert last.reason_code is ReasonCode.DOES_NOT_FIT, last
