@@ -1,4 +1,4 @@
-"""The printed form of the five hand-written trees, and of instances in an order, as golden files."""
+"""The printed form of the hand-written trees, and of instances in an order, as golden files."""
 
 from __future__ import annotations
 

@@ -387,7 +387,7 @@ class _Residency:
             yield whole
         elif writer.frames:
             for turn in np.arange(writer.frames[0].trip):
-                piece = self._hull(writer, None, {writer.frames[0].var: turn})
+                piece = self._hull(writer, None, {writer.frames[0].var: np.asarray(turn)})
                 if piece is not None:
                     yield piece
 

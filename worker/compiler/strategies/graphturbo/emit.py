@@ -2,9 +2,9 @@
 
 Sections follow each other.  In a section clusters are a CORES loop; the instances of each part are
 a TIME loop inside the instance of the part they feed, and the layers of a part follow its inner
-loop; or instances are written out one after the other, in whatever order.  A tensor in the global buffer gets its place right before
-its first writer, and the place reaches to the end of the sequence (addresses are freed after the
-last use, not at its end).
+loop; or instances are written out one after the other, in whatever order.  A tensor in the global
+buffer gets its place right before its first writer, and the place reaches to the end of the
+sequence (addresses are freed after the last use, not at its end).
 Source: GraphTurbo, section 4.2 (buffer stitching: layers exchange data in local memory and one
 instance is one kernel) and Algorithm 3 (order of instances).
 """
