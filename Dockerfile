@@ -5,6 +5,7 @@
 FROM python:3.12-slim AS build
 WORKDIR /src
 COPY pyproject.toml README.md ./
+COPY tilewright tilewright
 COPY service service
 COPY worker worker
 COPY migrations migrations

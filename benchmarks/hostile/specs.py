@@ -52,7 +52,7 @@ def case(rng: Rng) -> tuple[str, Callable[[Path], Verdict]]:
 
 def _judge(text: bytes, strategy: str, folder: Path) -> Verdict:
     from service.cli.demo import EXAMPLE
-    from service.cli.inputs import hardware_argument
+    from service.orders.order import hardware_document
     from worker.hardware import resolve_machine
 
     path = folder / "chip.yaml"
@@ -61,7 +61,7 @@ def _judge(text: bytes, strategy: str, folder: Path) -> Verdict:
     if linted.kind == "internal":
         return linted
     try:
-        document = hardware_argument(str(path))
+        document = hardware_document(str(path))
         resolve_machine(document)
     except CompilerError as error:
         return Verdict("internal" if error.code.startswith("TW-INT") else "refused", error.code)

@@ -11,8 +11,8 @@ import typer
 
 from service.cli.exits import Exit
 from service.cli.failures import Failure
-from service.cli.inputs import hardware_argument
 from service.cli.output import JsonFlag, is_interactive, note, print_json, print_text
+from service.orders.order import hardware_document
 
 app = typer.Typer(help="Bring your own accelerator.", no_args_is_help=True)
 
@@ -58,7 +58,7 @@ def test(
     from worker.conformance.report import conformance_document, conformance_table
     from worker.hardware import resolve_machine
 
-    machine = resolve_machine(hardware_argument(spec))
+    machine = resolve_machine(hardware_document(spec))
     wanted = tuple(op or ())
     claimed = {
         name

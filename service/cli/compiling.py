@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from service.cli.connection import DataDirOption, ServerOption
+from service.cli.connection import DataDirOption, ServerOption, load_settings, quiet_logs
 from service.cli.exits import Exit, exit_of_job
 from service.cli.failures import Failure
-from service.cli.inputs import (
-    arrays_digest,
-    hardware_argument,
-    hardware_label,
-    model_argument,
-    strategy_settings,
-    symbol_settings,
-)
+from service.cli.inputs import hardware_label, strategy_settings, symbol_settings
 from service.cli.output import JsonFlag, note, print_json, print_problem
 from service.cli.summary import print_summary
+from service.orders.order import Order, arrays_digest, existing_model, hardware_document
 
 HardwareOption = Annotated[
     str, typer.Option("--hardware", help="Preset name or spec file.", metavar="SPEC|PRESET")
@@ -31,20 +24,6 @@ SymbolsOption = Annotated[
     list[str] | None,
     typer.Option("--set", help="Bind a symbolic dimension; repeat for more.", metavar="NAME=N"),
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What the user asked for, before it is known who does it."""
-
-    model: Path
-    hardware: dict[str, Any]
-    options: dict[str, Any]
-    output: Path
-    label: str | None
-    calibration: Path | None = None
-    inputs: Path | None = None
-    """Of the verification."""
 
 
 def compile_model(
@@ -138,8 +117,8 @@ def compile_model(
         "no_cache": no_cache,
     }
     order = Order(
-        model=model_argument(model),
-        hardware=hardware_argument(hardware),
+        model=existing_model(model),
+        hardware=hardware_document(hardware),
         options=CompileOptions.from_json(document).to_json(),
         output=output or Path(f"{model.stem}-{hardware_label(hardware)}"),
         label=label,
@@ -149,33 +128,28 @@ def compile_model(
     if server and not local:
         result = compile_on_server(order, server, detach=detach, quiet=as_json)
     else:
-        from service.cli.local import compile_here
-
-        result = compile_here(order, data_dir, quiet=as_json)
+        result = _compile_here(order, data_dir, quiet=as_json)
     finish(result, as_json=as_json)
+
+
+def _compile_here(order: Order, data_dir: Path | None, *, quiet: bool) -> dict[str, Any]:
+    from service.cli.progress import ProgressView
+    from service.orders.here import compile_here
+
+    quiet_logs()
+    with ProgressView(order.model.name, quiet=quiet) as view:
+        return compile_here(order, load_settings(data_dir), view)
 
 
 def compile_on_server(order: Order, server: str, *, detach: bool, quiet: bool) -> dict[str, Any]:
     """Upload, submit, wait, download; gives the job document with the files."""
-    from service.cli.beside import with_external_data
     from service.cli.jobs import detaching
     from service.cli.progress import ProgressView
     from service.client import Client
+    from service.orders.served import submit
 
     with Client(server) as client, ProgressView(order.model.name, quiet=quiet) as view:
-        with with_external_data(order.model) as path:
-            uploaded = client.upload_model(path, progress=view.upload)
-        for arrays in (order.calibration, order.inputs):
-            if arrays is not None:
-                client.upload_arrays(arrays)
-        request: dict[str, Any] = {
-            "model": uploaded["id"],
-            "hardware": order.hardware,
-            "options": order.options,
-        }
-        if order.label is not None:
-            request["label"] = order.label
-        job = client.submit(request)
+        job = submit(client, order, view.upload)
         job_id = str(job["id"])
         if detach:
             note(f"submitted {job_id}; follow it with")

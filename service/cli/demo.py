@@ -28,10 +28,10 @@ def demo(
     """
     from service.cli.compiling import finish
     from service.cli.embedded import embedded_service
-    from service.cli.inputs import hardware_argument
+    from service.orders.order import hardware_document
 
     settings = load_settings(data_dir)
-    spec = hardware_argument(hardware)
+    spec = hardware_document(hardware)
     target = output or settings.data_dir / "demo"
     note(f"starting an embedded service on {settings.data_dir}")
     with embedded_service(settings.data_dir, workers=settings.workers) as url:
@@ -41,7 +41,8 @@ def demo(
 
 
 def _compile(url: str, spec: dict[str, Any], target: Path, *, quiet: bool) -> dict[str, Any]:
-    from service.cli.compiling import Order, compile_on_server
+    from service.cli.compiling import compile_on_server
+    from service.orders.order import Order
     from worker.compiler.options import CompileOptions
 
     order = Order(

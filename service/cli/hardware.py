@@ -10,7 +10,6 @@ import typer
 
 from service.cli.connection import DataDirOption, ServerOption, connect, load_settings
 from service.cli.exits import Exit
-from service.cli.inputs import hardware_argument
 from service.cli.manual import manual
 from service.cli.match import match
 from service.cli.output import (
@@ -22,6 +21,7 @@ from service.cli.output import (
     print_table,
     print_text,
 )
+from service.orders.order import hardware_document
 
 app = typer.Typer(help="Hardware presets and specs.", no_args_is_help=True)
 app.command("match")(match)
@@ -79,7 +79,7 @@ def show(
     else:
         from worker.compiler.machine import canonical_document, preset_document
 
-        given = hardware_argument(name)
+        given = hardware_document(name)
         is_preset = set(given) == {"preset"}
         document = canonical_document(preset_document(name) if is_preset else given)
     if as_json:
@@ -99,7 +99,7 @@ def lint(
     from worker.compiler.errors import SpecError
     from worker.compiler.machine import digest, lint_document, load_machine
 
-    document = hardware_argument(str(spec))
+    document = hardware_document(str(spec))
     machine_digest, rejected = None, list[Any]()
     try:
         machine_digest = digest(load_machine(document))
@@ -149,7 +149,7 @@ def push(
     as_json: JsonFlag = False,
 ) -> None:
     """Store a spec; its id can be used as the hardware of a job."""
-    document = hardware_argument(str(spec))
+    document = hardware_document(str(spec))
     with connect(server, data_dir) as client:
         found = client.create_hardware(document)
     if as_json:

@@ -1,61 +1,17 @@
-"""What users type: hardware by name or file, options by flag."""
+"""What users type as options, read."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from service.cli.failures import Failure
-from worker.compiler.descriptors import AUTO
-
-SPEC_SUFFIXES = frozenset({".yaml", ".yml", ".json"})
-
-
-def hardware_argument(text: str) -> dict[str, Any]:
-    """Read `--hardware`: a spec file, or the name of a preset.
-
-    Raises:
-        SpecError: the file cannot be parsed.
-        Failure: it looks like a file, but there is none.
-    """
-    path = Path(text)
-    if path.suffix.lower() in SPEC_SUFFIXES or path.is_file():
-        from worker.compiler.machine import parse_document
-
-        if not path.is_file():
-            raise Failure("TW-CLI-001", f"{text}: there is no such spec file")
-        return dict(parse_document(path.read_text(encoding="utf-8", errors="replace")))
-    return {"preset": text}
+from service.orders.order import variant_settings
 
 
 def hardware_label(text: str) -> str:
     """Give a short name of the hardware for folder names."""
     return Path(text).stem
-
-
-def model_argument(path: Path) -> Path:
-    """Check that the model file exists before anything is started.
-
-    Raises:
-        Failure: it does not.
-    """
-    if not path.is_file():
-        raise Failure("TW-CLI-001", f"{path}: there is no such model file")
-    return path
-
-
-def arrays_digest(path: Path, what: str) -> str:
-    """Digest of a file of arrays: its identity in the job's options.
-
-    Raises:
-        Failure: there is no such file.
-    """
-    from service.client.uploads import file_sha256
-
-    if not path.is_file():
-        raise Failure("TW-CLI-001", f"{path}: there is no such {what}")
-    return file_sha256(path)
 
 
 def symbol_settings(pairs: list[str]) -> dict[str, int]:
@@ -85,18 +41,10 @@ def strategy_settings(
     Values are JSON where they are JSON, else text; the parser of options judges them.
 
     Raises:
-        Failure: a pair has another form, or `--variant` comes without the strategy it is short for.
+        Failure: a pair has another form.
+        OptionError: `--variant` comes without the strategy that it is short for.
     """
-    found: dict[str, dict[str, object]] = {}
-    if variant is not None:
-        if strategy == AUTO:
-            raise Failure(
-                "TW-OPT-001",
-                "--variant is an option of one strategy, and none is named",
-                remedy="Write for example --strategy graphturbo --variant v1, or"
-                " --strategy-option graphturbo.variant=v1.",
-            )
-        found[strategy] = {"variant": variant}
+    found = variant_settings(strategy, variant)
     for pair in pairs:
         place, sign, value = pair.partition("=")
         name, dot, key = place.partition(".")

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from service.cli.inputs import hardware_argument
 from service.cli.output import JsonFlag, print_json, print_text
+from service.orders.order import hardware_document
 
 
 def manual(
@@ -18,7 +18,7 @@ def manual(
     from worker.compiler.partition.manual import manual_document, manual_markdown
     from worker.hardware import resolve_machine
 
-    machine = resolve_machine(hardware_argument(spec))
+    machine = resolve_machine(hardware_document(spec))
     if as_json:
         print_json(manual_document(machine))
     else:

@@ -9,8 +9,9 @@ import typer
 
 from service.cli.asking import asked
 from service.cli.compiling import SymbolsOption
-from service.cli.inputs import hardware_argument, model_argument, symbol_settings
+from service.cli.inputs import symbol_settings
 from service.cli.output import JsonFlag, print_json, print_table, print_text
+from service.orders.order import existing_model, hardware_document
 
 
 def match(
@@ -26,10 +27,10 @@ def match(
     from worker.compiler.options import CompileOptions
 
     options = CompileOptions.from_json({"symbols": symbol_settings(symbols or [])})
-    source = model_argument(model).resolve()
+    source = existing_model(model).resolve()
     request = {
         "model": str(source),
-        "hardware": hardware_argument(spec),
+        "hardware": hardware_document(spec),
         "options": options.to_json(),
         "pattern": pattern,
     }

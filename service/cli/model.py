@@ -10,9 +10,9 @@ import typer
 
 from service.cli.connection import DataDirOption, ServerOption, connect
 from service.cli.failures import Failure
-from service.cli.inputs import model_argument
 from service.cli.output import JsonFlag, note, print_fields, print_json, print_table
 from service.cli.progress import ProgressView
+from service.orders.order import existing_model
 
 app = typer.Typer(help="Models of the service.", no_args_is_help=True)
 FIELDS = ("id", "name", "kind", "sha256", "size_bytes", "created", "summary")
@@ -29,7 +29,7 @@ def push(
     as_json: JsonFlag = False,
 ) -> None:
     """Upload a model; large files go in chunks that survive a broken connection."""
-    model_argument(path)
+    existing_model(path)
     with (
         connect(server, data_dir) as client,
         ProgressView(path.name, quiet=as_json) as view,
@@ -109,7 +109,7 @@ def strip(
     """
     from service.cli.stripping import strip_weights
 
-    if model_argument(path).resolve() == output.resolve():
+    if existing_model(path).resolve() == output.resolve():
         raise Failure("TW-CLI-001", f"{output}: the copy would overwrite the model")
     replaced, kept = strip_weights(path, output, seed=seed, keep_elems=KEEP_ELEMS)
     if as_json:

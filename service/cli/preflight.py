@@ -11,7 +11,7 @@ from service.cli.asking import asked
 from service.cli.compiling import HardwareOption, SymbolsOption
 from service.cli.exits import Exit
 from service.cli.failures import exit_code_of
-from service.cli.inputs import hardware_argument, model_argument, symbol_settings
+from service.cli.inputs import symbol_settings
 from service.cli.output import (
     JsonFlag,
     print_fields,
@@ -20,6 +20,7 @@ from service.cli.output import (
     print_table,
     print_text,
 )
+from service.orders.order import existing_model, hardware_document
 
 
 def preflight(
@@ -33,15 +34,15 @@ def preflight(
     Exit 3 when an input is rejected, 4 when something does not fit; host fallbacks are reported
     with exit 0, because such a model compiles.
     """
-    from service.cli.beside import with_external_data
+    from service.orders.beside import with_external_data
     from worker.compiler.options import CompileOptions
 
     options = CompileOptions.from_json({"symbols": symbol_settings(symbols or [])})
-    with with_external_data(model_argument(model)) as path:
+    with with_external_data(existing_model(model)) as path:
         source = path.resolve()
         request = {
             "model": str(source),
-            "hardware": hardware_argument(hardware),
+            "hardware": hardware_document(hardware),
             "options": options.to_json(),
         }
         found: dict[str, Any] = asked("worker.preflight_child", request, [source], "preflight")

@@ -14,7 +14,9 @@ from worker.compiler.rejection import ReasonCode
 
 REPO = Path(__file__).resolve().parent.parent.parent
 SOURCES = sorted(
-    p for top in ("service", "worker", "migrations") for p in (REPO / top).rglob("*.py")
+    p
+    for top in ("tilewright", "service", "worker", "migrations")
+    for p in (REPO / top).rglob("*.py")
 )
 
 

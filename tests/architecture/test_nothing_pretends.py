@@ -34,7 +34,7 @@ DEFINING = {"service/settings.py", "worker/compiler/options.py"}
 def attributes_read() -> Counter[str]:
     """How often each attribute name is loaded, over the product's files."""
     found: Counter[str] = Counter()
-    for folder in ("service", "worker", "migrations"):
+    for folder in ("tilewright", "service", "worker", "migrations"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             place = str(path.relative_to(ROOT))
             if place in DEFINING:

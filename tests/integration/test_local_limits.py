@@ -12,9 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from service.bootstrap import open_services
-from service.cli import local
 from service.cli.demo import EXAMPLE
 from service.cli.main import app
+from service.orders import here
 from service.settings import Settings
 from worker.main import sweep_workplaces
 
@@ -106,7 +106,7 @@ def test_a_worker_on_the_same_data_leaves_a_local_compile_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its folder has no lease, as those of killed attempts have none."""
-    start = local._sandbox
+    start = here._sandbox
 
     def swept_first(order: Any, model: Path, settings: Settings, place: Any) -> Any:
         services = open_services(settings)
@@ -114,7 +114,7 @@ def test_a_worker_on_the_same_data_leaves_a_local_compile_alone(
         services.close()
         return start(order, model, settings, place)
 
-    monkeypatch.setattr(local, "_sandbox", swept_first)
+    monkeypatch.setattr(here, "_sandbox", swept_first)
     ended, document = compiled("quick", tmp_path, monkeypatch)
     assert (ended, document["state"]) == (0, "succeeded"), document
 

@@ -164,7 +164,7 @@ def test_copied_files_exist_and_are_not_ignored() -> None:
     sources = [
         word for rest in arguments("COPY") if "--from" not in rest for word in rest.split()[:-1]
     ]
-    assert {"pyproject.toml", "service", "worker", "migrations"} <= set(sources)
+    assert {"pyproject.toml", "tilewright", "service", "worker", "migrations"} <= set(sources)
     for source in sources:
         assert (REPO / source).exists()
         excluded = False

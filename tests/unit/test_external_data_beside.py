@@ -14,8 +14,8 @@ from click.testing import Result
 from onnx import helper, numpy_helper
 from typer.testing import CliRunner
 
-from service.cli.beside import with_external_data
 from service.cli.main import app
+from service.orders.beside import with_external_data
 
 WEIGHTS = np.random.default_rng(3).standard_normal((8, 4)).astype(np.float32)
 

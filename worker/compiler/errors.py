@@ -14,7 +14,7 @@ an unknown code is a bug and fails at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TypeAlias
 
 from worker.compiler.error_catalog import ERROR_CATALOG, ErrorEntry, Fault
@@ -163,6 +163,16 @@ class Infeasible(CompilerError):
             remedy=shortfall.levers[0] if shortfall.levers else None,
         )
         self.shortfall = shortfall
+
+    def to_problem(self) -> dict[str, Detail]:
+        """Give the problem, with what exactly is short under `shortfall`."""
+        short = self.shortfall
+        told: dict[str, Detail] = {
+            **asdict(short),
+            "terms": [list(term) for term in short.terms],
+            "levers": list(short.levers),
+        }
+        return {**super().to_problem(), "shortfall": told}
 
 
 class BudgetExceeded(CompilerError):

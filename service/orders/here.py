@@ -10,25 +10,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from service.cli.beside import with_external_data
-from service.cli.compiling import Order
-from service.cli.connection import load_settings, quiet_logs
-from service.cli.failures import problem_of
-from service.cli.progress import ProgressView
+from service.orders.beside import with_external_data
+from service.orders.order import Order
 
 if TYPE_CHECKING:
     from service.settings import Settings
     from worker.conversation import Conversation
     from worker.payload import Workplace
+    from worker.request import ProgressSink
     from worker.sandbox import Report, Sandbox
     from worker.store_cache import StoreCache
 
 
-class LocalProgress(ProgressView):
-    """A progress view that takes over the files, and remembers what a job document would show."""
+class _Keeper:
+    """Takes over the files, remembers what a job document would show, and passes progress on."""
 
-    def __init__(self, title: str, made: Path, output: Path, *, quiet: bool) -> None:
-        super().__init__(title, quiet=quiet)
+    def __init__(self, sink: ProgressSink, made: Path, output: Path) -> None:
+        self._sink = sink
         self._made = made
         self._output = output
         self.last_stage: str | None = None
@@ -36,14 +34,12 @@ class LocalProgress(ProgressView):
         self.files: dict[str, str] = {}
 
     def stage(self, name: str, state: str) -> None:
-        """Remember the stage."""
         self.last_stage = name
-        super().stage(name, state)
+        self._sink.stage(name, state)
 
     def units(self, solved: int, cached: int, total: int) -> None:
-        """Remember the counts."""
         self.counts = (solved, cached, total)
-        super().units(solved, cached, total)
+        self._sink.units(solved, cached, total)
 
     def artifact(self, name: str, file_name: str) -> None:
         """Copy the file to the user's folder, once, so that it outlives a later failure.
@@ -61,13 +57,14 @@ class LocalProgress(ProgressView):
             with target.open("wb") as file:
                 shutil.copyfileobj(source, file)
         self.files[name] = file_name
+        self._sink.artifact(name, file_name)
 
 
-def compile_here(order: Order, data_dir: Path | None, *, quiet: bool) -> dict[str, Any]:
+def compile_here(order: Order, settings: Settings, sink: ProgressSink) -> dict[str, Any]:
     """Run the job in the sandbox that jobs have and give a document shaped like the API's job.
 
     The cache is the data directory's database, so that local and served jobs share it.  Limits of
-    time, memory and files are the settings'.
+    time, memory and files are the settings'.  A refusal is the document's `error`.
     """
     from service.store.blobs import open_blob_store
     from service.store.session import Database, migrate
@@ -75,8 +72,6 @@ def compile_here(order: Order, data_dir: Path | None, *, quiet: bool) -> dict[st
     from worker.payload import Workplace
     from worker.store_cache import StoreCache
 
-    quiet_logs()
-    settings = load_settings(data_dir)
     parent = _parent(settings)
     migrate(settings.database_url)
     database = Database(settings.database_url)
@@ -91,30 +86,30 @@ def compile_here(order: Order, data_dir: Path | None, *, quiet: bool) -> dict[st
     with TemporaryDirectory(dir=parent) as folder:
         place = Workplace(Path(folder) / "job")
         place.create()
-        with LocalProgress(order.model.name, place.out, order.output, quiet=quiet) as view:
-            try:
-                with with_external_data(order.model) as path:
-                    said, report = _run(order, path, settings, place, view, stored)
-                error = _problem(said, report, settings, order, view.last_stage)
-                if error is None and said.done is not None:
-                    summary, bundle = said.done.head["summary"], said.done.text("bundle_digest")
-            except CompilerError as failure:
-                error = problem_of(failure)
-            finally:
-                stored.flush_hits()
-                database.close()
-    solved, cached, total = view.counts
+        kept = _Keeper(sink, place.out, order.output)
+        try:
+            with with_external_data(order.model) as path:
+                said, report = _run(order, path, settings, place, kept, stored)
+            error = _problem(said, report, settings, order, kept.last_stage)
+            if error is None and said.done is not None:
+                summary, bundle = said.done.head["summary"], said.done.text("bundle_digest")
+        except CompilerError as failure:
+            error = failure.to_problem()
+        finally:
+            stored.flush_hits()
+            database.close()
+    solved, cached, total = kept.counts
     return {
         "id": None,
         "state": "succeeded" if error is None else "failed",
-        "stage": view.last_stage,
+        "stage": kept.last_stage,
         "progress": {"units_total": total, "units_solved": solved, "units_cached": cached},
         "options": order.options,
         "error": error,
         "summary": summary,
         "bundle_sha256": bundle,
         "output_dir": str(order.output),
-        "files": {name: str(order.output / file) for name, file in sorted(view.files.items())},
+        "files": {name: str(order.output / file) for name, file in sorted(kept.files.items())},
     }
 
 
@@ -133,7 +128,7 @@ def _parent(settings: Settings) -> Path:
 
 
 def _run(
-    order: Order, model: Path, settings: Settings, place: Workplace, view: LocalProgress,
+    order: Order, model: Path, settings: Settings, place: Workplace, kept: _Keeper,
     cache: StoreCache,
 ) -> tuple[Conversation, Report]:  # fmt: skip
     """Start the payload and serve it until it ends; interrupting kills it."""
@@ -155,9 +150,9 @@ def _run(
         try:
             with clock:
                 while (frame := wire.receive(sandbox.channel)) is not None:
-                    answer(frame, sandbox, view, cache, said)
+                    answer(frame, sandbox, kept, cache, said)
             for name, file in artifact_names(said.done) if said.done is not None else ():
-                view.artifact(name, file)
+                kept.artifact(name, file)
         except wire.ProtocolError as broken:
             said.violation = str(broken)
             sandbox.kill()

@@ -1,0 +1,34 @@
+"""An order given to a server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from service.orders.beside import with_external_data
+from service.orders.order import Order
+
+if TYPE_CHECKING:
+    from service.client.client import Client, Document
+    from service.client.uploads import Progress
+
+
+def submit(client: Client, order: Order, progress: Progress | None = None) -> Document:
+    """Upload the model and the arrays and submit the job; gives its document.
+
+    Raises:
+        ApiError: the server refuses, or is not there.
+        ModelError: TW-MODEL-010, files that the model names are not beside it.
+    """
+    with with_external_data(order.model) as path:
+        uploaded = client.upload_model(path, progress=progress)
+    for arrays in (order.calibration, order.inputs):
+        if arrays is not None:
+            client.upload_arrays(arrays)
+    request: Document = {
+        "model": uploaded["id"],
+        "hardware": order.hardware,
+        "options": order.options,
+    }
+    if order.label is not None:
+        request["label"] = order.label
+    return client.submit(request)

@@ -1,0 +1,213 @@
+"""What a compile gave: figures, layers, report, files, and a bundle that can be run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, TypedDict, cast
+
+from tilewright.options import Arrays, PathLike, arrays_file
+from worker.compiler.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+    from service.settings import Settings
+
+_FILES = {
+    "report": "report.json",
+    "report_html": "report.html",
+    "layers": "layers.csv",
+    "trace": "trace.json.gz",
+    "placement": "placement.json",
+    "schedule": "schedule.json",
+    "graph": "graph.json",
+}
+
+
+class Layer(TypedDict, total=False):
+    """One kernel or host part, in the order of execution; also the columns of the `DataFrame`.
+
+    Beside these, `bytes_LEVEL_read` and `bytes_LEVEL_write` for every memory level of the machine.
+    None where a value does not apply, e.g. a host part's tile.
+    """
+
+    index: int
+    group_id: int | None
+    """Equal for launches of the same kernel."""
+    onnx_nodes: list[str]
+    op_type: str
+    placement: str
+    """`accelerator` or `host`."""
+    placement_reason: str
+    cycles_total: int
+    pct_cycles: float | None
+    start_cycle: int
+    end_cycle: int
+    energy_pj: float
+    energy_pct: float | None
+    cache: str | None
+    """`hit`, `miss` or, where nothing was looked up, `none`."""
+    cycles_compute: int
+    cycles_stall: int
+    bound_by: str
+    """The resource of the lower bound."""
+    macs: int
+    utilization_pct: float | None
+    """Of the compute engine's peak."""
+    peak_buffer_bytes: int | None
+    lower_bound_cycles: int
+    predicted_cycles: int | None
+    """By the strategy's own model, before the simulation."""
+    signature: str | None
+    """Digest of the kernel's graph without its names."""
+    tile: str | None
+    """Extents of the largest compute tile, in the order of the domain."""
+    cores: int | None
+    overhead_cycles: int
+
+
+class Result:
+    """A compiled model.
+
+    Example:
+        >>> import tilewright as tw
+        >>> result = tw.load("out")
+        >>> result.summary["latency_cycles"] == sum(row["cycles_total"] for row in result.rows)
+        True
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: Settings,
+        temporary: TemporaryDirectory[str] | None = None,
+    ) -> None:
+        self.folder = folder
+        """Where the files are; a temporary folder goes with the last reference to the result."""
+        self._settings = settings
+        self._temporary = temporary
+
+    @cached_property
+    def report(self) -> dict[str, Any]:
+        """The whole report, as `report.json` holds it.
+
+        Raises:
+            InputError: TW-CLI-001, the folder holds none.
+        """
+        try:
+            found = json.loads((self.folder / _FILES["report"]).read_bytes())
+        except (OSError, ValueError) as error:
+            raise InputError("TW-CLI-001", f"{self.folder} holds no report: {error}") from error
+        return cast("dict[str, Any]", found)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The figures of the whole model: latency_cycles, latency_s, throughput_per_s, energy_pj,
+        edp (pJ s), traffic_bytes and peak_bytes by memory level, utilization_pct and others."""
+        return cast("dict[str, Any]", self.report["summary"])
+
+    @property
+    def strategies(self) -> list[dict[str, Any]]:
+        """The whole programs that competed, with figures, which was `chosen`, and the `reason`."""
+        return cast("list[dict[str, Any]]", self.report["strategies"])
+
+    @property
+    def verification(self) -> dict[str, Any]:
+        """What the kernels' outputs were compared with; `passed` is None where they were not."""
+        return cast("dict[str, Any]", self.report["verification"])
+
+    @property
+    def rows(self) -> list[Layer]:
+        """The table of layers row by row; every row has every column."""
+        rows = cast("list[dict[str, Any]]", self.report["layers"])
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        return [cast("Layer", {name: row.get(name) for name in columns}) for row in rows]
+
+    @property
+    def layers(self) -> pd.DataFrame | list[Layer]:
+        """The table of layers: a DataFrame where pandas is installed, else its `rows`."""
+        try:
+            import pandas as pd
+        except ImportError:
+            return self.rows
+        return pd.DataFrame(self.rows)
+
+    @property
+    def bundle(self) -> Path:
+        """The bundle: kernels, weights, host parts and schedules in one file.
+
+        Raises:
+            InputError: TW-CLI-001, the folder holds none.
+        """
+        found = sorted(self.folder.glob("*.twb"))
+        if not found:
+            raise InputError("TW-CLI-001", f"{self.folder} holds no bundle (*.twb)")
+        return found[0]
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """Every file of the result by name: report, report_html, layers, trace, placement,
+        schedule, graph, bundle."""
+        paths = {name: self.folder / file for name, file in _FILES.items()}
+        there = {name: path for name, path in paths.items() if path.is_file()}
+        return {**there, "bundle": self.bundle}
+
+    def run(self, inputs: Arrays) -> dict[str, np.ndarray[Any, Any]]:
+        """Run the compiled kernels and the host parts; gives the model's outputs by name.
+
+        Example:
+            >>> import numpy as np, tilewright as tw
+            >>> tw.load("out").run({"x": np.zeros((1, 3, 12, 12), np.float32)})["y"].shape
+            (1, 10)
+
+        Shapes: inputs and outputs have the model's, with `symbols` bound.
+
+        Raises:
+            InputError: TW-RUN-002, the names, shapes or types are not those of the model.
+            CompilerError: TW-RUN-006, the run ended without a result; others by their code.
+
+        Cost: a child process in the sandbox and a C compiler's run over the kernels, seconds.
+        """
+        from service.orders.running import BundleRun, run_bundle
+
+        with TemporaryDirectory(prefix="tilewright-inputs-") as folder:
+            path = arrays_file(inputs, Path(folder) / "inputs.npz")
+            return run_bundle(BundleRun(self.bundle, path), self._settings).outputs
+
+    def save(self, folder: PathLike) -> Result:
+        """Copy the files into a folder that stays; gives the result there."""
+        target = Path(folder)
+        shutil.copytree(self.folder, target, dirs_exist_ok=True)
+        return Result(target, self._settings)
+
+    def __repr__(self) -> str:
+        model, machine = self.report["model"]["name"], self.report["hardware"]["name"]
+        cycles, passed = self.summary["latency_cycles"], self.verification["passed"]
+        checked = {True: "verified", False: "WRONG", None: "not verified"}[passed]
+        return f"<Result: {model} on {machine}, {cycles} cycles, {checked}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the figures, who competed, the layers that take longest."""
+        from tilewright.html import result_page
+
+        return result_page(self.report)
+
+
+def load(folder: PathLike, *, data_dir: PathLike | None = None) -> Result:
+    """Open the folder that an earlier compile wrote (`output=`, or `tilewright compile -o`).
+
+    Raises:
+        InputError: TW-CLI-001, it holds no report.
+    """
+    from tilewright.compiling import settings_for
+
+    result = Result(Path(folder), settings_for(data_dir))
+    if not isinstance(result.report, Mapping):
+        raise InputError("TW-CLI-001", f"{folder} holds no report")
+    return result
