@@ -160,6 +160,12 @@ def test_too_many_layers_are_not_written_out(monkeypatch: pytest.MonkeyPatch) ->
     assert list(plans(towers(), NARROW)) == [EXACT]
 
 
+def test_many_instances_run_as_a_nest_without_a_search() -> None:
+    [(plan, orders)] = paper_plans(workshop(down_sampled(2048, depth=3), ROOMY, Variant.PAPER))
+    assert (plan.order, orders) == ((), ())
+    assert len(plan.parts) > 1
+
+
 # -- where tensors are -----------------------------------------------------------------------------
 
 

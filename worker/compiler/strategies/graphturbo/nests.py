@@ -34,8 +34,8 @@ from worker.compiler.tiling.factors import divisors
 
 MAX_TURNS = 3
 """Numbers of turns planned where all layers take the samples of a turn together."""
-MAX_INSTANCES = 512
-"""More are not planned as a nest."""
+MAX_NESTED = 512
+"""Instances of all groups together, above which a nest is not compared, nor orders searched."""
 
 
 def num_samples(graph: Graph) -> int:
@@ -136,7 +136,7 @@ def grouped_turns(
     splits = [g.split.factor for g in grouped.groups if g.split is not None]
     if site.buffer is None or len(splits) < 2 or len(splits) < len(grouped.groups):
         return []
-    if sum(splits) > MAX_INSTANCES:
+    if sum(splits) > MAX_NESTED:
         return []
     clusters = clusters_of(samples, site)
     parts = group_parts(graph, layers, grouped, samples, clusters)

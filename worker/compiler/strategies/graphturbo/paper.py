@@ -17,7 +17,12 @@ from collections.abc import Iterator
 from worker.compiler.ir.op import writes_of
 from worker.compiler.strategies.graphturbo.instances import instance_graph
 from worker.compiler.strategies.graphturbo.layers import layer_edges
-from worker.compiler.strategies.graphturbo.nests import clusters_of, group_parts, num_samples
+from worker.compiler.strategies.graphturbo.nests import (
+    MAX_NESTED,
+    clusters_of,
+    group_parts,
+    num_samples,
+)
 from worker.compiler.strategies.graphturbo.ordering import FoundOrder, is_nest, orders_of
 from worker.compiler.strategies.graphturbo.section_plan import Part, SectionPlan, Spread
 from worker.compiler.strategies.graphturbo.sections import Workshop, site_of
@@ -50,6 +55,11 @@ def paper_plans(shop: Workshop) -> Iterator[tuple[SectionPlan, tuple[OrderSummar
             yield plan, ()
         return
     site = site_of(shop, Spread(clusters, cores), parts)
+    if sum(site.factors) > MAX_NESTED:
+        plan = _planned(shop, clusters, parts, ())
+        if plan is not None:
+            yield plan, ()
+        return
     owner = {k: n for n, part in enumerate(parts) for k in part.layers}
     pairs = {(owner[a], owner[b]) for a, b in layer_edges(shop.graph, shop.layers)}
     edges = [(a, b) for a, b in sorted(pairs) if a != b]
