@@ -147,6 +147,7 @@ CASES: list[tuple[str, Edit, str, str | None]] = [
     ("missing input", _add("Relu", ["ghost"]), "TW-MODEL-005", "added"),
     ("missing weight", lambda m: m.graph.ClearField("initializer"), "TW-MODEL-005", "mul"),
     ("cycle", _cycle, "TW-MODEL-004", "mul"),
+    ("left out", _add("Mean", ["x", ""]), "TW-MODEL-005", "added"),
     ("unknown op", _add("Frobnicate", ["x"]), "TW-MODEL-008", "added"),
     ("unknown domain", _add("Gelu", ["x"], "com.acme"), "TW-MODEL-008", "added"),
     ("twice", lambda m: m.graph.node.append(m.graph.node[1]), "TW-MODEL-016", "act"),

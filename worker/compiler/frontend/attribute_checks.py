@@ -74,4 +74,19 @@ def attribute_findings(node: Any, name: str, opsets: Mapping[str, int]) -> list[
     return found
 
 
+def empty_operands(node: Any, opsets: Mapping[str, int]) -> list[int]:
+    """Positions of repeated operands that are left out, which no operator allows.
+
+    ONNX's own checker looks at single ones only, and ONNX Runtime dies of `Mean(a, "")`.
+    """
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    schema = _schema(node.op_type, domain, opsets.get(domain, 0))
+    if schema is None or not schema.inputs:
+        return []
+    repeated = onnx.defs.OpSchema.FormalParameterOption.Variadic
+    if schema.inputs[-1].option != repeated:
+        return []
+    return [k for k, each in enumerate(node.input) if not each and k >= len(schema.inputs) - 1]
+
+
 _NUMBERS = frozenset(onnx.TensorProto.DataType.values()) - {onnx.TensorProto.UNDEFINED}

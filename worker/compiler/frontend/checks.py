@@ -18,7 +18,7 @@ import onnx.defs
 import onnx.shape_inference
 
 from worker.compiler.errors import Detail, Finding, ModelError
-from worker.compiler.frontend.attribute_checks import attribute_findings
+from worker.compiler.frontend.attribute_checks import attribute_findings, empty_operands
 from worker.compiler.frontend.contrib import MICROSOFT, known_contrib_ops
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.frontend.tensor_checks import check_dims, check_tensor, has_nan
@@ -254,6 +254,8 @@ def _node(
             check.add("TW-MODEL-005", f"{node.op_type} reads {read!r}, which nothing defines", name)
         elif read in produced:
             needs.add(produced[read])
+    for position in empty_operands(node, check.opsets) if problem is None else ():
+        check.add("TW-MODEL-005", f"{node.op_type}: input {position} is left out", name)
     quantizes = node.op_type in _QUANTIZERS and len(node.input) > 1
     scale = node.input[1] if quantizes else ""
     if scale in sound and has_nan(tensors[scale], infinite_too=True):
