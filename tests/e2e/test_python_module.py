@@ -6,6 +6,7 @@ import doctest
 import gc
 import importlib
 import json
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,13 @@ import pytest
 from typer.testing import CliRunner
 
 import tilewright as tw
+from service.cli.demo import EXAMPLE
 from service.cli.embedded import embedded_service
 from service.cli.main import app
 
 NET = onnx_models.conv_net()
+REPO = Path(__file__).parents[2]
+PRINTED_URL = "http://127.0.0.1:8000"
 CHIP = "kapla-16x16"
 X = np.random.default_rng(7).standard_normal((1, 3, 12, 12)).astype(np.float32)
 EXPECTED = onnxruntime.InferenceSession(NET.SerializeToString()).run(None, {"x": X})[0]
@@ -170,27 +174,72 @@ def test_the_examples_in_the_docstrings_are_true(result: tw.Result, data_dir: Pa
         assert outcome.failed == 0
 
 
-def test_a_server_gives_the_same(result: tw.Result, data_dir: Path) -> None:
+@pytest.fixture(scope="module")
+def url(data_dir: Path) -> Iterator[str]:
+    """Of a server with a store of its own."""
+    with embedded_service(data_dir / "served", workers=1) as url:
+        yield url
+
+
+def test_a_server_gives_the_same(result: tw.Result, url: str) -> None:
     seen: list[str] = []
-    with (
-        embedded_service(data_dir / "served", workers=1) as url,
-        tw.Client(url) as client,
-    ):
+    with tw.Client(url) as client:
         served = client.compile(
             NET, CHIP, verify="none", label="toy", progress=lambda job: seen.append(job["state"])
         )
         assert served.summary == result.summary
         np.testing.assert_allclose(served.run({"x": X})["y"], EXPECTED, rtol=1e-5, atol=1e-6)
-        (job,) = client.jobs()
-        assert (job["label"], seen[-1]) == ("toy", "succeeded")
-        fetched = client.result(str(job["id"]))
-        assert fetched.report == served.report
+        (job,) = client.jobs(label="toy")
+        assert seen[-1] == job["state"] == "succeeded"
+        assert client.result(str(job["id"])).report == served.report
+
+
+def test_what_a_server_refuses_is_refused_alike(url: str) -> None:
+    with tw.Client(url) as client:
         with pytest.raises(tw.SpecError) as unknown:
             client.compile(NET, "kapla-16x17")
         assert unknown.value.code == "TW-SPEC-003"
         with pytest.raises(tw.ModelError) as broken:
             client.compile(b"not a model", CHIP)
         assert broken.value.code.startswith("TW-MODEL-")
+        with pytest.raises(tw.OptionError, match="unknown option"):
+            client.compile(NET, CHIP, speed=1)  # type: ignore[call-arg]  # there is no such option
         with pytest.raises(tw.ApiError) as missing:
             client.result("no-such-job")
         assert missing.value.code == "TW-SVC-001"
+    with (
+        tw.Client("http://127.0.0.1:9", timeout_s=0.1) as gone,
+        pytest.raises(tw.ServerUnreachable),
+    ):
+        gone.compile(NET, CHIP)
+
+
+def test_the_lines_of_the_readme_run(
+    url: str, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = data_dir / "readme"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (folder / "model.onnx").write_bytes(EXAMPLE.read_bytes())
+    section = (REPO / "README.md").read_text().split("\n## In Python\n")[1].split("\n## ")[0]
+    lines = section.split("```")[1].removeprefix("python\n")
+    assert PRINTED_URL in lines
+    names: dict[str, Any] = {}
+    exec(lines.replace(PRINTED_URL, url), names)
+    assert names["outputs"]["probabilities"].shape == (1, 10)
+    assert names["bigger"].summary["latency_s"] <= names["result"].summary["latency_s"]
+    assert names["served"].summary == names["bigger"].summary
+    assert (folder / "bigger" / "report.html").exists()
+
+
+def test_the_notebook_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = REPO / "examples" / "explore_a_chip.py"
+    assert notebook.read_text().count("\n# %%") >= 10
+    monkeypatch.syspath_prepend(str(notebook.parent))
+    shown = runpy.run_path(str(notebook))
+    assert shown["result"].verification["passed"] is True
+    assert shown["largest_error"] < 1e-5
+    assert shown["gain"] > 1
+    energies = {row["name"]: row["energy_pj"] for row in shown["frugal"].strategies}
+    assert shown["frugal"].summary["energy_pj"] == min(energies.values())
+    assert shown["refused"].code == "TW-SPEC-003"
