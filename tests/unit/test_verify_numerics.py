@@ -102,3 +102,41 @@ def test_tolerance_follows_the_coarsest_type_and_the_depth() -> None:
     assert tolerance(DType.F32) == tolerance(DType.F32, 64) == 1e-5
     assert tolerance(DType.F32, 256) == pytest.approx(2e-5)
     assert tolerance(DType.F64) < tolerance(DType.F32) < tolerance(DType.F16)
+
+
+LENGTH = 100_003
+"""Several blocks, the last one short."""
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f8", "i2", "i4", "i8", "u8", "?"])
+@pytest.mark.parametrize("at", [0, 32_767, 32_768, LENGTH - 1])
+def test_the_worst_element_is_found_in_every_block(dtype: str, at: int) -> None:
+    rng = np.random.default_rng(at)
+    want = rng.integers(0, 2, LENGTH).astype(dtype)
+    have = want.copy()
+    have[at] = 1 - want[at]
+    (found,) = compare_outputs({"y": have}, {"y": want}, 0.1).outputs
+    assert not found.passed and found.worst_index == (at,)
+    assert found.max_abs_err == 1.0 and found.max_rel_err == 1.0
+    (same,) = compare_outputs({"y": want}, {"y": want}, 0.0).outputs
+    assert same.passed and same.max_abs_err == 0.0
+
+
+def test_differences_of_wide_integers_do_not_wrap() -> None:
+    ends = np.iinfo(np.int64)
+    have, want = np.array([ends.max, 3]), np.array([ends.min, 3])
+    (found,) = compare_outputs({"y": have}, {"y": want}, 0.0).outputs
+    assert found.max_abs_err == float(2**64 - 1) and found.max_rel_err == (2**64 - 1) / 2**63
+
+
+def test_odd_elements_are_counted_over_all_blocks() -> None:
+    want = np.zeros(LENGTH, np.float32)
+    want[5], want[50_000] = np.inf, np.nan
+    (same,) = compare_outputs({"y": want.copy()}, {"y": want}, 0.0).outputs
+    assert same.passed
+    have = want.copy()
+    have[[40_000, 90_000]] = np.nan
+    have[5] = -np.inf
+    (found,) = compare_outputs({"y": have}, {"y": want}, 1.0).outputs
+    assert not found.passed and found.worst_index == (5,)
+    assert found.reason.startswith("3 elements are NaN or infinite on one side only, the first")

@@ -14,6 +14,7 @@ from worker.compiler.package.verify_numerics import (
     OutputComparison,
     coarsest,
     compare_outputs,
+    in_blocks,
     plain_numbers,
 )
 from worker.packing import programs
@@ -97,10 +98,14 @@ def _change(a: Array, b: Array) -> float:
         return float("inf")
     is_float = a.dtype.kind in "fV"
     wide = np.float32 if a.dtype.kind == "V" else np.float64
-    x, y = a.astype(wide).astype(np.float64), b.astype(wide).astype(np.float64)
-    if (np.isfinite(x) != np.isfinite(y)).any():
-        return float("inf")
-    good = np.isfinite(x) & np.isfinite(y)
-    apart = float(np.max(np.abs(np.where(good, x, 0.0) - np.where(good, y, 0.0)), initial=0.0))
-    scale = float(np.max(np.abs(np.where(good, x, 0.0)), initial=0.0)) if is_float else 1.0
+    apart, scale = 0.0, 0.0 if is_float else 1.0
+    for _, block_a, block_b in in_blocks(a, b):
+        x, y = block_a.astype(wide).astype(np.float64), block_b.astype(wide).astype(np.float64)
+        good = np.isfinite(x)
+        if (good != np.isfinite(y)).any():
+            return float("inf")
+        x, y = np.where(good, x, 0.0), np.where(good, y, 0.0)
+        apart = max(apart, float(np.max(np.abs(x - y))))
+        if is_float:
+            scale = max(scale, float(np.max(np.abs(x))))
     return apart / scale if scale > 0 else (0.0 if apart == 0 else float("inf"))
