@@ -25,7 +25,7 @@ def stages(simulated_cycles: int | None = 1200, calls: int = 1) -> UnitSummary:
         label="conv<1> .. relu_5 (11 nodes)",
         layers=4,
         operators=7,
-        groups=tuple(GroupSummary((k,), 8 >> k, 1, 2 if k < 3 else 1, 4096) for k in range(4)),
+        groups=tuple(GroupSummary((k,), 8 >> k, 4096) for k in range(4)),
         orders=(
             OrderSummary(OrderName.BFS, 9216, 1024, chosen=False),
             OrderSummary(OrderName.DFS, 5120, 0, chosen=True),
@@ -54,7 +54,7 @@ def lone() -> UnitSummary:
         label="fc",
         layers=1,
         operators=1,
-        groups=(GroupSummary((0,), None, None, None, 1 << 20),),
+        groups=(GroupSummary((0,), None, 1 << 20),),
         orders=(),
         scopes=(ScopeCount(BufferScope.HOME, 1),),
         spills=(),

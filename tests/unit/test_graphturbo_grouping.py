@@ -11,21 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.compiler.strategies.graphturbo.grouping import Pattern, group, group_traced
-from worker.compiler.strategies.graphturbo.split_info import Intermediate, best_split, split_info
-from worker.compiler.strategies.graphturbo.values import LayerGroup, SplitTuple
+from worker.compiler.strategies.graphturbo.split_info import split_values
+from worker.compiler.strategies.graphturbo.values import LayerGroup
 
 Edges = list[tuple[int, int]]
-Splits = Callable[[tuple[int, ...]], SplitTuple | None]
+FactorOf = Callable[[tuple[int, ...]], int | None]
 
 
-def by_max(factors: dict[int, int | None]) -> Splits:
+def by_max(factors: dict[int, int | None]) -> FactorOf:
     """A set is cut into the most instances that one of its nodes needs."""
 
-    def split_of(members: tuple[int, ...]) -> SplitTuple | None:
+    def factor_of(members: tuple[int, ...]) -> int | None:
         found = [factors[k] for k in members]
-        return None if None in found else SplitTuple(len(members), max(f for f in found if f), 1)
+        return None if None in found else max(f for f in found if f)
 
-    return split_of
+    return factor_of
 
 
 def layers(groups: tuple[LayerGroup, ...]) -> list[tuple[int, ...]]:
@@ -46,7 +46,7 @@ def test_conv_and_identity_block_become_one_group() -> None:
     # TV-GT-7: Fig. 5
     edges = [*CONV_BLOCK, *residual(5, 3, 4)]
     groups = group(9, edges, by_max(dict.fromkeys(range(9), 2)))
-    assert groups == (LayerGroup(tuple(range(9)), SplitTuple(9, 2, 1)),)
+    assert groups == (LayerGroup(tuple(range(9)), 2),)
 
 
 def test_the_block_input_may_be_a_group_of_another_factor() -> None:
@@ -58,20 +58,20 @@ def test_the_block_input_may_be_a_group_of_another_factor() -> None:
 
 def test_a_stage_that_down_samples_is_not_merged_with_the_one_before() -> None:
     # TV-GT-8
-    def split_of(members: tuple[int, ...]) -> SplitTuple:
-        return SplitTuple(len(members), {(0,): 8, (1,): 4, (0, 1): 8}[members], 1)
+    def factor_of(members: tuple[int, ...]) -> int:
+        return {(0,): 8, (1,): 4, (0, 1): 8}[members]
 
-    assert layers(group(2, [(0, 1)], split_of)) == [(0,), (1,)]
+    assert layers(group(2, [(0, 1)], factor_of)) == [(0,), (1,)]
 
 
 @pytest.mark.parametrize(("merged", "expected"), [(4, [(0, 1)]), (8, [(0,), (1,)])])
 def test_rule_one_bounds_the_merged_factor_by_the_follower(
     merged: int, expected: list[tuple[int, ...]]
 ) -> None:
-    def split_of(members: tuple[int, ...]) -> SplitTuple:
-        return SplitTuple(1, {(0,): 2, (1,): 4, (0, 1): merged}[members], 1)
+    def factor_of(members: tuple[int, ...]) -> int:
+        return {(0,): 2, (1,): 4, (0, 1): merged}[members]
 
-    assert layers(group(2, [(0, 1)], split_of)) == expected
+    assert layers(group(2, [(0, 1)], factor_of)) == expected
 
 
 def test_stages_of_resnet_get_eight_four_two_and_one_instance() -> None:
@@ -91,15 +91,13 @@ def test_stages_of_resnet_get_eight_four_two_and_one_instance() -> None:
                 stage_of += [stage] * 5
             previous = len(stage_of) - 1
 
-    def split_of(members: tuple[int, ...]) -> SplitTuple | None:
+    def factor_of(members: tuple[int, ...]) -> int | None:
         top = min(stage_of[k] for k in members)
-        shape = (8, 56 >> stage_of[members[-1]], 64)
-        inner = [Intermediate((8, 56 >> stage_of[k], 64), 1, {0: 0, 1: 1}) for k in members[:-1]]
-        return best_split(split_info(shape, inner, 16 >> top, 2))
+        return next(split_values(8, (16 >> top) // 2), None)
 
-    groups = group(len(stage_of), edges, split_of)
+    groups = group(len(stage_of), edges, factor_of)
     assert [{stage_of[k] for k in g.layers} for g in groups] == [{0}, {1}, {2}, {3}]
-    assert [g.split.factor for g in groups if g.split] == [8, 4, 2, 1]
+    assert [g.factor for g in groups if g.factor] == [8, 4, 2, 1]
 
 
 def test_a_group_that_fits_with_no_factor_never_merges() -> None:
@@ -108,7 +106,7 @@ def test_a_group_that_fits_with_no_factor_never_merges() -> None:
     edges = [(0, 1), (1, 2), (2, 3), (3, 4), (1, 4)]
     groups = group(5, edges, by_max(factors))
     assert LayerGroup((2,), None) in groups
-    assert all(2 not in g.layers for g in groups if g.split)
+    assert all(2 not in g.layers for g in groups if g.factor)
 
 
 def test_a_diamond_whose_inside_is_used_elsewhere_is_refused() -> None:
@@ -120,12 +118,12 @@ def test_a_diamond_whose_inside_is_used_elsewhere_is_refused() -> None:
 
 
 def test_rule_two_is_bounded_by_the_largest_member_and_leaves_the_entry_out() -> None:
-    def split_of(members: tuple[int, ...]) -> SplitTuple | None:
+    def factor_of(members: tuple[int, ...]) -> int | None:
         if len(members) == 1:
-            return SplitTuple(1, (16, 2, 8, 4)[members[0]], 1)
-        return SplitTuple(3, 8, 1) if members == (1, 2, 3) else None
+            return (16, 2, 8, 4)[members[0]]
+        return 8 if members == (1, 2, 3) else None
 
-    trace = group_traced(4, [(0, 1), (0, 2), (1, 3), (2, 3)], split_of)
+    trace = group_traced(4, [(0, 1), (0, 2), (1, 3), (2, 3)], factor_of)
     assert [m.pattern for m in trace.merges] == [Pattern.DIAMOND]
     assert layers(trace.groups) == [(0,), (1, 2, 3)]
 
@@ -164,14 +162,14 @@ def reachable(edges: Edges, nodes: int) -> list[set[int]]:
     return after
 
 
-def random_splits(seed: int) -> Splits:
+def random_factors(seed: int) -> FactorOf:
     """Any function of the set, without structure; now and then none."""
 
-    def split_of(members: tuple[int, ...]) -> SplitTuple | None:
+    def factor_of(members: tuple[int, ...]) -> int | None:
         draw = zlib.crc32(repr((seed, members)).encode())
-        return None if draw % 7 == 0 else SplitTuple(len(members), 1 << (draw // 7) % 4, 1)
+        return None if draw % 7 == 0 else 1 << (draw // 7) % 4
 
-    return split_of
+    return factor_of
 
 
 @st.composite
@@ -200,12 +198,12 @@ def patterns_hold(edges: Edges, pattern: Pattern, groups: tuple[tuple[int, ...],
 @given(dags(), st.integers(0, 99), st.booleans())
 def test_what_holds_of_every_grouping(dag: tuple[int, Edges], seed: int, uniform: bool) -> None:
     nodes, edges = dag
-    split_of = by_max(dict.fromkeys(range(nodes), 2)) if uniform else random_splits(seed)
+    factor_of = by_max(dict.fromkeys(range(nodes), 2)) if uniform else random_factors(seed)
     asked: list[tuple[int, ...]] = []
 
-    def asking(members: tuple[int, ...]) -> SplitTuple | None:
+    def asking(members: tuple[int, ...]) -> int | None:
         asked.append(members)
-        return split_of(members)
+        return factor_of(members)
 
     trace = group_traced(nodes, edges, asking)
     assert len(asked) == len(set(asked))
@@ -215,14 +213,14 @@ def test_what_holds_of_every_grouping(dag: tuple[int, Edges], seed: int, uniform
     for n, g in enumerate(trace.groups):
         inside = set(g.layers)
         assert list(g.layers) == sorted(inside)
-        assert g.split == split_of(g.layers)
+        assert g.factor == factor_of(g.layers)
         for k in set(range(nodes)) - inside:  # convex: nothing outside is after and before it
             assert not (any(k in after[a] for a in inside) and after[k] & inside)
         assert all(home[b] >= n for a, b in edges if a in inside)
     for merge in trace.merges:
-        assert merge.factors == tuple(s.factor for m in merge.members if (s := split_of(m)))
-        together = split_of(tuple(sorted(k for m in merge.members for k in m)))
-        assert together is not None and together.factor == merge.factor
+        assert merge.factors == tuple(map(factor_of, merge.members))
+        together = factor_of(tuple(sorted(k for m in merge.members for k in m)))
+        assert together is not None and together == merge.factor
         if merge.pattern is Pattern.DIAMOND:
             assert merge.factor <= max(merge.factors)
         else:
@@ -232,8 +230,8 @@ def test_what_holds_of_every_grouping(dag: tuple[int, Edges], seed: int, uniform
     number = len(trace.groups)
     between = sorted({(home[a], home[b]) for a, b in edges if home[a] != home[b]})
 
-    def merged(members: tuple[int, ...]) -> SplitTuple | None:
-        return split_of(tuple(sorted(k for m in members for k in trace.groups[m].layers)))
+    def merged(members: tuple[int, ...]) -> int | None:
+        return factor_of(tuple(sorted(k for m in members for k in trace.groups[m].layers)))
 
     assert not group_traced(number, between, merged).merges
 
@@ -246,7 +244,7 @@ def test_work_is_proportional_to_the_graph(factor: int | None) -> None:
         for _ in range(blocks):
             edges += residual(nodes, 4, previous)
             nodes, previous = nodes + 5, nodes + 4
-        splits: Splits = lambda m: SplitTuple(1, 2, 1) if factor or len(m) == 1 else None  # noqa: E731
+        splits: FactorOf = lambda m: 2 if factor or len(m) == 1 else None  # noqa: E731
         return group_traced(nodes, edges, splits).num_visits
 
     small, large = work(250), work(1000)
@@ -257,8 +255,6 @@ def test_work_is_proportional_to_the_graph(factor: int | None) -> None:
 def test_long_skips_do_not_make_a_round_quadratic() -> None:
     def work(nodes: int) -> int:
         edges = [(0, k) for k in range(2, nodes)] + [(k, k + 1) for k in range(nodes - 1)]
-        return group_traced(
-            nodes, edges, lambda m: SplitTuple(1, 1, 1) if len(m) == 1 else None
-        ).num_visits
+        return group_traced(nodes, edges, lambda m: 1 if len(m) == 1 else None).num_visits
 
     assert work(2000) < 4.5 * work(500)

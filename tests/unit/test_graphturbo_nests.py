@@ -78,15 +78,15 @@ def as_schedule(plan: SectionPlan) -> Schedule:
 
 def test_early_groups_have_the_larger_factors() -> None:
     groups = shop().grouped.groups
-    factors = [g.split.factor for g in groups if g.split is not None]
+    factors = [g.factor for g in groups]
     assert [g.layers for g in groups] == [(0, 1), (2,), (3,)]
     assert factors == [4, 2, 1]
     # Algorithm 1: an instance is the least number of pieces of which one fits the cores' buffers.
     capacity = ON.num_cores * ON.levels[2].usable_bytes
     for group, summary in zip(groups, shop().grouped.summaries, strict=True):
-        assert group.split is not None
+        assert group.factor is not None
         assert summary.peak_bytes <= capacity
-        if group.split.factor > 1:
+        if group.factor > 1:
             assert summary.peak_bytes * 2 > capacity
 
 
@@ -103,9 +103,8 @@ def test_the_nest_of_groups_is_chosen() -> None:
 def test_instances_of_a_part_are_as_many_as_its_factor() -> None:
     plan, groups = nest(), shop().grouped.groups
     for number, group in enumerate(groups):
-        assert group.split is not None
         runs = prod(part.trips for part in plan.parts[number:])
-        assert runs == group.split.factor
+        assert runs == group.factor
         slices = plan.parts[number].slices
         assert slices is not None and not slices.recompute
         for name in {op for k in group.layers for op in plan.layers[k].layer.ops}:
@@ -158,7 +157,7 @@ def test_the_loops_of_the_tree_are_the_depth_first_order() -> None:
         for name in plan.layers[k].layer.ops
     }
     ran = [run for run, _ in groupby(runs_of(as_schedule(plan).root, {}, part_of))]
-    factors = [g.split.factor for g in grouped.groups if g.split is not None]
+    factors = [g.factor for g in grouped.groups if g.factor is not None]
     instances = instance_graph(factors, [1, 1, 1], [(0, 1), (1, 2)])
     # Algorithm 3 takes what became ready last, so it numbers equal pieces the other way round.
     groups = [i.group for i in instances.instances]

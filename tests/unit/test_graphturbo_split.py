@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from worker.compiler.ir.affine import Affine, var
@@ -21,15 +19,11 @@ from worker.compiler.strategies.graphturbo.footprint import (
 )
 from worker.compiler.strategies.graphturbo.propagate import propagate
 from worker.compiler.strategies.graphturbo.split_info import (
-    Intermediate,
-    best_split,
+    factor_of,
     lb_capacity,
     num_clusters,
-    split_info,
     split_values,
-    splits_of,
 )
-from worker.compiler.strategies.graphturbo.values import SplitTuple
 
 ORIGIN = Origin(("n",), "Test")
 KiB, MiB = 1 << 10, 1 << 20
@@ -265,13 +259,6 @@ class TestFootprint:
         assert peak_bytes(graph, net.ops[:1]) == 32
         assert peak_bytes(graph, net.ops[:2]) == 64
 
-    def test_constants_count_while_they_are_used(self) -> None:
-        net = Net(1, 4, 4, 8)
-        out = net.conv(net.conv("x", 8), 8)
-        graph = net.graph(out)
-        assert peak_bytes(graph, net.ops) == 2 * 256
-        assert peak_bytes(graph, net.ops, count_constants=True) == 2 * 256 + 128
-
     def test_one_instance_holds_its_rows_and_their_halo(self) -> None:
         net = Net(1, 16, 8, 2)
         a = net.conv("x", 2, 3)
@@ -350,7 +337,7 @@ class TestPropagate:
             propagate(graph, net.ops, [out], 4, 2, "g")
 
 
-class TestSplitInfo:
+class TestFactor:
     def test_values_tried(self) -> None:
         assert tuple(split_values(12)) == (1, 2, 4, 8, 9, 10, 11, 12)
         assert tuple(split_values(8)) == (1, 2, 4, 8)
@@ -360,42 +347,14 @@ class TestSplitInfo:
         assert tuple(split_values(3)) == (1, 2)
         assert tuple(split_values(1)) == (1,)
 
-    def test_first_stage_of_figure_three(self) -> None:
-        # TV-GT-3
-        shape = (8, 56, 56, 64)
-        inner = [Intermediate(shape, 1, {d: d for d in range(4)})] * 2
-        infos = split_info(shape, inner, 16, 2)
-        assert infos == tuple(SplitTuple(3, 8, d) for d in (1, 2, 3, 4))
-        assert best_split(infos) == SplitTuple(3, 8, 1)
+    @pytest.mark.parametrize(("units", "factor"), [(16, 8), (8, 4), (4, 2), (2, 1), (1, 1)])
+    def test_stages_of_figure_three(self, units: int, factor: int) -> None:
+        # TV-GT-3: eight samples whose stage takes `units` where the local buffers hold two
+        net = Net(8, 4, 4, units)
+        graph = net.graph(net.conv("x", units))
+        assert peak_bytes(graph, net.ops) == units * 512
+        assert factor_of(graph, net.ops, ["t0"], 2 * 512) == factor
 
-    @pytest.mark.parametrize(("units", "factor"), [(8, 4), (4, 2), (2, 1), (1, 1)])
-    def test_later_stages_of_figure_three(self, units: int, factor: int) -> None:
-        # TV-GT-3
-        shape = (8, 28, 28, 128)
-        inner = [Intermediate(shape, 2, {d: d for d in range(4)})]
-        assert best_split(split_info(shape, inner, units, 2)) == SplitTuple(3, factor, 1)
-
-    def test_a_tuple_is_emitted_without_intermediates(self) -> None:
-        assert split_info((4, 1), (), 4, 4) == (SplitTuple(1, 1, 1), SplitTuple(1, 1, 2))
-        assert split_info((4, 1), (), 8, 4) == (SplitTuple(1, 2, 1),)
-        assert split_info((4, 1), (), 17, 4) == ()
-        assert best_split(()) is None
-
-    def test_intermediates_that_do_not_match_or_divide_do_not_count(self) -> None:
-        inner = [
-            Intermediate((8, 8), 4, {0: 0, 1: None}),
-            Intermediate((16, 6), 2, {0: 1, 1: 0}),
-            Intermediate((9, 8), 1, {1: 1}),
-        ]
-        assert split_info((8, 8), inner, 4, 1) == (SplitTuple(5, 4, 1), SplitTuple(4, 4, 2))
-
-    def test_most_operators_then_fewest_instances_then_outermost(self) -> None:
-        a, b, c = SplitTuple(3, 8, 2), SplitTuple(3, 4, 3), SplitTuple(2, 1, 1)
-        assert best_split([a, b, c]) == b
-        assert best_split([SplitTuple(3, 4, 3), SplitTuple(3, 4, 2)]) == SplitTuple(3, 4, 2)
-
-
-class TestSplitsOfPieces:
     @pytest.mark.parametrize("lb", [MiB, 4 * MiB, 6 * MiB, 16 * MiB, 64 * MiB])
     def test_stages_of_resnet_on_sixteen_images(self, lb: int) -> None:
         # TV-GT-10: the least number of instances whose images fit, times the printed footprints
@@ -403,66 +362,33 @@ class TestSplitsOfPieces:
         for number, per_image in enumerate(footprints, 1):
             net, out = stage(number, 16)
             fits = [v for v in (1, 2, 4, *range(8, 17)) if per_image * -(-16 // v) <= lb]
-            infos = splits_of(net.graph(out), net.ops, [out], lb)
-            by_image = [info for info in infos if info.dim == 1]
-            expected = [SplitTuple(len(net.ops), fits[0], 1)] if fits else []
-            if fits and 16 % fits[0]:
-                expected = [SplitTuple(1, fits[0], 1)]
-            assert by_image == expected
+            assert factor_of(net.graph(out), net.ops, [out], lb) == (fits[0] if fits else None)
 
     def test_the_factors_of_the_four_stages(self) -> None:
         # TV-GT-10, recorded for 6 MiB: eight cores of 1 MiB less a quarter for weights
-        found = []
-        for number in range(1, 5):
-            net, out = stage(number, 16)
-            best = best_split(splits_of(net.graph(out), net.ops, [out], 6 * MiB))
-            found.append(best and (best.factor, best.dim))
-        assert found == [(16, 1), (16, 1), (8, 1), (4, 1)]
+        made = [stage(number, 16) for number in range(1, 5)]
+        found = [factor_of(net.graph(out), net.ops, [out], 6 * MiB) for net, out in made]
+        assert found == [16, 16, 8, 4]
 
-    def test_halo_beyond_a_tenth_is_refused(self) -> None:
-        net = Net(1, 56, 56, 16)
-        out = net.conv(net.conv("x", 16, 3), 16, 3)
+    def test_recomputation_beyond_a_tenth_is_refused(self) -> None:
+        """Sequences of one batch share keys and values, which every instance would compute."""
+        net, out = bert_layer(16, hidden=24, heads=2)
         graph = net.graph(out)
-        row = 56 * 16 * 2
-        # four instances repeat 6 of 112 rows, eight 14
-        four, eight = (56 // 4 + 2 + 56 // 4 + 4) * row, (7 + 2 + 7 + 4) * row
-        assert [i for i in splits_of(graph, net.ops, [out], four) if i.dim == 2] == [
-            SplitTuple(2, 4, 2)
-        ]
-        assert not [i for i in splits_of(graph, net.ops, [out], eight) if i.dim == 2]
-        loose = splits_of(graph, net.ops, [out], eight, max_recompute=0.13)
-        assert [i for i in loose if i.dim == 2] == [SplitTuple(2, 8, 2)]
+        assert factor_of(graph, net.ops, [out], peak_bytes(graph, net.ops)) == 1
+        assert factor_of(graph, net.ops, [out], peak_bytes(graph, net.ops) - 1) is None
 
-    def test_several_outputs_are_cut_together(self) -> None:
-        net = Net(8, 16, 16, 8)
-        out = net.conv("x", 8)
-        total = net.op({"n": 8, "c": 8, "h": 16, "w": 16}, [(out, "nhwc")], "nc", "hw")
-        infos = splits_of(net.graph(out, total), net.ops, [out, total], 40 * KiB)
-        assert [i.dim for i in infos] == [1, 4]  # rows and columns of the sum do not exist
-
-    def test_outputs_without_a_common_axis_fit_as_one_instance_only(self) -> None:
+    def test_outputs_without_common_samples_fit_as_one_instance_only(self) -> None:
         net = Net(4, 4)
         rows = net.op({"n": 4, "h": 4}, [("x", "nh")], "n", "h")
         columns = net.op({"n": 4, "h": 4}, [("x", "nh")], "h", "n")
         graph = net.graph(rows, columns)
-        assert splits_of(graph, net.ops, [rows, columns], 48) == (SplitTuple(1, 1, 1),)
-        assert splits_of(graph, net.ops, [rows, columns], 47) == ()
+        assert factor_of(graph, net.ops, [rows, columns], 48) == 1
+        assert factor_of(graph, net.ops, [rows, columns], 47) is None
 
-    def test_every_writer_of_the_output_counts(self) -> None:
-        net = Net(8, 16)
-        for half in range(2):
-            net.same("x")
-            index = (var("n"), var("h") + 16 * half)
-            net.ops[half] = replace(net.ops[half], write=Access("both", index))
-        net.tensors = {"x": net.tensors["x"], "both": Tensor("both", (8, 32), DType.F16)}
-        infos = splits_of(net.graph("both"), net.ops, ["both"], 2 * KiB)
-        assert best_split(infos) == SplitTuple(2, 1, 1)
-
-    def test_a_single_instance_counts_every_operator_that_shares_the_axis(self) -> None:
-        net, out = stage(4, 2)
-        infos = splits_of(net.graph(out), net.ops, [out], 64 * MiB)
-        assert infos[0] == SplitTuple(len(net.ops), 1, 1)
-        assert all(info.factor == 1 for info in infos)
+    def test_a_number_has_no_samples(self) -> None:
+        net = Net(4, 4)
+        whole = net.op({"n": 4, "h": 4}, [("x", "nh")], "", "nh")
+        assert factor_of(net.graph(whole), net.ops, [whole], MiB) is None
 
 
 class TestCapacity:

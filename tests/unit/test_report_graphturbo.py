@@ -62,8 +62,7 @@ SCHEMA = record(
     units=listed(record(
         unit=COUNT, label=TEXT, calls=COUNT, layers=COUNT, operators=COUNT, instances=COUNT,
         samples_per_cluster=COUNT, iterations=COUNT, is_ahead=FLAG,
-        groups=listed(record(layers=listed(COUNT), factor=MAYBE, dim=MAYBE, num_ops=MAYBE,
-                             peak_bytes=COUNT)),
+        groups=listed(record(layers=listed(COUNT), factor=MAYBE, peak_bytes=COUNT)),
         orders=listed(record(name={"enum": ["bfs", "dfs", "exact"]}, peak_bytes=COUNT,
                              spilled_bytes=COUNT, chosen=FLAG)),
         tensors_by_scope=SCOPES,
@@ -124,9 +123,7 @@ def test_the_total_of_cycles_is_unknown_when_one_unit_is() -> None:
 def test_a_group_that_cannot_be_cut_is_one_instance_and_null() -> None:
     unit = section(lone())["units"][0]
     assert unit["instances"] == 1
-    assert unit["groups"] == [
-        {"layers": [0], "factor": None, "dim": None, "num_ops": None, "peak_bytes": 1 << 20}
-    ]
+    assert unit["groups"] == [{"layers": [0], "factor": None, "peak_bytes": 1 << 20}]
 
 
 def test_nulls_of_the_section_have_sentences() -> None:
@@ -137,8 +134,6 @@ def test_nulls_of_the_section_have_sentences() -> None:
         "graphturbo.total.prediction_error_pct",
         "graphturbo.units.simulated_cycles",
         "graphturbo.groups.factor",
-        "graphturbo.groups.dim",
-        "graphturbo.groups.num_ops",
     }
     assert set(null_reasons({**blank, "graphturbo": None})) == {"graphturbo"}
 

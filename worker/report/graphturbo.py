@@ -111,8 +111,6 @@ def _group(group: GroupSummary) -> dict[str, Detail]:
     return {
         "layers": list[Detail](group.layers),
         "factor": group.factor,
-        "dim": group.dim,
-        "num_ops": group.num_ops,
         "peak_bytes": group.peak_bytes,
     }
 

@@ -14,7 +14,7 @@ _UNIT_COLUMNS = (
 )  # fmt: skip
 _PARTS = (
     ("groups", "Groups and their split",
-     ("unit", "layers", "factor", "dim", "num_ops", "peak_bytes")),
+     ("unit", "layers", "factor", "peak_bytes")),
     ("orders", "Orders of the instances",
      ("unit", "name", "chosen", "peak_bytes", "spilled_bytes")),
     ("spills", "Spilled tensors", ("unit", "tensor", "bytes", "scope", "rule")),

@@ -22,8 +22,6 @@ _GRAPHTURBO = {
     "prediction_error_pct": "not every unit was simulated",
     "lb_tensors_pct": "no tensor was placed",
     "factor": "no number of instances makes this group fit the local buffers",
-    "dim": "no number of instances makes this group fit the local buffers",
-    "num_ops": "no number of instances makes this group fit the local buffers",
 }
 _SHARE_OF_NOTHING = "the total it is a share of is zero"
 

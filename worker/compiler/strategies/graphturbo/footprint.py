@@ -17,28 +17,19 @@ from worker.compiler.schedule.nodes import Box
 from worker.compiler.strategies.graphturbo.propagate import Slices
 
 
-def peak_bytes(
-    graph: Graph, ops: Sequence[TensorOp], *, in_place: bool = True, count_constants: bool = False
-) -> int:
+def peak_bytes(graph: Graph, ops: Sequence[TensorOp], *, in_place: bool = True) -> int:
     """Most bytes live at once when `ops` (a piece of `graph`, in execution order) run one by one.
 
     With `in_place`, an operator without reduction writes over an operand of equal shape and element
     size that it reads at the very elements it writes and that nothing needs later (residual adds,
-    activations, softmax).  `count_constants` adds each constant from its first to its last use.
+    activations, softmax).
     Cost: linear in the graph.
     """
     sizes = {name: t.size_bytes for name, t in graph.tensors.items()}
-    return _peak(graph, ops, sizes, {}, in_place=in_place, count_constants=count_constants)
+    return _peak(graph, ops, sizes, {}, in_place=in_place)
 
 
-def peak_bytes_of_slices(
-    graph: Graph,
-    ops: Sequence[TensorOp],
-    slices: Slices,
-    *,
-    in_place: bool = True,
-    count_constants: bool = False,
-) -> int:
+def peak_bytes_of_slices(graph: Graph, ops: Sequence[TensorOp], slices: Slices) -> int:
     """Like `peak_bytes`, for one instance: each tensor takes the part of it that its box holds.
 
     A box wider than the tensor counts as the tensor.  Two tensors share memory only where their
@@ -51,8 +42,7 @@ def peak_bytes_of_slices(
         for span, extent in zip(box, tensor.shape, strict=True):
             size *= min(span.extent, extent)
         sizes[name] = size
-    return _peak(graph, ops, sizes, slices.boxes, in_place=in_place,
-                 count_constants=count_constants)  # fmt: skip
+    return _peak(graph, ops, sizes, slices.boxes, in_place=True)
 
 
 def piece_outputs(graph: Graph, ops: Sequence[TensorOp]) -> tuple[str, ...]:
@@ -75,7 +65,6 @@ def _peak(
     boxes: Mapping[str, Box],
     *,
     in_place: bool,
-    count_constants: bool,
 ) -> int:
     last_use = {
         name: k for k, op in enumerate(ops) for name in (*op.input_names(), op.write.tensor)
@@ -92,14 +81,9 @@ def _peak(
     for k, op in enumerate(ops):
         target = op.write.tensor
         fresh = target not in live
-        new = [
-            target,
-            *(name for name in op.input_names() if count_constants and name in constants),
-        ]
-        for name in new:
-            if name not in live:
-                live[name] = sizes[name]
-                now += sizes[name]
+        if fresh:
+            live[target] = sizes[target]
+            now += sizes[target]
         dying = [
             name for name in (*op.input_names(), target) if name in live and last_use[name] == k
         ]

@@ -2,8 +2,8 @@
 
 Source: GraphTurbo, Algorithm 2.  Every node starts as a group; straight, diamond and branch passes
 follow one another until a whole round merges nothing.  Deviations from the printed text:
-- SplitInfo of a merged group is computed anew (the listing refreshes only BestSplit);
-- groups without SplitInfo have an infinite factor and never merge;
+- the factor of a merged group is computed anew (the listing refreshes only BestSplit);
+- groups without a factor (SplitInfo is empty) never merge;
 - the order of candidates, which the paper leaves open, is the topological order of the exit;
 - the entry of a diamond may be what lies outside the graph, so that a first block whose branches
   both read the graph's input merges as every other block does;
@@ -28,9 +28,9 @@ from enum import StrEnum
 from itertools import chain
 from typing import TypeAlias
 
-from worker.compiler.strategies.graphturbo.values import LayerGroup, SplitTuple
+from worker.compiler.strategies.graphturbo.values import LayerGroup
 
-SplitOf: TypeAlias = "Callable[[tuple[int, ...]], SplitTuple | None]"
+FactorOf: TypeAlias = "Callable[[tuple[int, ...]], int | None]"
 
 
 MAX_DIAMOND = 128
@@ -71,49 +71,49 @@ class GroupingTrace:
     num_rounds: int
     """Including the last, which merges nothing."""
     num_visits: int
-    """Groups and edges looked at: the work done, split_of excepted."""
+    """Groups and edges looked at: the work done, factor_of excepted."""
 
 
 def group(
     nodes: int,
     edges: Sequence[tuple[int, int]],
-    split_of: SplitOf,
+    factor_of: FactorOf,
     *,
     sizes: Sequence[int] | None = None,
     allow_upsampling: bool = True,
 ) -> tuple[LayerGroup, ...]:
     """Algorithm 2 on nodes 0 .. nodes-1 with edges (producer, consumer).
 
-    `split_of` gives the best split of a set of nodes (ascending), None where none fits; it is asked
+    `factor_of` gives the factor of a set of nodes (ascending), None where none fits; it is asked
     once per set.  `sizes`, the elements of every node's output, tells where a follower up-samples.
     Cost: per round O(nodes + edges) plus the sizes of the diamonds (MAX_DIAMOND each), per merge
-    O(members), and the calls of `split_of`.
+    O(members), and the calls of `factor_of`.
 
     Raises:
         ValueError: the edges have a cycle.
     """
     return group_traced(
-        nodes, edges, split_of, sizes=sizes, allow_upsampling=allow_upsampling
+        nodes, edges, factor_of, sizes=sizes, allow_upsampling=allow_upsampling
     ).groups
 
 
 def group_traced(
     nodes: int,
     edges: Sequence[tuple[int, int]],
-    split_of: SplitOf,
+    factor_of: FactorOf,
     *,
     sizes: Sequence[int] | None = None,
     allow_upsampling: bool = True,
 ) -> GroupingTrace:
     """Like `group`, with its merges and its work."""
-    state = _State(split_of, sizes if allow_upsampling else None)
+    state = _State(factor_of, sizes if allow_upsampling else None)
     state.load(nodes, edges)
     rounds, before = 0, -1
     while len(state.merges) != before:
         before, rounds = len(state.merges), rounds + 1
         for merge_all in (_straight, _diamond, _branch):
             merge_all(state)
-    groups = tuple(LayerGroup(state.members[g], state.split[g]) for g in state.alive())
+    groups = tuple(LayerGroup(state.members[g], state.factor[g]) for g in state.alive())
     return GroupingTrace(groups, tuple(state.merges), rounds, state.num_visits)
 
 
@@ -121,17 +121,17 @@ def group_traced(
 class _State:
     """The quotient graph.  A group goes by the id of its exit node."""
 
-    split_of: SplitOf
+    factor_of: FactorOf
     sizes: Sequence[int] | None
     order: list[int] = field(default_factory=list)
     """Nodes in topological order; groups stand where their exit does."""
     members: dict[int, tuple[int, ...]] = field(default_factory=dict)
     bits: dict[int, int] = field(default_factory=dict)
-    """Members as a set of bits: the key under which splits are remembered."""
-    split: dict[int, SplitTuple | None] = field(default_factory=dict)
+    """Members as a set of bits: the key under which factors are remembered."""
+    factor: dict[int, int | None] = field(default_factory=dict)
     preds: dict[int, set[int]] = field(default_factory=dict)
     succs: dict[int, set[int]] = field(default_factory=dict)
-    known: dict[int, SplitTuple | None] = field(default_factory=dict)
+    known: dict[int, int | None] = field(default_factory=dict)
     merges: list[Merge] = field(default_factory=list)
     num_visits: int = 0
 
@@ -146,7 +146,7 @@ class _State:
         for k in range(nodes):
             self.members[k] = (k,)
             self.bits[k] = 1 << k
-            self.split[k] = self.split_of((k,))
+            self.factor[k] = self.factor_of((k,))
 
     def alive(self) -> list[int]:
         """Groups in topological order."""
@@ -155,18 +155,18 @@ class _State:
         return self.order
 
     def factors(self, groups: Sequence[int]) -> tuple[int, ...] | None:
-        """Their factors; None when one of them has no split."""
-        found = [split.factor for g in groups if (split := self.split[g]) is not None]
+        """Their factors; None when one of them has none."""
+        found = [factor for g in groups if (factor := self.factor[g]) is not None]
         return tuple(found) if len(found) == len(groups) else None
 
-    def union(self, groups: Sequence[int]) -> SplitTuple | None:
-        """Best split of the groups together."""
+    def union(self, groups: Sequence[int]) -> int | None:
+        """Factor of the groups together."""
         bits = 0
         for g in groups:
             bits |= self.bits[g]
         if bits not in self.known:
             members = sorted(chain.from_iterable(self.members[g] for g in groups))
-            self.known[bits] = self.split_of(tuple(members))
+            self.known[bits] = self.factor_of(tuple(members))
         return self.known[bits]
 
     def single_exit(self, groups: Sequence[int]) -> bool:
@@ -184,10 +184,10 @@ class _State:
             return False
         merged = self.union(groups)
         limit = max(factors)
-        if merged is None or merged.factor > limit:
+        if merged is None or merged > limit:
             return False
         old = tuple(self.members[g] for g in groups)
-        self.merges.append(Merge(pattern, old, factors, merged.factor))
+        self.merges.append(Merge(pattern, old, factors, merged))
         self._contract(groups, merged)
         return True
 
@@ -203,7 +203,7 @@ class _State:
             return True
         return self.sizes is not None and self.sizes[follower] > self.sizes[producer]
 
-    def _contract(self, groups: Sequence[int], split: SplitTuple) -> None:
+    def _contract(self, groups: Sequence[int], factor: int) -> None:
         """Replace `groups` by one that has the id of the last."""
         kept, gone = groups[-1], groups[:-1]
         self.members[kept] = tuple(sorted(chain.from_iterable(self.members[g] for g in groups)))
@@ -214,10 +214,10 @@ class _State:
             self.succs[p].difference_update(gone)
             self.succs[p].add(kept)
         self.preds[kept] = producers
-        self.split[kept] = split
+        self.factor[kept] = factor
         self.num_visits += len(producers) + len(groups)
         for g in gone:
-            del self.members[g], self.bits[g], self.split[g], self.preds[g], self.succs[g]
+            del self.members[g], self.bits[g], self.factor[g], self.preds[g], self.succs[g]
 
 
 def _topological(preds: dict[int, set[int]], succs: dict[int, set[int]]) -> list[int]:
@@ -308,7 +308,7 @@ def _diamond(state: _State) -> None:
     for exit_ in state.order:
         state.num_visits += len(state.preds[exit_])
         entry = tree.add(exit_, sorted(state.preds[exit_], key=rank.__getitem__))
-        if len(state.preds[exit_]) < 2 or state.split[exit_] is None:
+        if len(state.preds[exit_]) < 2 or state.factor[exit_] is None:
             continue
         inner = _between(state, entry, exit_, rank)
         if inner:
@@ -319,7 +319,7 @@ def _diamond(state: _State) -> None:
 def _between(state: _State, entry: int, exit_: int, rank: dict[int, int]) -> list[int]:
     """Groups on the paths from `entry` to `exit_`, without both; empty if they cannot merge.
 
-    Stops at the first that has no split or a consumer behind the exit, and when there are too many.
+    Stops at the first without a factor or with a consumer behind the exit, and at too many.
     """
     seen: dict[int, None] = {exit_: None, entry: None}
     stack = [exit_]
@@ -329,7 +329,7 @@ def _between(state: _State, entry: int, exit_: int, rank: dict[int, int]) -> lis
                 state.num_visits += len(state.preds[other]) + len(state.succs[other])
                 last = max(rank[g] for g in state.succs[other])
                 crowded = len(seen) > MAX_DIAMOND
-                if crowded or state.split[other] is None or last > rank[exit_]:
+                if crowded or state.factor[other] is None or last > rank[exit_]:
                     return []
                 seen[other] = None
                 stack.append(other)

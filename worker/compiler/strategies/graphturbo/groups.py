@@ -20,11 +20,9 @@ from worker.compiler.strategies.graphturbo.footprint import (
 from worker.compiler.strategies.graphturbo.grouping import group
 from worker.compiler.strategies.graphturbo.layers import Layer, layer_edges
 from worker.compiler.strategies.graphturbo.propagate import propagate
-from worker.compiler.strategies.graphturbo.split_info import best_split, splits_of
+from worker.compiler.strategies.graphturbo.split_info import VAR, factor_of
 from worker.compiler.strategies.graphturbo.summary import GroupSummary
-from worker.compiler.strategies.graphturbo.values import LayerGroup, SplitTuple
-
-VAR = "g"
+from worker.compiler.strategies.graphturbo.values import LayerGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class Grouped:
 
 
 def group_layers(graph: Graph, layers: Sequence[Layer], capacity_bytes: int) -> Grouped:
-    """Group layers by SplitInfo; every group is cut along samples.
+    """Group layers by the instances that they need; every group is cut along samples.
 
     `capacity_bytes`: LB of all cores that share an instance.
     Cost: Algorithm 1 for every group that is tried.
@@ -48,23 +46,21 @@ def group_layers(graph: Graph, layers: Sequence[Layer], capacity_bytes: int) -> 
         names = sorted((n for k in members for n in layers[k].ops), key=lambda n: cuts.position[n])
         return [op for op in (cuts.op(n) for n in names) if isinstance(op, TensorOp)]
 
-    def split_of(members: tuple[int, ...]) -> SplitTuple | None:
+    def factor(members: tuple[int, ...]) -> int | None:
         ops = ops_of(members)
-        infos = splits_of(graph, ops, piece_outputs(graph, ops), capacity_bytes)
-        return best_split(info for info in infos if info.dim == 1)
+        return factor_of(graph, ops, piece_outputs(graph, ops), capacity_bytes)
 
     sizes = [
         sum(graph.tensors[t].num_elems for t in piece_outputs(graph, ops_of((k,))))
         for k in range(len(layers))
     ]
-    groups = group(len(layers), layer_edges(graph, layers), split_of, sizes=sizes)
+    groups = group(len(layers), layer_edges(graph, layers), factor, sizes=sizes)
     return Grouped(groups, tuple(_summary(graph, ops_of(g.layers), g) for g in groups))
 
 
 def _summary(graph: Graph, ops: Sequence[TensorOp], group: LayerGroup) -> GroupSummary:
-    split = group.split
-    if split is None:
-        return GroupSummary(group.layers, None, None, None, 0)
-    slices = propagate(graph, ops, piece_outputs(graph, ops), split.dim - 1, split.factor, VAR)
+    if group.factor is None:
+        return GroupSummary(group.layers, None, 0)
+    slices = propagate(graph, ops, piece_outputs(graph, ops), 0, group.factor, VAR)
     peak = 0 if slices is None else peak_bytes_of_slices(graph, ops, slices)
-    return GroupSummary(group.layers, split.factor, split.dim, split.num_ops, peak)
+    return GroupSummary(group.layers, group.factor, peak)

@@ -133,10 +133,10 @@ def grouped_turns(
 
     Empty where nothing fits or it is predicted to take more than `limit` cycles.
     """
-    splits = [g.split.factor for g in grouped.groups if g.split is not None]
-    if site.buffer is None or len(splits) < 2 or len(splits) < len(grouped.groups):
+    factors = [g.factor for g in grouped.groups if g.factor is not None]
+    if site.buffer is None or len(factors) < 2 or len(factors) < len(grouped.groups):
         return []
-    if sum(splits) > MAX_NESTED:
+    if sum(factors) > MAX_NESTED:
         return []
     clusters = clusters_of(samples, site)
     parts = group_parts(graph, layers, grouped, samples, clusters)
@@ -152,7 +152,7 @@ def group_parts(
     samples than those of its own instance.
     """
     own = samples // clusters
-    factors = _nested([own if g.split is None else g.split.factor for g in grouped.groups], own)
+    factors = _nested([own if g.factor is None else g.factor for g in grouped.groups], own)
     parts: list[Part] = []
     for number, group in enumerate(grouped.groups):
         names = {name for k in group.layers for name in layers[k].ops}

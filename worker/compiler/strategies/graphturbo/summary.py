@@ -25,16 +25,12 @@ class OrderName(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """One group of layers, cut into `factor` instances along dimension `dim` of its output."""
+    """One group of layers, cut into `factor` instances along samples."""
 
     layers: tuple[int, ...]
     """Positions in the unit's list of layers, ascending."""
     factor: int | None
     """None: no factor makes it fit the local buffers."""
-    dim: int | None
-    """Counted from 1, outermost first; None when `factor` is."""
-    num_ops: int | None
-    """Operators cut together with the output (n_d of Algorithm 1); None when `factor` is."""
     peak_bytes: int
     """Live bytes of one instance, over all cores that share it."""
 

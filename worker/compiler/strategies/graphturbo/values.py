@@ -23,29 +23,12 @@ class BufferScope(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SplitTuple:
-    """One element of SplitInfo (Algorithm 1): (split_d, n_d, f_d, d)."""
-
-    num_ops: int
-    """n_d: operators that are cut together with the output."""
-    factor: int
-    """f_d: number of instances."""
-    dim: int
-    """d, counted from 1, outermost first."""
-
-    @property
-    def key(self) -> tuple[int, int, int]:
-        """BestSplit is the maximum of this (equation 1): most ops, then least factor, then d."""
-        return (self.num_ops, -self.factor, -self.dim)
-
-
-@dataclass(frozen=True, slots=True)
 class LayerGroup:
     """Layers that are cut into instances together; positions in the unit's list of layers."""
 
     layers: tuple[int, ...]
-    split: SplitTuple | None
-    """None: no factor makes it fit (an infinite factor, never merged)."""
+    factor: int | None
+    """Number of instances; None: none makes it fit (an infinite factor, never merged)."""
 
 
 @dataclass(frozen=True, slots=True)
