@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from strategy_environment import environment_like_this, pip_into
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "chain_strategy"
@@ -23,18 +24,13 @@ POINTWISE = ("Relu", "Sigmoid", "Tanh", "Exp", "Neg", "Abs")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of an environment that has all of this one's packages, and the example."""
     folder = tmp_path_factory.mktemp("environment")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "env")], check=True)
-    python = folder / "env" / "bin" / "python"
-    own = subprocess.run(
-        [str(python), "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
-        capture_output=True, text=True, check=True,
-    ).stdout.strip()  # fmt: skip
-    ours = [str(ROOT), *(path for path in sys.path if path.endswith("-packages"))]
-    Path(own, "inherited.pth").write_text("\n".join(ours) + "\n")
+    python = environment_like_this(folder / "env")
     source = shutil.copytree(EXAMPLE, folder / "source")  # building leaves files beside the source
-    command = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-build-isolation",
-               "--no-deps", "--target", own, str(source)]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps"]
+    done = subprocess.run(
+        [*command, str(source)],
+        env={**os.environ, **pip_into(python)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return python
 

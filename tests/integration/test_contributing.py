@@ -1,0 +1,69 @@
+"""The commands of the strategy author's guide run as printed, in the order they are printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from strategy_environment import environment_like_this, pip_into
+
+ROOT = Path(__file__).parents[2]
+GUIDE = (ROOT / "CONTRIBUTING.md").read_text().split("\n## A strategy of your own\n")[1]
+COMMANDS = GUIDE.split("```")[1].strip()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout in which they have run; what each printed is in `printed/<number>`."""
+    folder = tmp_path_factory.mktemp("checkout")
+    (folder / "examples").symlink_to(ROOT / "examples")
+    (folder / "printed").mkdir()
+    python = environment_like_this(folder / "env")
+    for name, line in (
+        ("pip", f'exec "{sys.executable}" -m pip "$@"'),
+        ("tilewright", f'exec "{python}" -P -m service.cli.main "$@"'),
+    ):
+        tool = python.parent / name
+        tool.write_text(f"#!/bin/sh\n{line}\n")
+        tool.chmod(0o755)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TILEWRIGHT_")}
+    environment |= pip_into(python) | {
+        "PATH": f"{python.parent}:{os.environ['PATH']}",
+        "TILEWRIGHT_DATA_DIR": str(folder / "data"),
+    }
+    for number, command in enumerate(COMMANDS.splitlines()):
+        done = subprocess.run(
+            ["bash", "-euc", command], cwd=folder, env=environment, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        (folder / "printed" / str(number)).write_text(done.stdout)
+    return folder
+
+
+def printed(folder: Path, start: str) -> str:
+    number = [line.startswith(start) for line in COMMANDS.splitlines()].index(True)
+    return (folder / "printed" / str(number)).read_text()
+
+
+def test_the_strategy_is_installed_and_listed(folder: Path) -> None:
+    rows = printed(folder, "tilewright strategies").splitlines()
+    assert any(row.startswith("chains\t") for row in rows), rows
+
+
+def test_it_compiles_alone_verified(folder: Path) -> None:
+    report = json.loads((folder / "chains" / "report.json").read_bytes())
+    assert report["verification"] == {**report["verification"], "mode": "full", "passed": True}
+    assert [row["name"] for row in report["strategies"]] == ["chains"]
+
+
+def test_it_competes_and_is_told_why_it_won_or_lost(folder: Path) -> None:
+    report = json.loads((folder / "best" / "report.json").read_bytes())
+    rows = {row["name"]: row for row in report["strategies"]}
+    assert {"chains", "graphturbo", "naive"} <= set(rows)
+    assert rows["chains"]["reason"]
+    assert rows["chains"]["reason"] in printed(folder, "tilewright report")
