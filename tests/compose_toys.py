@@ -21,7 +21,7 @@ from worker.compiler.ir.op import (
 )
 from worker.compiler.ir.scalar import Apply, Const, Fn, Read, Scalar, children
 from worker.compiler.machine import load_preset
-from worker.compiler.strategies.graphturbo.compose_region import (
+from worker.compiler.rewrite.compose_region import (
     compose_region,
 )
 

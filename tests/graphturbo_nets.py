@@ -28,10 +28,10 @@ from worker.compiler.schedule.interpret import interpret
 from worker.compiler.schedule.nodes import Loop, Node, Pipe, Place, Schedule, Seq
 from worker.compiler.schedule.verify import verify
 from worker.compiler.strategies.graphturbo.descriptor import GraphTurboOptions, Variant
-from worker.compiler.strategies.graphturbo.layers import engines_of, form_layers
 from worker.compiler.strategies.graphturbo.sections import Workshop
 from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
 from worker.compiler.strategies.graphturbo.variants import FEATURES
+from worker.compiler.tiling.layer.layers import engines_of, form_layers
 from worker.simulator.results import UnitSimulation
 
 Arrays: TypeAlias = "dict[str, npt.NDArray[Any]]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from worker.compiler.memory.liveness import BufferScope
 from worker.compiler.strategies.graphturbo.summary import (
     GroupSummary,
     MovementSummary,
@@ -12,7 +13,6 @@ from worker.compiler.strategies.graphturbo.summary import (
     SpillSummary,
     UnitSummary,
 )
-from worker.compiler.strategies.graphturbo.values import BufferScope
 
 
 def stages(simulated_cycles: int | None = 1200, calls: int = 1) -> UnitSummary:

@@ -17,9 +17,9 @@ from worker.compiler.ir.op import Access, Origin, Reduce, Tensor, TensorOp
 from worker.compiler.ir.scalar import Apply, Const, Fn, Read, Scalar
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Box, Move, Place, Schedule, Seq, Span
-from worker.compiler.strategies.graphturbo.row_chain import plan_chain
-from worker.compiler.strategies.graphturbo.row_chain_emit import emit_chain
-from worker.compiler.strategies.graphturbo.row_chain_plan import ChainPlan
+from worker.compiler.tiling.chain.emit import emit_chain
+from worker.compiler.tiling.chain.plan import ChainPlan
+from worker.compiler.tiling.chain.plan_chain import plan_chain
 
 ORIGIN = Origin((), "unit")
 Inputs: TypeAlias = "dict[str, npt.NDArray[Any]]"

@@ -113,8 +113,8 @@ def _peak(cell: Cell, model: Path) -> Row:
     from worker.compiler.ir.op import TensorOp
     from worker.compiler.options import CompileOptions
     from worker.compiler.pipeline import compile_model
-    from worker.compiler.strategies.graphturbo.compose_region import compose_region
-    from worker.compiler.strategies.graphturbo.footprint import peak_bytes
+    from worker.compiler.rewrite.compose_region import compose_region
+    from worker.compiler.tiling.slices.footprint import peak_bytes
     from worker.hardware import resolve_machine
     from worker.ports import open_ports
 

@@ -23,7 +23,7 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Access, Origin, Reduce, Tensor, TensorOp
 from worker.compiler.ir.scalar import Apply, Const, Fn, Read, Scalar
 from worker.compiler.machine import load_preset
-from worker.compiler.strategies.graphturbo.compose_region import MAX_TENSORS, compose_region
+from worker.compiler.rewrite.compose_region import MAX_TENSORS, compose_region
 from worker.compiler.tiling.nest.facts import facts_of
 
 MACHINE = load_preset("stcp920-inferred")

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.compiler.lower.allocate import Request, allocate
 from worker.compiler.lower.liveness import Neighbours, conflicts, crowd_bytes
+from worker.compiler.memory.allocate import Request, allocate
 
 INSTANCES = 3
 BLOCK = st.tuples(

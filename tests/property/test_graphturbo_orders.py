@@ -8,13 +8,13 @@ from itertools import pairwise, product
 from hypothesis import given
 from hypothesis import strategies as st
 
+from worker.compiler.memory.liveness import BufferScope, LiveTensor
+from worker.compiler.memory.spill import SpillRule, choose_spills, place_tensors
 from worker.compiler.strategies.graphturbo.instances import instance_graph
-from worker.compiler.strategies.graphturbo.liveness import LiveTensor
 from worker.compiler.strategies.graphturbo.ordering import bfs_order, dfs_order, is_nest, orders_of
-from worker.compiler.strategies.graphturbo.spill import SpillRule, choose_spills, place_tensors
 from worker.compiler.strategies.graphturbo.stays import stays_of
 from worker.compiler.strategies.graphturbo.tree_order import tree_order
-from worker.compiler.strategies.graphturbo.values import BufferScope, Instance, InstanceGraph
+from worker.compiler.strategies.graphturbo.values import Instance, InstanceGraph
 
 
 @st.composite

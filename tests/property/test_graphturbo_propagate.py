@@ -18,8 +18,8 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Access, Origin, Reduce, Tensor, TensorOp
 from worker.compiler.ir.scalar import Apply, Fn, Read
 from worker.compiler.schedule.nodes import Box
-from worker.compiler.strategies.graphturbo.lines import Line
-from worker.compiler.strategies.graphturbo.propagate import Slices, propagate
+from worker.compiler.tiling.slices.lines import Line
+from worker.compiler.tiling.slices.propagate import Slices, propagate
 
 ORIGIN = Origin(("n",), "Test")
 

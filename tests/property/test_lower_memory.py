@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.compiler.errors import Infeasible
-from worker.compiler.lower.allocate import Request, allocate
-from worker.compiler.lower.memory_map import CallUse, HomeMap, plan_home
 from worker.compiler.machine.machine import Machine
+from worker.compiler.memory.allocate import Request, allocate
+from worker.compiler.memory.memory_map import CallUse, HomeMap, plan_home
 
 Interval = tuple[int, int]
 lives = st.lists(

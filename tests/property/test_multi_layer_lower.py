@@ -26,9 +26,9 @@ from worker.compiler.isa.program import Buffer, Opcode, Program, UnitProgram
 from worker.compiler.isa.verify import verify_program
 from worker.compiler.lower import buffers
 from worker.compiler.lower import lower as lowering
-from worker.compiler.lower.allocate import Request, allocate
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine.machine import Machine
+from worker.compiler.memory.allocate import Request, allocate
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.verify import verify
 from worker.simulator.run import simulate_unit

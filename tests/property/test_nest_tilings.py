@@ -36,8 +36,8 @@ from worker.compiler.schedule.interpret import interpret
 from worker.compiler.schedule.nodes import Box, Loop, LoopKind, Move, Node, Place, Schedule, Seq
 from worker.compiler.schedule.nodes import Span as Extent
 from worker.compiler.schedule.verify import verify
-from worker.compiler.strategies.graphturbo.layers import Layer
-from worker.compiler.strategies.graphturbo.plan import layer_facts, plan_nest
+from worker.compiler.tiling.layer.layers import Layer
+from worker.compiler.tiling.layer.plan_layer import layer_facts, plan_nest
 from worker.compiler.tiling.nest import given as given_module
 from worker.compiler.tiling.nest.alike import named, numbered
 from worker.compiler.tiling.nest.emit import emit

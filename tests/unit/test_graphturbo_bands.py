@@ -25,17 +25,18 @@ from worker.compiler.errors import Shortfall
 from worker.compiler.ir.evaluate import evaluate
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Reduce, TensorOp
+from worker.compiler.ir.reductions import is_second_stage
 from worker.compiler.ir.scalar import Fn, Read
 from worker.compiler.machine.machine import Machine
+from worker.compiler.rewrite.two_stages import in_two_stages
 from worker.compiler.schedule.nodes import Compute, Loop, LoopKind, Move, Schedule
 from worker.compiler.schedule.verify import verify
 from worker.compiler.strategies.graphturbo.emit import emit_unit
-from worker.compiler.strategies.graphturbo.propagate import propagate
-from worker.compiler.strategies.graphturbo.row_chain import plan_chain, row_chains
-from worker.compiler.strategies.graphturbo.row_chain_plan import ChainPlan
 from worker.compiler.strategies.graphturbo.section_plan import instance_var
 from worker.compiler.strategies.graphturbo.sections import _points, _section, _spread
-from worker.compiler.strategies.graphturbo.two_stages import in_two_stages, is_second_stage
+from worker.compiler.tiling.chain.plan import ChainPlan
+from worker.compiler.tiling.chain.plan_chain import plan_chain, row_chains
+from worker.compiler.tiling.slices.propagate import propagate
 
 FOUR = clustered(clusters=4, cores=2, gb_bytes=1 << 16, l1_bytes=1 << 13)
 

@@ -41,7 +41,7 @@ from worker.compiler.ir.op import (
     TensorOp,
 )
 from worker.compiler.ir.scalar import Apply, Cast, Const, Fn, Read, Scalar, children
-from worker.compiler.strategies.graphturbo.compose_region import (
+from worker.compiler.rewrite.compose_region import (
     MAX_BODY_NODES,
     MAX_TENSORS,
 )

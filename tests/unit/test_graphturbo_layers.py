@@ -24,7 +24,7 @@ from worker.compiler.ir.op import (
     writes_of,
 )
 from worker.compiler.ir.scalar import Fn, Read
-from worker.compiler.strategies.graphturbo.layers import (
+from worker.compiler.tiling.layer.layers import (
     Layer,
     engines_of,
     form_layers,

@@ -13,8 +13,8 @@ from worker.compiler.ir.affine import var
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.ir.scalar import Fn, Read
-from worker.compiler.strategies.graphturbo.layers import Layer, layer_edges
-from worker.compiler.strategies.graphturbo.lockstep import SMALL_BYTES, in_lockstep
+from worker.compiler.rewrite.lockstep import SMALL_BYTES, in_lockstep
+from worker.compiler.tiling.layer.layers import Layer, layer_edges
 
 SMALL, LARGE = 8, SMALL_BYTES // 4 + 1
 

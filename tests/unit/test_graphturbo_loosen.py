@@ -8,9 +8,9 @@ from graphturbo_nets import Net, check_meaning, clustered, nodes, scheduled, wor
 from worker.compiler.ir.graph import Graph
 from worker.compiler.schedule.nodes import Move, Schedule
 from worker.compiler.strategies.graphturbo import loosen
-from worker.compiler.strategies.graphturbo.layers import form_layers
 from worker.compiler.strategies.graphturbo.loosen import poor_anchors
 from worker.compiler.strategies.graphturbo.sections import best_sections
+from worker.compiler.tiling.layer.layers import form_layers
 
 ON = clustered(clusters=2, cores=2, gb_bytes=1 << 15, l1_bytes=1 << 13)
 

@@ -57,16 +57,16 @@ from worker.compiler.schedule.nodes import (
 )
 from worker.compiler.schedule.verify import verify
 from worker.compiler.schedule.walk import walk
-from worker.compiler.strategies.graphturbo.row_chain import plan_chain, row_chains
-from worker.compiler.strategies.graphturbo.row_chain_cut import Rows, cut_rows
-from worker.compiler.strategies.graphturbo.row_chain_emit import emit_chain
-from worker.compiler.strategies.graphturbo.row_chain_facts import chain_of
-from worker.compiler.strategies.graphturbo.row_chain_plan import (
+from worker.compiler.tiling.chain.cut import Rows, cut_rows
+from worker.compiler.tiling.chain.emit import emit_chain
+from worker.compiler.tiling.chain.facts import chain_of
+from worker.compiler.tiling.chain.plan import (
     ChainPlan,
     Split,
     follows_slices,
     is_allowed,
 )
+from worker.compiler.tiling.chain.plan_chain import plan_chain, row_chains
 from worker.simulator.run import simulate_unit
 
 GRAPHS: dict[str, Callable[[], Graph]] = {

@@ -16,9 +16,9 @@ from worker.compiler.lower.lower import lower_unit
 from worker.compiler.schedule.interpret import interpret
 from worker.compiler.schedule.nodes import Compute, Loop, LoopKind, Move, Place, Schedule, Seq, Span
 from worker.compiler.schedule.verify import verify
-from worker.compiler.strategies.graphturbo.row_chain import plan_chain
-from worker.compiler.strategies.graphturbo.row_chain_emit import emit_chain
-from worker.compiler.strategies.graphturbo.row_chain_plan import ChainPlan
+from worker.compiler.tiling.chain.emit import emit_chain
+from worker.compiler.tiling.chain.plan import ChainPlan
+from worker.compiler.tiling.chain.plan_chain import plan_chain
 from worker.simulator.run import simulate_unit
 
 ROWS, COLS = 6, 4

@@ -27,7 +27,6 @@ from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Compute, Loop, LoopKind
 from worker.compiler.strategies.graphturbo.descriptor import Variant
 from worker.compiler.strategies.graphturbo.emit import emit_unit
-from worker.compiler.strategies.graphturbo.layers import form_layers
 from worker.compiler.strategies.graphturbo.section_plan import Part, SectionPlan, Site, Spread
 from worker.compiler.strategies.graphturbo.sections import (
     LAYERS_PER_POINT,
@@ -44,6 +43,7 @@ from worker.compiler.strategies.graphturbo.sections import (
 )
 from worker.compiler.strategies.graphturbo.teams import team_plans
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
+from worker.compiler.tiling.layer.layers import form_layers
 
 FOUR = clustered(clusters=4, cores=2, gb_bytes=1 << 16)
 

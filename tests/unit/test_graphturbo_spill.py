@@ -7,14 +7,13 @@ import pytest
 from scipy.optimize import linprog
 
 from worker.compiler.errors import InternalError
-from worker.compiler.strategies.graphturbo.liveness import LiveTensor, live_bytes_by_task
-from worker.compiler.strategies.graphturbo.spill import (
+from worker.compiler.memory.liveness import BufferScope, LiveTensor, live_bytes_by_task
+from worker.compiler.memory.spill import (
     Placement,
     SpillRule,
     choose_spills,
     place_tensors,
 )
-from worker.compiler.strategies.graphturbo.values import BufferScope
 
 LB, GB, HOME = BufferScope.LB, BufferScope.GB, BufferScope.HOME
 FIGURE_12 = (

@@ -12,18 +12,18 @@ from worker.compiler.ir.op import Access, Origin, Reduce, Tensor, TensorOp
 from worker.compiler.ir.scalar import Apply, Fn, Read
 from worker.compiler.machine import load_preset
 from worker.compiler.schedule.nodes import Span
-from worker.compiler.strategies.graphturbo.footprint import (
-    peak_bytes,
-    peak_bytes_of_slices,
-    piece_outputs,
-)
-from worker.compiler.strategies.graphturbo.propagate import propagate
 from worker.compiler.strategies.graphturbo.split_info import (
     factor_of,
     lb_capacity,
     num_clusters,
     split_values,
 )
+from worker.compiler.tiling.slices.footprint import (
+    peak_bytes,
+    peak_bytes_of_slices,
+    piece_outputs,
+)
+from worker.compiler.tiling.slices.propagate import propagate
 
 ORIGIN = Origin(("n",), "Test")
 KiB, MiB = 1 << 10, 1 << 20

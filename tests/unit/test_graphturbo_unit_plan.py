@@ -19,12 +19,10 @@ from worker.compiler.ir.op import Reduce, TensorOp, reads_of, writes_of
 from worker.compiler.ir.scalar import Fn, Read
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
+from worker.compiler.memory.spill import SpillRule
 from worker.compiler.schedule.nodes import Box, Compute, Init, Move, Place, Schedule, Span
 from worker.compiler.schedule.verify import verify
 from worker.compiler.strategies.graphturbo.emit import emit_unit
-from worker.compiler.strategies.graphturbo.plan import Tiles, bytes_in
-from worker.compiler.strategies.graphturbo.propagate import propagate
-from worker.compiler.strategies.graphturbo.row_chain_plan import ChainPlan
 from worker.compiler.strategies.graphturbo.section_plan import (
     Part,
     SectionPlan,
@@ -33,9 +31,11 @@ from worker.compiler.strategies.graphturbo.section_plan import (
     TileKey,
     instance_var,
 )
-from worker.compiler.strategies.graphturbo.spill import SpillRule
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
+from worker.compiler.tiling.chain.plan import ChainPlan
+from worker.compiler.tiling.layer.plan_layer import Tiles, bytes_in
 from worker.compiler.tiling.nest.plan import Plan
+from worker.compiler.tiling.slices.propagate import propagate
 
 ONE = clustered(clusters=1, cores=2)
 TWO = clustered(clusters=2, cores=2)

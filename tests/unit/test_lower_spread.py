@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.compiler.lower.allocate import Request, allocate
 from worker.compiler.lower.spread import FAR, prices, spread
+from worker.compiler.memory.allocate import Request, allocate
 
 BLOCKS = st.lists(
     st.tuples(st.integers(1, 90), st.sampled_from([1, 8, 64]), st.integers(0, 60),

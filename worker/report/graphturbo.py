@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from worker.compiler.errors import Detail
 from worker.compiler.judge.entrants import own_options
+from worker.compiler.memory.liveness import BufferScope
 from worker.compiler.options import CompileOptions
 from worker.compiler.strategies.graphturbo.descriptor import DESCRIPTOR, GraphTurboOptions, Variant
 from worker.compiler.strategies.graphturbo.summary import (
@@ -19,7 +20,6 @@ from worker.compiler.strategies.graphturbo.summary import (
     SpillSummary,
     UnitSummary,
 )
-from worker.compiler.strategies.graphturbo.values import BufferScope
 
 
 def variant_of(options: CompileOptions) -> Variant:

@@ -18,8 +18,8 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Tensor
 from worker.compiler.isa.program import Binding, HostCall, OperandRole, Program, UnitCall
 from worker.compiler.judge.units import Unit
-from worker.compiler.lower.memory_map import CallUse, HomeMap, plan_home
 from worker.compiler.machine.machine import LaunchUnit, Machine
+from worker.compiler.memory.memory_map import CallUse, HomeMap, plan_home
 from worker.compiler.partition.host_work import host_flops
 
 

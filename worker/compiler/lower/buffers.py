@@ -14,7 +14,6 @@ import numpy as np
 
 from worker.compiler.errors import Infeasible, Shortfall
 from worker.compiler.isa.program import Buffer, Operand, OperandRole
-from worker.compiler.lower.allocate import Request, align_up, allocate
 from worker.compiler.lower.issue import Lead
 from worker.compiler.lower.layers import MOST_LAYERS_AHEAD, EarlyFill, distances
 from worker.compiler.lower.liveness import (
@@ -29,6 +28,7 @@ from worker.compiler.lower.nest import Nest, Scope
 from worker.compiler.lower.resolve import Refs
 from worker.compiler.lower.spread import spread
 from worker.compiler.machine.machine import Machine
+from worker.compiler.memory.allocate import Request, align_up, allocate
 
 _DISTANCES = (32, 24, 16, 12, 8, *range(MOST_LAYERS_AHEAD, -1, -1))
 """Limits on how far fills go ahead, tried until addresses are found."""

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from worker.compiler.lower.allocate import Request
 from worker.compiler.lower.grid import Ints
 from worker.compiler.lower.liveness import Flags
+from worker.compiler.memory.allocate import Request
 
 FAR = 256
 """Leaves of a schedule between two uses of an address from which on more of them do not count."""

@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.ir.region import Cuts
-from worker.compiler.strategies.graphturbo.footprint import (
-    peak_bytes_of_slices,
-    piece_outputs,
-)
 from worker.compiler.strategies.graphturbo.grouping import group
-from worker.compiler.strategies.graphturbo.layers import Layer, layer_edges
-from worker.compiler.strategies.graphturbo.propagate import propagate
 from worker.compiler.strategies.graphturbo.split_info import VAR, factor_of
 from worker.compiler.strategies.graphturbo.summary import GroupSummary
 from worker.compiler.strategies.graphturbo.values import LayerGroup
+from worker.compiler.tiling.layer.layers import Layer, layer_edges
+from worker.compiler.tiling.slices.footprint import (
+    peak_bytes_of_slices,
+    piece_outputs,
+)
+from worker.compiler.tiling.slices.propagate import propagate
 
 
 @dataclass(frozen=True, slots=True)

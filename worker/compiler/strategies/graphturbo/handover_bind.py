@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from worker.compiler.cost.compute import engine_cycles
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.strategies.graphturbo.binding import plain
-from worker.compiler.strategies.graphturbo.footprint import piece_outputs
 from worker.compiler.strategies.graphturbo.handover_cut import (
     Binding,
     Run,
@@ -31,6 +30,7 @@ from worker.compiler.strategies.graphturbo.handover_facts import (
     local_buffer,
 )
 from worker.compiler.tiling.factors import divisors
+from worker.compiler.tiling.slices.footprint import piece_outputs
 
 if TYPE_CHECKING:
     from worker.compiler.strategies.graphturbo.unit_plan import Planner

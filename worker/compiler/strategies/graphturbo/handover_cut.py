@@ -19,8 +19,8 @@ from worker.compiler.ir.affine import Affine, var
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.schedule.nodes import Box, Span
-from worker.compiler.strategies.graphturbo.footprint import piece_outputs
-from worker.compiler.strategies.graphturbo.propagate import Slices, is_off_grid, propagate
+from worker.compiler.tiling.slices.footprint import piece_outputs
+from worker.compiler.tiling.slices.propagate import Slices, is_off_grid, propagate
 
 MAX_EXTRA = 0.2
 """Points computed again, at most, as a part of the run's own."""

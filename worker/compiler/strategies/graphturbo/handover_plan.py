@@ -25,7 +25,7 @@ from worker.compiler.strategies.graphturbo.handover_facts import (
     local_buffer,
 )
 from worker.compiler.strategies.graphturbo.overhang import hangs_over
-from worker.compiler.strategies.graphturbo.plan import LayerPlan, Tiles, plan_nest, plan_rows
+from worker.compiler.tiling.layer.plan_layer import LayerPlan, Tiles, plan_nest, plan_rows
 from worker.compiler.tiling.nest.plan import Team
 
 if TYPE_CHECKING:

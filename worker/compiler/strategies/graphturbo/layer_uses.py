@@ -10,8 +10,8 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp, reads_of, writes_of
 from worker.compiler.ir.region import Cuts
 from worker.compiler.machine.machine import Engine, MemoryLevel
-from worker.compiler.strategies.graphturbo.layers import Layer
-from worker.compiler.strategies.graphturbo.plan import layer_facts
+from worker.compiler.tiling.layer.layers import Layer
+from worker.compiler.tiling.layer.plan_layer import layer_facts
 from worker.compiler.tiling.nest.facts import Facts, facts_of
 
 SMALL_CONSTANT_BYTES = 1 << 14

@@ -17,10 +17,7 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.machine.machine import Engine
 from worker.compiler.schedule.nodes import Span
-from worker.compiler.strategies.graphturbo.footprint import piece_outputs
 from worker.compiler.strategies.graphturbo.groups import Grouped
-from worker.compiler.strategies.graphturbo.layers import Layer
-from worker.compiler.strategies.graphturbo.propagate import propagate
 from worker.compiler.strategies.graphturbo.section_plan import (
     Part,
     SectionPlan,
@@ -31,6 +28,9 @@ from worker.compiler.strategies.graphturbo.section_plan import (
 from worker.compiler.strategies.graphturbo.split_info import MAX_INSTANCES
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
 from worker.compiler.tiling.factors import divisors
+from worker.compiler.tiling.layer.layers import Layer
+from worker.compiler.tiling.slices.footprint import piece_outputs
+from worker.compiler.tiling.slices.propagate import propagate
 
 MAX_TURNS = 3
 """Numbers of turns planned where all layers take the samples of a turn together."""

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from worker.compiler.errors import InternalError
-from worker.compiler.strategies.graphturbo.liveness import LiveTensor, live_bytes_by_task
-from worker.compiler.strategies.graphturbo.spill import SpillRule, choose_spills
+from worker.compiler.memory.liveness import LiveTensor, live_bytes_by_task
+from worker.compiler.memory.spill import SpillRule, choose_spills
 from worker.compiler.strategies.graphturbo.summary import OrderName
 from worker.compiler.strategies.graphturbo.tree_order import tree_order
 from worker.compiler.strategies.graphturbo.values import InstanceGraph

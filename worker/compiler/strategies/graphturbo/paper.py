@@ -16,7 +16,6 @@ from collections.abc import Iterator
 
 from worker.compiler.ir.op import writes_of
 from worker.compiler.strategies.graphturbo.instances import instance_graph
-from worker.compiler.strategies.graphturbo.layers import layer_edges
 from worker.compiler.strategies.graphturbo.nests import (
     MAX_NESTED,
     clusters_of,
@@ -29,6 +28,7 @@ from worker.compiler.strategies.graphturbo.sections import Workshop, site_of
 from worker.compiler.strategies.graphturbo.summary import OrderSummary
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
 from worker.compiler.strategies.graphturbo.values import Instance
+from worker.compiler.tiling.layer.layers import layer_edges
 
 MAX_WRITTEN = 512
 """Layers of all instances together, above which only a nest of loops is written: a program of

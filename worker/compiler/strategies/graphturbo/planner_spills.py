@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from worker.compiler.strategies.graphturbo.liveness import LiveTensor
-from worker.compiler.strategies.graphturbo.spill import SpillRule, choose_spills, place_tensors
-from worker.compiler.strategies.graphturbo.values import BufferScope
+from worker.compiler.memory.liveness import BufferScope, LiveTensor
+from worker.compiler.memory.spill import SpillRule, choose_spills, place_tensors
 
 SpillChoice = tuple[SpillRule, frozenset[str]]
 """A rule, and the tensors it leaves at home."""

@@ -13,17 +13,17 @@ from typing import TypeAlias
 
 from worker.compiler.ir.graph import Graph
 from worker.compiler.machine.machine import Machine, MemoryLevel
+from worker.compiler.memory.spill import SpillRule
 from worker.compiler.schedule.nodes import Box
 from worker.compiler.strategies.graphturbo.handover_plan import RunPlan
-from worker.compiler.strategies.graphturbo.plan import (
+from worker.compiler.strategies.graphturbo.values import Instance
+from worker.compiler.tiling.layer.plan_layer import (
     LayerPlan,
     Tiles,
 )
-from worker.compiler.strategies.graphturbo.propagate import Slices
-from worker.compiler.strategies.graphturbo.spill import SpillRule
-from worker.compiler.strategies.graphturbo.values import Instance
 from worker.compiler.tiling.nest.facts import Facts
 from worker.compiler.tiling.nest.plan import Team
+from worker.compiler.tiling.slices.propagate import Slices
 
 WEIGHT_RESERVE = 0.25
 """Part of GB kept for weights on their way to the cores."""

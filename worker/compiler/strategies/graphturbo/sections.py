@@ -17,20 +17,17 @@ from math import ceil, inf
 
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp, reads_of, writes_of
+from worker.compiler.ir.reductions import is_second_stage
 from worker.compiler.ir.region import Cuts
 from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
-from worker.compiler.strategies.graphturbo.footprint import piece_outputs
 from worker.compiler.strategies.graphturbo.groups import Grouped, group_layers
 from worker.compiler.strategies.graphturbo.handover import HOPE, hand_over, runs_on_offer
 from worker.compiler.strategies.graphturbo.handover_bind import Candidate
-from worker.compiler.strategies.graphturbo.layers import Layer
 from worker.compiler.strategies.graphturbo.nests import (
     even_turns,
     grouped_turns,
     num_samples,
 )
-from worker.compiler.strategies.graphturbo.plan import Tiles, global_buffer
-from worker.compiler.strategies.graphturbo.propagate import Slices, propagate, repeats_little
 from worker.compiler.strategies.graphturbo.section_plan import (
     Part,
     SectionPlan,
@@ -41,11 +38,14 @@ from worker.compiler.strategies.graphturbo.section_plan import (
 )
 from worker.compiler.strategies.graphturbo.split_info import lb_capacity
 from worker.compiler.strategies.graphturbo.teams import team_plans
-from worker.compiler.strategies.graphturbo.two_stages import is_second_stage
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
 from worker.compiler.strategies.graphturbo.values import Instance
 from worker.compiler.strategies.graphturbo.variants import Features
+from worker.compiler.tiling.layer.layers import Layer
+from worker.compiler.tiling.layer.plan_layer import Tiles, global_buffer
 from worker.compiler.tiling.nest.facts import Facts
+from worker.compiler.tiling.slices.footprint import piece_outputs
+from worker.compiler.tiling.slices.propagate import Slices, propagate, repeats_little
 
 MIN_POINTS = 10
 """Places, at least, at which a unit may be cut into sections."""

@@ -16,8 +16,8 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.machine.machine import EngineKind, Machine, MemoryLevel
 from worker.compiler.schedule.walk import reach_memory
-from worker.compiler.strategies.graphturbo.footprint import peak_bytes, peak_bytes_of_slices
-from worker.compiler.strategies.graphturbo.propagate import propagate
+from worker.compiler.tiling.slices.footprint import peak_bytes, peak_bytes_of_slices
+from worker.compiler.tiling.slices.propagate import propagate
 
 VAR = "g"
 MAX_INSTANCES = 1 << 16

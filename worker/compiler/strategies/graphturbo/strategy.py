@@ -10,11 +10,13 @@ from worker.compiler.cost.fit import missing_engine, not_fusible
 from worker.compiler.errors import Shortfall
 from worker.compiler.ir.graph import Graph
 from worker.compiler.machine.machine import Engine, Machine
+from worker.compiler.rewrite.compose_region import compose_region
 from worker.compiler.rewrite.cut_units import cut_units
+from worker.compiler.rewrite.lockstep import in_lockstep
+from worker.compiler.rewrite.two_stages import in_two_stages
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.stages import Group, Grouping
 from worker.compiler.strategies.base import Budget
-from worker.compiler.strategies.graphturbo.compose_region import compose_region
 from worker.compiler.strategies.graphturbo.describe import describe
 from worker.compiler.strategies.graphturbo.descriptor import (
     DESCRIPTOR,
@@ -23,11 +25,8 @@ from worker.compiler.strategies.graphturbo.descriptor import (
 )
 from worker.compiler.strategies.graphturbo.emit import emit_unit
 from worker.compiler.strategies.graphturbo.handover import EAGER, SURE
-from worker.compiler.strategies.graphturbo.layers import Layer, engines_of, form_layers
-from worker.compiler.strategies.graphturbo.lockstep import in_lockstep
 from worker.compiler.strategies.graphturbo.loosen import poor_anchors
 from worker.compiler.strategies.graphturbo.paper import paper_plans
-from worker.compiler.strategies.graphturbo.plan import global_buffer
 from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.sections import (
     Workshop,
@@ -35,8 +34,9 @@ from worker.compiler.strategies.graphturbo.sections import (
     same_borders,
     with_handovers,
 )
-from worker.compiler.strategies.graphturbo.two_stages import in_two_stages
 from worker.compiler.strategies.graphturbo.variants import FEATURES, Features
+from worker.compiler.tiling.layer.layers import Layer, engines_of, form_layers
+from worker.compiler.tiling.layer.plan_layer import global_buffer
 
 Draft: TypeAlias = tuple[Workshop, tuple[SectionPlan, ...]]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from worker.compiler.strategies.graphturbo.values import BufferScope
+from worker.compiler.memory.liveness import BufferScope
 
 
 class OrderName(StrEnum):

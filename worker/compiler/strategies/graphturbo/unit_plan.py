@@ -21,6 +21,8 @@ import numpy as np
 from worker.compiler.ir.affine import Affine
 from worker.compiler.ir.graph import Graph
 from worker.compiler.machine.machine import Engine
+from worker.compiler.memory.liveness import LiveTensor, live_bytes_by_task
+from worker.compiler.memory.spill import SpillRule, choose_spills
 from worker.compiler.schedule.grid import Ints
 from worker.compiler.schedule.nodes import Box, Span
 from worker.compiler.strategies.graphturbo.floors import least_cycles
@@ -28,24 +30,22 @@ from worker.compiler.strategies.graphturbo.handover_cut import Around, Run
 from worker.compiler.strategies.graphturbo.handover_facts import handed_over
 from worker.compiler.strategies.graphturbo.handover_plan import RunPlan, plan_run
 from worker.compiler.strategies.graphturbo.layer_uses import LayerUses
-from worker.compiler.strategies.graphturbo.layers import Layer
-from worker.compiler.strategies.graphturbo.liveness import LiveTensor, live_bytes_by_task
-from worker.compiler.strategies.graphturbo.nest_task import WEIGHT_SHARE, NestTask
 from worker.compiler.strategies.graphturbo.overhang import hangs_over
-from worker.compiler.strategies.graphturbo.plan import LayerPlan, Tiles, plan_rows
 from worker.compiler.strategies.graphturbo.planner_spills import SpillChoice, spill_choices
-from worker.compiler.strategies.graphturbo.propagate import is_sliced_badly
-from worker.compiler.strategies.graphturbo.row_chain_plan import ChainPlan, follows_slices
 from worker.compiler.strategies.graphturbo.section_plan import (
     SectionPlan,
     Site,
     TileKey,
     instance_var,
 )
-from worker.compiler.strategies.graphturbo.spill import SpillRule, choose_spills
 from worker.compiler.strategies.graphturbo.stays import stays_of, steps_of
 from worker.compiler.tiling.align import buffer_bytes
+from worker.compiler.tiling.chain.plan import ChainPlan, follows_slices
+from worker.compiler.tiling.layer.layers import Layer
+from worker.compiler.tiling.layer.nest_task import WEIGHT_SHARE, NestTask
+from worker.compiler.tiling.layer.plan_layer import LayerPlan, Tiles, plan_rows
 from worker.compiler.tiling.nest.plan import Team
+from worker.compiler.tiling.slices.propagate import is_sliced_badly
 
 _QUARTERS = 4
 

@@ -8,18 +8,6 @@ pieces of a group; a *scope* is the memory its output is declared in.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
-
-
-class BufferScope(StrEnum):
-    """Where a tensor lives between the layers or instances that use it."""
-
-    LB = "lb"
-    """Local buffers of the cores, one slice each."""
-    GB = "gb"
-    """Global buffer of the cluster."""
-    HOME = "home"
-    """Off-chip memory (DDR)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from math import lcm
 
 from worker.compiler.errors import Infeasible, Shortfall
-from worker.compiler.lower.allocate import Allocation, Request, align_up, allocate
 from worker.compiler.machine.machine import Machine
+from worker.compiler.memory.allocate import Allocation, Request, align_up, allocate
 
 _ELEMENT_ALIGN_BYTES = 64
 """Every tensor starts on a cache line: enough for any element type and for vector loads in C."""

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from worker.compiler.jit import loop_for
-from worker.compiler.lower.grid import Ints
 
+Ints: TypeAlias = "npt.NDArray[np.int64]"
 _MOST_ROUNDS = 40
 
 

@@ -10,9 +10,9 @@ from worker.compiler.ir.affine import Affine
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.machine import MemoryLevel
 from worker.compiler.schedule.nodes import Box
-from worker.compiler.strategies.graphturbo.row_chain_cut import Cut
-from worker.compiler.strategies.graphturbo.row_chain_facts import Chain
 from worker.compiler.tiling.align import buffer_bytes
+from worker.compiler.tiling.chain.cut import Cut
+from worker.compiler.tiling.chain.facts import Chain
 
 MAX_RECOMPUTED = 0.25
 """Work done more than once, at most, as a part of the chain's own."""

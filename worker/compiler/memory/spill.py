@@ -13,9 +13,8 @@ from enum import StrEnum
 from heapq import heappop, heappush
 
 from worker.compiler.errors import InternalError
-from worker.compiler.strategies.graphturbo.liveness import LiveTensor, births, check_lives
-from worker.compiler.strategies.graphturbo.spill_search import PlacementCost, cheapest_scopes
-from worker.compiler.strategies.graphturbo.values import BufferScope
+from worker.compiler.memory.liveness import BufferScope, LiveTensor, births, check_lives
+from worker.compiler.memory.spill_search import PlacementCost, cheapest_scopes
 
 
 class SpillRule(StrEnum):

@@ -9,7 +9,7 @@ from math import prod
 from worker.compiler.cost.compute import engine_cycles
 from worker.compiler.ir.op import Tensor
 from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
-from worker.compiler.strategies.graphturbo.row_chain_cut import Cut, Held
+from worker.compiler.tiling.chain.cut import Cut, Held
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp, reads_of
 from worker.compiler.schedule.nodes import Box
-from worker.compiler.strategies.graphturbo.propagate import Slices
+from worker.compiler.tiling.slices.propagate import Slices
 
 
 def peak_bytes(graph: Graph, ops: Sequence[TensorOp], *, in_place: bool = True) -> int:

@@ -25,7 +25,7 @@ from worker.compiler.ir.affine import Affine, FloorDiv, Mod, Var
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Access, TensorOp
 from worker.compiler.schedule.nodes import Box, Span
-from worker.compiler.strategies.graphturbo.lines import Line, covering, fit, hull, image, whole
+from worker.compiler.tiling.slices.lines import Line, covering, fit, hull, image, whole
 
 Lines: TypeAlias = "tuple[Line, ...]"
 """One line per dimension of a tensor or per axis of a domain."""

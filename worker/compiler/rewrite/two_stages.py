@@ -18,7 +18,7 @@ from worker.compiler.ir.axis import Axis, AxisKind
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Access, Op, Tensor, TensorOp, writes_of
 from worker.compiler.ir.scalar import Read
-from worker.compiler.strategies.graphturbo.propagate import Slices, propagate, repeats_little
+from worker.compiler.tiling.slices.propagate import Slices, propagate, repeats_little
 
 WINDOW = 24
 """Operators in front of a reduction that are looked at."""
@@ -60,20 +60,6 @@ def in_two_stages(graph: Graph, clusters: int, min_bytes: int) -> Graph:
     return Graph.build(
         tuple(ops), tuple(tensors.values()), graph.inputs, graph.outputs, graph.constants
     )
-
-
-def is_second_stage(op: Op, graph: Graph) -> bool:
-    """Whether an operator only reduces further what another has reduced per row."""
-    if not isinstance(op, TensorOp) or op.reduce is None or op.body != Read(0):
-        return False
-    rows = op.reduce_axes
-    if len(op.reads) != 1 or len(rows) != 1:
-        return False
-    source, index = op.reads[0].tensor, op.reads[0].index
-    if index != (var(rows[0].name), *op.write.index):
-        return False
-    makers = [other for other in graph.ops if source in writes_of(other)]
-    return len(makers) == 1 and isinstance(makers[0], TensorOp) and makers[0].reduce is op.reduce
 
 
 def _is_large(graph: Graph, op: TensorOp, min_bytes: int) -> bool:

@@ -9,10 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import groupby
 
 from worker.compiler.errors import InternalError
-from worker.compiler.strategies.graphturbo.values import BufferScope
+
+
+class BufferScope(StrEnum):
+    """Where a tensor lives between the layers or instances that use it."""
+
+    LB = "lb"
+    """Local buffers of the cores, one slice each."""
+    GB = "gb"
+    """Global buffer of the cluster."""
+    HOME = "home"
+    """Off-chip memory (DDR)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
 from worker.compiler.schedule.nodes import Box
 from worker.compiler.schedule.walk import reach_memory
-from worker.compiler.strategies.graphturbo.plan import bytes_in, plan_nest
+from worker.compiler.tiling.layer.plan_layer import bytes_in, plan_nest
 from worker.compiler.tiling.nest.facts import Facts
 from worker.compiler.tiling.nest.plan import Plan, Team
 

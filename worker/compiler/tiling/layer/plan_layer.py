@@ -20,10 +20,10 @@ from worker.compiler.ir.region import Cuts
 from worker.compiler.machine.machine import Engine, Machine, Managed, MemoryLevel
 from worker.compiler.schedule.nodes import Box, Compute, Loop, Move, Node, Pipe, Place, Seq, Span
 from worker.compiler.schedule.walk import reach_memory
-from worker.compiler.strategies.graphturbo.layers import Layer
-from worker.compiler.strategies.graphturbo.row_chain import plan_chain
-from worker.compiler.strategies.graphturbo.row_chain_emit import emit_chain
-from worker.compiler.strategies.graphturbo.row_chain_plan import ChainPlan
+from worker.compiler.tiling.chain.emit import emit_chain
+from worker.compiler.tiling.chain.plan import ChainPlan
+from worker.compiler.tiling.chain.plan_chain import plan_chain
+from worker.compiler.tiling.layer.layers import Layer
 from worker.compiler.tiling.nest.alike import named, numbered
 from worker.compiler.tiling.nest.emit import emit
 from worker.compiler.tiling.nest.facts import Facts, facts_of, sliced

@@ -34,7 +34,7 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Op, Origin, Tensor, TensorOp, reads_of, writes_of
 from worker.compiler.ir.scalar import Index, Read, Scalar, Select, children
 from worker.compiler.machine.machine import Machine
-from worker.compiler.strategies.graphturbo.split_off import split_off
+from worker.compiler.rewrite.split_off import split_off
 from worker.compiler.tiling.nest.facts import Facts, facts_of
 
 MAX_BODY_NODES = 32

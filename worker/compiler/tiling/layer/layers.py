@@ -17,7 +17,7 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import OpaqueOp, TensorOp, reads_of, writes_of
 from worker.compiler.ir.region import Cuts
 from worker.compiler.machine.machine import Engine, Machine
-from worker.compiler.strategies.graphturbo.row_chain import row_chains
+from worker.compiler.tiling.chain.plan_chain import row_chains
 from worker.compiler.tiling.nest.fusion import fused_groups
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import writes_of
-from worker.compiler.strategies.graphturbo.layers import Layer, layer_edges
+from worker.compiler.tiling.layer.layers import Layer, layer_edges
 
 SMALL_BYTES = 1 << 14
 """What a small layer writes at most."""

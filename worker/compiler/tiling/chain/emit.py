@@ -23,8 +23,8 @@ from worker.compiler.schedule.nodes import (
     Seq,
     Span,
 )
-from worker.compiler.strategies.graphturbo.row_chain_cut import Held, row_var
-from worker.compiler.strategies.graphturbo.row_chain_plan import ChainPlan, repeats_of
+from worker.compiler.tiling.chain.cut import Held, row_var
+from worker.compiler.tiling.chain.plan import ChainPlan, repeats_of
 
 
 def emit_chain(plan: ChainPlan, prefix: str, *, recompute: bool = False) -> Node:

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from worker.compiler.strategies.graphturbo.liveness import LiveTensor, births
-from worker.compiler.strategies.graphturbo.values import BufferScope
+from worker.compiler.memory.liveness import BufferScope, LiveTensor, births
 
 PlacementCost: TypeAlias = Callable[[LiveTensor, BufferScope], int]
 """Cycles that a tensor costs when it is declared in a scope."""

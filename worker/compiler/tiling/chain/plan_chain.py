@@ -18,20 +18,20 @@ from worker.compiler.cost.fit import missing_engine, not_fusible
 from worker.compiler.errors import Shortfall
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp
+from worker.compiler.ir.reductions import is_second_stage
 from worker.compiler.ir.region import is_convex, predecessors
 from worker.compiler.machine.machine import Engine, Machine
 from worker.compiler.schedule.nodes import Box
 from worker.compiler.schedule.walk import reach_memory
-from worker.compiler.strategies.graphturbo.row_chain_cut import Cut, chainable, cut_rows
-from worker.compiler.strategies.graphturbo.row_chain_facts import Chain, chain_of
-from worker.compiler.strategies.graphturbo.row_chain_plan import (
+from worker.compiler.tiling.chain.cut import Cut, chainable, cut_rows
+from worker.compiler.tiling.chain.facts import Chain, chain_of
+from worker.compiler.tiling.chain.plan import (
     ChainPlan,
     Split,
     footprint_bytes,
     is_allowed,
 )
-from worker.compiler.strategies.graphturbo.row_chain_search import Search, row_axes, rows_of_size
-from worker.compiler.strategies.graphturbo.two_stages import is_second_stage
+from worker.compiler.tiling.chain.search import Search, row_axes, rows_of_size
 
 MAX_GAP = 8
 """Operators looked at beyond the last one that extended a chain."""

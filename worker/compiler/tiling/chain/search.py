@@ -10,16 +10,17 @@ from typing import TypeAlias
 
 from worker.compiler.ir.axis import AxisKind
 from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
-from worker.compiler.strategies.graphturbo.row_chain_cost import (
+from worker.compiler.tiling.align import buffer_bytes
+from worker.compiler.tiling.chain.cost import (
     Busy,
     Flow,
     Timing,
     predict,
     timing_of,
 )
-from worker.compiler.strategies.graphturbo.row_chain_cut import Cut, Held, Rows, cut_rows, divides
-from worker.compiler.strategies.graphturbo.row_chain_facts import Chain
-from worker.compiler.strategies.graphturbo.row_chain_plan import (
+from worker.compiler.tiling.chain.cut import Cut, Held, Rows, cut_rows, divides
+from worker.compiler.tiling.chain.facts import Chain
+from worker.compiler.tiling.chain.plan import (
     MAX_RECOMPUTED,
     ChainPlan,
     Split,
@@ -27,7 +28,6 @@ from worker.compiler.strategies.graphturbo.row_chain_plan import (
     held_dtype,
     is_allowed,
 )
-from worker.compiler.tiling.align import buffer_bytes
 from worker.compiler.tiling.factors import divisors
 
 MAX_ROW_AXES = 4

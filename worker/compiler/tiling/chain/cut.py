@@ -22,8 +22,8 @@ from worker.compiler.ir.affine import Affine, var
 from worker.compiler.ir.axis import AxisKind
 from worker.compiler.ir.op import Access, Tensor, TensorOp
 from worker.compiler.schedule.nodes import Box, Span
-from worker.compiler.strategies.graphturbo.row_chain_facts import Chain
 from worker.compiler.tiling.boxes import reach, start
+from worker.compiler.tiling.chain.facts import Chain
 
 ROW_MARK = "%row"
 

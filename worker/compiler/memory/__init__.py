@@ -1,0 +1,1 @@
+"""Tensors over time in memories of limited size: liveness, spills, addresses."""

@@ -1,0 +1,1 @@
+"""Chains of operators that share rows: cut, priced, searched and written as one loop nest."""

@@ -1,0 +1,1 @@
+"""What one slice of a result needs of everything before it."""
