@@ -30,7 +30,7 @@ def result_page(report: Mapping[str, Any]) -> str:
             f"<h4>{escape(title)}</h4>",
             table(("figure", "value"), [(name, summary.get(name)) for name in _SUMMARY]),
             f"<p>verification: {verdict} (mode {escape(str(verification['mode']))})</p>",
-            _named("programs that competed", _STRATEGIES, report["strategies"]),
+            _named("programs that competed", _STRATEGIES, report.get("strategies") or []),
             _named(f"layers, {of_all}", _LAYERS, shown),
         )
     )

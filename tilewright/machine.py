@@ -64,6 +64,7 @@ class Machine:
 
     @property
     def name(self) -> str:
+        """What the spec calls itself; no part of the digest."""
         return str(self._document.get("name", ""))
 
     @cached_property

@@ -114,8 +114,9 @@ class Result:
 
     @property
     def strategies(self) -> list[dict[str, Any]]:
-        """The whole programs that competed, with figures, which was `chosen`, and the `reason`."""
-        return cast("list[dict[str, Any]]", self.report["strategies"])
+        """The whole programs that competed, with figures, which was `chosen`, and the `reason`;
+        none in reports of 0.1.0, where nothing did."""
+        return cast("list[dict[str, Any]]", self.report.get("strategies") or [])
 
     @property
     def verification(self) -> dict[str, Any]:
