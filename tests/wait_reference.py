@@ -6,9 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from worker.compiler.lower.storage import Spots, Storages
-from worker.compiler.lower.sync import Tokens
-from worker.compiler.lower.touches import STARTS_VALUE, WAITS_FREE, WAITS_READY, WRITES, Touches
+from worker.compiler.lower.order.sync import Tokens
+from worker.compiler.lower.rows.storage import Spots, Storages
+from worker.compiler.lower.rows.touches import (
+    STARTS_VALUE,
+    WAITS_FREE,
+    WAITS_READY,
+    WRITES,
+    Touches,
+)
 
 READY, FREE = 0, 1
 

@@ -12,7 +12,7 @@ from worker.compiler.frontend.load import load_model
 from worker.compiler.frontend.simplify import simplify
 from worker.compiler.machine.machine import AcceleratorTarget
 from worker.compiler.options import CompileOptions
-from worker.compiler.partition.matching import Match, match_patterns, near_misses
+from worker.compiler.partition.patterns.matching import Match, match_patterns, near_misses
 from worker.hardware import resolve_machine
 
 

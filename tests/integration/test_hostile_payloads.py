@@ -23,7 +23,7 @@ from service.states import JobState
 from service.store.blobs import put_bytes, read_bytes
 from worker.compiler.cache import MemoryCache
 from worker.compiler.jit import compiled
-from worker.compiler.lower.sync import find_waits
+from worker.compiler.lower.order.sync import find_waits
 from worker.compiler.options import CompileOptions, VerifyMode
 from worker.conversation import Conversation, answer
 from worker.isolation import IsolationChoice, Tier, isolation

@@ -17,7 +17,7 @@ from worker.compiler.errors import VerifyError
 from worker.compiler.isa.program import UnitProgram
 from worker.compiler.lower import buffers, emit, hazards, lower, storage
 from worker.compiler.lower.lower import lower_unit
-from worker.compiler.lower.storage import Touch
+from worker.compiler.lower.rows.storage import Touch
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Schedule

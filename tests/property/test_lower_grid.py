@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from worker.compiler.ir.affine import Affine, const, var
 from worker.compiler.lower.grid import Grid, bounds, clip, evaluate
-from worker.compiler.lower.hazards import Boxes, are_disjoint
 from worker.compiler.lower.nest import Frame, FrameKind
+from worker.compiler.lower.rows.hazards import Boxes, are_disjoint
 from worker.compiler.schedule.nodes import Span
 
 TRIPS = {"x": 5, "y": 3, "z": 4}

@@ -146,7 +146,7 @@ def test_waits_without_room_are_found_by_a_second_walk(case: tuple[ChainShape, M
     shape, on = case
     schedule, _, _ = chain(shape, on)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("worker.compiler.lower.sync._ROOM", 0)
+        patch.setattr("worker.compiler.lower.order.sync._ROOM", 0)
         found = lowered(schedule, on)
     plain = lowered(schedule, on)
     assert found.wait_ptr.tolist() == plain.wait_ptr.tolist()

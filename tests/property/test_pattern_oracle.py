@@ -11,7 +11,7 @@ from pattern_oracle import brute_force
 from pattern_toys import toy_graph, toy_rules
 
 from worker.compiler.machine.pattern import PatternRule
-from worker.compiler.partition.matching import Match, match_patterns, near_misses
+from worker.compiler.partition.patterns.matching import Match, match_patterns, near_misses
 
 SEEDS = st.integers(0, 1 << 32)
 

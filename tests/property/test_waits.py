@@ -14,10 +14,10 @@ from wait_reference import all_waits, asked, news, signals
 
 from worker.compiler.jit import compiled
 from worker.compiler.lower import conflicts, sync
-from worker.compiler.lower.conflicts import latest_conflicts
-from worker.compiler.lower.storage import Spots, Storages
-from worker.compiler.lower.sync import synchronise
-from worker.compiler.lower.touches import Touches
+from worker.compiler.lower.order.conflicts import latest_conflicts
+from worker.compiler.lower.order.sync import synchronise
+from worker.compiler.lower.rows.storage import Spots, Storages
+from worker.compiler.lower.rows.touches import Touches
 
 STORAGES, SCOPES, BYTES = 5, 4, 3
 

@@ -12,10 +12,10 @@ from multi_layer_schedules import ChainShape, chain, machine
 
 from worker.compiler.isa.program import Opcode, UnitProgram
 from worker.compiler.lower.issue import prefetches
-from worker.compiler.lower.layers import early_fills
-from worker.compiler.lower.level import latest_starts, leveled, stretched
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.lower.nest import flatten
+from worker.compiler.lower.order.layers import early_fills
+from worker.compiler.lower.order.level import latest_starts, leveled, stretched
 from worker.compiler.lower.resolve import resolve
 from worker.compiler.machine.machine import EngineKind, Machine
 from worker.simulator.run import simulate_unit
@@ -118,7 +118,7 @@ def test_the_second_layer_s_weights_come_under_the_first_layer_s_work(
     on = fed(machine(2, 1, gb_bytes=1 << 20, l1_bytes=1 << 16), 4.0)
     schedule, _, _ = chain(ChainShape(layers=2, rows=16, width=64, chunk=16, staged=True), on)
     early = lower_unit(schedule, on, "s")
-    monkeypatch.setattr("worker.compiler.lower.layers._first_work", lambda root: "")
+    monkeypatch.setattr("worker.compiler.lower.order.layers._first_work", lambda root: "")
     late = lower_unit(schedule, on, "s")
     first, behind = (order_of_second_weights(program) for program in (early, late))
     assert first[0] < first[1]

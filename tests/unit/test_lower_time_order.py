@@ -19,12 +19,12 @@ from wait_reference import all_waits, beside
 from worker.compiler.ir.graph import Graph
 from worker.compiler.isa.program import INSTRUCTION, UnitProgram
 from worker.compiler.lower import lower as lowering
-from worker.compiler.lower.conflicts import latest_conflicts
 from worker.compiler.lower.lower import lower_unit
-from worker.compiler.lower.storage import Spots, Storages
-from worker.compiler.lower.sync import Tokens
-from worker.compiler.lower.time_order import Moves, in_time_order, orders
-from worker.compiler.lower.touches import STARTS_VALUE, WAITS_READY, WRITES, Touches
+from worker.compiler.lower.order.conflicts import latest_conflicts
+from worker.compiler.lower.order.sync import Tokens
+from worker.compiler.lower.order.time_order import Moves, in_time_order, orders
+from worker.compiler.lower.rows.storage import Spots, Storages
+from worker.compiler.lower.rows.touches import STARTS_VALUE, WAITS_READY, WRITES, Touches
 from worker.compiler.schedule.nodes import Schedule
 from worker.simulator.run import simulate_unit
 

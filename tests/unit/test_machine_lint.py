@@ -17,7 +17,7 @@ from worker.compiler.machine import (
     parse_document,
     preset_document,
 )
-from worker.compiler.machine.lint_rules import RULES, View
+from worker.compiler.machine.lint.rules import RULES, View
 
 Document = dict[str, Any]
 

@@ -12,12 +12,12 @@ from test_machine_lint import Document, edit, findings_at, tiny
 
 from worker.compiler.errors import SpecError
 from worker.compiler.machine import lint_document, load_machine, parse_document, pattern_places
-from worker.compiler.machine.lint_patterns import PATTERN_RULES
-from worker.compiler.machine.lint_view import View
+from worker.compiler.machine.lint.patterns import PATTERN_RULES
+from worker.compiler.machine.lint.places import MAX_DEPTH
+from worker.compiler.machine.lint.view import View
 from worker.compiler.machine.pattern import OpMatch
-from worker.compiler.machine.pattern_places import MAX_DEPTH
 from worker.compiler.machine.spec import NodeSpec
-from worker.compiler.partition.matching import match_patterns
+from worker.compiler.partition.patterns.matching import match_patterns
 
 ANY: Any = "any"
 CONV = {"op": "Conv", "inputs": [ANY, "constant"]}

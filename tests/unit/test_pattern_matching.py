@@ -21,7 +21,7 @@ from worker.compiler.machine.pattern import (
     SameValue,
     ValueRule,
 )
-from worker.compiler.partition.matching import match_patterns, near_misses
+from worker.compiler.partition.patterns.matching import match_patterns, near_misses
 
 ANY = AnyValue()
 CONSTANT = AnyValue(ValueRule(constant=True))

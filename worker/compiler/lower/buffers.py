@@ -15,7 +15,6 @@ import numpy as np
 from worker.compiler.errors import Infeasible, Shortfall
 from worker.compiler.isa.program import Buffer, Operand, OperandRole
 from worker.compiler.lower.issue import Lead
-from worker.compiler.lower.layers import MOST_LAYERS_AHEAD, EarlyFill, distances
 from worker.compiler.lower.liveness import (
     Neighbours,
     conflicts,
@@ -25,6 +24,7 @@ from worker.compiler.lower.liveness import (
     outermost_intervals,
 )
 from worker.compiler.lower.nest import Nest, Scope
+from worker.compiler.lower.order.layers import MOST_LAYERS_AHEAD, EarlyFill, distances
 from worker.compiler.lower.resolve import Refs
 from worker.compiler.lower.spread import spread
 from worker.compiler.machine.machine import Machine

@@ -10,23 +10,23 @@ import numpy as np
 import numpy.typing as npt
 
 from worker.compiler.isa.program import Stream, UnitProgram
-from worker.compiler.lower.batch import merge
 from worker.compiler.lower.buffers import plan_buffers, plan_operands
-from worker.compiler.lower.carry import Carrier
-from worker.compiler.lower.conflicts import latest_conflicts
-from worker.compiler.lower.emit import Emitter
-from worker.compiler.lower.emit_compute import staged_width
+from worker.compiler.lower.emit.carry import Carrier
+from worker.compiler.lower.emit.emit import Emitter
+from worker.compiler.lower.emit.emit_compute import staged_width
 from worker.compiler.lower.grid import Ints
-from worker.compiler.lower.hazards import home_hazards
 from worker.compiler.lower.issue import hoisted_loops, prefetches, timings
-from worker.compiler.lower.layers import early_fills
 from worker.compiler.lower.nest import flatten
-from worker.compiler.lower.pace import paced
+from worker.compiler.lower.order.conflicts import latest_conflicts
+from worker.compiler.lower.order.layers import early_fills
+from worker.compiler.lower.order.pace import paced
+from worker.compiler.lower.order.sync import Tokens, most_waits, synchronise
+from worker.compiler.lower.order.time_order import Moves, in_time_order
 from worker.compiler.lower.resolve import resolve
-from worker.compiler.lower.storage import Storages
-from worker.compiler.lower.sync import Tokens, most_waits, synchronise
-from worker.compiler.lower.time_order import Moves, in_time_order
-from worker.compiler.lower.touches import touches_of
+from worker.compiler.lower.rows.batch import merge
+from worker.compiler.lower.rows.hazards import home_hazards
+from worker.compiler.lower.rows.storage import Storages
+from worker.compiler.lower.rows.touches import touches_of
 from worker.compiler.machine.machine import EngineKind, Machine
 from worker.compiler.schedule.nodes import Schedule
 

@@ -12,7 +12,7 @@ from worker.compiler.machine.digest import (
     machine_document,
     machine_of,
 )
-from worker.compiler.machine.lint import lint_document
+from worker.compiler.machine.lint.document import lint_document
 from worker.compiler.machine.machine import Machine
 from worker.compiler.machine.parse import parse_document
 from worker.compiler.machine.presets import preset_document, preset_names, preset_rows

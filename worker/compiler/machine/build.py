@@ -16,7 +16,7 @@ from worker.compiler.machine.energy_table import (
     memory_pj_per_byte,
 )
 from worker.compiler.machine.inherit import escape, resolve
-from worker.compiler.machine.lint import lint_document
+from worker.compiler.machine.lint.document import lint_document
 from worker.compiler.machine.machine import (
     Engine,
     EngineKind,

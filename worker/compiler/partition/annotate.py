@@ -23,7 +23,7 @@ from worker.compiler.machine.build_targets import ONLY_TARGET
 from worker.compiler.machine.machine import AcceleratorTarget, Conversion, Machine
 from worker.compiler.machine.pattern import Alternatives, OpMatch, PathTo, Pattern
 from worker.compiler.partition.attributes import STANDARD_DOMAINS
-from worker.compiler.partition.matching import Match, match_patterns
+from worker.compiler.partition.patterns.matching import Match, match_patterns
 from worker.compiler.partition.plan import HOST, Composite, CompositeKind, Placement
 from worker.compiler.partition.rules import (
     FREE_DTYPES,

@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from worker.compiler.jit import loop_for
 from worker.compiler.lower.grid import Ints
-from worker.compiler.lower.storage import Storages
-from worker.compiler.lower.touches import STARTS_VALUE, Touches
+from worker.compiler.lower.rows.storage import Storages
+from worker.compiler.lower.rows.touches import STARTS_VALUE, Touches
 
 _STEPS = 8
 """What walking over one touch takes, in steps of a usual loop (`jit.INTERPRETED_STEPS`)."""

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import onnx_ir
 
 from worker.compiler.machine.pattern import Pattern, PatternRule
-from worker.compiler.partition.patterns_explain import Explainer
-from worker.compiler.partition.patterns_search import Search, TooManyWays, Way
-from worker.compiler.partition.patterns_steps import Step, steps_of
-from worker.compiler.partition.patterns_view import View
+from worker.compiler.partition.patterns.explain import Explainer
+from worker.compiler.partition.patterns.search import Search, TooManyWays, Way
+from worker.compiler.partition.patterns.steps import Step, steps_of
+from worker.compiler.partition.patterns.view import View
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from worker.compiler.machine.lint_view import View
+from worker.compiler.machine.lint.view import View
 
 MAX_PLACES = 128
 """Places of a pattern with its fragments written out: they may use each other twice and again."""

@@ -10,12 +10,12 @@ import numpy.typing as npt
 
 from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.program import Opcode
-from worker.compiler.lower.batch import Batch
-from worker.compiler.lower.fold import ZERO, Flat, flat_touch
+from worker.compiler.lower.emit.fold import ZERO, Flat, flat_touch
 from worker.compiler.lower.grid import Grid, Ints, evaluate, flat_offset
 from worker.compiler.lower.nest import Leaf, Nest
 from worker.compiler.lower.resolve import Ref
-from worker.compiler.lower.storage import Storages, Touch
+from worker.compiler.lower.rows.batch import Batch
+from worker.compiler.lower.rows.storage import Storages, Touch
 from worker.compiler.lower.transfers import Roads, instance_numbers
 from worker.compiler.machine.machine import Machine
 

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from worker.compiler.jit import loop_for
 from worker.compiler.lower.grid import Ints
-from worker.compiler.lower.sync import Tokens
+from worker.compiler.lower.order.sync import Tokens
 
 Program: TypeAlias = "tuple[npt.NDArray[np.void], Tokens]"
 _NEVER = 1 << 62

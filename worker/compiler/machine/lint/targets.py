@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from worker.compiler.ir.layout import parse_layout
-from worker.compiler.machine.lint_attributes import attribute_defects
-from worker.compiler.machine.lint_view import Defect, View, one_of
+from worker.compiler.machine.lint.attributes import attribute_defects
+from worker.compiler.machine.lint.view import Defect, View, one_of
 from worker.compiler.machine.presets import known_ops, op_groups
 
 LIMIT_NAMES = (

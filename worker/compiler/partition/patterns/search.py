@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import onnx_ir
 
 from worker.compiler.machine.pattern import Alternatives, AnyValue, OpMatch, PathTo, SameValue
-from worker.compiler.partition.patterns_local import Local, orders
-from worker.compiler.partition.patterns_steps import Step
-from worker.compiler.partition.patterns_view import OUTSIDE, Operands, View
+from worker.compiler.partition.patterns.local import Local, orders
+from worker.compiler.partition.patterns.steps import Step
+from worker.compiler.partition.patterns.view import OUTSIDE, Operands, View
 
 MAX_STEPS = 2000
 """Ways put together for one root before the search gives up.  Patterns with choices inside choices

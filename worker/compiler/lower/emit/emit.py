@@ -8,13 +8,13 @@ Bytes of a converting Move are counted in the element type of its slower end.
 from __future__ import annotations
 
 from worker.compiler.isa.program import Opcode
-from worker.compiler.lower.batch import Batch
-from worker.compiler.lower.carry import Carrier
-from worker.compiler.lower.emit_compute import ComputeEmitter
+from worker.compiler.lower.emit.carry import Carrier
+from worker.compiler.lower.emit.emit_compute import ComputeEmitter
 from worker.compiler.lower.grid import Grid, Ints, clip, core_ids, positions
 from worker.compiler.lower.issue import Ahead, Timing
 from worker.compiler.lower.nest import Leaf
 from worker.compiler.lower.resolve import Refs, is_producer
+from worker.compiler.lower.rows.batch import Batch
 from worker.compiler.schedule.nodes import Move
 
 

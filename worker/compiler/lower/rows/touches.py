@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from worker.compiler.lower.batch import Batch
 from worker.compiler.lower.grid import Ints
+from worker.compiler.lower.rows.batch import Batch
 
 WRITES, WAITS_READY, WAITS_FREE, STARTS_VALUE = 1, 2, 4, 8
 """Flags of a touch: see `storage.Touch`."""

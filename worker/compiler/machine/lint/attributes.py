@@ -11,7 +11,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from worker.compiler.machine.lint_view import Defect, View, one_of
+from worker.compiler.machine.lint.view import Defect, View, one_of
 
 _NUMBERS = frozenset({"INT", "FLOAT", "INTS", "FLOATS"})
 _LISTS = frozenset({"INTS", "FLOATS", "STRINGS"})

@@ -11,13 +11,13 @@ import numpy as np
 from worker.compiler.cost.compute import engine_cycles, work
 from worker.compiler.ir.op import Access, TensorOp
 from worker.compiler.isa.program import Opcode
-from worker.compiler.lower.batch import Batch
-from worker.compiler.lower.carry import Carrier, End
-from worker.compiler.lower.fold import ZERO, Flat, first_lane, flat_touch, over_lanes, steps_of
+from worker.compiler.lower.emit.carry import Carrier, End
+from worker.compiler.lower.emit.fold import ZERO, Flat, first_lane, flat_touch, over_lanes, steps_of
 from worker.compiler.lower.grid import Clipped, Grid, Ints, bounds, clip, evaluate
 from worker.compiler.lower.nest import Leaf
 from worker.compiler.lower.resolve import Ref, Refs, engine_memory
-from worker.compiler.lower.storage import Touch
+from worker.compiler.lower.rows.batch import Batch
+from worker.compiler.lower.rows.storage import Touch
 from worker.compiler.lower.transfers import instance_numbers
 from worker.compiler.schedule.nodes import Compute
 

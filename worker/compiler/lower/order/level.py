@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from worker.compiler.cost.compute import engine_cycles
-from worker.compiler.lower.layers import EarlyFill, layer_at
 from worker.compiler.lower.nest import Frame, FrameKind, Leaf, Nest
+from worker.compiler.lower.order.layers import EarlyFill, layer_at
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Compute, Move
 

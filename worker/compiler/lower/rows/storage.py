@@ -16,15 +16,15 @@ import numpy.typing as npt
 
 from worker.compiler.isa.program import Buffer
 from worker.compiler.lower.grid import Ints, core_ids, slots
-from worker.compiler.lower.hazards import (
+from worker.compiler.lower.issue import users_of
+from worker.compiler.lower.nest import FrameKind, Leaf, Nest
+from worker.compiler.lower.resolve import Refs
+from worker.compiler.lower.rows.hazards import (
     core_pieces,
     inner_frames,
     ordered_writes,
     reads_identity,
 )
-from worker.compiler.lower.issue import users_of
-from worker.compiler.lower.nest import FrameKind, Leaf, Nest
-from worker.compiler.lower.resolve import Refs
 from worker.compiler.machine.machine import Machine
 
 

@@ -12,8 +12,8 @@ from itertools import pairwise
 from math import prod
 
 from worker.compiler.ir.dtype import DType
-from worker.compiler.machine.lint_targets import COMPUTE, TARGET_RULES, places
-from worker.compiler.machine.lint_view import Defect, View, one_of
+from worker.compiler.machine.lint.targets import COMPUTE, TARGET_RULES, places
+from worker.compiler.machine.lint.view import Defect, View, one_of
 
 __all__ = ["RULES", "Defect", "View"]
 

@@ -21,9 +21,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from worker.compiler.lower.layers import MOST_LAYERS_AHEAD, EarlyFill, Layer, is_fill, layer_at
-from worker.compiler.lower.level import compute_cycles, leveled, repeats
 from worker.compiler.lower.nest import FrameKind, Leaf, Nest
+from worker.compiler.lower.order.layers import (
+    MOST_LAYERS_AHEAD,
+    EarlyFill,
+    Layer,
+    is_fill,
+    layer_at,
+)
+from worker.compiler.lower.order.level import compute_cycles, leveled, repeats
 from worker.compiler.lower.resolve import Refs
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Compute, Move

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator
 import onnx_ir
 
 from worker.compiler.machine.pattern import Alternatives, AnyValue, OpMatch, PathTo, SameValue
-from worker.compiler.partition.patterns_steps import Step
-from worker.compiler.partition.patterns_view import FREE, OUTSIDE, Operands, View
+from worker.compiler.partition.patterns.steps import Step
+from worker.compiler.partition.patterns.view import FREE, OUTSIDE, Operands, View
 
 
 class Local:

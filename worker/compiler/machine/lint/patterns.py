@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from worker.compiler.machine.lint_attributes import attribute_defects
-from worker.compiler.machine.lint_view import Defect, View, one_of
-from worker.compiler.machine.pattern_places import (
+from worker.compiler.machine.lint.attributes import attribute_defects
+from worker.compiler.machine.lint.places import (
     MAX_DEPTH,
     MAX_PLACES,
     Place,
@@ -18,6 +17,7 @@ from worker.compiler.machine.pattern_places import (
     number_pairs,
     pattern_tables,
 )
+from worker.compiler.machine.lint.view import Defect, View, one_of
 from worker.compiler.machine.presets import known_ops
 
 _FORMS = ("op", "any", "alternatives", "same_as", "path", "use")

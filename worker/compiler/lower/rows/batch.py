@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from worker.compiler.isa.program import INSTRUCTION, Opcode
 from worker.compiler.lower.grid import Ints
-from worker.compiler.lower.storage import Touch
+from worker.compiler.lower.rows.storage import Touch
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from worker.compiler.lower.grid import Grid, Ints
 from worker.compiler.lower.nest import FrameKind, Leaf
-from worker.compiler.lower.storage import Touch
+from worker.compiler.lower.rows.storage import Touch
 
 ZERO: Ints = np.array(0, dtype=np.int64)
 Combine: TypeAlias = Callable[..., Ints]

@@ -18,9 +18,9 @@ from pydantic_core import ErrorDetails
 
 from worker.compiler.errors import Detail, Finding, SpecError
 from worker.compiler.machine.inherit import Resolved, escape, resolve
-from worker.compiler.machine.lint_patterns import PATTERN_RULES
-from worker.compiler.machine.lint_rules import RULES
-from worker.compiler.machine.lint_view import View
+from worker.compiler.machine.lint.patterns import PATTERN_RULES
+from worker.compiler.machine.lint.rules import RULES
+from worker.compiler.machine.lint.view import View
 from worker.compiler.machine.presets import preset_document, preset_names
 from worker.compiler.machine.spec import HardwareSpec
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import onnx_ir
 
 from worker.compiler.machine.pattern import Alternatives, AnyValue, OpMatch, PathTo, SameValue
-from worker.compiler.partition.patterns_local import orders
-from worker.compiler.partition.patterns_search import (
+from worker.compiler.partition.patterns.local import orders
+from worker.compiler.partition.patterns.search import (
     MAX_STEPS,
     Search,
     TooManyWays,
     Way,
 )
-from worker.compiler.partition.patterns_steps import Step
-from worker.compiler.partition.patterns_view import FREE, OUTSIDE, Operands, View
+from worker.compiler.partition.patterns.steps import Step
+from worker.compiler.partition.patterns.view import FREE, OUTSIDE, Operands, View
 
 
 @dataclass(frozen=True, slots=True)

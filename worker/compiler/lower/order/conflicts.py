@@ -13,8 +13,8 @@ import numpy as np
 
 from worker.compiler.jit import loop_for
 from worker.compiler.lower.grid import Ints
-from worker.compiler.lower.storage import Storages
-from worker.compiler.lower.touches import Touches
+from worker.compiler.lower.rows.storage import Storages
+from worker.compiler.lower.rows.touches import Touches
 
 
 def latest_conflicts(touches: Touches, storages: Storages) -> Ints:

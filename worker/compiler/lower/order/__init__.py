@@ -1,0 +1,1 @@
+"""In what order rows are issued, and which wait for which."""

@@ -1,0 +1,1 @@
+"""Rows of a program in arrays, and the storages they touch."""

@@ -1,0 +1,1 @@
+"""What a hardware spec probably did not mean."""

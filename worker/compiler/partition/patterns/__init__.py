@@ -1,0 +1,1 @@
+"""Composites: matching patterns of a spec in a model, and explaining why not."""
