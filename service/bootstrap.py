@@ -9,7 +9,8 @@ from celery import Celery
 from service.outbox import Outbox
 from service.queue import create_app
 from service.settings import Settings
-from service.store.blobs import BlobStore, open_blob_store
+from service.store.blobs import BlobStore
+from service.store.open_blobs import open_blob_store
 from service.store.session import Database
 
 

@@ -66,7 +66,7 @@ def compile_here(order: Order, settings: Settings, sink: ProgressSink) -> dict[s
     The cache is the data directory's database, so that local and served jobs share it.  Limits of
     time, memory and files are the settings'.  A refusal is the document's `error`.
     """
-    from service.store.blobs import open_blob_store
+    from service.store.open_blobs import open_blob_store
     from service.store.session import Database, migrate
     from worker.compiler.errors import CompilerError
     from worker.payload import Workplace

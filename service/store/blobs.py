@@ -2,7 +2,7 @@
 
 Writers spool to a local file while hashing; `commit` makes the content durable under its digest.
 Nothing is ever overwritten: equal digests are equal bytes.  Two back ends: a local directory
-(`cas/sha256/ab/cd/<hex>`) and S3 through the optional `obstore` package (`service.store.s3`).
+(`service.store.local_blobs`) and S3 through the optional `obstore` package (`service.store.s3`).
 """
 
 from __future__ import annotations
@@ -10,23 +10,24 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Protocol
-from urllib.parse import unquote, urlsplit
 
-from service.errors import DigestMismatch, NotFound, TooLarge, Unavailable
-from service.settings import Settings
+from service.errors import DigestMismatch, NotFound, TooLarge
 from service.store.records import BlobRef
 from service.store.writeback import EarlyWriteback
 
 CHUNK_BYTES = 1024 * 1024
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def is_digest(text: str) -> bool:
+    """Whether `text` is a lower-case hex sha256."""
+    return _DIGEST.fullmatch(text) is not None
 
 
 def check_digest(digest: str) -> str:
@@ -35,7 +36,7 @@ def check_digest(digest: str) -> str:
     Raises:
         NotFound: it is not: such content cannot exist, and the text must not become a path.
     """
-    if not _DIGEST.fullmatch(digest):
+    if not is_digest(digest):
         raise NotFound("no content has this digest", actual=digest[:80], limit="64 hex digits")
     return digest
 
@@ -204,130 +205,6 @@ def copy_to(store: BlobStore, digest: str, target: Path) -> int:
         target.unlink()
         raise DigestMismatch("stored content is damaged", limit=digest, actual=running.hexdigest())
     return size
-
-
-class LocalBlobStore:
-    """Blobs as read-only files below one directory of a local disk."""
-
-    def __init__(self, root: Path, spool_dir: Path) -> None:
-        self.root = root
-        self.spool_dir = spool_dir
-
-    def path(self, digest: str) -> Path:
-        """Where the content of `digest` is, or would be."""
-        check_digest(digest)
-        return self.root / "cas" / "sha256" / digest[:2] / digest[2:4] / digest
-
-    def adopt(self, spooled: Path, ref: BlobRef) -> None:
-        target = self.path(ref.sha256)
-        if target.exists() and target.stat().st_size == ref.size_bytes:
-            # A fresh modification time keeps the collector away from what is used again.
-            os.utime(target)
-            spooled.unlink()
-            return
-        target.parent.mkdir(parents=True, exist_ok=True)
-        spooled.chmod(0o444)
-        try:
-            spooled.replace(target)
-        except OSError:
-            # The spool may be another file system: copy beside the target, then rename.
-            beside = target.with_name(f".{ref.sha256}.{secrets.token_hex(8)}")
-            shutil.copyfile(spooled, beside)
-            beside.chmod(0o444)
-            with beside.open("rb") as file:
-                os.fsync(file.fileno())
-            beside.replace(target)
-            spooled.unlink()
-        _sync_directory(target.parent)
-
-    def head(self, digest: str) -> int | None:
-        try:
-            return self.path(digest).stat().st_size
-        except (FileNotFoundError, NotFound):
-            return None
-
-    def open_range(self, digest: str, start: int = 0, length: int | None = None) -> Iterator[bytes]:
-        path = self.path(digest)
-        try:
-            file = path.open("rb")
-        except FileNotFoundError as error:
-            raise NotFound(
-                "the content is not in the store", actual=digest, limit=str(path.name)
-            ) from error
-        return _chunks(file, start, length)
-
-    def delete(self, digest: str, *, older_than_s: float = 0.0) -> bool:
-        path = self.path(digest)
-        try:
-            if time.time() - path.stat().st_mtime < older_than_s:
-                return False
-            path.unlink()
-        except FileNotFoundError:
-            return False
-        return True
-
-    def list_digests(self) -> Iterator[str]:
-        base = self.root / "cas" / "sha256"
-        return iter(
-            sorted(path.name for path in base.glob("??/??/*") if _DIGEST.fullmatch(path.name))
-        )
-
-    def presign_get(self, digest: str, expires_s: int, file_name: str) -> str | None:
-        del digest, expires_s, file_name
-        return None
-
-
-def _chunks(file: BinaryIO, start: int, length: int | None) -> Iterator[bytes]:
-    with file:
-        file.seek(start)
-        left = length
-        while left is None or left > 0:
-            chunk = file.read(CHUNK_BYTES if left is None else min(CHUNK_BYTES, left))
-            if not chunk:
-                return
-            if left is not None:
-                left -= len(chunk)
-            yield chunk
-
-
-def _sync_directory(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-@contextmanager
-def _faults_as_unavailable() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise Unavailable(f"the blob store cannot be used: {error}") from error
-
-
-def open_blob_store(settings: Settings) -> BlobStore:
-    """Open the store that `settings.blob_url` names (`file://` or `s3://bucket/prefix`).
-
-    Raises:
-        Unavailable: the directory cannot be made, or the S3 client is not installed.
-    """
-    url = urlsplit(settings.blob_url)
-    with _faults_as_unavailable():
-        if url.scheme == "s3":
-            from service.store.s3 import S3BlobStore  # optional dependency
-
-            return S3BlobStore(
-                bucket=url.netloc,
-                prefix=url.path.strip("/"),
-                endpoint=settings.s3_endpoint,
-                region=settings.s3_region,
-                spool_dir=settings.spool_dir,
-            )
-        root = Path(unquote(url.path))
-        root.mkdir(parents=True, exist_ok=True)
-        # Spool beside the content, so that adopting a file is one atomic rename.
-        return LocalBlobStore(root, root / "spool")
 
 
 def sweep_spool(spool_dir: Path, older_than_s: float) -> int:

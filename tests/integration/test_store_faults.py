@@ -20,15 +20,8 @@ from service.jobs import query
 from service.jobs.reconcile import collect_garbage
 from service.settings import Settings
 from service.states import JobState
-from service.store.blobs import (
-    BlobWriter,
-    LocalBlobStore,
-    copy_to,
-    put_bytes,
-    put_stream,
-    read_bytes,
-    sweep_spool,
-)
+from service.store.blobs import BlobWriter, copy_to, put_bytes, put_stream, read_bytes, sweep_spool
+from service.store.local_blobs import LocalBlobStore
 from service.store.tables import BlobRow, ItemRow, db_now
 from worker.compiler.cache import CacheKey, CacheKind
 from worker.main import EmbeddedWorker

@@ -17,7 +17,7 @@ from worker.compiler.strategies.graphturbo.handover import MAX_RUN
 from worker.compiler.strategies.graphturbo.handover_bind import candidates
 from worker.compiler.strategies.graphturbo.handover_facts import handed_over
 from worker.compiler.strategies.graphturbo.nests import even_turns, num_samples
-from worker.compiler.strategies.graphturbo.section_plan import Part, Site, Spread
+from worker.compiler.strategies.graphturbo.site import Part, Site, Spread
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
 from worker.simulator.run import simulate_unit
 

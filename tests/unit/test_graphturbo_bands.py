@@ -32,8 +32,8 @@ from worker.compiler.rewrite.two_stages import in_two_stages
 from worker.compiler.schedule.nodes import Compute, Loop, LoopKind, Move, Schedule
 from worker.compiler.schedule.verify import verify
 from worker.compiler.strategies.graphturbo.emit import emit_unit
-from worker.compiler.strategies.graphturbo.section_plan import instance_var
 from worker.compiler.strategies.graphturbo.sections import _points, _section, _spread
+from worker.compiler.strategies.graphturbo.site import instance_var
 from worker.compiler.tiling.chain.plan import ChainPlan
 from worker.compiler.tiling.chain.plan_chain import plan_chain, row_chains
 from worker.compiler.tiling.slices.propagate import propagate

@@ -26,8 +26,8 @@ from worker.compiler.strategies.graphturbo.floors import (
     port_cycles,
 )
 from worker.compiler.strategies.graphturbo.nests import equal_turns, num_samples
-from worker.compiler.strategies.graphturbo.section_plan import Part, Site, Spread
 from worker.compiler.strategies.graphturbo.sections import Workshop, best_sections
+from worker.compiler.strategies.graphturbo.site import Part, Site, Spread
 from worker.compiler.strategies.graphturbo.teams import team_plans
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
 

@@ -42,7 +42,8 @@ from worker.compiler.strategies.graphturbo.handover_cut import (
 from worker.compiler.strategies.graphturbo.handover_facts import handed_over
 from worker.compiler.strategies.graphturbo.handover_plan import plan_run
 from worker.compiler.strategies.graphturbo.nests import equal_turns
-from worker.compiler.strategies.graphturbo.section_plan import Part, SectionPlan, Site, Spread
+from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
+from worker.compiler.strategies.graphturbo.site import Part, Site, Spread
 from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
 from worker.simulator.results import UnitSimulation

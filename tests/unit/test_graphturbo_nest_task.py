@@ -9,7 +9,7 @@ from graphturbo_nets import Net, workshop
 
 from worker.compiler.ir.graph import Graph
 from worker.compiler.machine import load_preset
-from worker.compiler.strategies.graphturbo.section_plan import Part, Site, Spread
+from worker.compiler.strategies.graphturbo.site import Part, Site, Spread
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
 from worker.compiler.tiling.layer import nest_task
 from worker.compiler.tiling.layer.plan_layer import bytes_in

@@ -34,8 +34,9 @@ from worker.compiler.strategies.graphturbo.nests import (
     num_samples,
 )
 from worker.compiler.strategies.graphturbo.ordering import bfs_order, dfs_order, is_nest
-from worker.compiler.strategies.graphturbo.section_plan import Part, SectionPlan, Site, Spread
+from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.sections import Workshop, best_sections
+from worker.compiler.strategies.graphturbo.site import Part, Site, Spread
 from worker.simulator.run import simulate_unit
 
 ON = clustered(clusters=2, cores=2, gb_bytes=11 << 10, l1_bytes=1 << 11)

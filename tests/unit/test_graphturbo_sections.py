@@ -27,7 +27,7 @@ from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Compute, Loop, LoopKind
 from worker.compiler.strategies.graphturbo.descriptor import Variant
 from worker.compiler.strategies.graphturbo.emit import emit_unit
-from worker.compiler.strategies.graphturbo.section_plan import Part, SectionPlan, Site, Spread
+from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.sections import (
     LAYERS_PER_POINT,
     MIN_POINTS,
@@ -41,6 +41,7 @@ from worker.compiler.strategies.graphturbo.sections import (
     best_sections,
     same_borders,
 )
+from worker.compiler.strategies.graphturbo.site import Part, Site, Spread
 from worker.compiler.strategies.graphturbo.teams import team_plans
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
 from worker.compiler.tiling.layer.layers import form_layers

@@ -23,14 +23,8 @@ from worker.compiler.memory.spill import SpillRule
 from worker.compiler.schedule.nodes import Box, Compute, Init, Move, Place, Schedule, Span
 from worker.compiler.schedule.verify import verify
 from worker.compiler.strategies.graphturbo.emit import emit_unit
-from worker.compiler.strategies.graphturbo.section_plan import (
-    Part,
-    SectionPlan,
-    Site,
-    Spread,
-    TileKey,
-    instance_var,
-)
+from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
+from worker.compiler.strategies.graphturbo.site import Part, Site, Spread, TileKey, instance_var
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
 from worker.compiler.tiling.chain.plan import ChainPlan
 from worker.compiler.tiling.layer.plan_layer import Tiles, bytes_in

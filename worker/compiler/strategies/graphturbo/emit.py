@@ -18,7 +18,8 @@ from worker.compiler.ir.affine import Affine, var
 from worker.compiler.ir.op import reads_of, writes_of
 from worker.compiler.schedule.nodes import Box, Init, Loop, LoopKind, Move, Node, Place, Seq, Span
 from worker.compiler.strategies.graphturbo.handover_emit import around_run, emit_run, fetched
-from worker.compiler.strategies.graphturbo.section_plan import SectionPlan, instance_var
+from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
+from worker.compiler.strategies.graphturbo.site import instance_var
 from worker.compiler.strategies.graphturbo.stays import Stay, stays_of
 
 

@@ -10,45 +10,44 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING
 
 from worker.compiler.cost.compute import engine_cycles
 from worker.compiler.ir.op import Access, Tensor, TensorOp
 from worker.compiler.machine.machine import Engine, MemoryLevel
 from worker.compiler.schedule.nodes import Box
+from worker.compiler.strategies.graphturbo.section_context import SectionContext
 from worker.compiler.tiling.nest.facts import Facts
 
-if TYPE_CHECKING:
-    from worker.compiler.strategies.graphturbo.unit_plan import Planner
 
-
-def least_cycles(planner: Planner, number: int, near: Collection[str], whole_chip: bool) -> int:
+def least_cycles(
+    section: SectionContext, number: int, near: Collection[str], whole_chip: bool
+) -> int:
     """No tiles of a layer are predicted to take fewer cycles with only `near` tensors in GB.
 
     Cost: linear in the layer's accesses.
     """
-    layer, site = planner.layers[number], planner.site
-    ops = [planner.uses.op(name) for name in layer.ops]
+    layer, site = section.layers[number], section.site
+    ops = [section.uses.op(name) for name in layer.ops]
     moved = moved_tensors(
-        ops, planner.uses.facts[number], layer.is_chain, planner.uses.leaving(number)
+        ops, section.uses.facts[number], layer.is_chain, section.uses.leaving(number)
     )
     fetched, stored = (names.difference(near) for names in moved)
     teams = 1 if whole_chip else site.spread.clusters
     port = port_cycles(
-        ops, planner.graph.tensors, planner.domains(number), teams, fetched, stored,
+        ops, section.graph.tensors, section.domains(number), teams, fetched, stored,
         site.machine.home,
     )  # fmt: skip
-    return int(max(port, engine_floor(planner, number, whole_chip)))
+    return int(max(port, engine_floor(section, number, whole_chip)))
 
 
-def engine_floor(planner: Planner, number: int, whole_chip: bool) -> float:
+def engine_floor(section: SectionContext, number: int, whole_chip: bool) -> float:
     """The same, as far as engines tell, and on the whole chip what is stored at home."""
-    site = planner.site
+    site = section.site
     cores = site.machine.num_cores if whole_chip else site.spread.cores
     return floor_cycles(
-        [planner.uses.op(name) for name in planner.layers[number].ops],
-        planner.engines, planner.graph.tensors, planner.domains(number), cores,
-        planner.uses.leaving(number) if whole_chip else frozenset(), site.machine.home,
+        [section.uses.op(name) for name in section.layers[number].ops],
+        section.engines, section.graph.tensors, section.domains(number), cores,
+        section.uses.leaving(number) if whole_chip else frozenset(), site.machine.home,
     )  # fmt: skip
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -25,11 +24,9 @@ from worker.compiler.strategies.graphturbo.handover_facts import (
     local_buffer,
 )
 from worker.compiler.strategies.graphturbo.overhang import hangs_over
+from worker.compiler.strategies.graphturbo.section_context import SectionContext
 from worker.compiler.tiling.layer.plan_layer import LayerPlan, Tiles, plan_nest, plan_rows
 from worker.compiler.tiling.nest.plan import Team
-
-if TYPE_CHECKING:
-    from worker.compiler.strategies.graphturbo.unit_plan import Planner
 
 _BUDGET_STEPS = 32
 """LB that is left to tiles is rounded down to such a part of it: layers are searched less often."""
@@ -49,58 +46,60 @@ class RunPlan:
     predicted_cycles: int
 
 
-def plan_run(planner: Planner, held: frozenset[str], run: Run) -> RunPlan | None:
+def plan_run(section: SectionContext, held: frozenset[str], run: Run) -> RunPlan | None:
     """Tiles of all layers of a run when `held` tensors are in GB; None where something has no room.
 
     Cost: one search for tiles per layer.
     """
-    site, uses, members = planner.site, planner.uses, range(run.first, run.last)
-    local = local_buffer(planner, members)
+    site, uses, members = section.site, section.uses, range(run.first, run.last)
+    local = local_buffer(section, members)
     if local is None or site.buffer is None or site.buffer.name == local.name:
         return None
-    handed = handed_tensors(planner, run, local)
+    handed = handed_tensors(section, run, local)
     own = {t for k in members for t in uses.written(k)}
     shared = own.difference(h.tensor for h in handed)
     if any(k in members for t in shared for k in uses.readers.get(t, ()) if t not in held):
         return None  # read again from home, where other cores write their slices of it
     constants = tuple(
-        t for t in planner.graph.constants
+        t for t in section.graph.constants
         if any(k in members and t not in uses.at_home[k] for k in uses.readers.get(t, ()))
     )  # fmt: skip
     layers: list[LayerPlan] = []
     for k in members:
         room = local.usable_bytes - sum(h.size_bytes for h in handed if h.first <= k <= h.last)
-        tiles = _tiles(planner, run, k, held, frozenset(constants), handed, room, local)
+        tiles = _tiles(section, run, k, held, frozenset(constants), handed, room, local)
         if tiles is None:
             return None
-        layers.append(_layer_plan(planner, run, k, tiles))
+        layers.append(_layer_plan(section, run, k, tiles))
     cycles = run.cut.trips * sum(layer.predicted_cycles for layer in layers)
-    cycles = _with_constants(planner, run, constants, cycles)
+    cycles = _with_constants(section, run, constants, cycles)
     return RunPlan(run, tuple(layers), handed, constants, local.name, cycles)
 
 
-def _with_constants(planner: Planner, run: Run, constants: Sequence[str], cycles: int) -> int:
+def _with_constants(
+    section: SectionContext, run: Run, constants: Sequence[str], cycles: int
+) -> int:
     """Cycles of a run whose constants come by the cluster's buffer.
 
     Fetched ahead, they cost what the layers before and in the run do not hide.
     """
-    site, home = planner.site, planner.site.machine.home
+    site, home = section.site, section.site.machine.home
 
     def loading(tensors: Sequence[str]) -> int:
-        size = sum(planner.graph.tensors[t].size_bytes for t in tensors)
+        size = sum(section.graph.tensors[t].size_bytes for t in tensors)
         return int(size * site.spread.clusters / home.read_bytes_per_cycle)
 
     if not constants:
         return cycles
     if not site.prefetch:
         return cycles + loading(constants) + home.latency_cycles
-    first = [t for t in constants if run.first in planner.uses.readers[t]]
+    first = [t for t in constants if run.first in section.uses.readers[t]]
     waits = loading(first) if run.first == 0 else 0
     return max(cycles, loading(constants)) + waits + home.latency_cycles
 
 
 def _tiles(
-    planner: Planner,
+    section: SectionContext,
     run: Run,
     number: int,
     held: frozenset[str],
@@ -109,23 +108,23 @@ def _tiles(
     room: int,
     local: MemoryLevel,
 ) -> Tiles | None:
-    layer, site = planner.layers[number], planner.site
+    layer, site = section.layers[number], section.site
     assert site.buffer is not None
     step = local.usable_bytes // _BUDGET_STEPS
     budget = room // step * step
     if budget <= 0:
         return None
-    near = held.union(constants) - planner.uses.at_home[number]
+    near = held.union(constants) - section.uses.at_home[number]
     base = dict.fromkeys(sorted(near), site.buffer.name)
     base.update((h.tensor, local.name) for h in handed)
     team = Team(1, site.spread.clusters * site.spread.cores, site.machine.num_cores)
-    engine = planner.engines[layer.ops[0]]
-    facts = planner.uses.facts[number]
-    used = set(planner.uses.touched(number))
+    engine = section.engines[layer.ops[0]]
+    facts = section.uses.facts[number]
+    used = set(section.uses.touched(number))
     base = {t: memory for t, memory in base.items() if t in used}
     if layer.is_chain:
         rows = plan_rows(
-            layer, planner.uses.cuts, base, run.cut.domains, site.machine, team, engine, budget
+            layer, section.uses.cuts, base, run.cut.domains, site.machine, team, engine, budget
         )
         if rows is not None or facts is None or len(layer.ops) > 1:
             return rows
@@ -136,25 +135,25 @@ def _tiles(
     )
     facts = replace(facts, base=base, early=frozenset(), rims=rims)
     domain = run.cut.domains[layer.ops[0]]
-    boxes = {t: planner.box(t) for t in used & near & held} | {h.tensor: h.box for h in handed}
-    if hangs_over(facts, domain, boxes, _pieces(planner, run)):
+    boxes = {t: section.box(t) for t in used & near & held} | {h.tensor: h.box for h in handed}
+    if hangs_over(facts, domain, boxes, _pieces(section, run)):
         return None
     return plan_nest(
         facts, domain, engine, site.machine, team, {local.name: budget}, direct=True
     )  # fmt: skip
 
 
-def _pieces(planner: Planner, run: Run) -> dict[str, Ints]:
+def _pieces(section: SectionContext, run: Run) -> dict[str, Ints]:
     """Numbers of the instances around a run and of its pieces in them, broadcastable."""
     counts = [share.pieces for share in run.cut.binding]
-    around = planner.instances(run.first)
+    around = section.instances(run.first)
     found = {name: turn.reshape(-1, *[1] * len(counts)) for name, turn in around.items()}
     pieces = np.ogrid[tuple(map(slice, counts))]
     return {**found, **{piece_var(k): piece for k, piece in enumerate(pieces)}}
 
 
-def _layer_plan(planner: Planner, run: Run, number: int, tiles: Tiles) -> LayerPlan:
-    layer, cut = planner.layers[number], run.cut
-    op: TensorOp = planner.uses.op(layer.ops[0])
+def _layer_plan(section: SectionContext, run: Run, number: int, tiles: Tiles) -> LayerPlan:
+    layer, cut = section.layers[number], run.cut
+    op: TensorOp = section.uses.op(layer.ops[0])
     at = {a.name: s.start for a, s in zip(op.domain, cut.domains[op.name], strict=True)}
     return LayerPlan(layer, tiles, at, not cut.recompute.isdisjoint(layer.ops))

@@ -18,13 +18,8 @@ from worker.compiler.ir.op import TensorOp
 from worker.compiler.machine.machine import Engine
 from worker.compiler.schedule.nodes import Span
 from worker.compiler.strategies.graphturbo.groups import Grouped
-from worker.compiler.strategies.graphturbo.section_plan import (
-    Part,
-    SectionPlan,
-    Site,
-    Spread,
-    instance_var,
-)
+from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
+from worker.compiler.strategies.graphturbo.site import Part, Site, Spread, instance_var
 from worker.compiler.strategies.graphturbo.split_info import MAX_INSTANCES
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
 from worker.compiler.tiling.factors import divisors

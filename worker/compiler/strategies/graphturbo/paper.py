@@ -23,8 +23,9 @@ from worker.compiler.strategies.graphturbo.nests import (
     num_samples,
 )
 from worker.compiler.strategies.graphturbo.ordering import FoundOrder, is_nest, orders_of
-from worker.compiler.strategies.graphturbo.section_plan import Part, SectionPlan, Spread
+from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.sections import Workshop, site_of
+from worker.compiler.strategies.graphturbo.site import Part, Spread
 from worker.compiler.strategies.graphturbo.summary import OrderSummary
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
 from worker.compiler.strategies.graphturbo.values import Instance

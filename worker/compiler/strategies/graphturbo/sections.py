@@ -28,14 +28,8 @@ from worker.compiler.strategies.graphturbo.nests import (
     grouped_turns,
     num_samples,
 )
-from worker.compiler.strategies.graphturbo.section_plan import (
-    Part,
-    SectionPlan,
-    Site,
-    Spread,
-    TileKey,
-    instance_var,
-)
+from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
+from worker.compiler.strategies.graphturbo.site import Part, Site, Spread, TileKey, instance_var
 from worker.compiler.strategies.graphturbo.split_info import lb_capacity
 from worker.compiler.strategies.graphturbo.teams import team_plans
 from worker.compiler.strategies.graphturbo.unit_plan import Planner

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from worker.compiler.strategies.graphturbo.section_plan import Site
+from worker.compiler.strategies.graphturbo.site import Site
 from worker.compiler.strategies.graphturbo.values import Instance
 
 

@@ -16,28 +16,21 @@ from dataclasses import replace
 from itertools import accumulate
 from math import ceil, inf
 
-import numpy as np
-
 from worker.compiler.ir.affine import Affine
 from worker.compiler.ir.graph import Graph
 from worker.compiler.machine.machine import Engine
 from worker.compiler.memory.liveness import LiveTensor, live_bytes_by_task
 from worker.compiler.memory.spill import SpillRule, choose_spills
-from worker.compiler.schedule.grid import Ints
-from worker.compiler.schedule.nodes import Box, Span
+from worker.compiler.schedule.nodes import Box
 from worker.compiler.strategies.graphturbo.floors import least_cycles
-from worker.compiler.strategies.graphturbo.handover_cut import Around, Run
+from worker.compiler.strategies.graphturbo.handover_cut import Run
 from worker.compiler.strategies.graphturbo.handover_facts import handed_over
 from worker.compiler.strategies.graphturbo.handover_plan import RunPlan, plan_run
-from worker.compiler.strategies.graphturbo.layer_uses import LayerUses
 from worker.compiler.strategies.graphturbo.overhang import hangs_over
 from worker.compiler.strategies.graphturbo.planner_spills import SpillChoice, spill_choices
-from worker.compiler.strategies.graphturbo.section_plan import (
-    SectionPlan,
-    Site,
-    TileKey,
-    instance_var,
-)
+from worker.compiler.strategies.graphturbo.section_context import SectionContext
+from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
+from worker.compiler.strategies.graphturbo.site import Site, TileKey
 from worker.compiler.strategies.graphturbo.stays import stays_of, steps_of
 from worker.compiler.tiling.align import buffer_bytes
 from worker.compiler.tiling.chain.plan import ChainPlan, follows_slices
@@ -50,7 +43,7 @@ from worker.compiler.tiling.slices.propagate import is_sliced_badly
 _QUARTERS = 4
 
 
-class Planner:
+class Planner(SectionContext):
     """Plans one unit in several ways; what was planned once is remembered.
 
     Cost: a few hundred predictions per layer, team and set of operands in GB.
@@ -59,12 +52,7 @@ class Planner:
     def __init__(
         self, graph: Graph, layers: Sequence[Layer], engines: Mapping[str, Engine], site: Site
     ) -> None:
-        self.graph = graph
-        self.layers = tuple(layers)
-        self.engines = engines
-        self.site = site
-        self.uses = LayerUses(graph, self.layers, engines, site.buffer, site.facts)
-        self.part_of = {k: n for n, part in enumerate(site.parts) for k in part.layers}
+        super().__init__(graph, layers, engines, site)
         self.steps = steps_of(site)
         """Of every layer: one for each instance in an order, one in a nest of loops."""
         self._num_steps = sum(map(len, self.steps.values()))
@@ -154,12 +142,6 @@ class Planner:
             home.name, cycles, planned, rule, site.order,
         )  # fmt: skip
 
-    def around(self, number: int) -> Around:
-        """The instance that layer `number` is computed in."""
-        part = self.part_of[number]
-        count = self.site.spread.clusters * self.site.runs(part)
-        return Around(self.site.parts[part].slices, instance_var(part), count)
-
     def _planned_runs(
         self, held: frozenset[str], order: Sequence[str], runs: Sequence[Run]
     ) -> tuple[RunPlan, ...] | None:
@@ -194,11 +176,6 @@ class Planner:
             site.floors[key] = least_cycles(self, number, key[1], whole_chip)
         return site.floors[key]
 
-    def near(self, number: int, held: frozenset[str]) -> frozenset[str]:
-        """Tensors among those held in GB that a layer on one cluster exchanges there."""
-        uses = self.uses
-        return held.intersection(uses.touched(number)) - uses.constants - uses.at_home[number]
-
     def _tile_key(self, number: int, held: frozenset[str], whole_chip: bool) -> TileKey:
         layer = self.layers[number]
         near: frozenset[str] = frozenset() if whole_chip else self.near(number, held)
@@ -228,16 +205,6 @@ class Planner:
         held = {tensor: self.box(tensor) for tensor in near}
         return hangs_over(facts, domains[facts.op.name], held, self.instances(number))
 
-    def instances(self, number: int) -> dict[str, Ints]:
-        """Variables of the instances around a layer, with their values in each run of it."""
-        parts, first = self.site.parts, self.part_of[number]
-        turn = np.arange(self.site.spread.clusters * self.site.runs(first))
-        found: dict[str, Ints] = {}
-        for part in range(first, len(parts)):
-            found[instance_var(part)] = turn
-            turn = turn // parts[part].trips
-        return found
-
     def needed_bytes(self) -> int:
         """Most bytes of tensors in GB at once, if all that can be there are."""
         every = [t for names in self._tensors((False,) * len(self.layers)) for t in names]
@@ -265,11 +232,6 @@ class Planner:
             return False
         return sum(self.uses.weights[number + 1 :]) > buffer.usable_bytes * (1 - WEIGHT_SHARE)
 
-    def domains(self, number: int) -> Mapping[str, Box] | None:
-        """What an instance computes of a layer's operators; None: everything."""
-        slices = self.site.parts[self.part_of[number]].slices
-        return None if slices is None else slices.domains
-
     def _search(self, number: int, key: TileKey) -> Tiles | None:
         _, near, whole_chip, _, _, quarters, lean = key
         layer, site = self.layers[number], self.site
@@ -290,28 +252,6 @@ class Planner:
         room = 0 if site.buffer is None else site.buffer.usable_bytes * quarters // _QUARTERS
         task = NestTask(facts, domain, engine, site.machine, team, site.buffer, room, lean)
         return task.tiles(prefetch=site.prefetch)
-
-    def box(self, tensor: str) -> Box:
-        """What an instance around its place holds of a tensor."""
-        whole = tuple(Span(Affine(), size) for size in self.graph.tensors[tensor].shape)
-        slices = self.site.parts[self._place(tensor)].slices
-        if slices is None or tensor not in slices.boxes:
-            return whole
-        # Only the dimension that instances share out is cut: elsewhere tiles may hang over what is
-        # read, and inner instances write what nobody reads.
-        return tuple(
-            span if span.start.variables() else full
-            for span, full in zip(slices.boxes[tensor], whole, strict=True)
-        )
-
-    def _place(self, tensor: str) -> int:
-        """Part around whose instances a tensor lives: the last one that uses it."""
-        used = self.uses.users(tensor)
-        return max(self.part_of[n] for n in used)
-
-    def _home_part(self, tensor: str) -> int:
-        """Part after whose instances a tensor is complete for its share."""
-        return max(self.part_of[n] for n in self.uses.writers[tensor])
 
     def _shares(self, kept: frozenset[str]) -> dict[str, Box]:
         found: dict[str, Box] = {}
