@@ -31,7 +31,7 @@ from worker.job import run_job
 from worker.request import JobRequest, NoProgress
 
 PRESETS = ("stcp920", "stcp920-inferred", "ascend910", "goya", "a100")
-WAYS = ("naive", "full", "v3", "v2", "v1", "astitch", "layerwise", "sample")
+WAYS = ("naive", "full", "paper", "v3", "v2", "v1", "astitch", "layerwise", "sample")
 """The strategy naive, variants of graphturbo, and `full` with sampled verification."""
 PER_NET = len(WAYS) * len(PRESETS)
 _JOBS_OF_A_CHILD = 40

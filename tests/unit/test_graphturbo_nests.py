@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from worker.compiler.schedule.nodes import Compute, Loop, LoopKind, Node, Place, Schedule, Seq
 from worker.compiler.schedule.verify import verify
+from worker.compiler.strategies.graphturbo.describe import read_summary
 from worker.compiler.strategies.graphturbo.emit import emit_unit
 from worker.compiler.strategies.graphturbo.instances import instance_graph
 from worker.compiler.strategies.graphturbo.nests import (
@@ -99,6 +100,16 @@ def test_the_nest_of_groups_is_chosen() -> None:
     assert [part.layers for part in plan.parts] == [(0, 1), (2,), (3,)]
     assert plan.spread == Spread(2, 2)
     assert plan.predicted_cycles < min(p.predicted_cycles for p in evens(shop()))
+
+
+def test_the_report_says_what_runs() -> None:
+    """Groups where the unit runs as groups; no order, as none was searched."""
+    [note] = scheduled(down_sampled(SAMPLES), ON).notes
+    summary = read_summary(note)
+    assert [group.factor for group in summary.groups] == [4, 2, 1]
+    assert summary.orders == ()
+    [note] = scheduled(down_sampled(1), ON).notes
+    assert read_summary(note).groups == ()
 
 
 def test_instances_of_a_part_are_as_many_as_its_factor() -> None:
