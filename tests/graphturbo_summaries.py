@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from worker.compiler.memory.liveness import BufferScope
 from worker.compiler.strategies.graphturbo.summary import (
+    BufferScope,
     GroupSummary,
     MovementSummary,
     OrderName,

@@ -7,15 +7,10 @@ import pytest
 from scipy.optimize import linprog
 
 from worker.compiler.errors import InternalError
-from worker.compiler.memory.liveness import BufferScope, LiveTensor, live_bytes_by_task
-from worker.compiler.memory.spill import (
-    Placement,
-    SpillRule,
-    choose_spills,
-    place_tensors,
-)
+from worker.compiler.memory.liveness import LiveTensor, live_bytes_by_task
+from worker.compiler.memory.spill import SpillRule, choose_spills
+from worker.compiler.memory.spill_search import cheapest_spills
 
-LB, GB, HOME = BufferScope.LB, BufferScope.GB, BufferScope.HOME
 FIGURE_12 = (
     LiveTensor("out1", 1, 1, 7),
     LiveTensor("in1", 1, 0, 2),
@@ -28,10 +23,6 @@ UNEQUAL = (LiveTensor("x", 2, 0, 8), LiveTensor("big", 5, 1, 4), LiveTensor("m",
 
 def names(lives: tuple[LiveTensor, ...], capacity: int, rule: SpillRule) -> list[str]:
     return [lives[k].name for k in choose_spills(lives, capacity, rule)]
-
-
-def scopes(placements: tuple[Placement, ...]) -> dict[str, BufferScope]:
-    return {p.name: p.scope for p in placements}
 
 
 def test_figure_12_spills_the_longest_lived() -> None:
@@ -68,58 +59,30 @@ def test_tensors_without_bytes_never_spill() -> None:
     assert names(lives, 0, SpillRule.LARGEST) == ["some"]
 
 
-def test_first_to_the_global_buffer_then_home() -> None:
-    lives = tuple(LiveTensor(n, 2, k, 9) for k, n in enumerate("abc"))
-    assert scopes(place_tensors(lives, 2, 2)) == {"a": HOME, "b": GB, "c": LB}
-    assert scopes(place_tensors(lives, 2, 0)) == {"a": HOME, "b": HOME, "c": LB}
-    assert scopes(place_tensors(lives, 6, 0)) == {"a": LB, "b": LB, "c": LB}
-
-
-def test_a_tensor_is_never_moved_closer_than_its_binding_allows() -> None:
-    lives = (
-        LiveTensor("shared", 2, 0, 9, GB),
-        LiveTensor("output", 2, 0, 9, HOME),
-        LiveTensor("own", 2, 0, 3),
-    )
-    for rule in SpillRule:
-        placed = scopes(place_tensors(lives, 9, 9, rule, lambda t, s: 0))
-        assert placed["shared"] in (GB, HOME)
-        assert placed["output"] is HOME
-    placed = scopes(place_tensors(lives, 1, 2, SpillRule.LONGEST_LIVENESS))
-    assert placed == {"shared": HOME, "output": HOME, "own": GB}
-
-
 def test_by_cost_finds_what_neither_rule_does() -> None:
     """A short small tensor that is cheap to move beats the longest and the largest."""
     price = {"x": 9, "big": 8, "m": 1}
 
-    def cost(tensor: LiveTensor, scope: BufferScope) -> int:
-        return 0 if scope is LB else price[tensor.name] * (1 if scope is GB else 3)
+    def cost(tensor: LiveTensor, is_spilled: bool) -> int:
+        return price[tensor.name] if is_spilled else 0
 
-    placed = scopes(place_tensors(UNEQUAL, 7, 9, SpillRule.BY_COST, cost))
-    assert placed == {"x": LB, "big": LB, "m": GB}
-    placed = scopes(place_tensors(UNEQUAL, 7, 1, SpillRule.BY_COST, cost))
-    assert placed == {"x": LB, "big": LB, "m": HOME}
+    assert [UNEQUAL[k].name for k in cheapest_spills(UNEQUAL, 7, cost)] == ["m"]
+    assert [UNEQUAL[k].name for k in cheapest_spills(UNEQUAL, 9, cost)] == []
 
 
-def relaxed(lives: tuple[LiveTensor, ...], lb: int, gb: int, costs: np.ndarray) -> float:
-    """Least total cost when tensors may be divided between scopes: a bound from below."""
-    count = len(lives)
+def test_what_is_cheaper_outside_leaves_even_where_there_is_room() -> None:
+    assert cheapest_spills(UNEQUAL, 99, lambda t, is_spilled: int(not is_spilled)) == (0, 1, 2)
+
+
+def relaxed(lives: tuple[LiveTensor, ...], capacity: int, prices: np.ndarray) -> float:
+    """Least total cost when tensors may be divided: a bound from below."""
     horizon = max(t.last for t in lives) + 1
-    used = np.zeros((2, horizon, count, 3))
+    kept = np.zeros((horizon, len(lives)))
     for k, t in enumerate(lives):
-        for scope in range(2):
-            used[scope, t.first : t.last + 1, k, scope] = t.size_bytes
-    found = linprog(
-        costs.ravel(),
-        A_ub=used.reshape(2 * horizon, 3 * count),
-        b_ub=np.repeat([lb, gb], horizon),
-        A_eq=np.kron(np.eye(count), np.ones((1, 3))),
-        b_eq=np.ones(count),
-        bounds=(0, 1),
-    )
+        kept[t.first : t.last + 1, k] = t.size_bytes
+    found = linprog(-prices, A_ub=kept, b_ub=np.full(horizon, capacity), bounds=(0, 1))
     assert found.success
-    return float(found.fun)
+    return float(prices.sum() + found.fun)
 
 
 def test_by_cost_is_near_the_bound_where_it_cannot_be_exact() -> None:
@@ -128,38 +91,33 @@ def test_by_cost_is_near_the_bound_where_it_cannot_be_exact() -> None:
         LiveTensor(f"t{k}", 1 + k * 7 % 13, k, min(119, k + 14 + k * 11 % 31)) for k in range(120)
     )
     prices = {t.name: t.size_bytes * (1 + k * 5 % 9) for k, t in enumerate(lives)}
-    factor = {LB: 0, GB: 1, HOME: 6}
 
-    def cost(tensor: LiveTensor, scope: BufferScope) -> int:
-        return factor[scope] * prices[tensor.name]
+    def total(spilled: tuple[int, ...]) -> int:
+        return sum(prices[lives[k].name] for k in spilled)
 
-    def total(placements: tuple[Placement, ...]) -> int:
-        return sum(cost(t, p.scope) for t, p in zip(lives, placements, strict=True))
+    def spills() -> tuple[int, ...]:
+        return cheapest_spills(lives, 90, lambda t, is_spilled: is_spilled * prices[t.name])
 
-    found = place_tensors(lives, 90, 45, SpillRule.BY_COST, cost)
-    for scope, capacity in ((LB, 90), (GB, 45)):
-        inside = [t for t, p in zip(lives, found, strict=True) if p.scope is scope]
-        assert max(live_bytes_by_task(inside)) <= capacity
-    costs = np.array([[cost(t, scope) for scope in (LB, GB, HOME)] for t in lives], float)
-    bound = relaxed(lives, 90, 45, costs)
-    assert bound <= total(found) <= 1.15 * bound
+    found = spills()
+    staying = [t for k, t in enumerate(lives) if k not in found]
+    assert max(live_bytes_by_task(staying)) <= 90
+    bound = relaxed(lives, 90, np.array([prices[t.name] for t in lives], float))
+    assert bound <= total(found) <= 1.05 * bound
     for rule in (SpillRule.LONGEST_LIVENESS, SpillRule.LARGEST):
-        assert total(place_tensors(lives, 90, 45, rule)) > 1.5 * total(found)
-    assert found == place_tensors(lives, 90, 45, SpillRule.BY_COST, cost)
+        assert total(choose_spills(lives, 90, rule)) > 1.2 * total(found)
+    assert found == spills()
 
 
 def test_senseless_calls_are_refused() -> None:
     with pytest.raises(InternalError, match="need costs"):
         choose_spills(UNEQUAL, 7, SpillRule.BY_COST)
-    with pytest.raises(InternalError, match="need costs"):
-        place_tensors(UNEQUAL, 7, 7, SpillRule.BY_COST)
     with pytest.raises(InternalError, match="backwards has no size or no live range"):
         choose_spills([LiveTensor("backwards", 1, 3, 2)], 7, SpillRule.LARGEST)
     with pytest.raises(InternalError, match="negative has no size"):
-        place_tensors([LiveTensor("negative", -1, 0, 2)], 7, 7)
+        cheapest_spills([LiveTensor("negative", -1, 0, 2)], 7, lambda t, is_spilled: 1)
 
 
-def test_no_tensors_need_no_place() -> None:
-    assert place_tensors([], 0, 0) == ()
-    assert place_tensors([], 0, 0, SpillRule.BY_COST, lambda t, s: 1) == ()
+def test_no_tensors_need_no_room() -> None:
+    assert choose_spills([], 0, SpillRule.LARGEST) == ()
+    assert cheapest_spills([], 0, lambda t, is_spilled: 1) == ()
     assert live_bytes_by_task([]) == ()

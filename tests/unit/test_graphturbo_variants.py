@@ -24,7 +24,6 @@ from worker.compiler.ir.region import subgraph
 from worker.compiler.ir.signature import canonicalize
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
-from worker.compiler.memory.liveness import BufferScope
 from worker.compiler.schedule.nodes import Loop, Place, Schedule
 from worker.compiler.schedule.text import parse_schedule, print_schedule
 from worker.compiler.schedule.verify import verify
@@ -32,6 +31,7 @@ from worker.compiler.strategies.graphturbo.describe import describe, placed, rea
 from worker.compiler.strategies.graphturbo.descriptor import GraphTurboOptions, Variant
 from worker.compiler.strategies.graphturbo.sections import best_sections
 from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
+from worker.compiler.strategies.graphturbo.summary import BufferScope
 from worker.compiler.strategies.graphturbo.variants import FEATURES
 from worker.compiler.tiling.layer.layers import form_layers
 from worker.simulator.run import simulate_unit

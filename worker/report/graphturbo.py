@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 
 from worker.compiler.errors import Detail
 from worker.compiler.judge.entrants import own_options
-from worker.compiler.memory.liveness import BufferScope
 from worker.compiler.options import CompileOptions
 from worker.compiler.strategies.graphturbo.descriptor import DESCRIPTOR, GraphTurboOptions, Variant
 from worker.compiler.strategies.graphturbo.summary import (
+    BufferScope,
     GroupSummary,
     MovementSummary,
     OrderName,

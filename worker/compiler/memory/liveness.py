@@ -1,29 +1,17 @@
 """When tensors are live, in computation tasks.
 
-A tensor occupies its scope during every task of its live range, both ends included, and for the
-whole of it: one that is spilled is declared in the slower memory and never visits the local buffer
-as a whole.  Source: GraphTurbo section 4.3 and figure 12.
+A tensor occupies its buffer during every task of its live range, both ends included, and for the
+whole of it: one that is spilled is declared in the slower memory and never visits the buffer as a
+whole.  Source: GraphTurbo section 4.3 and figure 12.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import groupby
 
 from worker.compiler.errors import InternalError
-
-
-class BufferScope(StrEnum):
-    """Where a tensor lives between the layers or instances that use it."""
-
-    LB = "lb"
-    """Local buffers of the cores, one slice each."""
-    GB = "gb"
-    """Global buffer of the cluster."""
-    HOME = "home"
-    """Off-chip memory (DDR)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +20,11 @@ class LiveTensor:
 
     name: str
     size_bytes: int
-    """Bytes in its scope; 0 never spills."""
+    """Bytes in the buffer; 0 never spills."""
     first: int
     """Task that writes it (0 for an input held from the start)."""
     last: int
     """Last task that reads it, >= first."""
-    scope: BufferScope = BufferScope.LB
-    """Fastest scope that binding allows; a tensor is never moved closer than this."""
 
 
 def live_bytes_by_task(lives: Sequence[LiveTensor]) -> tuple[int, ...]:

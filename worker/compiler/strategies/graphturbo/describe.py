@@ -9,11 +9,11 @@ from math import prod
 import msgspec
 
 from worker.compiler.ir.op import reads_of, writes_of
-from worker.compiler.memory.liveness import BufferScope
 from worker.compiler.strategies.graphturbo.nests import num_samples
 from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.sections import Workshop
 from worker.compiler.strategies.graphturbo.summary import (
+    BufferScope,
     MovementSummary,
     OrderSummary,
     ScopeCount,

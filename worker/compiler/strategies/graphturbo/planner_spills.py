@@ -9,10 +9,10 @@ Source: GraphTurbo section 4.3; the choice by cost is ours.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
-from worker.compiler.memory.liveness import BufferScope, LiveTensor
-from worker.compiler.memory.spill import SpillRule, choose_spills, place_tensors
+from worker.compiler.memory.liveness import LiveTensor
+from worker.compiler.memory.spill import SpillRule, choose_spills
+from worker.compiler.memory.spill_search import cheapest_spills
 
 SpillChoice = tuple[SpillRule, frozenset[str]]
 """A rule, and the tensors it leaves at home."""
@@ -24,19 +24,17 @@ def spill_choices(
     """The paper's choice for `room` bytes of GB first, then the one of least traffic if it differs.
 
     `home_bytes(tensor, is_spilled)`: bytes that the tensor moves through home's port.
-    Cost: as `choose_spills`; where something is spilled, as `cheapest_scopes` too.
+    Cost: as `choose_spills`; where something is spilled, as `cheapest_spills` too.
     """
     chosen = choose_spills(lives, room, SpillRule.LONGEST_LIVENESS)
     paper = frozenset(lives[k].name for k in chosen)
     if not paper:
         return ((SpillRule.LONGEST_LIVENESS, paper),)
 
-    def cost(tensor: LiveTensor, scope: BufferScope) -> int:
-        return home_bytes(tensor.name, scope is BufferScope.HOME)
+    def cost(tensor: LiveTensor, is_spilled: bool) -> int:
+        return home_bytes(tensor.name, is_spilled)
 
-    buffered = [replace(tensor, scope=BufferScope.GB) for tensor in lives]
-    placed = place_tensors(buffered, 0, room, SpillRule.BY_COST, cost)
-    cheap = frozenset(p.name for p in placed if p.scope is BufferScope.HOME)
+    cheap = frozenset(lives[k].name for k in cheapest_spills(lives, room, cost))
     if cheap == paper:
         return ((SpillRule.LONGEST_LIVENESS, paper),)
     return ((SpillRule.LONGEST_LIVENESS, paper), (SpillRule.BY_COST, cheap))

@@ -9,7 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from worker.compiler.memory.liveness import BufferScope
+
+class BufferScope(StrEnum):
+    """Where a tensor lives between the layers or instances that use it."""
+
+    LB = "lb"
+    """Local buffers of the cores, one slice each."""
+    GB = "gb"
+    """Global buffer of the cluster."""
+    HOME = "home"
+    """Off-chip memory (DDR)."""
 
 
 class OrderName(StrEnum):
