@@ -82,7 +82,7 @@ def sample(
     from worker.compiler.machine import load_preset
     from worker.compiler.options import CompileOptions
     from worker.compiler.pipeline import compile_model
-    from worker.ports import open_ports
+    from worker.job.ports import open_ports
 
     cache = MemoryCache()
     options = CompileOptions(symbols=tuple(symbols.items()), strategy=strategy)

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.cells import Row, fill, load_ledger, run_child
 from benchmarks.zoo import ZooModel, every_model, materialized
-from worker.request import NoProgress
+from worker.job.request import NoProgress
 
 MODELS = (
     "basic_pitch_nmp", "bert_base_s128", "control_flow", "dtln_1", "espcn_x3", "go1_policy",
@@ -41,9 +41,9 @@ def run_cell(model: ZooModel, preset: str, strategy: str, scratch: Path) -> Row:
     from worker.compiler.judge.units import unit_digest
     from worker.compiler.options import CompileOptions
     from worker.compiler.pipeline import compile_model
-    from worker.hardware import resolve_machine
-    from worker.ports import open_ports
-    from worker.simulation import simulate_model
+    from worker.job.hardware import resolve_machine
+    from worker.job.ports import open_ports
+    from worker.job.simulation import simulate_model
 
     options = CompileOptions.from_json(
         {"strategy": strategy, "verify": "none", "symbols": dict(model.symbols)}

@@ -44,8 +44,8 @@ def run_cell(model: ZooModel, preset: str, scratch: Path) -> Row:
     from worker.compiler.descriptors import strategies
     from worker.compiler.errors import CompilerError
     from worker.compiler.options import CompileOptions, VerifyMode
-    from worker.job import run_job
-    from worker.request import JobRequest, NoProgress
+    from worker.job.job import run_job
+    from worker.job.request import JobRequest, NoProgress
 
     chosen = "graphturbo"
     options = CompileOptions(verify=VerifyMode.SAMPLE, symbols=model.symbols, strategy=chosen)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.cells import Row, fill, run_child
 from benchmarks.zoo import ZOO, ZooModel, materialized
-from worker.request import NoProgress
+from worker.job.request import NoProgress
 
 if TYPE_CHECKING:
     from worker.compiler.isa.program import Program
@@ -84,9 +84,9 @@ def run_cell(model: ZooModel, preset: str, mode: str, scratch: Path) -> Row:
     from worker.compiler.isa.program import UnitCall
     from worker.compiler.options import CompileOptions
     from worker.compiler.pipeline import compile_model
-    from worker.hardware import resolve_machine
-    from worker.ports import open_ports
-    from worker.simulation import refuse_violations, simulate_model
+    from worker.job.hardware import resolve_machine
+    from worker.job.ports import open_ports
+    from worker.job.simulation import refuse_violations, simulate_model
     from worker.simulator.bounds import floor_cycles
 
     chosen = (

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.zoo import ZOO, ZooModel, materialized
-from worker.request import NoProgress
+from worker.job.request import NoProgress
 
 PRESETS = ("stcp920-inferred", "a100", "kapla-16x16")
 COLUMNS = (
@@ -36,7 +36,7 @@ def run_cell(model: ZooModel, preset: str, scratch: Path, verify: str) -> dict[s
     """Compile one model on one preset, cold and warm; runs inside the child process."""
     from worker.compiler.cache import MemoryCache
     from worker.compiler.options import CompileOptions, VerifyMode
-    from worker.job import JobRequest, run_job
+    from worker.job.job import JobRequest, run_job
 
     path = materialized(model, scratch)
     cache = MemoryCache()

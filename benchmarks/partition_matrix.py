@@ -32,7 +32,7 @@ from typing import Any
 from benchmarks.partition_check import faults
 from benchmarks.partition_table import page
 from benchmarks.zoo import ZooModel, every_model, materialized
-from worker.request import NoProgress
+from worker.job.request import NoProgress
 
 VERIFIED = ("xavier", "xavier:f16", "dpu-u250", "dpu-zu")
 """Cells that --verify runs for every model."""
@@ -104,8 +104,8 @@ def verified_row(model: ZooModel, path: Path, cell: str, build: Path) -> dict[st
     from worker.compiler.cache import MemoryCache
     from worker.compiler.errors import CompilerError
     from worker.compiler.options import CompileOptions, Precision, VerifyMode
-    from worker.job import run_job
-    from worker.request import JobRequest
+    from worker.job.job import run_job
+    from worker.job.request import JobRequest
 
     preset, _, precision = cell.partition(":")
     options = CompileOptions(

@@ -27,8 +27,8 @@ from typing import Any
 from benchmarks.random_models import random_model
 from worker.compiler.cache import MemoryCache
 from worker.compiler.options import CompileOptions
-from worker.job import run_job
-from worker.request import JobRequest, NoProgress
+from worker.job.job import run_job
+from worker.job.request import JobRequest, NoProgress
 
 PRESETS = ("stcp920", "stcp920-inferred", "ascend910", "goya", "a100")
 WAYS = ("naive", "full", "paper", "v3", "v2", "v1", "astitch", "layerwise", "sample")

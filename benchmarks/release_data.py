@@ -37,8 +37,8 @@ from service.jobs.submit import NewJob, submit_job
 from service.settings import Settings
 from service.states import JobState
 from worker.compiler.options import CompileOptions
-from worker.main import EmbeddedWorker
-from worker.tasks import Step
+from worker.runner.main import EmbeddedWorker
+from worker.runner.tasks import Step
 
 LONG_S = 3.0e9
 """A queue deadline that no later run of the test reaches."""

@@ -16,9 +16,9 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from worker.isolation import IsolationChoice
-from worker.request import STAGES
-from worker.sandbox import Limits
+from worker.job.request import STAGES
+from worker.sandbox.isolation import IsolationChoice
+from worker.sandbox.sandbox import Limits
 
 _MIB = 1024 * 1024
 STAGE_LIMITS_S: Mapping[str, float] = MappingProxyType(
@@ -119,7 +119,7 @@ class Settings(BaseSettings):
     """How long a client may pause within a request before its connection ends."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["json", "console"] = "json"
-    runner: str = "worker.job:run_job"
+    runner: str = "worker.job.job:run_job"
     """What the sandboxed child calls, as `module:function`."""
     child_path: str = Field(default_factory=_default_path)
     child_python_path: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ from service.bootstrap import Services, open_services
 from service.client import Client
 from service.log import configure
 from service.settings import Settings
-from worker.main import EmbeddedWorker
+from worker.runner.main import EmbeddedWorker
 
 PRESET = "kapla-16x16"
 

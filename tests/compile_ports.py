@@ -9,7 +9,7 @@ from worker.compiler.isa.program import UnitCall
 from worker.compiler.judge.compiled import CompiledModel, Ports
 from worker.compiler.judge.figures import Figures
 from worker.compiler.judge.units import Unit
-from worker.request import NoProgress
+from worker.job.request import NoProgress
 
 
 def ports_of(cache: Cache, figures: Callable[[Unit], Figures]) -> Ports:

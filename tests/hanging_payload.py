@@ -7,7 +7,7 @@ import socket
 import sys
 import time
 
-from worker import wire
+from worker.sandbox import wire
 
 
 def main() -> None:

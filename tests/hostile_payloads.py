@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from worker.compiler.cache import Cache
-from worker.request import JobOutcome, JobRequest, ProgressSink
+from worker.job.request import JobOutcome, JobRequest, ProgressSink
 
 _C = r"""
 #include <fcntl.h>

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from worker.compiler.cache import Cache, CacheKey, CacheKind
 from worker.compiler.judge.units import decode_unit, encode_unit
-from worker.job import run_job
-from worker.request import JobOutcome, JobRequest, ProgressSink
+from worker.job.job import run_job
+from worker.job.request import JobOutcome, JobRequest, ProgressSink
 
 
 class _Planter:

@@ -17,6 +17,7 @@ from control_models import counted_loop
 from onnx import TensorProto, helper
 from onnx_models import conv_net, saved, with_host_part
 
+from worker.compiler.assembly.packing import bundle_contents
 from worker.compiler.cache import MemoryCache
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.judge.compiled import CompiledModel
@@ -25,9 +26,8 @@ from worker.compiler.options import CompileOptions
 from worker.compiler.package.build import FLAGS, find_compiler
 from worker.compiler.package.bundle import write_bundle
 from worker.compiler.pipeline import compile_model
-from worker.packing import bundle_contents
-from worker.ports import open_ports
-from worker.request import NoProgress
+from worker.job.ports import open_ports
+from worker.job.request import NoProgress
 
 Array = np.ndarray[Any, Any]
 

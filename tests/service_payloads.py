@@ -1,6 +1,6 @@
 """Fake payloads for the sandbox: each behaves in one way, good or hostile.
 
-They replace `worker.job:run_job`; `hardware["steps"]` may carry parameters.
+They replace `worker.job.job:run_job`; `hardware["steps"]` may carry parameters.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from worker.compiler.cache import Cache, CacheKey, CacheKind
 from worker.compiler.errors import ModelError
-from worker.request import JobOutcome, JobRequest, ProgressSink
+from worker.job.request import JobOutcome, JobRequest, ProgressSink
 
 
 def _outcome(out_dir: Path, text: str) -> JobOutcome:

@@ -18,8 +18,8 @@ from service.bootstrap import open_services
 from service.jobs.claim import Claim
 from service.log import configure
 from service.settings import Settings
-from worker.main import EmbeddedWorker, run_worker
-from worker.tasks import Step
+from worker.runner.main import EmbeddedWorker, run_worker
+from worker.runner.tasks import Step
 
 
 def main() -> int:

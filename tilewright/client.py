@@ -13,7 +13,7 @@ from service.client.errors import ApiError
 from tilewright.compiling import finished, results_folder, settings_for
 from tilewright.options import Hardware, Model, Options, PathLike, order_of
 from tilewright.result import Result
-from worker.problems import error_of
+from worker.sandbox.problems import error_of
 
 _SERVICE_FAULTS = ("TW-SVC-", "TW-NET-")
 """Codes that are about the service; all others are about what was ordered."""

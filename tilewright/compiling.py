@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from tilewright.options import Hardware, Model, Options, PathLike, order_of
 from tilewright.result import Result
 from worker.compiler.errors import CompilerError
-from worker.request import NoProgress, ProgressSink
+from worker.job.request import NoProgress, ProgressSink
 
 if TYPE_CHECKING:
     from service.settings import Settings
@@ -92,7 +92,7 @@ def finished(
     Raises:
         CompilerError: the job did not succeed; its class and code are those of the refusal.
     """
-    from worker.problems import error_of
+    from worker.sandbox.problems import error_of
 
     if job["state"] == "succeeded":
         return Result(folder, settings, temporary)

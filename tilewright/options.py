@@ -156,7 +156,7 @@ def hardware_of(hardware: Hardware) -> dict[str, Any]:
 
 def arrays_file(arrays: Arrays, target: Path) -> Path:
     """`arrays` as an .npz file: the one it names, or `target`, written from values."""
-    from worker.arrays import write_npz
+    from worker.job.arrays import write_npz
 
     if isinstance(arrays, str | os.PathLike):
         return Path(arrays)

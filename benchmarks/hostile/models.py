@@ -25,8 +25,8 @@ from worker.compiler.frontend.limits import Limits
 from worker.compiler.frontend.load import load_model
 from worker.compiler.frontend.simplify import simplify
 from worker.compiler.options import CompileOptions
-from worker.job import run_job
-from worker.request import JobRequest, NoProgress
+from worker.job.job import run_job
+from worker.job.request import JobRequest, NoProgress
 from worker.verification.budget import over_budget
 from worker.verification.inputs import seeded_inputs
 

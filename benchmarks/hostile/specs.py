@@ -53,7 +53,7 @@ def case(rng: Rng) -> tuple[str, Callable[[Path], Verdict]]:
 def _judge(text: bytes, strategy: str, folder: Path) -> Verdict:
     from service.cli.demo import EXAMPLE
     from service.orders.order import hardware_document
-    from worker.hardware import resolve_machine
+    from worker.job.hardware import resolve_machine
 
     path = folder / "chip.yaml"
     path.write_bytes(text)

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.zoo import ZOO, materialized
-from worker.request import NoProgress
+from worker.job.request import NoProgress
 
 DETECTOR = "ssdlite320_nms"
 CLASSIFIERS = ("resnet18", "resnet50", "googlenet", "mobilenet_v2", "vgg16")
@@ -87,7 +87,7 @@ def run_cell(cell: Cell, scratch: Path) -> dict[str, Any]:
     """Compile and simulate one cell; runs inside the child process."""
     from worker.compiler.cache import MemoryCache
     from worker.compiler.options import CompileOptions
-    from worker.job import JobRequest, run_job
+    from worker.job.job import JobRequest, run_job
 
     model = next(m for m in ZOO if m.name == cell.model)
     path = materialized(model, scratch)

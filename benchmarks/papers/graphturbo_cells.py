@@ -19,7 +19,7 @@ from benchmarks.papers.graphturbo_tailor import PAIRS, tailor_model
 from benchmarks.papers.rebatch import rebatch
 from benchmarks.papers.tvm_samples import tvm_samples
 from benchmarks.zoo import ZooModel, materialized
-from worker.request import NoProgress
+from worker.job.request import NoProgress
 
 if TYPE_CHECKING:
     from worker.compiler.ir.graph import Graph
@@ -115,8 +115,8 @@ def _peak(cell: Cell, model: Path) -> Row:
     from worker.compiler.pipeline import compile_model
     from worker.compiler.rewrite.compose_region import compose_region
     from worker.compiler.tiling.slices.footprint import peak_bytes
-    from worker.hardware import resolve_machine
-    from worker.ports import open_ports
+    from worker.job.hardware import resolve_machine
+    from worker.job.ports import open_ports
 
     machine = resolve_machine({"preset": cell.preset})
     options = CompileOptions.from_json({"verify": "none", "strategy": "naive"})
@@ -151,8 +151,8 @@ def _narrowed(graph: Graph) -> Graph:
 def _job(cell: Cell, model: Path, folder: Path) -> Row:
     from worker.compiler.cache import MemoryCache
     from worker.compiler.options import CompileOptions
-    from worker.job import run_job
-    from worker.request import JobRequest
+    from worker.job.job import run_job
+    from worker.job.request import JobRequest
 
     options = CompileOptions.from_json(
         {

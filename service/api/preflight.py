@@ -15,10 +15,10 @@ from service.errors import Malformed, ServiceError, Unavailable
 from service.store.blobs import copy_to
 from service.store.records import HardwareRecord, ModelRecord
 from service.text import is_carried
-from worker.asking import Died, Refused, ask
 from worker.compiler.options import CompileOptions
-from worker.payload import Workplace
-from worker.sandbox import End
+from worker.sandbox.asking import Died, Refused, ask
+from worker.sandbox.payload import Workplace
+from worker.sandbox.sandbox import End
 
 LIMIT_S = 120
 NICE = 10
@@ -74,7 +74,7 @@ def run_preflight(
         }
         try:
             return ask(
-                "worker.preflight_child",
+                "worker.children.preflight_child",
                 request,
                 place,
                 limits=settings.payload_limits(LIMIT_S, model.size_bytes),

@@ -12,11 +12,11 @@ from anyio import to_thread
 
 from service.errors import ServiceError, Unavailable
 from service.settings import Settings
-from worker import wire
 from worker.compiler.errors import SpecError
-from worker.problems import problem_in
-from worker.sandbox import Limits
-from worker.standing import Ended, Overdue, Standing
+from worker.sandbox import wire
+from worker.sandbox.problems import problem_in
+from worker.sandbox.sandbox import Limits
+from worker.sandbox.standing import Ended, Overdue, Standing
 
 READERS = 2
 """Specs that are read at the same time; others wait their turn."""
@@ -52,7 +52,7 @@ class SpecReaders:
         self._free: LifoQueue[Standing] = LifoQueue()
         for _ in range(READERS):
             reader = Standing(
-                "worker.spec_child",
+                "worker.children.spec_child",
                 limits=limits,
                 choice=settings.isolation,
                 search_path=settings.child_path,

@@ -21,10 +21,10 @@ def asked(module: str, request: Mapping[str, Any], files: Sequence[Path], what: 
         Told: the payload's own refusal, or a limit that it met.
         Failure: TW-INT-001, it ended without an answer.
     """
-    from worker.asking import Died, Refused, ask
     from worker.compiler.errors import CompilerError
-    from worker.payload import Workplace
-    from worker.sandbox import End
+    from worker.sandbox.asking import Died, Refused, ask
+    from worker.sandbox.payload import Workplace
+    from worker.sandbox.sandbox import End
 
     settings = load_settings()
     limits = settings.payload_limits(

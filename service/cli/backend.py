@@ -56,7 +56,7 @@ def test(
     from worker.conformance.cases import Selection
     from worker.conformance.conform import check_machine
     from worker.conformance.report import conformance_document, conformance_table
-    from worker.hardware import resolve_machine
+    from worker.job.hardware import resolve_machine
 
     machine = resolve_machine(hardware_document(spec))
     wanted = tuple(op or ())

@@ -34,9 +34,9 @@ def disassemble(
         raise Failure("TW-CLI-001", f"{source}: there is no such file")
     path = source.resolve()
     request = {"source": str(path), "region": region, "limit": limit}
-    shown: list[dict[str, Any]] = asked("worker.disassemble_child", request, [path], "disassembly")[
-        "items"
-    ]
+    shown: list[dict[str, Any]] = asked(
+        "worker.children.disassemble_child", request, [path], "disassembly"
+    )["items"]
     if as_json:
         print_json({"items": shown})
         return

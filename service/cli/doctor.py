@@ -90,7 +90,7 @@ def _storage(data_dir: Path | None) -> list[Check]:
 def _isolation(data_dir: Path | None) -> list[Check]:
     """The tier that payloads get here, what it keeps and what it does not."""
     from worker.compiler.errors import CompilerError
-    from worker.isolation import HOLDS, LACKS, Tier, isolation
+    from worker.sandbox.isolation import HOLDS, LACKS, Tier, isolation
 
     try:
         found = isolation(load_settings(data_dir).isolation)

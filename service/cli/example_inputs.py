@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from worker.arrays import write_npz
+from worker.job.arrays import write_npz
 
 
 def write_inputs(model: Path, target: Path, *, seed: int) -> None:

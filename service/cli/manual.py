@@ -16,7 +16,7 @@ def manual(
 ) -> None:
     """Print which operators, composites and regions a machine runs, as Markdown."""
     from worker.compiler.partition.manual import manual_document, manual_markdown
-    from worker.hardware import resolve_machine
+    from worker.job.hardware import resolve_machine
 
     machine = resolve_machine(hardware_document(spec))
     if as_json:

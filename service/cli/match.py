@@ -34,7 +34,7 @@ def match(
         "options": options.to_json(),
         "pattern": pattern,
     }
-    found: dict[str, Any] = asked("worker.match_child", request, [source], "match")
+    found: dict[str, Any] = asked("worker.children.match_child", request, [source], "match")
     if as_json:
         print_json(found)
         return

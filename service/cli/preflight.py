@@ -45,7 +45,9 @@ def preflight(
             "hardware": hardware_document(hardware),
             "options": options.to_json(),
         }
-        found: dict[str, Any] = asked("worker.preflight_child", request, [source], "preflight")
+        found: dict[str, Any] = asked(
+            "worker.children.preflight_child", request, [source], "preflight"
+        )
     if as_json:
         print_json(found)
     else:

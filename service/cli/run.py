@@ -49,7 +49,7 @@ def run(
     A profiled run leaves out the checks (poisoned memory) that other runs make.
     """
     from service.orders.running import BundleRun, run_bundle
-    from worker.arrays import write_npz
+    from worker.job.arrays import write_npz
 
     asked = BundleRun(bundle, inputs, repeat=repeat, profile=profile, trust=trust)
     ran = run_bundle(asked, load_settings(data_dir))

@@ -87,7 +87,7 @@ def worker(
 ) -> None:
     """Run a worker alone: needs TILEWRIGHT_DATABASE_URL, _BROKER_URL and _BLOB_URL."""
     del as_json  # a worker has no output but its log
-    from worker.main import run_worker
+    from worker.runner.main import run_worker
 
     code = run_worker(load_settings(data_dir, workers=workers))
     if code:
@@ -134,7 +134,7 @@ def _run(settings: Settings, listener: socket.socket, announce: Any, *, with_wor
 
 
 def _start_worker(services: Services, stack: Any) -> None:
-    from worker.main import EmbeddedWorker
+    from worker.runner.main import EmbeddedWorker
 
     stack.enter_context(EmbeddedWorker(services))
 

@@ -15,11 +15,11 @@ from service.orders.order import Order
 
 if TYPE_CHECKING:
     from service.settings import Settings
-    from worker.conversation import Conversation
-    from worker.payload import Workplace
-    from worker.request import ProgressSink
-    from worker.sandbox import Report, Sandbox
-    from worker.store_cache import StoreCache
+    from worker.job.request import ProgressSink
+    from worker.runner.conversation import Conversation
+    from worker.runner.store_cache import StoreCache
+    from worker.sandbox.payload import Workplace
+    from worker.sandbox.sandbox import Report, Sandbox
 
 
 class _Keeper:
@@ -47,7 +47,7 @@ class _Keeper:
         Raises:
             ProtocolError: the payload named a file that is not its own.
         """
-        from worker.payload import open_left
+        from worker.sandbox.payload import open_left
 
         if name in self.files:
             return
@@ -69,8 +69,8 @@ def compile_here(order: Order, settings: Settings, sink: ProgressSink) -> dict[s
     from service.store.open_blobs import open_blob_store
     from service.store.session import Database, migrate
     from worker.compiler.errors import CompilerError
-    from worker.payload import Workplace
-    from worker.store_cache import StoreCache
+    from worker.runner.store_cache import StoreCache
+    from worker.sandbox.payload import Workplace
 
     parent = _parent(settings)
     migrate(settings.database_url)
@@ -132,10 +132,10 @@ def _run(
     cache: StoreCache,
 ) -> tuple[Conversation, Report]:  # fmt: skip
     """Start the payload and serve it until it ends; interrupting kills it."""
-    from worker import wire
-    from worker.conversation import Conversation, answer, artifact_names
-    from worker.request import request_document
-    from worker.stage_clock import StageClock
+    from worker.job.request import request_document
+    from worker.runner.conversation import Conversation, answer, artifact_names
+    from worker.sandbox import wire
+    from worker.sandbox.stage_clock import StageClock
 
     document = request_document(
         model.absolute(), order.model.stem, order.hardware, order.options,
@@ -162,17 +162,17 @@ def _run(
 
 
 def _sandbox(order: Order, model: Path, settings: Settings, place: Workplace) -> Sandbox:
-    from worker.isolation import isolation
-    from worker.payload import payload_argv, payload_env
-    from worker.sandbox import Sandbox
+    from worker.sandbox.isolation import isolation
+    from worker.sandbox.payload import payload_argv, payload_env
+    from worker.sandbox.sandbox import Sandbox
 
     files = (model, order.calibration, order.inputs)
     given = [path.absolute() for path in files if path is not None]
     python = settings.child_python_path
     return Sandbox(
         payload_argv(
-            "worker.sandbox_child", str(place.given / "request.json"), "{channel}", "--runner",
-            settings.runner,
+            "worker.children.sandbox_child", str(place.given / "request.json"), "{channel}",
+            "--runner", settings.runner,
         ),
         env=payload_env(
             place, settings.child_path, threads=settings.child_threads, python_path=python
@@ -190,8 +190,8 @@ def _problem(
 ) -> dict[str, Any] | None:
     """Why the job did not succeed; None when it did."""
     from worker.compiler.errors import CompilerError
-    from worker.sandbox import End
-    from worker.verdict import over_limit
+    from worker.runner.verdict import over_limit
+    from worker.sandbox.sandbox import End
 
     if said.problem is not None:
         return said.problem

@@ -52,11 +52,11 @@ def run_bundle(asked: BundleRun, settings: Settings) -> Ran:
     """
     import zipfile
 
-    from worker.asking import Died, Refused, ask
-    from worker.payload import Workplace, open_left
-    from worker.problems import error_of
-    from worker.sandbox import End, Limits
-    from worker.wire import ProtocolError
+    from worker.sandbox.asking import Died, Refused, ask
+    from worker.sandbox.payload import Workplace, open_left
+    from worker.sandbox.problems import error_of
+    from worker.sandbox.sandbox import End, Limits
+    from worker.sandbox.wire import ProtocolError
 
     for path in (asked.bundle, asked.inputs):
         if not path.is_file():
@@ -79,7 +79,7 @@ def run_bundle(asked: BundleRun, settings: Settings) -> Ran:
         }
         try:
             answer = ask(
-                "worker.run_child",
+                "worker.children.run_child",
                 request,
                 place,
                 limits=Limits(

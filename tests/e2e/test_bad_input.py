@@ -34,8 +34,8 @@ from worker.compiler.cache import MemoryCache
 from worker.compiler.error_catalog import ERROR_CATALOG
 from worker.compiler.errors import CompilerError
 from worker.compiler.options import CompileOptions
-from worker.job import run_job
-from worker.request import JobRequest, NoProgress
+from worker.job.job import run_job
+from worker.job.request import JobRequest, NoProgress
 
 PRESET = "kapla-edge"
 RELU = helper.make_node("Relu", ["x"], ["y"], name="relu")

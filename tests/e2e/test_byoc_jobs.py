@@ -16,8 +16,8 @@ from worker.compiler.cache import MemoryCache
 from worker.compiler.errors import CompilerError, ModelError, OptionError
 from worker.compiler.options import CompileOptions, PartitionChoice, Precision, VerifyMode
 from worker.compiler.package.runtime import run_bundle
-from worker.job import JobRequest, run_job
-from worker.request import NoProgress
+from worker.job.job import JobRequest, run_job
+from worker.job.request import NoProgress
 
 
 def compiled(

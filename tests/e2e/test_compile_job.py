@@ -23,7 +23,7 @@ from worker.compiler.cache import MemoryCache
 from worker.compiler.errors import CompilerError, OptionError
 from worker.compiler.options import CompileOptions, VerifyMode
 from worker.compiler.package.runtime import run_bundle
-from worker.job import JobRequest, run_job
+from worker.job.job import JobRequest, run_job
 
 PRESETS = ("stcp920-inferred", "a100", "kapla-16x16")
 
@@ -235,8 +235,8 @@ sys.path.insert(0, sys.argv[2])
 from onnx_models import conv_net, saved
 from worker.compiler.cache import MemoryCache
 from worker.compiler.options import CompileOptions
-from worker.job import JobRequest, run_job
-from worker.request import NoProgress
+from worker.job.job import JobRequest, run_job
+from worker.job.request import NoProgress
 folder = Path(sys.argv[1])
 for strategy, preset in (("naive", "a100"), ("graphturbo", "stcp920-inferred")):
     options = CompileOptions.from_json({"verify": "none", "strategy": strategy})

@@ -22,7 +22,7 @@ from onnx_models import repeated_layers
 
 from service.client import Client
 from service.settings import Settings
-from worker.request import STAGES
+from worker.job.request import STAGES
 
 REPO = Path(__file__).resolve().parents[2]
 HARDWARE = "kapla-edge"

@@ -15,8 +15,8 @@ import pytest
 from benchmarks.random_models import random_model
 from worker.compiler.cache import MemoryCache
 from worker.compiler.options import CompileOptions
-from worker.job import run_job
-from worker.request import JobRequest, NoProgress
+from worker.job.job import run_job
+from worker.job.request import JobRequest, NoProgress
 
 PRESETS = ("stcp920", "stcp920-inferred", "ascend910", "goya", "a100")
 

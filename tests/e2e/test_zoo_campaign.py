@@ -19,8 +19,8 @@ from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions
 from worker.compiler.pipeline import compile_model
-from worker.ports import open_ports
-from worker.request import NoProgress
+from worker.job.ports import open_ports
+from worker.job.request import NoProgress
 
 pytestmark = pytest.mark.campaign
 LEDGER = Path(__file__).resolve().parent.parent.parent / "benchmarks" / "MODELS.json"

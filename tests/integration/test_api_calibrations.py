@@ -118,7 +118,8 @@ def test_the_command_line_sends_its_inputs(serve: Serve, tmp_path: Path) -> None
 def test_a_served_job_is_verified_on_the_inputs_it_names(serve: Serve, tmp_path: Path) -> None:
     """Of zeros nothing but zeros comes out.  What is compiled is the same, and cached."""
     served = serve(
-        "worker.job:run_job", memory_base_bytes=Settings.model_fields["memory_base_bytes"].default
+        "worker.job.job:run_job",
+        memory_base_bytes=Settings.model_fields["memory_base_bytes"].default,
     )
     file = tmp_path / "in.npz"
     np.savez(file, x=np.zeros((16, 32), np.float32))
@@ -139,7 +140,8 @@ def test_a_served_job_is_verified_on_the_inputs_it_names(serve: Serve, tmp_path:
 
 def test_hostile_inputs_end_the_job_with_their_code(serve: Serve, tmp_path: Path) -> None:
     served = serve(
-        "worker.job:run_job", memory_base_bytes=Settings.model_fields["memory_base_bytes"].default
+        "worker.job.job:run_job",
+        memory_base_bytes=Settings.model_fields["memory_base_bytes"].default,
     )
     file = tmp_path / "in.npz"
     np.savez(file, x=np.array([{"a": 1}], object))

@@ -17,6 +17,13 @@ import onnxruntime
 import pytest
 from onnx_models import saved
 
+from worker.compiler.assembly.packing import (
+    bundle_contents,
+    kernel_texts,
+    nested_models,
+    program_contents,
+    programs,
+)
 from worker.compiler.cache import MemoryCache
 from worker.compiler.errors import InputError, ModelError
 from worker.compiler.frontend.limits import Limits
@@ -30,12 +37,11 @@ from worker.compiler.package.bundle import write_bundle
 from worker.compiler.package.runtime import ModelRunner, load_program, run_bundle
 from worker.compiler.partition.plan import HOST
 from worker.compiler.pipeline import compile_model
-from worker.job import run_job
-from worker.packing import bundle_contents, kernel_texts, nested_models, program_contents, programs
-from worker.ports import open_ports
+from worker.job.job import run_job
+from worker.job.ports import open_ports
+from worker.job.request import JobRequest, NoProgress
+from worker.job.simulation import simulate_model
 from worker.report.control import control_rows
-from worker.request import JobRequest, NoProgress
-from worker.simulation import simulate_model
 from worker.verification.drive import verify_model
 
 Array = np.ndarray[Any, Any]

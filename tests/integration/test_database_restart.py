@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from service.jobs import query
 from service.settings import Settings
 from service.states import JobState
-from worker.main import EmbeddedWorker
+from worker.runner.main import EmbeddedWorker
 
 OpenDesk = Callable[[Settings], Desk]
 

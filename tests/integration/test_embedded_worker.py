@@ -14,7 +14,7 @@ from service.queue import RUN_ITEM, ring
 from service.settings import Settings
 from service.states import JobState
 from service.store.blobs import read_bytes
-from worker.main import DataDirectory, EmbeddedWorker
+from worker.runner.main import DataDirectory, EmbeddedWorker
 
 OpenDesk = Callable[[Settings], Desk]
 

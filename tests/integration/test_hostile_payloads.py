@@ -25,11 +25,11 @@ from worker.compiler.cache import MemoryCache
 from worker.compiler.jit import compiled
 from worker.compiler.lower.order.sync import find_waits
 from worker.compiler.options import CompileOptions, VerifyMode
-from worker.conversation import Conversation, answer
-from worker.isolation import IsolationChoice, Tier, isolation
-from worker.main import EmbeddedWorker
-from worker.payload import Workplace, open_left
-from worker.wire import Frame, ProtocolError
+from worker.runner.conversation import Conversation, answer
+from worker.runner.main import EmbeddedWorker
+from worker.sandbox.isolation import IsolationChoice, Tier, isolation
+from worker.sandbox.payload import Workplace, open_left
+from worker.sandbox.wire import Frame, ProtocolError
 
 OpenDesk = Callable[[Settings], Desk]
 SECRET = b"nobody may read this"
@@ -161,7 +161,11 @@ def test_what_a_job_planted_in_the_cache_does_not_reach_the_next(
     settings = make_settings(runner="planting_payload:plants", memory_base_bytes=memory)
     model = conv_net().SerializeToString()
     made = []
-    for runner, cached in (("", True), ("worker.job:run_job", True), ("worker.job:run_job", False)):
+    for runner, cached in (
+        ("", True),
+        ("worker.job.job:run_job", True),
+        ("worker.job.job:run_job", False),
+    ):
         changes = {"runner": runner} if runner else {}
         desk = open_desk(settings.model_copy(update=changes))
         options = CompileOptions(verify=VerifyMode.FULL, no_cache=not cached)

@@ -13,6 +13,7 @@ import pytest
 from layout_models import BLOCKED, NHWC, RegionBuilder, blocked_by
 from onnx_models import conv_net, saved
 
+from worker.compiler.assembly.packing import kernel_texts, program_contents
 from worker.compiler.cache import MemoryCache
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.judge.compiled import CompiledModel
@@ -23,9 +24,8 @@ from worker.compiler.options import CompileOptions
 from worker.compiler.package.build import build_library
 from worker.compiler.package.runtime import load_program
 from worker.compiler.pipeline import compile_model
-from worker.packing import kernel_texts, program_contents
-from worker.ports import open_ports
-from worker.request import NoProgress
+from worker.job.ports import open_ports
+from worker.job.request import NoProgress
 
 BUILD_DIR = Path(tempfile.gettempdir()) / "tilewright-layout-kernels"
 """Shared by runs: libraries are found by content."""

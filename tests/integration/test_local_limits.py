@@ -16,7 +16,7 @@ from service.cli.demo import EXAMPLE
 from service.cli.main import app
 from service.orders import here
 from service.settings import Settings
-from worker.main import sweep_workplaces
+from worker.runner.main import sweep_workplaces
 
 TESTS = Path(__file__).parents[1]
 

@@ -14,7 +14,7 @@ from service.jobs.cancel import cancel_job
 from service.settings import Settings
 from service.states import JobState
 from service.store.blobs import read_bytes
-from worker.main import EmbeddedWorker
+from worker.runner.main import EmbeddedWorker
 
 OpenDesk = Callable[[Settings], Desk]
 

@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper
 from region_bundles import Array, bundled, made, members, region_call, region_library
 from safetensors.numpy import load
 
+from worker.compiler.assembly.packing import nested_models, programs
 from worker.compiler.frontend.slice import host_submodel
 from worker.compiler.isa.binary import decode_program
 from worker.compiler.isa.text import print_program
@@ -25,7 +26,6 @@ from worker.compiler.package.executable import level_specs
 from worker.compiler.package.region_code import EntryRole, RegionCode
 from worker.compiler.package.region_graph import decode_region_graph
 from worker.compiler.package.stream import decode_stream, encode_stream
-from worker.packing import nested_models, programs
 from worker.verification.inputs import seeded_inputs
 
 NAMES = ("conv", "host_between", "int8", "view", "loop")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from worker.isolation import Isolation, IsolationChoice, Tier, View, isolation
-from worker.sandbox import End, Limits, Report, Sandbox
+from worker.sandbox.isolation import Isolation, IsolationChoice, Tier, View, isolation
+from worker.sandbox.sandbox import End, Limits, Report, Sandbox
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="process isolation needs Linux")
 
@@ -181,8 +181,8 @@ def test_death_of_the_worker_takes_everything(tmp_path: Path, tier: Isolation) -
 import sys, time
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from pathlib import Path
-from worker.isolation import IsolationChoice, View, isolation
-from worker.sandbox import Limits, Sandbox
+from worker.sandbox.isolation import IsolationChoice, View, isolation
+from worker.sandbox.sandbox import Limits, Sandbox
 code = '''
 import os, time
 if os.fork() == 0:

@@ -14,9 +14,9 @@ import pytest
 from api_fixtures import PRESET, Serve, assert_problem
 
 from service.api import spec_readers
-from worker.isolation import IsolationChoice
-from worker.sandbox import Limits
-from worker.standing import Ended, Overdue, Standing
+from worker.sandbox.isolation import IsolationChoice
+from worker.sandbox.sandbox import Limits
+from worker.sandbox.standing import Ended, Overdue, Standing
 
 MIB = 1 << 20
 YAML = {"Content-Type": "application/yaml"}
@@ -26,7 +26,7 @@ SPEC = f"inherits: {PRESET}\nname: mine\n"
 @pytest.fixture
 def standing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Standing]:
     """Our payload in the place of one of `worker`: a module that the child can import."""
-    import worker.standing as module
+    import worker.sandbox.standing as module
 
     source = Path(__file__).parents[1] / "hanging_payload.py"
     shutil.copy(source, tmp_path / source.name)

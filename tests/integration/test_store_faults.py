@@ -24,8 +24,8 @@ from service.store.blobs import BlobWriter, copy_to, put_bytes, put_stream, read
 from service.store.local_blobs import LocalBlobStore
 from service.store.tables import BlobRow, ItemRow, db_now
 from worker.compiler.cache import CacheKey, CacheKind
-from worker.main import EmbeddedWorker
-from worker.store_cache import StoreCache
+from worker.runner.main import EmbeddedWorker
+from worker.runner.store_cache import StoreCache
 
 OpenDesk = Callable[[Settings], Desk]
 

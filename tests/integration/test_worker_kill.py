@@ -20,7 +20,7 @@ from service.settings import Settings
 from service.states import ItemState, JobState
 from service.store.records import JobRecord
 from service.store.repos import items
-from worker.tasks import Step
+from worker.runner.tasks import Step
 
 OpenDesk = Callable[[Settings], Desk]
 REPO = TESTS.parent

@@ -14,7 +14,7 @@ from service.cli.inspection import _LAYER_TITLES
 from service.cli.jobs import _TITLES, _counts, _event_text
 from service.cli.main import app
 from service.cli.output import SHOWN_FINDINGS, moment, print_problem, print_table
-from worker.arrays import write_npz
+from worker.job.arrays import write_npz
 
 REPO = Path(__file__).resolve().parent.parent.parent
 

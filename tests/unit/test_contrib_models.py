@@ -12,11 +12,11 @@ import pytest
 from onnx import TensorProto, helper
 from region_bundles import compiled_from
 
+from worker.compiler.assembly.packing import kernel_texts, program_contents
 from worker.compiler.errors import ModelError
 from worker.compiler.package.build import build_library
 from worker.compiler.package.runtime import load_program
 from worker.compiler.partition.plan import HOST
-from worker.packing import kernel_texts, program_contents
 
 FLOAT, UINT8, INT8, BOOL = TensorProto.FLOAT, TensorProto.UINT8, TensorProto.INT8, TensorProto.BOOL
 DOMAIN = "com.microsoft"

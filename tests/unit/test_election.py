@@ -19,8 +19,8 @@ from worker.compiler.judge.units import Unit
 from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions, Objective
 from worker.compiler.pipeline import compile_model
-from worker.job import run_job
-from worker.request import JobRequest, NoProgress
+from worker.job.job import run_job
+from worker.job.request import JobRequest, NoProgress
 
 ON = load_preset("stcp920-inferred")
 

@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from region_bundles import compiled_from
 
+from worker.compiler.assembly.packing import kernel_texts, program_contents
 from worker.compiler.errors import ModelError
 from worker.compiler.frontend import expand
 from worker.compiler.frontend.bind import bind
@@ -22,7 +23,6 @@ from worker.compiler.frontend.simplify import simplify
 from worker.compiler.package.build import build_library
 from worker.compiler.package.runtime import load_program
 from worker.compiler.partition.plan import HOST
-from worker.packing import kernel_texts, program_contents
 
 FLOAT = TensorProto.FLOAT
 QKV = ["q", "k", "v"]

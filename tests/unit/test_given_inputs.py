@@ -17,10 +17,10 @@ from service.cli.main import app
 from worker.compiler.cache import MemoryCache
 from worker.compiler.errors import CompilerError, ModelError
 from worker.compiler.options import CompileOptions
-from worker.job import run_job
-from worker.ports import open_ports
-from worker.preflight import preflight
-from worker.request import JobRequest, NoProgress
+from worker.job.job import run_job
+from worker.job.ports import open_ports
+from worker.job.preflight import preflight
+from worker.job.request import JobRequest, NoProgress
 from worker.verification.inputs import SYNTHETIC_BATCHES, held_out
 
 REFUSED = "TW-VERIFY-004"

@@ -19,8 +19,8 @@ from worker.compiler.frontend.limits import Limits
 from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions
 from worker.compiler.pipeline import compile_model
-from worker.ports import open_ports
-from worker.request import NoProgress
+from worker.job.ports import open_ports
+from worker.job.request import NoProgress
 from worker.verification.drive import verify_model
 
 ON = load_preset("stcp920")

@@ -9,10 +9,10 @@ import pytest
 from onnx import TensorProto, helper
 from region_bundles import compiled_from
 
+from worker.compiler.assembly.packing import kernel_texts, program_contents
 from worker.compiler.package.build import build_library
 from worker.compiler.package.runtime import load_program
 from worker.compiler.partition.plan import HOST
-from worker.packing import kernel_texts, program_contents
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from test_bundle_kernels import Members, tampered
 from typer.testing import CliRunner
 
 from service.cli.main import app
-from worker.arrays import write_npz
-from worker.isolation import Tier, isolation
+from worker.job.arrays import write_npz
+from worker.sandbox.isolation import Tier, isolation
 
 Run = Callable[..., tuple[int, dict[str, Any]]]
 

@@ -63,7 +63,7 @@ def test_a_compiles_own_process_leaves_the_compiler_to_its_child(tmp_path: Path)
 
 
 def test_the_child_imports_what_every_model_needs(tmp_path: Path) -> None:
-    found = loaded("import worker.sandbox_child, worker.job", tmp_path)
+    found = loaded("import worker.children.sandbox_child, worker.job.job", tmp_path)
     assert {"numpy", "onnx"} <= found
     assert not found & (SERVER | STORE | {"scipy", "numba", "onnxruntime"})
 

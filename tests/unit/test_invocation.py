@@ -15,8 +15,8 @@ from test_simulator_units import MACHINE, two_calls_and_a_host
 
 from worker.compiler.cache import MemoryCache
 from worker.compiler.isa.program import Binding, HostCall, Program, UnitCall
+from worker.job.simulation import simulate_model
 from worker.report.invocation import invocation_section
-from worker.simulation import simulate_model
 from worker.simulator.compose import _invocation_check
 from worker.simulator.results import Invocation, RegionTiming
 from worker.simulator.run import simulate_program, simulate_unit

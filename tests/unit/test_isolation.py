@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from service.cli.main import app
 from service.settings import Settings
-from worker import isolation as module
 from worker.compiler.errors import CompilerError
-from worker.isolation import HOLDS, LACKS, IsolationChoice, Tier, View, isolation
+from worker.sandbox import isolation as module
+from worker.sandbox.isolation import HOLDS, LACKS, IsolationChoice, Tier, View, isolation
 
 Pretend = Callable[[str | None], None]
 

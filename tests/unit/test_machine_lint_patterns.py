@@ -11,7 +11,8 @@ import pytest
 from test_machine_lint import Document, edit, findings_at, tiny
 
 from worker.compiler.errors import SpecError
-from worker.compiler.machine import lint_document, load_machine, parse_document, pattern_places
+from worker.compiler.machine import lint_document, load_machine, parse_document
+from worker.compiler.machine.lint import places as pattern_places
 from worker.compiler.machine.lint.patterns import PATTERN_RULES
 from worker.compiler.machine.lint.places import MAX_DEPTH
 from worker.compiler.machine.lint.view import View

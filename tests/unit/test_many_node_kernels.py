@@ -26,8 +26,8 @@ from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions
 from worker.compiler.partition.partition import partition
 from worker.compiler.pipeline import _node_costs, compile_model, shared_out
-from worker.job import RESULT_OPTIONS
-from worker.preflight import _shortfalls
+from worker.job.job import RESULT_OPTIONS
+from worker.job.preflight import _shortfalls
 from worker.report.layers import cache_outcomes
 from worker.simulator.results import ModelSimulation
 from worker.simulator.run import simulate_program, simulate_unit

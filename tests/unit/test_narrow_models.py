@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper
 from onnx_models import saved
 
+from worker.compiler.assembly.packing import kernel_texts, program_contents
 from worker.compiler.cache import MemoryCache
 from worker.compiler.errors import InputError, ModelError
 from worker.compiler.frontend.edges import NARROW_INTEGERS, recast_edges
@@ -24,9 +25,8 @@ from worker.compiler.package.build import build_library
 from worker.compiler.package.runtime import load_program
 from worker.compiler.partition.plan import HOST
 from worker.compiler.pipeline import compile_model
-from worker.packing import kernel_texts, program_contents
-from worker.ports import open_ports
-from worker.request import NoProgress
+from worker.job.ports import open_ports
+from worker.job.request import NoProgress
 from worker.verification.reference import reference_outputs
 
 FLOAT = TensorProto.FLOAT

@@ -15,6 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from region_bundles import compiled_from
 
+from worker.compiler.assembly.packing import bundle_contents, kernel_texts, program_contents
 from worker.compiler.errors import PassContractError
 from worker.compiler.frontend.bind import bind
 from worker.compiler.frontend.limits import Limits
@@ -23,7 +24,6 @@ from worker.compiler.frontend.passes import run_pass
 from worker.compiler.frontend.simplify import simplify
 from worker.compiler.package.build import build_library
 from worker.compiler.package.runtime import load_program
-from worker.packing import bundle_contents, kernel_texts, program_contents
 
 FLOAT, BOOL, INT64 = TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64
 Spec = tuple[list[onnx.NodeProto], str, str]

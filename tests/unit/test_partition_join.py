@@ -16,8 +16,8 @@ from worker.compiler.partition.join import joined
 from worker.compiler.partition.partition import partition
 from worker.compiler.partition.plan import Action, Partitioning
 from worker.compiler.pipeline import compile_model
-from worker.ports import open_ports
-from worker.request import NoProgress
+from worker.job.ports import open_ports
+from worker.job.request import NoProgress
 
 NODES: list[Node] = [
     ("a0", "Relu", ["x"]),

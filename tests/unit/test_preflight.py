@@ -9,7 +9,7 @@ import onnx
 from onnx_models import conv_net, repeated_layers, saved, with_host_part
 
 from worker.compiler.options import CompileOptions
-from worker.preflight import preflight
+from worker.job.preflight import preflight
 
 
 def checked(model: onnx.ModelProto, folder: Path, hardware: dict[str, Any]) -> dict[str, Any]:

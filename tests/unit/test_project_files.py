@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from service.cli.main import app
 from service.settings import Settings
 from worker.compiler.error_catalog import ERROR_CATALOG
-from worker.isolation import Tier
+from worker.sandbox.isolation import Tier
 
 REPO = Path(__file__).parents[2]
 PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "README.md")

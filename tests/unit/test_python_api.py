@@ -24,7 +24,7 @@ from tilewright.html import MOST_LAYERS, result_page
 from tilewright.options import Options, order_of
 from worker.compiler.error_catalog import ERROR_CATALOG
 from worker.compiler.options import CompileOptions
-from worker.problems import error_of
+from worker.sandbox.problems import error_of
 
 REPO = Path(__file__).parents[2]
 NET = onnx_models.conv_net()

@@ -23,14 +23,14 @@ from worker.compiler.options import CompileOptions
 from worker.compiler.pipeline import compile_model
 from worker.compiler.strategies.graphturbo.descriptor import Variant
 from worker.compiler.strategies.graphturbo.summary import UnitSummary
-from worker.ports import open_ports
+from worker.job.ports import open_ports
+from worker.job.request import NoProgress
+from worker.job.simulation import simulate_model
 from worker.report.document import Verification, report_document
 from worker.report.graphturbo import graphturbo_section
 from worker.report.graphturbo_page import graphturbo_html
 from worker.report.nulls import null_reasons
 from worker.report.page import report_page
-from worker.request import NoProgress
-from worker.simulation import simulate_model
 
 COUNT: dict[str, Any] = {"type": "integer", "minimum": 0}
 MAYBE: dict[str, Any] = {"type": ["integer", "null"], "minimum": 0}

@@ -12,8 +12,8 @@ from onnx_models import conv_net, saved, with_host_part
 
 from worker.compiler.cache import MemoryCache
 from worker.compiler.options import CompileOptions, VerifyMode
-from worker.job import run_job
-from worker.request import JobRequest, NoProgress
+from worker.job.job import run_job
+from worker.job.request import JobRequest, NoProgress
 
 
 def report_of(model: onnx.ModelProto, folder: Path, mode: VerifyMode) -> dict[str, Any]:

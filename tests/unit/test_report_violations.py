@@ -14,11 +14,11 @@ from worker.compiler.frontend.limits import Limits
 from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions
 from worker.compiler.pipeline import compile_model
-from worker.ports import open_ports
+from worker.job.ports import open_ports
+from worker.job.request import NoProgress
+from worker.job.simulation import refuse_violations, simulate_model
 from worker.report.document import Verification, report_document
 from worker.report.page import report_page
-from worker.request import NoProgress
-from worker.simulation import refuse_violations, simulate_model
 from worker.simulator.results import Check
 
 

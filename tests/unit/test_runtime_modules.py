@@ -19,7 +19,7 @@ from test_bundle import inputs as toy_inputs
 from typer.testing import CliRunner
 
 from service.cli.main import app
-from worker.arrays import write_npz
+from worker.compiler.assembly.packing import executable_model, kernel_texts, program_contents
 from worker.compiler.errors import InputError
 from worker.compiler.isa.program import HostCall
 from worker.compiler.package.accelerator_module import AcceleratorModule, programs_by_target
@@ -28,7 +28,7 @@ from worker.compiler.package.executable import HostEntry
 from worker.compiler.package.metadata_module import MetadataModule
 from worker.compiler.package.profile import CallProfile, InvocationProfile, Tally
 from worker.compiler.package.runtime import ModelRunner, load_program
-from worker.packing import executable_model, kernel_texts, program_contents
+from worker.job.arrays import write_npz
 from worker.verification.inputs import seeded_inputs
 
 Array = np.ndarray[Any, Any]

@@ -19,8 +19,8 @@ from worker.compiler.judge.units import Unit
 from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions
 from worker.compiler.pipeline import compile_model
-from worker.ports import open_ports
-from worker.request import NoProgress
+from worker.job.ports import open_ports
+from worker.job.request import NoProgress
 from worker.verification.float64_graph import float64_arrays, float64_graph
 from worker.verification.sampling import check_unit
 

@@ -22,8 +22,8 @@ from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions
 from worker.compiler.pipeline import compile_model
 from worker.compiler.strategies.graphturbo.descriptor import Variant
-from worker.ports import open_ports
-from worker.request import NoProgress
+from worker.job.ports import open_ports
+from worker.job.request import NoProgress
 from worker.verification.sampling import check_unit
 
 INT8 = st.integers(-128, 127)

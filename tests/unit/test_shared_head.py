@@ -24,8 +24,8 @@ from worker.compiler.pipeline import compile_model
 from worker.compiler.schedule.nodes import Init, Node, Place
 from worker.compiler.schedule.text import parse_schedule
 from worker.compiler.schedule.verify import verify
-from worker.ports import open_ports
-from worker.request import NoProgress
+from worker.job.ports import open_ports
+from worker.job.request import NoProgress
 from worker.verification.drive import verify_model
 
 ON = load_preset("stcp920-inferred")

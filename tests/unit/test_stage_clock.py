@@ -9,8 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from service.settings import STAGE_LIMITS_S, Settings
-from worker.request import STAGES
-from worker.stage_clock import StageClock
+from worker.job.request import STAGES
+from worker.sandbox.stage_clock import StageClock
 
 
 class Kill:

@@ -30,8 +30,8 @@ from worker.compiler.schedule.nodes import Schedule, Seq
 from worker.compiler.schedule.stages import Group, Grouping, check_grouping
 from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
 from worker.compiler.strategies.naive.strategy import NaiveStrategy
-from worker.job import run_job
-from worker.request import JobRequest, NoProgress
+from worker.job.job import run_job
+from worker.job.request import JobRequest, NoProgress
 
 
 @pytest.fixture(autouse=True)

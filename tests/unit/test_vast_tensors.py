@@ -24,8 +24,8 @@ from worker.compiler.package.host_module import HostModule
 from worker.compiler.partition.annotate import annotate
 from worker.compiler.pipeline import compile_model
 from worker.compiler.rejection import ReasonCode
-from worker.ports import open_ports
-from worker.request import NoProgress
+from worker.job.ports import open_ports
+from worker.job.request import NoProgress
 
 FLOAT = TensorProto.FLOAT
 

@@ -19,8 +19,8 @@ from worker.compiler.frontend.load import load_model
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.simplify import simplify
 from worker.compiler.options import CompileOptions
-from worker.job import run_job
-from worker.request import JobRequest, NoProgress
+from worker.job.job import run_job
+from worker.job.request import JobRequest, NoProgress
 from worker.verification.budget import (
     HELD,
     NODE_STEPS,

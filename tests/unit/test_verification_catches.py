@@ -22,8 +22,8 @@ from worker.compiler.isa.program import OperandRole, UnitProgram
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions, VerifyMode
 from worker.compiler.schedule.nodes import Schedule
-from worker.job import run_job
-from worker.request import JobRequest, NoProgress
+from worker.job.job import run_job
+from worker.job.request import JobRequest, NoProgress
 from worker.verification.inputs import seeded_inputs
 
 

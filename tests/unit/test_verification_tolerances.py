@@ -22,9 +22,9 @@ from worker.compiler.isa.program import OperandRole, UnitProgram
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions, VerifyMode
 from worker.compiler.schedule.nodes import Schedule
-from worker.job import run_job
+from worker.job.job import run_job
+from worker.job.request import JobRequest, NoProgress
 from worker.report.verified_row import VerifiedRow
-from worker.request import JobRequest, NoProgress
 from worker.verification.float64 import NoFloat64
 from worker.verification.measured import FACTOR, ceiling_of, floor_of, judged, measure, nudged
 from worker.verification.reference import Float64Values

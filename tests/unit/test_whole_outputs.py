@@ -31,9 +31,9 @@ from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions, VerifyMode
 from worker.compiler.pipeline import compile_model
 from worker.compiler.schedule.nodes import Schedule
-from worker.ports import open_ports
+from worker.job.ports import open_ports
+from worker.job.request import NoProgress
 from worker.report.document import Verification
-from worker.request import NoProgress
 from worker.verification.comparing import Comparer
 from worker.verification.drive import verify_model
 from worker.verification.measured import longest_sum

@@ -15,6 +15,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx
 
+from worker.compiler.assembly.packing import kernel_texts, program_contents
 from worker.compiler.cache import MemoryCache
 from worker.compiler.errors import CompilerError, InternalError
 from worker.compiler.frontend.limits import Limits
@@ -36,9 +37,8 @@ from worker.compiler.rejection import ReasonCode
 from worker.conformance.case import Case, Expectation, Form, Suite, Untested
 from worker.conformance.form import NoForm, run_onnx
 from worker.conformance.sample import Array
-from worker.packing import kernel_texts, program_contents
-from worker.ports import open_ports
-from worker.request import NoProgress
+from worker.job.ports import open_ports
+from worker.job.request import NoProgress
 
 _KERNELS_PER_LIBRARY = 256
 _OPTIONS = CompileOptions(partition=PartitionChoice.GREEDY, verify=VerifyMode.NONE)

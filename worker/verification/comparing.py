@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from worker.compiler.assembly.packing import programs
 from worker.compiler.frontend.ops.call import DTYPES
 from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.package.verify_numerics import (
@@ -17,7 +18,6 @@ from worker.compiler.package.verify_numerics import (
     in_blocks,
     plain_numbers,
 )
-from worker.packing import programs
 from worker.report.verified_row import VerifiedRow
 from worker.verification.measured import floor_of, longest_sum
 

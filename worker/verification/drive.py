@@ -23,6 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from worker.compiler.assembly.packing import kernel_texts, nested_models, program_contents
 from worker.compiler.errors import CompilerError, Mismatch
 from worker.compiler.frontend.work import static_shape
 from worker.compiler.isa.program import HostCall, UnitCall
@@ -32,7 +33,6 @@ from worker.compiler.options import CompileOptions, VerifyMode
 from worker.compiler.package.build import build_library
 from worker.compiler.package.executor import Feeder
 from worker.compiler.package.runtime import ModelRunner, load_program
-from worker.packing import kernel_texts, nested_models, program_contents
 from worker.report.document import Verification
 from worker.report.node_names import node_span
 from worker.report.verified_row import VerifiedRow

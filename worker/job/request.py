@@ -1,6 +1,6 @@
 """What goes into one compile job and what comes out: the contract between worker and payload.
 
-Apart from `worker.job`, which implements it, because that imports the whole compiler.
+Apart from `worker.job.job`, which implements it, because that imports the whole compiler.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def request_document(
     out: Path,
     inputs: Path | None = None,
 ) -> dict[str, Detail]:
-    """A request as `worker.sandbox_child` reads it from a file."""
+    """A request as `worker.children.sandbox_child` reads it from a file."""
     return {
         "model_path": str(model),
         "model_name": name,

@@ -28,10 +28,10 @@ from worker.compiler.options import CompileOptions, Objective
 from worker.compiler.partition.partition import partition
 from worker.compiler.partition.plan import HOST, Partitioning
 from worker.compiler.pipeline import convert_for
-from worker.hardware import resolve_machine
-from worker.ports import synthetic_samples
-from worker.request import NoProgress
-from worker.unlocking import unlock_rows
+from worker.job.hardware import resolve_machine
+from worker.job.ports import synthetic_samples
+from worker.job.request import NoProgress
+from worker.job.unlocking import unlock_rows
 from worker.verification.budget import over_budget
 from worker.verification.reference import reference_refusal
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import orjson
 
+from worker.compiler.assembly.packing import bundle_contents
 from worker.compiler.cache import Cache, NullCache
 from worker.compiler.codegen.kernel import CODEGEN_VERSION
 from worker.compiler.errors import Detail
@@ -26,20 +27,19 @@ from worker.compiler.lower.lower import LOWER_VERSION
 from worker.compiler.options import CompileOptions, VerifyMode
 from worker.compiler.package.bundle import write_bundle
 from worker.compiler.pipeline import compile_model
-from worker.hardware import resolve_machine
-from worker.packing import bundle_contents
-from worker.ports import open_ports
+from worker.job.hardware import resolve_machine
+from worker.job.ports import open_ports
+from worker.job.request import JobOutcome, JobRequest, ProgressSink
+from worker.job.simulation import refuse_violations, simulate_model
+from worker.job.unlocking import unlock_rows
 from worker.report.document import Verification, report_document
 from worker.report.graph import graph_document
 from worker.report.layers import layers_csv
 from worker.report.nulls import null_reasons
 from worker.report.page import report_page
-from worker.request import JobOutcome, JobRequest, ProgressSink
-from worker.simulation import refuse_violations, simulate_model
 from worker.simulator.results import ModelSimulation, UnitSimulation
 from worker.simulator.run import SIMULATOR_VERSION
 from worker.simulator.trace import trace_json
-from worker.unlocking import unlock_rows
 
 
 class _TimedProgress:

@@ -32,9 +32,9 @@ from service.settings import Settings
 from service.store.blobs import sweep_spool
 from service.store.repos import items, workers
 from service.store.session import migrate
-from worker.isolation import isolation
-from worker.polling import Poller
-from worker.tasks import ItemRunner, Step, register, workplace_name
+from worker.runner.polling import Poller
+from worker.runner.tasks import ItemRunner, Step, register, workplace_name
+from worker.sandbox.isolation import isolation
 
 _GARBAGE_EVERY_S = 3600.0
 _BEAT_EVERY_S = 10.0

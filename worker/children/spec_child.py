@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from worker import wire
-from worker.answering import failure_frame
 from worker.compiler.errors import Finding, SpecError
 from worker.compiler.machine import (
     canonical_document,
@@ -22,6 +20,8 @@ from worker.compiler.machine import (
     load_machine,
     parse_document,
 )
+from worker.sandbox import wire
+from worker.sandbox.answering import failure_frame
 
 
 def read(text: str) -> dict[str, Any]:

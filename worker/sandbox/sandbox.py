@@ -19,7 +19,7 @@ from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 
-from worker.isolation import Isolation, Tier, View
+from worker.sandbox.isolation import Isolation, Tier, View
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _SIGNALED = 128

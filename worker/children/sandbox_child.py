@@ -1,7 +1,8 @@
 """The payload: runs one job in the sandbox, with cache and progress over a socket to the worker.
 
-`python -P -m worker.sandbox_child REQUEST.json CHANNEL [--runner module:function]`.  What happens
-to it does not matter to anybody else: it may crash, hang, or be killed at any instruction.
+`python -P -m worker.children.sandbox_child REQUEST.json CHANNEL [--runner module:function]`.
+What happens to it does not matter to anybody else: it may crash, hang, or be killed at any
+instruction.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from worker import wire
-from worker.answering import failure_frame
 from worker.compiler.cache import Cache, CacheKey, NullCache
 from worker.compiler.errors import Detail
 from worker.compiler.options import CompileOptions
-from worker.request import JobOutcome, JobRequest, ProgressSink
+from worker.job.request import JobOutcome, JobRequest, ProgressSink
+from worker.sandbox import wire
+from worker.sandbox.answering import failure_frame
 
 Runner = Callable[[JobRequest, Path, Cache, ProgressSink], JobOutcome]
 
@@ -138,7 +139,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="sandbox_child")
     parser.add_argument("request", type=Path)
     parser.add_argument("channel", type=int)
-    parser.add_argument("--runner", default="worker.job:run_job")
+    parser.add_argument("--runner", default="worker.job.job:run_job")
     arguments = parser.parse_args(argv)
     with socket.socket(fileno=arguments.channel) as sock:
         # Processes the job starts (C compilers, tests of kernels) must not hold the channel open.

@@ -33,16 +33,16 @@ from service.log import bound, get_logger
 from service.queue import RUN_ITEM
 from service.store.blobs import copy_to, put_stream
 from service.store.records import BlobRef
-from worker import wire
-from worker.conversation import Conversation, answer, named_artifacts
-from worker.isolation import isolation
-from worker.payload import Workplace, payload_argv, payload_env
-from worker.progress import ProgressRecorder
-from worker.request import request_document
-from worker.sandbox import End, Limits, Report, Sandbox
-from worker.stage_clock import StageClock
-from worker.store_cache import StoreCache
-from worker.verdict import over_limit
+from worker.job.request import request_document
+from worker.runner.conversation import Conversation, answer, named_artifacts
+from worker.runner.progress import ProgressRecorder
+from worker.runner.store_cache import StoreCache
+from worker.runner.verdict import over_limit
+from worker.sandbox import wire
+from worker.sandbox.isolation import isolation
+from worker.sandbox.payload import Workplace, payload_argv, payload_env
+from worker.sandbox.sandbox import End, Limits, Report, Sandbox
+from worker.sandbox.stage_clock import StageClock
 
 _REQUEST = "request.json"
 
@@ -238,7 +238,7 @@ class ItemRunner:
         settings = self._settings
         return Sandbox(
             payload_argv(
-                "worker.sandbox_child",
+                "worker.children.sandbox_child",
                 str(place.given / _REQUEST),
                 "{channel}",
                 "--runner",

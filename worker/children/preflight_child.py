@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from worker.answering import answer
 from worker.compiler.options import CompileOptions
-from worker.preflight import preflight
+from worker.job.preflight import preflight
+from worker.sandbox.answering import answer
 
 
 def _work(request: Mapping[str, Any]) -> Mapping[str, Any]:

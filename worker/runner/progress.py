@@ -18,7 +18,7 @@ from service.log import get_logger
 from service.store.blobs import BlobStore, put_stream
 from service.store.records import BlobRef
 from service.store.session import Database
-from worker.payload import open_left
+from worker.sandbox.payload import open_left
 
 _UNITS_PERIOD_S = 0.25
 _MEDIA_TYPES = {

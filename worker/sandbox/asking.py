@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from worker import wire
 from worker.compiler.errors import CompilerError, Detail
-from worker.isolation import IsolationChoice, isolation
-from worker.payload import Workplace, payload_argv, payload_env
-from worker.problems import problem_in
-from worker.sandbox import End, Limits, Report, Sandbox
+from worker.sandbox import wire
+from worker.sandbox.isolation import IsolationChoice, isolation
+from worker.sandbox.payload import Workplace, payload_argv, payload_env
+from worker.sandbox.problems import problem_in
+from worker.sandbox.sandbox import End, Limits, Report, Sandbox
 
 
 class Refused(Exception):

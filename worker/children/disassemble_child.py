@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from worker.answering import answer
 from worker.compiler.errors import CompilerError
 from worker.compiler.package.archive import open_archive, read_member
 from worker.compiler.package.bundle import DOCUMENT_LIMIT_BYTES, read_manifest
 from worker.compiler.package.disassemble import print_region
 from worker.compiler.package.stream import decode_stream
+from worker.sandbox.answering import answer
 
 
 def disassembled(request: Mapping[str, Any]) -> Mapping[str, Any]:

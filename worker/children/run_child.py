@@ -8,11 +8,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from worker.answering import answer
-from worker.arrays import write_npz
 from worker.compiler.array_file import read_arrays
 from worker.compiler.package.runtime import load_bundle
+from worker.job.arrays import write_npz
 from worker.report.run_profile import profile_document
+from worker.sandbox.answering import answer
 
 
 def run(request: Mapping[str, Any]) -> Mapping[str, Any]:

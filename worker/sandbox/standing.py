@@ -15,10 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from worker import wire
-from worker.isolation import IsolationChoice, isolation
-from worker.payload import Workplace, payload_argv, payload_env
-from worker.sandbox import Limits, Report, Sandbox
+from worker.sandbox import wire
+from worker.sandbox.isolation import IsolationChoice, isolation
+from worker.sandbox.payload import Workplace, payload_argv, payload_env
+from worker.sandbox.sandbox import Limits, Report, Sandbox
 
 _LAST_S = 5.0
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir
 
+from worker.compiler.assembly.regions import packed_regions
 from worker.compiler.control.bodies import BodyModel
 from worker.compiler.control.flow import ControlFlow
 from worker.compiler.errors import Detail, PassContractError
@@ -30,7 +31,6 @@ from worker.compiler.package.executable import (
     level_specs,
 )
 from worker.compiler.package.manifest import body_prefix
-from worker.packing_regions import packed_regions
 
 MAX_LISTED_INSTRUCTIONS = 128
 """Longer units are listed by their first instructions only: program.bin holds them all."""

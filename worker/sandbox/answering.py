@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from worker import wire
 from worker.compiler.errors import CompilerError
+from worker.sandbox import wire
 
 _MEMORY_WORDS = ("bad_alloc", "bad allocation", "Arena alloc failed", "Failed to allocate memory")
 

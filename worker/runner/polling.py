@@ -15,7 +15,7 @@ from kombu.exceptions import OperationalError
 
 from service.log import get_logger
 from service.queue import reach
-from worker.tasks import ItemRunner
+from worker.runner.tasks import ItemRunner
 
 PERIOD_S = 5.0
 """Between two looks.  A look is a connection attempt, and while that fails one query."""

@@ -24,12 +24,13 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-# Run with -I: nothing but this folder's parent, last, so that it hides no standard module.
-sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+# Run with -I: nothing but the folder of the package, last, so that it hides no standard module.
+sys.path.append(str(Path(__file__).resolve().parents[2]))
 
-from worker import tree_usage  # the path above comes first
+from worker.sandbox import tree_usage  # the path above comes first
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36

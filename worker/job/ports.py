@@ -18,7 +18,7 @@ from worker.compiler.judge.units import Unit
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions
 from worker.compiler.quantize.calibration import load_calibration
-from worker.simulation import simulate_cached, simulate_model
+from worker.job.simulation import simulate_cached, simulate_model
 from worker.verification.budget import over_budget
 from worker.verification.inputs import SYNTHETIC_BATCHES, seeded_inputs
 

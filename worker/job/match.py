@@ -13,7 +13,7 @@ from worker.compiler.frontend.simplify import simplify
 from worker.compiler.machine.machine import AcceleratorTarget
 from worker.compiler.options import CompileOptions
 from worker.compiler.partition.patterns.matching import Match, match_patterns, near_misses
-from worker.hardware import resolve_machine
+from worker.job.hardware import resolve_machine
 
 
 def match_report(

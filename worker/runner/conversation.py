@@ -12,15 +12,15 @@ from typing import Any
 
 from service.store.records import BlobRef
 from service.text import is_carried
-from worker import wire
 from worker.compiler.cache import CacheKey, CacheKind
 from worker.compiler.errors import Detail
-from worker.problems import problem_in
-from worker.progress import ProgressRecorder
-from worker.request import ProgressSink
-from worker.sandbox import Sandbox
-from worker.stage_clock import StageClock
-from worker.store_cache import StoreCache
+from worker.job.request import ProgressSink
+from worker.runner.progress import ProgressRecorder
+from worker.runner.store_cache import StoreCache
+from worker.sandbox import wire
+from worker.sandbox.problems import problem_in
+from worker.sandbox.sandbox import Sandbox
+from worker.sandbox.stage_clock import StageClock
 
 _MOST_FIELDS = 16
 _LONGEST_FIELD = 256

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from worker.compiler.errors import CompilerError, Detail
-from worker.conversation import Conversation
-from worker.sandbox import End, Limits, Report
+from worker.runner.conversation import Conversation
+from worker.sandbox.sandbox import End, Limits, Report
 
 
 def over_limit(

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import msgspec
 
-from worker import wire
 from worker.compiler.error_catalog import ERROR_CATALOG
 from worker.compiler.errors import (
     BudgetExceeded,
@@ -22,6 +21,7 @@ from worker.compiler.errors import (
     SimulationError,
     SpecError,
 )
+from worker.sandbox import wire
 
 _CLASSES: tuple[tuple[str, type[CompilerError]], ...] = (
     ("TW-MODEL-", ModelError),

@@ -12,10 +12,10 @@ from hashlib import sha1
 from pathlib import Path
 from typing import BinaryIO
 
-from worker.isolation import View
-from worker.wire import ProtocolError
+from worker.sandbox.isolation import View
+from worker.sandbox.wire import ProtocolError
 
-_PACKAGE = Path(__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 _IMPORT_ROOT = _PACKAGE.parent
 _NUMBA = "numba"
 

@@ -1,0 +1,1 @@
+"""What runs in such processes, each as `python -m`."""

@@ -1,0 +1,1 @@
+"""From a compiled model to what bundles and runs are made of."""

@@ -1,0 +1,1 @@
+"""One job, from a request to artifacts and a report."""
