@@ -54,6 +54,15 @@ def two_attentions() -> onnx.ModelProto:
     return model_of(nodes, shapes, ["y", "a"], 23, {"mask": mask})
 
 
+def negative_cap() -> onnx.ModelProto:
+    """ONNX's body would apply the cap; its reference and ONNX Runtime leave it out."""
+    nodes = [
+        helper.make_node("Attention", QKV, ["y"], name="off", softcap=-1.0),
+        helper.make_node("Attention", QKV, ["z"], name="on", softcap=1.0),
+    ]
+    return model_of(nodes, {key: [1, 2, 6, 8] for key in QKV}, ["y", "z"], 23)
+
+
 def rotary() -> onnx.ModelProto:
     angles = np.random.default_rng(0).uniform(0, 3, (2, 5, 4))
     nodes = [helper.make_node("RotaryEmbedding", ["x", "cos", "sin"], ["y"], name="rope")]
@@ -81,7 +90,10 @@ def window() -> onnx.ModelProto:
     return model_of(nodes, {"x": [2, 9]}, ["y", "w"], 17, {"size": np.array(9)})
 
 
-MODELS = {"attention": two_attentions, "rotary": rotary, "loss": loss, "window": window}
+MODELS = {
+    "attention": two_attentions, "negative cap": negative_cap, "rotary": rotary, "loss": loss,
+    "window": window,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MODELS)

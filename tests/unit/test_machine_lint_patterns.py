@@ -254,7 +254,7 @@ def test_a_long_chain_of_fragments_is_judged_quickly() -> None:
 
 
 def readme_example() -> Document:
-    readme = Path(pattern_places.__file__).with_name("README.md").read_text()
+    readme = (Path(pattern_places.__file__).parents[1] / "README.md").read_text()
     section = readme.split("\n## Patterns\n", 1)[1]
     return parse_document(section.split("```yaml\n", 1)[1].split("```", 1)[0])
 

@@ -25,6 +25,9 @@ from worker.compiler.frontend.ops.registry import CONTROL_FLOW, EXPRESSIONS
 from worker.compiler.frontend.origin import ORIGIN, origin_of
 
 _NOT_EXPANDED = frozenset({*EXPRESSIONS, *CONTROL_FLOW, *RANDOM})
+_OFF_BELOW_ZERO = frozenset({("Attention", "softcap")})
+"""Attributes that ONNX's reference and ONNX Runtime take as absent when they are negative; the body
+of the function takes them at their word."""
 _BUILD_ERRORS = (
     onnx.defs.SchemaError, RuntimeError, ValueError, TypeError, IndexError, KeyError,
 )  # fmt: skip
@@ -76,8 +79,12 @@ def _body(node: onnx_ir.Node, opset: int) -> onnx_ir.Model | None:
     if types is None:
         return None
     proto = onnx_ir.serde.serialize_node(node)
+    off = [a for a in proto.attribute if (node.op_type, a.name) in _OFF_BELOW_ZERO and a.f < 0]
+    for attribute in off:
+        proto.attribute.remove(attribute)
+    given = {attribute.name for attribute in proto.attribute}
     for name, attribute in schema.attributes.items():
-        if name not in node.attributes and attribute.default_value.type:
+        if name not in given and attribute.default_value.type:
             proto.attribute.append(attribute.default_value)
     try:
         function = _function(schema, proto, types, opset)
