@@ -70,6 +70,7 @@ def compile_here(order: Order, settings: Settings, sink: ProgressSink) -> dict[s
     from service.store.session import Database, migrate
     from worker.compiler.errors import CompilerError
     from worker.runner.store_cache import StoreCache
+    from worker.sandbox.compiled_loops import ensure_compiled_loops
     from worker.sandbox.payload import Workplace
 
     parent = _parent(settings)
@@ -85,6 +86,7 @@ def compile_here(order: Order, settings: Settings, sink: ProgressSink) -> dict[s
     error, summary, bundle = None, None, None
     with TemporaryDirectory(dir=parent) as folder:
         place = Workplace(Path(folder) / "job")
+        ensure_compiled_loops()
         place.create()
         kept = _Keeper(sink, place.out, order.output)
         try:

@@ -53,6 +53,7 @@ def run_bundle(asked: BundleRun, settings: Settings) -> Ran:
     import zipfile
 
     from worker.sandbox.asking import Died, Refused, ask
+    from worker.sandbox.compiled_loops import ensure_compiled_loops
     from worker.sandbox.payload import Workplace, open_left
     from worker.sandbox.problems import error_of
     from worker.sandbox.sandbox import End, Limits
@@ -67,6 +68,7 @@ def run_bundle(asked: BundleRun, settings: Settings) -> Ran:
     )
     with tempfile.TemporaryDirectory(prefix="tilewright-run-") as folder:
         place = Workplace(Path(folder).resolve())
+        ensure_compiled_loops()
         place.create()
         request = {
             "bundle": str(bundle),

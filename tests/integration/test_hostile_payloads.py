@@ -6,7 +6,6 @@ import ctypes
 import json
 import os
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -22,13 +21,11 @@ from service.settings import Settings
 from service.states import JobState
 from service.store.blobs import put_bytes, read_bytes
 from worker.compiler.cache import MemoryCache
-from worker.compiler.jit import compiled
-from worker.compiler.lower.order.sync import find_waits
 from worker.compiler.options import CompileOptions, VerifyMode
 from worker.runner.conversation import Conversation, answer
 from worker.runner.main import EmbeddedWorker
 from worker.sandbox.isolation import IsolationChoice, Tier, isolation
-from worker.sandbox.payload import Workplace, open_left
+from worker.sandbox.payload import open_left
 from worker.sandbox.wire import Frame, ProtocolError
 
 OpenDesk = Callable[[Settings], Desk]
@@ -176,19 +173,6 @@ def test_what_a_job_planted_in_the_cache_does_not_reach_the_next(
     assert [job.state for job in made] == [JobState.SUCCEEDED] * 3, [job.error for job in made]
     assert (good.units_solved, good.units_cached) == (fresh.units_solved, fresh.units_cached)
     assert good.bundle_digest == fresh.bundle_digest
-
-
-def test_a_payload_starts_with_the_loops_compiled_outside(tmp_path: Path) -> None:
-    """And numba takes them: its index is found where it looks for it."""
-    compiled(find_waits)  # writes beside the module, unless that was done before
-    numba_cache = pytest.importorskip("numba.core.caching")
-    place = Workplace(tmp_path / "job")
-    place.create()
-    source = sys.modules[find_waits.__module__].__file__
-    subpath = numba_cache.UserProvidedCacheLocator.get_suitable_cache_subpath(source)
-    beside = Path(source).parent / "__pycache__"
-    copied = {path.name for path in (place.temp / "numba" / subpath).glob("*")}
-    assert {path.name for path in beside.glob("*.nb[ic]")} == copied
 
 
 def test_a_child_may_store_a_limited_amount() -> None:

@@ -39,6 +39,7 @@ from worker.runner.progress import ProgressRecorder
 from worker.runner.store_cache import StoreCache
 from worker.runner.verdict import over_limit
 from worker.sandbox import wire
+from worker.sandbox.compiled_loops import ensure_compiled_loops
 from worker.sandbox.isolation import isolation
 from worker.sandbox.payload import Workplace, payload_argv, payload_env
 from worker.sandbox.sandbox import End, Limits, Report, Sandbox
@@ -145,6 +146,7 @@ class ItemRunner:
     def _work(self, held: Claim, place: Workplace) -> None:
         services, settings = self._services, self._settings
         shutil.rmtree(place.root, ignore_errors=True)
+        ensure_compiled_loops()
         place.create()
         sandbox = self._sandbox(held, place)
         progress = ProgressRecorder(

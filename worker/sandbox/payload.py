@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import sha1
 from pathlib import Path
 from typing import BinaryIO
 
+from worker.sandbox.compiled_loops import copy_compiled_loops
 from worker.sandbox.isolation import View
 from worker.sandbox.wire import ProtocolError
 
-_PACKAGE = Path(__file__).parents[1]
-_IMPORT_ROOT = _PACKAGE.parent
+_IMPORT_ROOT = Path(__file__).parents[2]
 _NUMBA = "numba"
 
 
@@ -53,10 +51,10 @@ class Workplace:
         return self.root / "output.log"
 
     def create(self) -> None:
-        """Make the folders."""
+        """Make the folders, and put the compiled loops where numba looks for them."""
         for folder in (self.given, self.out, self.temp, self.build):
             folder.mkdir(parents=True)
-        _copy_compiled_loops(self.temp / _NUMBA)
+        copy_compiled_loops(self.temp / _NUMBA)
 
     def view(self, search_path: str, hidden: Path, more_read_only: tuple[Path, ...] = ()) -> View:
         """What the payload sees."""
@@ -129,17 +127,3 @@ def open_left(folder: Path, file_name: str) -> BinaryIO:
         os.close(descriptor)
         raise ProtocolError(f"file {file_name!r} is not a regular file")
     return os.fdopen(descriptor, "rb")
-
-
-def _copy_compiled_loops(target: Path) -> None:
-    """Give a payload the loops that numba compiled before for processes outside the sandbox.
-
-    They lie beside our modules, where no payload can write; it would take seconds to compile them
-    again.  What a payload compiles itself ends with it: its successors would run it.
-    """
-    for found in sorted(_PACKAGE.rglob("__pycache__/*.nb[ic]")):
-        folder = found.parent.parent
-        # numba's name for a folder of modules below NUMBA_CACHE_DIR
-        name = f"{folder.name}_{sha1(str(folder).encode()).hexdigest()}"  # no secret
-        (target / name).mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(found, target / name / found.name)
