@@ -15,8 +15,10 @@ from program_faults import FAULTS
 from worker.compiler.audit.audit import audit
 from worker.compiler.errors import VerifyError
 from worker.compiler.isa.program import UnitProgram
-from worker.compiler.lower import buffers, emit, hazards, lower, storage
+from worker.compiler.lower import buffers, lower
+from worker.compiler.lower.emit import emit
 from worker.compiler.lower.lower import lower_unit
+from worker.compiler.lower.rows import hazards, storage
 from worker.compiler.lower.rows.storage import Touch
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine

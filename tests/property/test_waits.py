@@ -13,7 +13,7 @@ from hypothesis_profiles import COSTLY
 from wait_reference import all_waits, asked, news, signals
 
 from worker.compiler.jit import compiled
-from worker.compiler.lower import conflicts, sync
+from worker.compiler.lower.order import conflicts, sync
 from worker.compiler.lower.order.conflicts import latest_conflicts
 from worker.compiler.lower.order.sync import synchronise
 from worker.compiler.lower.rows.storage import Spots, Storages
