@@ -25,4 +25,4 @@ def ports_of(cache: Cache, figures: Callable[[Unit], Figures]) -> Ports:
             compiled.home_bytes,
         )
 
-    return Ports(cache, NoProgress(), lambda _: (), figures, whole)
+    return Ports(cache, NoProgress(), lambda _: (), figures, whole, "test")

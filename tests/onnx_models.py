@@ -44,12 +44,12 @@ def conv_net(batch: int | str = 1) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
-def repeated_layers(count: int = 4) -> onnx.ModelProto:
+def repeated_layers(count: int = 4, width: int = 32) -> onnx.ModelProto:
     """`count` equal MatMul + Relu layers with different weights."""
     rng = np.random.default_rng(5)
     nodes, weights, last = [], [], "x"
     for k in range(count):
-        weights.append(_weights(rng, f"w{k}", 32, 32))
+        weights.append(_weights(rng, f"w{k}", width, width))
         nodes += [
             helper.make_node("MatMul", [last, f"w{k}"], [f"m{k}"], name=f"layer{k}/matmul"),
             helper.make_node("Relu", [f"m{k}"], [f"r{k}"], name=f"layer{k}/relu"),
@@ -58,8 +58,8 @@ def repeated_layers(count: int = 4) -> onnx.ModelProto:
     graph = helper.make_graph(
         nodes,
         "repeated",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [16, 32])],
-        [helper.make_tensor_value_info(last, TensorProto.FLOAT, [16, 32])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [16, width])],
+        [helper.make_tensor_value_info(last, TensorProto.FLOAT, [16, width])],
         weights,
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)

@@ -44,6 +44,10 @@ class Options(TypedDict, total=False):
     """What the simulated winner is best in; `latency`."""
     effort: Literal["fast", "normal", "thorough"]
     """How many candidates are simulated, never for how long; `normal`."""
+    max_power_w: float | None
+    """Mean power of a run, in W, that the program may take at most; None, no cap."""
+    max_latency_ms: float | None
+    """Time of a run, in ms, that the program may take at most; None, no cap."""
     precision: Literal["native", "f16", "bf16", "i8", "u8"]
     """Number format of the accelerator's regions; `native`, the model's own."""
     partition: Literal["spec", "greedy", "criteria", "auto"]

@@ -32,7 +32,9 @@ def stats(
 
 @app.command("ls")
 def ls(
-    kind: Annotated[str | None, typer.Option(help="schedule, kernel, simulation or model.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="schedule, program, simulation or verdict.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, max=200)] = 50,
     server: ServerOption = None,
     data_dir: DataDirOption = None,

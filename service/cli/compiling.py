@@ -55,6 +55,12 @@ def compile_model(
     effort: Annotated[
         str, typer.Option(help="fast, normal or thorough: candidates that are simulated.")
     ] = "normal",
+    max_power_w: Annotated[
+        float | None, typer.Option(help="Mean power that the program may take at most, in W.")
+    ] = None,
+    max_latency_ms: Annotated[
+        float | None, typer.Option(help="Time that a run may take at most, in ms.")
+    ] = None,
     verify: Annotated[str, typer.Option(help="none, sample or full.")] = "sample",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the verification inputs.")] = 0,
     inputs: Annotated[
@@ -104,6 +110,8 @@ def compile_model(
         "strategy_options": strategy_settings(strategy, variant, strategy_option or []),
         "objective": objective,
         "effort": effort,
+        "max_power_w": max_power_w,
+        "max_latency_ms": max_latency_ms,
         "verify": verify,
         "seed": seed,
         "precision": precision,

@@ -18,8 +18,8 @@ class CacheKind(StrEnum):
     SCHEDULE = "schedule"
     PROGRAM = "program"
     SIMULATION = "simulation"
-    MODEL = "model"
-    """A simplified, partitioned model by (model digest, options, toolchain)."""
+    VERDICT = "verdict"
+    """Which of several programs of a model was the best."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,9 @@ def _entries() -> tuple[ErrorEntry, ...]:
           "Raise the resource named here to the demand shown."),
         e("TW-PLAN-002", "The search budget is used up", user, "schedule", 422, 4,
           "Simplify the model or the spec, or report it."),
+        e("TW-PLAN-003", "No program is within the limits asked for", user, "schedule", 422, 4,
+          "Raise --max-power-w or --max-latency-ms beyond the figures shown, try --effort thorough,"
+          " or change the machine."),
         e("TW-UNSUP-001", "Operators fall back to the host", user, "partition", 422, 4,
           "Drop --fail-on-fallback, or declare the operators in the spec's capabilities."),
         e("TW-UNSUP-002", "The host cannot run this operator either", user, "partition", 422, 4,

@@ -17,6 +17,8 @@ _INTEGERS = {
     "seed": (0, 2**63 - 1, "0..2^63-1"),
     "loop_trips": (1, 1_000_000, "1..1000000"),
 }
+_CAPS = ("max_power_w", "max_latency_ms")
+_MAX_CAP = 1e12
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _ARRAYS = ("calibration", "inputs")
 """Options that name uploaded arrays."""
@@ -90,6 +92,10 @@ class CompileOptions:
     """Options of strategies' own, sorted by strategy; where all are default, none."""
     objective: Objective = Objective.LATENCY
     effort: Effort = Effort.NORMAL
+    max_power_w: float | None = None
+    """Mean power of a run that the chosen program may take at most, in W."""
+    max_latency_ms: float | None = None
+    """Time that a run of the chosen program may take at most, in ms."""
     verify: VerifyMode = VerifyMode.SAMPLE
     symbols: tuple[tuple[str, int], ...] = ()
     """Values of symbolic dimensions, sorted by name (`--set batch=8`)."""
@@ -203,6 +209,21 @@ class CompileOptions:
                             _short(raw),
                         )
                     )
+            elif key in _CAPS:
+                if raw is None or (_is_number(raw) and 0 < raw <= _MAX_CAP):
+                    values[key] = None if raw is None else float(raw)
+                else:
+                    allowed_text = f"a number above 0, at most {_MAX_CAP:g}, or null"
+                    findings.append(
+                        Finding(
+                            "TW-OPT-001",
+                            f"{key} must be {allowed_text}",
+                            pointer,
+                            None,
+                            allowed_text,
+                            _short(raw),
+                        )
+                    )
             elif key in _ARRAYS:
                 if isinstance(raw, str) and (not raw or _SHA256.fullmatch(raw)):
                     values[key] = raw
@@ -248,6 +269,11 @@ class CompileOptions:
             name: msgspec.to_builtins(chosen) for name, chosen in self.strategy_options
         }
         return document
+
+
+def _is_number(raw: object) -> TypeGuard[int | float]:
+    """A JSON number; NaN compares false with every limit."""
+    return isinstance(raw, int | float) and not isinstance(raw, bool)
 
 
 def _are_symbols(raw: object) -> TypeGuard[dict[str, int]]:

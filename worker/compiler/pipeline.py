@@ -35,12 +35,15 @@ from worker.compiler.frontend.passes import interface_of, require_interface
 from worker.compiler.frontend.simplify import simplify
 from worker.compiler.frontend.sizes import require_sizes
 from worker.compiler.judge.compiled import CompiledModel, Ports, Samples
-from worker.compiler.judge.elect import Pass, Way, elected, ways_for
+from worker.compiler.judge.elect import Pass, Way, elect, only, ways_for
 from worker.compiler.judge.entrants import entrants
+from worker.compiler.judge.figures import Caps, ProgramLimits
 from worker.compiler.judge.link import PlannedCall, link
 from worker.compiler.judge.pool import UnitPool
 from worker.compiler.judge.solve import Progress, RegionSolver, Solved
 from worker.compiler.judge.summaries import unit_summaries
+from worker.compiler.judge.verdict import recall, remember, verdict_key
+from worker.compiler.machine import digest
 from worker.compiler.machine.machine import Conversion, Machine, PartitionMode
 from worker.compiler.options import CompileOptions, PartitionChoice
 from worker.compiler.partition.annotate import annotate
@@ -172,7 +175,7 @@ def _compile_graph(
     model: OnnxModel, options: CompileOptions, pool: UnitPool, ports: Ports, progress: Progress
 ) -> CompiledModel:
     """A simplified and converted model, or a body of one, to the best program for it."""
-    inner = replace(options, fail_on_fallback=False)
+    inner = replace(options, fail_on_fallback=False, max_power_w=None, max_latency_ms=None)
     controls = compile_bodies(
         model,
         lambda body: _compile_graph(body, inner, pool, ports, _Nested()),
@@ -189,8 +192,27 @@ def _compile_graph(
             progress.stage("codegen", "finished")
         return found
 
-    ways = ways_for(pool.entrants, options.objective, bool(_weighable(pool.machine, options)))
-    return elected(ways, program, ports.whole, options.objective)
+    caps, is_weighable = Caps.of(options), bool(_weighable(pool.machine, options))
+    ways = ways_for(pool.entrants, options.objective, is_weighable, caps)
+    limits = ProgramLimits(caps, pool.machine.clock_hz)
+    if len(ways) == 1:
+        return only(ways[0], program, ports.whole, limits)
+    field = tuple({e.name: e for e in (*pool.entrants, pool.last_resort)}.values())
+    key = verdict_key(model, digest(pool.machine), field, options, ports.simulator)
+    election, event = recall(ports.cache, key, ways, model.name)
+    if election is None:
+        election = elect(ways, program, ports.whole, options.objective, limits)
+        if not pool.fallbacks:  # a strategy's fault is told in every report
+            remember(ports.cache, key, election)
+        kept = program(election.way, Pass.LAST)
+    else:
+        kept = program(election.way, Pass.ONLY)
+    return replace(
+        kept,
+        strategy=election.strategy,
+        programs=election.programs,
+        cache_events=(event, *kept.cache_events),
+    )
 
 
 def _program(

@@ -215,6 +215,8 @@ RESULT_OPTIONS = (
     "strategy_options",
     "objective",
     "effort",
+    "max_power_w",
+    "max_latency_ms",
     "symbols",
     "precision",
     "partition",

@@ -15,10 +15,12 @@ from worker.compiler.judge.compiled import CompiledModel, Ports
 from worker.compiler.judge.figures import Figures
 from worker.compiler.judge.solve import Progress
 from worker.compiler.judge.units import Unit
+from worker.compiler.machine import digest
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions
 from worker.compiler.quantize.calibration import load_calibration
 from worker.job.simulation import simulate_cached, simulate_model
+from worker.simulator.run import SIMULATOR_VERSION
 from worker.verification.budget import over_budget
 from worker.verification.inputs import SYNTHETIC_BATCHES, seeded_inputs
 
@@ -42,13 +44,13 @@ def open_ports(
         require_affordable(model, model_bytes)
         return load_calibration(calibration, model)
 
-    remembered = _Remembering(cache)
+    remembered, machine_digest = _Remembering(cache), digest(machine)
     known: dict[str, Figures] = {}
 
     def figures(unit: Unit) -> Figures:
         """Asked again and again for the same few units; a schedule and a machine decide them."""
         if unit.schedule_text not in known:
-            sim = simulate_cached(unit, machine, remembered)
+            sim = simulate_cached(unit, machine, remembered, machine_digest)
             home = sim.traffic[0].read_bytes + sim.traffic[0].write_bytes
             known[unit.schedule_text] = Figures(sim.cycles, sim.energy_pj, home)
         return known[unit.schedule_text]
@@ -59,7 +61,7 @@ def open_ports(
         peak = dict(sim.peak_bytes)[machine.home.name]
         return Figures(sim.cycles, sim.energy_pj, home, peak)
 
-    return Ports(cache, progress, samples, figures, whole)
+    return Ports(cache, progress, samples, figures, whole, SIMULATOR_VERSION)
 
 
 def synthetic_samples(

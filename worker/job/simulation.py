@@ -24,13 +24,15 @@ from worker.simulator.run import SIMULATOR_VERSION, simulate_program, simulate_u
 _LOG = logging.getLogger(__name__)
 
 
-def simulate_cached(unit: Unit, machine: Machine, cache: Cache) -> UnitSimulation:
+def simulate_cached(
+    unit: Unit, machine: Machine, cache: Cache, machine_digest: str
+) -> UnitSimulation:
     """Simulation of one kernel, from the cache where it is known."""
     key = CacheKey(
         CacheKind.SIMULATION,
         (
             ("program", unit_digest(unit.program)),
-            ("machine", digest(machine)),
+            ("machine", machine_digest),
             ("simulator_version", SIMULATOR_VERSION),
         ),
     )
@@ -55,7 +57,8 @@ def simulate_model(
     Raises:
         SimulationError: TW-SIM-003 naming the first violated invariant.
     """
-    sims = [simulate_cached(unit, compiled.machine, cache) for unit in compiled.units]
+    machine, machine_digest = compiled.machine, digest(compiled.machine)
+    sims = [simulate_cached(unit, machine, cache, machine_digest) for unit in compiled.units]
     control_of = {c.node: c for c in compiled.controls if c.flow is not None}
     runs = {
         k: _control_run(control_of[host.onnx_nodes[0]], cache, loop_trips)

@@ -39,6 +39,8 @@ class Ports:
     """Simulates one kernel: decides between candidates, and about automatic partitioning."""
     whole: Callable[[CompiledModel], Figures]
     """Simulates a whole program: decides between strategies."""
+    simulator: str
+    """Version of what gives the figures."""
 
 
 @dataclass(frozen=True, slots=True)

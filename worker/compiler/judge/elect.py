@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from worker.compiler.errors import CompilerError
+from worker.compiler.errors import CompilerError, Finding
 from worker.compiler.judge.compiled import CompiledModel, Program
 from worker.compiler.judge.entrants import Entrant
-from worker.compiler.judge.figures import Figures, measure_of, mixtures_by
+from worker.compiler.judge.figures import Caps, Figures, ProgramLimits, measure_of, mixtures_by
 from worker.compiler.options import Objective
 
 
@@ -30,13 +30,18 @@ class Way:
     """Whether regions are changed by what their nodes cost."""
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Of the strategies."""
+        return tuple(entrant.name for entrant in self.entrants)
+
+    @property
     def spans_regions(self) -> bool:
         """Whether neighbouring regions are worth handing over as one."""
         return any(entrant.strategy.spans_regions for entrant in self.entrants)
 
 
 def ways_for(
-    entrants: Sequence[Entrant], objective: Objective, is_weighable: bool
+    entrants: Sequence[Entrant], objective: Objective, is_weighable: bool, caps: Caps
 ) -> tuple[Way, ...]:
     """Programs to compare: mixtures of all strategies, then each alone.
 
@@ -47,7 +52,7 @@ def ways_for(
     return tuple(
         Way(field, measure, is_weighed)
         for field in fields
-        for measure in mixtures_by(objective)
+        for measure in mixtures_by(objective, caps)
         for is_weighed in ((True, False) if is_weighable else (False,))
     )
 
@@ -65,51 +70,97 @@ class Pass(Enum):
     """To be kept after all were compared: its kernels are audited and coded."""
 
 
-def elected(
+@dataclass(frozen=True, slots=True)
+class Election:
+    """How the best program is made, and what it was compared with."""
+
+    way: Way
+    strategy: str
+    """What the program is called: the strategies whose kernels it has."""
+    programs: tuple[Program, ...]
+    """Every program that was compared, the chosen one first."""
+
+
+def elect(
     ways: Sequence[Way],
     made: Callable[[Way, Pass], CompiledModel],
     whole: Callable[[CompiledModel], Figures],
     objective: Objective,
-) -> CompiledModel:
-    """The best program by its simulation, with what it was compared with.
+    limits: ProgramLimits,
+) -> Election:
+    """The best program within the limits, by its simulation.
 
-    `made` gives the program of a way.  Of equal programs the first is taken.  Cost: one link and
-    one simulated walk over the calls per way; only the kernels of the winner are coded.
+    `made` gives the program of a way.  Of equal programs the first is taken, made in the way of the
+    fewest strategies.  Cost: one link and one simulated walk over the calls per way.
 
     Raises:
-        CompilerError: the first way's.
+        CompilerError: the first way's; TW-PLAN-003, no program is within the limits.
     """
-    if len(ways) == 1:
-        only = made(ways[0], Pass.ONLY)
-        return replace(only, strategy=_made_by(only))
     first = made(ways[0], Pass.FIRST)
     found: list[tuple[Way, CompiledModel, Figures]] = [(ways[0], first, whole(first))]
     failed: list[Program] = []
+    plainest = [ways[0]]
     for way in ways[1:]:
         try:
             program = made(way, Pass.FURTHER)
         except CompilerError as error:
-            name = " + ".join(entrant.name for entrant in way.entrants)
+            name = " + ".join(way.names)
             failed.append(Program(name, 0, None, f"it has no program: {error.message}"))
             continue
-        if all(_calls(program) != _calls(other) for _, other, _ in found):
+        same = [k for k, (_, other, _) in enumerate(found) if _calls(program) == _calls(other)]
+        if not same:
             found.append((way, program, whole(program)))
-    measure = measure_of(objective)
-    best = min(range(len(found)), key=lambda k: measure(found[k][2]))
-    won = measure(found[best][2])
+            plainest.append(way)
+        elif len(way.names) < len(plainest[same[0]].names):
+            plainest[same[0]] = way
     titles = _titles([way for way, _, _ in found], [program for _, program, _ in found])
+    beyond = [limits.exceeded(figures) for _, _, figures in found]
+    if all(beyond):
+        raise _beyond_limits(list(zip(titles, beyond, strict=True)))
+    measure = measure_of(objective)
+    best = min(
+        (k for k, words in enumerate(beyond) if not words), key=lambda k: measure(found[k][2])
+    )
+    won = measure(found[best][2])
     rows = [
         Program(
             titles[k], program.num_kernels, figures,
-            f"least {objective} of {len(found)} programs"
+            f"least {objective} of {len(found)} programs{limits.clause}"
             if k == best
-            else f"{objective} is {_more(measure(figures), won)} the least",
+            else beyond[k] or f"{objective} is {_more(measure(figures), won)} the least",
         )
         for k, (_, program, figures) in enumerate(found)
     ]  # fmt: skip
     chosen = rows.pop(best)
-    kept = made(found[best][0], Pass.LAST)
-    return replace(kept, strategy=chosen.name, programs=(chosen, *rows, *failed))
+    return Election(plainest[best], chosen.name, (chosen, *rows, *failed))
+
+
+def only(
+    way: Way,
+    made: Callable[[Way, Pass], CompiledModel],
+    whole: Callable[[CompiledModel], Figures],
+    limits: ProgramLimits,
+) -> CompiledModel:
+    """The program of the only way there is.
+
+    Raises:
+        CompilerError: the way's; TW-PLAN-003, it is not within the limits.
+    """
+    program = made(way, Pass.ONLY)
+    program = replace(program, strategy=_made_by(program))
+    beyond = limits.exceeded(whole(program)) if limits.clause else ""
+    if beyond:
+        raise _beyond_limits([(program.strategy, beyond)])
+    return program
+
+
+def _beyond_limits(programs: Sequence[tuple[str, str]]) -> CompilerError:
+    said = "; ".join(f"{name}: {beyond}" for name, beyond in programs)
+    return CompilerError(
+        "TW-PLAN-003",
+        f"no program is within the limits: {said}"[:1000],
+        findings=tuple(Finding("TW-PLAN-003", f"{name}: {beyond}") for name, beyond in programs),
+    )
 
 
 def _calls(program: CompiledModel) -> tuple[object, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from worker.compiler.options import Objective
+from worker.compiler.options import CompileOptions, Objective
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,20 @@ class Figures:
     def edp(self) -> float:
         """Energy-delay product, in pJ * cycles."""
         return self.energy_pj * self.cycles
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """What a whole program may take at most; None: no cap."""
+
+    power_w: float | None
+    """Mean over a run."""
+    latency_ms: float | None
+
+    @staticmethod
+    def of(options: CompileOptions) -> Caps:
+        """Those that were asked for."""
+        return Caps(options.max_power_w, options.max_latency_ms)
 
 
 _MEASURE: dict[Objective, Callable[[Figures], float]] = {
@@ -50,6 +64,50 @@ def measure_of(objective: Objective) -> Callable[[Figures], float]:
     return _MEASURE[objective]
 
 
-def mixtures_by(objective: Objective) -> tuple[Objective, ...]:
-    """Additive measures by which mixtures of strategies are put together for an objective."""
-    return _ADDITIVE[objective]
+def mixtures_by(objective: Objective, caps: Caps) -> tuple[Objective, ...]:
+    """Additive measures by which programs are put together for an objective under caps.
+
+    Where time or power is capped, the fastest and the most frugal program stand for those that the
+    objective alone would not look for.
+    """
+    wanted = [*_ADDITIVE[objective]]
+    if caps.latency_ms is not None:
+        wanted.append(Objective.LATENCY)
+    if caps.power_w is not None:
+        wanted.append(Objective.ENERGY)
+    return tuple(dict.fromkeys(wanted))
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramLimits:
+    """Caps on a whole program, on a machine of one clock."""
+
+    caps: Caps
+    clock_hz: float
+
+    @property
+    def clause(self) -> str:
+        """The caps in words; empty where there is none."""
+        words = [
+            f"at most {cap:g} {unit}"
+            for cap, unit in ((self.caps.power_w, "W"), (self.caps.latency_ms, "ms"))
+            if cap is not None
+        ]
+        return f" of {' and '.join(words)}" if words else ""
+
+    def exceeded(self, figures: Figures) -> str:
+        """Which cap a program breaks, actual against limit; empty: none.
+
+        Power is the mean over the run, in W: the simulated energy over the simulated time.
+        """
+        seconds = figures.cycles / self.clock_hz
+        power = figures.energy_pj * 1e-12 / seconds if seconds else 0.0
+        broken = [
+            f"{have:.4g} {unit}, more than {cap:g} {unit}"
+            for have, cap, unit in (
+                (power, self.caps.power_w, "W"),
+                (seconds * 1e3, self.caps.latency_ms, "ms"),
+            )
+            if cap is not None and have > cap
+        ]
+        return " and ".join(broken)
