@@ -119,9 +119,9 @@ def layout(
 REFUSALS: list[tuple[str, Callable[[Document], None], str, str, str]] = [
     # name, edit, code, pointer, part of the message
     ("zero bandwidth", edit("/levels/0/read_bytes_per_cycle", 0), "TW-SPEC-001",
-     "/levels/0/read_bytes_per_cycle", "must be > 0"),
+     "/levels/0/read_bytes_per_cycle", "must be >= 1e-06"),
     ("zero bandwidth, tagged", edit("/levels/0/read_bytes_per_cycle", {"value": 0, "tag": "G"}),
-     "TW-SPEC-001", "/levels/0/read_bytes_per_cycle", "must be > 0"),
+     "TW-SPEC-001", "/levels/0/read_bytes_per_cycle", "must be >= 1e-06"),
     ("negative", edit("/levels/2/latency_cycles", -1), "TW-SPEC-001", "/levels/2/latency_cycles",
      ">= 0"),
     ("nan", edit("/clock_hz", math.nan), "TW-SPEC-001", "/clock_hz", "nan"),

@@ -85,19 +85,16 @@ class Range:
 
     low: float
     high: float
-    open_low: bool = False
-    """True: the low end itself is not allowed (a bandwidth of zero)."""
     integer: bool = False
 
     def __str__(self) -> str:
         kind = "integer " if self.integer else ""
-        sign = "> " if self.open_low else ">= "
-        return f"{kind}{sign}{self.low:g} and <= {self.high:g}"
+        return f"{kind}>= {self.low:g} and <= {self.high:g}"
 
     def allows(self, value: float) -> bool:
         if not isfinite(value) or value > self.high or (self.integer and value != int(value)):
             return False
-        return value > self.low if self.open_low else value >= self.low
+        return value >= self.low
 
     def check(self, quantity: Quantity) -> Quantity:
         if not self.allows(quantity.value):
@@ -116,8 +113,7 @@ class Range:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        low = "exclusiveMinimum" if self.open_low else "minimum"
-        bounds: dict[str, Any] = {low: self.low, "maximum": self.high}
+        bounds: dict[str, Any] = {"minimum": self.low, "maximum": self.high}
         bounds["type"] = "integer" if self.integer else "number"
         return {
             "anyOf": [
@@ -138,11 +134,13 @@ class Range:
 
 Count = Annotated[Quantity, Range(1, 65536, integer=True)]
 Bytes = Annotated[Quantity, Range(1, 2.0**50, integer=True)]
-BytesPerCycle = Annotated[Quantity, Range(0, 1e6, open_low=True)]
+_LEAST_RATE = 1e-6
+"""Per cycle, or of a peak.  Less is a slip, and its figures overflow (1e-300 bytes per second)."""
+BytesPerCycle = Annotated[Quantity, Range(_LEAST_RATE, 1e6)]
 Cycles = Annotated[Quantity, Range(0, 1e9, integer=True)]
 PicoJoule = Annotated[Quantity, Range(0, 1e6)]
-OpsPerCycle = Annotated[Quantity, Range(0, 1e7, open_low=True)]
-PerSecond = Annotated[Quantity, Range(0, 1e18, open_low=True)]
+OpsPerCycle = Annotated[Quantity, Range(_LEAST_RATE, 1e7)]
+PerSecond = Annotated[Quantity, Range(1, 1e18)]
 Seconds = Annotated[Quantity, Range(0, 100)]
 Extent = Annotated[Quantity, Range(1, 1 << 20, integer=True)]
 LimitBound = Annotated[Quantity, Range(0, 2.0**40, integer=True)]
@@ -183,7 +181,7 @@ class EngineSpec(_Part):
     kind: Literal["matrix", "vector", "scalar", "dma_in", "dma_out"]
     memory: Name
     macs_per_cycle: dict[DTypeName, OpsPerCycle] = Field(default_factory=dict)
-    array: list[Extent] = Field(default_factory=list, max_length=4)
+    array: list[Extent] = Field(default_factory=list, max_length=3)
     startup_cycles: Cycles | None = None
     op_energy_pj: dict[DTypeName, PicoJoule] | None = None
     special_ops_per_cycle: Annotated[Quantity, Range(0, 1e7)] | None = None
@@ -215,7 +213,7 @@ class HostSpec(_Part):
     launch_overhead_s: Seconds
     shared_memory: bool = False
     energy_pj_per_flop: PicoJoule | None = None
-    efficiency: Annotated[Quantity, Range(0, 1, open_low=True)] | None = None
+    efficiency: Annotated[Quantity, Range(_LEAST_RATE, 1)] | None = None
     """Sustained share of the two peaks above; absent: 1."""
 
 

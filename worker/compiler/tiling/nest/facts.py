@@ -379,7 +379,8 @@ def granules(facts: Facts, array: tuple[int, ...]) -> dict[str, int]:
     """Smallest sensible tile per axis for an engine of `array`: fill its lanes, then grow.
 
     Axes of a matrix-like operator fill columns (n) and rows (k) of the array from the innermost
-    axis outwards; other operators start with a row of the innermost axis.
+    axis outwards, of a line of MACs columns only; other operators start with a row of the innermost
+    axis.
     """
     sizes = dict.fromkeys(facts.extents, 1)
     roles = contraction(facts.op)
@@ -390,7 +391,11 @@ def granules(facts: Facts, array: tuple[int, ...]) -> dict[str, int]:
                 sizes[name] = min(facts.extents[name], 16)
                 break
         return sizes
-    targets = {2: (0, array[1], array[0]), 3: array}.get(len(array), (0, array[0], 1))
+    targets: tuple[int, ...] = array  # rows, columns, depth
+    if len(array) == 2:
+        targets = (0, array[1], array[0])
+    elif len(array) == 1:
+        targets = (0, array[0], 1)
     groups = (roles.rows, roles.columns, roles.depth)
     for group, target in zip(groups, targets, strict=True):
         left = target
