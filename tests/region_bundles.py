@@ -23,7 +23,7 @@ from worker.compiler.frontend.limits import Limits
 from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions
-from worker.compiler.package.build import FLAGS, find_compiler
+from worker.compiler.package.build import find_compiler, flags_for
 from worker.compiler.package.bundle import write_bundle
 from worker.compiler.pipeline import compile_model
 from worker.job.ports import open_ports
@@ -101,8 +101,9 @@ def region_library(bundle: Path, folder: Path) -> Path:
     )
     library = root / "regions.so"
     sources = [str(root / n) for n in wanted if n.endswith(".c")]
+    compiler = find_compiler()
     command = [
-        str(find_compiler()), *FLAGS, "-Werror", "-shared", f"-I{root / 'kernels'}",
+        str(compiler), *flags_for(compiler), "-Werror", "-shared", f"-I{root / 'kernels'}",
         *sources, str(layout), "-o", str(library), "-lm",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)

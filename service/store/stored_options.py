@@ -30,9 +30,15 @@ def _give_options_to_their_strategy(document: Document) -> Document:
     return {"inputs": "", "strategy_options": own, **kept}
 
 
+def _cap_nothing(document: Document) -> Document:
+    """2 to 3: programs may be capped; none was."""
+    return {"max_power_w": None, "max_latency_ms": None, **document}
+
+
 STEPS: tuple[Callable[[Document], Document], ...] = (
     _name_the_version,
     _give_options_to_their_strategy,
+    _cap_nothing,
 )
 """`STEPS[n]` lifts version n to n + 1.  A new form appends a step and changes no older one."""
 VERSION = len(STEPS)

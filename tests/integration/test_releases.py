@@ -47,7 +47,8 @@ def release(
 ) -> Iterator[Release]:
     folder = tmp_path_factory.mktemp("release")
     with tarfile.open(request.param) as archive:
-        archive.extractall(folder, filter="data")
+        safely: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        archive.extractall(folder, **safely)  # the filter is there from Python 3.11.4 on
     index = json.loads((folder / "index.json").read_text())
     with sqlite3.connect(folder / "data" / "tilewright.db") as database:
         digests = [row[0] for row in database.execute("SELECT digest FROM cache_entry")]
@@ -116,6 +117,8 @@ def test_a_job_is_cloned_with_its_old_options(release: Release) -> None:
 
 def test_old_entries_of_the_cache_are_pruned(release: Release) -> None:
     """After the jobs above: what they used of the old entries bears the very key of today."""
+    for job in release.jobs.values():
+        release.client.wait(job["id"])  # what runs on beside this test fills the cache again
     for digest in sorted(release.cached):
         assert release.client.get(f"/v1/cache/entries/{digest}")["fields"], digest
     dropped = int(str(release.client.post("/v1/cache/prune", {"unused_for_s": 0})["dropped"]))

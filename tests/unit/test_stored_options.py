@@ -11,6 +11,8 @@ from worker.compiler.judge.entrants import own_options
 from worker.compiler.options import CompileOptions
 from worker.compiler.strategies.graphturbo.descriptor import GraphTurboOptions, Variant
 
+UNCAPPED = {"max_power_w": None, "max_latency_ms": None}
+
 
 def test_what_is_sealed_is_lifted_to_the_same() -> None:
     document = CompileOptions(symbols=(("batch", 8),), seed=3).to_json()
@@ -27,7 +29,7 @@ def test_each_older_version_goes_through_every_step_since(monkeypatch: pytest.Mo
     monkeypatch.setattr(stored_options, "STEPS", (*STEPS, rename))
     monkeypatch.setattr(stored_options, "VERSION", VERSION + 1)
     wanted = {
-        "grain": 1, "inputs": "", "strategy_options": {"graphturbo": {"variant": "v1"}},
+        "grain": 1, "inputs": "", "strategy_options": {"graphturbo": {"variant": "v1"}}, **UNCAPPED,
     }  # fmt: skip
     assert lift({"seed": 1, "variant": "v1"}) == wanted
     assert lift({"seed": 1, "variant": "v1", KEY: 1}) == wanted
@@ -36,10 +38,16 @@ def test_each_older_version_goes_through_every_step_since(monkeypatch: pytest.Mo
 
 def test_a_variant_became_an_option_of_its_strategy() -> None:
     plain = lift({"strategy": "graphturbo", "variant": "full"})
-    assert plain == {"strategy": "graphturbo", "inputs": "", "strategy_options": {}}
+    assert plain == {"strategy": "graphturbo", "inputs": "", "strategy_options": {}, **UNCAPPED}
     stored = {"strategy": "graphturbo", "variant": "v2", KEY: 1}
     options = CompileOptions.from_json(lift(stored))
     assert own_options("graphturbo", options) == GraphTurboOptions(Variant.V2)
+
+
+def test_caps_that_a_job_names_stay_and_older_jobs_have_none() -> None:
+    assert lift({"seed": 1, KEY: 2}) == {"seed": 1, **UNCAPPED}
+    named = {"max_power_w": 5.0, "max_latency_ms": None}
+    assert lift(seal(named)) == named
 
 
 def test_inputs_that_a_job_names_stay() -> None:
