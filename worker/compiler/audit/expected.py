@@ -137,15 +137,15 @@ class Expected:
         keep = elems > 0 if move.fill is None else np.ones((), dtype=np.bool_)
         cut = accesses.moved(move.box, tensor.shape, coords, is_cut=True)
         full = accesses.moved(move.box, tensor.shape, coords, is_cut=move.fill is None)
-        rows = (
-            *self._row(move.tensor, ends.reads[0], cut, coords, is_write=False, is_copy=True),
-            *self._row(move.tensor, ends.write, full, coords, is_write=True, is_copy=True),
-        )
         one = np.ones((), dtype=np.int64)
+        # One that only fills, all of its box being padding, reads nothing.
+        reads = self._row(move.tensor, ends.reads[0], cut, coords, is_write=False, is_copy=True)
+        writes = self._row(move.tensor, ends.write, full, coords, is_write=True, is_copy=True)
+        rows = (*((row, elems) for row in reads), *((row, one) for row in writes))
         return Batch(
             leaf.number, shape, (), keep, core, self._opcode(ends.reads[0], ends.write, src, dst),
             src.buffer, dst.buffer, src.offset, dst.offset, elems * slower.dtype.size_bytes,
-            (src.level, src.instance), (dst.level, dst.instance), tuple((r, one) for r in rows),
+            (src.level, src.instance), (dst.level, dst.instance), rows,
         )  # fmt: skip
 
     def _opcode(self, read: Scope | None, write: Scope | None, src: End, dst: End) -> Opcode:
