@@ -10,8 +10,8 @@ from typing import Unpack
 from service.client.client import Client as HttpClient
 from service.client.client import Document
 from service.client.errors import ApiError
-from tilewright.compiling import finished, results_folder, settings_for
-from tilewright.options import Hardware, Model, Options, PathLike, order_of
+from tilewright.compiling import finished, results_folder
+from tilewright.options import Hardware, Model, Options, PathLike, order_of, settings_for
 from tilewright.result import Result
 from worker.sandbox.problems import error_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Unpack
 
-from tilewright.options import Hardware, Model, Options, PathLike, order_of
+from tilewright.options import Hardware, Model, Options, PathLike, order_of, settings_for
 from tilewright.result import Result
 from worker.compiler.errors import CompilerError
 from worker.job.request import NoProgress, ProgressSink
@@ -64,13 +64,6 @@ def compile(  # noqa: A001 - users write tw.compile
         order = order_of(model, hardware, options, folder, Path(given))
         done = compile_here(order, settings, progress or NoProgress())
     return finished(done, folder, temporary, settings)
-
-
-def settings_for(data_dir: PathLike | None) -> Settings:
-    """The settings of this process, on another data directory where one is given."""
-    from service.settings import Settings
-
-    return Settings() if data_dir is None else Settings(data_dir=Path(data_dir))
 
 
 def results_folder(output: PathLike | None) -> tuple[Path, TemporaryDirectory[str] | None]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import onnx
     from numpy.typing import ArrayLike
 
+    from service.settings import Settings
+
 PathLike: TypeAlias = "str | os.PathLike[str]"
 Model: TypeAlias = "PathLike | bytes | onnx.ModelProto"
 Hardware: TypeAlias = "PathLike | Mapping[str, Any] | Machine"
@@ -177,3 +179,10 @@ def _arrays_file(given: object, target: Path, name: str) -> Path:
         pointer=f"/options/{name}",
         actual=type(given).__name__,
     )
+
+
+def settings_for(data_dir: PathLike | None) -> Settings:
+    """The settings of this process, on another data directory where one is given."""
+    from service.settings import Settings
+
+    return Settings() if data_dir is None else Settings(data_dir=Path(data_dir))

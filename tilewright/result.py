@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
-from tilewright.options import Arrays, PathLike, arrays_file
+from tilewright.options import Arrays, PathLike, arrays_file, settings_for
 from worker.compiler.errors import InputError
 
 if TYPE_CHECKING:
@@ -206,8 +206,6 @@ def load(folder: PathLike, *, data_dir: PathLike | None = None) -> Result:
     Raises:
         InputError: TW-CLI-001, it holds no report.
     """
-    from tilewright.compiling import settings_for
-
     result = Result(Path(folder), settings_for(data_dir))
     if not isinstance(result.report, Mapping):
         raise InputError("TW-CLI-001", f"{folder} holds no report")
