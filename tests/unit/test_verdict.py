@@ -102,6 +102,20 @@ def test_values_count_where_they_are_small(tmp_path: Path) -> None:
         assert verdict_of(compiled(tmp_path, cache, model=model)) == outcome
 
 
+def test_text_among_the_initializers_is_no_obstacle(tmp_path: Path) -> None:
+    """Its bytes cannot be had: the signature ended in a ValueError."""
+    model = repeated_layers(2)
+    model.graph.node.append(onnx.helper.make_node("StringConcat", ["a", "a"], ["b"], name="text"))
+    model.graph.initializer.append(
+        onnx.helper.make_tensor("a", onnx.TensorProto.STRING, [2], [b"x", b"y"])
+    )
+    model.graph.output.append(onnx.helper.make_tensor_value_info("b", onnx.TensorProto.STRING, [2]))
+    model.opset_import[0].version = 20
+    cache = MemoryCache()
+    assert verdict_of(compiled(tmp_path, cache, model=model)) == "miss"
+    assert verdict_of(compiled(tmp_path, cache, model=model)) == "hit"
+
+
 @pytest.mark.parametrize("damage", [b"", b"{}", b'{"names":["gone"]}', b"\xff", "other way"])
 def test_a_bad_entry_is_a_miss(tmp_path: Path, damage: bytes | str) -> None:
     cache = MemoryCache()

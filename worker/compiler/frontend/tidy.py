@@ -142,9 +142,13 @@ def _key(node: onnx_ir.Node) -> _Key | None:
                 value = tuple(number.hex() for number in value)
             case onnx_ir.AttributeType.INTS | onnx_ir.AttributeType.STRINGS:
                 value = tuple(value)
-            case onnx_ir.AttributeType.TENSOR if value.size <= _COMPARED_ELEMENTS:
+            case onnx_ir.AttributeType.TENSOR if (
+                value.size <= _COMPARED_ELEMENTS and value.dtype != onnx_ir.DataType.STRING
+            ):
                 value = (value.dtype, tuple(value.shape.numpy()), value.numpy().tobytes())
-            case _:  # graphs, large tensors, and types that have no equality
+            case (
+                _
+            ):  # graphs, large tensors, text (numpy has its addresses), and what has no equality
                 return None
         attributes.append((name, attribute.type, value))
     inputs = tuple(id(value) for value in node.inputs)

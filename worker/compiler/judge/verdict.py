@@ -60,6 +60,8 @@ def model_signature(model: OnnxModel) -> str:
         tensor = value.const_value
         assert tensor is not None, "an initializer has a value"
         add("initializer", name, tensor.dtype, tensor.shape)
+        if tensor.dtype == onnx_ir.DataType.STRING:
+            continue  # no operator of the algebra reads text
         if tensor.nbytes <= _SMALL_BYTES:
             found.update(tensor.tobytes())
     for node in graph:

@@ -91,7 +91,7 @@ def _operand(value: onnx_ir.Value) -> Operand | None:
         return None
     if constant is not None:
         shape = tuple(constant.shape.numpy())
-        if constant.size > _SMALL:
+        if constant.size > _SMALL or constant.dtype == onnx_ir.DataType.STRING:  # text has no bytes
             return (value.dtype, constant.dtype, shape, id(constant))
         return (value.dtype, constant.dtype, shape, constant.tobytes())
     if value.shape is None:
