@@ -11,8 +11,10 @@ from kombu.exceptions import OperationalError
 
 from service.log import get_logger
 from service.queue import ring
-from service.store.repos import items
+from service.store.repos import items, workers
+from service.store.repos.workers import ALIVE_S
 from service.store.session import Database
+from service.store.strategy_sets import is_served
 
 _FRONT = 20
 """Bells per round.  Every finished item rings once more, so the rest of a long queue follows."""
@@ -32,11 +34,7 @@ class Outbox:
         `item_ids` narrows to these items.  Never raises for a broker fault: the items stay in the
         outbox and the fault is logged.
         """
-        with self._database.write() as session:
-            marked = items.mark_dispatched(
-                session, older_than_s=self._redispatch_s, limit=_FRONT, item_ids=item_ids
-            )
-        return self._ring(marked)
+        return self._ring(self._marked(self._redispatch_s, _FRONT, item_ids))
 
     def nudge(self) -> int:
         """Ring once for the first ready item, however recently it was rung.
@@ -44,9 +42,19 @@ class Outbox:
         A worker calls this after each item: a bell that rang while all slots were busy was used up
         by a claim of another item, or is still queued; one bell too many costs one empty claim.
         """
+        return self._ring(self._marked(0.0, 1))
+
+    def _marked(
+        self, older_than_s: float, limit: int, item_ids: tuple[str, ...] | None = None
+    ) -> list[str]:
+        """The first items that some live worker may take, or, while none lives, the first ones."""
         with self._database.write() as session:
-            marked = items.mark_dispatched(session, older_than_s=0.0, limit=1)
-        return self._ring(marked)
+            alive = workers.offers_alive(session, ALIVE_S)
+            wants = items.wants_of_ready(session)
+            served = [w for w in wants if not alive or any(is_served(w, one) for one in alive)]
+            return items.mark_dispatched(
+                session, older_than_s=older_than_s, limit=limit, served=served, item_ids=item_ids
+            )
 
     def _ring(self, item_ids: list[str]) -> int:
         for count, item_id in enumerate(item_ids):

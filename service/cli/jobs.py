@@ -34,6 +34,7 @@ FIELDS = (
     "id",
     "state",
     "stage",
+    "waiting",
     "label",
     "model",
     "hardware",

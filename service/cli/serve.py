@@ -120,6 +120,7 @@ def _run(settings: Settings, listener: socket.socket, announce: Any, *, with_wor
 
     from service.api.app import create_app
     from service.bootstrap import open_services
+    from service.jobs.reconcile import restate_wants
     from service.store.session import migrate
 
     settings.data_dir.mkdir(parents=True, exist_ok=True)
@@ -130,6 +131,7 @@ def _run(settings: Settings, listener: socket.socket, announce: Any, *, with_wor
             _start_worker(services, stack)
         else:
             migrate(settings.database_url)
+            restate_wants(services.database)
         _serve_http(create_app(settings, services), listener, announce, settings.slow_client_s)
 
 

@@ -24,6 +24,7 @@ from service.states import ItemState, JobState
 from service.store.records import BlobRef, HardwareRecord, JobRecord, ModelRecord
 from service.store.repos import cache, catalog, items, jobs, results
 from service.store.session import Database
+from service.store.strategy_sets import is_served, offered
 from worker.compiler.errors import Detail
 
 HARD_GRACE_S = 60.0
@@ -67,11 +68,23 @@ class Usage:
     log: BlobRef | None = None
 
 
-def claim(database: Database, owner: str, ttl_s: float, item_id: str | None = None) -> Claim | None:
-    """Take the ready item of highest priority (or exactly `item_id`); None when there is none."""
+def claim(
+    database: Database,
+    owner: str,
+    ttl_s: float,
+    item_id: str | None = None,
+    offer: str | None = None,
+) -> Claim | None:
+    """Take the ready item of highest priority (or exactly `item_id`); None when there is none.
+
+    Only items whose strategies are in `offer` (by default: all that are installed here) count.
+    """
+    offer = offered() if offer is None else offer
     with database.write() as session:
-        item = items.claim(session, owner, ttl_s, HARD_GRACE_S, item_id)
+        served = [want for want in items.wants_of_ready(session) if is_served(want, offer)]
+        item = items.claim(session, owner, ttl_s, HARD_GRACE_S, served, item_id)
         if item is None:
+            items.pass_on(session, served)
             return None
         job_id = items.job_of(session, item.id)
         job = None if job_id is None else jobs.get(session, job_id)
@@ -79,6 +92,7 @@ def claim(database: Database, owner: str, ttl_s: float, item_id: str | None = No
             items.finish(session, item.id, owner, item.fence, ItemState.CANCELED)
             return None
         results.start_attempt(session, item.id, item.fence, owner)
+        jobs.set_waiting(session, job.id, None)
         jobs.move(session, job.id, JobState.RUNNING)
         if item.attempts > 1:
             jobs.add_event(session, job.id, "retry", {"attempt": item.attempts})

@@ -335,7 +335,7 @@ def list_workers(database: Database) -> tuple[WorkerRecord, ...]:
         return tuple(workers.listing(session))
 
 
-def queue_stats(database: Database, *, alive_within_s: float = 60.0) -> QueueStats:
+def queue_stats(database: Database, *, alive_within_s: float = workers.ALIVE_S) -> QueueStats:
     """Give what `/readyz` and `/metrics` show; a worker is alive if it beat recently."""
     with database.read() as session:
         outcomes = results.count_attempts(session)

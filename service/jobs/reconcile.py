@@ -20,9 +20,12 @@ from service.store.blobs import BlobStore
 from service.store.records import ItemRecord
 from service.store.repos import catalog, items, jobs, results, workers
 from service.store.session import Database
+from service.store.strategy_sets import wanted_by_stored, why_waiting
+from worker.compiler.errors import Detail
 
 _BATCH = 100
 _DAY_S = 86_400.0
+_OVERDUE = "no worker took the job before its queue deadline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ class Repairs:
     promoted: int
     expired: int
     settled: int
+    waiting: int
     rung: int
 
 
@@ -70,7 +74,7 @@ def expire_queued(database: Database) -> int:
     count = 0
     with database.read() as session:
         overdue = jobs.overdue(session, _BATCH)
-    for job_id in overdue:
+    for job_id, why in overdue:
         with database.write() as session:
             if not items.cancel_waiting(session, job_id):
                 continue  # a worker took it in the last moment
@@ -78,7 +82,7 @@ def expire_queued(database: Database) -> int:
                 session,
                 job_id,
                 JobState.EXPIRED,
-                error=problem("TW-SVC-008", "no worker took the job before its queue deadline"),
+                error=problem("TW-SVC-008", _OVERDUE if why is None else f"{_OVERDUE}: {why}"),
             )
     return count
 
@@ -95,6 +99,44 @@ def settle_cancels(database: Database) -> int:
     return count
 
 
+def note_waiting(database: Database) -> int:
+    """Let queued jobs say why no live worker may take them, or that one may; give how many."""
+    count = 0
+    with database.read() as session:
+        alive = workers.offers_alive(session, workers.ALIVE_S)
+        whys = {want: why_waiting(want, alive) for want in items.wants_of_ready(session)}
+        due = [
+            (job_id, why)
+            for want, why in whys.items()
+            for job_id in jobs.waiting_otherwise(session, want, why, _BATCH)
+        ]
+    for job_id, why in due:
+        with database.write() as session:
+            jobs.set_waiting(session, job_id, why)
+            count += 1
+    return count
+
+
+def restate_wants(database: Database) -> int:
+    """Let unclaimed items want the strategies of this release; give how many changed.
+
+    For a server that starts: what an earlier release accepted would otherwise wait for versions
+    that are gone.  A strategy that is not installed here is still waited for.
+    """
+    changed = 0
+    with database.write() as session:
+        for item_id, job_id, had in items.unclaimed(session):
+            job = jobs.get(session, job_id)
+            want = None if job is None else wanted_by_stored(job.options)
+            if want is not None and want != had:
+                items.want(session, item_id, want)
+                payload = {"had": list[Detail](had.splitlines()),
+                           "want": list[Detail](want.splitlines())}  # fmt: skip
+                jobs.add_event(session, job_id, "strategies", payload)
+                changed += 1
+    return changed
+
+
 def promote(database: Database) -> tuple[str, ...]:
     """Make items ready whose needs are all done.  Also called after every finish."""
     with database.write() as session:
@@ -108,6 +150,7 @@ def reconcile(database: Database, outbox: Outbox, settings: Settings) -> Repairs
         promoted=len(promote(database)),
         expired=expire_queued(database),
         settled=settle_cancels(database),
+        waiting=note_waiting(database),
         rung=outbox.flush(),
     )
     if repairs.lapsed or repairs.expired or repairs.settled:
@@ -129,6 +172,7 @@ def reset_after_boot(database: Database, identity: str) -> int:
         for item in found:
             _take_back(session, item, backoff_s=0.0)
         items.reset_dispatches(session)
+    restate_wants(database)
     return len(found)
 
 

@@ -16,6 +16,7 @@ from service.store.ids import new_id
 from service.store.records import BlobRef, CalibrationRecord, HardwareRecord, JobRecord, ModelRecord
 from service.store.repos import calibrations, catalog, items, jobs, results
 from service.store.session import Database
+from service.store.strategy_sets import wanted
 from worker.compiler.errors import Detail
 from worker.compiler.options import CompileOptions
 
@@ -285,6 +286,7 @@ def _insert(session: Session, job_id: str, new: NewJob, settings: Settings) -> J
         priority=new.priority,
         max_attempts=settings.max_attempts,
         wall_limit_s=wall,
+        strategies=wanted(new.options),
     )
     return job
 
@@ -351,14 +353,14 @@ def _check_references(session: Session, new: NewJob) -> None:
         raise NotFound("no such model", pointer="/model_id", actual=new.model_id)
     if not is_spec_known:
         raise NotFound("no such hardware spec", pointer="/hardware_id", actual=_spec_id(new))
-    for option, wanted in (
+    for option, digest in (
         ("calibration", new.options.calibration),
         ("inputs", new.options.inputs),
     ):
-        if wanted and calibrations.find_calibration(session, new.owner, wanted) is None:
+        if digest and calibrations.find_calibration(session, new.owner, digest) is None:
             raise NotFound(
                 f"no arrays with the digest that option {option} names",
-                pointer=f"/options/{option}", actual=wanted,
+                pointer=f"/options/{option}", actual=digest,
                 remedy="Upload the .npz with POST /v1/calibrations first.",
             )  # fmt: skip
 

@@ -80,6 +80,8 @@ class JobRecord:
     units_solved: int
     units_cached: int
     units_total: int
+    waiting: str | None
+    """Why no worker takes a queued job; None where one can."""
     error: Document | None
     """Problem document of a job that did not succeed."""
     summary: Document | None
@@ -105,7 +107,7 @@ class EventRecord:
     seq: int
     ts: float
     type: str
-    """state, stage, units, artifact or retry."""
+    """state, stage, units, artifact, waiting, strategies, crash or retry."""
     payload: Document
 
 
@@ -190,6 +192,8 @@ class WorkerRecord:
     slots: int
     version: str
     sandbox_tier: str
+    strategies: str
+    """See `service.store.strategy_sets`."""
     started: float
     beat: float
     age_s: float

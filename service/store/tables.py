@@ -160,6 +160,7 @@ class JobRow(Base):
     units_solved: Mapped[int]
     units_cached: Mapped[int]
     units_total: Mapped[int]
+    waiting: Mapped[str | None]
     error: Mapped[JsonValue | None] = mapped_column(JsonText)
     summary: Mapped[JsonValue | None] = mapped_column(JsonText)
     bundle_digest: Mapped[str | None]
@@ -184,12 +185,14 @@ class ItemRow(Base):
         Index(None, "state", "lease_until"),
         Index(None, "state", "dispatched_at"),
         Index(None, "state", "priority", "created"),
+        Index(None, "state", "strategies"),
     )
     id: Mapped[str] = mapped_column(primary_key=True)
     kind: Mapped[str]
     state: Mapped[str]
     priority: Mapped[int] = mapped_column(Integer)
     payload: Mapped[JsonValue] = mapped_column(JsonText)
+    strategies: Mapped[str] = mapped_column(server_default="")
     owner: Mapped[str | None]
     fence: Mapped[int]
     lease_until: Mapped[float | None]
@@ -294,6 +297,7 @@ class WorkerRow(Base):
     slots: Mapped[int]
     version: Mapped[str]
     sandbox_tier: Mapped[str]
+    strategies: Mapped[str] = mapped_column(server_default="")
     started: Mapped[float]
     beat: Mapped[float] = mapped_column(index=True)
 

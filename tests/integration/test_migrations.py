@@ -17,7 +17,7 @@ from service.store.records import BlobRef
 from service.store.session import Database, current_revision, migrate
 from service.store.tables import Base
 
-HEAD = "0002"
+HEAD = "0003"
 
 
 def _tables(url: str) -> set[str]:

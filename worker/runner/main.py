@@ -32,6 +32,7 @@ from service.settings import Settings
 from service.store.blobs import sweep_spool
 from service.store.repos import items, workers
 from service.store.session import migrate
+from service.store.strategy_sets import offered
 from worker.runner.polling import Poller
 from worker.runner.tasks import ItemRunner, Step, register, workplace_name
 from worker.sandbox.isolation import isolation
@@ -97,6 +98,7 @@ class Reconciler:
                 slots=self._slots,
                 version=package_version(),
                 sandbox_tier=isolation(self._services.settings.isolation).tier,
+                strategies=offered(),
             )
 
     def _beat(self) -> None:

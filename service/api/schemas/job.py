@@ -43,6 +43,8 @@ class JobAnswer(AnswerModel):
     id: str
     state: JobState
     stage: str | None
+    waiting: str | None
+    """Why no worker takes a queued job (a strategy that none of them has, or no worker at all)."""
     progress: ProgressAnswer
     model: str
     hardware: str
@@ -75,6 +77,7 @@ class JobAnswer(AnswerModel):
             id=record.id,
             state=record.state,
             stage=record.stage,
+            waiting=record.waiting,
             progress=ProgressAnswer(
                 units_total=record.units_total,
                 units_solved=record.units_solved,

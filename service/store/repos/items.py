@@ -6,7 +6,7 @@ lease cannot change anything any more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from sqlalchemy import and_, case, exists, func, literal, or_, select, update
@@ -52,9 +52,13 @@ def insert(
     priority: int,
     max_attempts: int,
     wall_limit_s: float,
+    strategies: str = "",
     needs: Iterable[str] = (),
 ) -> None:
-    """Insert an item of a job: ready, or blocked while it needs others."""
+    """Insert an item of a job: ready, or blocked while it needs others.
+
+    `strategies` are those that its worker must have (`service.store.strategy_sets`).
+    """
     required = sorted(needs)
     connection = session.connection()
     connection.execute(
@@ -66,6 +70,7 @@ def insert(
             "priority": priority,
             "max_attempts": max_attempts,
             "wall_limit_s": wall_limit_s,
+            "strategies": strategies,
         },
     )
     connection.execute(_INSERT_JOB_ITEM, {"job_id": job_id, "item_id": item_id})
@@ -99,14 +104,64 @@ def _ripe() -> ColumnElement[bool]:
     return and_(ItemRow.state == str(ItemState.READY), ItemRow.not_before <= db_now())
 
 
+def wants_of_ready(session: Session) -> list[str]:
+    """The sets of strategies that ready items want, each once, sorted."""
+    query = (
+        select(ItemRow.strategies)
+        .where(ItemRow.state == str(ItemState.READY))
+        .distinct()
+        .order_by(ItemRow.strategies)
+    )
+    return list(session.scalars(query))
+
+
+def unclaimed(session: Session) -> list[tuple[str, str, str]]:
+    """Items that no worker has: id, job and the strategies they want."""
+    query = (
+        select(ItemRow.id, JobItemRow.job_id, ItemRow.strategies)
+        .join(JobItemRow, JobItemRow.item_id == ItemRow.id)
+        .where(ItemRow.state.in_((str(ItemState.READY), str(ItemState.BLOCKED))))
+        .order_by(ItemRow.id)
+    )
+    return [(item_id, job_id, had) for item_id, job_id, had in session.execute(query)]
+
+
+def want(session: Session, item_id: str, strategies: str) -> None:
+    """Let an item that no worker has want other strategies."""
+    affected(
+        session,
+        update(ItemRow)
+        .where(ItemRow.id == item_id, ItemRow.state != str(ItemState.LEASED))
+        .values(strategies=strategies),
+    )
+
+
+def pass_on(session: Session, served: Collection[str]) -> None:
+    """Let the reconciler ring again, soon, for ready items whose wants are not among `served`.
+
+    Their bell was heard by a worker that may not take them.
+    """
+    affected(
+        session,
+        update(ItemRow)
+        .where(_ripe(), ItemRow.dispatched_at.is_not(None), ItemRow.strategies.not_in(served))
+        .values(dispatched_at=None),
+    )
+
+
 def claim(
-    session: Session, owner: str, ttl_s: float, grace_s: float, item_id: str | None = None
+    session: Session,
+    owner: str,
+    ttl_s: float,
+    grace_s: float,
+    served: Collection[str],
+    item_id: str | None = None,
 ) -> ItemRecord | None:
-    """Lease the ready item of highest priority (or exactly `item_id`), or None.
+    """Lease the ready item of highest priority (or exactly `item_id`) that wants one of `served`.
 
     One UPDATE whose WHERE repeats the condition decides between concurrent claimers.
     """
-    choice = select(ItemRow.id).where(_ripe())
+    choice = select(ItemRow.id).where(_ripe(), ItemRow.strategies.in_(served))
     if item_id is not None:
         choice = choice.where(ItemRow.id == item_id)
     choice = choice.order_by(ItemRow.priority.desc(), ItemRow.created, ItemRow.id).limit(1)
@@ -297,15 +352,20 @@ def promote(session: Session) -> list[str]:
 
 
 def mark_dispatched(
-    session: Session, *, older_than_s: float, limit: int, item_ids: tuple[str, ...] | None = None
+    session: Session,
+    *,
+    older_than_s: float,
+    limit: int,
+    served: Collection[str],
+    item_ids: tuple[str, ...] | None = None,
 ) -> list[str]:
-    """Mark ready items as dispatched and give their ids in the order to ring them.
+    """Mark ready items that want one of `served` as dispatched; their ids in the order to ring.
 
     Only the first `limit` items by priority are looked at, so a long queue never floods the broker;
     the condition on `dispatched_at` keeps several reconcilers from ringing twice.
     """
     stale = or_(ItemRow.dispatched_at.is_(None), ItemRow.dispatched_at < db_now() - older_than_s)
-    front = select(ItemRow.id, ItemRow.dispatched_at).where(_ripe())
+    front = select(ItemRow.id, ItemRow.dispatched_at).where(_ripe(), ItemRow.strategies.in_(served))
     if item_ids is not None:
         front = front.where(ItemRow.id.in_(item_ids))
     front = front.order_by(ItemRow.priority.desc(), ItemRow.created, ItemRow.id).limit(limit)
@@ -357,16 +417,18 @@ def count_by_state(session: Session) -> tuple[tuple[str, int], ...]:
 
 
 def oldest_ready_s(session: Session) -> float:
-    """Give the age of the longest-waiting ready item, 0 when none waits."""
+    """Give the age of the longest-waiting ready item, 0 when none waits.
+
+    What no live worker may take does not count: it waits for a worker, not for a bell.
+    """
+    ready_at = case(
+        (ItemRow.not_before > ItemRow.created, ItemRow.not_before), else_=ItemRow.created
+    )
     oldest = session.scalar(
-        select(
-            func.min(
-                case(
-                    (ItemRow.not_before > ItemRow.created, ItemRow.not_before),
-                    else_=ItemRow.created,
-                )
-            )
-        ).where(_ripe())
+        select(func.min(ready_at))
+        .join(JobItemRow, JobItemRow.item_id == ItemRow.id)
+        .join(JobRow, JobRow.id == JobItemRow.job_id)
+        .where(_ripe(), JobRow.waiting.is_(None))
     )
     now = session.scalar(select(db_now()))
     return 0.0 if oldest is None or now is None else max(0.0, now - oldest)

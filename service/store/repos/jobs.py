@@ -10,7 +10,7 @@ from sqlalchemy import insert as insert_into
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import ColumnElement
 
-from service.states import TERMINAL_JOB_STATES, JobState, job_sources
+from service.states import TERMINAL_JOB_STATES, ItemState, JobState, job_sources
 from service.store.records import EventRecord, JobRecord
 from service.store.repos.rows import affected
 from service.store.stored_options import lift, seal
@@ -42,6 +42,7 @@ def _record(row: JobRow, attempts: int) -> JobRecord:
         units_solved=row.units_solved,
         units_cached=row.units_cached,
         units_total=row.units_total,
+        waiting=row.waiting,
         error=row.error,
         summary=row.summary,
         bundle_digest=row.bundle_digest,
@@ -72,8 +73,8 @@ def insert(session: Session, values: Mapping[str, Any], queue_ttl_s: float) -> J
     """
     fixed = {
         "state": str(JobState.QUEUED), "stage": None, "units_solved": 0, "units_cached": 0,
-        "units_total": 0, "error": None, "summary": None, "bundle_digest": None, "started": None,
-        "finished": None, "cancel_requested": None, "event_seq": 1,
+        "units_total": 0, "waiting": None, "error": None, "summary": None, "bundle_digest": None,
+        "started": None, "finished": None, "cancel_requested": None, "event_seq": 1,
     }  # fmt: skip
     connection = session.connection()
     row = {**values, **fixed}
@@ -138,7 +139,7 @@ def move(
     Returns:
         False when the job was in a state from which it may not go there: nothing changed.
     """
-    values: dict[str, Any] = {"state": str(target)}
+    values: dict[str, Any] = {"state": str(target), "waiting": None}
     if target is JobState.RUNNING:
         values["started"] = db_now()
     if target is JobState.CANCELING:
@@ -205,6 +206,31 @@ def event_numbers(session: Session, job_ids: Iterable[str]) -> dict[str, int]:
     return {row.id: row.event_seq for row in session.execute(query)}
 
 
+def waiting_otherwise(session: Session, want: str, why: str | None, limit: int) -> list[str]:
+    """List jobs whose ready item wants the strategies `want`, and that do not say `why` yet."""
+    return list(
+        session.scalars(
+            select(JobRow.id)
+            .join(JobItemRow, JobItemRow.job_id == JobRow.id)
+            .join(ItemRow, ItemRow.id == JobItemRow.item_id)
+            .where(
+                ItemRow.state == str(ItemState.READY),
+                ItemRow.strategies == want,
+                JobRow.waiting.is_distinct_from(why),
+            )
+            .order_by(JobRow.id)
+            .limit(limit)
+        )
+    )
+
+
+def set_waiting(session: Session, job_id: str, why: str | None) -> None:
+    """Record why no worker takes a job, or that one can; nothing when that is known."""
+    changed = update(JobRow).where(JobRow.id == job_id, JobRow.waiting.is_distinct_from(why))
+    if affected(session, changed.values(waiting=why)):
+        add_event(session, job_id, "waiting", {"reason": why})
+
+
 def set_stage(session: Session, job_id: str, stage: str) -> None:
     """Record the stage that runs now."""
     affected(session, update(JobRow).where(JobRow.id == job_id).values(stage=stage))
@@ -237,16 +263,15 @@ def count_active(session: Session, owner: str) -> int:
     return int(session.connection().execute(_COUNT_ACTIVE, {"owner": owner}).scalar_one())
 
 
-def overdue(session: Session, limit: int) -> list[str]:
-    """List queued jobs whose queue deadline has passed."""
-    return list(
-        session.scalars(
-            select(JobRow.id)
-            .where(JobRow.state == str(JobState.QUEUED), JobRow.queue_deadline < db_now())
-            .order_by(JobRow.queue_deadline)
-            .limit(limit)
-        )
+def overdue(session: Session, limit: int) -> list[tuple[str, str | None]]:
+    """List queued jobs whose queue deadline has passed, and why they waited where that is known."""
+    query = (
+        select(JobRow.id, JobRow.waiting)
+        .where(JobRow.state == str(JobState.QUEUED), JobRow.queue_deadline < db_now())
+        .order_by(JobRow.queue_deadline)
+        .limit(limit)
     )
+    return [(job_id, why) for job_id, why in session.execute(query)]
 
 
 def remove(session: Session, job_id: str) -> None:

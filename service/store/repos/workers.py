@@ -9,6 +9,9 @@ from service.store.records import WorkerRecord
 from service.store.repos.rows import affected, upsert
 from service.store.tables import WorkerRow, db_now
 
+ALIVE_S = 60.0
+"""A worker that beat no longer ago than this is alive."""
+
 
 def register(
     session: Session,
@@ -19,6 +22,7 @@ def register(
     slots: int,
     version: str,
     sandbox_tier: str,
+    strategies: str,
 ) -> None:
     """Announce a worker process."""
     upsert(
@@ -32,6 +36,7 @@ def register(
             "slots": slots,
             "version": version,
             "sandbox_tier": sandbox_tier,
+            "strategies": strategies,
             "started": db_now(),
             "beat": db_now(),
         },
@@ -67,6 +72,7 @@ def listing(session: Session) -> list[WorkerRecord]:
             slots=row.slots,
             version=row.version,
             sandbox_tier=row.sandbox_tier,
+            strategies=row.strategies,
             started=row.started,
             beat=row.beat,
             age_s=max(0.0, now - row.beat),
@@ -83,3 +89,13 @@ def count_alive(session: Session, within_s: float) -> int:
         )
         or 0
     )
+
+
+def offers_alive(session: Session, within_s: float) -> list[str]:
+    """The strategies of each worker that beat within the last `within_s` seconds, sorted."""
+    query = (
+        select(WorkerRow.strategies)
+        .where(WorkerRow.beat >= db_now() - within_s)
+        .order_by(WorkerRow.strategies)
+    )
+    return list(session.scalars(query))
