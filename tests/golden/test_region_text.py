@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from corpus_files import CORPUS, body, machine_named
 from region_bundles import bundled, members
-from test_lower_text import GOLDEN as LOWERED
-from test_lower_text import machine
 from typer.testing import CliRunner
 
 from service.cli.main import app
@@ -33,10 +32,10 @@ _ROLE = {
 
 
 def rows_twice() -> RegionCode:
-    """The pair of operators of the lowering's golden file, run twice: the second time on a view of
+    """The pair of operators of the corpus, run twice: the second time on a view of
     what the first has written."""
-    schedule = parse_schedule((LOWERED / "fused_rows.schedule").read_text(encoding="utf-8"))
-    unit = lower_unit(schedule, machine(), "golden")
+    schedule = parse_schedule(body(CORPUS / "11_fused_rows.schedule"))
+    unit = lower_unit(schedule, machine_named("one_core"), "11_fused_rows")
     entries = [
         DataEntry(f"host/{o.tensor}", _ROLE[o.role], o.dtype, o.shape, 256 * k, o.size_bytes)
         for k, o in enumerate(unit.operands)
@@ -83,7 +82,7 @@ def test_disassembly(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     stream.write_bytes(encode_stream(rows_twice()))
     result = CliRunner().invoke(app, ["disassemble", str(stream)])
     assert result.exit_code == 0, result.output
-    assert (LOWERED / "fused_rows.program").read_text(encoding="utf-8") in result.stdout
+    assert body(CORPUS / "11_fused_rows.one_core.program") in result.stdout
     compare("rows_twice.stream", result.stdout, request)
 
 
