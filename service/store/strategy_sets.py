@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from worker.compiler.descriptors import AUTO, StrategyDescriptor, strategies
+from worker.compiler.descriptors import StrategyDescriptor, strategies, taking_part
 from worker.compiler.errors import OptionError
 from worker.compiler.options import CompileOptions
 
@@ -19,15 +19,8 @@ def offered() -> str:
 
 
 def wanted(options: CompileOptions) -> str:
-    """What a worker must have to give the result that this installation would give.
-
-    `auto` compares every strategy installed here; one by name also needs those that schedule what
-    it leaves over.
-    """
-    found = strategies()
-    return _text(
-        row for row in found.values() if options.strategy in (AUTO, row.name) or row.is_last_resort
-    )
+    """What a worker must have to give the result that this installation would give."""
+    return _text(taking_part(options.strategy))
 
 
 def wanted_by_stored(options: Mapping[str, object]) -> str | None:

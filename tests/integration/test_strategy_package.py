@@ -75,6 +75,11 @@ def test_it_wins_and_is_verified(python: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     report = json.loads((out / "report.json").read_bytes())
     assert report["verification"]["passed"] is True
+    took_part = report["toolchain"]["strategies"]
+    assert list(took_part) == sorted(took_part) and {"chains", "graphturbo", "naive"} <= set(
+        took_part
+    )
+    assert took_part["chains"]["distribution"] == "chain-strategy 1.0"
     won, *others = report["strategies"]
     assert won["name"] == "chains"
     assert {row["name"] for row in others} == {"graphturbo", "naive"}

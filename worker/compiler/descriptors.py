@@ -125,6 +125,19 @@ def strategies() -> Strategies:
     return found
 
 
+def taking_part(chosen: str) -> tuple[StrategyDescriptor, ...]:
+    """What decides a result when `chosen` is asked for, in the order of names.
+
+    That strategy (`auto`: all of them), and those that schedule what others leave over.
+
+    Raises:
+        InternalError: as `strategies`.
+    """
+    return tuple(
+        row for row in strategies().values() if chosen in (AUTO, row.name) or row.is_last_resort
+    )
+
+
 def last_resort() -> StrategyDescriptor:
     """The strategy that schedules what no other can: the first that says so."""
     return next(found for found in strategies().values() if found.is_last_resort)

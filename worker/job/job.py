@@ -19,6 +19,7 @@ import orjson
 from worker.compiler.assembly.packing import bundle_contents
 from worker.compiler.cache import Cache, NullCache
 from worker.compiler.codegen.kernel import CODEGEN_VERSION
+from worker.compiler.descriptors import taking_part
 from worker.compiler.errors import Detail
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.ir.signature import IR_VERSION
@@ -88,7 +89,7 @@ def canonical_json(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2)
 
 
-def toolchain() -> dict[str, Detail]:
+def toolchain(options: CompileOptions) -> dict[str, Detail]:
     """Versions that decide results: part of the report and the bundle."""
     try:
         release = version("tilewright")
@@ -100,6 +101,10 @@ def toolchain() -> dict[str, Detail]:
         "lower": LOWER_VERSION,
         "codegen": CODEGEN_VERSION,
         "simulator": SIMULATOR_VERSION,
+        "strategies": {
+            row.name: {"version": row.version, "distribution": row.distribution}
+            for row in taking_part(options.strategy)
+        },
     }
 
 
@@ -165,10 +170,10 @@ def _package(
     """Write the bundle; its large parts are gone from memory when this returns."""
     pending = Verification(str(options.verify), "none", None, None, None, None, "not run")
     document = report_document(
-        compiled, sims, whole, options, pending, toolchain(), compiled.summaries
+        compiled, sims, whole, options, pending, toolchain(options), compiled.summaries
     )
     report = canonical_json(stable_report(document))
-    contents = bundle_contents(compiled, toolchain(), schedule, report, trace)
+    contents = bundle_contents(compiled, toolchain(options), schedule, report, trace)
     return write_bundle(path, contents)
 
 
@@ -186,7 +191,13 @@ def _report(
 
     timed.stage("report", "started")
     document = report_document(
-        compiled, sims, whole, request.options, verification, toolchain(), compiled.summaries
+        compiled,
+        sims,
+        whole,
+        request.options,
+        verification,
+        toolchain(request.options),
+        compiled.summaries,
     )
     document["unlock"] = unlock_rows(compiled.source, compiled.machine, request.options)
     document["null_reasons"] = null_reasons(document)
