@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from compile_ports import ports_of
 from onnx_models import conv_net, repeated_layers, saved
 
 from worker.compiler.cache import MemoryCache
+from worker.compiler.errors import Shortfall
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.isa.program import UnitCall
 from worker.compiler.judge.compiled import CompiledModel
@@ -19,6 +22,8 @@ from worker.compiler.judge.units import Unit
 from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions, Objective
 from worker.compiler.pipeline import compile_model
+from worker.compiler.schedule.nodes import Schedule
+from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
 from worker.job.job import run_job
 from worker.job.request import JobRequest, NoProgress
 
@@ -49,6 +54,30 @@ def test_objectives_have_winners_of_their_own(tmp_path: Path) -> None:
     assert winners(compiled(tmp_path, figures, Objective.ENERGY)) == {"naive"}
     assert winners(compiled(tmp_path, figures, Objective.OFFCHIP)) == {"naive"}
     assert winners(compiled(tmp_path, figures, Objective.EDP)) == {"graphturbo"}
+
+
+def test_each_measure_has_a_candidate_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three candidates for one unit the first is the fastest, the last the most frugal; of two
+    that are equally frugal the faster one."""
+    drawn = [Figures(100, 900.0, 90), Figures(300, 200.0, 50), Figures(200, 200.0, 50)]
+    candidates = GraphTurboStrategy.candidates
+
+    def three(self: GraphTurboStrategy, *given: Any) -> Iterator[Schedule | Shortfall]:
+        first = next(candidates(self, *given))
+        assert isinstance(first, Schedule)
+        for number in range(3):
+            yield replace(first, predicted_cycles=number)
+
+    def figures(unit: Unit) -> Figures:
+        is_turbo = unit.schedule.strategy == "graphturbo"
+        return drawn[unit.schedule.predicted_cycles] if is_turbo else Figures(10**6, 1e6, 10**6)
+
+    monkeypatch.setattr(GraphTurboStrategy, "candidates", three)
+    for objective, number in ((Objective.LATENCY, 0), (Objective.ENERGY, 2), (Objective.EDP, 2)):
+        model = compiled(tmp_path, figures, objective)
+        assert [unit.schedule.predicted_cycles for unit in model.units] == [number], objective
 
 
 def test_losers_are_named_with_figures_and_reason(tmp_path: Path) -> None:

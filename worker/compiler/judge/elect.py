@@ -14,7 +14,14 @@ from enum import Enum
 from worker.compiler.errors import CompilerError, Finding
 from worker.compiler.judge.compiled import CompiledModel, Program
 from worker.compiler.judge.entrants import Entrant
-from worker.compiler.judge.figures import Caps, Figures, ProgramLimits, measure_of, mixtures_by
+from worker.compiler.judge.figures import (
+    Caps,
+    Figures,
+    ProgramLimits,
+    measure_of,
+    mixtures_by,
+    rank_by,
+)
 from worker.compiler.options import Objective
 
 
@@ -52,7 +59,7 @@ def ways_for(
     return tuple(
         Way(field, measure, is_weighed)
         for field in fields
-        for measure in mixtures_by(objective, caps)
+        for measure in mixtures_by(objective, caps, len(entrants) > 1)
         for is_weighed in ((True, False) if is_weighable else (False,))
     )
 
@@ -119,7 +126,8 @@ def elect(
         raise _beyond_limits(list(zip(titles, beyond, strict=True)))
     measure = measure_of(objective)
     best = min(
-        (k for k, words in enumerate(beyond) if not words), key=lambda k: measure(found[k][2])
+        (k for k, words in enumerate(beyond) if not words),
+        key=lambda k: rank_by(objective, found[k][2]),
     )
     won = measure(found[best][2])
     rows = [

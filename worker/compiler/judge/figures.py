@@ -47,16 +47,13 @@ _MEASURE: dict[Objective, Callable[[Figures], float]] = {
     Objective.OFFCHIP: lambda figures: figures.offchip_bytes,
     Objective.PEAK_MEMORY: lambda figures: figures.peak_bytes,
 }
-_ADDITIVE = {
-    Objective.LATENCY: (Objective.LATENCY,),
-    Objective.ENERGY: (Objective.ENERGY,),
-    Objective.OFFCHIP: (Objective.OFFCHIP,),
+ADDITIVE = (Objective.LATENCY, Objective.ENERGY, Objective.OFFCHIP)
+"""Measures that are sums over kernels, and so can be minimised kernel by kernel."""
+_SUMS_FOR = {
     Objective.EDP: (Objective.LATENCY, Objective.ENERGY),
     Objective.PEAK_MEMORY: (Objective.LATENCY, Objective.OFFCHIP),
 }
-"""Measures that are sums over kernels, and so can be minimised kernel by kernel.  EDP and peak
-memory are no sums: the best mixtures by related sums stand for them, beside every strategy's own
-program, and the simulated whole programs decide."""
+"""Related sums for the measures that are none."""
 
 
 def measure_of(objective: Objective) -> Callable[[Figures], float]:
@@ -64,13 +61,22 @@ def measure_of(objective: Objective) -> Callable[[Figures], float]:
     return _MEASURE[objective]
 
 
-def mixtures_by(objective: Objective, caps: Caps) -> tuple[Objective, ...]:
-    """Additive measures by which programs are put together for an objective under caps.
+def rank_by(objective: Objective, figures: Figures) -> tuple[float, ...]:
+    """What to order by: the objective's measure, and among equals the others, latency first."""
+    return tuple(measure(figures) for measure in (measure_of(objective), *_MEASURE.values()))
 
-    Where time or power is capped, the fastest and the most frugal program stand for those that the
-    objective alone would not look for.
+
+def mixtures_by(objective: Objective, caps: Caps, is_contest: bool) -> tuple[Objective, ...]:
+    """Additive measures by which programs are put together, the objective's own first.
+
+    All of them in a contest of strategies: what stands between kernels (launches, host parts,
+    copies, the power that is drawn meanwhile) is in no kernel's sum, so that the program by another
+    measure can be the better one.  One strategy by name is put together by its objective's, and
+    under caps also by what makes the fastest and the most frugal program.
     """
-    wanted = [*_ADDITIVE[objective]]
+    wanted = [*_SUMS_FOR.get(objective, (objective,))]
+    if is_contest:
+        wanted += ADDITIVE
     if caps.latency_ms is not None:
         wanted.append(Objective.LATENCY)
     if caps.power_w is not None:

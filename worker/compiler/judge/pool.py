@@ -7,7 +7,7 @@ several strategies; what was solved before is remembered and not solved twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from worker.compiler.cache import Cache, CacheEvent
@@ -18,7 +18,7 @@ from worker.compiler.judge.entrants import Entrant
 from worker.compiler.judge.figures import Figures
 from worker.compiler.judge.units import Unit, UnitSolver
 from worker.compiler.machine.machine import Machine
-from worker.compiler.options import CompileOptions
+from worker.compiler.options import CompileOptions, Objective
 
 
 class UnitKey(NamedTuple):
@@ -63,8 +63,8 @@ class UnitPool:
             for target in machine.targets
             for name, entrant in {e.name: e for e in (*self.entrants, last_resort)}.items()
         }
-        self.best: dict[tuple[str, str, str], int] = {}
-        """The candidate that was taken, by target, strategy and signature."""
+        self.best: dict[tuple[str, str, str], Mapping[Objective, int]] = {}
+        """The best candidate by each additive measure, by target, strategy and signature."""
         self.known: dict[UnitKey, Answer | None] = {}
         self.fallbacks: dict[Fallback, None] = {}
         """Every fault that was met, once, in the order in which they were."""

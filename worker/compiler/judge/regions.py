@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from worker.compiler.cost.bounds import bound_cycles
 from worker.compiler.errors import Shortfall
 from worker.compiler.faults import Fault, T, attempt
 from worker.compiler.frontend.express import Expressed
 from worker.compiler.ir.region import Cuts, is_view
-from worker.compiler.ir.signature import canonicalize
+from worker.compiler.ir.signature import Canonical, canonicalize
 from worker.compiler.judge.entrants import Entrant
-from worker.compiler.judge.figures import measure_of
+from worker.compiler.judge.figures import ADDITIVE, measure_of, rank_by
 from worker.compiler.judge.mixture import Cost
 from worker.compiler.judge.pool import Answer, UnitKey, UnitPool
 from worker.compiler.judge.units import Unit
@@ -41,17 +42,41 @@ class Kernel:
     """Why it is not the group's own strategy's; empty: it is."""
 
 
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """A strategy's groups of a region, and every piece that was cut out of their graph."""
+
+    grouping: Grouping
+    cuts: Cuts
+    _canonical: dict[tuple[str, ...], Canonical] = field(default_factory=dict)
+
+    def canonical(self, names: tuple[str, ...]) -> Canonical:
+        """The canonical graph of some operators; made once."""
+        if names not in self._canonical:
+            self._canonical[names] = canonicalize(self.cuts.piece(names))
+        return self._canonical[names]
+
+
 @dataclass(slots=True)
 class Cover:
     """A region as one strategy covers it with kernels."""
 
     entrant: Entrant
-    grouping: Grouping
-    cuts: Cuts
+    pieces: Pieces
     measure: Objective
     """An additive one."""
     kernels: dict[tuple[str, ...], tuple[Kernel, ...]] = field(default_factory=dict)
     """Of groups, as they were decided."""
+
+    @property
+    def grouping(self) -> Grouping:
+        """The strategy's groups."""
+        return self.pieces.grouping
+
+    @property
+    def cuts(self) -> Cuts:
+        """The graph of the groups, for cutting pieces out."""
+        return self.pieces.cuts
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,57 +141,62 @@ class Weigher:
         return [Kernel((name,), last, why) for name in names]
 
     def best(self, cover: Cover, names: tuple[str, ...], entrant: Entrant) -> tuple[int, Answer]:
-        """The best candidate of a strategy for some operators: its number, and what it is.
-
-        Programs are large: of two that are compared, only the better one is kept.
-        """
+        """The best candidate of a strategy for some operators: its number, and what it is."""
         pool = self._pool
-        canonical = canonicalize(cover.cuts.piece(names))
+        canonical = cover.pieces.canonical(names)
         label = label_of(cover.cuts, names)
         known_as = self._target, entrant.name, canonical.signature
-        if known_as in pool.best:
-            number = pool.best[known_as]
-            found = pool.candidate(self._target, entrant, canonical, label, number)
-            assert found is not None
-            return number, self._noted(cover, names, found)
-        best, kept, number = 0, None, 0
+        if known_as not in pool.best:
+            pool.best[known_as] = self._ranked(cover, names, entrant, canonical, label)
+        number = pool.best[known_as][cover.measure]
+        found = pool.candidate(self._target, entrant, canonical, label, number)
+        assert found is not None, "a strategy says at least what does not fit"
+        return number, self._noted(cover, names, found)
+
+    def _ranked(
+        self,
+        cover: Cover,
+        names: tuple[str, ...],
+        entrant: Entrant,
+        canonical: Canonical,
+        label: str,
+    ) -> dict[Objective, int]:
+        """The number of the best candidate by each additive measure, the first of equals.
+
+        Programs are large: only those that are the best by some measure are kept.
+        """
+        pool = self._pool
+        best = dict.fromkeys(ADDITIVE, 0)
+        least: dict[Objective, tuple[float, ...]] = dict.fromkeys(ADDITIVE, (inf,))
+        number = 0
         while True:
             found = pool.candidate(self._target, entrant, canonical, label, number)
             if found is None:
-                break
+                return best
             self._noted(cover, names, found)
-            loser: int | None = None
-            if kept is None:
-                best, kept = number, found
-            elif isinstance(found, Unit):
-                if not isinstance(kept, Unit) or self._gains(cover, found, kept):
-                    loser, best, kept = best, number, found
-                else:
-                    loser = number
-            if loser is not None:
-                key = UnitKey(*known_as, loser)
-                if isinstance(pool.known[key], Unit):
+            if isinstance(found, Unit):
+                figures = pool.figures(found)
+                for measure in ADDITIVE:
+                    if (rank := rank_by(measure, figures)) < least[measure]:
+                        best[measure], least[measure] = number, rank
+            for k in {*range(number + 1)} - {*best.values()}:
+                key = UnitKey(self._target, entrant.name, canonical.signature, k)
+                if isinstance(pool.known.get(key), Unit):
                     del pool.known[key]
             if isinstance(found, Fault) and found.step == "schedule":
-                break  # its search is dead, and would die there again
+                return best  # its search is dead, and would die there again
             number += 1
-        assert kept is not None, "a strategy says at least what does not fit"
-        pool.best[known_as] = best
-        return best, kept
 
     def forget(self, cover: Cover, group: tuple[str, ...], names: tuple[str, ...]) -> None:
         """Decide about a group anew: a kernel of it broke."""
         cover.kernels.pop(group, None)
-        canonical = canonicalize(cover.cuts.piece(names))
+        canonical = cover.pieces.canonical(names)
         self._pool.best.pop((self._target, cover.entrant.name, canonical.signature), None)
 
     def _noted(self, cover: Cover, names: tuple[str, ...], found: Answer) -> Answer:
         if isinstance(found, Fault):
             self._pool.broke(nodes_of(cover.cuts, names), found)
         return found
-
-    def _gains(self, cover: Cover, unit: Unit, other: Unit) -> bool:
-        return self._measured(cover, unit) < self._measured(cover, other)
 
     def _measured(self, cover: Cover, unit: Unit) -> float:
         return measure_of(cover.measure)(self._pool.figures(unit))

@@ -9,20 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy.typing as npt
 import onnx_ir
 
 from worker.compiler.errors import InternalError, Shortfall
 from worker.compiler.faults import Fault
-from worker.compiler.frontend.express import express_region
+from worker.compiler.frontend.express import Expressed, express_region
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.qdq import QdqCluster, find_clusters
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import OpaqueOp, Tensor, TensorOp
 from worker.compiler.ir.region import Cuts, is_view
-from worker.compiler.ir.signature import canonicalize
 from worker.compiler.judge.entrants import Entrant
 from worker.compiler.judge.link import PlannedCall, PlannedHost
 from worker.compiler.judge.mixture import Cost, cheapest, states_of
@@ -30,6 +29,7 @@ from worker.compiler.judge.pool import UnitKey, UnitPool
 from worker.compiler.judge.regions import (
     Cover,
     Kernel,
+    Pieces,
     Region,
     Weigher,
     nodes_of,
@@ -80,6 +80,15 @@ class HandedOver:
     why: str
 
 
+class _Laid(NamedTuple):
+    """A part as operators of the algebra, laid out."""
+
+    region: Expressed
+    layouts: tuple[LayoutChange, ...]
+    together: tuple[tuple[str, ...], ...]
+    """Names of operators that run as one (composites)."""
+
+
 class RegionSolver:
     """Solves partitionings of one model from one pool of units."""
 
@@ -87,8 +96,11 @@ class RegionSolver:
         self._model = model
         self._nodes = list(model.ir.graph)
         self.pool = pool
-        self._regions: dict[tuple[Part, tuple[str, ...], Objective], Region] = {}
-        """Those of earlier passes, by part, strategies and measure."""
+        self._expressed: dict[Part, _Laid] = {}
+        self._grouped: dict[tuple[Part, str], Pieces | Fault] = {}
+        """By part and strategy."""
+        self._covers: dict[tuple[Part, str, Objective], Cover] = {}
+        """By part, strategy and measure: the passes of one compile ask for the same ones."""
 
     def solve(
         self,
@@ -120,35 +132,11 @@ class RegionSolver:
         return found.solved(frozenset(every_node - found.kernel_nodes))
 
     def _prepare(self, part: Part, entrants: Sequence[Entrant], measure: Objective) -> Region:
-        """The region of a part; the passes of one compile ask for the same ones."""
-        known_as = part, tuple(e.name for e in entrants), measure
-        if known_as not in self._regions:
-            self._regions[known_as] = self._made(part, entrants, measure)
-        return self._regions[known_as]
-
-    def _made(self, part: Part, entrants: Sequence[Entrant], measure: Objective) -> Region:
-        nodes = [self._nodes[k] for k in part.nodes]
-        clusters = _clusters(part, nodes)
-        expressed = express_region(nodes, part.outputs, self._model.opset, clusters)
-        together = (*expressed.together, *self._composites(part, expressed.graph))
-        changes: tuple[LayoutChange, ...] = ()
-        policy = self.pool.solver(part.target, entrants[0]).machine.targets[0].layout
-        if policy is not None:
-            laid = lay_out(expressed, policy, together)
-            expressed, changes, together = laid.expressed, laid.changes, laid.together
-        covers = self._covers(part, expressed.graph, together, entrants, measure)
-        return Region(part, expressed, covers, changes)
-
-    def _covers(
-        self,
-        part: Part,
-        graph: Graph,
-        together: Sequence[tuple[str, ...]],
-        entrants: Sequence[Entrant],
-        measure: Objective,
-    ) -> tuple[Cover, ...]:
-        """Groups by every strategy that has some; where all break, by the last resort."""
-        nodes = tuple(dict.fromkeys(n for op in graph.ops for n in op.origin.nodes))
+        """The region of a part, grouped by every strategy that can; else by the last resort."""
+        if part not in self._expressed:
+            self._expressed[part] = self._express(part, entrants[0])
+        expressed, changes, _ = self._expressed[part]
+        nodes = tuple(dict.fromkeys(n for op in expressed.graph.ops for n in op.origin.nodes))
         covers: list[Cover] = []
         fault: Fault | None = None
         asked = {entrant.name for entrant in entrants}
@@ -156,17 +144,48 @@ class RegionSolver:
         for name, entrant in field.items():
             if covers and name not in asked:
                 break
-            machine = self.pool.solver(part.target, entrant).machine
-            found = try_step(entrant, "group", partial(entrant.group, graph, machine, together))
+            found = self._cover(part, entrant, measure)
             if isinstance(found, Fault):
                 fault = found
                 self.pool.broke(nodes, found)
             else:
-                covers.append(Cover(entrant, found, Cuts.of(found.graph), measure))
+                covers.append(found)
         if not covers:
             assert fault is not None
             raise _no_way(nodes, fault)
-        return tuple(covers)
+        return Region(part, expressed, tuple(covers), changes)
+
+    def _express(self, part: Part, entrant: Entrant) -> _Laid:
+        nodes = [self._nodes[k] for k in part.nodes]
+        clusters = _clusters(part, nodes)
+        expressed = express_region(nodes, part.outputs, self._model.opset, clusters)
+        together = (*expressed.together, *self._composites(part, expressed.graph))
+        policy = self.pool.solver(part.target, entrant).machine.targets[0].layout
+        if policy is None:
+            return _Laid(expressed, (), together)
+        laid = lay_out(expressed, policy, together)
+        return _Laid(laid.expressed, laid.changes, laid.together)
+
+    def _cover(self, part: Part, entrant: Entrant, measure: Objective) -> Cover | Fault:
+        known_as = part, entrant.name, measure
+        if known_as not in self._covers:
+            grouped = self._groups(part, entrant)
+            if isinstance(grouped, Fault):
+                return grouped
+            self._covers[known_as] = Cover(entrant, grouped, measure)
+        return self._covers[known_as]
+
+    def _groups(self, part: Part, entrant: Entrant) -> Pieces | Fault:
+        known_as = part, entrant.name
+        if known_as not in self._grouped:
+            machine = self.pool.solver(part.target, entrant).machine
+            expressed, _, together = self._expressed[part]
+            asked = partial(entrant.group, expressed.graph, machine, together)
+            found = try_step(entrant, "group", asked)
+            self._grouped[known_as] = (
+                found if isinstance(found, Fault) else Pieces(found, Cuts.of(found.graph))
+            )
+        return self._grouped[known_as]
 
     def _composites(self, part: Part, graph: Graph) -> tuple[tuple[str, ...], ...]:
         """Operator names of each pattern composite, in graph order."""
@@ -259,7 +278,7 @@ class RegionSolver:
         if isinstance(unit, Shortfall):
             found.shortfalls.update((n, unit) for n in origin_nodes)
             return []
-        canonical = canonicalize(cover.cuts.piece(kernel.ops))
+        canonical = cover.pieces.canonical(kernel.ops)
         if isinstance(unit, Unit) and found.is_coding:
             unit = self.pool.solver(target, kernel.entrant).coded(unit)
             key = UnitKey(target, kernel.entrant.name, canonical.signature, candidate)

@@ -26,7 +26,7 @@ from worker.compiler.judge.figures import Caps
 from worker.compiler.lower.lower import LOWER_VERSION
 from worker.compiler.options import CompileOptions, Objective
 
-JUDGE_VERSION = "1"
+JUDGE_VERSION = "2"
 """Changes whenever partitioning, grouping by the judge or the election may end otherwise."""
 _SMALL_BYTES = 1 << 16
 """Initializers up to this size count by value: shapes, axes, scales, index tables."""
