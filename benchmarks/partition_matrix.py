@@ -74,7 +74,7 @@ def partition_rows(
         row: dict[str, Any] = {"model": model.name, "preset": preset}
         started = time.perf_counter()
         try:
-            conversions, converted = convert_for(
+            converted = convert_for(
                 simplified, machine, options,
                 lambda m: tuple(seeded_inputs(m, options.seed + k) for k in range(batches)),
             )  # fmt: skip
@@ -92,7 +92,7 @@ def partition_rows(
             "nodes": ratios.nodes, "inserted": len(nodes) - ratios.nodes,
             "node_pct": ratios.node_pct, "mac_pct": ratios.mac_pct, "regions": len(found.regions),
             "parts": len(found.parts), "composites": sum(len(p.composites) for p in found.parts),
-            "converted": sorted(f"{t}: {c.dtype}" for t, c in conversions.items()),
+            "converted": sorted(f"{t}: {c.dtype}" for t, c in converted.conversions.items()),
             "faults": list(faults(converted.model, machine, found)),
             "rss_mb": round(peak_rss_mb()),
         }  # fmt: skip

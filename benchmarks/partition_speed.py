@@ -109,8 +109,7 @@ def synthetic(count: int, seed: int = 0) -> onnx.ModelProto:
 def prepared(path: Path, machine: Machine) -> OnnxModel:
     """The model as `partition` gets it: with the machine's conversions."""
     model = simplify(bind(load_model(path, Limits(), path.stem), {}))
-    _, converted = convert_for(model, machine, CompileOptions(), lambda m: (seeded_inputs(m, 0),))
-    return converted.model
+    return convert_for(model, machine, CompileOptions(), lambda m: (seeded_inputs(m, 0),)).model
 
 
 def sized_synthetic(count: int, machine: Machine) -> tuple[int, OnnxModel]:

@@ -16,7 +16,7 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from worker.job.request import STAGES
+from worker.job.stages import NAMES
 from worker.sandbox.isolation import IsolationChoice
 from worker.sandbox.sandbox import Limits
 
@@ -134,8 +134,8 @@ class Settings(BaseSettings):
     @classmethod
     def _every_stage(cls, value: Mapping[str, float]) -> Mapping[str, float]:
         for name, limit_s in value.items():
-            if name not in STAGES or not limit_s > 0:
-                raise ValueError(f"{name!r}: {limit_s}: stages are {', '.join(STAGES)}; limits > 0")
+            if name not in NAMES or not limit_s > 0:
+                raise ValueError(f"{name!r}: {limit_s}: stages are {', '.join(NAMES)}; limits > 0")
         return {**STAGE_LIMITS_S, **value}
 
     @field_validator("database_url")

@@ -13,7 +13,7 @@ from service.cli.connection import DataDirOption, ServerOption, load_settings, q
 from service.cli.exits import Exit, exit_of_job
 from service.cli.failures import Failure
 from service.cli.inputs import hardware_label, strategy_settings, symbol_settings
-from service.cli.output import JsonFlag, note, print_json, print_problem
+from service.cli.output import JsonFlag, note, print_json, print_problem, print_text
 from service.cli.summary import print_summary
 from service.orders.order import Order, arrays_digest, existing_model, hardware_document
 
@@ -93,11 +93,23 @@ def compile_model(
     detach: Annotated[
         bool, typer.Option("--detach", help="Submit to the server and return at once.")
     ] = False,
+    print_after: Annotated[
+        list[str] | None,
+        typer.Option(help="Print what a stage gives; repeatable; with --local.", metavar="STAGE"),
+    ] = None,
+    stop_after: Annotated[
+        str, typer.Option(help="Run no stage after this one; with --local.", metavar="STAGE")
+    ] = "",
+    verify_each: Annotated[
+        bool, typer.Option("--verify-each", help="Check what every stage gives; with --local.")
+    ] = False,
     data_dir: DataDirOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Compile a model: kernels, schedule, bundle, simulated run and report in one folder."""
     from worker.compiler.options import CompileOptions
+    from worker.compiler.stages import UNWATCHED, Watch
+    from worker.job.stages import NAMES
 
     if detach and (local or not server):
         raise typer.BadParameter("needs a server (--server URL)", param_hint="--detach")
@@ -105,6 +117,12 @@ def compile_model(
         raise typer.BadParameter("contradicts --verify none", param_hint="--input")
     if require_cache and no_cache:
         raise typer.BadParameter("contradicts --no-cache", param_hint="--require-cache")
+    watch = Watch.of(NAMES, print_after or (), stop_after, verify_each)
+    if watch != UNWATCHED and server and not local:
+        raise typer.BadParameter(
+            "looks into a compile on this machine; add --local",
+            param_hint="--print-after, --stop-after, --verify-each",
+        )
     document = {
         "strategy": strategy,
         "strategy_options": strategy_settings(strategy, variant, strategy_option or []),
@@ -132,6 +150,7 @@ def compile_model(
         label=label,
         calibration=calibration,
         inputs=inputs,
+        watch=watch,
     )
     if server and not local:
         result = compile_on_server(order, server, detach=detach, quiet=as_json)
@@ -182,15 +201,25 @@ def finish(result: dict[str, Any], *, as_json: bool) -> None:
     Raises:
         typer.Exit: unless the job succeeded or was only submitted.
     """
+    from worker.job.stages import AFTER, NAMES
+
     if as_json:
         print_json(result)
     if result["state"] == "queued":
         return
-    report = result.get("files", {}).get("report")
+    files = result.get("files", {})
+    report = files.get("report")
+    if not as_json:
+        for path in (files[AFTER + name] for name in NAMES if AFTER + name in files):
+            print_text(Path(path).read_text(encoding="utf-8").rstrip("\n"))
     if not as_json and result["state"] == "succeeded":
-        if report is None:
+        stopped = (result.get("summary") or {}).get("stopped_after")
+        if stopped:
+            note(f"stopped after {stopped}")
+        elif report is None:
             raise Failure("TW-INT-001", "the job succeeded but has no report")
-        print_summary(json.loads(Path(report).read_text(encoding="utf-8")))
+        else:
+            print_summary(json.loads(Path(report).read_text(encoding="utf-8")))
     if result.get("files"):
         note(f"results in {result['output_dir']}: {', '.join(sorted(result['files']))}")
     if result["state"] != "succeeded" and isinstance(result.get("error"), dict):

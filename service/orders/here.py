@@ -142,7 +142,7 @@ def _run(
     document = request_document(
         model.absolute(), order.model.stem, order.hardware, order.options,
         order.calibration.absolute() if order.calibration else None, place.build, place.out,
-        order.inputs.absolute() if order.inputs else None,
+        order.inputs.absolute() if order.inputs else None, order.watch,
     )  # fmt: skip
     (place.given / "request.json").write_text(json.dumps(document), encoding="utf-8")
     with _sandbox(order, model, settings, place) as sandbox:

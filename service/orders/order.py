@@ -8,6 +8,7 @@ from typing import Any
 
 from worker.compiler.descriptors import AUTO
 from worker.compiler.errors import InputError, OptionError
+from worker.compiler.stages import UNWATCHED, Watch
 
 SPEC_SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 
@@ -29,6 +30,8 @@ class Order:
     """The .npz whose digest `options` has."""
     inputs: Path | None = None
     """Of the verification, as `calibration`."""
+    watch: Watch = UNWATCHED
+    """What a developer looks at; local compiles only."""
 
 
 def hardware_document(text: str) -> dict[str, Any]:

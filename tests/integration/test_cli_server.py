@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from api_fixtures import PRESET, Serve, Served, onnx_bytes
+from onnx_models import conv_net, saved
 from typer.testing import CliRunner, Result
 
 from service.cli.main import app
@@ -203,6 +204,19 @@ def test_without_a_server_the_data_directory_is_used(model_file: Path, tmp_path:
     assert data(tilewright("cache", "stats", *where))["entries"] == 0
     assert PRESET in [p["name"] for p in data(tilewright("hardware", "ls", *where))["presets"]]
     assert tilewright("jobs", "show", "job_x", *where).exit_code == 3
+
+
+def test_a_local_compile_shows_its_stages_and_stops(tmp_path: Path) -> None:
+    words = compile_words(saved(conv_net(), tmp_path), tmp_path / "o", "--data-dir", tmp_path / "d")
+    asked = ("--print-after", "partition", "--print-after", "schedule", "--stop-after", "schedule")
+    result = tilewright(*words, *asked, "--verify-each")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("part 0 on ")
+    assert result.stdout.index("part 0 on") < result.stdout.index("program by ")
+    assert "stopped after schedule" in result.stderr
+    assert {path.name for path in (tmp_path / "o").iterdir()} == {
+        "after-partition.txt", "after-schedule.txt",
+    }  # fmt: skip
 
 
 def test_serve_announces_its_url_and_stops_on_a_signal(tmp_path: Path) -> None:

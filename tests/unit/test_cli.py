@@ -79,6 +79,15 @@ def test_every_verb_has_help_and_json(verb: str) -> None:
             2,
         ),
         (["compile", EXAMPLE, "--hardware", "a100", "--variant", "v1"], 2),
+        (["compile", EXAMPLE, "--hardware", "a100", "--print-after", "codgen"], 2),
+        (["compile", EXAMPLE, "--hardware", "a100", "--stop-after", "linking"], 2),
+        (
+            [
+                *("compile", EXAMPLE, "--hardware", "a100", "--verify-each"),
+                *("--server", "http://127.0.0.1:9"),
+            ],
+            2,
+        ),
         (["compile", "missing.onnx", "--hardware", "a100"], 3),
         (["compile", EXAMPLE, "--hardware", "missing.yaml"], 3),
         (["explain", "TW-NOPE-999"], 3),

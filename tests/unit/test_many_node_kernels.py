@@ -20,12 +20,13 @@ from worker.compiler.judge.compiled import CompiledModel, Ports
 from worker.compiler.judge.figures import Figures
 from worker.compiler.judge.link import PlannedCall
 from worker.compiler.judge.pool import UnitPool
+from worker.compiler.judge.programs import node_costs, shared_out
 from worker.compiler.judge.solve import Solved
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions
 from worker.compiler.partition.partition import partition
-from worker.compiler.pipeline import _node_costs, compile_model, shared_out
+from worker.compiler.pipeline import compile_model
 from worker.job.job import RESULT_OPTIONS
 from worker.job.preflight import _shortfalls
 from worker.report.layers import cache_outcomes
@@ -71,8 +72,8 @@ def solved_with(
     compiled = compiled_of(saved(conv_net(), tmp_path), cache)
     call = PlannedCall(0, (), names, "Conv", 0, compiled.machine.targets[0].name)
     solved = Solved((call,), compiled.units, (), {}, (), frozenset(), ())
-    costs = _node_costs(
-        compiled.model, compiled.partitioning, solved, ports(1000, cache), compiled.machine
+    costs = node_costs(
+        compiled.model, compiled.partitioning, solved, lambda _: Figures(1000), compiled.machine
     )
     return compiled, compiled.machine, costs.accelerator_cycles
 

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from service.settings import STAGE_LIMITS_S, Settings
-from worker.job.request import STAGES
+from worker.job.stages import NAMES
 from worker.sandbox.stage_clock import StageClock
 
 
@@ -70,7 +70,7 @@ def test_a_finished_stage_or_a_closed_clock_kills_nobody() -> None:
 
 
 def test_every_stage_has_a_limit_and_the_setting_changes_those_it_names() -> None:
-    assert set(STAGE_LIMITS_S) == set(STAGES)
+    assert set(STAGE_LIMITS_S) == set(NAMES)
     changed = Settings(stage_limits_s={"verify": 5.0})
     assert changed.stage_limits_s == {**STAGE_LIMITS_S, "verify": 5.0}
 

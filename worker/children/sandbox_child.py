@@ -21,6 +21,7 @@ from typing import Any
 from worker.compiler.cache import Cache, CacheKey, NullCache
 from worker.compiler.errors import Detail
 from worker.compiler.options import CompileOptions
+from worker.compiler.stages import Watch
 from worker.job.request import JobOutcome, JobRequest, ProgressSink
 from worker.sandbox import wire
 from worker.sandbox.answering import failure_frame
@@ -110,6 +111,7 @@ def read_request(document: Mapping[str, Any]) -> tuple[JobRequest, Path]:
         build_dir=Path(document["build_dir"]),
         calibration_path=Path(calibration) if calibration else None,
         inputs_path=Path(inputs) if inputs else None,
+        watch=Watch.from_json(document["watch"]),
     )
     return request, Path(document["out_dir"])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,28 +19,32 @@ import orjson
 from worker.compiler.assembly.packing import bundle_contents
 from worker.compiler.cache import Cache, NullCache
 from worker.compiler.codegen.kernel import CODEGEN_VERSION
+from worker.compiler.collector import rare_collections
 from worker.compiler.descriptors import taking_part
 from worker.compiler.errors import Detail
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.ir.signature import IR_VERSION
-from worker.compiler.judge.compiled import CompiledModel
+from worker.compiler.judge.compiled import Compile, CompiledModel
 from worker.compiler.lower.lower import LOWER_VERSION
 from worker.compiler.options import CompileOptions, VerifyMode
 from worker.compiler.package.bundle import write_bundle
-from worker.compiler.pipeline import compile_model
+from worker.compiler.stages import run_stages
 from worker.job.hardware import resolve_machine
 from worker.job.ports import open_ports
 from worker.job.request import JobOutcome, JobRequest, ProgressSink
-from worker.job.simulation import refuse_violations, simulate_model
+from worker.job.simulation import Simulated, refuse_violations, simulate_model
+from worker.job.stages import AFTER, STAGES
 from worker.job.unlocking import unlock_rows
 from worker.report.document import Verification, report_document
 from worker.report.graph import graph_document
 from worker.report.layers import layers_csv
 from worker.report.nulls import null_reasons
 from worker.report.page import report_page
-from worker.simulator.results import ModelSimulation, UnitSimulation
 from worker.simulator.run import SIMULATOR_VERSION
 from worker.simulator.trace import trace_json
+
+_SCHEDULE = "schedule.json"
+_TRACE = "trace.json.gz"
 
 
 class _TimedProgress:
@@ -49,19 +53,24 @@ class _TimedProgress:
     def __init__(self, sink: ProgressSink) -> None:
         self._sink = sink
         self._started: dict[str, float] = {}
-        self.seconds: dict[str, float] = {}
+        self._seconds: dict[str, float] = {}
 
     def stage(self, name: str, state: str) -> None:
         now = time.perf_counter()
         if state == "started":
             self._started[name] = now
         else:
-            spent = now - self._started.pop(name, now)
-            self.seconds[name] = self.seconds.get(name, 0.0) + spent
+            self._seconds[name] = now - self._started.pop(name, now)
         self._sink.stage(name, state)
 
     def units(self, solved: int, cached: int, total: int) -> None:
         self._sink.units(solved, cached, total)
+
+    def so_far(self) -> dict[str, float]:
+        """Seconds of every stage that was started."""
+        now = time.perf_counter()
+        found = {**self._seconds, **{name: now - at for name, at in self._started.items()}}
+        return {name: round(spent, 6) for name, spent in found.items()}
 
 
 @dataclass(slots=True)
@@ -82,6 +91,33 @@ class _Writer:
     def announce(self, name: str, file_name: str) -> None:
         self.written.append((name, file_name))
         self.progress.artifact(name, file_name)
+
+    def show(self, stage: str, text: str) -> None:
+        """Keep what `--print-after` asked for."""
+        self.save(f"{AFTER}{stage}", f"after-{stage}.txt", text.encode())
+
+
+@dataclass(frozen=True, slots=True)
+class Job(Compile):
+    """What every stage of one job may ask for."""
+
+    request: JobRequest
+    cache: Cache
+    writer: _Writer
+    timed: _TimedProgress
+
+    @property
+    def bundle_name(self) -> str:
+        """Of the bundle's file."""
+        return f"{safe_stem(self.name)}.twb"
+
+
+@dataclass(frozen=True, slots=True)
+class Packaged:
+    """The bundle that was written."""
+
+    path: Path
+    digest: str
 
 
 def canonical_json(value: Any) -> bytes:
@@ -108,18 +144,17 @@ def toolchain(options: CompileOptions) -> dict[str, Detail]:
     }
 
 
+@rare_collections()
 def run_job(request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink) -> JobOutcome:
-    """Compile, simulate, package, verify and report one model.
+    """Compile, simulate, package, verify and report one model, stage by stage (`STAGES`).
 
     Artifacts appear as their stages finish.  The bundle's own report leaves out `timings` and the
-    cache outcomes, so a cold and a warm compile give the same bytes.
+    cache outcomes, so a cold and a warm compile give the same bytes.  A job that is stopped early
+    has the artifacts so far, and no summary but where it stopped.
 
     Raises:
         CompilerError: any of its subclasses; `to_problem()` is what the user sees.
     """
-    from worker.verification.drive import verify_model
-    from worker.verification.given_inputs import given_inputs
-
     out_dir.mkdir(parents=True, exist_ok=True)
     timed = _TimedProgress(progress)
     writer = _Writer(out_dir, progress, [])
@@ -128,93 +163,100 @@ def run_job(request: JobRequest, out_dir: Path, cache: Cache, progress: Progress
     machine = resolve_machine(request.hardware)
     size = request.model_path.stat().st_size
     ports = open_ports(machine, options, used_cache, timed, request.calibration_path, size)
-    compiled = compile_model(
-        request.model_path, request.model_name, machine, options, ports, Limits()
+    job = Job(
+        request.model_path, request.model_name, machine, options, ports, Limits(),
+        request, used_cache, writer, timed,
+    )  # fmt: skip
+    outcome = run_stages(STAGES, job, timed, request.watch, writer.show).get("report")
+    if isinstance(outcome, JobOutcome):
+        return replace(outcome, artifacts=tuple(writer.written))
+    return JobOutcome(tuple(writer.written), "", {"stopped_after": request.watch.stop_after})
+
+
+def simulated(job: Job, compiled: CompiledModel) -> Simulated:
+    """Write what was planned, and simulate it."""
+    save = job.writer.save
+    save("placement", "placement.json", canonical_json(placement_document(compiled)))
+    save("graph", "graph.json", canonical_json(graph_document(compiled)))
+    save("schedule", _SCHEDULE, canonical_json(schedule_document(compiled)))
+    sims, whole = simulate_model(compiled, job.cache, job.options.loop_trips)
+    trace = trace_json(compiled.linked.program, sims, whole, job.machine)
+    save("trace", _TRACE, gzip.compress(trace, 6, mtime=0))
+    return Simulated(sims, whole)
+
+
+def packaged(job: Job, compiled: CompiledModel, found: Simulated) -> Packaged:
+    """Write the bundle; its large parts are gone from memory when this returns."""
+    options, folder = job.options, job.writer.out_dir
+    pending = Verification(str(options.verify), "none", None, None, None, None, "not run")
+    document = report_document(
+        compiled, found.units, found.whole, options, pending, toolchain(options),
+        compiled.summaries,
+    )  # fmt: skip
+    contents = bundle_contents(
+        compiled,
+        toolchain(options),
+        (folder / _SCHEDULE).read_bytes(),
+        canonical_json(stable_report(document)),
+        (folder / _TRACE).read_bytes(),
     )
+    path = folder / job.bundle_name
+    made = Packaged(path, write_bundle(path, contents))
+    job.writer.announce("bundle", job.bundle_name)
+    compiled.model.release_pages()
+    return made
+
+
+def verified(job: Job, compiled: CompiledModel) -> Verification:
+    """Run the kernels and compare them with a reference.
+
+    Raises: as `given_inputs` and `verify_model`.
+    """
+    from worker.verification.drive import verify_model
+    from worker.verification.given_inputs import given_inputs
+
+    request = job.request
     given = None
     if request.inputs_path is not None:
         given = given_inputs(request.inputs_path, compiled.model)
-    writer.save("placement", "placement.json", canonical_json(placement_document(compiled)))
-    writer.save("graph", "graph.json", canonical_json(graph_document(compiled)))
-    schedule = canonical_json(schedule_document(compiled))
-    writer.save("schedule", "schedule.json", schedule)
-
-    timed.stage("simulate", "started")
-    sims, whole = simulate_model(compiled, used_cache, options.loop_trips)
-    trace = gzip.compress(trace_json(compiled.linked.program, sims, whole, machine), 6, mtime=0)
-    writer.save("trace", "trace.json.gz", trace)
-    timed.stage("simulate", "finished")
-
-    timed.stage("package", "started")
-    bundle_name = f"{safe_stem(request.model_name)}.twb"
-    bundle_digest = _package(out_dir / bundle_name, compiled, sims, whole, options, schedule, trace)
-    writer.announce("bundle", bundle_name)
-    compiled.model.release_pages()
-    timed.stage("package", "finished")
-
-    timed.stage("verify", "started")
-    verification = verify_model(request.model_path, compiled, options, request.build_dir, given)
-    timed.stage("verify", "finished")
-    return _report(request, compiled, sims, whole, verification, bundle_digest, timed, writer)
+    return verify_model(job.path, compiled, job.options, request.build_dir, given)
 
 
-def _package(
-    path: Path,
+def reported(
+    job: Job,
     compiled: CompiledModel,
-    sims: tuple[UnitSimulation, ...],
-    whole: ModelSimulation,
-    options: CompileOptions,
-    schedule: bytes,
-    trace: bytes,
-) -> str:
-    """Write the bundle; its large parts are gone from memory when this returns."""
-    pending = Verification(str(options.verify), "none", None, None, None, None, "not run")
-    document = report_document(
-        compiled, sims, whole, options, pending, toolchain(options), compiled.summaries
-    )
-    report = canonical_json(stable_report(document))
-    contents = bundle_contents(compiled, toolchain(options), schedule, report, trace)
-    return write_bundle(path, contents)
-
-
-def _report(
-    request: JobRequest,
-    compiled: CompiledModel,
-    sims: tuple[UnitSimulation, ...],
-    whole: ModelSimulation,
+    found: Simulated,
+    made: Packaged,
     verification: Verification,
-    bundle_digest: str,
-    timed: _TimedProgress,
-    writer: _Writer,
 ) -> JobOutcome:
+    """Write the report in its three forms; then fail where a check failed.
+
+    Raises:
+        SimulationError: an invariant of the simulation is violated.
+        Mismatch: a kernel is wrong.
+    """
     from worker.verification.drive import refuse_mismatch
 
-    timed.stage("report", "started")
+    options, save = job.options, job.writer.save
     document = report_document(
-        compiled,
-        sims,
-        whole,
-        request.options,
-        verification,
-        toolchain(request.options),
+        compiled, found.units, found.whole, options, verification, toolchain(options),
         compiled.summaries,
-    )
-    document["unlock"] = unlock_rows(compiled.source, compiled.machine, request.options)
+    )  # fmt: skip
+    document["unlock"] = unlock_rows(compiled.source, compiled.machine, options)
     document["null_reasons"] = null_reasons(document)
-    document["bundle"] = {"sha256": bundle_digest}
+    document["bundle"] = {"sha256": made.digest}
     rows = [r for r in _listed(document["layers"]) if isinstance(r, dict)]
-    writer.save("layers", "layers.csv", layers_csv(rows))
-    page = report_page(document, compiled, sims, whole)
-    writer.save("report_html", "report.html", page.encode())
-    timed.stage("report", "finished")
-    document["timings"] = {k: round(v, 6) for k, v in timed.seconds.items()}
-    writer.save("report", "report.json", canonical_json(document))
-    refuse_violations(sims, whole)
-    if request.options.verify is not VerifyMode.NONE:
+    save("layers", "layers.csv", layers_csv(rows))
+    page = report_page(document, compiled, found.units, found.whole)
+    save("report_html", "report.html", page.encode())
+    document["timings"] = {**job.timed.so_far()}
+    save("report", "report.json", canonical_json(document))
+    refuse_violations(found.units, found.whole)
+    if options.verify is not VerifyMode.NONE:
         refuse_mismatch(verification)
     summary = document["summary"]
     assert isinstance(summary, dict)
-    return JobOutcome(tuple(writer.written), bundle_digest, summary)
+    return JobOutcome(tuple(job.writer.written), made.digest, summary)
 
 
 def _listed(value: Detail) -> list[Detail]:

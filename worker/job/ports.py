@@ -11,9 +11,8 @@ import numpy.typing as npt
 from worker.compiler.cache import Cache, CacheKey
 from worker.compiler.errors import ModelError
 from worker.compiler.frontend.model import OnnxModel
-from worker.compiler.judge.compiled import CompiledModel, Ports
+from worker.compiler.judge.compiled import CompiledModel, Ports, Progress
 from worker.compiler.judge.figures import Figures
-from worker.compiler.judge.solve import Progress
 from worker.compiler.judge.units import Unit
 from worker.compiler.machine import digest
 from worker.compiler.machine.machine import Machine

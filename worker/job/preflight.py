@@ -81,10 +81,9 @@ def _examined(
     """Fallbacks, shortfalls and unlocks of a pair that could be read."""
 
     def converting() -> OnnxModel:
-        _, found = convert_for(
+        return convert_for(
             model, machine, options, lambda m: synthetic_samples(m, options.seed, model_bytes)
-        )
-        return found.model
+        ).model
 
     converted = _attempt(converting, problems)
     if converted is None:

@@ -12,20 +12,7 @@ from typing import Protocol
 
 from worker.compiler.errors import Detail
 from worker.compiler.options import CompileOptions
-
-STAGES = (
-    "ingest",
-    "simplify",
-    "convert",
-    "partition",
-    "schedule",
-    "codegen",
-    "simulate",
-    "package",
-    "verify",
-    "report",
-)
-"""Names that a job announces, in this order; `partition` may come again within `schedule`."""
+from worker.compiler.stages import UNWATCHED, Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +31,8 @@ class JobRequest:
     """The .npz whose digest `options.calibration` names."""
     inputs_path: Path | None = None
     """An .npz with the inputs of the verification; None: seeded random ones."""
+    watch: Watch = UNWATCHED
+    """What a developer looks at; no result depends on it."""
 
 
 def request_document(
@@ -55,6 +44,7 @@ def request_document(
     build: Path,
     out: Path,
     inputs: Path | None = None,
+    watch: Watch = UNWATCHED,
 ) -> dict[str, Detail]:
     """A request as `worker.children.sandbox_child` reads it from a file."""
     return {
@@ -66,6 +56,7 @@ def request_document(
         "calibration_path": None if calibration is None else str(calibration),
         "inputs_path": None if inputs is None else str(inputs),
         "out_dir": str(out),
+        "watch": watch.to_json(),
     }
 
 
@@ -75,8 +66,9 @@ class JobOutcome:
 
     artifacts: tuple[tuple[str, str], ...]
     """(artifact name, file name relative to out_dir); names: report, report_html, layers, trace,
-    bundle, placement, schedule, graph."""
+    bundle, placement, schedule, graph, and `after_STAGE` of stages that were printed."""
     bundle_digest: str
+    """Empty: the job was stopped before there was a bundle."""
     summary: Mapping[str, Detail]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -22,6 +23,15 @@ from worker.simulator.results import ModelSimulation, UnitSimulation
 from worker.simulator.run import SIMULATOR_VERSION, simulate_program, simulate_unit
 
 _LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What a program takes by the simulator."""
+
+    units: tuple[UnitSimulation, ...]
+    """Parallel to the program's."""
+    whole: ModelSimulation
 
 
 def simulate_cached(

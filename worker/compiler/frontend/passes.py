@@ -13,6 +13,7 @@ from typing import TypeVar
 import onnx_ir
 
 from worker.compiler.errors import PassContractError
+from worker.compiler.frontend.model import OnnxModel
 
 T = TypeVar("T")
 
@@ -31,6 +32,14 @@ class Interface:
 
     inputs: tuple[Promise, ...]
     outputs: tuple[Promise, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """A user's model as it was read, and what every later form of it keeps."""
+
+    model: OnnxModel
+    interface: Interface
 
 
 def interface_of(model: onnx_ir.Model) -> Interface:

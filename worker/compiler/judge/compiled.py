@@ -4,27 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
 
 import numpy.typing as npt
 
 from worker.compiler.cache import Cache, CacheEvent
 from worker.compiler.control.compile import CompiledControl
+from worker.compiler.frontend.limits import Limits
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.passes import Interface
 from worker.compiler.ir.graph import Graph
 from worker.compiler.isa.program import UnitCall
 from worker.compiler.judge.figures import Figures
 from worker.compiler.judge.link import LinkedModel
-from worker.compiler.judge.solve import HandedOver, Progress
+from worker.compiler.judge.solve import Counter, HandedOver
 from worker.compiler.judge.units import Unit
 from worker.compiler.layout.change import LayoutChange
 from worker.compiler.machine.machine import Conversion, Machine
+from worker.compiler.options import CompileOptions
 from worker.compiler.partition.plan import Partitioning, Placement
 from worker.compiler.quantize.boundary import Boundary
+from worker.compiler.stages import StageSink
 from worker.compiler.strategies.graphturbo.summary import UnitSummary
 
 Samples: TypeAlias = "Callable[[OnnxModel], Sequence[Mapping[str, npt.NDArray[Any]]]]"
+
+
+class Progress(Counter, StageSink, Protocol):
+    """What a compile tells its caller while it works."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +106,11 @@ class CompiledModel:
         return self.partitioning.placement
 
     @property
+    def made_by(self) -> str:
+        """The strategies whose kernels it has."""
+        return " + ".join(dict.fromkeys(unit.schedule.strategy for unit in self.units)) or "host"
+
+    @property
     def num_kernels(self) -> int:
         """Calls of kernels, those of nested programs not counted."""
         return sum(isinstance(call, UnitCall) for call in self.linked.program.calls)
@@ -112,3 +125,16 @@ class CompiledModel:
     def is_offloading(self) -> bool:
         """Whether any kernel runs, here or in a nested program."""
         return bool(self.units) or any(control.flow for control in self.controls)
+
+
+@dataclass(frozen=True, slots=True)
+class Compile:
+    """What every stage of one compile may ask for."""
+
+    path: Path
+    """An .onnx file, or a .zip with external data."""
+    name: str
+    machine: Machine
+    options: CompileOptions
+    ports: Ports
+    limits: Limits

@@ -8,8 +8,7 @@ shows; so each strategy's own complete program stands beside the best mixtures.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import dataclass
 
 from worker.compiler.errors import CompilerError, Finding
 from worker.compiler.judge.compiled import CompiledModel, Program
@@ -64,19 +63,6 @@ def ways_for(
     )
 
 
-class Pass(Enum):
-    """What a program is made for."""
-
-    ONLY = "only"
-    """There is no other: its kernels are audited and coded."""
-    FIRST = "first"
-    """To be compared, as the first of several."""
-    FURTHER = "further"
-    """To be compared."""
-    LAST = "last"
-    """To be kept after all were compared: its kernels are audited and coded."""
-
-
 @dataclass(frozen=True, slots=True)
 class Election:
     """How the best program is made, and what it was compared with."""
@@ -85,17 +71,17 @@ class Election:
     strategy: str
     """What the program is called: the strategies whose kernels it has."""
     programs: tuple[Program, ...]
-    """Every program that was compared, the chosen one first."""
+    """Every program that was compared, the chosen one first; empty where there was one."""
 
 
 def elect(
     ways: Sequence[Way],
-    made: Callable[[Way, Pass], CompiledModel],
+    made: Callable[[Way], CompiledModel],
     whole: Callable[[CompiledModel], Figures],
     objective: Objective,
     limits: ProgramLimits,
-) -> Election:
-    """The best program within the limits, by its simulation.
+) -> tuple[CompiledModel, Election]:
+    """The best program within the limits, by its simulation, and how it was found.
 
     `made` gives the program of a way.  Of equal programs the first is taken, made in the way of the
     fewest strategies.  Cost: one link and one simulated walk over the calls per way.
@@ -103,13 +89,13 @@ def elect(
     Raises:
         CompilerError: the first way's; TW-PLAN-003, no program is within the limits.
     """
-    first = made(ways[0], Pass.FIRST)
+    first = made(ways[0])
     found: list[tuple[Way, CompiledModel, Figures]] = [(ways[0], first, whole(first))]
     failed: list[Program] = []
     plainest = [ways[0]]
     for way in ways[1:]:
         try:
-            program = made(way, Pass.FURTHER)
+            program = made(way)
         except CompilerError as error:
             name = " + ".join(way.names)
             failed.append(Program(name, 0, None, f"it has no program: {error.message}"))
@@ -140,26 +126,26 @@ def elect(
         for k, (_, program, figures) in enumerate(found)
     ]  # fmt: skip
     chosen = rows.pop(best)
-    return Election(plainest[best], chosen.name, (chosen, *rows, *failed))
+    election = Election(plainest[best], chosen.name, (chosen, *rows, *failed))
+    return found[best][1], election
 
 
 def only(
     way: Way,
-    made: Callable[[Way, Pass], CompiledModel],
+    made: Callable[[Way], CompiledModel],
     whole: Callable[[CompiledModel], Figures],
     limits: ProgramLimits,
-) -> CompiledModel:
+) -> tuple[CompiledModel, Election]:
     """The program of the only way there is.
 
     Raises:
         CompilerError: the way's; TW-PLAN-003, it is not within the limits.
     """
-    program = made(way, Pass.ONLY)
-    program = replace(program, strategy=_made_by(program))
+    program = made(way)
     beyond = limits.exceeded(whole(program)) if limits.clause else ""
     if beyond:
-        raise _beyond_limits([(program.strategy, beyond)])
-    return program
+        raise _beyond_limits([(program.made_by, beyond)])
+    return program, Election(way, program.made_by, ())
 
 
 def _beyond_limits(programs: Sequence[tuple[str, str]]) -> CompilerError:
@@ -177,14 +163,9 @@ def _calls(program: CompiledModel) -> tuple[object, ...]:
     return texts, program.linked.program.calls
 
 
-def _made_by(program: CompiledModel) -> str:
-    """The strategies whose kernels a program has."""
-    return " + ".join(dict.fromkeys(unit.schedule.strategy for unit in program.units)) or "host"
-
-
 def _titles(ways: Sequence[Way], programs: Sequence[CompiledModel]) -> list[str]:
     """What each program is made by; where that is another's too, how it was put together."""
-    names = [_made_by(program) for program in programs]
+    names = [program.made_by for program in programs]
     details: tuple[Callable[[Way], str], ...] = (
         lambda way: "out of " + ", ".join(e.name for e in way.entrants),
         lambda way: f"kernels by {way.measure}",

@@ -41,12 +41,18 @@ from worker.compiler.options import Objective
 from worker.compiler.partition.plan import CompositeKind, Part, Partitioning
 
 
-class Progress(Protocol):
-    """What the pipeline tells its caller while it works."""
-
-    def stage(self, name: str, state: str) -> None: ...
+class Counter(Protocol):
+    """Hears how many units are solved."""
 
     def units(self, solved: int, cached: int, total: int) -> None: ...
+
+
+class Uncounted:
+    """Units that nobody is told of."""
+
+    def units(self, solved: int, cached: int, total: int) -> None:
+        """Forget it."""
+        del solved, cached, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +113,7 @@ class RegionSolver:
         parts: Partitioning,
         entrants: Sequence[Entrant],
         measure: Objective,
-        progress: Progress,
+        counter: Counter,
         is_coding: bool = True,
     ) -> Solved:
         """Express and solve every accelerator part; host parts become PlannedHost.
@@ -120,7 +126,7 @@ class RegionSolver:
             None if part.is_host else self._prepare(part, entrants, measure) for part in parts.parts
         ]
         total = sum(len(c.grouping.groups) for r in regions if r is not None for c in r.covers)
-        found = _Collector(total, progress, is_coding)
+        found = _Collector(total, counter, is_coding)
         for part, region in zip(parts.parts, regions, strict=True):
             if region is None:
                 found.calls.append(_host_call(part, self._nodes))
@@ -333,7 +339,7 @@ def _named_apart(ops: Sequence[TensorOp | OpaqueOp]) -> tuple[TensorOp | OpaqueO
 class _Collector:
     """Grows the result of one `solve`."""
 
-    def __init__(self, total: int, progress: Progress, is_coding: bool) -> None:
+    def __init__(self, total: int, counter: Counter, is_coding: bool) -> None:
         self.is_coding = is_coding
         self.calls: list[PlannedCall | PlannedHost] = []
         self.graphs: list[Graph] = []
@@ -345,7 +351,7 @@ class _Collector:
         self._units: list[Unit] = []
         self._index: dict[tuple[str, str, str], int] = {}
         self._total = total
-        self._progress = progress
+        self._counter = counter
         self._done = 0
         self._new = 0
 
@@ -358,7 +364,7 @@ class _Collector:
     def count(self, is_new: bool) -> None:
         self._done += 1
         self._new += is_new
-        self._progress.units(self._new, self._done - self._new, self._total)
+        self._counter.units(self._new, self._done - self._new, self._total)
 
     def solved(self, view_nodes: frozenset[str]) -> Solved:
         return Solved(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.ir.dtype import DType
+from worker.compiler.machine.machine import Conversion
 
 
 class BoundaryKind(StrEnum):
@@ -55,3 +57,5 @@ class Converted:
     """Names of nodes that now compute in a target's format, in model order."""
     warnings: tuple[tuple[str, str], ...] = ()
     """(code, sentence)."""
+    conversions: Mapping[str, Conversion] = field(default_factory=dict)
+    """What was converted for which target, by its name."""
