@@ -15,9 +15,9 @@ from worker.compiler.ir.scalar import Apply, Fn, Read
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
 from worker.compiler.tiling.nest.facts import Facts, facts_of, sliced
+from worker.compiler.tiling.nest.levels import Frame, Sizes, levels_of
 from worker.compiler.tiling.nest.plan import Team, stages_of
 from worker.compiler.tiling.nest.splits import ranked_splits
-from worker.compiler.tiling.nest.tilings import divisor_below, fitting
 
 
 @pytest.fixture(scope="module")
@@ -143,11 +143,6 @@ def test_steps_that_divide_badly_use_fewer_cores(stcp: Machine) -> None:
         assert {"h": parts} in splits
 
 
-def test_divisor_below_by_hand() -> None:
-    value, limit = np.array([12, 12, 7, 30, 1]), np.array([5, 4, 6, 100, 3])
-    assert divisor_below(value, limit, 12).tolist() == [4, 4, 1, 10, 1]
-
-
 @pytest.mark.parametrize(("spare", "fits"), [(0, True), (1, True), (-1, False)])
 def test_cores_that_share_a_buffer_share_its_room(stcp: Machine, spare: int, fits: bool) -> None:
     """2 of 4 channels of 4 x 4 on each of two cores: x 288, k 144, y 128 bytes."""
@@ -156,6 +151,6 @@ def test_cores_that_share_a_buffer_share_its_room(stcp: Machine, spare: int, fit
     level = replace(stage.level, align_bytes=16)
     room = 2 * (288 + 144 + 128) + spare
     stage = replace(stage, level=level, capacity_bytes=room, sharers=2)
-    tile = {n: np.array([2 if n == "c" else e]) for n, e in facts.extents.items()}
-    _, places = fitting(facts, (stage,), (tile,), ({"c": 2},), double=True)
-    assert places.tolist() == ([0] if fits else [])
+    tile = {n: 2 if n == "c" else e for n, e in facts.extents.items()}
+    found = levels_of(Frame(facts, (stage,)), Sizes((tile,), True, ({"c": 2},)))
+    assert (found is not None) == fits

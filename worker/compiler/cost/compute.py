@@ -11,10 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, prod
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from worker.compiler.ir.axis import AxisKind
 from worker.compiler.ir.dtype import DType
@@ -201,7 +197,7 @@ class Pace:
         if points == 0:
             return 0
         if self.roles is not None:
-            padded: int = _padded(extents, self.roles, self.array, lanes)
+            padded = _padded(extents, self.roles, self.array, lanes)
             return self.startup_cycles + ceil(padded / self.speed)
         plain, special = self.ops
         return self.startup_cycles + ceil(
@@ -236,32 +232,10 @@ def engine_cycles(
     return pace_of(op, engine, tensors).cycles(extents, lanes)
 
 
-def engine_cycles_of(
-    op: TensorOp,
-    extents: tuple[npt.NDArray[np.int64], ...],
-    engine: Engine,
-    tensors: Mapping[str, Tensor],
-) -> npt.NDArray[np.int64]:
-    """`engine_cycles` of many boxes at once: per axis of the domain one array of extents.
-
-    No box may be empty.  Cost: a few array operations per axis.
-    """
-    pace = pace_of(op, engine, tensors)
-    if pace.roles is not None:
-        cycles = _padded(extents, pace.roles, pace.array, 1) / pace.speed
-    else:
-        plain, special = pace.ops
-        points = prod(extents)
-        cycles = points * plain / pace.speed + points * special / pace.special_speed
-    found: npt.NDArray[np.int64] = engine.startup_cycles + np.ceil(cycles).astype(np.int64)
-    return found
-
-
 def _padded(
-    extents: tuple[Any, ...], roles: Contraction, array: tuple[int, ...], lanes: int
-) -> Any:
-    """MACs (a number or an array) after padding: (k, n) to a two-dimensional array,
-    (m, n, k) to a three-dimensional one.
+    extents: tuple[int, ...], roles: Contraction, array: tuple[int, ...], lanes: int
+) -> int:
+    """MACs after padding: (k, n) to a two-dimensional array, (m, n, k) to a three-dimensional one.
 
     Lanes are further columns: the schedule asked for them to be spread over the array.
     """
@@ -281,7 +255,7 @@ def _padded(
             return b * m * n * k
 
 
-def _up(value: Any, multiple: int) -> Any:
+def _up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 

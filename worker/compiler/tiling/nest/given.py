@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import gcd, prod
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,17 +17,15 @@ import numpy.typing as npt
 from worker.compiler.machine.machine import Engine, Machine
 from worker.compiler.tiling.factors import divisors, largest_divisor
 from worker.compiler.tiling.nest.facts import Facts
-from worker.compiler.tiling.nest.forecast import Forecast
 from worker.compiler.tiling.nest.levels import Frame, Sizes, levels_of
-from worker.compiler.tiling.nest.plan import Plan, Stage
+from worker.compiler.tiling.nest.plan import LevelPlan, Plan, Stage
 from worker.compiler.tiling.nest.price import Pricer
-from worker.compiler.tiling.nest.search import (
-    MAX_LEAVES,
-    loop_orders,
-    needed_units,
-    ordered_plan,
-)
-from worker.compiler.tiling.nest.tilings import Ints, Tiles, Tilings, fitting
+from worker.compiler.tiling.nest.search import loop_orders, needed_units, ordered_plan, score
+
+Ints: TypeAlias = "npt.NDArray[np.int64]"
+Flags: TypeAlias = "npt.NDArray[np.bool_]"
+Tiles: TypeAlias = Mapping[str, Ints]
+"""Tile size per axis, one element per tiling."""
 
 VARIED_AXES = 2
 """Output axes whose tiles are varied: the longest ones of a core's share."""
@@ -47,56 +46,74 @@ def search_split(
 ) -> Plan | None:
     """The best plan found when output axes are split over the cores as `ways` says, or None.
 
-    Cost: a few hundred array operations over a few hundred tilings.
+    Cost: a hundred array operations over a few hundred tilings, a dozen of which are priced.
     """
     stages = needed_units(facts, stages)
     by_stage = _by_stage(facts, stages, ways)
     grid = _grid(facts, by_stage)
     if grid is None:
         return None
+    frame, pricer = Frame(facts, stages), Pricer(facts, engine, stages, machine)
+    orders = loop_orders(facts)
     for double in (True, False):
-        levels, places = fitting(facts, stages, grid, by_stage, double=double)
-        if not len(places):
-            continue
-        largest = _largest(levels)
-        levels, places = tuple(level.only(largest) for level in levels), places[largest]
-        orders = loop_orders(facts)
-        best = int(places[_best(facts, engine, levels, machine, orders)])
-        tiles = tuple({name: int(size[best]) for name, size in tile.items()} for tile in grid)
-        found = levels_of(Frame(facts, stages), Sizes(tiles, double, by_stage))
-        assert found is not None, "arrays and numbers agree on what fits"
-        return ordered_plan(Pricer(facts, engine, stages, machine), found, orders)
+        found = [
+            ordered_plan(pricer, levels, orders)
+            for levels in _largest(frame, grid, by_stage, double=double)
+        ]
+        if found:
+            return min(found, key=score)
     return None
 
 
-def _largest(levels: Sequence[Tilings]) -> Ints:
-    """Positions of the different tilings of largest innermost tiles, in their order."""
-    columns = np.stack([size for level in levels for size in level.tile.values()], axis=1)
-    volume: Ints = prod(levels[-1].tile.values(), start=np.ones(len(columns), dtype=np.int64))
-    found: dict[tuple[int, ...], int] = {}
-    for place in np.argsort(-volume, kind="stable").tolist():
-        found.setdefault(tuple(columns[place].tolist()), place)
-        if len(found) == LOOKED_AT:
-            break
-    return np.array(list(found.values()), dtype=np.int64)
+def _largest(
+    frame: Frame, grid: tuple[Tiles, ...], ways: tuple[Mapping[str, int], ...], *, double: bool
+) -> list[list[LevelPlan]]:
+    """The different tilings that fit, by falling volume of the innermost tile."""
+    volume: Ints = prod(grid[-1].values(), start=np.ones(1, dtype=np.int64))
+    columns = np.stack([size for tile in grid for size in tile.values()], axis=1)
+    places = np.argsort(-volume, kind="stable")
+    places = places[_may_fit(frame, grid, ways, double=double)[places]]
+    names = list(frame.facts.extents)
+    starts = range(0, columns.shape[1], len(names))
+    found: list[list[LevelPlan]] = []
+    tried: set[tuple[int, ...]] = set()
+    for row in columns[places].tolist():
+        key = tuple(row)
+        if key in tried:
+            continue
+        tried.add(key)
+        tiles = tuple(dict(zip(names, row[k : k + len(names)], strict=True)) for k in starts)
+        levels = levels_of(frame, Sizes(tiles, double, ways))
+        if levels is not None:
+            found.append(levels)
+            if len(found) == LOOKED_AT:
+                break
+    return found
 
 
-def _best(
-    facts: Facts,
-    engine: Engine,
-    levels: Sequence[Tilings],
-    machine: Machine,
-    orders: Sequence[tuple[str, ...]],
-) -> int:
-    """Position of the tiling with the best score over all `orders` of loops."""
-    lowest: npt.NDArray[np.float64] | None = None
-    forecast = Forecast(facts, engine, levels, machine)
-    for order in orders:
-        cycles, leaves = forecast.of(order)
-        scores = cycles * np.maximum(1.0, leaves / MAX_LEAVES) + leaves * 1e-3
-        lowest = scores if lowest is None else np.minimum(lowest, scores)
-    assert lowest is not None, "there is at least one order"
-    return int(np.argmin(lowest))
+def _may_fit(
+    frame: Frame, grid: tuple[Tiles, ...], ways: tuple[Mapping[str, int], ...], *, double: bool
+) -> Flags:
+    """What is worth writing out: without strips, its buffers fit if nobody shares the memory."""
+    outer: Tiles = {name: np.array(extent) for name, extent in frame.facts.extents.items()}
+    fits: Flags = np.ones(len(next(iter(grid[0].values()))), dtype=np.bool_)
+    for stand, tile, split in zip(frame.stands, grid, ways, strict=True):
+        looped = {n: -(-outer[n] // size) > split.get(n, 1) for n, size in tile.items()}
+        total = np.zeros(len(fits), dtype=np.int64)
+        for held in stand.held:
+            operand = held.operand
+            elems = np.full(len(fits), 0 if held.is_strip else held.item_bytes)
+            for terms, extra, (_, most) in zip(
+                operand.linear, operand.extra, operand.limits, strict=True
+            ):
+                width = 1 + sum(coeff * (tile[name] - 1) for name, coeff in terms or ())
+                elems = elems * np.minimum(width + extra, most)
+            size = -(-elems // held.unit_bytes) * held.unit_bytes
+            twice = [looped[name] for name in operand.axes if double and not held.is_lone]
+            total += size + size * np.any(twice, axis=0) if twice else size
+        fits &= total <= stand.stage.capacity_bytes
+        outer = tile
+    return fits
 
 
 def _grid(facts: Facts, ways: tuple[Mapping[str, int], ...]) -> tuple[Tiles, ...] | None:

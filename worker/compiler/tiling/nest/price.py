@@ -21,14 +21,6 @@ from worker.compiler.tiling.nest.facts import Facts, Pointwise
 from worker.compiler.tiling.nest.plan import LevelPlan, Stage, Team, comes_early, source_of
 
 
-def predict(
-    facts: Facts, engine: Engine, levels: tuple[LevelPlan, ...], machine: Machine
-) -> tuple[int, int]:
-    """(cycles, executed leaves) of a plan."""
-    pricer = Pricer(facts, engine, tuple(level.stage for level in levels), machine)
-    return pricer.price(levels).of([level.order for level in levels])
-
-
 @dataclass(frozen=True, slots=True)
 class _Route:
     """A way between two memories."""
