@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import onnx
@@ -14,6 +15,8 @@ from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import AcceleratorTarget, Capabilities, Machine, OpSupport
+from worker.compiler.partition.rules import find_miss, sentence
+from worker.compiler.rejection import Rejection
 
 OPSET = 18
 
@@ -35,6 +38,20 @@ def model_of(
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9)
     inferred = onnx.shape_inference.infer_shapes(proto, strict_mode=True)
     return OnnxModel(onnx_ir.serde.deserialize_model(inferred), "g", "0" * 64, OPSET)
+
+
+def refusal(
+    node: onnx_ir.Node,
+    offered: AcceleratorTarget,
+    stand_in: Mapping[onnx_ir.DataType, DType] = MappingProxyType({}),
+    label: str | None = None,
+    opset: int = OPSET,
+) -> Rejection | None:
+    """What a capability list says against a node: the first rule that refuses it."""
+    miss = find_miss(node, offered, stand_in, label or offered.name, opset)
+    if miss is None:
+        return None
+    return Rejection(miss.code, sentence(node, miss, offered.capabilities.support(node.op_type)))
 
 
 def target(

@@ -20,6 +20,8 @@ from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.machine import Conversion
 from worker.compiler.partition.plan import HOST, Placement
 from worker.compiler.quantize.ranges import Observed, observe
+from worker.compiler.quantize.session import Session
+from worker.compiler.quantize.sqnr import Sqnr, sqnr_db
 from worker.compiler.rejection import ReasonCode
 
 Array = npt.NDArray[Any]
@@ -214,3 +216,18 @@ def noise_db(exact: Array, found: Array) -> float:
     """Signal to noise in decibels, written independently of the product."""
     noise = float(np.mean((exact.astype(np.float64) - found.astype(np.float64)) ** 2))
     return float(10 * np.log10(np.mean(exact.astype(np.float64) ** 2) / max(noise, 1e-300)))
+
+
+def output_sqnr(
+    model: OnnxModel, converted: OnnxModel, batches: Sequence[Mapping[str, Array]]
+) -> tuple[Sqnr, ...]:
+    """How far each output of a converted model is from the model's, over all batches together."""
+    names = [output.name or "" for output in model.ir.graph.outputs]
+    exact, approximate = (
+        [session.run(batch, names) for batch in batches]
+        for session in (Session(model.ir), Session(converted.ir))
+    )
+    return tuple(
+        sqnr_db(*(np.stack([run[k] for run in runs]) for runs in (exact, approximate)))
+        for k in range(len(names))
+    )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from quantize_nets import F16, I8, calibrated, placed
+from quantize_nets import F16, I8, calibrated, output_sqnr, placed
 
 from benchmarks.zoo import ZOO, materialized
 from worker.compiler.frontend.bind import bind
@@ -16,7 +16,6 @@ from worker.compiler.frontend.qdq import cluster_rejection, find_clusters
 from worker.compiler.frontend.simplify import simplify
 from worker.compiler.machine.machine import Conversion
 from worker.compiler.quantize.convert import convert
-from worker.compiler.quantize.measure import output_sqnr
 from worker.verification.inputs import seeded_inputs
 
 
@@ -53,7 +52,9 @@ def test_whole_networks(
         assert [r for c in clusters if (r := cluster_rejection(nodes, c, model.opset))] == []
         covered = {nodes[k].name for cluster in clusters for k in cluster.nodes}
         assert set(found.converted_nodes) <= covered
-    for output, measured in output_sqnr(model, found.model, [batch]):
-        record_property(f"{name} {choice.dtype} {output} sqnr_db", measured.db)
+    for output, measured in zip(
+        model.ir.graph.outputs, output_sqnr(model, found.model, [batch]), strict=True
+    ):
+        record_property(f"{name} {choice.dtype} {output.name} sqnr_db", measured.db)
         assert measured.db is not None
         assert measured.db > least_db

@@ -24,7 +24,6 @@ from worker.compiler.package.disassemble import print_region
 from worker.compiler.package.emulator import Arena, Emulator
 from worker.compiler.package.executable import level_specs
 from worker.compiler.package.region_code import EntryRole, RegionCode
-from worker.compiler.package.region_graph import decode_region_graph
 from worker.compiler.package.stream import decode_stream, encode_stream
 from worker.verification.inputs import seeded_inputs
 
@@ -250,7 +249,7 @@ def test_formats_of_nested_programs_have_their_own_names(folder: Path) -> None:
     assert len({row["function"] for row in rows}) == len(rows)
     for row in rows:
         assert {row["graph"], row["c"], row["stream"]} <= set(files)
-        assert decode_region_graph(files[row["graph"]]).target == row["target"]
+        assert json.loads(files[row["graph"]])["target"] == row["target"]
         assert row["function"] in files[f"{row['program']}regions/regions.h"].decode()
 
 

@@ -20,7 +20,7 @@ from worker.compiler.ir.bits import load
 from worker.compiler.ir.evaluate import evaluate, evaluate_op
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Tensor, TensorOp
-from worker.compiler.ir.region import subgraph
+from worker.compiler.ir.region import Cuts
 from worker.compiler.ir.signature import canonicalize
 from worker.compiler.isa.program import UnitProgram
 from worker.compiler.lower.lower import lower_unit
@@ -58,7 +58,7 @@ def trials_of(cases: Iterable[Case]) -> list[Trial]:
         arrays |= evaluate(graph, arrays)
         for op in graph.ops:
             assert isinstance(op, TensorOp)
-            canonical = canonicalize(subgraph(graph, (op.name,)))
+            canonical = canonicalize(Cuts.of(graph).piece((op.name,)))
             trials.append(
                 Trial(
                     case.name, op, dict(graph.tensors), arrays, dict(canonical.tensor_of),

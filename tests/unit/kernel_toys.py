@@ -14,7 +14,6 @@ from worker.compiler.codegen.kernel import generate_kernel
 from worker.compiler.ir.affine import const, var
 from worker.compiler.ir.axis import Axis, AxisKind
 from worker.compiler.ir.dtype import DType
-from worker.compiler.ir.footprint import footprint
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Access, Origin, Reduce, Tensor, TensorOp
 from worker.compiler.ir.scalar import Apply, Fn, Read, Scalar
@@ -194,10 +193,9 @@ def tiled(graph: Graph, tile: Mapping[str, int], cores: int = 1, engine: str = "
     sizes = {a.name: min(tile.get(a.name, a.extent), a.extent) for a in op.domain}
 
     def box(access: Access) -> tuple[Span, ...]:
-        shape = graph.tensors[access.tensor].shape
-        zero = footprint(access, {a: (0, s - 1) for a, s in sizes.items()}, shape)
         spans = []
-        for expr, (low, high) in zip(access.index, zero.box, strict=True):
+        for expr in access.index:
+            low, high, _ = expr.bounds({a: (0, s - 1) for a, s in sizes.items()})
             moved = expr.substitute(starts) if expr.is_linear else None
             assert moved is not None
             spans.append(Span(moved - expr.const + low, high - low + 1))

@@ -13,7 +13,7 @@ from worker.compiler.frontend.convert_opset import TARGET_OPSET
 from worker.compiler.machine import load_machine, parse_document
 from worker.compiler.partition import rules
 from worker.conformance.case import Expectation, Form
-from worker.conformance.cases import Selection, conformance_cases, conformance_suite
+from worker.conformance.cases import Selection, conformance_suite
 from worker.conformance.conform import check_machine
 from worker.conformance.report import Conformance, conformance_document, conformance_table
 from worker.conformance.run import Row
@@ -77,22 +77,22 @@ def test_an_honest_spec_passes_with_cases_on_both_sides_of_every_rule(tmp_path: 
 
 def test_the_same_machine_gives_the_same_suite() -> None:
     machine = load_machine(document(HONEST, ALL))
-    first, second = conformance_cases(machine), conformance_cases(machine)
+    first, second = (conformance_suite(machine).cases for _ in range(2))
     assert [c.model for c in first] == [c.model for c in second]
     assert len({(c.op_type, c.dtype, c.form, c.label) for c in first}) == len(first)
 
 
 def test_quick_is_a_part_that_still_has_every_operator() -> None:
     machine = load_machine(document(HONEST, ALL))
-    every = {(c.op_type, c.dtype, c.form, c.label) for c in conformance_cases(machine)}
-    quick = conformance_cases(machine, Selection(is_quick=True))
+    every = {(c.op_type, c.dtype, c.form, c.label) for c in conformance_suite(machine).cases}
+    quick = conformance_suite(machine, Selection(is_quick=True)).cases
     found = {(c.op_type, c.dtype, c.form, c.label) for c in quick}
     assert found < every and {"Conv", "MaxPool", "Relu"} == {op for op, *_ in found}
 
 
 def test_only_the_named_operators_are_tested() -> None:
     machine = load_machine(document(HONEST, ALL))
-    cases = conformance_cases(machine, Selection(("MaxPool",)))
+    cases = conformance_suite(machine, Selection(("MaxPool",))).cases
     assert {c.op_type for c in cases} == {"MaxPool"}
 
 

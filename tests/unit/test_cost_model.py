@@ -1,4 +1,4 @@
-"""The cost model by hand on toy schedules: work, padding, traffic, bounds, energy."""
+"""The cost model by hand on toy schedules: work, padding, traffic, bounds."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from worker.compiler.cost.compute import (
     rate,
     work,
 )
-from worker.compiler.cost.energy import predicted_energy
-from worker.compiler.cost.latency import predicted_cycles
-from worker.compiler.cost.traffic import compulsory_bytes, traffic_bytes
+from worker.compiler.cost.traffic import compulsory_bytes
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.op import Reduce, TensorOp
 from worker.compiler.ir.scalar import Apply, Const, Fn, Read
@@ -105,12 +103,10 @@ def test_what_is_not_a_sum_of_products_counts_every_operation() -> None:
     assert elementary_ops(shifted) == (2, 0)
 
 
-def test_traffic_of_streamed_weights() -> None:
-    schedule, toy, _ = weight_prefetch()
-    # t0 6x8, t1 8x8 in two chunks, t3 8x8 in two chunks; t4 6x8 out; f32.
-    moved = traffic_bytes(schedule, toy)
-    assert moved == {("DDR", "L1"): (48 + 64 + 64) * 4, ("L1", "DDR"): 48 * 4}
-    assert compulsory_bytes(schedule.graph) == ((48 + 64 + 64) * 4, 48 * 4)
+def test_what_must_cross_home() -> None:
+    """t0 6x8, t1 8x8 and t3 8x8 are read, t4 6x8 is written; f32."""
+    graph = weight_prefetch()[0].graph
+    assert compulsory_bytes(graph) == ((48 + 64 + 64) * 4, 48 * 4)
 
 
 @pytest.mark.parametrize("name", TOYS)
@@ -118,14 +114,4 @@ def test_bounds_hold_for_the_simulated_run(name: str) -> None:
     schedule, toy, _ = TOYS[name]()
     simulated = simulate_unit(lower_unit(schedule, toy, name), toy).cycles
     assert 0 < bound_cycles(schedule.graph, toy) <= simulated
-    assert predicted_cycles(schedule, toy) >= bound_cycles(schedule.graph, toy)
     assert {b.name for b in lower_bounds(schedule.graph, toy)} == {"compute", "traffic:DDR"}
-
-
-def test_energy_terms_add_up() -> None:
-    schedule, toy, _ = weight_prefetch()
-    powered = replace(toy, static_power_w=2.0)
-    terms = {t.item: t.pj for t in predicted_energy(schedule, powered, 1000)}
-    # One picojoule per byte at every port: reads of DDR and writes of L1, and back.
-    assert terms["level:DDR"] == terms["level:L1"] == (48 + 64 + 64 + 48) * 4
-    assert terms["static"] == pytest.approx(2.0 * 1e-6 * 1e12)

@@ -20,7 +20,7 @@ from graphturbo_nets import (
 from worker.compiler.errors import Shortfall
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.region import subgraph
+from worker.compiler.ir.region import Cuts
 from worker.compiler.ir.signature import canonicalize
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
@@ -124,7 +124,7 @@ def test_layerwise_is_one_kernel_per_layer_with_nothing_in_the_buffer() -> None:
     assert [group.ops for group in grouping.groups] == [layer.ops for layer in layers]
     assert len(layers) == 4
     for index in range(len(layers)):
-        piece = subgraph(grouping.graph, grouping.groups[index].ops)
+        piece = Cuts.of(grouping.graph).piece(grouping.groups[index].ops)
         schedule = next(way.candidates(canonicalize(piece).graph, ON, options))
         assert not isinstance(schedule, Shortfall)
         verify(schedule, ON)

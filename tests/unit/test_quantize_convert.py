@@ -24,6 +24,7 @@ from quantize_nets import (
     inputs,
     loaded,
     noise_db,
+    output_sqnr,
     placed,
     run_model,
     serialised,
@@ -38,7 +39,6 @@ from worker.compiler.partition.plan import HOST
 from worker.compiler.quantize.boundary import BoundaryKind, Converted
 from worker.compiler.quantize.convert import convert
 from worker.compiler.quantize.insert import INSERTED
-from worker.compiler.quantize.measure import output_sqnr
 
 
 def _whole(model: OnnxModel, choice: Conversion, count: int = 2) -> Converted:
@@ -387,7 +387,7 @@ def test_f16_regions_cast_at_their_edges(tmp_path: Path, name: str) -> None:
     assert _ops(found.model)["Cast"] == 2
     assert [b.kind for b in found.boundaries] == [BoundaryKind.CAST] * 2
     assert all(b.scale is None and (b.sqnr_db or 0) > 65 for b in found.boundaries)
-    (_, measured), *_ = output_sqnr(model, found.model, inputs(model, 2))
+    measured, *_ = output_sqnr(model, found.model, inputs(model, 2))
     assert measured.db is not None and measured.db > 50.0
 
 

@@ -19,7 +19,7 @@ from worker.compiler.quantize.parameters import (
     of_weights,
     quantise,
 )
-from worker.compiler.quantize.sqnr import region_sqnr, sqnr_db
+from worker.compiler.quantize.sqnr import sqnr_db
 
 
 def _plain(scale: float, zero: int, dtype: DType = DType.I8) -> QuantParameters:
@@ -188,10 +188,3 @@ def test_a_ratio_that_does_not_exist_says_why() -> None:
     assert sqnr_db(one[:0], one[:0]).reason == "the tensor is empty"
     with pytest.raises(ValueError, match="differ"):
         sqnr_db(one, np.ones(2))
-
-
-def test_region_ratios_leave_out_integers() -> None:
-    reference = {"y": np.array([1.0]), "label": np.array([3])}
-    found = region_sqnr(reference, {"y": np.array([0.9]), "label": np.array([4])})
-    assert [name for name, _ in found] == ["y"]
-    assert found[0][1].db == pytest.approx(20.0)

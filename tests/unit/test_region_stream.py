@@ -18,7 +18,6 @@ from worker.compiler.codegen.region_driver import Driver, DriverCall, generate_r
 from worker.compiler.errors import InputError, VerifyError
 from worker.compiler.isa.program import UnitProgram
 from worker.compiler.package.region_code import EntryRole, RegionCode
-from worker.compiler.package.region_graph import decode_region_graph
 from worker.compiler.package.stream import decode_stream, encode_stream
 
 
@@ -143,39 +142,6 @@ def test_a_driver_call_outside_the_table_is_our_bug() -> None:
     driver = Driver("tw_region_0", "npu", ("a",), (DriverCall("tw_unit", (0, 1), ("n",)),))
     with pytest.raises(VerifyError, match="names entry 1 of 1"):
         generate_region(driver)
-
-
-def edited(files: dict[str, bytes], *path: object, value: object) -> bytes:
-    document = json.loads(files["regions/0/graph.json"])
-    place = document
-    for step in path[:-1]:
-        place = place[step]
-    place[path[-1]] = value
-    return json.dumps(document).encode()
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "message"),
-    [
-        (("format_version",), 2, "format 2"),
-        (("nodes",), 3, "not valid"),
-        (("nodes", 0, "id"), 4, "node 4 stands at position 0"),
-        (("entries", 1, "id"), 0, "entry 0 stands at position 1"),
-        (("outputs", 0), 44, "names entry 44 of 4"),
-        (("nodes", 0, "inputs", 0), -1, "names entry -1"),
-        (("nodes", 0, "composite"), 0, "names composite 0 of 0"),
-        (("nodes", 0, "inputs", 0), 3, "reads entry 3 before it is written"),
-        (("nodes", 1, "outputs", 0), 1, "writes entry 1 again"),
-        (("entries", 1, "role"), "constant", "its value is not so"),
-        (("inputs",), [], "roles of entries disagree"),
-    ],
-)
-def test_graphs_that_do_not_fit_together_are_refused(
-    files: dict[str, bytes], path: tuple[object, ...], value: object, message: str
-) -> None:
-    with pytest.raises(InputError, match=message) as caught:
-        decode_region_graph(edited(files, *path, value=value))
-    assert caught.value.code == "TW-RUN-001"
 
 
 def disassemble(*words: object) -> Result:

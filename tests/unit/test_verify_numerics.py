@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from worker.compiler.errors import Mismatch
 from worker.compiler.ir.bits import f32_to_bf16
 from worker.compiler.ir.dtype import DType
 from worker.compiler.package.verify_numerics import (
@@ -30,9 +29,6 @@ def test_float_error_is_relative_to_the_largest_value() -> None:
     assert result.outputs[0].worst_index == (1, 0)
     assert result.max_rel_err == pytest.approx(2e-5, rel=1e-3)
     assert result.max_abs_err == pytest.approx(2e-2, rel=1e-3)
-    with pytest.raises(Mismatch, match="output y differs") as caught:
-        result.raise_if_failed()
-    assert caught.value.limit == 1e-5
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ machine gives the same models, bytes included.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
@@ -71,11 +71,6 @@ class Selection:
             return True
         text = f"{claim.op_type}/{claim.dtype}/{claim.form}/{claim.label}"
         return int.from_bytes(sha256(text.encode()).digest()[:4], "little") % _QUICK_ONE_IN == 0
-
-
-def conformance_cases(machine: Machine, selection: Selection = Selection()) -> tuple[Case, ...]:
-    """The checks of a machine that run; see `conformance_suite` for claims without one."""
-    return conformance_suite(machine, selection).cases
 
 
 def conformance_suite(machine: Machine, selection: Selection = Selection()) -> Suite:
@@ -344,8 +339,3 @@ def _inexpressible(op_type: str) -> str:
     found = rejection(onnx_ir.Node("", op_type, inputs=[], name=NODE), OPSET)
     assert found is not None, f"{op_type} can be expressed but has no recipe"
     return f"not expressible: {found.sentence}"
-
-
-def op_types_without_recipe(op_types: Sequence[str]) -> tuple[str, ...]:
-    """Of `op_types`, those that no recipe makes."""
-    return tuple(name for name in op_types if name not in RECIPES)

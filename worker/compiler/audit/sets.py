@@ -149,14 +149,3 @@ def _listed(
         return None
     table = np.array(found, dtype=np.int64).reshape(-1, 2)[which]
     return table[numbers, 0], table[numbers, 1]
-
-
-def shares_variables(index: tuple[Affine, ...]) -> bool:
-    """Whether two dimensions move together, so that what is reached is no product of sets."""
-    seen: set[str] = set()
-    for expr in index:
-        names = set(expr.variables())
-        if seen & names:
-            return True
-        seen |= names
-    return False

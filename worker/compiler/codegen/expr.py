@@ -15,7 +15,7 @@ from worker.compiler.ir.affine import Affine
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.op import Reduce
 from worker.compiler.ir.scalar import Apply, Cast, Const, Fn, Index, Read, Scalar, Select
-from worker.compiler.ir.scalar_type import YIELDS_BOOL, promoted, scalar_type
+from worker.compiler.ir.scalar_type import YIELDS_BOOL, scalar_type
 
 _OPERATOR = {
     Fn.EQ: "==", Fn.NE: "!=", Fn.LT: "<", Fn.LE: "<=", Fn.GT: ">", Fn.GE: ">=",
@@ -158,11 +158,6 @@ def emit_scalar(
         return text
 
     return value(expr)
-
-
-def read_type(dtype: DType) -> str:
-    """C type of a loaded operand."""
-    return VALUE_TYPE[promoted(dtype)]
 
 
 def _name(writer: Writer, dtype: DType, text: str) -> str:

@@ -71,11 +71,6 @@ class Cuts:
         )
 
 
-def subgraph(graph: Graph, op_names: Sequence[str]) -> Graph:
-    """One piece of a graph; index the graph with `Cuts` to cut many.  Cost: linear in the graph."""
-    return Cuts.of(graph).piece(op_names)
-
-
 def predecessors(ops: Sequence[Op]) -> list[int]:
     """For each operator, the bitset of operators whose values it reads directly."""
     writers: dict[str, int] = {}

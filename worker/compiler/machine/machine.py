@@ -302,10 +302,6 @@ class Machine:
     guesses: tuple[Guess, ...] = ()
 
     @property
-    def cores_per_cluster(self) -> int:
-        return self.num_cores // self.num_clusters
-
-    @property
     def home(self) -> MemoryLevel:
         return self.levels[0]
 

@@ -9,7 +9,7 @@ engines from inside it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,12 +19,6 @@ from worker.compiler.package.executable import Array
 
 RunBody: TypeAlias = "Callable[[int, Mapping[str, Array]], Mapping[str, Array]]"
 """Runs body number k on its inputs; gives what its model computes, by name."""
-
-
-class BodyProgram(Protocol):
-    """A loaded nested program."""
-
-    def run(self, inputs: Mapping[str, Array]) -> Mapping[str, Array]: ...
 
 
 def interpret(flow: ControlFlow, feeds: Mapping[str, Array], run_body: RunBody) -> dict[str, Array]:

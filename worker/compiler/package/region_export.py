@@ -35,7 +35,6 @@ from worker.compiler.package.region_graph import (
 from worker.compiler.package.weights import WEIGHTS_NAME, stored_bytes
 from worker.compiler.partition.plan import Part
 
-_ROLES = ("input", "constant", "intermediate", "output")
 _INTEGER_OF = {"QuantizeLinear": 1, "DequantizeLinear": 0}
 """Which side of the node is the integer: its output or its input."""
 

@@ -6,13 +6,9 @@ Source: BYOC section 3.3, option 1 (standard graph representation).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TypeAlias
 
 import msgspec
-
-from worker.compiler.package.archive import damaged
-from worker.compiler.package.manifest import decode
 
 GRAPH_FORMAT_VERSION = 1
 
@@ -122,70 +118,3 @@ class RegionGraph(msgspec.Struct, frozen=True):
     """In execution order."""
     composites: tuple[CompositeRow, ...]
     layouts: tuple[LayoutRow, ...]
-
-
-def decode_region_graph(data: bytes, name: str = "graph.json") -> RegionGraph:
-    """Read and check a region's graph.
-
-    Raises:
-        InputError: TW-RUN-001 when it is not such a document, or its ids do not fit together.
-    """
-    graph = decode(data, RegionGraph, name)
-    if graph.format_version != GRAPH_FORMAT_VERSION:
-        raise damaged(
-            f"{name} has format {graph.format_version}, this version reads {GRAPH_FORMAT_VERSION}"
-        )
-    _check_ids([entry.id for entry in graph.entries], "entry", name)
-    _check_ids([node.id for node in graph.nodes], "node", name)
-    _check_ids([composite.id for composite in graph.composites], "composite", name)
-    _check_references(graph, name)
-    _check_order(graph, name)
-    return graph
-
-
-def _check_ids(found: Sequence[int], what: str, name: str) -> None:
-    for position, number in enumerate(found):
-        if number != position:
-            raise damaged(f"{name}: {what} {number} stands at position {position}")
-
-
-def _check_references(graph: RegionGraph, name: str) -> None:
-    used: list[tuple[str, int, int]] = [
-        ("entry", k, len(graph.entries)) for k in (*graph.inputs, *graph.outputs)
-    ]
-    for node in graph.nodes:
-        used += [
-            ("entry", k, len(graph.entries)) for k in (*node.inputs, *node.outputs) if k is not None
-        ]
-        if node.composite is not None:
-            used.append(("composite", node.composite, len(graph.composites)))
-    for entry in graph.entries:
-        if entry.quantization is not None:
-            parameters = (entry.quantization.scale, entry.quantization.zero_point)
-            used += [("entry", k, len(graph.entries)) for k in parameters if k is not None]
-        if (entry.role == "constant") != (entry.stored is not None):
-            raise damaged(f"{name}: entry {entry.id} is {entry.role} and its value is not so")
-    used += [("node", k, len(graph.nodes)) for c in graph.composites for k in c.nodes]
-    used += [("entry", r.entry, len(graph.entries)) for r in graph.layouts if r.entry is not None]
-    for what, number, count in used:
-        if not 0 <= number < count:
-            raise damaged(f"{name} names {what} {number} of {count}")
-
-
-def _check_order(graph: RegionGraph, name: str) -> None:
-    """Every value is defined once, before it is read."""
-    known = {e.id for e in graph.entries if e.role in ("input", "constant")}
-    if set(graph.inputs) != {e.id for e in graph.entries if e.role == "input"}:
-        raise damaged(f"{name}: the inputs and the roles of entries disagree")
-    for node in graph.nodes:
-        early = [k for k in node.inputs if k is not None and k not in known]
-        if early:
-            raise damaged(f"{name}: node {node.id} reads entry {early[0]} before it is written")
-        made = [k for k in node.outputs if k is not None]
-        again = [k for k in made if k in known]
-        if again:
-            raise damaged(f"{name}: node {node.id} writes entry {again[0]} again")
-        known.update(made)
-    missing = [k for k in graph.outputs if k not in known]
-    if missing:
-        raise damaged(f"{name}: nothing writes output entry {missing[0]}")

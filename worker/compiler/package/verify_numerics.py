@@ -25,7 +25,6 @@ from math import inf, isfinite, sqrt
 
 import numpy as np
 
-from worker.compiler.errors import Mismatch
 from worker.compiler.ir.bits import held_type, load
 from worker.compiler.ir.dtype import DType
 from worker.compiler.package.executable import Array
@@ -83,16 +82,6 @@ class Comparison:
     @property
     def max_rel_err(self) -> float:
         return max((output.max_rel_err for output in self.outputs), default=0.0)
-
-    def raise_if_failed(self) -> None:
-        """Raise Mismatch for the first output that fails."""
-        for output in self.outputs:
-            if not output.passed:
-                raise Mismatch(
-                    f"output {output.name} differs from the reference: {output.reason}",
-                    limit=output.tolerance,
-                    actual=output.max_rel_err,
-                )
 
 
 def coarsest(dtypes: Iterable[DType]) -> DType:

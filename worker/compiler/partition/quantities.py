@@ -37,11 +37,6 @@ def quantity(node: onnx_ir.Node, name: str, opset: int) -> int | None:
     return _MEASURES[name](node, opset)
 
 
-def quantity_names() -> tuple[str, ...]:
-    """Every name, sorted."""
-    return tuple(sorted(_MEASURES))
-
-
 def _dims(node: onnx_ir.Node, k: int = 0) -> tuple[int, ...] | None:
     return static_shape(node.inputs[k]) if k < len(node.inputs) else None
 

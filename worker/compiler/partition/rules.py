@@ -29,7 +29,6 @@ from worker.compiler.partition.attributes import (
     allowed_text,
     attribute_miss,
     attribute_value,
-    opset_of,
     value_text,
 )
 from worker.compiler.partition.quantities import quantity
@@ -46,7 +45,6 @@ _PARAMETERS: Mapping[str, frozenset[int]] = MappingProxyType(
     }
 )
 """Input positions of scales: constants there become part of the operator, whatever their type."""
-_NO_STAND_IN: Mapping[onnx_ir.DataType, DType] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,28 +73,6 @@ def misfit(node: onnx_ir.Node, machine: Machine) -> Rejection | None:
             fact = f"{value.name} needs {size} bytes of {machine.home.name}, which has {usable}"
             return Rejection(ReasonCode.DOES_NOT_FIT, f"{node_text(node)}: {fact}")
     return None
-
-
-def refusal(
-    node: onnx_ir.Node,
-    target: AcceleratorTarget,
-    stand_in: Mapping[onnx_ir.DataType, DType] = _NO_STAND_IN,
-    *,
-    label: str | None = None,
-    opset: int | None = None,
-) -> Rejection | None:
-    """None when the target's list allows the node, otherwise the first rule that refuses it.
-
-    `stand_in`: element types a conversion will put in the place of the model's.  `label`: what
-    sentences call the target, its name by default.  `opset`: of the model, looked up by default.
-
-    Cost: constant in the number of ops listed, linear in the node's operands and rules.
-    """
-    known = opset_of((node,)) if opset is None else opset
-    miss = find_miss(node, target, stand_in, label or target.name, known)
-    if miss is None:
-        return None
-    return Rejection(miss.code, sentence(node, miss, target.capabilities.support(node.op_type)))
 
 
 def sentence(node: onnx_ir.Node, miss: Miss, support: OpSupport | None) -> str:

@@ -5,7 +5,6 @@ SQNR = 10 log10( sum x^2 / sum (x - x')^2 )   in decibels
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import log10
 from typing import Any
@@ -51,17 +50,3 @@ def sqnr_db(reference: Array, approximate: Array) -> Sqnr:
     if noise == 0.0:
         return Sqnr(None, "exact: the noise is zero", exact.size)
     return Sqnr(10.0 * (log10(signal) - log10(noise)), "", exact.size)
-
-
-def region_sqnr(
-    reference: Mapping[str, Array], approximate: Mapping[str, Array]
-) -> tuple[tuple[str, Sqnr], ...]:
-    """One ratio per output of a region (or model), in the order of `reference`.
-
-    Non-float outputs (class indices) have no ratio and are left out.
-    """
-    return tuple(
-        (name, sqnr_db(array, approximate[name]))
-        for name, array in reference.items()
-        if np.asarray(array).dtype.kind not in "biuSUO"
-    )

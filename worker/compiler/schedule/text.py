@@ -55,13 +55,6 @@ def print_schedule(schedule: Schedule) -> str:
     return "\n".join(lines) + "\n"
 
 
-def print_tree(node: Node) -> str:
-    """Print a tree alone."""
-    lines: list[str] = []
-    _print(node, 0, lines)
-    return "\n".join(lines) + "\n"
-
-
 def _box(box: Box) -> str:
     return "[" + ", ".join(f"{span.start}:{span.extent}" for span in box) + "]"
 

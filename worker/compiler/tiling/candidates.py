@@ -25,12 +25,3 @@ def grown(size: int, extent: int, *, exact: bool) -> int:
     if doubled >= extent:
         return extent
     return doubled
-
-
-def evened(size: int, extent: int, granule: int) -> int:
-    """A size near `size`, a multiple of `granule`, giving tiles of nearly equal size."""
-    if size >= extent:
-        return extent
-    count = -(-extent // size)
-    even = -(-extent // count)
-    return min(extent, -(-even // granule) * granule)

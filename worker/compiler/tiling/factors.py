@@ -21,13 +21,3 @@ def largest_divisor(value: int, limit: int) -> int:
 def next_divisor(value: int, above: int) -> int:
     """The smallest divisor of `value` above `above`; `value` itself when there is none."""
     return next((d for d in divisors(value) if d > above), value)
-
-
-def is_smooth(value: int, limit: int = 7) -> bool:
-    """True when no prime factor exceeds `limit`."""
-    for prime in (2, 3, 5, 7, 11, 13):
-        if prime > limit:
-            break
-        while value % prime == 0:
-            value //= prime
-    return value == 1

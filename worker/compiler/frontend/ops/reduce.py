@@ -89,7 +89,6 @@ class _Reduction:
         self.x = call.tensor(0)
         self.axes = reduction_axes(call, len(self.x.shape))
         keep = call.attrs.integer("keepdims", 1) != 0
-        self.kept_shape = tuple(1 if d in self.axes else n for d, n in enumerate(self.x.shape))
         shape = tuple(
             1 if d in self.axes else n
             for d, n in enumerate(self.x.shape)

@@ -51,19 +51,6 @@ class ChainPlan:
     """Of one core: all Places of the chain."""
     predicted_cycles: int
 
-    @property
-    def cores_used(self) -> int:
-        return prod(split.ways for split in self.splits)
-
-    @property
-    def resident(self) -> tuple[str, ...]:
-        """Tensors that the caller has to place in the local buffer around the chain.
-
-        A result of a reduction among them starts at the identity, in its accumulator type.
-        """
-        names = (*(h.tensor for h in self.cut.fetched), *(h.tensor for h in self.cut.made))
-        return tuple(n for n in names if self.location_of.get(n) == self.memory)
-
     def storage(self, tensor: str) -> DType:
         """Type in which the local buffer holds a tensor."""
         return held_dtype(self.chain, tensor)
