@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from worker.compiler.memory.liveness import LiveTensor, live_bytes_by_task
 from worker.compiler.memory.spill import SpillRule
-from worker.compiler.strategies.graphturbo.planner_spills import spill_choices
+from worker.compiler.memory.spill_choices import spill_choices
 
 TASKS = 5
 

@@ -23,9 +23,9 @@ from worker.compiler.strategies.graphturbo.handover_facts import (
     handed_tensors,
     local_buffer,
 )
-from worker.compiler.strategies.graphturbo.overhang import hangs_over
 from worker.compiler.strategies.graphturbo.section_context import SectionContext
 from worker.compiler.tiling.layer.plan_layer import LayerPlan, Tiles, plan_nest, plan_rows
+from worker.compiler.tiling.nest.overhang import hangs_over
 from worker.compiler.tiling.nest.plan import Team
 
 _BUDGET_STEPS = 32

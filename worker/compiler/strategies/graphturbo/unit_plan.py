@@ -21,13 +21,12 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.machine.machine import Engine
 from worker.compiler.memory.liveness import LiveTensor, live_bytes_by_task
 from worker.compiler.memory.spill import SpillRule, choose_spills
+from worker.compiler.memory.spill_choices import SpillChoice, spill_choices
 from worker.compiler.schedule.nodes import Box
 from worker.compiler.strategies.graphturbo.floors import least_cycles
 from worker.compiler.strategies.graphturbo.handover_cut import Run
 from worker.compiler.strategies.graphturbo.handover_facts import handed_over
 from worker.compiler.strategies.graphturbo.handover_plan import RunPlan, plan_run
-from worker.compiler.strategies.graphturbo.overhang import hangs_over
-from worker.compiler.strategies.graphturbo.planner_spills import SpillChoice, spill_choices
 from worker.compiler.strategies.graphturbo.section_context import SectionContext
 from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.site import Site, TileKey
@@ -37,6 +36,7 @@ from worker.compiler.tiling.chain.plan import ChainPlan, follows_slices
 from worker.compiler.tiling.layer.layers import Layer
 from worker.compiler.tiling.layer.nest_task import WEIGHT_SHARE, NestTask
 from worker.compiler.tiling.layer.plan_layer import LayerPlan, Tiles, plan_rows
+from worker.compiler.tiling.nest.overhang import hangs_over
 from worker.compiler.tiling.nest.plan import Team
 from worker.compiler.tiling.slices.propagate import is_sliced_badly
 

@@ -1,4 +1,4 @@
-"""Ways to choose what a section leaves at home when the global buffer (GB) cannot hold everything.
+"""Ways to choose which tensors stay at home when a buffer nearer by cannot hold everything.
 
 The paper's rule looks at live ranges only; the other minimises what spills cost home's port.  Both
 are planned with the tiles they lead to, and predicted cycles choose: a spill also changes the tiles
