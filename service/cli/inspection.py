@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from service.cli.connection import DataDirOption, ServerOption
-from service.cli.graphturbo import print_graphturbo
 from service.cli.output import JsonFlag, note, print_json, print_table, print_text
 from service.cli.sources import open_source
+from service.cli.summaries import print_summaries
 from service.cli.summary import print_summary
 
 SourceArgument = Annotated[
@@ -65,7 +65,7 @@ def report(
             ("name", "chosen", "latency_cycles", "energy_pj", "offchip_bytes", "kernels", "reason"),
             strategies,
         )
-    print_graphturbo(document.get("graphturbo"))
+    print_summaries(document)
     for insight in document.get("insights") or []:
         print_text(f"{insight.get('severity', 'info')}: {insight.get('message')}")
 

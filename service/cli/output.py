@@ -74,7 +74,7 @@ def cell(value: object) -> str:
             return f"{value:.4g}"
         case int():
             return f"{value:,}" if abs(value) >= 10_000 else str(value)
-        case dict() | list():
+        case dict() | list() | tuple():
             return json.dumps(value, ensure_ascii=False)
         case _:
             return str(value)

@@ -70,7 +70,7 @@ def compile_to(
 def test_conv_net_verifies_and_its_report_is_consistent(tmp_path: Path, preset: str) -> None:
     report, progress, digest = compile_to(tmp_path / "a", conv_net(), preset)
     out = tmp_path / "a" / "out"
-    assert report["schema_version"] == 1
+    assert report["schema_version"] == 2
     assert report["verification"]["passed"] is True
     assert report["verification"]["max_rel_err"] <= 1e-5
     assert all(check["passed"] for check in report["sanity"])

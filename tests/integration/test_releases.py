@@ -23,6 +23,7 @@ from service.client import Client
 from service.store.stored_options import lift
 from worker.compiler.errors import OptionError
 from worker.compiler.options import CompileOptions
+from worker.report.sections import page_blocks, stored_summaries, text_blocks
 
 RELEASES = sorted((Path(__file__).parents[1] / "releases").glob("*.tar.xz"))
 ENDED = {"succeeded", "failed", "canceled", "timed_out", "expired"}
@@ -87,6 +88,16 @@ def test_what_was_made_is_downloaded_and_whole(release: Release, tmp_path: Path)
             assert sha256(path.read_bytes()).hexdigest() == found[name]["sha256"], (label, name)
         for route in ("report", "layers", "placement", "cache", "logs"):
             assert release.client.raw(f"/v1/jobs/{old['id']}/{route}"), (label, route)
+
+
+def test_what_strategies_said_is_shown(release: Release, tmp_path: Path) -> None:
+    """Summaries that an older report has elsewhere, read as what the strategy registers now."""
+    folder = tmp_path / "report"
+    release.client.fetch_artifacts(release.jobs["graphturbo"]["id"], folder)
+    (stored,) = stored_summaries(json.loads((folder / "report.json").read_bytes()))
+    totals, units = text_blocks(stored) or ()
+    assert totals.values["units"] == len(units.rows) > 0
+    assert len(page_blocks(stored) or ()) >= 2
 
 
 def test_a_job_that_waited_runs_or_ends_with_the_option_named(release: Release) -> None:

@@ -26,7 +26,6 @@ from worker.compiler.ir.op import TensorOp
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Compute, Init, Loop, LoopKind, Place, Schedule
 from worker.compiler.schedule.verify import verify
-from worker.compiler.strategies.graphturbo.describe import read_summary
 from worker.compiler.strategies.graphturbo.descriptor import GraphTurboOptions, Variant
 from worker.compiler.strategies.graphturbo.emit import emit_unit
 from worker.compiler.strategies.graphturbo.handover import hand_over, runs_on_offer
@@ -45,6 +44,7 @@ from worker.compiler.strategies.graphturbo.nests import equal_turns
 from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.site import Part, Site, Spread
 from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
+from worker.compiler.strategies.graphturbo.summary import read_summary
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
 from worker.simulator.results import UnitSimulation
 from worker.simulator.run import simulate_unit

@@ -24,7 +24,6 @@ from hypothesis import strategies as st
 
 from worker.compiler.schedule.nodes import Compute, Loop, LoopKind, Node, Place, Schedule, Seq
 from worker.compiler.schedule.verify import verify
-from worker.compiler.strategies.graphturbo.describe import read_summary
 from worker.compiler.strategies.graphturbo.emit import emit_unit
 from worker.compiler.strategies.graphturbo.instances import instance_graph
 from worker.compiler.strategies.graphturbo.nests import (
@@ -38,6 +37,7 @@ from worker.compiler.strategies.graphturbo.ordering import bfs_order, dfs_order,
 from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.sections import Workshop, best_sections
 from worker.compiler.strategies.graphturbo.site import Part, Site, Spread
+from worker.compiler.strategies.graphturbo.summary import read_summary
 from worker.simulator.run import simulate_unit
 
 ON = clustered(clusters=2, cores=2, gb_bytes=11 << 10, l1_bytes=1 << 11)

@@ -30,12 +30,11 @@ from worker.compiler.schedule.text import print_schedule
 from worker.compiler.schedule.verify import verify
 from worker.compiler.schedule.walk import walk
 from worker.compiler.strategies.graphturbo import paper
-from worker.compiler.strategies.graphturbo.describe import read_summary
 from worker.compiler.strategies.graphturbo.descriptor import GraphTurboOptions, Variant
 from worker.compiler.strategies.graphturbo.paper import paper_plans
 from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
-from worker.compiler.strategies.graphturbo.summary import OrderName, UnitSummary
+from worker.compiler.strategies.graphturbo.summary import OrderName, UnitSummary, read_summary
 from worker.simulator.results import UnitSimulation
 from worker.simulator.run import simulate_unit
 

@@ -27,12 +27,14 @@ from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Loop, Place, Schedule
 from worker.compiler.schedule.text import parse_schedule, print_schedule
 from worker.compiler.schedule.verify import verify
-from worker.compiler.strategies.graphturbo.describe import describe, placed, read_summary
+from worker.compiler.strategies.graphturbo.describe import describe
 from worker.compiler.strategies.graphturbo.descriptor import GraphTurboOptions, Variant
+from worker.compiler.strategies.graphturbo.report_summary import GraphTurboSummary
 from worker.compiler.strategies.graphturbo.sections import best_sections
 from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
-from worker.compiler.strategies.graphturbo.summary import BufferScope
+from worker.compiler.strategies.graphturbo.summary import BufferScope, read_summary
 from worker.compiler.strategies.graphturbo.variants import FEATURES
+from worker.compiler.strategies.sections import UnitNotes
 from worker.compiler.tiling.layer.layers import form_layers
 from worker.simulator.run import simulate_unit
 
@@ -244,11 +246,16 @@ def test_the_note_is_the_summary_of_the_unit(variant: Variant) -> None:
     assert scopes[BufferScope.GB] == len(set(buffered(schedule)) - set(given))
 
 
-def test_a_placed_summary_differs_in_its_place_only() -> None:
-    summary = read_summary(solved("residual", Variant.FULL).notes[0])
-    there = placed(summary, 3, "Conv_1 .. Conv_9", 12)
-    assert (there.unit, there.label, there.calls) == (3, "Conv_1 .. Conv_9", 12)
-    assert replace(there, unit=-1, label="", calls=1) == summary
+def test_a_report_adds_only_what_the_whole_model_knows() -> None:
+    notes = solved("residual", Variant.FULL).notes
+    nodes = ("Conv_1", "Relu_2", "Conv_9")
+    made = GraphTurboSummary.of(
+        [UnitNotes("graphturbo", 3, nodes, 12, notes, 5, 7)], GraphTurboOptions(Variant.FULL)
+    )
+    placed = replace(
+        read_summary(notes[0]), unit=3, label="Conv_1 .. Conv_9", calls=12, simulated_cycles=7
+    )
+    assert made == GraphTurboSummary.about([placed], Variant.FULL)
 
 
 def test_turns_are_told_as_iterations() -> None:

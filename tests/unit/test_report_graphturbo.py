@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import jsonschema_rs
+import msgspec
 import pytest
 from graphturbo_summaries import lone, stages
 from onnx_models import repeated_layers, saved
 from strategy_options import of_variant
 from typer.testing import CliRunner
 
-from service.cli.graphturbo import print_graphturbo
 from service.cli.main import app
+from service.cli.summaries import print_summaries
 from worker.compiler.cache import MemoryCache
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions
 from worker.compiler.pipeline import compile_model
-from worker.compiler.strategies.graphturbo.descriptor import Variant
+from worker.compiler.strategies.graphturbo.descriptor import GraphTurboOptions, Variant
+from worker.compiler.strategies.graphturbo.report_summary import GraphTurboSummary
 from worker.compiler.strategies.graphturbo.summary import UnitSummary
+from worker.compiler.strategies.sections import UnitNotes
 from worker.job.ports import open_ports
 from worker.job.request import NoProgress
 from worker.job.simulation import simulate_model
 from worker.report.document import Verification, report_document
-from worker.report.graphturbo import graphturbo_section
-from worker.report.graphturbo_page import graphturbo_html
 from worker.report.nulls import null_reasons
 from worker.report.page import report_page
+from worker.report.summary_page import summaries_html
 
 COUNT: dict[str, Any] = {"type": "integer", "minimum": 0}
 MAYBE: dict[str, Any] = {"type": ["integer", "null"], "minimum": 0}
@@ -51,6 +54,7 @@ def listed(row: dict[str, Any]) -> dict[str, Any]:
 
 SCOPES = record(lb=COUNT, gb=COUNT, home=COUNT)
 SCHEMA = record(
+    schema_version={"const": 1},
     variant={"enum": [str(v) for v in Variant]},
     total=record(
         units=COUNT, calls=COUNT, layers=COUNT, operators=COUNT, groups=COUNT, instances=COUNT,
@@ -76,9 +80,13 @@ SCHEMA = record(
 
 
 def section(*units: UnitSummary, variant: Variant = Variant.FULL) -> dict[str, Any]:
-    found = graphturbo_section(units, variant)
-    assert found is not None
-    return json.loads(json.dumps(found))  # type: ignore[no-any-return]
+    found = msgspec.json.encode(GraphTurboSummary.about(units, variant))
+    return json.loads(found)  # type: ignore[no-any-return]
+
+
+def report(*units: UnitSummary, variant: Variant = Variant.FULL) -> dict[str, Any]:
+    """The part of a report that shows these units."""
+    return {"schema_version": 2, "summaries": {"graphturbo": section(*units, variant=variant)}}
 
 
 @pytest.mark.parametrize("variant", list(Variant))
@@ -128,19 +136,21 @@ def test_a_group_that_cannot_be_cut_is_one_instance_and_null() -> None:
 
 def test_nulls_of_the_section_have_sentences() -> None:
     blank = {"summary": {}, "verification": {}, "layers": []}
-    found = null_reasons({**blank, "graphturbo": section(stages(None), lone())})
+    found = null_reasons({**blank, **report(stages(None), lone())})
     assert set(found) == {
-        "graphturbo.total.simulated_cycles",
-        "graphturbo.total.prediction_error_pct",
-        "graphturbo.units.simulated_cycles",
-        "graphturbo.groups.factor",
+        "summaries.graphturbo.total.simulated_cycles",
+        "summaries.graphturbo.total.prediction_error_pct",
+        "summaries.graphturbo.units.simulated_cycles",
+        "summaries.graphturbo.units.groups.factor",
     }
-    assert set(null_reasons({**blank, "graphturbo": None})) == {"graphturbo"}
+    assert all("does not say" not in str(sentence) for sentence in found.values())
+    assert null_reasons({**blank, "schema_version": 2, "summaries": {}}) == {}
 
 
-def test_other_strategies_have_no_section() -> None:
-    assert graphturbo_section((), Variant.FULL) is None
-    assert graphturbo_html(None) == []
+def test_units_without_a_note_have_no_summary() -> None:
+    silent = UnitNotes("graphturbo", 0, ("conv",), 1, (), 5)
+    assert GraphTurboSummary.of([silent], GraphTurboOptions()) is None
+    assert summaries_html({"schema_version": 2, "summaries": {}}) == []
 
 
 def cells(fragment: str) -> list[list[list[str]]]:
@@ -153,7 +163,7 @@ def cells(fragment: str) -> list[list[list[str]]]:
 
 
 def test_the_page_shows_every_group_order_spill_movement_and_section() -> None:
-    tables = cells("".join(graphturbo_html(section(stages(calls=3), lone()))))
+    tables = cells("".join(summaries_html(report(stages(calls=3), lone()))))
     total, units, groups, orders, spills, movements, sections = tables
     assert ["tensors_by_scope.lb", "36"] in total
     assert units[1][:8] == ["3", "conv<1> .. relu_5 (11 nodes)", "3", "4", "7", "4", "15", "dfs"]
@@ -166,14 +176,14 @@ def test_the_page_shows_every_group_order_spill_movement_and_section() -> None:
 
 
 def test_the_page_leaves_out_tables_without_rows() -> None:
-    fragment = "".join(graphturbo_html(section(lone())))
+    fragment = "".join(summaries_html(report(lone())))
     assert len(cells(fragment)) == 3
     assert "Spilled" not in fragment
     assert "orders" not in fragment.lower().replace("units_by_order", "")
 
 
 def test_the_command_line_prints_units(capsys: pytest.CaptureFixture[str]) -> None:
-    print_graphturbo(section(stages(calls=3), lone(), variant=Variant.V3))
+    print_summaries(report(stages(calls=3), lone(), variant=Variant.V3))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "graphturbo, variant v3:"
     rows = [line.split("\t") for line in lines if "\t" in line]
@@ -181,7 +191,7 @@ def test_the_command_line_prints_units(capsys: pytest.CaptureFixture[str]) -> No
     assert rows[1] == ["3", "3", "4", "7", "4", "15", "dfs", "12", "2", "1", "1", "1100", "1200",
                        "conv<1> .. relu_5 (11 nodes)"]  # fmt: skip
     assert rows[2][6] == "-"
-    print_graphturbo(None)
+    print_summaries({})
     assert capsys.readouterr().out == ""
 
 
@@ -196,10 +206,14 @@ def test_a_whole_report_carries_the_section(tmp_path: Path) -> None:
     verification = Verification("none", "none", None, None, None, None, "not asked for")
     without = report_document(compiled, sims, whole, plain, verification, {})
     assert without["strategies"][0]["reason"] == "asked for by name"  # type: ignore[index,call-overload]
-    assert without["graphturbo"] is None
+    assert without["summaries"] == {}
     assert "<h2>GraphTurbo" not in report_page(without, compiled, sims, whole)
-    document = report_document(compiled, sims, whole, options, verification, {}, (stages(),))
-    assert document["graphturbo"] == section(stages(), variant=Variant.V2)
+    note = msgspec.json.encode(stages()).decode()
+    nodes = ("conv<1>", "relu_5 (11 nodes)")
+    units = (UnitNotes("graphturbo", 0, nodes, 2, (note,), 1100),)
+    document = report_document(compiled, sims, whole, options, verification, {}, units)
+    placed = replace(stages(sims[0].cycles, calls=2), unit=0)
+    assert document["summaries"] == {"graphturbo": section(placed, variant=Variant.V2)}
     page = report_page(document, compiled, sims, whole)
     assert "conv&lt;1&gt; .. relu_5 (11 nodes)" in page
     (tmp_path / "report.json").write_text(json.dumps(document))

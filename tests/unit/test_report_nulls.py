@@ -31,7 +31,7 @@ def null_places(report: dict[str, Any]) -> set[str]:
               if v is None}  # fmt: skip
     for row in report["layers"]:
         places |= {f"layers.{row['placement']}.{k}" for k, v in row.items() if v is None}
-    return places | ({"graphturbo"} if report["graphturbo"] is None else set())
+    return places
 
 
 @pytest.mark.parametrize("build", [conv_net, with_host_part])

@@ -1,4 +1,4 @@
-"""What is known of a strategy before it is loaded: its name, version and options.
+"""What is known of a strategy before it is loaded: name, version, options, and what it registers.
 
 Strategies register under the entry points `tilewright.strategies` (packaging's own mechanism; the
 built-in ones do, too).  An entry point names a `StrategyDescriptor` in a module that imports
@@ -25,6 +25,7 @@ AUTO = "auto"
 """Stands for every strategy there is: the judge takes the best of them."""
 _MOST_CHARACTERS = 300
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+_REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+]{0,31}")
 
 
@@ -45,6 +46,12 @@ class StrategyDescriptor:
     """`module:attribute` of the `Strategy`, imported when something is compiled."""
     options: type[msgspec.Struct] = NoOptions
     """Frozen and closed (`forbid_unknown_fields`); every field has a default."""
+    summary: str = ""
+    """`module:attribute` of the `Summary` (strategies/sections.py) that report.json has of it."""
+    page: str = ""
+    """`module:attribute` of what shows a summary on report.html, as blocks."""
+    text: str = ""
+    """`module:attribute` of what shows a summary in a terminal, as blocks."""
     is_last_resort: bool = False
     """It can schedule whatever operator a machine can run at all, each alone."""
     distribution: str = ""
@@ -66,11 +73,19 @@ class StrategyDescriptor:
     def load(self) -> Any:
         """The strategy itself, a `worker.compiler.strategies.base.Strategy`.
 
-        Raises:
-            ImportError, AttributeError: the plugin is broken.
+        Raises: as `named`.
         """
-        module, _, attribute = self.implementation.partition(":")
-        return getattr(import_module(module), attribute)
+        return named(self.implementation)
+
+
+def named(reference: str) -> Any:
+    """What `module:attribute` stands for.
+
+    Raises:
+        ImportError, AttributeError: the plugin is broken; or whatever its module raises.
+    """
+    module, _, attribute = reference.partition(":")
+    return getattr(import_module(module), attribute)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +175,11 @@ def _checked(found: object) -> StrategyDescriptor:
         raise ValueError(f"{found.name!r} is no name: a letter, then letters, digits or _")
     if not _VERSION.fullmatch(found.version):
         raise ValueError(f"{found.version!r} is no version: letters, digits, . _ or +")
+    for reference in (found.implementation, found.summary, found.page, found.text):
+        if reference and not _REFERENCE.fullmatch(reference):
+            raise ValueError(f"{reference!r} is no reference: module:attribute")
+    if (found.page or found.text) and not found.summary:
+        raise ValueError("what shows its summary is given, and no summary")
     config = found.options.__struct_config__
     if not (config.frozen and config.forbid_unknown_fields):
         raise ValueError("its options must be frozen and forbid unknown fields")

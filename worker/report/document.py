@@ -1,9 +1,9 @@
-"""report.json: schema_version 1 of the contract, as one JSON-ready dictionary."""
+"""report.json: the contract's document, as one JSON-ready dictionary."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from worker.compiler.errors import Detail
 from worker.compiler.frontend.model_summary import model_summary
@@ -12,16 +12,17 @@ from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.machine import digest
 from worker.compiler.options import CompileOptions
 from worker.compiler.partition.plan import HOST
-from worker.compiler.strategies.graphturbo.summary import UnitSummary
+from worker.compiler.strategies.sections import UnitNotes
 from worker.report.control import control_rows
 from worker.report.conversion import conversion_section, layout_section
-from worker.report.graphturbo import graphturbo_section, variant_of
 from worker.report.insights import insights
 from worker.report.invocation import invocation_section
 from worker.report.layers import cache_outcomes, layer_rows
 from worker.report.noise_row import NoiseRow
 from worker.report.partition import partition_section
+from worker.report.sections import REPORT_VERSION
 from worker.report.strategies import handed_section, strategies_section
+from worker.report.summaries import summaries_section
 from worker.report.verified_row import VerifiedRow
 from worker.simulator.results import Check, ModelSimulation, UnitSimulation
 
@@ -56,17 +57,18 @@ def report_document(
     options: CompileOptions,
     verification: Verification,
     toolchain: Mapping[str, Detail],
-    graphturbo: Sequence[UnitSummary] = (),
+    notes: Sequence[UnitNotes] = (),
 ) -> dict[str, Detail]:
     """Everything but `timings`, which the caller adds last (it is excluded from digests).
 
-    `graphturbo` has what that strategy says of its units; empty with any other.
+    `notes`: what strategies left at their units.
     """
     rows = layer_rows(compiled, sims, whole)
     summary = _summary(compiled, sims, whole)
     info = model_summary(compiled.source)
+    summaries, broken = summaries_section(notes, sims, options)
     return {
-        "schema_version": 1,
+        "schema_version": REPORT_VERSION,
         "toolchain": dict(toolchain),
         "model": {
             "sha256": compiled.model.sha256,
@@ -110,10 +112,7 @@ def report_document(
         "layouts": layout_section(compiled),
         "invocation": invocation_section(compiled, whole),
         "control_flow": control_rows(compiled, whole),
-        "graphturbo": graphturbo_section(
-            [_simulated(unit, sims) for unit in graphturbo],
-            variant_of(options),
-        ),
+        "summaries": summaries,
         "cache": _cache(compiled),
         "verification": {
             "mode": verification.mode,
@@ -155,17 +154,14 @@ def report_document(
         "insights": insights(rows, whole),
         "warnings": [
             {"code": code, "message": text}
-            for code, text in (*compiled.warnings, *_noise_warnings(verification))
+            for code, text in (
+                *compiled.warnings,
+                *_noise_warnings(verification),
+                *(("STRATEGY_SUMMARY", f"{fault.sentence}; it is left out") for fault in broken),
+            )
         ],
         "energy": [{"item": line.item, "pj": line.pj} for line in whole.energy],
     }
-
-
-def _simulated(unit: UnitSummary, sims: Sequence[UnitSimulation]) -> UnitSummary:
-    """The summary with the cycles of its kernel, where it does not have them yet."""
-    if unit.simulated_cycles is not None or unit.unit >= len(sims):
-        return unit
-    return replace(unit, simulated_cycles=sims[unit.unit].cycles)
 
 
 def _noise_warnings(verification: Verification) -> tuple[tuple[str, str], ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from worker.compiler.errors import Detail
-from worker.report.tables import rows_of
+from worker.report.sections import null_sentences
 
 _HOST = {
     "group_id": "a host part is no kernel and belongs to no group",
@@ -17,18 +17,12 @@ _HOST = {
     "utilization_pct": "host parts use no accelerator engine",
     "predicted_cycles": "the cost model predicts kernels only",
 }
-_GRAPHTURBO = {
-    "simulated_cycles": "not every unit was simulated",
-    "prediction_error_pct": "not every unit was simulated",
-    "lb_tensors_pct": "no tensor was placed",
-    "factor": "no number of instances makes this group fit the local buffers",
-}
 _SHARE_OF_NOTHING = "the total it is a share of is zero"
 
 
 def null_reasons(document: Mapping[str, Detail]) -> dict[str, Detail]:
     """Sentences by place (`summary.FIELD`, `verification.FIELD`, `layers.PLACEMENT.FIELD`,
-    `graphturbo.LIST.FIELD`).
+    `summaries.STRATEGY.FIELD`).
 
     Exactly the nulls of these blocks of `document` are listed, in the order met.
     """
@@ -47,20 +41,7 @@ def null_reasons(document: Mapping[str, Detail]) -> dict[str, Detail]:
         for key in _nulls(row):
             sentence = _HOST.get(key) if placement == "host" else None
             found[f"layers.{placement}.{key}"] = sentence or _SHARE_OF_NOTHING
-    return {**found, **_graphturbo(document.get("graphturbo"))}
-
-
-def _graphturbo(section: Detail) -> dict[str, Detail]:
-    """Sentences of the section; its own, where no unit is GraphTurbo's."""
-    if not isinstance(section, dict):
-        return {"graphturbo": "no unit was scheduled by strategy graphturbo"}
-    units = rows_of(section, "units")
-    blocks: list[tuple[str, Detail]] = [("total", section.get("total"))]
-    blocks += [("units", unit) for unit in units]
-    blocks += [("groups", row) for unit in units for row in rows_of(unit, "groups")]
-    return {
-        f"graphturbo.{name}.{key}": _GRAPHTURBO[key] for name, row in blocks for key in _nulls(row)
-    }
+    return {**found, **null_sentences(document)}
 
 
 def _nulls(block: Detail) -> list[str]:

@@ -10,9 +10,9 @@ from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.program import UnitCall
 from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.machine.machine import EngineKind, Machine
-from worker.report.graphturbo_page import graphturbo_html
 from worker.report.node_names import node_span, short_op_type
 from worker.report.plots import energy_bars, layer_bars, occupancy, roofline, si
+from worker.report.summary_page import summaries_html
 from worker.report.tables import flat, html_table, rows_of
 from worker.simulator.results import ModelSimulation, UnitSimulation
 
@@ -145,7 +145,7 @@ def report_page(
         html_table(_COMPARED_COLUMNS, _nearest(verification)),
         "<h2>Layers</h2>",
         html_table(_LAYER_COLUMNS, [_spanned(row) for row in rows]),
-        *graphturbo_html(document.get("graphturbo")),
+        *summaries_html(document),
         *_partition(document),
         "<h2>Placement</h2>",
         html_table(("node", "op_type", "target", "reason_code", "reason"),

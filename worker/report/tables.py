@@ -18,7 +18,7 @@ def html_cell(value: Detail) -> str:
         return f'<td class="n">{value:,}</td>'
     if isinstance(value, float):
         return f'<td class="n">{value:,.4g}</td>'
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):  # a strategy's own rows may have either
         return f"<td>{escape(', '.join(map(str, value)))}</td>"
     return f"<td>{escape(str(value))}</td>"
 

@@ -26,7 +26,7 @@ from worker.compiler.options import CompileOptions
 from worker.compiler.partition.plan import Partitioning, Placement
 from worker.compiler.quantize.boundary import Boundary
 from worker.compiler.stages import StageSink
-from worker.compiler.strategies.graphturbo.summary import UnitSummary
+from worker.compiler.strategies.sections import UnitNotes
 
 Samples: TypeAlias = "Callable[[OnnxModel], Sequence[Mapping[str, npt.NDArray[Any]]]]"
 
@@ -93,8 +93,8 @@ class CompiledModel:
     """Of the user's file: what every later form of the model keeps."""
     controls: tuple[CompiledControl[CompiledModel], ...] = ()
     """Control-flow nodes, in model order, with their compiled bodies."""
-    summaries: tuple[UnitSummary, ...] = ()
-    """What GraphTurbo says of its units; empty with any other strategy."""
+    summaries: tuple[UnitNotes, ...] = ()
+    """What strategies left at its units, for the summaries of reports."""
     handed: tuple[HandedOver, ...] = ()
     """Operators whose kernels are not their groups' own strategy's."""
     programs: tuple[Program, ...] = ()

@@ -1,4 +1,4 @@
-"""What strategies say of a model's units, put together for reports."""
+"""What strategies left at a model's units, put together for reports."""
 
 from __future__ import annotations
 
@@ -6,30 +6,23 @@ from collections.abc import Sequence
 
 from worker.compiler.judge.link import PlannedCall, PlannedHost
 from worker.compiler.judge.units import Unit
-from worker.compiler.strategies.graphturbo.describe import placed, read_summary
-from worker.compiler.strategies.graphturbo.descriptor import DESCRIPTOR
-from worker.compiler.strategies.graphturbo.summary import UnitSummary
+from worker.compiler.strategies.sections import UnitNotes
 
 
 def unit_summaries(
     units: Sequence[Unit], calls: Sequence[PlannedCall | PlannedHost]
-) -> tuple[UnitSummary, ...]:
-    """The summaries of units by GraphTurbo, in the order of the units.
-
-    Labels are the first and the last ONNX node of a unit's first call.  Cost: linear.
-    """
+) -> tuple[UnitNotes, ...]:
+    """Every unit with its notes, in order.  Cost: linear."""
     nodes: dict[int, tuple[str, ...]] = {}
     count: dict[int, int] = {}
     for call in calls:
         if isinstance(call, PlannedCall) and call.unit is not None:
             nodes.setdefault(call.unit, call.onnx_nodes)
             count[call.unit] = count.get(call.unit, 0) + 1
-    found: list[UnitSummary] = []
-    for number, unit in enumerate(units):
-        if unit.schedule.strategy != DESCRIPTOR.name or not unit.schedule.notes:
-            continue
-        names = nodes.get(number, ())
-        label = " .. ".join(dict.fromkeys((*names[:1], *names[-1:])))
-        summary = read_summary(unit.schedule.notes[0])
-        found.append(placed(summary, number, label, count.get(number, 0)))
-    return tuple(found)
+    return tuple(
+        UnitNotes(
+            unit.schedule.strategy, number, nodes.get(number, ()), count.get(number, 0),
+            unit.schedule.notes, unit.schedule.predicted_cycles,
+        )
+        for number, unit in enumerate(units)
+    )  # fmt: skip

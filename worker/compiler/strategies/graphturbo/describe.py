@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import prod
 
 import msgspec
@@ -54,16 +53,6 @@ def describe(
         num_handed=len(_handed(sections)),
     )
     return msgspec.json.encode(summary).decode()
-
-
-def read_summary(note: str) -> UnitSummary:
-    """The inverse of `describe`."""
-    return msgspec.json.decode(note, type=UnitSummary)
-
-
-def placed(summary: UnitSummary, unit: int, label: str, calls: int) -> UnitSummary:
-    """The summary of a unit of a model."""
-    return replace(summary, unit=unit, label=label, calls=calls)
 
 
 def _runs_groups(shop: Workshop, sections: Sequence[SectionPlan]) -> bool:

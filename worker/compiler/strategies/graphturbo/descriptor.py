@@ -44,4 +44,7 @@ DESCRIPTOR = StrategyDescriptor(
     help="units of many layers, cut into instances that hand over on chip (paper: GraphTurbo)",
     implementation="worker.compiler.strategies.graphturbo.strategy:GRAPHTURBO",
     options=GraphTurboOptions,
+    summary="worker.compiler.strategies.graphturbo.report_summary:GraphTurboSummary",
+    page="worker.compiler.strategies.graphturbo.report_blocks:page_blocks",
+    text="worker.compiler.strategies.graphturbo.report_blocks:text_blocks",
 )

@@ -1,4 +1,4 @@
-"""What GraphTurbo did with one unit: everything its report shows, free of trees and tensors.
+"""What GraphTurbo did with one unit: what its report shows, and what its schedules carry as a note.
 
 Names are the unit's own (canonical) tensor names unless said otherwise; bytes are bytes, cycles are
 cycles of the machine's clock.  Source: GraphTurbo, sections 3 to 5 and Table 3.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 
 class BufferScope(StrEnum):
@@ -131,6 +133,16 @@ class UnitSummary:
     """How often the model runs it: equal blocks share one unit."""
 
     @property
-    def num_instances(self) -> int:
+    def instances(self) -> int:
         """Sum of the factors; a group that could not be cut is one instance."""
         return sum(group.factor or 1 for group in self.groups)
+
+    @property
+    def tensors_by_scope(self) -> dict[BufferScope, int]:
+        """All scopes, also those without a tensor."""
+        return dict.fromkeys(BufferScope, 0) | {row.scope: row.tensors for row in self.scopes}
+
+
+def read_summary(note: str) -> UnitSummary:
+    """The inverse of `describe`."""
+    return msgspec.json.decode(note, type=UnitSummary)
