@@ -82,8 +82,20 @@ def test_it_wins_and_is_verified(python: Path, tmp_path: Path) -> None:
     assert took_part["chains"]["distribution"] == "chain-strategy 1.0"
     won, *others = report["strategies"]
     assert won["name"] == "chains"
-    assert {row["name"] for row in others} == {"graphturbo", "naive"}
+    assert {row["name"].split(",")[0] for row in others} == {"graphturbo", "naive"}
     assert all(row["latency_cycles"] > won["latency_cycles"] for row in others)
+    summary = report["summaries"]["chains"]
+    assert (summary["schema_version"], summary["longest_allowed"]) == (1, 8)
+    (fused,) = summary["chains"]
+    assert len(fused["nodes"]) == 1 + len(POINTWISE)
+    page = (out / "report.html").read_text()
+    assert "<h2>Chains: nodes</h2>" in page and '<rect class="bar"' in page
+    assert f"{fused['simulated_cycles']:,}" in page
+    shown = tilewright(python, tmp_path, "report", str(out))
+    assert "chains:\nkernels: 1\nlongest: 7\nallowed: 8\n" in shown.stdout
+    without = tilewright(Path(sys.executable), tmp_path, "report", str(out))
+    assert without.returncode == 0 and "longest" not in without.stdout
+    assert "strategy chains is not installed here" in without.stderr
     shorter = ["--strategy-option", "chains.longest=2", "--strategy", "chains"]
     again = tilewright(python, tmp_path, *words, str(tmp_path / "short"), *shorter)
     assert again.returncode == 0, again.stderr

@@ -20,4 +20,7 @@ DESCRIPTOR = StrategyDescriptor(
     help="every operator takes the pointwise operators behind it into its kernel",
     implementation="chain_strategy.strategy:CHAINS",
     options=ChainOptions,
+    summary="chain_strategy.report:ChainSummary",
+    page="chain_strategy.report:page_blocks",
+    text="chain_strategy.report:text_blocks",
 )
