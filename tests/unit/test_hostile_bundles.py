@@ -85,6 +85,48 @@ def test_format_1_is_refused_with_its_version(tmp_path: Path, run: Run) -> None:
     assert "format 1, made by Tilewright 0.1" in answer["detail"]
 
 
+def _value(path: str, found: object) -> Callable[[Members], None]:
+    """`model/graph.json` with another value at a place."""
+
+    def change(members: Members) -> None:
+        document = json.loads(members["model/graph.json"])
+        *way, last = [int(step) if step.isdigit() else step for step in path.split("/")]
+        place = document
+        for step in way:
+            place = place[step]
+        place[last] = found
+        members["model/graph.json"] = json.dumps(document).encode()
+
+    return change
+
+
+def _cut(members: Members) -> None:
+    """A loop's kind is not whole."""
+    name = next(name for name in members if name.startswith("schedules/"))
+    head, _, _ = members[name].partition(b"loop ")
+    members[name] = head + b"loop pa"
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        (_value("tensors/0/shape/0", 10**15), "TW-RUN-001", "not the bytes of its shape"),
+        (_value("tensors/0/shape/0", -1), "TW-RUN-001", "dimension -1"),
+        (_value("tensors/0/dtype", "f31"), "TW-RUN-001", "'f31' is no type"),
+        (_value("host_entries", [{"name": "v", "dtype": "f32", "shape": [1 << 40, 1 << 40]}]),
+         "TW-RUN-001", "larger than any memory"),
+        (_cut, "TW-RUN-005", "is no LoopKind"),
+    ],
+    ids=["vast", "negative", "type", "host value", "cut"],
+)  # fmt: skip
+def test_numbers_that_fit_nothing_are_refused(
+    tmp_path: Path, run: Run, change: Callable[[Members], None], code: str, words: str
+) -> None:
+    ended, answer = run(tampered(tmp_path / "bad.twb", change))
+    assert (ended, answer["code"]) == (3, code)
+    assert words in answer["detail"]
+
+
 def test_a_crash_of_the_run_is_said(tmp_path: Path, run: Run) -> None:
     def crash(members: Members) -> None:
         text = members["kernels/tw_first.c"].decode()

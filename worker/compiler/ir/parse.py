@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TypeVar
 
 from worker.compiler.errors import VerifyError
@@ -30,6 +31,10 @@ from worker.compiler.ir.op import (
 from worker.compiler.ir.scalar import Apply, Cast, Const, Fn, Index, Read, Scalar, Select
 
 T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
+
+_MOST_DIGITS = 40
+"""Of an integer: constants of 64 bits have 20."""
 
 _TOKEN = re.compile(
     r"""\s*(?:(?P<string>"(?:[^"\\]|\\.)*")
@@ -90,17 +95,33 @@ class Tokens:
             raise self.error(f"expected a name, found {text!r}")
         return text
 
+    def one_of(self, kind: type[E]) -> E:
+        """The member of an enumeration that the next name is the value of."""
+        return self.member(kind, self.name())
+
+    def member(self, kind: type[E], value: str) -> E:
+        """The member of an enumeration with that value."""
+        try:
+            return kind(value)
+        except ValueError:
+            raise self.error(f"{value!r} is no {kind.__name__}") from None
+
     def integer(self) -> int:
         kind, text = self.next()
         if kind != "number" or not re.fullmatch(r"-?\d+", text):
-            raise self.error(f"expected an integer, found {text!r}")
-        return int(text)
+            raise self.error(f"expected an integer, found {text[:_MOST_DIGITS]!r}")
+        return self._int(text)
 
     def number(self) -> float | int:
         kind, text = self.next()
         if kind != "number":
-            raise self.error(f"expected a number, found {text!r}")
-        return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
+            raise self.error(f"expected a number, found {text[:_MOST_DIGITS]!r}")
+        return self._int(text) if re.fullmatch(r"-?\d+", text) else float(text)
+
+    def _int(self, text: str) -> int:
+        if len(text) > _MOST_DIGITS:
+            raise self.error(f"a number of {len(text)} digits, at most {_MOST_DIGITS}")
+        return int(text)
 
     def listed(self, opening: str, closing: str, item: Callable[[], T]) -> tuple[T, ...]:
         self.expect(opening)
@@ -151,7 +172,7 @@ def parse_scalar(tokens: Tokens) -> Scalar:
     if kind == "number":
         value = tokens.number()
         tokens.expect(":")
-        dtype = DType(tokens.name())
+        dtype = tokens.one_of(DType)
         return Const(float(value) if dtype.is_float else value, dtype)
     text = tokens.name()
     if text == "index":
@@ -163,7 +184,7 @@ def parse_scalar(tokens: Tokens) -> Scalar:
     if text == "select" and len(args) == 3:
         return Select(*args)
     if text.startswith("cast_") and len(args) == 1:
-        return Cast(DType(text.removeprefix("cast_")), args[0])
+        return Cast(tokens.member(DType, text.removeprefix("cast_")), args[0])
     if text not in set(Fn):
         raise tokens.error(f"unknown function {text!r}")
     return Apply(Fn(text), args)
@@ -184,7 +205,7 @@ def _parse_axis(tokens: Tokens) -> Axis:
     tokens.expect(":")
     extent = tokens.integer()
     tokens.expect(":")
-    return Axis(name, extent, AxisKind(tokens.name()))
+    return Axis(name, extent, tokens.one_of(AxisKind))
 
 
 def _parse_origin(tokens: Tokens) -> Origin:
@@ -202,14 +223,14 @@ def _parse_op(tokens: Tokens, reads: list[Access]) -> TensorOp:
     reduce = None
     if tokens.take("reduce"):
         tokens.expect("=")
-        reduce = Reduce(tokens.name())
+        reduce = tokens.one_of(Reduce)
     tokens.expect("=")
     body = parse_scalar(tokens)
     return TensorOp(name, domain, tuple(reads), write, body, reduce, _parse_origin(tokens))
 
 
 def _parse_opaque(tokens: Tokens, text: str) -> OpaqueOp:
-    name, kind = tokens.name(), OpaqueKind(tokens.name())
+    name, kind = tokens.name(), tokens.one_of(OpaqueKind)
     tokens.expect("reads")
     reads = tokens.listed("{", "}", tokens.name)
     tokens.expect("writes")
@@ -240,7 +261,7 @@ def parse_graph(text: str) -> Graph:
         if word in ("input", "const", "tensor"):
             name = tokens.name()
             tokens.expect(":")
-            dtype = DType(tokens.name())
+            dtype = tokens.one_of(DType)
             tensors.append(Tensor(name, tokens.listed("[", "]", tokens.integer), dtype))
             roles[word].append(name)
         elif word == "output":

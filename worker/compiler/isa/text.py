@@ -144,6 +144,9 @@ class _Reader:
         unknown = sorted(set(values) - set(names))
         if unknown:
             raise KeyError(f"unknown fields {unknown}")
+        for name in names:
+            if name != "resource":
+                _ints([values[name]], INSTRUCTION[name])
         self.rows.append(tuple(values[name] for name in names))
 
     def finish(self) -> UnitProgram:
@@ -172,10 +175,11 @@ def _split(line: str) -> tuple[str, dict[str, object]]:
     return keyword, fields
 
 
-def _ints(value: object) -> list[int]:
-    if not isinstance(value, list):
-        raise TypeError(f"expected a list, got {value!r}")
-    return [int(v) for v in value]
+def _ints(value: object, dtype: npt.DTypeLike = np.int32) -> list[int]:
+    found, bounds = msgspec.convert(value, list[int]), np.iinfo(dtype)
+    if found and not bounds.min <= min(found) <= max(found) <= bounds.max:
+        raise ValueError(f"{found[:8]} is out of the range of {np.dtype(dtype).name}")
+    return found
 
 
 def _csr(lists: Sequence[Sequence[int]]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:

@@ -9,11 +9,14 @@ Source: 4-papers.md, BYOC, "code generation and runtime".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import TypeVar
 
 import msgspec
+import numpy as np
 
 from worker.compiler.errors import Detail
+from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.program import HostCall, OperandRole, Program, UnitCall
 from worker.compiler.package.archive import Written, damaged
 from worker.compiler.package.emulator import LevelSpec
@@ -33,6 +36,8 @@ PROGRAM_NAME = "program.bin"
 MACHINE_NAME = "hardware.json"
 CONSTANTS_NAME = "regions/constants.safetensors"
 """Constants of the regions' graphs that the program's weights do not hold."""
+_MOST_BYTES = 1 << 62
+"""Of a value; a larger number only breaks what would allocate it."""
 
 T = TypeVar("T")
 
@@ -269,11 +274,31 @@ def executable_of(document: GraphDocument, program: Program) -> ExecutableModel:
     for tensor in document.tensors:
         if tensor.address < 0 or tensor.address + tensor.size_bytes > program.home_bytes:
             raise damaged(f"tensor {tensor.name} lies outside the home memory")
+        if _size_bytes(tensor.dtype, tensor.shape) != tensor.size_bytes:
+            raise damaged(f"tensor {tensor.name} has not the bytes of its shape")
+    for entry in document.host_entries:
+        if entry.shape is not None and _size_bytes(entry.dtype, entry.shape) > _MOST_BYTES:
+            raise damaged(f"value {entry.name} is larger than any memory")
     return ExecutableModel(
         document.name, document.inputs, document.outputs, document.levels, program,
         document.kernels, document.tensors, document.constants, document.controls,
         document.host_entries, document.targets,
     )  # fmt: skip
+
+
+def _size_bytes(dtype: str, shape: Sequence[int]) -> int:
+    """Of a value.
+
+    Raises:
+        InputError: TW-RUN-001, there is no such type or shape.
+    """
+    if min(shape, default=0) < 0:
+        raise damaged(f"a shape has the dimension {min(shape)}")
+    try:
+        width = DType(dtype).size_bytes if dtype in set(DType) else np.dtype(dtype).itemsize
+    except TypeError:
+        raise damaged(f"{dtype[:100]!r} is no type") from None
+    return width * prod(shape)
 
 
 def manifest_document(

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from worker.compiler.codegen.kernel import CODEGEN_VERSION, generate_kernel
-from worker.compiler.errors import CompilerError, InputError
+from worker.compiler.errors import Infeasible, InputError
+from worker.compiler.faults import Fault, attempt
 from worker.compiler.ir.signature import IR_VERSION
 from worker.compiler.isa.binary import encode_program
 from worker.compiler.isa.program import Program, UnitProgram
@@ -59,20 +60,26 @@ def regenerate(
         InputError: TW-RUN-005 names the kernel that cannot be made.
     Cost: that of lowering it.
     """
-    try:
-        kept = next((t for t in machine.targets if t.name == target), None)
-        if kept is None:
-            raise damaged(f"its machine has no target {target!r}")
-        seen = machine.restricted(kept)
+    kept = next((t for t in machine.targets if t.name == target), None)
+    if kept is None:
+        raise _unlike(name, f"its machine has no target {target!r}")
+    seen = machine.restricted(kept)
+
+    def made() -> Regenerated:
         schedule = parse_schedule(schedule_text)
         verify(schedule, seen)
         program = lower_unit(schedule, seen, came.signature)
-        text = generate_kernel(schedule, program, seen, name)
-    except CompilerError as error:
+        return Regenerated(program, generate_kernel(schedule, program, seen, name))
+
+    try:
+        found = attempt("bundle", "", "lower", made)  # numbers in it may break anything
+    except Infeasible as error:
         raise _unlike(name, f"this version cannot make it: {error.message}") from error
-    if program.operands != came.operands:
+    if isinstance(found, Fault):
+        raise _unlike(name, f"this version cannot make it: {found.reason}")
+    if found.program.operands != came.operands:
         raise _unlike(name, "its schedule has other operands than its calls")
-    return Regenerated(program, text)
+    return found
 
 
 def compare(name: str, made: Regenerated, text: str, program: UnitProgram) -> None:

@@ -180,8 +180,8 @@ def _parse_box(tokens: Tokens) -> Box:
 
 
 def _parse_storage(tokens: Tokens) -> tuple[DType | None, Init]:
-    dtype = DType(tokens.name()) if _take_named(tokens, "dtype") else None
-    init = Init(tokens.name()) if _take_named(tokens, "init") else Init.UNDEFINED
+    dtype = tokens.one_of(DType) if _take_named(tokens, "dtype") else None
+    init = tokens.one_of(Init) if _take_named(tokens, "init") else Init.UNDEFINED
     return dtype, init
 
 
@@ -218,7 +218,7 @@ class _Parser:
         tokens = self.take(level)
         match tokens.name():
             case "loop":
-                kind, var, trip = LoopKind(tokens.name()), tokens.name(), tokens.integer()
+                kind, var, trip = tokens.one_of(LoopKind), tokens.name(), tokens.integer()
                 stride = tokens.integer() if _take_named(tokens, "stride") else 0
                 return Loop(var, trip, kind, self.node(level + 1), stride)
             case "seq":
