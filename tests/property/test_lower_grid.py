@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.compiler.ir.affine import Affine, const, var
-from worker.compiler.lower.grid import Grid, bounds, clip, evaluate
-from worker.compiler.lower.nest import Frame, FrameKind
+from worker.compiler.ir.evaluate import affine_values
+from worker.compiler.lower.grid import Grid, clip
 from worker.compiler.lower.rows.hazards import Boxes, are_disjoint
-from worker.compiler.schedule.nodes import Span
+from worker.compiler.schedule.grid import expr_range
+from worker.compiler.schedule.nodes import LoopKind, Span
+from worker.compiler.schedule.walk import Frame
 
 TRIPS = {"x": 5, "y": 3, "z": 4}
 leaves = st.one_of(st.integers(-6, 6).map(const), st.sampled_from(sorted(TRIPS)).map(var))
@@ -26,23 +28,24 @@ exprs = st.recursive(
     ),
     max_leaves=6,
 )
-KINDS = {"x": FrameKind.CORES, "y": FrameKind.TIME, "z": FrameKind.LANES}
-GRID = Grid.of([Frame(v, t, KINDS[v], 1, v) for v, t in TRIPS.items()])
+KINDS = {"x": LoopKind.CORES, "y": LoopKind.TIME, "z": LoopKind.LANES}
+GRID = Grid.of([Frame(v, t, KINDS[v], 1, v, is_folded=v == "z") for v, t in TRIPS.items()])
 
 
 @given(exprs)
 def test_evaluate(expr: Affine) -> None:
     assert [f.var for f in GRID.frames] == ["y", "x", "z"], "time, then cores, then lanes"
-    values = np.broadcast_to(evaluate(expr, GRID.values), GRID.shape)
+    values = np.broadcast_to(affine_values(expr, GRID.values), GRID.shape)
     for y, x, z in product(range(3), range(5), range(4)):
         assert values[y, x, z] == expr.evaluate({"x": x, "y": y, "z": z})
 
 
 @given(exprs, st.lists(st.integers(0, 4), min_size=3, max_size=3))
 def test_bounds(expr: Affine, lengths: list[int]) -> None:
-    low = dict(GRID.values)
-    high = {v: GRID.values[v] + n for v, n in zip(sorted(TRIPS), lengths, strict=True)}
-    least, most = (np.broadcast_to(b, GRID.shape) for b in bounds(expr, low, high))
+    ranges = {
+        v: (GRID.values[v], GRID.values[v] + n) for v, n in zip(sorted(TRIPS), lengths, strict=True)
+    }
+    least, most = (np.broadcast_to(b, GRID.shape) for b in expr_range(expr, ranges))
     for y, x, z in product(range(3), range(5), range(4)):
         at = {"x": x, "y": y, "z": z}
         box = {v: (at[v], at[v] + n) for v, n in zip(sorted(TRIPS), lengths, strict=True)}

@@ -13,10 +13,9 @@ from multi_layer_schedules import ChainShape, chain, machine
 from worker.compiler.isa.program import Opcode, UnitProgram
 from worker.compiler.lower.issue import prefetches
 from worker.compiler.lower.lower import lower_unit
-from worker.compiler.lower.nest import flatten
 from worker.compiler.lower.order.layers import early_fills
 from worker.compiler.lower.order.level import latest_starts, leveled, stretched
-from worker.compiler.lower.resolve import resolve
+from worker.compiler.lower.resolve import flatten, resolve
 from worker.compiler.machine.machine import EngineKind, Machine
 from worker.simulator.run import simulate_unit
 

@@ -94,7 +94,7 @@ def read(
         if not expr.has_lookup:
             found = None if patterns is None else exact(expr, box, patterns)
             sets.append(hull(expr, box) if found is None else found)
-        elif scope is None or scope.tile is None:
+        elif scope is None:
             sets.append((np.zeros((), dtype=np.int64), np.array(size)))
         else:
             tile = scope.tile[d]

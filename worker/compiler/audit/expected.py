@@ -16,12 +16,20 @@ import numpy.typing as npt
 from worker.compiler.audit import accesses
 from worker.compiler.audit.accesses import Row, Touched
 from worker.compiler.audit.sets import Patterns
-from worker.compiler.audit.storage import Stores, core_of, entry_of, instance_of, spot_of
+from worker.compiler.audit.storage import Stores, entry_of, spot_of
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.op import Access, TensorOp
 from worker.compiler.isa.program import Opcode
 from worker.compiler.machine.machine import Machine
-from worker.compiler.schedule.grid import Ints, Range, access_range, coordinates, span_range
+from worker.compiler.schedule.grid import (
+    Ints,
+    Range,
+    access_range,
+    coordinates,
+    core_ids,
+    instance_of,
+    span_range,
+)
 from worker.compiler.schedule.nodes import Compute, LoopKind, Move, Schedule
 from worker.compiler.schedule.walk import (
     Frame,
@@ -90,7 +98,7 @@ class Expected:
         coords = coordinates(frames)
         shape = tuple(f.trip for f in frames[: len(frames) - len(lanes)])
         folded = tuple(f.trip for f in lanes)
-        core = core_of(leaf.core_base, leaf.frames, coords)
+        core = core_ids(leaf.core_base, leaf.frames, coords)
         if isinstance(leaf.node, Move):
             yield self._move(leaf, leaf.node, coords, shape, core)
         else:
@@ -169,7 +177,6 @@ class Expected:
         number = self.stores.all[self.stores.of_scope(scope)].buffer
         buffer = self.stores.buffers[number]
         spot = spot_of(scope, buffer, coords, self.machine)
-        assert scope.tile is not None
         inside = [
             low - span_range(span, coords)[0] for low, span in zip(start, scope.tile, strict=True)
         ]
@@ -273,8 +280,8 @@ class Expected:
         if scope.queue is None:
             return False
         coords = coordinates(leaf.frames)
-        mine = instance_of(reach, core_of(leaf.core_base, leaf.frames, coords), self.machine)
-        ring = instance_of(reach, core_of(scope.core_base, scope.frames, coords), self.machine)
+        mine = instance_of(reach, core_ids(leaf.core_base, leaf.frames, coords), self.machine)
+        ring = instance_of(reach, core_ids(scope.core_base, scope.frames, coords), self.machine)
         return bool(np.any(mine != ring))
 
     def _staging(self, core: Ints, step: Ints, shape: tuple[int, ...]) -> int:
@@ -316,7 +323,7 @@ class Expected:
         """
         shape = self.graph.tensors[access.tensor].shape
         if any(expr.has_lookup for expr in access.index):
-            if scope is None or scope.tile is None:
+            if scope is None:
                 return [_ZERO] * len(shape), points
             return [span_range(span, coords)[0] for span in scope.tile], points
         start: list[Ints] = []

@@ -17,9 +17,9 @@ import numpy as np
 from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.program import Buffer
 from worker.compiler.machine.machine import Machine
-from worker.compiler.schedule.grid import Ints, coordinates
+from worker.compiler.schedule.grid import Ints, coordinates, core_ids, instance_of
 from worker.compiler.schedule.nodes import LoopKind
-from worker.compiler.schedule.walk import Frame, Scope
+from worker.compiler.schedule.walk import Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,26 +39,12 @@ class Store:
     """[num_entries] Slot of each entry."""
 
 
-def core_of(base: int, frames: Sequence[Frame], coords: Mapping[str, Ints]) -> Ints:
-    """Core of each iteration."""
-    core: Ints = np.array(base, dtype=np.int64)
-    for frame in frames:
-        if frame.kind is LoopKind.CORES:
-            core = core + coords[frame.var] * frame.stride
-    return core
-
-
 def entry_of(scope: Scope, coords: Mapping[str, Ints]) -> Ints:
     """Number of the entry, among its scope's, that is open in each iteration."""
     number: Ints = np.zeros((), dtype=np.int64)
     for frame in scope.frames:
         number = number * frame.trip + coords[frame.var]
     return number
-
-
-def instance_of(level: str, core: Ints, machine: Machine) -> Ints:
-    """Instance of a level that a core is attached to."""
-    return np.asarray(core * machine.level(level).instances // machine.num_cores)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +58,7 @@ class Spot:
 
 def spot_of(scope: Scope, buffer: Buffer, coords: Mapping[str, Ints], machine: Machine) -> Spot:
     """Instance and slot of the entry that is open in each iteration."""
-    owner = core_of(scope.core_base, scope.frames, coords)
+    owner = core_ids(scope.core_base, scope.frames, coords)
     local: Ints = np.zeros((), dtype=np.int64)
     if scope.copies > 1:
         counted = scope.frames[-1:] if scope.queue is not None else scope.frames

@@ -211,7 +211,7 @@ class Tables:
         store = self.stores.all[number]
         if not store.tensor:
             return []
-        if store.scope is None or store.scope.tile is None:
+        if store.scope is None:
             shape = self.shapes[store.tensor]
             return [(np.zeros(1, dtype=np.int64), np.full(1, n, dtype=np.int64)) for n in shape]
         coords = coordinates(store.scope.frames)

@@ -30,7 +30,6 @@ from worker.compiler.ir.affine import Affine, const, var
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.isa.program import Buffer, UnitProgram
-from worker.compiler.lower.resolve import engine_memory
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import (
     Compute,
@@ -45,6 +44,7 @@ from worker.compiler.schedule.nodes import (
     Schedule,
     Seq,
 )
+from worker.compiler.schedule.walk import reach_memory, walk
 
 CODEGEN_VERSION = "3"
 """Bump when the generated text or the header changes: cached kernels must miss."""
@@ -90,6 +90,9 @@ class _Builder:
         self.writer = Writer()
         self.parts = Parts(name, self.writer, num_steps(schedule.root) >= MIN_STEPS)
         self.buffers = {b.path: (k, b) for k, b in enumerate(program.buffers)}
+        flat = walk(schedule)
+        self.scopes = {scope.path: scope for scope in flat.scopes}
+        self.stages = {leaf.path: leaf.stages for leaf in flat.leaves}
         self.operands = {o.tensor: k for k, o in enumerate(program.operands)}
         first = len(program.operands)
         self.copies = {tensor: first + 2 * k for k, tensor in enumerate(observed)}
@@ -272,15 +275,8 @@ class _Builder:
         if len(there) < 2:
             raise VerifyError("codegen", path, "resident", "a move within one memory needs two")
         outer, inner = there[-2], there[-1]
-        queue_path = self.program.buffers[outer.buffer].path
-        pipe_path, _, last = queue_path.rpartition(".")
-        if last.startswith("q"):
-            pipe = node_at(self.schedule.root, pipe_path)
-            assert isinstance(pipe, Pipe)
-            producer = pipe.queues[int(last[1:])].producer
-            if f"{path}.".startswith(f"{pipe_path}.{producer}."):
-                return inner, outer
-        return outer, inner
+        ring = self.scopes[self.program.buffers[outer.buffer].path]
+        return (inner, outer) if ring.is_filled_in(self.stages[path]) else (outer, inner)
 
     def find(self, tensor: str, level: str | None, path: str, scope: Scope) -> Storage:
         found = scope.find(tensor, level)
@@ -303,7 +299,7 @@ class _Builder:
             condition = guard(spans)
             if condition:
                 stack.enter_context(self.writer.block(f"if ({condition})"))
-            reach = engine_memory(node.engine, self.machine)
+            reach = reach_memory(node.engine, self.machine)
             point = make_point(
                 self.writer,
                 op,
@@ -335,19 +331,3 @@ class _Builder:
         index = self.copies[tensor]
         whole = at_home(self.graph.tensors[tensor], self.machine.home.name, index)
         emit_copy(self.writer, point, whole, f"h{index + 1}")
-
-
-def node_at(root: Node, path: str) -> Node:
-    """The node at a path such as `0.0.1`.  Raises KeyError when there is none."""
-    node = root
-    for step in path.split(".")[1:]:
-        match node:
-            case Loop() | Place() if step == "0":
-                node = node.body
-            case Seq(parts):
-                node = parts[int(step)]
-            case Pipe(_, _, stages, _):
-                node = stages[int(step)].body
-            case _:
-                raise KeyError(path)
-    return node

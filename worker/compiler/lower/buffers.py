@@ -18,17 +18,17 @@ from worker.compiler.lower.issue import Lead
 from worker.compiler.lower.liveness import (
     Neighbours,
     conflicts,
-    cores_of,
     crowd_bytes,
     live_intervals,
     outermost_intervals,
 )
-from worker.compiler.lower.nest import Nest, Scope
 from worker.compiler.lower.order.layers import MOST_LAYERS_AHEAD, EarlyFill, distances
 from worker.compiler.lower.resolve import Refs
 from worker.compiler.lower.spread import spread
 from worker.compiler.machine.machine import Machine
 from worker.compiler.memory.allocate import Request, align_up, allocate
+from worker.compiler.schedule.grid import cores_of
+from worker.compiler.schedule.walk import Scope, Walk
 
 _DISTANCES = (32, 24, 16, 12, 8, *range(MOST_LAYERS_AHEAD, -1, -1))
 """Limits on how far fills go ahead, tried until addresses are found."""
@@ -45,7 +45,7 @@ class Planned:
 
 
 def plan_buffers(
-    nest: Nest,
+    nest: Walk,
     refs: Sequence[Refs],
     hoisted: Sequence[str | None],
     machine: Machine,
@@ -82,7 +82,7 @@ def plan_buffers(
 
 
 def _choices(
-    nest: Nest,
+    nest: Walk,
     early: Sequence[EarlyFill],
     intervals: Sequence[tuple[int, int]],
     shapes: Sequence[Buffer],
@@ -116,7 +116,7 @@ def _since(
 
 
 def _addresses(
-    nest: Nest,
+    nest: Walk,
     shapes: Sequence[Buffer],
     intervals: tuple[Sequence[tuple[int, int]], Sequence[tuple[int, int]]],
     machine: Machine,
@@ -169,7 +169,7 @@ def _addresses(
     return address
 
 
-def plan_operands(nest: Nest, refs: Sequence[Refs]) -> tuple[Operand, ...]:
+def plan_operands(nest: Walk, refs: Sequence[Refs]) -> tuple[Operand, ...]:
     """Whole tensors bound at each call: inputs, constants, outputs, then scratch."""
     graph = nest.schedule.graph
     at_home = dict.fromkeys(

@@ -25,9 +25,9 @@ from math import prod
 from typing import assert_never
 
 from worker.compiler.lower.liveness import in_parallel
-from worker.compiler.lower.nest import Frame, FrameKind, Nest, Scope
 from worker.compiler.lower.resolve import Ref, Refs
 from worker.compiler.schedule.nodes import Compute, Loop, LoopKind, Move, Node, Pipe, Place, Seq
+from worker.compiler.schedule.walk import Frame, Scope, Walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def users_of(refs: Sequence[Refs]) -> dict[int, list[int]]:
     return users
 
 
-def prefetches(nest: Nest, refs: Sequence[Refs]) -> tuple[Ahead | None, ...]:
+def prefetches(nest: Walk, refs: Sequence[Refs]) -> tuple[Ahead | None, ...]:
     """For each leaf, how far ahead it is issued.  Cost: linear in leaves times depth."""
     writers: dict[Ref, list[int]] = {}
     touched = users_of(refs)
@@ -111,23 +111,19 @@ def prefetches(nest: Nest, refs: Sequence[Refs]) -> tuple[Ahead | None, ...]:
             floor = max(floor, _depth(nest.scopes[source].path))
         beside = by_memory[scope.memory]
         floor = max(floor, _last_shared_seq(nest, scope, beside, bisect_left(beside, index)))
-        frames = tuple(
-            f
-            for f in scope.frames
-            if f.kind in (FrameKind.TIME, FrameKind.PIPE) and _depth(f.path) > floor
-        )
+        frames = tuple(f for f in scope.frames if f.is_repeating and _depth(f.path) > floor)
         useful = prod(f.trip for f in frames) > 1
         result.append(Ahead(scope.copies - 1, frames) if useful else None)
     return tuple(result)
 
 
 def hoisted_loops(
-    nest: Nest, refs: Sequence[Refs], ahead: Sequence[Ahead | None]
+    nest: Walk, refs: Sequence[Refs], ahead: Sequence[Ahead | None]
 ) -> tuple[str | None, ...]:
     """For each scope, the outermost loop over which its entries overlap in time, or None."""
     loops: list[str | None] = []
     for scope in nest.scopes:
-        around = [f.path for f in scope.frames if f.kind in (FrameKind.TIME, FrameKind.PIPE)]
+        around = [f.path for f in scope.frames if f.is_repeating]
         loops.append(around[-1] if scope.copies > 1 and around and not scope.queue else None)
     for leaf_refs, plan in zip(refs, ahead, strict=True):
         index = leaf_refs.write.scope
@@ -139,7 +135,7 @@ def hoisted_loops(
 
 
 def timings(
-    nest: Nest,
+    nest: Walk,
     refs: Sequence[Refs],
     ahead: Sequence[Ahead | None],
     widths: Sequence[int],
@@ -190,14 +186,14 @@ def _lead_places(leads: Mapping[int, Lead]) -> tuple[dict[int, tuple[int, int]],
     return places, front
 
 
-def skewed_pipes(nest: Nest, refs: Sequence[Refs]) -> frozenset[str]:
+def skewed_pipes(nest: Walk, refs: Sequence[Refs]) -> frozenset[str]:
     """Paths of the Pipes whose stages may be skewed in program order.
 
     Legal when every queue is at least as deep as the distance of its stages and the stages share
     nothing else that one of them writes.
     """
     rings: dict[str, list[Scope]] = {}
-    for path in (f.path for leaf in nest.leaves for f in leaf.frames if f.kind is FrameKind.PIPE):
+    for path in (f.path for leaf in nest.leaves for f in leaf.frames if f.kind is None):
         rings.setdefault(path, [])
     for scope in nest.scopes:
         if scope.queue is not None:
@@ -215,7 +211,7 @@ def skewed_pipes(nest: Nest, refs: Sequence[Refs]) -> frozenset[str]:
     return frozenset(legal)
 
 
-def _stages_share(nest: Nest, refs: Sequence[Refs], pipe: str) -> bool:
+def _stages_share(nest: Walk, refs: Sequence[Refs], pipe: str) -> bool:
     """True when a storage other than the pipe's queues is written in one stage, used in another."""
     users: dict[Ref, set[int]] = {}
     written: set[Ref] = set()
@@ -315,7 +311,7 @@ def _storage(ref: Ref) -> Ref:
     return Ref(ref.tensor, ref.scope)
 
 
-def fills_first(nest: Nest, refs: Sequence[Refs], scope: int, users: Sequence[int]) -> bool:
+def fills_first(nest: Walk, refs: Sequence[Refs], scope: int, users: Sequence[int]) -> bool:
     """True when moves alone write `scope` and all stand before its first reader in tree order."""
     writes = [n for n in users if refs[n].write.scope == scope]
     reads = [n for n in users if any(r.scope == scope for r in refs[n].reads)]
@@ -324,7 +320,7 @@ def fills_first(nest: Nest, refs: Sequence[Refs], scope: int, users: Sequence[in
     )
 
 
-def _by_memory(nest: Nest) -> dict[str, list[int]]:
+def _by_memory(nest: Walk) -> dict[str, list[int]]:
     """Scopes of each memory, in tree order."""
     found: dict[str, list[int]] = {}
     for index, scope in enumerate(nest.scopes):
@@ -332,7 +328,7 @@ def _by_memory(nest: Nest) -> dict[str, list[int]]:
     return found
 
 
-def _last_shared_seq(nest: Nest, scope: Scope, neighbours: Sequence[int], at: int) -> int:
+def _last_shared_seq(nest: Walk, scope: Scope, neighbours: Sequence[int], at: int) -> int:
     """Depth of the innermost branching above `scope` with a scope of its memory beside it.
 
     `neighbours` are the scopes of its memory in tree order and `at` its own place: the farther

@@ -16,55 +16,46 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from worker.compiler.lower.nest import FrameKind, Nest, Scope
 from worker.compiler.machine.machine import Machine
+from worker.compiler.schedule.grid import cores_of, instance_of
+from worker.compiler.schedule.walk import Scope, Walk
 
 Flags: TypeAlias = "npt.NDArray[np.bool_]"
 
 
-def cores_of(scope: Scope) -> npt.NDArray[np.int64]:
-    """Cores that enter the scope, ascending, each once."""
-    cores = np.array([scope.core_base], dtype=np.int64)
-    for frame in scope.frames:
-        if frame.kind is FrameKind.CORES:
-            steps = np.arange(frame.trip, dtype=np.int64) * frame.core_stride
-            cores = (cores[:, None] + steps).ravel()
-    return np.unique(cores)
-
-
 def instances_of(scope: Scope, machine: Machine) -> npt.NDArray[np.int64]:
     """Instances of the scope's level that hold it, ascending."""
-    count = machine.level(scope.memory).instances
-    return np.unique(cores_of(scope) * count // machine.num_cores)
+    return np.unique(instance_of(scope.memory, cores_of(scope), machine))
 
 
 def live_intervals(
-    nest: Nest, accesses: Sequence[Sequence[int]], hoisted: Sequence[str | None]
+    nest: Walk, accesses: Sequence[Sequence[int]], hoisted: Sequence[str | None]
 ) -> tuple[tuple[int, int], ...]:
     """Half-open leaf interval during which each scope holds a value.
 
     `accesses[leaf]` are the scopes that leaf touches; `hoisted[scope]` is the path of the outermost
     loop over which its fills are issued ahead, or None.
     """
-    ends = [scope.first_leaf + 1 for scope in nest.scopes]
+    inside = [nest.ranges[scope.path] for scope in nest.scopes]
+    ends = [first + 1 for first, _ in inside]
     for number, (leaf, touched) in enumerate(zip(nest.leaves, accesses, strict=True)):
         for index in touched:
             scope = nest.scopes[index]
             inner = leaf.frames[len(scope.frames) :]
-            end = nest.range_of(inner[0].path)[1] if inner else number + 1
-            ends[index] = max(ends[index], min(end, scope.end_leaf))
+            end = nest.ranges[inner[0].path][1] if inner else number + 1
+            ends[index] = max(ends[index], min(end, inside[index][1]))
     intervals: list[tuple[int, int]] = []
-    for scope, end, loop in zip(nest.scopes, ends, hoisted, strict=True):
+    for scope, whole, end, loop in zip(nest.scopes, inside, ends, hoisted, strict=True):
         if scope.queue is not None:
-            intervals.append((scope.first_leaf, scope.end_leaf))
+            intervals.append(whole)
         elif loop is not None:
-            intervals.append(nest.range_of(loop))
+            intervals.append(nest.ranges[loop])
         else:
-            intervals.append((scope.first_leaf, end))
+            intervals.append((whole[0], end))
     return tuple(intervals)
 
 
-def outermost_intervals(nest: Nest) -> tuple[tuple[int, int], ...]:
+def outermost_intervals(nest: Walk) -> tuple[tuple[int, int], ...]:
     """Intervals widened to the outermost repeating loop around each scope.
 
     Under them no two scopes of one loop share an address, hence no iteration waits for another
@@ -72,11 +63,8 @@ def outermost_intervals(nest: Nest) -> tuple[tuple[int, int], ...]:
     """
     intervals: list[tuple[int, int]] = []
     for scope in nest.scopes:
-        loops = [f for f in scope.frames if f.kind in (FrameKind.TIME, FrameKind.PIPE)]
-        repeating = [f.path for f in loops if f.trip > 1]
-        intervals.append(
-            nest.range_of(repeating[0]) if repeating else (scope.first_leaf, scope.end_leaf)
-        )
+        repeating = [f.path for f in scope.frames if f.is_repeating and f.trip > 1]
+        intervals.append(nest.ranges[repeating[0] if repeating else scope.path])
     return tuple(intervals)
 
 
@@ -92,7 +80,7 @@ class Neighbours:
     """By level, [its scopes, its instances]: which of them hold it."""
 
     @staticmethod
-    def of(nest: Nest, machine: Machine) -> Neighbours:
+    def of(nest: Walk, machine: Machine) -> Neighbours:
         """Cost: quadratic in the number of scopes, with numpy's constant."""
         count = len(nest.scopes)
         beside = np.zeros((count, count), dtype=np.bool_)

@@ -16,13 +16,12 @@ from worker.compiler.lower.emit.emit import Emitter
 from worker.compiler.lower.emit.emit_compute import staged_width
 from worker.compiler.lower.grid import Ints
 from worker.compiler.lower.issue import hoisted_loops, prefetches, timings
-from worker.compiler.lower.nest import flatten
 from worker.compiler.lower.order.conflicts import latest_conflicts
 from worker.compiler.lower.order.layers import early_fills
 from worker.compiler.lower.order.pace import paced
 from worker.compiler.lower.order.sync import Tokens, most_waits, synchronise
 from worker.compiler.lower.order.time_order import Moves, in_time_order
-from worker.compiler.lower.resolve import resolve
+from worker.compiler.lower.resolve import flatten, resolve
 from worker.compiler.lower.rows.batch import merge
 from worker.compiler.lower.rows.hazards import home_hazards
 from worker.compiler.lower.rows.storage import Storages

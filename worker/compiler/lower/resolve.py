@@ -12,13 +12,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from worker.compiler.errors import VerifyError
+from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp
-from worker.compiler.lower.nest import FrameKind, Leaf, Nest, Scope
-from worker.compiler.machine.machine import Machine, Managed
-from worker.compiler.schedule.nodes import Compute, Move
+from worker.compiler.machine.machine import Machine
+from worker.compiler.schedule.grid import coordinates, core_ids, instance_of
+from worker.compiler.schedule.nodes import Compute, LoopKind, Move, Schedule
+from worker.compiler.schedule.walk import (
+    Leaf,
+    Scope,
+    Walk,
+    compute_scope,
+    move_ends,
+    reach_memory,
+    walk,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,86 +54,54 @@ class Refs:
         return tuple(dict.fromkeys(s for s in found if s is not None))
 
 
-def resolve(nest: Nest, machine: Machine) -> tuple[Refs, ...]:
+def flatten(schedule: Schedule, machine: Machine) -> Walk:
+    """The tree as a table, for what follows in lowering.
+
+    Raises:
+        VerifyError: a Place or Queue in the home level or in a level the machine does not have.
+    """
+    nest = walk(schedule)
+    placeable = {level.name for level in machine.levels[1:]}
+    for scope in nest.scopes:
+        if scope.memory not in placeable:
+            reason = f"{scope.memory!r} is not a level below the home level"
+            raise VerifyError("lower", scope.path, "memory", reason)
+    return nest
+
+
+def resolve(nest: Walk, machine: Machine) -> tuple[Refs, ...]:
     """Operands of every leaf.
 
     Raises:
         VerifyError: a Move names a memory without a scope of its tensor, or a Compute an opaque op.
     """
     return tuple(
-        _resolve_move(nest, leaf, leaf.node, machine)
+        _resolve_move(leaf, leaf.node, machine)
         if isinstance(leaf.node, Move)
-        else _resolve_compute(nest, leaf, leaf.node, machine)
+        else _resolve_compute(nest.schedule.graph, leaf, leaf.node, machine)
         for leaf in nest.leaves
     )
 
 
-def engine_memory(engine: str, machine: Machine) -> str:
-    """Level from which a compute engine takes placed operands.
-
-    Registers and caches hold nothing by themselves: the nearest slower scratchpad (or home) does.
-    """
-    index = machine.level_index(machine.engine(engine).memory)
-    while index > 0 and machine.levels[index].managed is not Managed.SCRATCHPAD:
-        index -= 1
-    return machine.levels[index].name
+def _resolve_move(leaf: Leaf, move: Move, machine: Machine) -> Refs:
+    ends = move_ends(leaf, move, machine.home.name)
+    if isinstance(ends, str):
+        raise VerifyError("lower", leaf.path, "resident", ends)
+    src, dst = (None if s is None else s.number for s in (*ends.reads, ends.write))
+    return Refs((Ref(move.tensor, src),), Ref(move.tensor, dst))
 
 
-def _resolve_move(nest: Nest, leaf: Leaf, move: Move, machine: Machine) -> Refs:
-    home = machine.home.name
-    if move.src == move.dst:
-        src, dst = _same_memory(nest, leaf, move)
-        return Refs((Ref(move.tensor, src),), Ref(move.tensor, dst))
-    ends: list[Ref] = []
-    for memory in (move.src, move.dst):
-        scope = None if memory == home else nest.find_scope(leaf, move.tensor, memory)
-        if memory != home and scope is None:
-            raise VerifyError(
-                "lower", leaf.path, "resident", f"no place of {move.tensor} in {memory} around it"
-            )
-        ends.append(Ref(move.tensor, scope))
-    return Refs((ends[0],), ends[1])
-
-
-def _same_memory(nest: Nest, leaf: Leaf, move: Move) -> tuple[int, int]:
-    inside = [
-        s
-        for s in leaf.scopes
-        if nest.scopes[s].tensor == move.tensor and nest.scopes[s].memory == move.src
-    ]
-    if len(inside) < 2:
-        raise VerifyError(
-            "lower", leaf.path, "resident",
-            f"a move of {move.tensor} within {move.src} needs two places of it there",
-        )  # fmt: skip
-    outer, inner = inside[-2], inside[-1]
-    queue = nest.scopes[outer].queue
-    if queue is not None and is_producer(nest.scopes[outer], leaf):
-        return inner, outer
-    return outer, inner
-
-
-def is_producer(ring: Scope, leaf: Leaf) -> bool:
-    """True when `leaf` is in the stage that fills the queue `ring`."""
-    assert ring.queue is not None
-    pipe = ring.stages[-1][0]
-    return (pipe, ring.queue.producer) in leaf.stages
-
-
-def _resolve_compute(nest: Nest, leaf: Leaf, compute: Compute, machine: Machine) -> Refs:
-    op = nest.schedule.graph.op(compute.op)
+def _resolve_compute(graph: Graph, leaf: Leaf, compute: Compute, machine: Machine) -> Refs:
+    op = graph.op(compute.op)
     if not isinstance(op, TensorOp):
         raise VerifyError("lower", leaf.path, "op", f"{op.name} is opaque and has no instructions")
-    reach = engine_memory(compute.engine, machine)
+    reach = reach_memory(compute.engine, machine)
 
     def ref(tensor: str) -> Ref:
-        index = nest.find_scope(leaf, tensor, reach)
-        if index is None:
-            index = nest.find_scope(leaf, tensor)
-        if index is None:
+        scope = compute_scope(leaf, tensor, reach)
+        if scope is None:
             return Ref(tensor, None, reach != machine.home.name)
-        scope = nest.scopes[index]
-        return Ref(tensor, index, scope.memory != reach or _is_remote(scope, leaf, machine))
+        return Ref(tensor, scope.number, scope.memory != reach or _is_remote(scope, leaf, machine))
 
     return Refs(tuple(ref(a.tensor) for a in op.reads), ref(op.write.tensor))
 
@@ -133,18 +110,9 @@ def _is_remote(scope: Scope, leaf: Leaf, machine: Machine) -> bool:
     """True when some core running `leaf` is attached to another instance than the ring's."""
     if scope.queue is None:
         return False
-    count = machine.level(scope.memory).instances
-    loops = [f for f in leaf.frames if f.kind is FrameKind.CORES]
-    values: dict[str, npt.NDArray[np.int64]] = {}
-    for axis, frame in enumerate(loops):
-        shape = [1] * len(loops)
-        shape[axis] = frame.trip
-        steps = np.arange(frame.trip, dtype=np.int64) * frame.core_stride
-        values[frame.var] = steps.reshape(shape)
-    mine = sum(values.values(), start=np.array(leaf.core_base, dtype=np.int64))
-    ring = sum(
-        (values[f.var] for f in scope.frames if f.kind is FrameKind.CORES),
-        start=np.array(scope.core_base, dtype=np.int64),
-    )
-    apart = mine * count // machine.num_cores != ring * count // machine.num_cores
+    loops = [f for f in leaf.frames if f.kind is LoopKind.CORES]
+    coords = coordinates(loops)
+    mine = core_ids(leaf.core_base, loops, coords)
+    ring = core_ids(scope.core_base, scope.frames, coords)
+    apart = instance_of(scope.memory, mine, machine) != instance_of(scope.memory, ring, machine)
     return bool(np.any(apart))

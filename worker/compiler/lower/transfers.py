@@ -153,8 +153,3 @@ def dma_engine(machine: Machine, inner: str, *, outward: bool) -> Engine:
 def _faster_end(link: Link, machine: Machine) -> str:
     src, dst = machine.level_index(link.src), machine.level_index(link.dst)
     return link.src if src > dst else link.dst
-
-
-def instance_numbers(level: str, core: Ints, machine: Machine) -> Ints:
-    """Instance of `level` that each core is attached to."""
-    return np.asarray(core * machine.level(level).instances // machine.num_cores)

@@ -15,8 +15,9 @@ import numpy.typing as npt
 from worker.compiler.ir.affine import Affine, FloorDiv, Lookup, Mod, Var
 from worker.compiler.ir.evaluate import affine_values
 from worker.compiler.ir.op import Access
-from worker.compiler.schedule.nodes import Span
-from worker.compiler.schedule.walk import Frame
+from worker.compiler.machine.machine import Machine
+from worker.compiler.schedule.nodes import LoopKind, Span
+from worker.compiler.schedule.walk import Frame, Scope
 
 Ints: TypeAlias = "npt.NDArray[Any]"
 Range: TypeAlias = "tuple[Ints, Ints]"
@@ -32,6 +33,26 @@ def coordinates(frames: Iterable[Frame]) -> dict[str, Ints]:
         shape[k] = frame.trip
         coords[frame.var] = np.arange(frame.trip, dtype=np.int64).reshape(shape)
     return coords
+
+
+def core_ids(base: int, frames: Iterable[Frame], coords: Mapping[str, Ints]) -> Ints:
+    """Core of each iteration: base + sum of CORES variables times their strides."""
+    core: Ints = np.array(base, dtype=np.int64)
+    for frame in frames:
+        if frame.kind is LoopKind.CORES:
+            core = core + coords[frame.var] * frame.stride
+    return core
+
+
+def cores_of(scope: Scope) -> Ints:
+    """Cores that enter a scope, ascending, each once."""
+    loops = [f for f in scope.frames if f.kind is LoopKind.CORES]
+    return np.unique(core_ids(scope.core_base, loops, coordinates(loops)))
+
+
+def instance_of(level: str, core: Ints, machine: Machine) -> Ints:
+    """Instance of a level that a core is attached to."""
+    return np.asarray(core * machine.level(level).instances // machine.num_cores)
 
 
 def span_range(span: Span, coords: Mapping[str, Ints]) -> Range:

@@ -20,7 +20,7 @@ from typing import TypeAlias
 import numpy as np
 
 from worker.compiler.machine.machine import Machine
-from worker.compiler.schedule.grid import Ints
+from worker.compiler.schedule.grid import cores_of
 from worker.compiler.schedule.nodes import (
     Compute,
     Loop,
@@ -48,20 +48,10 @@ Interval: TypeAlias = "tuple[int, int]"
 
 def scope_bytes(scope: Scope, machine: Machine) -> int:
     """Bytes per instance: aligned copies, times the private buffers of the cores that share it."""
-    assert scope.tile is not None
     level = machine.level(scope.memory)
     unit = lcm(level.align_bytes, scope.dtype.size_bytes)
     size = prod(span.extent for span in scope.tile) * scope.dtype.size_bytes
     return -(-size // unit) * unit * scope.copies * _blocks(scope, machine)
-
-
-def cores_of(scope: Scope) -> Ints:
-    """Cores that enter a scope, ascending."""
-    cores = np.array([scope.core_base], dtype=np.int64)
-    for frame in scope.frames:
-        if frame.kind is LoopKind.CORES:
-            cores = np.unique((cores[:, None] + np.arange(frame.trip) * frame.stride).ravel())
-    return cores
 
 
 def _blocks(scope: Scope, machine: Machine) -> int:

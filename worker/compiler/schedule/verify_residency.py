@@ -130,7 +130,7 @@ class _Residency:
 
     def _check_inside(self, leaf: Leaf, need: _Need, empty: Ints | None) -> None:
         """The needed box lies in the storage's tile."""
-        if need.scope is None or need.scope.tile is None:
+        if need.scope is None:
             return
         coords = coordinates(leaf.frames)
         sizes = self.graph.tensors[need.tensor].shape

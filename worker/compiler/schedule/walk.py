@@ -1,4 +1,8 @@
-"""A schedule tree flattened for checking: leaves and scopes with the loops around them."""
+"""A schedule tree flattened: its leaves and its scopes, each with the loops around it.
+
+Verifying, lowering and auditing work on this table instead of walking the tree.  A *scope* is a
+Place or a Queue; a *frame* is one loop (or the iteration of a Pipe) as seen from inside.
+"""
 
 from __future__ import annotations
 
@@ -32,27 +36,51 @@ class Frame:
     kind: LoopKind | None
     stride: int
     path: str
+    is_folded: bool = False
+    """A LANES loop around computes only: all its iterations are one instruction on one engine."""
+
+    @property
+    def is_repeating(self) -> bool:
+        """Whether its iterations follow each other in time, on the same core."""
+        return self.kind is not LoopKind.CORES and not self.is_folded
 
 
 Frames: TypeAlias = tuple[Frame, ...]
+Stages: TypeAlias = tuple[tuple[str, int], ...]
+"""(pipe path, stage) of the Pipes around something."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
-    """A Place or Queue; `home` is the scope of a tensor that nothing places."""
+    """A Place or a Queue with its surroundings."""
 
+    number: int
     path: str
     tensor: str
     memory: str
-    tile: Box | None
-    """None: the whole tensor (home)."""
+    tile: Box
     copies: int
     dtype: DType
     init: Init
     frames: Frames
+    """Loops around it, outermost first; a Queue's last frame is its Pipe."""
     core_base: int
+    """Sum of the core offsets of the stages around it (a Queue adds its producer's: the ring sits
+    there, consumers reach across)."""
+    stages: Stages
+    """Of every Pipe around it; a Queue adds its own with stage -1 - k."""
     queue: Queue | None = None
-    pipe: str = ""
+
+    @property
+    def slot_frames(self) -> Frames:
+        """Loops whose iterations count the entries, hence choose the slot."""
+        if self.queue is not None:
+            return self.frames[-1:]
+        return tuple(f for f in self.frames if f.is_repeating)
+
+    def is_filled_in(self, stages: Stages) -> bool:
+        """Whether it is a ring, and these stages around a node fill it."""
+        return self.queue is not None and (self.stages[-1][0], self.queue.producer) in stages
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,8 +94,7 @@ class Leaf:
     core_base: int
     scopes: tuple[Scope, ...]
     """Enclosing scopes, outermost first."""
-    stages: tuple[tuple[str, int], ...]
-    """(pipe path, stage) of the Pipes around it."""
+    stages: Stages
 
     def find(self, tensor: str, memory: str | None = None) -> Scope | None:
         """Innermost enclosing scope of a tensor (in one memory)."""
@@ -79,58 +106,92 @@ class Leaf:
 
 @dataclass(slots=True)
 class Walk:
-    """Leaves and scopes in tree order."""
+    """Leaves and scopes in tree order; queues of a Pipe stand before its stages."""
 
+    schedule: Schedule
     leaves: list[Leaf] = field(default_factory=list)
     scopes: list[Scope] = field(default_factory=list)
+    ranges: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By path of a Loop, Pipe, Place or Queue: its first leaf, and where its leaves end."""
 
 
 def walk(schedule: Schedule) -> Walk:
     """Flatten a schedule.  Cost: linear in the tree."""
-    found = Walk()
-    _visit(schedule, schedule.root, "0", (), 0, (), (), found)
+    found = Walk(schedule)
+    _visit(schedule.root, "0", (), 0, (), (), found)
     return found
 
 
 def _visit(
-    schedule: Schedule,
     node: Node,
     path: str,
     frames: Frames,
     base: int,
     scopes: tuple[Scope, ...],
-    stages: tuple[tuple[str, int], ...],
+    stages: Stages,
     found: Walk,
 ) -> None:
+    first = len(found.leaves)
     match node:
         case Move() | Compute():
-            found.leaves.append(Leaf(len(found.leaves), path, node, frames, base, scopes, stages))
+            found.leaves.append(Leaf(first, path, node, frames, base, scopes, stages))
+            return
         case Loop(var, trip, kind, body, stride):
-            inner = (*frames, Frame(var, trip, kind, stride, path))
-            _visit(schedule, body, f"{path}.0", inner, base, scopes, stages, found)
+            is_folded = kind is LoopKind.LANES and _is_foldable(body)
+            inner = (*frames, Frame(var, trip, kind, stride, path, is_folded))
+            _visit(body, f"{path}.0", inner, base, scopes, stages, found)
         case Seq(parts):
             for i, part in enumerate(parts):
-                _visit(schedule, part, f"{path}.{i}", frames, base, scopes, stages, found)
+                _visit(part, f"{path}.{i}", frames, base, scopes, stages, found)
+            return
         case Place():
-            dtype = node.dtype or schedule.graph.tensors[node.tensor].dtype
-            scope = Scope(path, node.tensor, node.memory, node.tile, node.copies, dtype,
-                          node.init, frames, base)  # fmt: skip
-            found.scopes.append(scope)
-            _visit(schedule, node.body, f"{path}.0", frames, base, (*scopes, scope), stages, found)
+            scope = _scope(found, path, node, node.copies, frames, base, stages)
+            _visit(node.body, f"{path}.0", frames, base, (*scopes, scope), stages, found)
         case Pipe():
             inner = (*frames, Frame(node.var, node.trip, None, 0, path))
             rings = tuple(
-                Scope(f"{path}.q{k}", q.tensor, q.memory, q.tile, q.depth,
-                      q.dtype or schedule.graph.tensors[q.tensor].dtype, q.init, inner,
-                      base + node.stages[q.producer].core_offset, q, path)
+                _scope(found, f"{path}.q{k}", q, q.depth, inner,
+                       base + node.stages[q.producer].core_offset, (*stages, (path, -1 - k)), q)
                 for k, q in enumerate(node.queues)
             )  # fmt: skip
-            found.scopes.extend(rings)
             for i, stage in enumerate(node.stages):
-                _visit(schedule, stage.body, f"{path}.{i}", inner, base + stage.core_offset,
+                _visit(stage.body, f"{path}.{i}", inner, base + stage.core_offset,
                        (*scopes, *rings), (*stages, (path, i)), found)  # fmt: skip
+            found.ranges.update({ring.path: (first, len(found.leaves)) for ring in rings})
         case _:
             assert_never(node)
+    found.ranges[path] = first, len(found.leaves)
+
+
+def _scope(
+    found: Walk,
+    path: str,
+    node: Place | Queue,
+    copies: int,
+    frames: Frames,
+    base: int,
+    stages: Stages,
+    queue: Queue | None = None,
+) -> Scope:
+    dtype = node.dtype or found.schedule.graph.tensors[node.tensor].dtype
+    scope = Scope(
+        len(found.scopes), path, node.tensor, node.memory, node.tile, max(copies, 1), dtype,
+        node.init, frames, base, stages, queue,
+    )  # fmt: skip
+    found.scopes.append(scope)
+    return scope
+
+
+def _is_foldable(node: Node) -> bool:
+    match node:
+        case Compute():
+            return True
+        case Loop(_, _, kind, body, _):
+            return kind is not LoopKind.CORES and _is_foldable(body)
+        case Seq(parts):
+            return all(_is_foldable(part) for part in parts)
+        case _:
+            return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +203,10 @@ class Ends:
 
 
 def reach_memory(engine: str, machine: Machine) -> str:
-    """The placeable level that a compute engine addresses."""
+    """Level from which a compute engine takes placed operands.
+
+    Registers and caches hold nothing by themselves: the nearest slower scratchpad (or home) does.
+    """
     index = machine.level_index(machine.engine(engine).memory)
     while index > 0 and machine.levels[index].managed is not Managed.SCRATCHPAD:
         index -= 1
@@ -161,7 +225,7 @@ def move_ends(leaf: Leaf, move: Move, home: str) -> Ends | str:
         if len(inside) < 2:
             return f"a move of {move.tensor} within {move.src} needs two places of it there"
         outer, inner = inside[-2:]
-        if outer.queue is not None and (outer.pipe, outer.queue.producer) in leaf.stages:
+        if outer.is_filled_in(leaf.stages):
             return Ends((inner,), outer)
         return Ends((outer,), inner)
     ends: list[Scope | None] = []

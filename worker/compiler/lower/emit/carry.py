@@ -9,15 +9,17 @@ import numpy as np
 import numpy.typing as npt
 
 from worker.compiler.ir.dtype import DType
+from worker.compiler.ir.evaluate import affine_values
 from worker.compiler.isa.program import Opcode
 from worker.compiler.lower.emit.fold import ZERO, Flat, flat_touch
-from worker.compiler.lower.grid import Grid, Ints, evaluate, flat_offset
-from worker.compiler.lower.nest import Leaf, Nest
+from worker.compiler.lower.grid import Grid, Ints, flat_offset
 from worker.compiler.lower.resolve import Ref
 from worker.compiler.lower.rows.batch import Batch
 from worker.compiler.lower.rows.storage import Storages, Touch
-from worker.compiler.lower.transfers import Roads, instance_numbers
+from worker.compiler.lower.transfers import Roads
 from worker.compiler.machine.machine import Machine
+from worker.compiler.schedule.grid import instance_of
+from worker.compiler.schedule.walk import Leaf, Walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Carrier:
     """Emits transfers of one unit."""
 
     def __init__(
-        self, nest: Nest, machine: Machine, storages: Storages, disjoint_home: frozenset[str]
+        self, nest: Walk, machine: Machine, storages: Storages, disjoint_home: frozenset[str]
     ) -> None:
         self.nest = nest
         self.machine = machine
@@ -65,12 +67,12 @@ class Carrier:
             offset = flat_offset(start, tensor.shape) * tensor.dtype.size_bytes
             touches = self.home_touches(ref.tensor, is_write=is_write)
             return End(
-                home, -1, instance_numbers(home, core, self.machine), offset, tensor.dtype, touches
+                home, -1, instance_of(home, core, self.machine), offset, tensor.dtype, touches
             )
         scope, buffer = self.nest.scopes[ref.scope], self.storages.buffers[ref.scope]
         _, instance, local = self.storages.place(ref.scope, grid.values)
         inside = [
-            low - evaluate(span.start, grid.values)
+            low - affine_values(span.start, grid.values)
             for low, span in zip(start, scope.tile, strict=True)
         ]
         offset = local * buffer.slot_bytes

@@ -10,12 +10,13 @@ from __future__ import annotations
 from worker.compiler.isa.program import Opcode
 from worker.compiler.lower.emit.carry import Carrier
 from worker.compiler.lower.emit.emit_compute import ComputeEmitter
-from worker.compiler.lower.grid import Grid, Ints, clip, core_ids, positions
+from worker.compiler.lower.grid import Grid, Ints, clip, positions
 from worker.compiler.lower.issue import Ahead, Timing
-from worker.compiler.lower.nest import Leaf
-from worker.compiler.lower.resolve import Refs, is_producer
+from worker.compiler.lower.resolve import Refs
 from worker.compiler.lower.rows.batch import Batch
+from worker.compiler.schedule.grid import core_ids
 from worker.compiler.schedule.nodes import Move
+from worker.compiler.schedule.walk import Leaf
 
 
 class Emitter:
@@ -64,7 +65,7 @@ class Emitter:
         """Opcode, and whether a transfer within one level is issued by the outgoing engine."""
         written, read = refs.write.scope, refs.reads[0].scope
         if written is not None and self.nest.scopes[written].queue is not None:
-            return Opcode.PUSH, is_producer(self.nest.scopes[written], leaf)
+            return Opcode.PUSH, self.nest.scopes[written].is_filled_in(leaf.stages)
         if read is not None and self.nest.scopes[read].queue is not None:
             return Opcode.POP, False
         i, j = self.machine.level_index(src), self.machine.level_index(dst)

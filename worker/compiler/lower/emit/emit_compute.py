@@ -9,17 +9,18 @@ from math import prod
 import numpy as np
 
 from worker.compiler.cost.compute import engine_cycles, work
+from worker.compiler.ir.evaluate import affine_values
 from worker.compiler.ir.op import Access, TensorOp
 from worker.compiler.isa.program import Opcode
 from worker.compiler.lower.emit.carry import Carrier, End
 from worker.compiler.lower.emit.fold import ZERO, Flat, first_lane, flat_touch, over_lanes, steps_of
-from worker.compiler.lower.grid import Clipped, Grid, Ints, bounds, clip, evaluate
-from worker.compiler.lower.nest import Leaf
-from worker.compiler.lower.resolve import Ref, Refs, engine_memory
+from worker.compiler.lower.grid import Clipped, Grid, Ints, clip
+from worker.compiler.lower.resolve import Ref, Refs
 from worker.compiler.lower.rows.batch import Batch
 from worker.compiler.lower.rows.storage import Touch
-from worker.compiler.lower.transfers import instance_numbers
+from worker.compiler.schedule.grid import expr_range, instance_of
 from worker.compiler.schedule.nodes import Compute
+from worker.compiler.schedule.walk import Leaf, reach_memory
 
 
 class ComputeEmitter:
@@ -48,13 +49,12 @@ class ComputeEmitter:
         box = clip(compute.box, [a.extent for a in op.domain], grid.values)
         points = np.broadcast_to(box.num_elems, grid.shape)
         keep = over_lanes(points, grid, np.max) > 0
-        low = {a.name: s for a, s in zip(op.domain, box.start, strict=True)}
-        high = {
-            a.name: s + np.maximum(e, 1) - 1
+        ranges = {
+            a.name: (s, s + np.maximum(e, 1) - 1)
             for a, s, e in zip(op.domain, box.start, box.extent, strict=True)
         }
         step = steps_of(leaf, grid)
-        reach = engine_memory(compute.engine, self.machine)
+        reach = reach_memory(compute.engine, self.machine)
         batches: list[Batch] = []
         touches: list[Touch] = []
         done: list[Ref] = []
@@ -67,7 +67,7 @@ class ComputeEmitter:
                 continue
             buffered = _buffered(self._staged(core, step))
             batches += self._stage(
-                number, leaf, access, ref, (low, high), points, grid,
+                number, leaf, access, ref, ranges, points, grid,
                 position + len(batches), core, reach, buffered,
             )  # fmt: skip
             touches.append(_taken(buffered))
@@ -77,7 +77,7 @@ class ComputeEmitter:
             buffered = _buffered(self._staged(core, step))
             touches.append(buffered)
             store = self._stage(
-                number, leaf, op.write, refs.write, (low, high), points, grid, at + 1, core, reach,
+                number, leaf, op.write, refs.write, ranges, points, grid, at + 1, core, reach,
                 _taken(buffered),
             )  # fmt: skip
         else:
@@ -124,7 +124,7 @@ class ComputeEmitter:
         leaf: Leaf,
         access: Access,
         ref: Ref,
-        box: tuple[Mapping[str, Ints], Mapping[str, Ints]],
+        box: Mapping[str, tuple[Ints, Ints]],
         points: Ints,
         grid: Grid,
         position: Ints,
@@ -136,9 +136,7 @@ class ComputeEmitter:
         is_write = not buffered.is_write
         start, elems = self._touched(access, ref, box, points, grid)
         far = self.carrier.end(ref, leaf, grid, core, start, is_write=is_write)
-        near = End(
-            reach, -1, instance_numbers(reach, core, self.machine), ZERO, far.dtype, (buffered,)
-        )
+        near = End(reach, -1, instance_of(reach, core, self.machine), ZERO, far.dtype, (buffered,))
         kept = len(grid.frames) - grid.num_lane_axes
         folded = Grid(grid.frames[:kept], grid.shape[:kept], grid.values)
         total = over_lanes(np.broadcast_to(elems, grid.shape), grid, np.sum) * far.dtype.size_bytes
@@ -163,7 +161,7 @@ class ComputeEmitter:
         self,
         access: Access,
         ref: Ref,
-        box: tuple[Mapping[str, Ints], Mapping[str, Ints]],
+        box: Mapping[str, tuple[Ints, Ints]],
         points: Ints,
         grid: Grid,
     ) -> tuple[list[Ints], Ints]:
@@ -175,14 +173,14 @@ class ComputeEmitter:
         tile = self.nest.scopes[ref.scope].tile if ref.scope is not None else None
         if any(e.has_lookup for e in access.index):
             origin = [
-                ZERO if tile is None else evaluate(tile[d].start, grid.values)
+                ZERO if tile is None else affine_values(tile[d].start, grid.values)
                 for d in range(len(shape))
             ]
             return origin, points
         start: list[Ints] = []
         elems: Ints = np.array(1, dtype=np.int64)
         for expr, extent in zip(access.index, shape, strict=True):
-            low, high = bounds(expr, *box)
+            low, high = expr_range(expr, box)
             low, high = np.maximum(low, 0), np.minimum(high, extent - 1)
             start.append(np.minimum(low, extent - 1))
             elems = elems * np.maximum(high - low + 1, 0)

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from worker.compiler.lower.grid import Grid, Ints
-from worker.compiler.lower.nest import FrameKind, Leaf
 from worker.compiler.lower.rows.storage import Touch
+from worker.compiler.schedule.walk import Leaf
 
 ZERO: Ints = np.array(0, dtype=np.int64)
 Combine: TypeAlias = Callable[..., Ints]
@@ -76,6 +76,6 @@ def steps_of(leaf: Leaf, grid: Grid) -> Ints:
     """Number of the iteration within its core."""
     step: Ints = ZERO
     for frame in leaf.frames:
-        if frame.kind in (FrameKind.TIME, FrameKind.PIPE):
+        if frame.is_repeating:
             step = step * frame.trip + grid.values[frame.var]
     return step

@@ -27,11 +27,11 @@ from typing import assert_never
 import numpy as np
 
 from worker.compiler.lower.issue import Ahead, Lead, fills_first, users_of
-from worker.compiler.lower.nest import Frame, FrameKind, Leaf, Nest
 from worker.compiler.lower.resolve import Refs
 from worker.compiler.lower.transfers import dma_engine
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Compute, Loop, LoopKind, Move, Node, Pipe, Place, Seq
+from worker.compiler.schedule.walk import Frame, Leaf, Walk
 
 MOST_LAYERS_AHEAD = 6
 
@@ -69,10 +69,7 @@ class EarlyFill:
 
     def context_frames(self, frames: Sequence[Frame]) -> tuple[Frame, ...]:
         """Of the loops around the fill, the repeating ones outside its layers."""
-        repeating = (FrameKind.TIME, FrameKind.PIPE)
-        return tuple(
-            f for f in frames if f.kind in repeating and f.trip > 1 and f not in self.frames
-        )
+        return tuple(f for f in frames if f.is_repeating and f.trip > 1 and f not in self.frames)
 
     def starts(self, distance: int) -> str:
         """Node in front of which it is issued; never before the first layer's own fills.
@@ -99,7 +96,7 @@ class EarlyFill:
 
 
 def early_fills(
-    nest: Nest, refs: Sequence[Refs], ahead: Sequence[Ahead | None], machine: Machine
+    nest: Walk, refs: Sequence[Refs], ahead: Sequence[Ahead | None], machine: Machine
 ) -> tuple[EarlyFill, ...]:
     """Fills that may be issued across layers, in tree order.  Cost: linear in leaves x depth."""
     contexts = _layers_of(nest, refs)
@@ -201,7 +198,7 @@ def _is_around(context: str, leaf: Leaf) -> bool:
     return context in _contexts_around(leaf, ())
 
 
-def _engine(nest: Nest, number: int, machine: Machine) -> str:
+def _engine(nest: Walk, number: int, machine: Machine) -> str:
     """Engine that issues a fill; empty for a Compute, which holds up no transfer."""
     node = nest.leaves[number].node
     return dma_engine(machine, node.dst, outward=False).name if isinstance(node, Move) else ""
@@ -226,7 +223,7 @@ def _first_work(root: Node) -> str:
                 return path
 
 
-def _first_writes(nest: Nest, refs: Sequence[Refs]) -> dict[str, int]:
+def _first_writes(nest: Walk, refs: Sequence[Refs]) -> dict[str, int]:
     """First leaf that computes each tensor."""
     found: dict[str, int] = {}
     for number, (leaf, leaf_refs) in enumerate(zip(nest.leaves, refs, strict=True)):
@@ -236,7 +233,7 @@ def _first_writes(nest: Nest, refs: Sequence[Refs]) -> dict[str, int]:
 
 
 def _first_dependent_uses(
-    nest: Nest,
+    nest: Walk,
     refs: Sequence[Refs],
     contexts: Mapping[str, tuple[Layer, ...]],
     produced: Mapping[str, int],
@@ -277,13 +274,12 @@ def layer_at(layers: Sequence[Layer], number: int) -> int:
 
 def _contexts_around(leaf: Leaf, without: Sequence[Frame]) -> tuple[str, ...]:
     """Paths of the contexts around a leaf, outermost first; the root's is empty."""
-    repeating = (FrameKind.TIME, FrameKind.PIPE)
     return ("", *(
-        f.path for f in leaf.frames if f.kind in repeating and f.trip > 1 and f not in without
+        f.path for f in leaf.frames if f.is_repeating and f.trip > 1 and f not in without
     ))  # fmt: skip
 
 
-def _layers_of(nest: Nest, refs: Sequence[Refs]) -> dict[str, tuple[Layer, ...]]:
+def _layers_of(nest: Walk, refs: Sequence[Refs]) -> dict[str, tuple[Layer, ...]]:
     """The layers of every context, by its path."""
     inwards = [is_fill(leaf, r) for leaf, r in zip(nest.leaves, refs, strict=True)]
     fills = np.concatenate([[0], np.cumsum(np.array(inwards, dtype=np.int64))])

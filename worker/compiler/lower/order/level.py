@@ -19,17 +19,17 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from worker.compiler.cost.compute import engine_cycles
-from worker.compiler.lower.nest import Frame, FrameKind, Leaf, Nest
 from worker.compiler.lower.order.layers import EarlyFill, layer_at
 from worker.compiler.machine.machine import Machine
-from worker.compiler.schedule.nodes import Compute, Move
+from worker.compiler.schedule.nodes import Compute, LoopKind, Move
+from worker.compiler.schedule.walk import Frame, Leaf, Walk
 
 MOST_LAYERS_LEVELED = 32
 """Layers that such a fill is issued ahead at most."""
 
 
 def leveled(
-    nest: Nest, fills: Sequence[EarlyFill], machine: Machine, end: int
+    nest: Walk, fills: Sequence[EarlyFill], machine: Machine, end: int
 ) -> Mapping[int, int]:
     """Layers ahead by leaf, for the fills of one context that have an engine of their own.
 
@@ -119,26 +119,26 @@ def _add(times: dict[str, float], name: str, cycles: float) -> None:
 
 def repeats(frames: Sequence[Frame]) -> int:
     """Iterations of the loops that repeat in time."""
-    return prod(f.trip for f in frames if f.kind in (FrameKind.TIME, FrameKind.PIPE))
+    return prod(f.trip for f in frames if f.is_repeating)
 
 
-def compute_cycles(nest: Nest, leaf: Leaf, machine: Machine) -> float:
+def compute_cycles(nest: Walk, leaf: Leaf, machine: Machine) -> float:
     """Cycles of one iteration on its engine."""
     compute = leaf.node
     assert isinstance(compute, Compute)
     graph = nest.schedule.graph
     op = graph.tensor_op(compute.op)
     extents = tuple(min(s.extent, a.extent) for s, a in zip(compute.box, op.domain, strict=True))
-    lanes = prod(f.trip for f in leaf.frames if f.kind is FrameKind.LANES)
+    lanes = prod(f.trip for f in leaf.frames if f.is_folded)
     return float(engine_cycles(op, extents, machine.engine(compute.engine), graph.tensors, lanes))
 
 
 def _ports(
-    nest: Nest, leaf: Leaf, move: Move, machine: Machine
+    nest: Walk, leaf: Leaf, move: Move, machine: Machine
 ) -> tuple[tuple[str, float], tuple[str, float]]:
     """Cycles that one iteration on all cores keeps the ports of its two levels busy."""
     item = nest.schedule.graph.tensors[move.tensor].dtype.size_bytes
-    cores = prod(f.trip for f in leaf.frames if f.kind is FrameKind.CORES)
+    cores = prod(f.trip for f in leaf.frames if f.kind is LoopKind.CORES)
     size = prod(s.extent for s in move.box) * item * cores
     source, target = machine.level(move.src), machine.level(move.dst)
     return (

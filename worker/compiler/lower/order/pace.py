@@ -21,7 +21,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from worker.compiler.lower.nest import FrameKind, Leaf, Nest
 from worker.compiler.lower.order.layers import (
     MOST_LAYERS_AHEAD,
     EarlyFill,
@@ -32,7 +31,8 @@ from worker.compiler.lower.order.layers import (
 from worker.compiler.lower.order.level import compute_cycles, leveled, repeats
 from worker.compiler.lower.resolve import Refs
 from worker.compiler.machine.machine import Machine
-from worker.compiler.schedule.nodes import Compute, Move
+from worker.compiler.schedule.nodes import Compute, LoopKind, Move
+from worker.compiler.schedule.walk import Leaf, Walk
 
 _WORTH = 0.5
 """Least gain, in fills of one entry, for listing one more entry in front of the activations."""
@@ -60,7 +60,7 @@ class _Work:
 
 
 def paced(
-    nest: Nest, refs: Sequence[Refs], early: Sequence[EarlyFill], machine: Machine
+    nest: Walk, refs: Sequence[Refs], early: Sequence[EarlyFill], machine: Machine
 ) -> tuple[EarlyFill, ...]:
     """The fills with the entries to list first and the layers ahead that pay off.
 
@@ -70,7 +70,7 @@ def paced(
     for layers, fills in _by_context(early).items():
         frames = nest.leaves[fills[0].leaf].frames
         around = fills[0].context_frames(frames)
-        last = nest.range_of(around[-1].path)[1] if around else len(nest.leaves)
+        last = nest.ranges[around[-1].path][1] if around else len(nest.leaves)
         works = [_Work() for _ in layers]
         own = {fill.leaf for fill in fills}
         for number in range(layers[0].first_leaf, last):
@@ -102,18 +102,18 @@ def _by_context(early: Sequence[EarlyFill]) -> Mapping[tuple[Layer, ...], list[E
     return found
 
 
-def _fill_cycles(nest: Nest, leaf: Leaf, move: Move, machine: Machine) -> float:
+def _fill_cycles(nest: Walk, leaf: Leaf, move: Move, machine: Machine) -> float:
     """Cycles of one iteration on all cores, which share the ports of the source."""
     source, target = machine.level(move.src), machine.level(move.dst)
     size = (
         prod(s.extent for s in move.box) * nest.schedule.graph.tensors[move.tensor].dtype.size_bytes
     )
-    cores = prod(f.trip for f in leaf.frames if f.kind is FrameKind.CORES)
+    cores = prod(f.trip for f in leaf.frames if f.kind is LoopKind.CORES)
     shared = size * cores / (source.read_bytes_per_cycle * source.instances)
     return max(shared, size / source.read_bytes_per_cycle, size / target.write_bytes_per_cycle)
 
 
-def _add_fill(work: _Work, nest: Nest, fill: EarlyFill, machine: Machine) -> None:
+def _add_fill(work: _Work, nest: Walk, fill: EarlyFill, machine: Machine) -> None:
     leaf = nest.leaves[fill.leaf]
     assert isinstance(leaf.node, Move)
     cycles = _fill_cycles(nest, leaf, leaf.node, machine)

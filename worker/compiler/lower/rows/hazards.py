@@ -13,11 +13,13 @@ from math import prod
 import numpy as np
 
 from worker.compiler.ir.affine import const, var
+from worker.compiler.ir.evaluate import affine_values
 from worker.compiler.ir.op import Access, TensorOp
-from worker.compiler.lower.grid import Grid, Ints, clip, core_ids, evaluate
-from worker.compiler.lower.nest import Frame, FrameKind, Leaf, Nest, Scope
+from worker.compiler.lower.grid import Grid, Ints, clip
 from worker.compiler.lower.resolve import Refs
-from worker.compiler.schedule.nodes import Box, Compute, Init, Move, Span
+from worker.compiler.schedule.grid import core_ids
+from worker.compiler.schedule.nodes import Box, Compute, Init, LoopKind, Move, Span
+from worker.compiler.schedule.walk import Frame, Leaf, Scope, Walk
 
 _EVERYTHING = 1 << 40
 _MOST_PIECES = 64
@@ -39,7 +41,7 @@ class Boxes:
     end: Ints
 
 
-def home_hazards(nest: Nest, refs: Sequence[Refs]) -> HomeHazards:
+def home_hazards(nest: Walk, refs: Sequence[Refs]) -> HomeHazards:
     """Find the tensors at home that the unit both writes and uses, or writes twice."""
     written: dict[str, list[int]] = {}
     read: set[str] = set()
@@ -87,7 +89,7 @@ def _tiles_grid(boxes: Boxes) -> bool:
     return len(np.unique(cell)) == len(cell)
 
 
-def _home_boxes(nest: Nest, leaf: Leaf) -> Boxes:
+def _home_boxes(nest: Walk, leaf: Leaf) -> Boxes:
     box = write_box(nest, leaf)
     tensor = nest.schedule.graph.tensors[_written(nest, leaf)]
     grid = Grid.of(leaf.frames)
@@ -98,13 +100,13 @@ def _home_boxes(nest: Nest, leaf: Leaf) -> Boxes:
     return Boxes(start[keep], (start + extent)[keep])
 
 
-def _written(nest: Nest, leaf: Leaf) -> str:
+def _written(nest: Walk, leaf: Leaf) -> str:
     if isinstance(leaf.node, Move):
         return leaf.node.tensor
     return nest.schedule.graph.tensor_op(leaf.node.op).write.tensor
 
 
-def write_box(nest: Nest, leaf: Leaf) -> Box:
+def write_box(nest: Walk, leaf: Leaf) -> Box:
     """Bounding box a leaf writes, as spans over its loop variables (unclipped)."""
     if isinstance(leaf.node, Move):
         return leaf.node.box
@@ -142,7 +144,7 @@ def inner_frames(leaf: Leaf, scope: Scope) -> tuple[Frame, ...]:
     return tuple(f for f in leaf.frames if f.path not in outer)
 
 
-def core_pieces(nest: Nest, refs: Sequence[Refs], index: int, users: Sequence[int]) -> Ints:
+def core_pieces(nest: Walk, refs: Sequence[Refs], index: int, users: Sequence[int]) -> Ints:
     """Core offsets whose accesses to scope `index` stay in disjoint parts of its tile.
 
     `users` are the leaves that touch the scope.
@@ -158,8 +160,8 @@ def core_pieces(nest: Nest, refs: Sequence[Refs], index: int, users: Sequence[in
         return none  # producers and consumers count their cores differently
     for leaf, leaf_refs in ((nest.leaves[n], refs[n]) for n in users):
         inner = inner_frames(leaf, scope)
-        if prod(f.trip for f in inner if f.kind is FrameKind.CORES) == 1:
-            if any(f.kind is FrameKind.CORES for f in inner):
+        if prod(f.trip for f in inner if f.kind is LoopKind.CORES) == 1:
+            if any(f.kind is LoopKind.CORES for f in inner):
                 return none
             continue
         for box in _boxes_in(nest, leaf, leaf_refs, index):
@@ -186,7 +188,7 @@ def core_pieces(nest: Nest, refs: Sequence[Refs], index: int, users: Sequence[in
     return np.array(order, dtype=np.int64)
 
 
-def _boxes_in(nest: Nest, leaf: Leaf, refs: Refs, index: int) -> list[Box]:
+def _boxes_in(nest: Walk, leaf: Leaf, refs: Refs, index: int) -> list[Box]:
     """Boxes of the tensor that one iteration of `leaf` touches in scope `index`."""
     if isinstance(leaf.node, Move):
         return [leaf.node.box]
@@ -195,7 +197,7 @@ def _boxes_in(nest: Nest, leaf: Leaf, refs: Refs, index: int) -> list[Box]:
     return [access_box(op, a, leaf.node) for a, ref in accesses if ref.scope == index]
 
 
-def ordered_writes(nest: Nest, refs: Sequence[Refs], index: int, users: Sequence[int]) -> bool:
+def ordered_writes(nest: Walk, refs: Sequence[Refs], index: int, users: Sequence[int]) -> bool:
     """Whether writes of one entry of scope `index` may overlap, so that they need an order."""
     scope = nest.scopes[index]
     boxes: list[Boxes] = []
@@ -213,7 +215,7 @@ def ordered_writes(nest: Nest, refs: Sequence[Refs], index: int, users: Sequence
     return not are_disjoint(boxes)
 
 
-def reads_identity(nest: Nest, refs: Sequence[Refs], index: int, users: Sequence[int]) -> bool:
+def reads_identity(nest: Walk, refs: Sequence[Refs], index: int, users: Sequence[int]) -> bool:
     """True when something may read the identity that scope `index` starts with.
 
     Such a read starts a new value like a write does: the previous one must be done with.
@@ -233,7 +235,7 @@ def _entry_boxes(leaf: Leaf, box: Box, scope: Scope) -> Boxes | None:
         relative = span.start - tile.start
         if not names.issuperset(relative.variables()):
             return None
-        starts.append(evaluate(relative, grid.values))
+        starts.append(affine_values(relative, grid.values))
     start = _stacked(starts, grid.shape)
     extent = np.array([span.extent for span in box], dtype=np.int64)
     return Boxes(start, start + extent)

@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from worker.compiler.isa.program import Buffer
-from worker.compiler.lower.grid import Ints, core_ids, slots
+from worker.compiler.lower.grid import Ints, slots
 from worker.compiler.lower.issue import users_of
-from worker.compiler.lower.nest import FrameKind, Leaf, Nest
 from worker.compiler.lower.resolve import Refs
 from worker.compiler.lower.rows.hazards import (
     core_pieces,
@@ -26,6 +25,9 @@ from worker.compiler.lower.rows.hazards import (
     reads_identity,
 )
 from worker.compiler.machine.machine import Machine
+from worker.compiler.schedule.grid import core_ids
+from worker.compiler.schedule.nodes import LoopKind
+from worker.compiler.schedule.walk import Leaf, Walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Storages:
 
     def __init__(
         self,
-        nest: Nest,
+        nest: Walk,
         refs: Sequence[Refs],
         buffers: Sequence[Buffer],
         machine: Machine,
@@ -117,7 +119,7 @@ class Storages:
         numbers = [first]
         if len(owners):
             inner = inner_frames(leaf, self.nest.scopes[scope])
-            if any(f.kind is FrameKind.CORES for f in inner):
+            if any(f.kind is LoopKind.CORES for f in inner):
                 numbers = [first + np.searchsorted(owners, core_ids(0, inner, values))]
             else:
                 numbers = [first + k for k in range(len(owners))]
