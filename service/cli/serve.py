@@ -63,7 +63,7 @@ def serve(
     configure(settings.log_level, settings.log_format)
     if not is_loopback(settings.host):
         note(f"warning: whoever reaches {settings.host} may do anything: the API has no keys yet")
-    listener = _listen(settings)
+    listener = listen(settings)
     bound = listener.getsockname()[1]
     name = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"http://{name}:{bound}"
@@ -94,7 +94,7 @@ def worker(
         raise typer.Exit(Exit.SERVICE)
 
 
-def _listen(settings: Settings) -> socket.socket:
+def listen(settings: Settings) -> socket.socket:
     """Bind before anything starts, so that a taken port is one clear refusal."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     # With the protocol named, asyncio sets TCP_NODELAY on what this socket accepts; without it, an

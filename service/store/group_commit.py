@@ -41,6 +41,11 @@ class GroupCommit:
         self._waiting: deque[_Piece[Any]] = deque()
         self._leader = threading.Lock()
 
+    @property
+    def waiting(self) -> int:
+        """Pieces of work that no transaction has taken yet."""
+        return len(self._waiting)
+
     def run(self, work: Callable[[Session], T], open_transaction: OpenTransaction) -> T:
         """Run `work` with others' in one transaction; return or raise once that is committed."""
         piece = _Piece(work)
@@ -54,7 +59,7 @@ class GroupCommit:
         return cast("T", piece.result)
 
     def _take(self) -> list[_Piece[Any]]:
-        return [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_TOGETHER))]
+        return [self._waiting.popleft() for _ in range(min(self.waiting, MAX_TOGETHER))]
 
     def _commit(self, pieces: list[_Piece[Any]], open_transaction: OpenTransaction) -> None:
         try:

@@ -106,19 +106,3 @@ def test_a_route_without_an_answer_has_none_to_build() -> None:
     silent = [route for route in CHANGING.values() if route.status_code == 204]
     assert len(silent) == 3
     assert all(route.response_field is None for route in silent)
-
-
-def test_one_answer_that_fails_spoils_no_other(serve: Serve) -> None:
-    """Jobs that come at the same time share a transaction."""
-    from service.store.group_commit import _attempt, _Piece
-
-    def bad(_: object) -> None:
-        raise RuntimeError("this answer cannot be built")
-
-    served = serve(worker=False)
-    pieces = [_Piece(lambda _: 1), _Piece(bad), _Piece(lambda _: 3)]
-    with served.services.database.write() as session:
-        for piece in pieces:
-            _attempt(piece, session)
-    assert [piece.result for piece in pieces] == [1, None, 3]
-    assert isinstance(pieces[1].error, RuntimeError)

@@ -220,16 +220,23 @@ def test_broken_connection_keeps_what_arrived(serve: Serve) -> None:
     assert served.http.put(location).json()["sha256"] == digest(BODY)
 
 
-def test_partial_upload_is_hashed_again_after_a_restart(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("seen", [0, 500_000])
+@pytest.mark.parametrize("before", [1_000_000, len(BODY)])
+def test_what_another_process_has_received_is_hashed_again(
+    seen: int, before: int, serve: Serve
 ) -> None:
-    http = serve(worker=False).http
-    location = start(http)
-    patch(http, location, 0, BODY[:1_000_000])
-    monkeypatch.setattr(upload_module, "_hashers", {})
-    patch(http, location, 1_000_000, BODY[1_000_000:])
-    monkeypatch.setattr(upload_module, "_hashers", {})
-    assert http.put(location).json()["sha256"] == digest(BODY)
+    """One before a restart, or beside this one, which saw the first `seen` bytes."""
+    served = serve(worker=False)
+    location = start(served.http)
+    if seen:
+        patch(served.http, location, 0, BODY[:seen])
+    [data] = (served.services.blobs.spool_dir / "uploads").glob("*.data")
+    with data.open("ab") as other:
+        other.write(BODY[seen:before])
+    assert served.http.get(location).json()["offset"] == before
+    if before < len(BODY):
+        assert patch(served.http, location, before, BODY[before:]).status_code == 200
+    assert served.http.put(location).json()["sha256"] == digest(BODY)
 
 
 def test_second_writer_is_refused_while_one_writes(serve: Serve) -> None:

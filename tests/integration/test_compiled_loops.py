@@ -68,10 +68,10 @@ def test_a_payload_gets_them_and_compiles_nothing(loops: Path, tmp_path: Path) -
 def test_they_are_compiled_once(
     loops: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiled_loops, "_compile", never)
+    monkeypatch.setattr(compiled_loops, "compile_into", never)
     ensure_compiled_loops()
     made: list[Path] = []
-    monkeypatch.setattr(compiled_loops, "_compile", made.append)  # fails: it leaves nothing
+    monkeypatch.setattr(compiled_loops, "compile_into", made.append)  # fails: it leaves nothing
     ensure_compiled_loops(tmp_path)
     ensure_compiled_loops(tmp_path)
     assert len(made) == 1
@@ -82,7 +82,7 @@ def test_they_are_compiled_once(
 def test_whoever_finds_another_at_it_does_not_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiled_loops, "_compile", never)
+    monkeypatch.setattr(compiled_loops, "compile_into", never)
     with (tmp_path / "lock").open("w") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         ensure_compiled_loops(tmp_path)
@@ -109,7 +109,7 @@ def test_without_a_place_for_them_nothing_fails(
 def test_other_sources_have_other_loops_and_the_oldest_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compiled_loops, "_compile", lambda folder: None)
+    monkeypatch.setattr(compiled_loops, "compile_into", lambda folder: None)
     copy = tmp_path / "worker"
     monkeypatch.setattr(compiled_loops, "PACKAGE", copy)
     made = []

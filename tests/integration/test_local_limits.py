@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from service.bootstrap import open_services
 from service.cli.demo import EXAMPLE
 from service.cli.main import app
-from service.orders import here
 from service.settings import Settings
 from worker.runner.main import sweep_workplaces
+from worker.sandbox.sandbox import Sandbox
 
 TESTS = Path(__file__).parents[1]
 
@@ -106,15 +106,15 @@ def test_a_worker_on_the_same_data_leaves_a_local_compile_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its folder has no lease, as those of killed attempts have none."""
-    start = here._sandbox
+    start = Sandbox.start
 
-    def swept_first(order: Any, model: Path, settings: Settings, place: Any) -> Any:
-        services = open_services(settings)
+    def swept_first(sandbox: Sandbox) -> None:
+        services = open_services(Settings(data_dir=tmp_path / "data"))
         sweep_workplaces(services)
         services.close()
-        return start(order, model, settings, place)
+        start(sandbox)
 
-    monkeypatch.setattr(here, "_sandbox", swept_first)
+    monkeypatch.setattr(Sandbox, "start", swept_first)
     ended, document = compiled("quick", tmp_path, monkeypatch)
     assert (ended, document["state"]) == (0, "succeeded"), document
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from service.cli.serve import _listen
+from service.cli.serve import listen
 from service.settings import Settings
 from service.store.writeback import WINDOW_BYTES, EarlyWriteback
 
@@ -25,7 +25,7 @@ def test_accepted_connections_answer_without_delay(tmp_path: Path) -> None:
             seen.set_result(accepted_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
             writer.close()
 
-        with _listen(settings) as listener:
+        with listen(settings) as listener:
             address = listener.getsockname()
             server = await asyncio.start_server(accepted, sock=listener)
             _, writer = await asyncio.open_connection(*address)

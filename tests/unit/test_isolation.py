@@ -34,11 +34,11 @@ def pretend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Pretend
             program.write_text(f"#!/bin/sh\n{script}\n")
             program.chmod(0o755)
         monkeypatch.setenv("PATH", str(folder))
-        module._probed.cache_clear()
+        module.probed.cache_clear()
 
     yield make
     monkeypatch.undo()
-    module._probed.cache_clear()
+    module.probed.cache_clear()
 
 
 @pytest.mark.parametrize(

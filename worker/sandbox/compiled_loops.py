@@ -81,7 +81,7 @@ def ensure_compiled_loops(root: Path | None = None) -> None:
         with _alone(top / "lock") as alone:
             if alone and not target.is_dir():
                 made = Path(mkdtemp(dir=top, prefix="making-"))
-                _compile(made)
+                compile_into(made)
                 made.rename(target)
                 _forget(top)
     except OSError:
@@ -100,7 +100,7 @@ def _alone(lock: Path) -> Iterator[bool]:
             yield True
 
 
-def _compile(folder: Path) -> None:
+def compile_into(folder: Path) -> None:
     """Run the example's compile in a process of its own; `folder` stays empty when it fails."""
     environment = {
         "PATH": os.defpath,

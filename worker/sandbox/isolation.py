@@ -131,7 +131,7 @@ def isolation(choice: IsolationChoice = IsolationChoice.AUTO) -> Isolation:
     """
     if choice is IsolationChoice.LIMITS:
         return _limits("the setting `isolation` is `limits`")
-    found = _probed()
+    found = probed()
     if choice is IsolationChoice.BUBBLEWRAP and found.tier is not Tier.BUBBLEWRAP:
         raise CompilerError(
             "TW-SVC-018",
@@ -144,7 +144,7 @@ def isolation(choice: IsolationChoice = IsolationChoice.AUTO) -> Isolation:
 
 
 @cache
-def _probed() -> Isolation:
+def probed() -> Isolation:
     """Try bubblewrap once per process, with the mounts and namespaces that payloads get."""
     program = shutil.which("bwrap")
     if sys.platform != "linux":
