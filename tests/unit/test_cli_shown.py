@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from service.cli.inspection import _LAYER_TITLES
-from service.cli.jobs import _TITLES, _counts, _event_text
+from service.cli import inspection, jobs
 from service.cli.main import app
-from service.cli.output import SHOWN_FINDINGS, moment, print_problem, print_table
+from service.cli.output import SHOWN_FINDINGS, moment, print_problem
+from service.client.events import Event
 from worker.job.arrays import write_npz
 
 REPO = Path(__file__).resolve().parent.parent.parent
@@ -57,15 +61,47 @@ def test_a_long_list_of_findings_is_cut_and_says_so(capsys: pytest.CaptureFixtur
     assert shown.endswith("hint: do it\n")
 
 
-def test_units_of_a_job_count_what_the_cache_gave() -> None:
+Listed = Callable[..., None]
+
+
+@pytest.fixture
+def listed(monkeypatch: pytest.MonkeyPatch) -> Listed:
+    """`jobs ls` of a server that has these jobs; `jobs watch` of one of them and its events."""
+
+    def show(*found: dict[str, Any], events: Sequence[Event] = ()) -> None:
+        client = SimpleNamespace(
+            base_url="http://there",
+            jobs=lambda **_: iter(found),
+            events=lambda _: iter(events),
+            wait=lambda _: found[0],
+        )
+        monkeypatch.setattr(jobs, "connect", lambda *_: nullcontext(client))
+        words = ["jobs", "watch", "job_1"] if events else ["jobs", "ls"]
+        with pytest.raises(SystemExit) as ended:
+            app(words, standalone_mode=True)
+        assert ended.value.code == 0
+
+    return show
+
+
+def test_units_of_a_job_count_what_the_cache_gave(
+    listed: Listed, capsys: pytest.CaptureFixture[str]
+) -> None:
     progress = {"units_solved": 2, "units_cached": 22, "units_total": 24}
-    assert _counts({"progress": progress}) == {"units": "24/24", "cached": 22}
-    assert _counts({}) == {"units": "0/0", "cached": 0}
+    listed({"id": "job_1", "progress": progress}, {"id": "job_2"})
+    head, *lines = (line.split("\t") for line in capsys.readouterr().out.splitlines())
+    rows = [dict(zip(head, line, strict=True)) for line in lines]
+    assert [(row["id"], row["units"], row["cached"]) for row in rows] == [
+        ("job_1", "24/24", "22"), ("job_2", "0/0", "0"),
+    ]  # fmt: skip
 
 
-def test_events_are_shown_without_their_bookkeeping() -> None:
+def test_events_are_shown_without_their_bookkeeping(
+    listed: Listed, capsys: pytest.CaptureFixture[str]
+) -> None:
     body = {"seq": 3, "ts": 1795254962.38, "stage": "ingest", "state": "started", "detail": None}
-    assert _event_text(body) == "stage=ingest state=started"
+    listed({"id": "job_1", "state": "succeeded"}, events=[Event("3", "stage", body)])
+    assert capsys.readouterr().out.splitlines()[0] == "stage stage=ingest state=started"
 
 
 def test_moments_are_readable() -> None:
@@ -82,22 +118,25 @@ def test_preflight_counts_nothing_that_it_did_not_look_at() -> None:
 
 
 def test_lists_of_jobs_and_layers_fit_a_terminal_of_100_columns(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    listed: Listed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "100")
     job = {
-        "id": "job_" + "0" * 26, "state": "succeeded", "stage": "simulate", "units": "120/120",
-        "cached": 120, "label": "nightly of the team " * 9, "minute": moment(1764000000.0)[:16],
+        "id": "job_" + "0" * 26, "state": "succeeded", "stage": "simulate",
+        "progress": {"units_solved": 0, "units_cached": 120, "units_total": 120},
+        "label": "nightly of the team " * 9, "created": 1764000000.0,
         "model": "model_" + "0" * 26, "hardware": "f" * 64,
     }  # fmt: skip
     layer = {
         "index": 1234, "op_type": "DequantizeLinear", "placement": "accelerator", "cache": "miss",
         "cycles_total": 123456789012, "pct_cycles": 12.345, "bound_by": "traffic:DDR",
-        "utilization_pct": 0.01234, "energy_pct": 12.345, "onnx_nodes": "/model/block/conv " * 9,
+        "utilization_pct": 0.01234, "energy_pct": 12.345, "onnx_nodes": ["/model/block/conv" * 9],
     }  # fmt: skip
-    for titles, row in ((_TITLES, job), (_LAYER_TITLES, layer)):
-        print_table((), [row, row], titles)
+    results = SimpleNamespace(report=lambda: {"layers": [layer, layer]})
+    monkeypatch.setattr(inspection, "open_source", lambda *_: nullcontext(results))
+    for show in (lambda: listed(job, job), lambda: inspection.layers("out")):
+        show()
         lines = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
         assert len(lines) == 3, lines
         assert max(map(len, lines)) <= 100
