@@ -194,7 +194,7 @@ def test_c_functions_give_the_bytes_of_single_calls(name: str, folder: Path) -> 
                 for k, entry in enumerate(code.entries)
             ]
             if through_c:
-                assert region_call(library, code.function, emulator._machine, addresses) == 0
+                assert region_call(library, code.function, emulator.machine, addresses) == 0
             else:
                 for call in code.calls:
                     emulator.call(
@@ -214,9 +214,9 @@ def test_a_c_function_stops_at_the_first_fault(folder: Path) -> None:
     arenas = [Arena(entry.size_bytes) for entry in code.entries]
     addresses = [arena.address for arena in arenas]
     for level in range(16):
-        emulator._machine.capacity_bytes[level] = 0
-    assert region_call(library, code.function, emulator._machine, addresses) == 1
-    assert emulator._machine.num_faults > 0
+        emulator.machine.capacity_bytes[level] = 0
+    assert region_call(library, code.function, emulator.machine, addresses) == 1
+    assert emulator.machine.num_faults > 0
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -22,8 +22,10 @@ from service.cli.main import app
 from worker.compiler.assembly.packing import executable_model, kernel_texts, program_contents
 from worker.compiler.errors import InputError
 from worker.compiler.isa.program import HostCall
-from worker.compiler.package.accelerator_module import AcceleratorModule, programs_by_target
+from worker.compiler.package import accelerator_module
+from worker.compiler.package.accelerator_module import programs_by_target
 from worker.compiler.package.build import build_library
+from worker.compiler.package.emulator import Emulator
 from worker.compiler.package.executable import HostEntry
 from worker.compiler.package.metadata_module import MetadataModule
 from worker.compiler.package.profile import CallProfile, InvocationProfile, Tally
@@ -81,11 +83,18 @@ def test_entries_have_consecutive_ids_and_memory_of_their_own(folder: Path) -> N
         assert named <= set(metadata.entries)
 
 
+def copies_of_host_parts(runner: ModelRunner) -> list[float]:
+    """Seconds of the last run's copies between host values and the home memory, by host part."""
+    found = runner.profile()
+    assert found is not None
+    return [call.transfer_s for call in found.calls if call.kind == "host"]
+
+
 def test_host_parts_run_in_place_and_outputs_are_the_users() -> None:
-    runner = toy(poison=False)
+    runner = toy(poison=False, clock=ticking().__next__)
     s, d = expected()
     first = runner.run(toy_inputs())
-    assert runner._host._bound.keys() == {0}
+    assert copies_of_host_parts(runner) == [0], "it works on the data entries"
     kept = {name: array.copy() for name, array in first.items()}
     other = {**toy_inputs(), "f": np.array([False, False])}
     other["a"] = other["a"] * 2
@@ -100,16 +109,19 @@ def test_host_parts_run_in_place_and_outputs_are_the_users() -> None:
 
 def test_bound_and_plain_runs_agree() -> None:
     bound = toy().run(toy_inputs())
-    fed = toy().run(toy_inputs(), feed=lambda _call, feeds: feeds)
+    runner = toy(clock=ticking().__next__)
+    fed = runner.run(toy_inputs(), feed=lambda _call, feeds: feeds)
+    assert min(copies_of_host_parts(runner)) > 0
     whole = contents()
     plain = ModelRunner(  # without entries for `f` and `g` the host part cannot be bound
-        whole.model, build_library(whole.kernels, BUILD_DIR), whole.host_models
-    )
+        whole.model, build_library(whole.kernels, BUILD_DIR), whole.host_models,
+        clock=ticking().__next__,
+    )  # fmt: skip
     plain.load_constants(whole.constants)
     for other in (fed, plain.run(toy_inputs())):
         for name, array in bound.items():
             np.testing.assert_array_equal(other[name], array)
-    assert plain._host._bound == {}
+    assert min(copies_of_host_parts(plain)) > 0
 
 
 def test_a_feed_replaces_what_a_bound_part_would_read() -> None:
@@ -160,26 +172,35 @@ def test_each_target_has_one_engine_kept_for_later_runs(folder: Path) -> None:
     library = build_library(whole.kernels, BUILD_DIR)
     runner = ModelRunner(model, library, whole.host_models, clock=ticking().__next__)
     runner.load_constants(whole.constants)
-    assert not runner._engines.is_initialised("npu")
     runner.run(toy_inputs())
     first = runner.profile()
-    engines = [runner._engines.engine(target) for target in ("npu", "dsp")]
-    assert engines[0] is not engines[1]
     out = runner.run(toy_inputs())
     second = runner.profile()
     assert first is not None
     assert second is not None
     assert (first.initialised_now, second.initialised_now) == (("npu", "dsp"), ())
     assert [c.target for c in second.calls] == ["npu", "host", "dsp"]
-    assert [runner._engines.engine(target) for target in ("npu", "dsp")] == engines
     np.testing.assert_allclose(out["d"], expected()[1], rtol=1e-5, atol=1e-5)
 
 
-def test_nested_programs_share_the_engine_of_their_model(folder: Path) -> None:
+def test_nested_programs_share_the_engine_of_their_model(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Emulator] = []
+
+    def starting(*given: Any) -> Emulator:
+        started.append(Emulator(*given))
+        return started[-1]
+
+    monkeypatch.setattr(accelerator_module, "Emulator", starting)
     runner = loaded("loop", folder)
     (body,) = runner.bodies
-    assert body._engines is runner._engines
-    assert isinstance(body._engines, AcceleratorModule)
+    feeds = seeded_inputs(made("loop", folder).model, 1)
+    for _ in range(2):
+        runner.run(feeds)
+    targets = programs_by_target([runner.model, body.model])
+    assert len(programs_by_target([runner.model])) > 0 < len(programs_by_target([body.model]))
+    assert len(started) == len(targets)
 
 
 def ticking() -> Iterator[float]:

@@ -93,9 +93,10 @@ class Emulator:
                 f"the kernels' runtime header describes a machine of {layout} bytes,"
                 f" this version expects {ctypes.sizeof(_Machine)}"
             )
-        self._machine = _Machine(abi=_ABI, num_levels=len(levels), poison=int(poison))
+        self.machine = _Machine(abi=_ABI, num_levels=len(levels), poison=int(poison))
+        """The `tw_machine` that kernels are called with."""
         self._scratch = Arena(_SCRATCH_BYTES)
-        self._machine.scratch = self._scratch.address
+        self.machine.scratch = self._scratch.address
         self._arenas: list[Arena] = []
         spread = any(_has_queues(program) for program in programs)
         for k, level in enumerate(levels):
@@ -108,10 +109,10 @@ class Emulator:
             # instances share one arena unless some unit keeps data in several at a time (queues)
             arena = Arena(planned * (level.instances if spread else 1))
             self._arenas.append(arena)
-            self._machine.arena[k] = arena.address
-            self._machine.capacity_bytes[k] = level.capacity_bytes
-            self._machine.instances[k] = level.instances
-            self._machine.instance_stride_bytes[k] = stride
+            self.machine.arena[k] = arena.address
+            self.machine.capacity_bytes[k] = level.capacity_bytes
+            self.machine.instances[k] = level.instances
+            self.machine.instance_stride_bytes[k] = stride
 
     def call(self, kernel: str, program: UnitProgram, addresses: Sequence[int]) -> None:
         """Run one kernel on operands at the given addresses.
@@ -128,7 +129,7 @@ class Emulator:
         function = getattr(self._library, kernel)
         function.restype = None
         operands = (ctypes.c_void_p * max(len(addresses), 1))(*addresses)
-        return partial(function, ctypes.byref(self._machine), operands)
+        return partial(function, ctypes.byref(self.machine), operands)
 
     def check(self, kernel: str, program: UnitProgram) -> None:
         """Look for a fault that the last call has recorded, and clear it.
@@ -136,13 +137,13 @@ class Emulator:
         Raises:
             MemoryFault: there is one.
         """
-        if self._machine.num_faults:
+        if self.machine.num_faults:
             fault = self._fault(program)
-            self._machine.num_faults = 0
+            self.machine.num_faults = 0
             raise MemoryFault(f"kernel {kernel}: {fault}")
 
     def _fault(self, program: UnitProgram) -> str:
-        m = self._machine
+        m = self.machine
         index = m.fault_buffer
         if index >= 0:
             buffer = program.buffers[index]
