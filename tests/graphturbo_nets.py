@@ -73,7 +73,7 @@ class Net:
             ("ci", cin, "r"), ("ky", kernel, "r"), ("kx", kernel, "r"),
         ]  # fmt: skip
         reads = [(source, at, 0.0), (weight, ("c", "ci", "ky", "kx"))]
-        return self._op("conv", axes, reads, _MUL, Reduce.ADD)
+        return self.op("conv", axes, reads, _MUL, Reduce.ADD)
 
     def grouped(self, source: str, groups: int) -> str:
         """1 x 1 convolution of NCHW in groups, to as many channels."""
@@ -98,7 +98,7 @@ class Net:
             ("n", batch), ("c", channels), ("y", height // 2), ("x", width // 2),
             ("ky", 2, "r"), ("kx", 2, "r"),
         ]  # fmt: skip
-        return self._op("pool", axes, [(source, at)], Read(0), Reduce.MAX)
+        return self.op("pool", axes, [(source, at)], Read(0), Reduce.MAX)
 
     def relu(self, source: str) -> str:
         return self.pointwise("relu", (source,), _RELU)
@@ -108,7 +108,7 @@ class Net:
         batch, channels, height, width = self.shapes[source]
         axes: Axes = [("n", batch), ("c", channels), ("y", 2 * height), ("x", 2 * width)]
         at = ("n", "c", var("y").floordiv(2), var("x").floordiv(2))
-        return self._op("up", axes, [(source, at)], Read(0))
+        return self.op("up", axes, [(source, at)], Read(0))
 
     def add(self, left: str, right: str) -> str:
         return self.pointwise("add", (left, right), _ADD)
@@ -118,7 +118,7 @@ class Net:
         shape = self.shapes[sources[0]]
         axes: Axes = [(f"a{k}", size) for k, size in enumerate(shape)]
         at = tuple(f"a{k}" for k in range(len(shape)))
-        return self._op(name, axes, [(source, at) for source in sources], body)
+        return self.op(name, axes, [(source, at) for source in sources], body)
 
     def empty(self, *shape: int) -> str:
         """A tensor that several operators write: see `into`."""
@@ -137,14 +137,14 @@ class Net:
         rows, depth = self.shapes[source]
         weight = self.weight(depth, columns)
         axes: Axes = [("i", rows), ("j", columns), ("k", depth, "r")]
-        return self._op("mm", axes, [(source, ("i", "k")), (weight, ("k", "j"))], _MUL, Reduce.ADD)
+        return self.op("mm", axes, [(source, ("i", "k")), (weight, ("k", "j"))], _MUL, Reduce.ADD)
 
     def over(self, source: str, dim: int, body: Scalar, reduce: Reduce) -> str:
         """Reduction of one dimension, which is gone."""
         shape = self.shapes[source]
         kept: Axes = [(f"a{k}", size) for k, size in enumerate(shape) if k != dim]
         at = tuple(f"a{k}" for k in range(len(shape)))
-        return self._op("over", [*kept, (f"a{dim}", shape[dim], "r")], [(source, at)], body, reduce)
+        return self.op("over", [*kept, (f"a{dim}", shape[dim], "r")], [(source, at)], body, reduce)
 
     def softmax(self, source: str, dim: int) -> str:
         """exp(x - max) / sum, along `dim`."""
@@ -154,9 +154,9 @@ class Net:
         row = tuple(f"a{k}" for k in range(len(shape)) if k != dim)
         top = self.over(source, dim, Read(0), Reduce.MAX)
         gap = fn(Fn.EXP, fn(Fn.SUB, Read(0), Read(1)))
-        power = self._op("exp", axes, [(source, at), (top, row)], gap)
+        power = self.op("exp", axes, [(source, at), (top, row)], gap)
         total = self.over(power, dim, Read(0), Reduce.ADD)
-        return self._op("div", axes, [(power, at), (total, row)], fn(Fn.DIV, Read(0), Read(1)))
+        return self.op("div", axes, [(power, at), (total, row)], fn(Fn.DIV, Read(0), Read(1)))
 
     def graph(self, *outputs: str) -> Graph:
         """All of it, with these outputs."""
@@ -170,7 +170,7 @@ class Net:
         self.shapes[name] = shape
         return name
 
-    def _op(
+    def op(
         self, kind: str, axes: Axes, reads: Any, body: Scalar, reduce: Reduce | None = None
     ) -> str:
         kept = [a for a in axes if len(a) == 2]

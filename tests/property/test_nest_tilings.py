@@ -304,6 +304,8 @@ def test_outer_stages_are_split_where_least_is_read() -> None:
     toy_facts = facts_for(matmul_graph(64, 1024, 64, relu=False), {})
     levels = (MACHINE.level("LLB"), MACHINE.level("L1"))
     stages = stages_of(MACHINE, levels, Team.everyone(MACHINE))
-    expected = ({"m": 1, "n": 2}, {"m": 4, "n": 1})
-    assert given_module._by_stage(toy_facts, stages, {"m": 4, "n": 2}) == expected
-    assert given_module._by_stage(toy_facts, stages, {"n": 2, "m": 4}) == expected
+    for ways in ({"m": 4, "n": 2}, {"n": 2, "m": 4}):
+        plan = search_split(toy_facts, MACHINE.engine("mme"), stages, MACHINE, ways)
+        assert plan is not None
+        splits = [{name: n for name, n in at.splits.items() if n > 1} for at in plan.levels]
+        assert splits == [{"n": 2}, {"m": 4}]

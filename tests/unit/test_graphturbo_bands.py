@@ -32,7 +32,13 @@ from worker.compiler.rewrite.two_stages import in_two_stages
 from worker.compiler.schedule.nodes import Compute, Loop, LoopKind, Move, Schedule
 from worker.compiler.schedule.verify import verify
 from worker.compiler.strategies.graphturbo.emit import emit_unit
-from worker.compiler.strategies.graphturbo.sections import _points, _section, _spread
+from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
+from worker.compiler.strategies.graphturbo.sections import (
+    Workshop,
+    best_sections,
+    meeting_points,
+    spread_plans,
+)
 from worker.compiler.strategies.graphturbo.site import instance_var
 from worker.compiler.tiling.chain.plan import ChainPlan
 from worker.compiler.tiling.chain.plan_chain import plan_chain, row_chains
@@ -55,14 +61,14 @@ def centred(net: Net, source: str) -> str:
     total = net.over(source, 1, Read(0), Reduce.ADD)
     axes = [("n", 1), ("c", net.shapes[source][1]), ("y", height), ("x", width)]
     reads = [(source, ("n", "c", "y", "x")), (total, ("n", "y", "x"))]
-    return net._op("sub", axes, reads, fn(Fn.SUB, Read(0), Read(1)))
+    return net.op("sub", axes, reads, fn(Fn.SUB, Read(0), Read(1)))
 
 
 def whole_pool(net: Net, source: str) -> str:
     """Sum over all rows and columns."""
     _, channels, height, width = net.shapes[source]
     axes = [("n", 1), ("c", channels), ("y", height, "r"), ("x", width, "r")]
-    return net._op("sum", axes, [(source, ("n", "c", "y", "x"))], Read(0), Reduce.ADD)
+    return net.op("sum", axes, [(source, ("n", "c", "y", "x"))], Read(0), Reduce.ADD)
 
 
 def scaled(net: Net, source: str, factor: str) -> str:
@@ -70,7 +76,7 @@ def scaled(net: Net, source: str, factor: str) -> str:
     _, channels, height, width = net.shapes[source]
     axes = [("n", 1), ("c", channels), ("y", height), ("x", width)]
     reads = [(source, ("n", "c", "y", "x")), (factor, ("n", "c"))]
-    return net._op("mul", axes, reads, fn(Fn.MUL, Read(0), Read(1)))
+    return net.op("mul", axes, reads, fn(Fn.MUL, Read(0), Read(1)))
 
 
 def normalised_conv(size: int = 16, channels: int = 8) -> Graph:
@@ -90,6 +96,14 @@ def attended(size: int = 16, channels: int = 8) -> Graph:
     return net.graph(net.conv(x, channels, 1))
 
 
+def in_one_section(shop: Workshop) -> SectionPlan:
+    """The best plan of all layers together."""
+    found = best_sections(shop, (0, len(shop.layers)))
+    assert found is not None
+    [plan] = found
+    return plan
+
+
 def rows_of(graph: Graph) -> Graph:
     return in_two_stages(graph, 4, 1 << 10)
 
@@ -103,8 +117,8 @@ def test_a_normalisation_in_front_of_a_convolution_is_computed_again_at_the_bord
     graph = normalised_conv()
     shop = workshop(graph, FOUR)
     [chain] = [layer for layer in shop.layers if layer.is_chain]
-    plan = _section(shop, 0, len(shop.layers))
-    assert plan is not None and plan.spread.clusters == 4
+    plan = in_one_section(shop)
+    assert plan.spread.clusters == 4
     again = {n for layer in plan.layers if layer.recompute for n in layer.layer.ops}
     assert again.issuperset(chain.ops), "slices of 4 rows, and one more on both sides"
     assert set(chain.ops).isdisjoint(plan.spilled)
@@ -142,8 +156,7 @@ def test_bands_that_exceed_the_buffer_take_turns(tmp_path: Path) -> None:
     graph = net.graph(x)
     tight = slow_home(24 << 10)
     shop = workshop(graph, tight)
-    plan = _section(shop, 0, len(shop.layers))
-    assert plan is not None
+    plan = in_one_section(shop)
     assert not plan.spilled
     [part] = plan.parts
     # Oracle: rows of a band, with what later layers look beyond it, of two tensors alive at once.
@@ -162,7 +175,7 @@ def test_bands_that_exceed_the_buffer_take_turns(tmp_path: Path) -> None:
 
 def test_bands_that_fit_the_buffer_take_none() -> None:
     shop = workshop(normalised_conv(), slow_home(1 << 20))
-    plans = _spread(shop, shop.graph, shop.layers, 2, inf)
+    plans = spread_plans(shop, shop.graph, shop.layers, 2, inf)
     assert plans and all(part.trips == 1 for plan in plans for part in plan.parts)
 
 
@@ -207,14 +220,14 @@ def test_layers_on_both_sides_of_a_pool_are_cut_into_bands(tmp_path: Path) -> No
     shop = workshop(graph, FOUR)
     first_ops = [shop.cuts.op(layer.ops[0]) for layer in shop.layers]
     [second] = [k for k, op in enumerate(first_ops) if is_second_stage(op, graph)]
-    assert second in _points(shop)
+    assert second in meeting_points(shop)
     for first, last in ((0, second), (second, len(shop.layers))):
         piece = shop.piece(first, last)
-        assert _spread(shop, piece, shop.layers[first:last], 2, inf), (first, last)
+        assert spread_plans(shop, piece, shop.layers[first:last], 2, inf), (first, last)
     # As one operator, the pool is with all in front of it: no band of those.
     plain = workshop(attended(), FOUR)
     pool = next(k for k, layer in enumerate(plain.layers) if "sum" in "".join(layer.ops))
-    assert not _spread(plain, plain.piece(0, pool + 1), plain.layers[: pool + 1], 2, inf)
+    assert not spread_plans(plain, plain.piece(0, pool + 1), plain.layers[: pool + 1], 2, inf)
     schedule = scheduled(graph, FOUR, number=LAST)
     check_meaning(schedule)
     check_as_c(schedule, FOUR, tmp_path)
@@ -245,8 +258,7 @@ def test_small_constants_of_row_chains_wait_in_the_buffer(tmp_path: Path) -> Non
     x = scaled(net, x, factor)
     graph = net.graph(net.conv(x, 8))
     shop = workshop(graph, FOUR)
-    plan = _section(shop, 0, len(shop.layers))
-    assert plan is not None
+    plan = in_one_section(shop)
     kernels = [t for t in graph.constants if t != factor]
     assert factor in plan.staged
     assert plan.staged.isdisjoint(kernels), "weights stream through the buffer"

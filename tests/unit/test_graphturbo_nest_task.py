@@ -28,11 +28,11 @@ def chain(layers: int) -> Graph:
     return net.graph(last)
 
 
-def planner(layers: int, *, prefetch: bool = True) -> Planner:
+def planner(layers: int) -> Planner:
     graph = chain(layers)
     shop = workshop(graph, ON)
     part = Part(tuple(range(len(shop.layers))), None, 1)
-    site = Site(ON, shop.buffer, Spread(1, ON.num_cores // shop.clusters), (part,), {}, prefetch)
+    site = Site(ON, shop.buffer, Spread(1, ON.num_cores // shop.clusters), (part,), {})
     return Planner(graph, shop.layers, shop.engines, site)
 
 
@@ -52,12 +52,6 @@ def test_layers_in_front_of_many_weights_take_their_share(monkeypatch: pytest.Mo
     # 8 MiB and more follow the first two, 4 MiB the third: the rest of the buffer holds them.
     assert max(found[:2]) <= SHARE
     assert min(found[2:]) > SHARE
-
-
-@pytest.mark.parametrize(("prefetch", "lean"), [(True, 2), (False, 0)])
-def test_layers_are_lean_where_weights_could_come_under_them(prefetch: bool, lean: int) -> None:
-    found = planner(4, prefetch=prefetch)
-    assert [found._precedes_weights(k) for k in range(4)] == [k < lean for k in range(4)]
 
 
 def test_a_layer_that_would_be_much_slower_keeps_the_buffer(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from itertools import groupby
+from itertools import groupby, pairwise, product
 from math import prod
 from pathlib import Path
 
@@ -27,10 +27,10 @@ from worker.compiler.schedule.verify import verify
 from worker.compiler.strategies.graphturbo.emit import emit_unit
 from worker.compiler.strategies.graphturbo.instances import instance_graph
 from worker.compiler.strategies.graphturbo.nests import (
-    _nested,
     equal_turns,
     even_turns,
     grouped_turns,
+    nested_factors,
     num_samples,
 )
 from worker.compiler.strategies.graphturbo.ordering import bfs_order, dfs_order, is_nest
@@ -123,15 +123,16 @@ def test_instances_of_a_part_are_as_many_as_its_factor() -> None:
             assert slices.domains[name][0].extent * runs * plan.spread.clusters == SAMPLES
 
 
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=6), st.integers(1, 48))
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=3), st.integers(1, 24))
 def test_raised_factors_divide_and_are_the_least_that_do(factors: list[int], own: int) -> None:
-    found = _nested(factors, own)
-    inner = 1
-    for raised, factor in zip(reversed(found), reversed(factors), strict=True):
-        wanted = min(factor, own)
-        ways = [d for d in range(1, own + 1) if own % d == 0 and d % inner == 0 and d >= wanted]
-        assert raised == ways[0]
-        inner = raised
+    """Oracle: all lists of factors up to the samples; the innermost groups choose first."""
+    legal = [
+        chosen
+        for chosen in product(range(1, own + 1), repeat=len(factors))
+        if all(d >= min(factor, own) for d, factor in zip(chosen, factors, strict=True))
+        and all(outer % inner == 0 for outer, inner in pairwise((own, *chosen)))
+    ]
+    assert tuple(nested_factors(factors, own)) == min(legal, key=lambda chosen: chosen[::-1])
 
 
 # -- the order -------------------------------------------------------------------------------------

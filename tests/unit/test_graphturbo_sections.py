@@ -21,7 +21,7 @@ from graphturbo_nets import (
 
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import TensorOp, reads_of, writes_of
+from worker.compiler.ir.op import TensorOp
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Compute, Loop, LoopKind
@@ -33,12 +33,9 @@ from worker.compiler.strategies.graphturbo.sections import (
     MIN_POINTS,
     SECTION_CYCLES,
     Workshop,
-    _alive,
-    _cuttings,
-    _points,
-    _section,
-    _telling,
     best_sections,
+    cuttings,
+    meeting_points,
     same_borders,
 )
 from worker.compiler.strategies.graphturbo.site import Part, Site, Spread
@@ -205,67 +202,50 @@ def total(sections: Sequence[SectionPlan]) -> float:
 
 
 def test_no_other_choice_of_sections_is_predicted_faster() -> None:
-    """Oracle: every subset of the points as ends of sections."""
+    """Oracle: every subset of the points as ends of sections, planned apart."""
     shop = deep_shop()
-    first, *inner, last = _points(shop)
-    plans = {
-        pair: plan
-        for pair in combinations((first, *inner, last), 2)
-        if (plan := _section(shop, *pair)) is not None
-    }
+    first, *inner, last = meeting_points(shop)
     every = [
-        [plans[pair] for pair in pairwise((first, *ends, last))]
+        best_sections(shop, (first, *ends, last))
         for count in range(len(inner) + 1)
         for ends in combinations(inner, count)
-        if all(pair in plans for pair in pairwise((first, *ends, last)))
     ]
-    assert len(every) == 16
+    totals = [total(sections) for sections in every if sections is not None]
+    assert len(totals) == 16
     best = total(sections_of(shop))
-    assert best == pytest.approx(min(map(total, every)))
-    assert best < total([plans[first, last]])
+    assert best == pytest.approx(min(totals))
+    assert best < totals[0], "all layers in one"
 
 
 def test_sections_meet_at_narrow_places() -> None:
-    """Oracle: bytes alive before each layer, from who reads and writes what."""
+    """Where the fewest channels of 4 x 4 are alive, from one layer to the next."""
     net = Net()
-    x = net.given(1, 4, 4, 4)
-    wide = net.conv(x, 16, 1)
-    x = net.relu(net.conv(wide, 8, 1))
-    skip = net.conv(x, 16, 1)
-    x = net.conv(skip, 16, 1)
-    x = net.add(x, skip)
-    x = net.conv(x, 2, 1)
-    graph = net.graph(net.conv(x, 4, 1))
-    shop = workshop(graph, FOUR)
-    made: dict[str, int] = dict.fromkeys(graph.inputs, -1)
-    read: dict[str, int] = {}
-    by_name = {op.name: op for op in graph.ops}
-    for k, layer in enumerate(shop.layers):
-        for name in layer.ops:
-            read.update(dict.fromkeys(reads_of(by_name[name]), k))
-            made.update(dict.fromkeys(writes_of(by_name[name]), k))
-    number = len(shop.layers)
-    read.update(dict.fromkeys(graph.outputs, number))
-    alive = [
-        sum(
-            graph.tensors[t].size_bytes
-            for t, first in made.items()
-            if first < k <= read.get(t, first)
-        )
-        for k in range(number + 1)
-    ]
-    points = _points(shop)
-    assert (points[0], points[-1]) == (0, number)
-    inner = points[1:-1]
-    assert inner
-    for k in inner:
-        assert alive[k] <= min(alive[k - 1], alive[k + 1])
-    narrow = [k for k in range(1, number - 1) if alive[k] < min(alive[k - 1], alive[k + 1])]
-    assert narrow and set(narrow) <= set(inner)
+    x = net.given(1, 4, 4, 4)  # before the layers: 4 channels are alive
+    x = net.conv(x, 16, 1)  # 16
+    x = net.relu(net.conv(x, 8, 1))  # 8: narrower than on both sides
+    skip = net.conv(x, 16, 1)  # 16
+    x = net.conv(skip, 16, 1)  # 32, as the sum reads both
+    x = net.add(x, skip)  # 16
+    x = net.conv(x, 2, 1)  # 2: narrower than on both sides
+    shop = workshop(net.graph(net.conv(x, 4, 1)), FOUR)  # 4
+    alive = [4, 16, 8, 16, 32, 16, 2, 4]
+    assert len(shop.layers) == len(alive) - 1
+    first, *inner, last = meeting_points(shop)
+    assert (first, last) == (0, len(shop.layers))
+    assert {2, 6} <= set(inner)
+    assert all(alive[k] <= min(alive[k - 1], alive[k + 1]) for k in inner)
+
+
+def test_results_are_alive_to_the_end_so_the_last_layer_may_stand_alone() -> None:
+    net = Net()
+    x = net.conv(net.given(1, 16, 4, 4), 16, 1)
+    x = net.conv(x, 2, 1)  # narrow, as the result behind it is wider and stays
+    shop = workshop(net.graph(net.conv(x, 4, 1)), FOUR)
+    assert meeting_points(shop) == [0, 2, 3]
 
 
 def test_a_long_unit_has_few_points_all_along_it() -> None:
-    points = _points(workshop(conv_chain(8, 4, 30), FOUR))
+    points = meeting_points(workshop(conv_chain(8, 4, 30), FOUR))
     assert len(points) <= MIN_POINTS
     assert points == sorted(set(points))
     assert max(b - a for a, b in pairwise(points)) <= 8
@@ -273,7 +253,7 @@ def test_a_long_unit_has_few_points_all_along_it() -> None:
 
 def test_a_unit_of_several_blocks_has_more_points() -> None:
     number = LAYERS_PER_POINT * (MIN_POINTS + 4)
-    points = _points(workshop(conv_chain(8, 4, number), FOUR))
+    points = meeting_points(workshop(conv_chain(8, 4, number), FOUR))
     assert len(points) == MIN_POINTS + 4
     assert max(b - a for a, b in pairwise(points)) <= 2 * LAYERS_PER_POINT
 
@@ -287,7 +267,7 @@ def test_units_of_many_samples_keep_to_the_least_places() -> None:
     x = net.given(4, 4, 6, 6)
     for _ in range(LAYERS_PER_POINT * (MIN_POINTS + 4)):
         x = net.relu(net.conv(x, 4))
-    assert len(_points(workshop(net.graph(x), FOUR))) == MIN_POINTS
+    assert len(meeting_points(workshop(net.graph(x), FOUR))) == MIN_POINTS
 
 
 def test_sections_meet_at_given_borders() -> None:
@@ -346,12 +326,21 @@ def test_variables_of_sections_differ() -> None:
 
 
 def test_sections_meet_where_tensors_change_in_size() -> None:
-    """Of too many places those are kept where one size of tensors ends and another begins."""
-    alive = [9, 8, 8, 8, 8, 8, 2, 2, 2, 2, 2, 1, 1]
-    points = list(range(1, 12))
-    assert _telling(points, alive, 11) == points
-    assert _telling(points, alive, 4) == [5, 6, 10, 11]
-    assert _telling(points, [5] * 13, 4) == [1, 4, 7, 11]
+    """Of too many places those are kept where one size of tensors ends and another begins, and as
+    many of the others as there is room for, all along the unit."""
+    net = Net()
+    x = net.given(1, 4, 16, 16)
+    for stride in (1, 2, 2):
+        x = net.relu(net.conv(x, 4, 3, stride))
+        for _ in range(7):
+            x = net.relu(net.conv(x, 4))
+    shop = workshop(net.graph(x), FOUR)
+    assert len(shop.layers) == 24
+    found = meeting_points(shop)
+    assert len(found) == MIN_POINTS
+    # Layers 8 and 16 halve the image: the place before them is wider than the one behind.
+    assert {7, 9, 15, 17} <= set(found)
+    assert max(b - a for a, b in pairwise(found)) <= 7
 
 
 # -- dimensions -----------------------------------------------------------------------------------
@@ -360,7 +349,7 @@ def test_sections_meet_where_tensors_change_in_size() -> None:
 def test_rows_and_columns_of_an_image_count_once_and_channels_where_nothing_is_repeated() -> None:
     one = workshop(conv_chain(16, 4, 1), FOUR)
     piece = one.piece(0, 1)
-    found = _cuttings(one, piece)
+    found = cuttings(one, piece)
     # One convolution repeats nothing: its rows only read a halo of the input.
     assert not any(slices.recompute for slices in found)
     boxes = [slices.boxes[piece.outputs[0]] for slices in found]
@@ -368,7 +357,7 @@ def test_rows_and_columns_of_an_image_count_once_and_channels_where_nothing_is_r
     assert moving == [[1], [2]]
     two = workshop(conv_chain(16, 4, 2), FOUR)
     piece = two.piece(0, 2)
-    [rows] = _cuttings(two, piece)
+    [rows] = cuttings(two, piece)
     # Channels would compute all of the first convolution on every cluster; columns are like rows.
     assert [k for k, s in enumerate(rows.boxes[piece.outputs[0]]) if s.start.variables()] == [2]
     # Rows computed twice: one on either side of the three borders.
@@ -381,18 +370,9 @@ def test_heads_are_cut_where_rows_need_all_of_the_other_operand() -> None:
     x = net.given(4, 8, 16)
     graph = net.graph(net.softmax(x, 2))
     shop = workshop(graph, FOUR)
-    found = _cuttings(shop, shop.piece(0, len(shop.layers)))
+    found = cuttings(shop, shop.piece(0, len(shop.layers)))
     dims = [
         next(k for k, s in enumerate(f.boxes[graph.outputs[0]]) if s.start.variables())
         for f in found
     ]
     assert dims == [0, 1] and not any(f.recompute for f in found)
-
-
-def test_results_are_alive_to_the_end_so_the_last_layer_may_stand_alone() -> None:
-    """Oracle: bytes made before a point and read behind it, or asked for by the caller."""
-    shop = workshop(wide_then_deep(), FOUR)
-    graph, number = shop.graph, len(shop.layers)
-    alive = _alive(shop)
-    out = sum(graph.tensors[t].size_bytes for t in graph.outputs)
-    assert alive[number] == out

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from math import inf
 from pathlib import Path
+from typing import Any
 
 import pytest
 from graphturbo_nets import Net, check_as_c, check_meaning, clustered, nodes, scheduled, workshop
@@ -20,8 +20,10 @@ from worker.compiler.ir.scalar import Fn, Read
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
 from worker.compiler.memory.spill import SpillRule
+from worker.compiler.memory.spill_choices import SpillChoice
 from worker.compiler.schedule.nodes import Box, Compute, Init, Move, Place, Schedule, Span
 from worker.compiler.schedule.verify import verify
+from worker.compiler.strategies.graphturbo import unit_plan
 from worker.compiler.strategies.graphturbo.emit import emit_unit
 from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.site import Part, Site, Spread, TileKey, instance_var
@@ -107,9 +109,10 @@ def test_a_nest_keeps_what_others_leave_of_the_buffer(whole_chip: tuple[bool, ..
 
 
 def test_a_layer_that_nothing_is_held_under_has_the_whole_buffer() -> None:
+    """Else it keeps to the quarters that are free: other layers of its structure are told alike."""
     found = planner(residual(), TWO)
-    assert found._free_quarters(0, frozenset()) == 4
-    every = [found._free_quarters(k, frozenset(found.graph.tensors)) for k in range(4)]
+    assert found.free_quarters(0, frozenset()) == 4
+    every = [found.free_quarters(k, frozenset(found.graph.tensors)) for k in range(4)]
     assert every == [3, 3, 3, 3]
 
 
@@ -177,26 +180,26 @@ def test_a_mixed_unit_runs_as_c(tmp_path: Path) -> None:
 # -- what does not fit -----------------------------------------------------------------------------
 
 
-def test_the_better_of_two_ways_to_spill_is_kept(tmp_path: Path) -> None:
+def test_the_better_of_two_ways_to_spill_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """1 KiB each: t3 lives from layer 0 to layer 2, no other tensor as long: the paper's choice.
     The output t7 goes home in any case, so it costs nothing there: the choice by cost."""
     small = clustered(clusters=1, cores=2, gb_bytes=3000)
-    found = planner(residual(), small)
-    assert found.site.room == 2250
-    ways = found._spill_choices(["t3", "t5", "t7"], ["t0"], ())
-    assert ways == (
-        (SpillRule.LONGEST_LIVENESS, frozenset({"t3"})),
-        (SpillRule.BY_COST, frozenset({"t7"})),
-    )
-    tensors = ["t3", "t5", "t7"], ["t0"]
-    plans = [found._plan_with((False,) * 4, (), tensors, way, inf) for way in ways]
-    cycles = [plan.predicted_cycles for plan in plans if plan is not None]
-    assert cycles[1] < cycles[0]
+    assert planner(residual(), small).site.room == 2250
     plan = planned(residual(), small)
     assert (plan.spilled, plan.buffered) == (("t7",), ("t0", "t3", "t5"))
-    assert (plan.spill_rule, plan.predicted_cycles) == (SpillRule.BY_COST, cycles[1])
-    for each in plans:
-        assert each is not None
+    assert plan.spill_rule is SpillRule.BY_COST
+    every = unit_plan.spill_choices
+
+    def only_the_papers(*given: Any) -> tuple[SpillChoice, ...]:
+        return tuple(way for way in every(*given) if way[0] is SpillRule.LONGEST_LIVENESS)
+
+    monkeypatch.setattr(unit_plan, "spill_choices", only_the_papers)
+    papers = planned(residual(), small)
+    assert (papers.spilled, papers.spill_rule) == (("t3",), SpillRule.LONGEST_LIVENESS)
+    assert plan.predicted_cycles < papers.predicted_cycles
+    for each in (plan, papers):
         check_as_c(as_schedule(each, small), small, tmp_path)
 
 
@@ -361,10 +364,10 @@ def test_a_chain_does_not_read_whole_what_is_held_in_slices() -> None:
     source, weight = net.given(4, 64, 16), net.weight(16, 16)
     axes: Axes = [("p", 4), ("i", 64), ("c", 16), ("k", 16, "r")]
     reads = [(source, ("p", "i", "k")), (weight, ("k", "c"))]
-    patches = net._op("mm", axes, reads, fn(Fn.MUL, Read(0), Read(1)), Reduce.ADD)
+    patches = net.op("mm", axes, reads, fn(Fn.MUL, Read(0), Read(1)), Reduce.ADD)
     at = (a.mod(2) * 2 + b.mod(2), a.floordiv(2) * 4 + b.floordiv(2), "c")
     fold: Axes = [("n", 1), ("c", 16), ("a", 32), ("b", 8)]
-    rows = net._op("fold", fold, [(patches, at)], Read(0))
+    rows = net.op("fold", fold, [(patches, at)], Read(0))
     graph = net.graph(net.conv(net.conv(rows, 16), 16, stride=2))
     shop = workshop(graph, on)
     assert [layer.is_chain for layer in shop.layers] == [False, True, False, False]

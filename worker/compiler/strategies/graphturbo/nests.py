@@ -147,7 +147,7 @@ def group_parts(
     samples than those of its own instance.
     """
     own = samples // clusters
-    factors = _nested([own if g.factor is None else g.factor for g in grouped.groups], own)
+    factors = nested_factors([own if g.factor is None else g.factor for g in grouped.groups], own)
     parts: list[Part] = []
     for number, group in enumerate(grouped.groups):
         names = {name for k in group.layers for name in layers[k].ops}
@@ -167,7 +167,7 @@ def clusters_of(samples: int, site: Site) -> int:
     return max(k for k in range(1, most + 1) if samples % k == 0)
 
 
-def _nested(factors: Sequence[int], samples: int) -> list[int]:
+def nested_factors(factors: Sequence[int], samples: int) -> list[int]:
     """Factors raised until each is a multiple of the next and divides the samples of a cluster.
 
     A group that does not even fit with one sample at a time gets that: the rest is spilled.

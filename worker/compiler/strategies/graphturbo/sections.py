@@ -101,7 +101,7 @@ def best_sections(
     `borders`: positions between layers where they meet, ascending, both ends included; by default,
     they are chosen from narrow places all along the unit.  None when some layer has no tiles.
     """
-    points = _points(shop) if borders is None else borders
+    points = meeting_points(shop) if borders is None else borders
     best: dict[int, tuple[float, tuple[SectionPlan, ...]]] = {0: (0.0, ())}
     for k, end in enumerate(points[1:], 1):
         # Short sections first: what they add up to limits what long ones may take.
@@ -174,7 +174,7 @@ def site_of(
     )
 
 
-def _points(shop: Workshop) -> list[int]:
+def meeting_points(shop: Workshop) -> list[int]:
     """Positions between layers where sections may meet: narrow places all along the unit."""
     number = len(shop.layers)
     if shop.clusters == 1 or not shop.features.instances or number < 3:
@@ -269,7 +269,7 @@ def _section(shop: Workshop, start: int, end: int, limit: float = inf) -> Sectio
     if shop.features.instances and shop.buffer is not None:
         if samples > 1:
             found.extend(even_turns(*of, samples, most()))
-        found.extend(_spread(shop, graph, layers, cores, most()))
+        found.extend(spread_plans(shop, graph, layers, cores, most()))
     found.extend(team_plans(Planner(*of), shop.clusters, most()))
     if samples > 1 and not shop.features.instances:
         found.extend(even_turns(*of, samples, most(), at_once=True))
@@ -279,14 +279,18 @@ def _section(shop: Workshop, start: int, end: int, limit: float = inf) -> Sectio
     return None if best is None or best.predicted_cycles > limit else best
 
 
-def _spread(
+def spread_plans(
     shop: Workshop, graph: Graph, layers: Sequence[Layer], cores: int, limit: float
 ) -> list[SectionPlan]:
-    """Plans that share one dimension of the results each out over the clusters."""
+    """Plans that share one dimension of the results each out over the clusters.
+
+    `cores` are those of a cluster.  None are predicted to take more than `limit` cycles, or longer
+    than the plans before them.
+    """
     if shop.clusters == 1 or len(layers) > MAX_SPREAD_LAYERS:
         return []
     found: list[SectionPlan] = []
-    for slices in _cuttings(shop, graph):
+    for slices in cuttings(shop, graph):
         for planner in _bands(shop, graph, layers, cores, slices):
             plan = planner.plan((False,) * len(layers), limit=limit)
             if plan is not None:
@@ -330,7 +334,7 @@ def _narrower(graph: Graph, slices: Slices, number: int) -> Slices | None:
     return None if found is None or not repeats_little(ops, found) else found
 
 
-def _cuttings(shop: Workshop, graph: Graph) -> list[Slices]:
+def cuttings(shop: Workshop, graph: Graph) -> list[Slices]:
     """Ways to cut all results into one slice per cluster: those with the least repeated work.
 
     Dimensions of equal extent with equal repeated work (height and width) count once.

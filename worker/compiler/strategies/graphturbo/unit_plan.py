@@ -180,7 +180,7 @@ class Planner(SectionContext):
         layer = self.layers[number]
         near: frozenset[str] = frozenset() if whole_chip else self.near(number, held)
         # Row chains pass by the buffer; what room there is makes no difference to them.
-        quarters = 1 if layer.is_chain else self._free_quarters(number, held)
+        quarters = 1 if layer.is_chain else self.free_quarters(number, held)
         domains = self.domains(number)
         boxes = () if domains is None else tuple(domains[name] for name in layer.ops)
         extents = tuple(tuple((str(span.start), span.extent) for span in box) for box in boxes)
@@ -210,7 +210,7 @@ class Planner(SectionContext):
         every = [t for names in self._tensors((False,) * len(self.layers)) for t in names]
         return max(live_bytes_by_task(self._lives(every)), default=0)
 
-    def _free_quarters(self, number: int, held: frozenset[str]) -> int:
+    def free_quarters(self, number: int, held: frozenset[str]) -> int:
         """Quarters of GB, at least one, that tensors held while the layer runs leave to its nest.
 
         Coarse steps, so that layers of equal structure stay one question.
