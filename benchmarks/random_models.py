@@ -35,11 +35,11 @@ class Model:
     def weight(self, *shape: int, fan: int = 1) -> str:
         """Values of about 1 / sqrt(fan)."""
         values = self.numbers.standard_normal(shape) / np.sqrt(fan)
-        return self._constant(values.astype(np.float32))
+        return self.constant(values.astype(np.float32))
 
     def numbers_of(self, *values: int) -> str:
         """A constant of integers: a shape, an axis."""
-        return self._constant(np.array(values, np.int64))
+        return self.constant(np.array(values, np.int64))
 
     def like(self, kind: str, *reads: str, **attributes: object) -> str:
         """An operator whose result has the shape of its first operand."""
@@ -57,7 +57,7 @@ class Model:
         onnx.checker.check_model(model, full_check=True)
         return model
 
-    def _constant(self, values: np.ndarray) -> str:
+    def constant(self, values: np.ndarray) -> str:
         name = f"w{len(self.weights)}"
         self.weights.append(numpy_helper.from_array(values, name))
         self.shapes[name] = values.shape
@@ -243,7 +243,7 @@ def shuffled(m: Model, x: str) -> str:
         return m.node(kind, [y], (n, 8, 2 * h, 2 * w), blocksize=2,
                       mode=m.random.choice(("DCR", "CRD")))  # fmt: skip
     if kind == "Resize":
-        scales = m._constant(np.array([1, 1, 2, 2], np.float32))
+        scales = m.constant(np.array([1, 1, 2, 2], np.float32))
         y = m.node(kind, [x, "", scales], (n, channels, 2 * h, 2 * w), mode="nearest",
                    coordinate_transformation_mode="asymmetric", nearest_mode="floor")  # fmt: skip
         return m.conv(y, channels)

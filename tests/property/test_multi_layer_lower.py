@@ -146,7 +146,7 @@ def test_waits_without_room_are_found_by_a_second_walk(case: tuple[ChainShape, M
     shape, on = case
     schedule, _, _ = chain(shape, on)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("worker.compiler.lower.order.sync._ROOM", 0)
+        patch.setattr("worker.compiler.lower.order.sync.ROOM", 0)
         found = lowered(schedule, on)
     plain = lowered(schedule, on)
     assert found.wait_ptr.tolist() == plain.wait_ptr.tolist()
@@ -289,7 +289,7 @@ def test_a_long_layer_hides_the_loads_of_several(
     plain = simulate_unit(without_early(monkeypatch, schedule, on), on).cycles
     assert cycles < gain * plain
     with monkeypatch.context() as patch:
-        patch.setattr("worker.compiler.lower.buffers._DISTANCES", (1, 0))
+        patch.setattr("worker.compiler.lower.buffers.DISTANCES", (1, 0))
         near = simulate_unit(lower_unit(schedule, on, "s"), on).cycles
     assert cycles <= near
 

@@ -145,7 +145,7 @@ def test_a_limit_beyond_what_the_memory_holds_is_caught(tmp_path: Path) -> None:
 def test_a_rule_that_is_not_applied_is_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rules, "_limit_miss", lambda *_: None)
+    monkeypatch.setattr(rules, "limit_miss", lambda *_: None)
     claim = {"op_type": "MaxPool", "limits": {"kernel_h": {"min": 1, "max": 3}}}
     row = failed(conformance(document([claim], ["f32"]), tmp_path), "outside: kernel_h=4")
     assert row.placed == "target" and "outside the rule" in row.reason
@@ -154,13 +154,13 @@ def test_a_rule_that_is_not_applied_is_caught(
 def test_a_refusal_for_another_reason_is_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = rules._limit_miss
+    kept = rules.limit_miss
 
     def vague(*arguments: Any) -> Any:
         miss = kept(*arguments)
         return None if miss is None else rules.Miss(miss.code, "it is not allowed", "ask")
 
-    monkeypatch.setattr(rules, "_limit_miss", vague)
+    monkeypatch.setattr(rules, "limit_miss", vague)
     claim = {"op_type": "MaxPool", "limits": {"kernel_h": {"min": 1, "max": 3}}}
     row = failed(conformance(document([claim], ["f32"]), tmp_path), "outside: kernel_h=4")
     assert "not because of kernel_h" in row.reason

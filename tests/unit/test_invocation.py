@@ -17,7 +17,7 @@ from worker.compiler.cache import MemoryCache
 from worker.compiler.isa.program import Binding, HostCall, Program, UnitCall
 from worker.job.simulation import simulate_model
 from worker.report.invocation import invocation_section
-from worker.simulator.compose import _invocation_check
+from worker.simulator.compose import invocation_check
 from worker.simulator.results import Invocation, RegionTiming
 from worker.simulator.run import simulate_program, simulate_unit
 
@@ -102,7 +102,7 @@ def test_parts_sum_to_the_total_and_to_the_regions(
 def test_the_sanity_check_fails_on_shares_that_are_not_whole(
     split: Invocation, detail: str
 ) -> None:
-    check = _invocation_check(split, 11)
+    check = invocation_check(split, 11)
     assert not check.passed
     assert detail in check.detail
 

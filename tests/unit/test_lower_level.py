@@ -117,7 +117,7 @@ def test_the_second_layer_s_weights_come_under_the_first_layer_s_work(
     on = fed(machine(2, 1, gb_bytes=1 << 20, l1_bytes=1 << 16), 4.0)
     schedule, _, _ = chain(ChainShape(layers=2, rows=16, width=64, chunk=16, staged=True), on)
     early = lower_unit(schedule, on, "s")
-    monkeypatch.setattr("worker.compiler.lower.order.layers._first_work", lambda root: "")
+    monkeypatch.setattr("worker.compiler.lower.order.layers.first_work", lambda root: "")
     late = lower_unit(schedule, on, "s")
     first, behind = (order_of_second_weights(program) for program in (early, late))
     assert first[0] < first[1]

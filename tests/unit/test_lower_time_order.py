@@ -350,7 +350,7 @@ def test_who_passes_waits_for_everything_where_that_can_be_listed(
         seen.update(touches=touches, storages=storages)
         return latest_conflicts(touches, storages)
 
-    monkeypatch.setattr(lowering, "_MANY_WAITS", most)
+    monkeypatch.setattr(lowering, "MANY_WAITS", most)
     monkeypatch.setattr(lowering, "latest_conflicts", all_conflicts)
     monkeypatch.setattr(lowering, "in_time_order", kept)
     lower_unit(tight_schedule(4, 8), TIGHT, "s")

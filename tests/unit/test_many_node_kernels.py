@@ -25,10 +25,9 @@ from worker.compiler.judge.solve import Solved
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions
-from worker.compiler.partition.partition import partition
 from worker.compiler.pipeline import compile_model
 from worker.job.job import RESULT_OPTIONS
-from worker.job.preflight import _shortfalls
+from worker.job.preflight import preflight
 from worker.report.layers import cache_outcomes
 from worker.simulator.results import ModelSimulation
 from worker.simulator.run import simulate_program, simulate_unit
@@ -177,8 +176,6 @@ def test_options_of_strategies_decide_results() -> None:
 def test_preflight_tries_operators_one_by_one_whatever_the_strategy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled = compiled_of(saved(repeated_layers(2), tmp_path), MemoryCache())
-    parts = partition(compiled.model, compiled.machine, {})
     names: list[list[str]] = []
     whole = UnitPool.__init__
 
@@ -188,5 +185,6 @@ def test_preflight_tries_operators_one_by_one_whatever_the_strategy(
 
     monkeypatch.setattr(UnitPool, "__init__", watched)
     turbo = CompileOptions(strategy="graphturbo")
-    assert _shortfalls(compiled.model, parts, compiled.machine, turbo) == []
+    found = preflight(saved(repeated_layers(2), tmp_path), {"preset": "kapla-edge"}, turbo)
+    assert (found["ok"], found["shortfalls"]) == (True, [])
     assert names == [["naive", "naive"]]

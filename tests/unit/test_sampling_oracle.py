@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx_models import repeated_layers, saved
+from row_chain_graphs import build, fn, op
 from strategy_options import of_variant
 
 from worker.compiler.cache import MemoryCache
 from worker.compiler.frontend.limits import Limits
-from worker.compiler.ir.evaluate import _trunc_div
+from worker.compiler.ir.dtype import DType
+from worker.compiler.ir.evaluate import evaluate
+from worker.compiler.ir.scalar import Fn, Read
 from worker.compiler.judge.units import Unit
 from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions
@@ -26,31 +28,40 @@ from worker.job.ports import open_ports
 from worker.job.request import NoProgress
 from worker.verification.sampling import check_unit
 
-INT8 = st.integers(-128, 127)
+Array = np.ndarray[Any, Any]
 
 
-@given(INT8, INT8)
-@example(-128, 3)
-@example(-128, -3)
-@example(-128, 127)
-@example(-128, -128)
-@example(-128, 1)
-def test_integer_division_truncates_toward_zero(a: int, b: int) -> None:
-    got = int(_trunc_div(np.array([a], np.int8), np.array([b], np.int8))[0])
-    if b == 0:
-        assert got == 0
-    elif (a, b) == (-128, -1):
-        assert got == -128  # 128 wraps
-    else:
-        assert got == int(abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1)
+def quotients(a: Array, b: Array, dtype: DType) -> Array:
+    """What the algebra says a / b is, element by element."""
+    axes = [("i", len(a))]
+    reads = [("a", ("i",)), ("b", ("i",))]
+    body = fn(Fn.DIV, Read(0), Read(1))
+    shapes = dict.fromkeys("abq", a.shape)
+    graph = build((op("div", axes, reads, ("q", ("i",)), body),), shapes, ("q",), dtype)
+    return evaluate(graph, {"a": a, "b": b})["q"]
 
 
-@pytest.mark.parametrize("dtype", [np.int16, np.int32, np.int64])
-def test_the_most_negative_integer_divides_in_every_width(dtype: type[np.signedinteger]) -> None:
-    low = np.iinfo(dtype).min
-    got = _trunc_div(np.array([low, low, low], dtype), np.array([7, -7, 2], dtype))
-    assert got.dtype == dtype
-    assert got.tolist() == [-(-int(low) // 7), -int(low) // 7, int(low) // 2]
+def test_integer_division_truncates_toward_zero() -> None:
+    """All pairs of eight bits, by Python's unbounded integers; what is no number is 0."""
+    numbers = range(-128, 128)
+    a, b = np.meshgrid(np.array(numbers, np.int8), np.array(numbers, np.int8))
+    got = quotients(a.ravel(), b.ravel(), DType.I8)
+    assert got.dtype == np.int8
+    want = [
+        0 if y == 0 else abs(x) // abs(y) * (1 if (x < 0) == (y < 0) else -1)
+        for y in numbers
+        for x in numbers
+    ]
+    wrapped = [-128 if q == 128 else q for q in want]
+    assert got.tolist() == wrapped
+
+
+@pytest.mark.parametrize("dtype", [DType.I16, DType.I32, DType.I64])
+def test_the_most_negative_integer_divides_in_every_width(dtype: DType) -> None:
+    low = int(np.iinfo(dtype.numpy).min)
+    got = quotients(np.full(3, low, dtype.numpy), np.array([7, -7, 2], dtype.numpy), dtype)
+    assert got.dtype == dtype.numpy
+    assert got.tolist() == [-(-low // 7), -low // 7, low // 2]
 
 
 def relu_unit(folder: Path) -> Unit:

@@ -38,7 +38,7 @@ from worker.verification.comparing import Comparer
 from worker.verification.drive import verify_model
 from worker.verification.measured import longest_sum
 from worker.verification.reference import reference_outputs
-from worker.verification.sampling import _interior, sample_points
+from worker.verification.sampling import interior, sample_points
 from worker.verification.whole_outputs import is_sampleable
 
 
@@ -54,7 +54,7 @@ def oracle_follows(graph: Graph) -> bool:
     last = graph.ops[-1]
     assert isinstance(last, TensorOp)
     try:
-        _interior(graph, arrays, last, sample_points(last, 0, 4))
+        interior(graph, arrays, last, sample_points(last, 0, 4))
     except KeyError:
         return False
     return True

@@ -129,7 +129,7 @@ def simulate_program(
                 (host_cycles, launch_cycles, nested_kernel_cycles), tuple(controls.values()),
             ),
             *_nested_checks(tuple(controls.values())),
-            _invocation_check(split, clock),
+            invocation_check(split, clock),
         ),
         bounds=tuple(Bound(*bound) for bound in bounds),
         invocation=split,
@@ -238,7 +238,7 @@ def _nested_home_bytes(machine: Machine, runs: tuple[ControlRun, ...]) -> int:
     return sum(peak for run in runs for peak in nested_peaks(run, machine.home.name))
 
 
-def _invocation_check(split: Invocation, cycles: int) -> Check:
+def invocation_check(split: Invocation, cycles: int) -> Check:
     """The shares of an invocation are whole, and no region has more than all of them."""
     own = [sum(getattr(r, part) for r in split.regions) for part in _PARTS]
     over = [p for p, s in zip(_PARTS, own, strict=True) if s > getattr(split, p)]

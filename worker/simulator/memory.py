@@ -36,7 +36,7 @@ def occupancy(program: UnitProgram, machine: Machine, run: Run) -> tuple[Occupan
             if shape in done:  # instances that do the same hold the same
                 continue
             done.add(shape)
-            times, used = _steps(lives[instance])
+            times, used = bytes_in_use(lives[instance])
             if max(used) > best[0]:
                 best = (max(used), times, used)
         peak, times, used = best
@@ -76,10 +76,13 @@ def _lives(
     return [(int(i), (int(start[i]), int(end[i]), *span)) for i in np.flatnonzero(end >= 0)]
 
 
-def _steps(
+def bytes_in_use(
     lives: list[tuple[int, int, int, int]],
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Step function of the union of live address ranges."""
+    """(cycles, bytes from each of them on) of buffers that may share addresses.
+
+    A life is (from cycle, to cycle, first address, end address); what several hold counts once.
+    """
     low, high, first, end = np.array(lives, dtype=np.int64).T
     times = np.unique(np.concatenate(([0], low, high)))
     edges = np.unique(np.concatenate((first, end)))

@@ -51,7 +51,7 @@ def _reads_per_point(op: TensorOp | OpaqueOp) -> int:
     return prod(axis.extent for axis in op.reduce_axes)
 
 
-def _interior(
+def interior(
     graph: Graph,
     arrays: Mapping[str, Array],
     last: TensorOp,
@@ -167,7 +167,7 @@ def _oracle(
     """Where the last operator writes at `points`, and what, in float64."""
     op = graph.ops[-1]
     assert isinstance(op, TensorOp)
-    known = {**arrays, **_interior(graph, arrays, op, points, is_in_order=is_in_order)}
+    known = {**arrays, **interior(graph, arrays, op, points, is_in_order=is_in_order)}
     where, values = evaluate_points(op, graph.tensors, known, points, is_in_order=is_in_order)
     return where, _plain(values, graph.tensors[op.write.tensor])
 

@@ -30,7 +30,7 @@ from worker.compiler.memory.allocate import Request, align_up, allocate
 from worker.compiler.schedule.grid import cores_of
 from worker.compiler.schedule.walk import Scope, Walk
 
-_DISTANCES = (32, 24, 16, 12, 8, *range(MOST_LAYERS_AHEAD, -1, -1))
+DISTANCES = (32, 24, 16, 12, 8, *range(MOST_LAYERS_AHEAD, -1, -1))
 """Limits on how far fills go ahead, tried until addresses are found."""
 
 
@@ -92,7 +92,7 @@ def _choices(
     capacity = {level.name: level.usable_bytes for level in machine.levels[1:]}
     before: tuple[tuple[EarlyFill, int], ...] = ()
     farthest = max((fill.reach for fill in early), default=-1)
-    for most in (d for d in _DISTANCES if d <= farthest or d <= MOST_LAYERS_AHEAD):
+    for most in (d for d in DISTANCES if d <= farthest or d <= MOST_LAYERS_AHEAD):
         far = distances(
             early, intervals, [s.size_bytes for s in shapes], [s.memory for s in nest.scopes],
             capacity, most,

@@ -31,7 +31,7 @@ from worker.compiler.schedule.nodes import Schedule
 
 LOWER_VERSION = "9"
 """Bump when programs change for the same schedule: cached kernels must miss."""
-_MANY_WAITS = 8
+MANY_WAITS = 8
 """Waits per instruction, repeated ones included, that are too many to list for an order's sake."""
 
 
@@ -75,7 +75,7 @@ def lower_unit(schedule: Schedule, machine: Machine, signature: str) -> UnitProg
             return synchronise(touches, storages, stream, order)
 
         latest, full = latest_conflicts(touches, storages), None
-        if most_waits(touches, storages) <= _MANY_WAITS * len(stream):
+        if most_waits(touches, storages) <= MANY_WAITS * len(stream):
             full = synchronise(touches, storages, stream, repeats=True)
         moves = Moves(_moving_streams(machine), latest, tokens_of, full)
         instructions, tokens = in_time_order(instructions, tokens, carrier.roads.rates(), moves)

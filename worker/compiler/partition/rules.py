@@ -109,7 +109,7 @@ def find_miss(
         )
     return (
         tensor_miss(node, support.dtypes, target, stand_in, label)
-        or _limit_miss(node, support, label, opset)
+        or limit_miss(node, support, label, opset)
         or _attribute_miss(node, support, label, opset)
         or _constant_miss(node, support, label)
     )
@@ -175,7 +175,8 @@ def _dtype_lever(
     return f"a model in {dtypes_text(allowed)} would be allowed"
 
 
-def _limit_miss(node: onnx_ir.Node, support: OpSupport, label: str, opset: int) -> Miss | None:
+def limit_miss(node: onnx_ir.Node, support: OpSupport, label: str, opset: int) -> Miss | None:
+    """The first limit of sizes that a node does not keep."""
     for name, low, high in support.limits:
         actual = quantity(node, name, opset)
         if actual is not None and not low <= actual <= high:

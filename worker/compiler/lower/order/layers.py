@@ -105,7 +105,7 @@ def early_fills(
     produced = _first_writes(nest, refs)
     uses = _first_dependent_uses(nest, refs, contexts, produced)
     users = users_of(refs)
-    work = _first_work(nest.schedule.root)
+    work = first_work(nest.schedule.root)
     found: list[EarlyFill] = []
     once: dict[int, str] = {}
     for number, (leaf, leaf_refs, plan) in enumerate(zip(nest.leaves, refs, ahead, strict=True)):
@@ -204,7 +204,7 @@ def _engine(nest: Walk, number: int, machine: Machine) -> str:
     return dma_engine(machine, node.dst, outward=False).name if isinstance(node, Move) else ""
 
 
-def _first_work(root: Node) -> str:
+def first_work(root: Node) -> str:
     """Path of the first node from the root on that is neither a Move nor only around Moves.
 
     Loops over cores are entered: what a section's clusters bring in is needed first of all.

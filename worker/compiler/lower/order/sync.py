@@ -26,7 +26,7 @@ from worker.compiler.lower.rows.touches import STARTS_VALUE, Touches
 
 _STEPS = 8
 """What walking over one touch takes, in steps of a usual loop (`jit.INTERPRETED_STEPS`)."""
-_ROOM = 4
+ROOM = 4
 """Waits, and streams that ask, per touch that the first walk has room for."""
 _WAYS = 16
 """Lists of streams per token; a stream stands in the one of its number modulo this."""
@@ -66,7 +66,7 @@ def synchronise(
     loop = loop_for(find_waits, _STEPS * num_touches)
     spots, num_tokens = storages.spots, 2 * num_storages
     wait_ptr = np.zeros(count + 1, dtype=np.int32)
-    room = max(_ROOM * num_touches, 1)
+    room = max(ROOM * num_touches, 1)
     while True:  # memory of room that stays empty is never touched
         wait, next_node, who, asked = (np.empty(room, dtype=np.int32) for _ in range(4))
         found = loop(

@@ -159,7 +159,7 @@ class Storages:
             total += self.machine.level(level).instances
         for k, buffer in enumerate(self.buffers):
             cells = self._cells(k)
-            if not cells or not self._is_shared(buffer):
+            if not cells or not self.is_shared(buffer):
                 continue
             instances = self.machine.level(buffer.level).instances
             number = np.arange(instances * cells)
@@ -190,7 +190,7 @@ class Storages:
             crowds[k] = meets.sum(axis=1).max(initial=0)
         return crowds
 
-    def _is_shared(self, buffer: Buffer) -> bool:
+    def is_shared(self, buffer: Buffer) -> bool:
         """Whether another buffer of its level has some of its addresses."""
         low, high = buffer.address, buffer.address + buffer.size_bytes
         return low < high and any(

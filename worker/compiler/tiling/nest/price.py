@@ -178,7 +178,8 @@ class Pricer:
         ]
         self._axes = tuple(axis.name for axis in facts.op.domain)
         self._at_home = home_cycles(facts, machine, stages[-1].team)
-        self._ports = [self._port(stages, k, machine) for k in range(len(stages))]
+        self.ports = [self._port(stages, k, machine) for k in range(len(stages))]
+        """How operands come to each stage, and results leave it."""
 
     def _port(self, stages: Sequence[Stage], k: int, machine: Machine) -> _Port:
         facts, stage, home = self.facts, stages[k], machine.home.name
@@ -209,7 +210,7 @@ class Pricer:
         """The price of one tiling."""
         entries, busy, results, found = 1, 1, 1, []
         strips = self.facts.strips(levels[-1].tile)
-        for port, plan in zip(self._ports, levels, strict=True):
+        for port, plan in zip(self.ports, levels, strict=True):
             used = busy * plan.units_used
             out_trips = prod(plan.trips[name] for name in plan.order[: plan.num_out_loops])
             drain = last = 0.0
