@@ -151,7 +151,7 @@ def test_nothing_that_fits_is_ruled_out(toy: Toy, double: bool, data: st.DataObj
     ways = tuple(
         {"m": data.draw(st.integers(1, 3)), "n": data.draw(st.integers(1, 2))} for _ in toy.stages
     )
-    grid = given_module._grid(toy.facts, ways)
+    grid = given_module.tile_grid(toy.facts, ways)
     assume(grid is not None)
     assert grid is not None
     frame = Frame(toy.facts, toy.stages)
@@ -164,7 +164,7 @@ def test_nothing_that_fits_is_ruled_out(toy: Toy, double: bool, data: st.DataObj
     known.sort(key=lambda levels: -prod(levels[-1].tile.values()))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(given_module, "LOOKED_AT", 10**6)
-        assert given_module._largest(frame, grid, ways, double=double) == known
+        assert given_module.largest_tilings(frame, grid, ways, double=double) == known
 
 
 def brute_force(toy: Toy, ways: Mapping[str, int]) -> Plan | None:

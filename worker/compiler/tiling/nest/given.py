@@ -50,7 +50,7 @@ def search_split(
     """
     stages = needed_units(facts, stages)
     by_stage = _by_stage(facts, stages, ways)
-    grid = _grid(facts, by_stage)
+    grid = tile_grid(facts, by_stage)
     if grid is None:
         return None
     frame, pricer = Frame(facts, stages), Pricer(facts, engine, stages, machine)
@@ -58,14 +58,14 @@ def search_split(
     for double in (True, False):
         found = [
             ordered_plan(pricer, levels, orders)
-            for levels in _largest(frame, grid, by_stage, double=double)
+            for levels in largest_tilings(frame, grid, by_stage, double=double)
         ]
         if found:
             return min(found, key=score)
     return None
 
 
-def _largest(
+def largest_tilings(
     frame: Frame, grid: tuple[Tiles, ...], ways: tuple[Mapping[str, int], ...], *, double: bool
 ) -> list[list[LevelPlan]]:
     """The different tilings that fit, by falling volume of the innermost tile."""
@@ -116,7 +116,7 @@ def _may_fit(
     return fits
 
 
-def _grid(facts: Facts, ways: tuple[Mapping[str, int], ...]) -> tuple[Tiles, ...] | None:
+def tile_grid(facts: Facts, ways: tuple[Mapping[str, int], ...]) -> tuple[Tiles, ...] | None:
     """Tiles of all stages: the innermost cut along a few axes, the others along the longest one.
 
     None when none of them can be settled.
