@@ -17,6 +17,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from worker.job.stages import NAMES
+from worker.job.watchdog import LIMIT_S
 from worker.sandbox.isolation import IsolationChoice
 from worker.sandbox.sandbox import Limits
 
@@ -86,6 +87,8 @@ class Settings(BaseSettings):
     stage_limits_s: Mapping[str, float] = Field(default_factory=lambda: {**STAGE_LIMITS_S})
     """Longest wall time of a stage, by its name, within the job's; as a JSON object, which changes
     the stages it names.  Budgets of work and bytes end most of what would take long before this."""
+    strategy_limit_s: float = Field(default=LIMIT_S, gt=0)
+    """Most CPU time, or time of waiting, of one step of a strategy; then it loses its unit."""
     idempotency_ttl_s: float = Field(default=86400.0, gt=0)
 
     memory_base_bytes: int = Field(default=8192 * _MIB, gt=0)

@@ -174,7 +174,7 @@ def _sandbox(order: Order, model: Path, settings: Settings, place: Workplace) ->
     return Sandbox(
         payload_argv(
             "worker.children.sandbox_child", str(place.given / "request.json"), "{channel}",
-            "--runner", settings.runner,
+            "--runner", settings.runner, "--strategy-limit-s", str(settings.strategy_limit_s),
         ),
         env=payload_env(
             place, settings.child_path, threads=settings.child_threads, python_path=python

@@ -1,6 +1,7 @@
 """The payload: runs one job in the sandbox, with cache and progress over a socket to the worker.
 
-`python -P -m worker.children.sandbox_child REQUEST.json CHANNEL [--runner module:function]`.
+`python -P -m worker.children.sandbox_child REQUEST.json CHANNEL [--runner module:function]
+[--strategy-limit-s SECONDS]`.
 What happens to it does not matter to anybody else: it may crash, hang, or be killed at any
 instruction.
 """
@@ -20,9 +21,11 @@ from typing import Any
 
 from worker.compiler.cache import Cache, CacheKey, NullCache
 from worker.compiler.errors import Detail
+from worker.compiler.faults import limited_by
 from worker.compiler.options import CompileOptions
 from worker.compiler.stages import Watch
 from worker.job.request import JobOutcome, JobRequest, ProgressSink
+from worker.job.watchdog import LIMIT_S, Watchdog
 from worker.sandbox import wire
 from worker.sandbox.answering import failure_frame
 
@@ -116,12 +119,14 @@ def read_request(document: Mapping[str, Any]) -> tuple[JobRequest, Path]:
     return request, Path(document["out_dir"])
 
 
-def run(channel: Channel, request_path: Path, runner: str) -> int:
+def run(channel: Channel, request_path: Path, runner: str, strategy_limit_s: float) -> int:
     """Run the job and report its end over the channel; give the exit code."""
     try:
         request, out_dir = read_request(json.loads(request_path.read_text(encoding="utf-8")))
         cache: Cache = NullCache() if request.options.no_cache else ChannelCache(channel)
-        outcome = load_runner(runner)(request, out_dir, cache, ChannelProgress(channel))
+        work = load_runner(runner)
+        with limited_by(Watchdog(strategy_limit_s)):
+            outcome = work(request, out_dir, cache, ChannelProgress(channel))
     except Exception as error:  # the task boundary: the worker hears of anything
         channel.tell(failure_frame(error))
     else:
@@ -142,11 +147,13 @@ def main(argv: list[str]) -> int:
     parser.add_argument("request", type=Path)
     parser.add_argument("channel", type=int)
     parser.add_argument("--runner", default="worker.job.job:run_job")
+    parser.add_argument("--strategy-limit-s", type=float, default=LIMIT_S)
     arguments = parser.parse_args(argv)
     with socket.socket(fileno=arguments.channel) as sock:
         # Processes the job starts (C compilers, tests of kernels) must not hold the channel open.
         sock.set_inheritable(False)
-        return run(Channel(sock), arguments.request, arguments.runner)
+        limit_s = arguments.strategy_limit_s
+        return run(Channel(sock), arguments.request, arguments.runner, limit_s)
 
 
 if __name__ == "__main__":

@@ -18,12 +18,11 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from worker.compiler.errors import InternalError
+from worker.compiler.errors import InternalError, said
 
 GROUP = "tilewright.strategies"
 AUTO = "auto"
 """Stands for every strategy there is: the judge takes the best of them."""
-_MOST_CHARACTERS = 300
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+]{0,31}")
@@ -115,8 +114,7 @@ def installed() -> tuple[Strategies, tuple[BrokenStrategy, ...]]:
                 owner = found[descriptor.name].distribution
                 raise ValueError(f"strategy {descriptor.name!r} is brought by {owner} already")
         except Exception as error:  # a plugin's module may raise anything
-            reason = f"{type(error).__name__}: {error}"[:_MOST_CHARACTERS]
-            broken.append(BrokenStrategy(f"{point.name} = {point.value}", reason))
+            broken.append(BrokenStrategy(f"{point.name} = {point.value}", said(error)))
         else:
             found[descriptor.name] = replace(descriptor, distribution=_brought_by(point))
     return MappingProxyType(dict(sorted(found.items()))), tuple(broken)
@@ -151,6 +149,15 @@ def taking_part(chosen: str) -> tuple[StrategyDescriptor, ...]:
     return tuple(
         row for row in strategies().values() if chosen in (AUTO, row.name) or row.is_last_resort
     )
+
+
+def an_option(named_so: str = "") -> tuple[str, str, str]:
+    """A strategy, an option of its own and a value that is not its default, as an example."""
+    for one in strategies().values():
+        for option, words in one.option_words.items():
+            if named_so in ("", option):
+                return one.name, option, words.rpartition(", ")[2]
+    return "NAME", named_so or "OPTION", "VALUE"
 
 
 def last_resort() -> StrategyDescriptor:

@@ -2,7 +2,7 @@
 
 CompilerError
 ├─ InputError ─ ModelError (node, attribute) · SpecError (JSON pointer) · OptionError
-├─ Infeasible (carries a Shortfall; raised only when even the naive strategy does not fit)
+├─ Infeasible (carries a Shortfall; raised only when even the last resort does not fit)
 ├─ BudgetExceeded (search candidates)
 └─ InternalError ─ VerifyError (stage, value path, rule) · PassContractError
 SimulationError ─ Deadlock · MemoryFault · Mismatch
@@ -14,12 +14,22 @@ an unknown code is a bug and fails at once.
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import TypeAlias
 
 from worker.compiler.error_catalog import ERROR_CATALOG, ErrorEntry, Fault
 
 Detail: TypeAlias = "str | int | float | bool | list[Detail] | dict[str, Detail] | None"
+
+
+_MOST_CHARACTERS = 500
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
+
+
+def said(error: BaseException) -> str:
+    """Type and message of an error, the same in every process."""
+    return _ADDRESS.sub("0x...", f"{type(error).__name__}: {error}")[:_MOST_CHARACTERS]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,42 @@ the report says so.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from worker.compiler.errors import Infeasible
+from worker.compiler.errors import Infeasible, said
 
 T = TypeVar("T")
 
-_MOST_CHARACTERS = 500
-_ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
+_OWN_STEPS = frozenset({"load", "group", "schedule", "summary", "page"})
+"""Those in which a strategy's own code runs."""
+
+
+class Overrun(BaseException):
+    """A step took too long.  Whoever limits it raises this in the strategy's own frames, where
+    `except Exception` must not hold it up."""
+
+
+class Limiter(Protocol):
+    """Runs a step of a strategy, and not for ever."""
+
+    def __call__(self, strategy: str, work: Callable[[], T]) -> T: ...
+
+
+_LIMITER: ContextVar[Limiter | None] = ContextVar("limiter", default=None)
+
+
+@contextmanager
+def limited_by(limiter: Limiter) -> Iterator[None]:
+    """Steps of strategies inside run by it.  The compiler itself has no clock."""
+    before = _LIMITER.set(limiter)
+    try:
+        yield
+    finally:
+        _LIMITER.reset(before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +52,11 @@ class Fault:
     strategy: str
     version: str
     step: str
-    """group, split, schedule, lower, audit or codegen."""
+    """load, group, schedule, lower, audit, codegen, summary or page."""
     reason: str
     """Type and message of what was raised, the same in every process."""
+    is_timed: bool = False
+    """It was stopped: another machine may end otherwise, so no cache keeps it."""
 
     @property
     def sentence(self) -> str:
@@ -55,10 +82,14 @@ def attempt(strategy: str, version: str, step: str, work: Callable[[], T]) -> T 
         MemoryError: another way needs memory too.
         Infeasible: that something does not fit is an answer.
     """
+    limiter = _LIMITER.get()
     try:
-        return work()
+        if limiter is None or step not in _OWN_STEPS:
+            return work()
+        return limiter(strategy, work)
     except (MemoryError, Infeasible):
         raise
+    except Overrun as late:
+        return Fault(strategy, version, step, str(late), is_timed=True)
     except Exception as error:  # the boundary of a strategy: see decisions/0017
-        message = _ADDRESS.sub("0x...", f"{type(error).__name__}: {error}")
-        return Fault(strategy, version, step, message[:_MOST_CHARACTERS])
+        return Fault(strategy, version, step, said(error))

@@ -170,12 +170,14 @@ def _fallbacks(pool: UnitPool) -> tuple[tuple[str, str], ...]:
     nodes_of: dict[Fault, dict[str, None]] = {}
     for fallback in pool.fallbacks:
         nodes_of.setdefault(fallback.fault, {}).update(dict.fromkeys(fallback.nodes))
+    package = {e.name: e.descriptor.distribution for e in (*pool.entrants, pool.last_resort)}
     return tuple(
         (
             "STRATEGY_FALLBACK",
             f"{len(nodes)} nodes ({', '.join(list(nodes)[:_MOST_NAMED])}"
             f"{', ...' if len(nodes) > _MOST_NAMED else ''}) run another way:"
-            f" {fault.sentence}; this is a bug in Tilewright: please report it",
+            f" {fault.sentence}; this is a bug in"
+            f" {package.get(fault.strategy, 'Tilewright')}: please report it",
         )
         for fault, nodes in nodes_of.items()
     )

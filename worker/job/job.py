@@ -20,11 +20,11 @@ from worker.compiler.assembly.packing import bundle_contents
 from worker.compiler.cache import Cache, NullCache
 from worker.compiler.codegen.kernel import CODEGEN_VERSION
 from worker.compiler.collector import rare_collections
-from worker.compiler.descriptors import taking_part
 from worker.compiler.errors import Detail
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.ir.signature import IR_VERSION
 from worker.compiler.judge.compiled import Compile, CompiledModel
+from worker.compiler.judge.entrants import took_part
 from worker.compiler.lower.lower import LOWER_VERSION
 from worker.compiler.options import CompileOptions, VerifyMode
 from worker.compiler.package.bundle import write_bundle
@@ -139,7 +139,7 @@ def toolchain(options: CompileOptions) -> dict[str, Detail]:
         "simulator": SIMULATOR_VERSION,
         "strategies": {
             row.name: {"version": row.version, "distribution": row.distribution}
-            for row in taking_part(options.strategy)
+            for row in took_part(options)
         },
     }
 

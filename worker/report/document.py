@@ -9,6 +9,7 @@ from worker.compiler.errors import Detail
 from worker.compiler.frontend.model_summary import model_summary
 from worker.compiler.isa.program import HostCall, UnitCall
 from worker.compiler.judge.compiled import CompiledModel
+from worker.compiler.judge.entrants import absent
 from worker.compiler.machine import digest
 from worker.compiler.options import CompileOptions
 from worker.compiler.partition.plan import HOST
@@ -155,6 +156,7 @@ def report_document(
         "warnings": [
             {"code": code, "message": text}
             for code, text in (
+                *(("STRATEGY_ABSENT", f"takes no part: {why}") for why in absent(options)),
                 *compiled.warnings,
                 *_noise_warnings(verification),
                 *(("STRATEGY_SUMMARY", f"{fault.sentence}; it is left out") for fault in broken),

@@ -245,6 +245,8 @@ class ItemRunner:
                 "{channel}",
                 "--runner",
                 settings.runner,
+                "--strategy-limit-s",
+                str(settings.strategy_limit_s),
             ),
             env=payload_env(
                 place,

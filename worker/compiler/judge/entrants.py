@@ -5,12 +5,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import msgspec
 
-from worker.compiler.descriptors import AUTO, StrategyDescriptor, last_resort, strategies
+from worker.compiler.descriptors import (
+    AUTO,
+    StrategyDescriptor,
+    installed,
+    last_resort,
+    strategies,
+    taking_part,
+)
 from worker.compiler.errors import InternalError, OptionError, Shortfall
+from worker.compiler.faults import Fault, attempt
 from worker.compiler.ir.graph import Graph
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions, Effort
@@ -20,8 +29,8 @@ from worker.compiler.strategies.base import Budget, Strategy
 
 _LOG = logging.getLogger(__name__)
 _CANDIDATES = {Effort.FAST: 1, Effort.NORMAL: 3, Effort.THOROUGH: 12}
-"""By unit and strategy.  Three are what GraphTurbo's own model cannot tell apart (its hand-overs);
-twelve are more than any built-in strategy has."""
+"""By unit and strategy.  Three are what a strategy's own model cannot tell apart; twelve are more
+than any built-in one has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +102,10 @@ def entrant(name: str, options: CompileOptions) -> Entrant:
             limit=[AUTO, *strategies()],
             actual=name,
         )
-    try:
-        loaded = descriptor.load()
-    except Exception as error:  # a plugin's module may raise anything
-        raise InternalError(
-            "TW-INT-006", f"{descriptor.distribution}, strategy {name}: {error!r}"[:500]
-        ) from error
+    loaded = _loaded(descriptor)
+    if isinstance(loaded, Fault):
+        message = f"{descriptor.distribution}, strategy {name}: {loaded.reason}"
+        raise InternalError("TW-INT-006", message[:500])
     budget = Budget(_CANDIDATES[options.effort])
     return Entrant(loaded, descriptor, own_options(name, options), budget)
 
@@ -119,6 +126,38 @@ def entrants(options: CompileOptions) -> tuple[tuple[Entrant, ...], Entrant]:
             continue
         try:
             found.append(entrant(name, options))
-        except InternalError as error:
+        except InternalError as error:  # the report says so, too: `absent`
             _LOG.warning("strategy %s takes no part: %s", name, error.message)
     return (*found, last), last
+
+
+@cache
+def _loaded(descriptor: StrategyDescriptor) -> Any:
+    """The strategy, or the Fault that its package ends in; tried once."""
+    return attempt(descriptor.name, descriptor.version, "load", descriptor.load)
+
+
+def took_part(options: CompileOptions) -> tuple[StrategyDescriptor, ...]:
+    """What decides a result of this installation: what can be loaded, in the order of names."""
+    return tuple(
+        row for row in taking_part(options.strategy) if not isinstance(_loaded(row), Fault)
+    )
+
+
+def absent(options: CompileOptions) -> tuple[str, ...]:
+    """What is installed and takes no part because it cannot be loaded, and why; with AUTO only.
+
+    Cost: the imports, where nothing was compiled yet.
+    """
+    if options.strategy != AUTO:
+        return ()
+    found, broken = installed()
+    loaded = [(one, _loaded(one)) for one in found.values()]
+    return (
+        *(f"{row.entry_point}: {row.reason}" for row in broken),
+        *(
+            f"strategy {one.name} of {one.distribution}: {fault.reason}"
+            for one, fault in loaded
+            if isinstance(fault, Fault)
+        ),
+    )

@@ -292,7 +292,7 @@ class UnitSolver:
         planned = self._attempt("schedule", lambda: self._planned(graph, signature, number))
         if isinstance(planned, tuple):
             self.cache.put(key, planned[1].encode())
-        else:
+        elif not (isinstance(planned, Fault) and planned.is_timed):
             self.cache.put(key, _stored_no(planned))
         return planned
 
