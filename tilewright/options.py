@@ -39,7 +39,7 @@ class Options(TypedDict, total=False):
     """`auto` (the best of all that are installed), or one by name, as `tilewright strategies` lists
     them."""
     strategy_options: Mapping[str, Mapping[str, object]]
-    """Options of strategies' own by strategy, e.g. {"graphturbo": {"variant": "v1"}}; none."""
+    """Options of strategies' own by strategy, e.g. {"chains": {"longest": 4}}; none."""
     variant: str
     """Short for the option `variant` of `strategy`."""
     objective: Literal["latency", "energy", "edp", "offchip", "peak_memory"]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from service.cli.failures import Failure
 from service.orders.order import variant_settings
+from worker.compiler.descriptors import an_option
 
 
 def hardware_label(text: str) -> str:
@@ -49,10 +50,11 @@ def strategy_settings(
         place, sign, value = pair.partition("=")
         name, dot, key = place.partition(".")
         if not (sign and dot and name and key):
+            strategy, option, other = an_option()
             raise Failure(
                 "TW-OPT-001",
                 f"--strategy-option {pair}: expected STRATEGY.NAME=VALUE",
-                remedy="Write for example --strategy-option graphturbo.variant=v1.",
+                remedy=f"Write for example --strategy-option {strategy}.{option}={other}.",
             )
         try:
             read: object = json.loads(value)

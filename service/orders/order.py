@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worker.compiler.descriptors import AUTO
+from worker.compiler.descriptors import AUTO, an_option
 from worker.compiler.errors import InputError, OptionError
 from worker.compiler.stages import UNWATCHED, Watch
 
@@ -84,11 +84,12 @@ def variant_settings(strategy: str, variant: str | None) -> dict[str, dict[str, 
     if variant is None:
         return {}
     if strategy == AUTO:
+        name, _, value = an_option("variant")
         raise OptionError(
             "TW-OPT-001",
             "a variant is an option of one strategy, and none is named",
             pointer="/options/variant",
-            remedy="Name the strategy, for example --strategy graphturbo --variant v1; in Python"
-            ' strategy="graphturbo", variant="v1".',
+            remedy=f"Name the strategy, for example --strategy {name} --variant {value}; in Python"
+            f' strategy="{name}", variant="{value}".',
         )
     return {strategy: {"variant": variant}}

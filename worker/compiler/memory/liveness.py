@@ -67,5 +67,4 @@ def check_lives(lives: Sequence[LiveTensor]) -> None:
             raise InternalError(
                 "TW-INT-001",
                 f"tensor {tensor.name} has no size or no live range",
-                stage="graphturbo",
             )

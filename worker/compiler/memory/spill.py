@@ -39,7 +39,7 @@ def choose_spills(
     Cost: O(n log n) in tensors.
     """
     if rule is SpillRule.BY_COST:
-        raise InternalError("TW-INT-001", "spills by cost need costs", stage="graphturbo")
+        raise InternalError("TW-INT-001", "spills by cost need costs")
     check_lives(lives)
     spilled: set[int] = set()
     by_rule: list[tuple[int, int, int, int]] = []

@@ -1,4 +1,4 @@
-"""Fewer operators for the same region, before GraphTurbo groups it.
+"""Fewer operators for the same region, before a strategy groups it.
 
 Three kinds of steps, until none applies:
  - a move (reshape, transpose, slice, expand, piece of a concatenation) folds into every reader or

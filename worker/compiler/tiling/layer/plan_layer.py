@@ -34,7 +34,7 @@ from worker.compiler.tiling.nest.search import search
 from worker.compiler.tiling.nest.splits import ranked_splits
 
 STRIPS = (8, 1)
-"""Strips per tile tried for an epilogue, as in the naive strategy."""
+"""Strips per tile tried for an epilogue."""
 
 STAGING_BONUS = 0.05
 """How much slower a layer may be predicted whose weights can be fetched further ahead."""
