@@ -14,6 +14,7 @@ from onnx_models import conv_net, repeated_layers, saved
 from test_simulator_units import MACHINE, chain, two_calls_and_a_host
 
 from worker.compiler.cache import CacheEvent, MemoryCache
+from worker.compiler.errors import Detail
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.isa.program import Binding, Program, UnitCall
 from worker.compiler.judge.compiled import CompiledModel, Ports
@@ -26,7 +27,7 @@ from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions
 from worker.compiler.pipeline import compile_model
-from worker.job.job import RESULT_OPTIONS
+from worker.job.job import stable_report
 from worker.job.preflight import preflight
 from worker.report.layers import cache_outcomes
 from worker.simulator.results import ModelSimulation
@@ -169,8 +170,12 @@ def test_a_warm_compile_hits_for_every_unit(tmp_path: Path) -> None:
 # -- options ---------------------------------------------------------------------------------------
 
 
-def test_options_of_strategies_decide_results() -> None:
-    assert "strategy_options" in RESULT_OPTIONS
+def test_options_of_strategies_decide_results_and_how_a_job_runs_does_not() -> None:
+    def told(**options: object) -> dict[str, Detail]:
+        return stable_report({"options": {"seed": 1, **options}, "layers": []})
+
+    assert told(strategy_options={"a": 1}) != told(strategy_options={"a": 2})
+    assert told(verify="none") == told(verify="full")
 
 
 def test_preflight_tries_operators_one_by_one_whatever_the_strategy(
