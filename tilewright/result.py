@@ -119,6 +119,13 @@ class Result:
         return cast("list[dict[str, Any]]", self.report.get("strategies") or [])
 
     @property
+    def summaries(self) -> dict[str, dict[str, Any]]:
+        """What strategies say of their kernels, by strategy; each registers a shape of its own."""
+        from worker.report.sections import stored_summaries
+
+        return {stored.name: dict(stored.told) for stored in stored_summaries(self.report)}
+
+    @property
     def verification(self) -> dict[str, Any]:
         """What the kernels' outputs were compared with; `passed` is None where they were not."""
         return cast("dict[str, Any]", self.report["verification"])

@@ -252,6 +252,14 @@ def test_a_notebook_shows_names_as_text_and_the_slowest_layers() -> None:
     assert "<tr><td>2</td>" not in page
 
 
+def test_summaries_of_strategies_are_given_by_name(tmp_path: Path) -> None:
+    told = {"schema_version": 3, "chains": 2}
+    newer = {**report(1), "schema_version": 2, "summaries": {"chains": told}}
+    assert result_of(newer, tmp_path).summaries == {"chains": told}
+    older = {**report(1), "schema_version": 1, "graphturbo": {"variant": "v1"}}
+    assert result_of(older, tmp_path).summaries == {"graphturbo": {"variant": "v1"}}
+
+
 def test_layers_are_rows_where_there_is_no_pandas(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
