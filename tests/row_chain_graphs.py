@@ -213,7 +213,7 @@ def gathered(rows: int, vocabulary: int, cols: int) -> Graph:
 
 
 def ops_of(graph: Graph) -> tuple[TensorOp, ...]:
-    return tuple(o for o in graph.ops if isinstance(o, TensorOp))
+    return graph.ops
 
 
 def inputs_of(graph: Graph) -> Inputs:

@@ -110,7 +110,6 @@ def _peak(cell: Cell, model: Path) -> Row:
     """
     from worker.compiler.cache import MemoryCache
     from worker.compiler.frontend.limits import Limits
-    from worker.compiler.ir.op import TensorOp
     from worker.compiler.options import CompileOptions
     from worker.compiler.pipeline import compile_model
     from worker.compiler.rewrite.compose_region import compose_region
@@ -128,7 +127,7 @@ def _peak(cell: Cell, model: Path) -> Row:
     peak = 0
     for region in compiled.region_graphs:
         graph = _narrowed(compose_region(region, machine))
-        ops = [op for op in graph.ops if isinstance(op, TensorOp)]
+        ops = list(graph.ops)
         if len(ops) != len(graph.ops):
             raise ValueError(f"{cell.label}: operators outside the algebra")
         peak = max(peak, peak_bytes(graph, ops, in_place=True))

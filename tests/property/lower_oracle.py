@@ -12,7 +12,6 @@ from itertools import product
 from math import prod
 
 from worker.compiler.ir.dtype import DType
-from worker.compiler.ir.op import TensorOp
 from worker.compiler.isa.program import Opcode, UnitProgram
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import (
@@ -205,7 +204,6 @@ class Walk:
         self, compute: Compute, path: str, env: dict[str, int], core: int, live: list[Live]
     ) -> None:
         op = self.graph.op(compute.op)
-        assert isinstance(op, TensorOp)
         memory = self.machine.engine(compute.engine).memory
         ranges = []
         for span, axis in zip(compute.box, op.domain, strict=True):

@@ -119,7 +119,7 @@ CONVS = st.builds(
 @given(CONVS, st.integers(0, 2**31))
 def test_evaluate_is_the_convolution(graph: Graph, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    op = graph.tensor_op("conv")
+    op = graph.op("conv")
     x = rng.integers(-4, 5, graph.tensors["X"].shape).astype(np.float32)
     w = rng.integers(-4, 5, graph.tensors["W"].shape).astype(np.float32)
     got = evaluate(graph, {"X": x, "W": w})["Y"]
@@ -138,7 +138,7 @@ def test_evaluate_is_the_convolution(graph: Graph, seed: int) -> None:
 
 
 def test_a_convolution_writes_every_element_once() -> None:
-    assert write_is_injective(conv(2, 3, 4, 6, 3, 1, 1).tensor_op("conv"))
+    assert write_is_injective(conv(2, 3, 4, 6, 3, 1, 1).op("conv"))
 
 
 @given(CONVS)
@@ -208,7 +208,7 @@ def test_signature_sees_everything_else() -> None:
         seen.add(signature(conv(*changed)))
     assert len(seen) == 8
     graph = conv(*base)
-    op = graph.tensor_op("conv")
+    op = graph.op("conv")
     body = TensorOp(
         op.name,
         op.domain,

@@ -233,8 +233,7 @@ def test_the_result_is_final_and_no_harder(graph: Graph) -> None:
     nodes = [n for op in graph.ops for n in op.origin.nodes]
     assert {n for op in result.ops for n in op.origin.nodes} <= set(nodes)
     for op in result.ops:
-        assert isinstance(op, TensorOp)
-        old = graph.tensor_op(op.name)
+        old = graph.op(op.name)
         assert num_divisions(op) <= num_divisions(old)
         assert (contraction(op) is None) == (contraction(old) is None)
         assert list(op.origin.nodes) == sorted(op.origin.nodes, key=nodes.index)

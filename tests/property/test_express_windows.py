@@ -12,7 +12,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from worker.compiler.ir.axis import AxisKind
-from worker.compiler.ir.op import writes_of
 from worker.compiler.rejection import ReasonCode
 
 ATTRIBUTE = ReasonCode.UNSUPPORTED_ATTRIBUTE
@@ -118,7 +117,7 @@ def test_half_precision_bias_is_added_in_f32() -> None:
     inputs = [a.astype(np.float16) for a in (floats(1, 2, 4, 4), floats(3, 2, 1, 1), floats(3))]
     model = model_of("Conv", inputs, output_type=onnx.TensorProto.FLOAT16)
     graph = express(model).graph
-    written = [name for op in graph.ops for name in writes_of(op)]
+    written = [op.write.tensor for op in graph.ops]
     assert [str(graph.tensors[name].dtype) for name in written] == ["f32", "f16"]
 
 

@@ -201,7 +201,7 @@ def test_lanes_are_one_instruction() -> None:
     assert rows["macs"][0] == 7 * 8
     graph = schedule.graph
     assert rows["cycles"][0] == engine_cycles(
-        graph.tensor_op("op0"), (2, 8), machine.engine("vec"), graph.tensors, 4
+        graph.op("op0"), (2, 8), machine.engine("vec"), graph.tensors, 4
     )
 
 

@@ -256,7 +256,7 @@ class Unit:
         def rows(width: int) -> Box:
             return (Extent(self.number * self.m, self.m), Extent(Affine(), width))
 
-        op = self.graph.tensor_op("mm")
+        op = self.graph.op("mm")
         width, depth = op.axis("n").extent, op.axis("k").extent
         at = {"m": self.number * self.m, "n": Affine(), "k": Affine()}
         c = Seq((emit(plan, "DDR", at, "l0"), Move("c", "LLB", "DDR", rows(width))))

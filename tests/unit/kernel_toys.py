@@ -180,7 +180,6 @@ def graph_of(op: TensorOp, tensors: tuple[Tensor, ...]) -> Graph:
 def tiled(graph: Graph, tile: Mapping[str, int], cores: int = 1, engine: str = "mme") -> Schedule:
     """One operator: cores over the first tiled axis, output and reduction tiles in L1."""
     op = graph.ops[0]
-    assert isinstance(op, TensorOp)
     starts = {a.name: const(0) for a in op.domain}
     loops: list[tuple[str, int, LoopKind, AxisKind]] = []
     for axis in op.domain:

@@ -19,7 +19,7 @@ from worker.compiler.cost.compute import (
 )
 from worker.compiler.cost.traffic import compulsory_bytes
 from worker.compiler.ir.dtype import DType
-from worker.compiler.ir.op import Reduce, TensorOp
+from worker.compiler.ir.op import Reduce
 from worker.compiler.ir.scalar import Apply, Const, Fn, Read
 from worker.compiler.lower.lower import lower_unit
 from worker.simulator.run import simulate_unit
@@ -31,14 +31,14 @@ def test_roles_of_a_matmul() -> None:
     assert roles is not None
     assert (roles.rows, roles.columns, roles.depth, roles.batch) == ((0,), (1,), (2,), ())
     assert work(op, 300) == 300
-    blur = double_then_blur(4, 3).tensor_op("blur")
+    blur = double_then_blur(4, 3).op("blur")
     assert contraction(blur) is None
     assert elementary_ops(blur) == (1, 0)
 
 
 def test_array_padding_counts() -> None:
     schedule, toy, _ = row_fused()
-    op = schedule.graph.tensor_op("mm")
+    op = schedule.graph.op("mm")
     engine = toy.engine("mme")
     # m 10, n 6 -> 8 columns, k 5 -> 8 rows: 640 padded MACs at 16 a cycle, plus 4 to start.
     assert engine_cycles(op, (10, 6, 5), engine, schedule.graph.tensors) == 4 + 40
@@ -50,10 +50,10 @@ def test_engines_by_kind_and_type() -> None:
     schedule, toy, _ = row_fused()
     graph = schedule.graph
     # Padded to the array, the small product takes 44 cycles there and 40 on the vector engine.
-    picked = [pick_engine(graph.tensor_op(n), toy, graph.tensors) for n in ("mm", "relu")]
+    picked = [pick_engine(graph.op(n), toy, graph.tensors) for n in ("mm", "relu")]
     assert [e.name for e in picked if e] == ["vec", "vec"]
     full = weight_prefetch()[0].graph
-    engine = pick_engine(full.tensor_op("mm0"), toy, full.tensors)
+    engine = pick_engine(full.op("mm0"), toy, full.tensors)
     assert engine is not None
     assert engine.name == "mme"
     assert rate(toy.engine("mme"), DType.I64) == 0
@@ -68,7 +68,6 @@ def test_a_multiply_accumulate_is_one_operation_of_a_vector_engine() -> None:
     for dtype, speed in ((DType.F32, 8), (DType.F16, 16)):
         graph = conv_graph(16, 16, 14, 5, 1, 2, dtype, groups=16)
         (op,) = graph.ops
-        assert isinstance(op, TensorOp)
         points = 16 * 14 * 14 * 5 * 5
         assert pick_engine(op, toy, graph.tensors) == vec  # 25 x 1 would be padded up to 28 x 4
         assert elementary_ops(op) == (1, 0)
@@ -85,12 +84,11 @@ def test_what_is_not_a_sum_of_products_counts_every_operation() -> None:
     product = Apply(Fn.MUL, (Read(0), Read(1)))
     graph = elementwise_graph(product, (DType.F32,) * 2, DType.F32, (16, 8))
     (multiply,) = graph.ops
-    assert isinstance(multiply, TensorOp)
     assert elementary_ops(multiply) == (1, 0)
     assert engine_cycles(multiply, (16, 8), vec, graph.tensors) == 2 + 128 // 8
     # An average adds what it reads: one operation.  (The blur reads three points for each.)
     average = double_then_blur(16, 8)
-    blur = average.tensor_op("blur")
+    blur = average.op("blur")
     assert elementary_ops(blur) == (1, 0)
     assert engine_cycles(blur, (16, 8, 3), vec, average.tensors) == 2 + 3 * 128 // 8
     # The largest product takes a product and a comparison; a zero point is taken off besides.

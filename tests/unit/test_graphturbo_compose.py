@@ -33,11 +33,8 @@ from worker.compiler.ir.evaluate import evaluate
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import (
     Access,
-    OpaqueKind,
-    OpaqueOp,
     Origin,
     Reduce,
-    Tensor,
     TensorOp,
 )
 from worker.compiler.ir.scalar import Apply, Cast, Const, Fn, Read, Scalar, children
@@ -98,8 +95,8 @@ def test_attention_has_no_moves_left() -> None:
         "q.mm", "q", "k.mm", "k", "v.mm", "v", "scores", "masked", "max", "exp", "sum", "soft",
         "context", "o.mm", "y",
     ]  # fmt: skip
-    assert all(num_divisions(op) == 0 for op in result.ops if isinstance(op, TensorOp))
-    scores, context = result.tensor_op("scores"), result.tensor_op("context")
+    assert all(num_divisions(op) == 0 for op in result.ops)
+    scores, context = result.op("scores"), result.op("context")
     assert (index_of(scores, 0), index_of(scores, 1)) == (("j", "4*i + l"), ("k", "4*i + l"))
     assert context.write.tensor == "flat"
     assert [str(e) for e in context.write.index] == ["j", "4*i + k"]
@@ -109,24 +106,23 @@ def test_attention_keeps_the_roles_of_its_contractions() -> None:
     before, after = attention(), composed(attention())
     found = 0
     for op in before.ops:
-        assert isinstance(op, TensorOp)
         roles = contraction(op)
         if roles is not None:
-            assert contraction(after.tensor_op(op.name)) == roles
-            assert after.tensor_op(op.name).body == op.body
+            assert contraction(after.op(op.name)) == roles
+            assert after.op(op.name).body == op.body
             found += 1
     assert found == 6
 
 
 def test_origins_unite_in_graph_order() -> None:
     result = composed(attention())
-    assert result.tensor_op("scores").origin.nodes == (
+    assert result.op("scores").origin.nodes == (
         "n_q.view", "n_k.view", "n_qt", "n_kt", "n_scores",
     )  # fmt: skip
-    assert result.tensor_op("context").origin.nodes == (
+    assert result.op("context").origin.nodes == (
         "n_v.view", "n_vt", "n_context", "n_ct", "n_flat",
     )  # fmt: skip
-    assert result.tensor_op("y").origin == Origin(("n_o", "n_y"), "Toy")
+    assert result.op("y").origin == Origin(("n_o", "n_y"), "Toy")
     everything = {n for op in result.ops for n in op.origin.nodes}
     assert everything == {f"n_{op.name}" for op in attention().ops}
 
@@ -139,7 +135,7 @@ def test_a_move_folds_into_all_its_readers() -> None:
     toy.op("b", {"i": 6, "j": 4}, [("t", (I1, I2))], RELU)
     result = composed(toy.graph("a", "b"))
     assert names(result) == ["a", "b"]
-    assert index_of(result.tensor_op("b"), 0) == ("j", "i")
+    assert index_of(result.op("b"), 0) == ("j", "i")
 
 
 def test_a_slice_and_an_expand_fold_into_a_pointwise_reader() -> None:
@@ -151,7 +147,7 @@ def test_a_slice_and_an_expand_fold_into_a_pointwise_reader() -> None:
     toy.op("y", {"i": 4, "j": 8}, [("part", (I1, I2)), ("wide", (I1, I2))], ADD)
     result = composed(toy.graph("y"))
     assert names(result) == ["y"]
-    assert [a.tensor for a in result.tensor_op("y").reads] == ["x", "row"]
+    assert [a.tensor for a in result.op("y").reads] == ["x", "row"]
 
 
 def test_an_expand_stays_where_it_would_change_the_roles_of_axes() -> None:
@@ -161,7 +157,7 @@ def test_an_expand_stays_where_it_would_change_the_roles_of_axes() -> None:
     toy.op("wide", {"i": 4, "k": 8}, [("x", (I3,))])
     toy.op("b", {"i": 4, "j": 5, "k": 8}, [("wide", (I1, I3)), ("w", (I3, I2))], MUL,
            reduce=Reduce.ADD, over="k")  # fmt: skip
-    roles = contraction(toy.graph("b").tensor_op("b"))
+    roles = contraction(toy.graph("b").op("b"))
     assert roles == Contraction((0,), (1,), (2,), (), (0, 1))
     assert names(composed(toy.graph("b"))) == ["wide", "b"]
 
@@ -177,7 +173,7 @@ def test_padding_becomes_the_fill_of_the_reader() -> None:
     )  # fmt: skip
     result = composed(toy.graph("y"))
     assert names(result) == ["y"]
-    assert result.tensor_op("y").reads[0].fill == 0.0
+    assert result.op("y").reads[0].fill == 0.0
 
 
 def test_a_reshape_that_divides_stays_before_a_contraction() -> None:
@@ -199,20 +195,6 @@ def test_a_result_that_leaves_is_not_folded_away() -> None:
     assert names(composed(toy.graph("a", "t", "y"))) == ["a", "t", "y"]
     assert names(composed(toy.graph("t", "y"))) == ["a", "y"]  # `a` writes t, which y still reads
     assert names(composed(toy.graph("y"))) == ["y"]
-
-
-def test_opaque_operators_are_barriers() -> None:
-    toy = Toy()
-    toy.given("x", 4, 6)
-    toy.op("a", {"i": 4, "j": 6}, [("x", (I1, I2))], PLUS)
-    toy.op("t", {"i": 6, "j": 4}, [("x", (I2, I1))])
-    toy.tensors["s"] = Tensor("s", (4, 6), F32)
-    toy.ops.append(
-        OpaqueOp("sort", OpaqueKind.SORT, ("a", "t"), ("s",), (), Origin(("n_sort",), "Sort"))
-    )
-    toy.op("v", {"i": 24}, [("s", (I1.floordiv(6), I1.mod(6)))])
-    toy.op("y", {"i": 24}, [("v", (I1,))], RELU)
-    assert names(composed(toy.graph("y"))) == ["a", "t", "sort", "v", "y"]
 
 
 def test_two_readings_of_one_tensor_stay_apart() -> None:
@@ -266,7 +248,7 @@ def concatenation(*, is_shared: bool, has_operand: bool) -> Toy:
 def test_pieces_are_written_where_they_belong() -> None:
     result = composed(concatenation(is_shared=False, has_operand=False).graph("c"))
     assert names(result) == ["p", "q"]
-    assert [str(e) for e in result.tensor_op("q").write.index] == ["i + 4", "j"]
+    assert [str(e) for e in result.op("q").write.index] == ["i + 4", "j"]
 
 
 def test_a_pointwise_reader_works_on_the_pieces() -> None:
@@ -274,7 +256,7 @@ def test_a_pointwise_reader_works_on_the_pieces() -> None:
     result = composed(concatenation(is_shared=True, has_operand=True).graph("r", "y"))
     assert names(result) == ["p", "q", "r", "late", "c0", "c1"]
     assert "c" not in result.tensors
-    piece = result.tensor_op("c1")
+    piece = result.op("c1")
     assert (piece.write.tensor, index_of(piece, 1)) == ("y", ("i + 4",))
     assert piece.origin.nodes == ("n_c1", "n_y")
 
@@ -304,7 +286,7 @@ def test_a_piece_that_a_sum_writes_gets_a_tensor_of_its_own() -> None:
     result = composed(joined_product(copied=8))
     assert names(result) == ["mm", "c0", "mm/y"]
     assert "c" not in result.tensors and result.tensors["mm/y"].shape == (4, 6)
-    behind = result.tensor_op("mm/y")
+    behind = result.op("mm/y")
     assert (behind.write.tensor, str(behind.write.index[0])) == ("y", "i + 8")
     assert behind.body == RELU and behind.origin.nodes == ("n_y",)
 
@@ -335,7 +317,7 @@ def gelu(dtype: DType = F32) -> Graph:
 def test_gelu_is_one_operator_with_one_erf() -> None:
     result = composed(gelu())
     assert names(result) == ["gelu"]
-    body = result.tensor_op("gelu").body
+    body = result.op("gelu").body
 
     def count(expr: Scalar) -> int:
         own = isinstance(expr, Apply) and expr.fn is Fn.ERF
@@ -362,7 +344,7 @@ def test_half_precision_chains_round_where_they_did() -> None:
             case _:
                 return expr
 
-    op = result.tensor_op("gelu")
+    op = result.op("gelu")
     unrounded = Graph.build(
         (TensorOp(op.name, op.domain, op.reads, op.write, bare(op.body), None, op.origin),),
         tuple(result.tensors.values()), result.inputs, result.outputs, result.constants,
@@ -379,7 +361,7 @@ def test_a_half_precision_move_leaves_the_arithmetic_alone() -> None:
     toy.matmul("y", "t", "w", 4, 5, 6)
     result = composed(toy.graph("y"))
     assert names(result) == ["y"]
-    assert result.tensor_op("y").body == MUL
+    assert result.op("y").body == MUL
 
 
 def test_a_fill_that_half_precision_rounds_stays_rounded() -> None:
@@ -417,7 +399,7 @@ def test_a_body_stays_small() -> None:
         toy.op(f"a{k}", {"i": 4, "j": 6}, [(source, (I1, I2))], PLUS)
         source = f"a{k}"
     result = composed(toy.graph(source))
-    sizes = [nodes(op.body, object) for op in result.ops if isinstance(op, TensorOp)]
+    sizes = [nodes(op.body, object) for op in result.ops]
     assert max(sizes) <= MAX_BODY_NODES
     assert len(sizes) == 3  # 15 additions of 2 nodes each fit beside the read
 
@@ -432,7 +414,7 @@ def test_an_operator_reads_few_tensors() -> None:
         source = f"a{k}"
     result = composed(toy.graph(source))
     assert len(result.ops) == 2
-    assert all(len(o.input_names()) <= MAX_TENSORS for o in result.ops if isinstance(o, TensorOp))
+    assert all(len(o.input_names()) <= MAX_TENSORS for o in result.ops)
 
 
 def test_a_small_operand_is_not_computed_again_for_every_row() -> None:

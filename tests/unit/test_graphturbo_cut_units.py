@@ -11,19 +11,13 @@ from hypothesis import strategies as st
 from row_chain_graphs import Axes, build, fn, op
 
 from worker.compiler.ir.affine import var
-from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.evaluate import evaluate
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import (
     Access,
-    OpaqueKind,
-    OpaqueOp,
-    Origin,
     Reduce,
     Tensor,
     TensorOp,
-    reads_of,
-    writes_of,
 )
 from worker.compiler.ir.region import Cuts
 from worker.compiler.ir.scalar import Fn, Read
@@ -130,16 +124,6 @@ def test_least_bytes_cross_the_fewest_cuts(sizes: list[int], most: int) -> None:
     assert price(found) == min(price(way[:-1]) for way in ways(0, len(units)))
 
 
-def test_opaque_operators_stand_alone() -> None:
-    graph = _line([1.0, 2.0, 3.0, 4.0])
-    sort = OpaqueOp("sort", OpaqueKind.SORT, ("t2",), ("t2s",), (), Origin((), "Sort"))
-    third = _step("o2", "t2s", "t3", 3.0)
-    ops = (*graph.ops[:2], sort, third, graph.ops[3])
-    tensors = (*graph.tensors.values(), Tensor("t2s", (SIDE,), DType.F32))
-    found = cut_units(Graph.build(ops, tensors, graph.inputs, graph.outputs))
-    assert found == (("o0", "o1"), ("sort",), ("o2", "o3"))
-
-
 def _joining(parts: int, between: int, readers: int) -> Graph:
     """`parts` operators write one tensor, `between` others in the middle, `readers` read it."""
     ops: list[TensorOp] = []
@@ -183,8 +167,8 @@ def test_no_unit_reads_what_it_writes_a_part_of(
     assert max(len(unit) for unit in units) <= most
     for unit in units:
         inside = [o for o in graph.ops if o.name in unit]
-        written = sum("t" in writes_of(o) for o in inside)
-        assert written in (0, parts) or not any("t" in reads_of(o) for o in inside)
+        written = sum(o.write.tensor == "t" for o in inside)
+        assert written in (0, parts) or not any("t" in o.input_names() for o in inside)
     whole = _run_by_unit(graph, (tuple(op.name for op in graph.ops),))
     by_unit = _run_by_unit(graph, units)
     for name in graph.outputs:

@@ -157,7 +157,7 @@ def test_weights_and_what_is_left_at_home_pass_its_port_for_every_team() -> None
     graph = net.graph(y)
     [op] = (each for each in graph.ops)
     shop = workshop(graph, TWO)
-    ops = [shop.cuts.graph.tensor_op(op.name)]
+    ops = [shop.cuts.graph.op(op.name)]
     (weights,) = graph.constants
     fetched, stored = moved_tensors(ops, planner_of(shop, Spread(1, 2)).uses.facts[0], False, {y})
     assert (fetched, stored) == ({x, weights}, {y})
@@ -213,7 +213,7 @@ def test_a_part_of_a_domain_touches_at_least_as_much_as_the_floor_says(
     first = {name: data.draw(st.integers(0, extents[name] - part[name])) for name in extents}
     net = Net()
     graph = net.graph(net.relu(net.given(*extents.values())))
-    op = graph.tensor_op(graph.ops[0].name)
+    op = graph.op(graph.ops[0].name)
     axes = tuple(replace(a, name=n) for a, n in zip(op.domain, extents, strict=True))
     op = replace(op, domain=axes, reads=(Access("x", index, 0.0),))
     tensors = {"x": replace(next(iter(graph.tensors.values())), name="x", shape=shape)}

@@ -11,17 +11,10 @@ from multi_layer_schedules import machine
 from row_chain_graphs import Axes, build, fn, layer_norm, op, softmax
 
 from worker.compiler.ir.affine import var
-from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import (
-    OpaqueKind,
-    OpaqueOp,
-    Origin,
     Reduce,
-    Tensor,
     TensorOp,
-    reads_of,
-    writes_of,
 )
 from worker.compiler.ir.scalar import Fn, Read
 from worker.compiler.tiling.layer.layers import (
@@ -53,7 +46,7 @@ def _pointwise(name: str, source: str, out: str, other: str = "") -> TensorOp:
 
 def _square(ops: Sequence[TensorOp], outputs: tuple[str, ...]) -> Graph:
     """A graph in which every tensor is SIZE x SIZE."""
-    names = dict.fromkeys(n for o in ops for n in (*reads_of(o), *writes_of(o)))
+    names = dict.fromkeys(n for o in ops for n in (*o.input_names(), o.write.tensor))
     return build(ops, dict.fromkeys(names, (SIZE, SIZE)), outputs)
 
 
@@ -145,10 +138,6 @@ def test_every_operator_needs_an_engine() -> None:
     engines = engines_of(graph, MACHINE)
     assert not isinstance(engines, str)
     assert {name: engine.name for name, engine in engines.items()} == {"mm": "mme", "p": "vec"}
-    sort = OpaqueOp("sort", OpaqueKind.SORT, ("y",), ("s",), (), Origin((), "Sort"))
-    tensors = (*graph.tensors.values(), Tensor("s", (SIZE, SIZE), DType.F32))
-    opaque = Graph.build((*graph.ops, sort), tensors, graph.inputs, ("s",))
-    assert engines_of(opaque, MACHINE) == "sort"
 
 
 @st.composite
@@ -167,7 +156,7 @@ def _graphs(draw: st.DrawFn) -> Graph:
         else:
             ops.append(_pointwise(f"o{k}", left, f"t{k}"))
         known.append(f"t{k}")
-    read = {name for o in ops for name in reads_of(o)}
+    read = {name for o in ops for name in o.input_names()}
     unread = tuple(o.write.tensor for o in ops if o.write.tensor not in read)
     extra = draw(st.sampled_from([o.write.tensor for o in ops]))
     return _square(ops, tuple(dict.fromkeys((*unread, extra))))
@@ -181,10 +170,10 @@ def _check(graph: Graph, layers: Sequence[Layer]) -> None:
     place = {name: k for k, name in enumerate(order)}
     writers: dict[str, list[str]] = {}
     for o in graph.ops:
-        for tensor in writes_of(o):
-            writers.setdefault(tensor, []).append(o.name)
+        tensor = o.write.tensor
+        writers.setdefault(tensor, []).append(o.name)
     for o in graph.ops:
-        for tensor in reads_of(o):
+        for tensor in o.input_names():
             assert all(place[w] < place[o.name] for w in writers.get(tensor, ()))
     for first, second in layer_edges(graph, layers):
         assert first < second
@@ -197,14 +186,14 @@ def test_layers_run_in_their_order(graph: Graph) -> None:
     assert layers == form_layers(graph, MACHINE)
     outside = {
         name for layer in layers for k, o in enumerate(layer.ops) if k
-        for name in reads_of(graph.op(o))
+        for name in graph.op(o).input_names()
     }  # fmt: skip
     assert outside.issubset(graph.tensors)
     for layer in layers:
-        anchors = [name for name in layer.ops if graph.tensor_op(name).reduce is not None]
+        anchors = [name for name in layer.ops if graph.op(name).reduce is not None]
         assert anchors in ([], [layer.ops[0]])
-        made = {graph.tensor_op(name).write.tensor for name in layer.ops[:-1]}
+        made = {graph.op(name).write.tensor for name in layer.ops[:-1]}
         if not layer.is_chain:  # an epilogue keeps all but its last result to itself
             users = [o for o in graph.ops if o.name not in layer.ops]
-            assert made.isdisjoint(n for o in users for n in reads_of(o))
+            assert made.isdisjoint(n for o in users for n in o.input_names())
             assert made.isdisjoint(graph.outputs)

@@ -200,7 +200,6 @@ def layout_graph(
 def at_home(graph: Graph) -> Schedule:
     """One Compute on whole tensors in the home memory."""
     op = graph.ops[0]
-    assert isinstance(op, TensorOp)
     return Schedule(
         graph, Compute(op.name, whole(*(a.extent for a in op.domain)), "mme"), "test", 0
     )

@@ -216,7 +216,7 @@ def with_op(graph: Graph, op: TensorOp, tensor: Tensor, *more: Tensor, at: int =
     """`graph` with an operator put at a position; its result is an output when nothing reads it."""
     ops = (*graph.ops[:at], op, *graph.ops[at:])
     read = {a.tensor for o in ops if isinstance(o, TensorOp) for a in o.reads}
-    written = {o.write.tensor for o in ops if isinstance(o, TensorOp)}
+    written = {o.write.tensor for o in ops}
     tensors = (*graph.tensors.values(), tensor, *more)
     table = {t.name: t for t in tensors}
     return Graph.build(

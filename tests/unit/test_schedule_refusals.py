@@ -24,8 +24,6 @@ from toy_schedules import (
 from worker.compiler.errors import MemoryFault, Shortfall, VerifyError
 from worker.compiler.ir.affine import var
 from worker.compiler.ir.dtype import DType
-from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import OpaqueKind, OpaqueOp, Origin, Tensor
 from worker.compiler.ir.signature import canonicalize
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.interpret import interpret
@@ -228,16 +226,6 @@ def test_naive_shortfall_names_terms_and_levers() -> None:
     assert found.demand == sum(size for _, size in found.terms) > found.bound
     assert {name for name, _ in found.terms} == set(canonicalize(schedule.graph).graph.tensors)
     assert "L1" in found.levers[0]
-
-
-def test_naive_refuses_opaque_operators() -> None:
-    op = OpaqueOp("sort", OpaqueKind.SORT, ("x",), ("y",), (), Origin(("n",), "TopK"))
-    shape = Tensor("x", (4,), DType.F32), Tensor("y", (4,), DType.F32)
-    graph = Graph.build((op,), shape, ("x",), ("y",))
-    on = machine()
-    found = naive_answer(graph, on)
-    assert isinstance(found, Shortfall)
-    assert "host" in found.levers[0]
 
 
 def test_toys_have_inputs_for_every_operand() -> None:

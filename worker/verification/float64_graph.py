@@ -27,10 +27,7 @@ _WIDENED = frozenset({DType.F32, DType.F16, DType.BF16})
 
 def float64_graph(graph: Graph) -> Graph:
     """The same operators on float64 tensors.  Cost: linear in the bodies."""
-    ops = tuple(
-        replace(op, body=_widened(op, graph)) if isinstance(op, TensorOp) else op
-        for op in graph.ops
-    )
+    ops = tuple(replace(op, body=_widened(op, graph)) for op in graph.ops)
     tensors = {
         name: replace(tensor, dtype=DType.F64) if tensor.dtype in _WIDENED else tensor
         for name, tensor in graph.tensors.items()

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from worker.compiler.errors import CompilerError
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import Reduce, TensorOp
+from worker.compiler.ir.op import Reduce
 from worker.compiler.package.verify_numerics import tolerance
 from worker.report.verified_row import VerifiedRow
 from worker.verification.float64 import NoFloat64
@@ -69,7 +69,7 @@ def longest_sum(graphs: Sequence[Graph]) -> int:
             prod(axis.extent for axis in op.reduce_axes)
             for graph in graphs
             for op in graph.ops
-            if isinstance(op, TensorOp) and op.reduce is Reduce.ADD
+            if op.reduce is Reduce.ADD
         ),
         default=1,
     )

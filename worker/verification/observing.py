@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import numpy.typing as npt
 from worker.compiler.codegen.kernel import generate_kernel
 from worker.compiler.ir.bits import load
 from worker.compiler.ir.dtype import DType
-from worker.compiler.ir.op import Tensor, TensorOp
+from worker.compiler.ir.op import Tensor
 from worker.compiler.isa.program import OperandRole, UnitCall
 from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.judge.units import Unit
@@ -46,7 +45,7 @@ class InnerValue:
 def inner_tensors(unit: Unit) -> tuple[Tensor, ...]:
     """What a kernel writes and hands to nobody, in order of writing."""
     graph = unit.schedule.graph
-    written = dict.fromkeys(op.write.tensor for op in graph.ops if isinstance(op, TensorOp))
+    written = dict.fromkeys(op.write.tensor for op in graph.ops)
     return tuple(graph.tensors[name] for name in written if name not in graph.outputs)
 
 
@@ -78,8 +77,7 @@ def inner_names(
 
 def _num_points(unit: Unit) -> int:
     """Points that one call computes."""
-    ops = [op for op in unit.schedule.graph.ops if isinstance(op, TensorOp)]
-    return sum(prod(axis.extent for axis in op.domain) for op in ops)
+    return sum(op.num_points for op in unit.schedule.graph.ops)
 
 
 def _are_same(a: Array, b: Array) -> bool:

@@ -13,7 +13,7 @@ from worker.compiler.ir.bits import load
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.evaluate import affine_values, evaluate_points
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import OpaqueOp, Tensor, TensorOp
+from worker.compiler.ir.op import Tensor, TensorOp
 from worker.compiler.judge.units import Unit
 from worker.compiler.package.verify_numerics import coarsest
 from worker.report.node_names import node_span
@@ -46,8 +46,7 @@ def sample_points(op: TensorOp, seed: int, count: int) -> npt.NDArray[np.int64]:
     return np.unique(np.concatenate([first, last, drawn]), axis=0)
 
 
-def _reads_per_point(op: TensorOp | OpaqueOp) -> int:
-    assert isinstance(op, TensorOp), "no strategy schedules opaque operators"
+def _reads_per_point(op: TensorOp) -> int:
     return prod(axis.extent for axis in op.reduce_axes)
 
 
@@ -65,10 +64,9 @@ def interior(
     elements wanted name the points to evaluate.
     """
     wanted: dict[str, list[npt.NDArray[np.int64]]] = {}
-    producers = {op.write.tensor: op for op in graph.ops if isinstance(op, TensorOp)}
+    producers = {op.write.tensor: op for op in graph.ops}
     points_of: dict[str, npt.NDArray[np.int64]] = {last.name: points}
-    order = [op for op in graph.ops if isinstance(op, TensorOp)]
-    for op in reversed(order):
+    for op in reversed(graph.ops):
         if op.name not in points_of:
             elements = wanted.get(op.write.tensor)
             if elements is None:
@@ -83,7 +81,7 @@ def interior(
                     index[:, dim] = affine_values(expr, coords)
                 wanted.setdefault(access.tensor, []).append(index)
     found: dict[str, Array] = {}
-    for op in order:
+    for op in graph.ops:
         if op is last or op.name not in points_of or op.write.tensor in arrays:
             continue
         known = {**arrays, **found}
@@ -128,7 +126,6 @@ def check_unit(
     """
     graph = unit.schedule.graph
     op = graph.ops[-1]
-    assert isinstance(op, TensorOp)
     reads = max(_reads_per_point(inner) for inner in graph.ops)
     count = max(3, min(NUM_POINTS, MAX_READS // reads))
     points = sample_points(op, seed, count)
@@ -146,11 +143,7 @@ def check_unit(
     if not out.dtype.is_float:
         return VerifiedRow(label, worst, worst, 0.0 if out.dtype.size_bytes > 1 else 1.0)
     relative = worst / scale if scale else (0.0 if worst == 0 else float("inf"))
-    written = coarsest(
-        graph.tensors[inner.write.tensor].dtype
-        for inner in graph.ops
-        if isinstance(inner, TensorOp)
-    )
+    written = coarsest(graph.tensors[inner.write.tensor].dtype for inner in graph.ops)
     row = VerifiedRow(label, worst, relative, floor_of(written, longest_sum([graph])))
     if relative <= row.tolerance or not isfinite(relative) or out.dtype is DType.F64:
         return row
@@ -166,7 +159,6 @@ def _oracle(
 ) -> tuple[tuple[Array, ...], Array]:
     """Where the last operator writes at `points`, and what, in float64."""
     op = graph.ops[-1]
-    assert isinstance(op, TensorOp)
     known = {**arrays, **interior(graph, arrays, op, points, is_in_order=is_in_order)}
     where, values = evaluate_points(op, graph.tensors, known, points, is_in_order=is_in_order)
     return where, _plain(values, graph.tensors[op.write.tensor])

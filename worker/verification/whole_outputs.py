@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import TensorOp
 from worker.compiler.isa.program import UnitCall
 from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.judge.units import Unit
@@ -41,16 +40,15 @@ def is_sampleable(graph: Graph) -> bool:
     inside is read by PARALLEL axes only, at places that no value decides.
     Cost: linear in the accesses.
     """
-    ops = [op for op in graph.ops if isinstance(op, TensorOp)]
-    written = [op.write.tensor for op in ops]
-    if len(ops) < len(graph.ops) or graph.outputs != (written[-1],):
+    written = [op.write.tensor for op in graph.ops]
+    if graph.outputs != (written[-1],):
         return False
     made = set(written)
     if len(made) < len(written):
         return False
-    if not all(expr.is_linear for op in ops[:-1] for expr in op.write.index):
+    if not all(expr.is_linear for op in graph.ops[:-1] for expr in op.write.index):
         return False
-    for op in ops:
+    for op in graph.ops:
         free = {axis.name for axis in op.parallel_axes}
         for access in op.reads:
             used = {name for expr in access.index for name in expr.variables()}

@@ -12,7 +12,6 @@ from chain_strategy.descriptor import DESCRIPTOR, ChainOptions
 from worker.compiler.descriptors import NoOptions
 from worker.compiler.errors import Shortfall
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import TensorOp, reads_of, writes_of
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.stages import Grouping
@@ -54,7 +53,7 @@ def _chains(graph: Graph, longest: int) -> list[tuple[str, ...]]:
     """Runs of operators in which each is the only reader of the one before, heads first."""
     readers: dict[str, list[str]] = {}
     for op in graph.ops:
-        for tensor in dict.fromkeys(reads_of(op)):
+        for tensor in dict.fromkeys(op.input_names()):
             readers.setdefault(tensor, []).append(op.name)
     by_name = {op.name: op for op in graph.ops}
     taken: set[str] = set()
@@ -63,12 +62,12 @@ def _chains(graph: Graph, longest: int) -> list[tuple[str, ...]]:
         chain = [op.name]
         while len(chain) < longest:
             last = by_name[chain[-1]]
-            (result,) = writes_of(last) if len(writes_of(last)) == 1 else ("",)
+            (result,) = (last.write.tensor,) if len((last.write.tensor,)) == 1 else ("",)
             following = readers.get(result, [])
             if result in graph.outputs or len(following) != 1:
                 break
             after = by_name[following[0]]
-            if not isinstance(after, TensorOp) or after.reduce is not None:
+            if after.reduce is not None:
                 break
             chain.append(after.name)
         if len(chain) > 1 and taken.isdisjoint(chain):

@@ -148,7 +148,7 @@ def _rewritten(schedule: Schedule, flat: Walk, stores: Stores, machine: Machine)
             ends = move_ends(leaf, leaf.node, machine.home.name)
             assert not isinstance(ends, str), ends  # schedules are verified
         else:
-            op = graph.tensor_op(leaf.node.op)
+            op = graph.op(leaf.node.op)
             reach = reach_memory(leaf.node.engine, machine)
             ends = Ends(
                 tuple(compute_scope(leaf, a.tensor, reach) for a in op.reads),

@@ -108,7 +108,7 @@ class Expected:
     def results(self) -> Iterator[tuple[str, int, Touched]]:
         """(tensor, store, elements) of what every operator writes to the unit's outputs."""
         for op in self.graph.ops:
-            if isinstance(op, TensorOp) and op.write.tensor in self.graph.outputs:
+            if op.write.tensor in self.graph.outputs:
                 box = {a.name: (_ZERO, np.array(a.extent - 1)) for a in op.domain}
                 touched = accesses.written(op.write, box, self.patterns)
                 yield op.write.tensor, self.stores.of_home(op.write.tensor), touched
@@ -204,7 +204,7 @@ class Expected:
         self, leaf: Leaf, compute: Compute, coords: Mapping[str, Ints], shape: tuple[int, ...],
         lanes: tuple[int, ...], core: Ints, steps: Sequence[Frame],
     ) -> Iterator[Batch]:  # fmt: skip
-        op = self.graph.tensor_op(compute.op)
+        op = self.graph.op(compute.op)
         reach = reach_memory(compute.engine, self.machine)
         box = accesses.compute_box(op, compute, coords)
         points = accesses.num_points(box)

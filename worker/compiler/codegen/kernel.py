@@ -28,7 +28,6 @@ from worker.compiler.codegen.storage import Scope, Storage, at_home, fills_of, s
 from worker.compiler.errors import VerifyError
 from worker.compiler.ir.affine import Affine, const, var
 from worker.compiler.ir.dtype import DType
-from worker.compiler.ir.op import TensorOp
 from worker.compiler.isa.program import Buffer, UnitProgram
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import (
@@ -240,9 +239,7 @@ class _Builder:
             (
                 op.reduce
                 for op in self.graph.ops
-                if isinstance(op, TensorOp)
-                and op.write.tensor == storage.tensor
-                and op.reduce is not None
+                if op.write.tensor == storage.tensor and op.reduce is not None
             ),
             None,
         )
@@ -289,8 +286,6 @@ class _Builder:
 
     def compute(self, node: Compute, path: str, scope: Scope) -> None:
         op = self.graph.op(node.op)
-        if not isinstance(op, TensorOp):
-            raise VerifyError("codegen", path, "op", f"{op.name} is opaque")
         self.writer.line(comment(f"{path}: {op.name} on {node.engine}"))
         with self.writer.block(""), ExitStack() as stack:
             ranges = dict(scope.ranges)

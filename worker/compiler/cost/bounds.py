@@ -30,9 +30,8 @@ def lower_bounds(graph: Graph, machine: Machine) -> tuple[LowerBound, ...]:
     """
     by_kind: dict[EngineKind, float] = {}
     for op in graph.ops:
-        if isinstance(op, TensorOp):
-            kind, cycles = _op_cycles(op, graph, machine)
-            by_kind[kind] = by_kind.get(kind, 0.0) + cycles
+        kind, cycles = _op_cycles(op, graph, machine)
+        by_kind[kind] = by_kind.get(kind, 0.0) + cycles
     compute = ceil(max(by_kind.values(), default=0.0) / machine.num_cores)
     read, written = compulsory_bytes(graph)
     home = machine.home

@@ -29,14 +29,6 @@ def shortfall_of(
     return Shortfall(f"memory:{level.name}", demand, bound, "bytes", terms, tuple(levers))
 
 
-def opaque_shortfall(name: str, kind: str) -> Shortfall:
-    """An operator without affine meaning: no engine instruction expresses it."""
-    return Shortfall(
-        "operator", 1, 0, "opaque operators", ((f"{name} ({kind})", 1),),
-        (f"run {name} on the host: {kind} has no tiled form",),
-    )  # fmt: skip
-
-
 def missing_engine(name: str) -> Shortfall:
     """The machine has no compute engine at all for an operator."""
     return Shortfall(

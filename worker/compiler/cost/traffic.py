@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import OpaqueOp, Tensor
+from worker.compiler.ir.op import Tensor
 
 
 def compulsory_bytes(graph: Graph) -> tuple[int, int]:
@@ -21,10 +21,6 @@ def compulsory_bytes(graph: Graph) -> tuple[int, int]:
 def _needed_bytes(graph: Graph, tensor: Tensor) -> int:
     gathered = 0
     for op in graph.ops:
-        if isinstance(op, OpaqueOp):
-            if tensor.name in op.reads:
-                return tensor.size_bytes
-            continue
         for access in op.reads:
             if access.tensor != tensor.name:
                 continue

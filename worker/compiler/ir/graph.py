@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from worker.compiler.errors import VerifyError
-from worker.compiler.ir.op import Op, Tensor, TensorOp, check_op, reads_of, writes_of
+from worker.compiler.ir.op import Tensor, TensorOp, check_op
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Graph:
     operator, or by several with disjoint writes (concat).  Constant *values* live elsewhere.
     """
 
-    ops: tuple[Op, ...]
+    ops: tuple[TensorOp, ...]
     tensors: Mapping[str, Tensor]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -26,7 +26,7 @@ class Graph:
 
     @staticmethod
     def build(
-        ops: tuple[Op, ...],
+        ops: tuple[TensorOp, ...],
         tensors: tuple[Tensor, ...],
         inputs: tuple[str, ...],
         outputs: tuple[str, ...],
@@ -52,29 +52,21 @@ class Graph:
             if op.name in op_names:
                 raise VerifyError("express", op.name, "unique-ops", "operator names repeat")
             op_names.add(op.name)
-            if isinstance(op, TensorOp):
-                check_op(op, self.tensors)
-            for name in reads_of(op):
+            check_op(op, self.tensors)
+            for name in op.input_names():
                 if name not in defined:
                     raise VerifyError("express", op.name, "defined", f"{name} read before written")
-            for name in writes_of(op):
-                if name in self.inputs or name in self.constants:
-                    raise VerifyError("express", op.name, "single-def", f"{name} is an input")
-            defined.update(writes_of(op))
+            name = op.write.tensor
+            if name in self.inputs or name in self.constants:
+                raise VerifyError("express", op.name, "single-def", f"{name} is an input")
+            defined.add(op.write.tensor)
         for name in self.outputs:
             if name not in defined:
                 raise VerifyError("express", "graph", "outputs", f"{name} is never written")
 
-    def op(self, name: str) -> Op:
+    def op(self, name: str) -> TensorOp:
         """The operator called `name`; KeyError if there is none."""
         for op in self.ops:
             if op.name == name:
                 return op
         raise KeyError(name)
-
-    def tensor_op(self, name: str) -> TensorOp:
-        """Like `op`, for TensorOps only."""
-        op = self.op(name)
-        if not isinstance(op, TensorOp):
-            raise KeyError(f"{name} is opaque")
-        return op

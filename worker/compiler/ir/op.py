@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
-from typing import TypeAlias
 
 from worker.compiler.errors import VerifyError
 from worker.compiler.ir.affine import Affine
@@ -122,43 +121,6 @@ class TensorOp:
     def input_names(self) -> tuple[str, ...]:
         """Tensors read, in slot order, each once."""
         return tuple(dict.fromkeys(access.tensor for access in self.reads))
-
-
-class OpaqueKind(StrEnum):
-    """Whole-tensor operators without affine meaning; always a boundary between groups."""
-
-    TOPK = "topk"
-    NONZERO = "nonzero"
-    SORT = "sort"
-    CUMSUM = "cumsum"
-    SCATTER = "scatter"
-    EXTERNAL = "external"
-
-
-Attr: TypeAlias = "int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]"
-
-
-@dataclass(frozen=True, slots=True)
-class OpaqueOp:
-    """An operator on whole tensors; nothing may be tiled through it."""
-
-    name: str
-    kind: OpaqueKind
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
-    attrs: tuple[tuple[str, Attr], ...]
-    origin: Origin
-
-
-Op: TypeAlias = "TensorOp | OpaqueOp"
-
-
-def writes_of(op: Op) -> tuple[str, ...]:
-    return (op.write.tensor,) if isinstance(op, TensorOp) else op.writes
-
-
-def reads_of(op: Op) -> tuple[str, ...]:
-    return op.input_names() if isinstance(op, TensorOp) else tuple(dict.fromkeys(op.reads))
 
 
 def check_op(op: TensorOp, tensors: Mapping[str, Tensor]) -> None:

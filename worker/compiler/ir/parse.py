@@ -19,10 +19,6 @@ from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import (
     Access,
-    Attr,
-    Op,
-    OpaqueKind,
-    OpaqueOp,
     Origin,
     Reduce,
     Tensor,
@@ -229,19 +225,6 @@ def _parse_op(tokens: Tokens, reads: list[Access]) -> TensorOp:
     return TensorOp(name, domain, tuple(reads), write, body, reduce, _parse_origin(tokens))
 
 
-def _parse_opaque(tokens: Tokens, text: str) -> OpaqueOp:
-    name, kind = tokens.name(), tokens.one_of(OpaqueKind)
-    tokens.expect("reads")
-    reads = tokens.listed("{", "}", tokens.name)
-    tokens.expect("writes")
-    writes = tokens.listed("{", "}", tokens.name)
-    raw, _ = json.JSONDecoder().raw_decode(text, text.index(" attrs [") + 7)
-    attrs: list[tuple[str, Attr]] = [(k, tuple(v) if isinstance(v, list) else v) for k, v in raw]
-    while tokens.peek() not in ("from", ""):
-        tokens.next()
-    return OpaqueOp(name, kind, reads, writes, tuple(attrs), _parse_origin(tokens))
-
-
 def parse_graph(text: str) -> Graph:
     """Parse what `print_graph` wrote.
 
@@ -250,7 +233,7 @@ def parse_graph(text: str) -> Graph:
     """
     tensors: list[Tensor] = []
     roles: dict[str, list[str]] = {"input": [], "const": [], "tensor": [], "output": []}
-    ops: list[Op] = []
+    ops: list[TensorOp] = []
     lines = [(k, t) for k, t in enumerate(text.splitlines(), 1) if t.strip()]
     position = 0
     while position < len(lines):
@@ -274,8 +257,6 @@ def parse_graph(text: str) -> Graph:
                 reads.append(_parse_access(inner))
                 position += 1
             ops.append(_parse_op(tokens, reads))
-        elif word == "opaque":
-            ops.append(_parse_opaque(tokens, line))
         else:
             raise tokens.error(f"unknown line {word!r}")
     return Graph.build(

@@ -11,7 +11,7 @@ from worker.compiler.ir.affine import Affine
 from worker.compiler.ir.evaluate import affine_values
 from worker.compiler.ir.footprint import full_box
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import Op, Tensor, TensorOp, reads_of, writes_of
+from worker.compiler.ir.op import Tensor, TensorOp
 from worker.compiler.ir.scalar import Read
 
 
@@ -32,7 +32,7 @@ class Cuts:
         """Index `graph`.  Cost: linear."""
         readers: dict[str, list[str]] = {}
         for op in graph.ops:
-            for name in reads_of(op):
+            for name in op.input_names():
                 readers.setdefault(name, []).append(op.name)
         return Cuts(
             graph,
@@ -42,7 +42,7 @@ class Cuts:
             frozenset(graph.outputs),
         )
 
-    def op(self, name: str) -> Op:
+    def op(self, name: str) -> TensorOp:
         """The operator called `name`; KeyError if there is none."""
         return self.graph.ops[self.position[name]]
 
@@ -56,8 +56,8 @@ class Cuts:
         graph = self.graph
         chosen = set(op_names)
         inside = tuple(graph.ops[k] for k in sorted(self.position[name] for name in chosen))
-        made = dict.fromkeys(name for op in inside for name in writes_of(op))
-        read = dict.fromkeys(name for op in inside for name in reads_of(op) if name not in made)
+        made = dict.fromkeys(op.write.tensor for op in inside)
+        read = dict.fromkeys(name for op in inside for name in op.input_names() if name not in made)
 
         def leaves(name: str) -> bool:
             return name in self.outputs or not chosen.issuperset(self.readers.get(name, ()))
@@ -71,17 +71,17 @@ class Cuts:
         )
 
 
-def predecessors(ops: Sequence[Op]) -> list[int]:
+def predecessors(ops: Sequence[TensorOp]) -> list[int]:
     """For each operator, the bitset of operators whose values it reads directly."""
     writers: dict[str, int] = {}
     result: list[int] = []
     for k, op in enumerate(ops):
         bits = 0
-        for name in reads_of(op):
+        for name in op.input_names():
             bits |= writers.get(name, 0)
         result.append(bits)
-        for name in writes_of(op):
-            writers[name] = writers.get(name, 0) | (1 << k)
+        name = op.write.tensor
+        writers[name] = writers.get(name, 0) | (1 << k)
     return result
 
 
@@ -107,14 +107,14 @@ def _flat(index: tuple[Affine, ...], shape: tuple[int, ...]) -> Affine:
     return total
 
 
-def is_view(op: Op, tensors: Mapping[str, Tensor]) -> bool:
+def is_view(op: TensorOp, tensors: Mapping[str, Tensor]) -> bool:
     """True when `op` copies a whole tensor without changing type or row-major order.
 
     Such an operator (reshape, squeeze, identity, ...) needs no kernel: its result can live at its
     operand's address.  Decided from the access maps alone: equal element counts, a plain `Read`
     body, and equal row-major flat indices of read and write.
     """
-    if not isinstance(op, TensorOp) or op.reduce is not None or len(op.reads) != 1:
+    if op.reduce is not None or len(op.reads) != 1:
         return False
     if op.body != Read(0) or op.domain != op.parallel_axes:
         return False

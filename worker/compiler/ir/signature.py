@@ -12,7 +12,7 @@ from hashlib import sha256
 from worker.compiler.ir.affine import Affine, FloorDiv, Lookup, Mod, Var, var
 from worker.compiler.ir.axis import Axis
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import Access, Op, OpaqueOp, Origin, Tensor, TensorOp
+from worker.compiler.ir.op import Access, Origin, Tensor, TensorOp
 from worker.compiler.ir.scalar import Apply, Cast, Index, Scalar, Select
 from worker.compiler.ir.text import print_graph
 
@@ -47,14 +47,9 @@ def canonicalize(graph: Graph) -> Canonical:
     def name_of(tensor: str) -> str:
         return order.setdefault(tensor, f"t{len(order)}")
 
-    ops: list[Op] = []
+    ops: list[TensorOp] = []
     for k, op in enumerate(graph.ops):
-        if isinstance(op, TensorOp):
-            ops.append(_rename_op(op, f"op{k}", name_of))
-        else:
-            reads = tuple(name_of(n) for n in op.reads)
-            writes = tuple(name_of(n) for n in op.writes)
-            ops.append(OpaqueOp(f"op{k}", op.kind, reads, writes, op.attrs, CANONICAL_ORIGIN))
+        ops.append(_rename_op(op, f"op{k}", name_of))
     for name in (*graph.inputs, *graph.constants, *graph.outputs):
         name_of(name)
     tensors = tuple(

@@ -4,7 +4,6 @@ Grammar (one line each; names are quoted when they are not plain identifiers):
     input NAME: DTYPE[d0,d1]        const NAME: DTYPE[..]      tensor NAME: DTYPE[..]
     op NAME (axis:extent:kind, ..) write T[i, ..] [reduce=FN] = BODY from OPTYPE {node, ..}
       read T[i, ..] [fill=V]
-    opaque NAME KIND reads {..} writes {..} attrs {..} from OPTYPE {node, ..}
     output NAME
 """
 
@@ -16,7 +15,7 @@ import re
 from worker.compiler.ir.affine import Affine
 from worker.compiler.ir.axis import Axis
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import Access, OpaqueOp, Tensor, TensorOp
+from worker.compiler.ir.op import Access, Tensor, TensorOp
 from worker.compiler.ir.scalar import Apply, Cast, Const, Index, Read, Scalar, Select
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*\Z")
@@ -93,18 +92,6 @@ def print_graph(graph: Graph, *, with_origin: bool = True) -> str:
     known = {*graph.inputs, *graph.constants}
     lines += [_tensor("tensor", t) for n, t in graph.tensors.items() if n not in known]
     for op in graph.ops:
-        if isinstance(op, TensorOp):
-            lines += print_op(op, with_origin=with_origin)
-        else:
-            lines.append(_print_opaque(op, with_origin))
+        lines += print_op(op, with_origin=with_origin)
     lines += [f"output {quote(n)}" for n in graph.outputs]
     return "\n".join(lines) + "\n"
-
-
-def _print_opaque(op: OpaqueOp, with_origin: bool) -> str:
-    attrs = json.dumps([[k, v] for k, v in op.attrs])
-    origin = f" from {op.origin.op_type} {_names(op.origin.nodes)}" if with_origin else ""
-    return (
-        f"opaque {quote(op.name)} {op.kind} reads {_names(op.reads)}"
-        f" writes {_names(op.writes)} attrs {attrs}{origin}"
-    )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import TypeAlias
 
-from worker.compiler.ir.op import Tensor, reads_of, writes_of
+from worker.compiler.ir.op import Tensor
 from worker.compiler.schedule.stages import Grouping
 
 State: TypeAlias = "frozenset[Tensor]"
@@ -43,10 +43,10 @@ def states_of(grouping: Grouping) -> tuple[State | None, ...]:
     used = dict.fromkeys(graph.outputs, len(grouping.groups))  # read by whoever comes after
     for op in graph.ops:
         number = group_of[op.name]
-        for tensor in writes_of(op):
-            first[tensor] = min(first.get(tensor, number), number)
-            last[tensor] = max(last.get(tensor, number), number)
-        for tensor in reads_of(op):
+        tensor = op.write.tensor
+        first[tensor] = min(first.get(tensor, number), number)
+        last[tensor] = max(last.get(tensor, number), number)
+        for tensor in op.input_names():
             used[tensor] = max(used.get(tensor, number), number)
     size = len(grouping.groups) + 1
     begins: list[list[str]] = [[] for _ in range(size + 1)]

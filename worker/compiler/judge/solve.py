@@ -20,7 +20,7 @@ from worker.compiler.frontend.express import Expressed, express_region
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.qdq import QdqCluster, find_clusters
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import OpaqueOp, Tensor, TensorOp
+from worker.compiler.ir.op import Tensor, TensorOp
 from worker.compiler.ir.region import Cuts, is_view
 from worker.compiler.judge.entrants import Entrant
 from worker.compiler.judge.link import PlannedCall, PlannedHost
@@ -331,7 +331,7 @@ def _graph_of(taken: Sequence[tuple[Cover, tuple[str, ...]]]) -> Graph:
     )
 
 
-def _named_apart(ops: Sequence[TensorOp | OpaqueOp]) -> tuple[TensorOp | OpaqueOp, ...]:
+def _named_apart(ops: Sequence[TensorOp]) -> tuple[TensorOp, ...]:
     """Operators of several graphs may have one name."""
     return tuple(replace(op, name=f"{op.name}@{k}") for k, op in enumerate(ops))
 
@@ -394,8 +394,7 @@ def _clusters(part: Part, nodes: Sequence[onnx_ir.Node]) -> tuple[QdqCluster, ..
     )
 
 
-def _view_call(op: TensorOp | OpaqueOp, region: int, target: str) -> PlannedCall:
-    assert isinstance(op, TensorOp)
+def _view_call(op: TensorOp, region: int, target: str) -> PlannedCall:
     return PlannedCall(
         None, (("src", op.reads[0].tensor), ("dst", op.write.tensor)), op.origin.nodes,
         op.origin.op_type, region, target,

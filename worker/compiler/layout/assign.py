@@ -18,7 +18,7 @@ from worker.compiler.frontend.ops.emitter import MAX_RANK
 from worker.compiler.ir.footprint import full_box
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.layout import ACTIVATIONS, WEIGHTS, Layout, parse_layout
-from worker.compiler.ir.op import Access, OpaqueOp, TensorOp, reads_of, writes_of
+from worker.compiler.ir.op import Access, TensorOp
 from worker.compiler.layout.change import ChangeKind, LayoutChange
 from worker.compiler.layout.demand import Demand, find_demand
 from worker.compiler.layout.digits import Digits
@@ -42,7 +42,7 @@ class Assignment:
     home: Mapping[str, Layout]
     """Form in which a tensor is written; ONNX's where absent."""
     readings: Mapping[int, Reading]
-    """By position of the operator; opaque operators read and write ONNX's form."""
+    """By position of the operator."""
     demand: Demand
     refused: tuple[LayoutChange, ...]
 
@@ -92,14 +92,8 @@ class _Assigner:
                 self._composites_of.setdefault(name, set()).add(number)
         self._writers: dict[str, list[int]] = {}
         for k, op in enumerate(graph.ops):
-            for name in writes_of(op):
-                self._writers.setdefault(name, []).append(k)
-        self._opaque = {
-            name
-            for op in graph.ops
-            if isinstance(op, OpaqueOp)
-            for name in (*reads_of(op), *writes_of(op))
-        }
+            name = op.write.tensor
+            self._writers.setdefault(name, []).append(k)
         self._constants = frozenset(graph.constants)
         self._refused: dict[str, LayoutChange] = {}
         self._target: dict[str, Layout | None] = {}
@@ -142,14 +136,13 @@ class _Assigner:
         """The form in which each tensor is written."""
         outputs = frozenset(self._graph.outputs)
         for name, layout in self._target.items():
-            if layout is None or name not in self._writers or name in self._opaque:
+            if layout is None or name not in self._writers:
                 continue
             if name in outputs and name not in self._demand.wanted:
                 continue  # what writes it can write ONNX's layout as well
             self._home[name] = layout
             for k in self._writers[name]:
                 op = self._graph.ops[k]
-                assert isinstance(op, TensorOp)
                 if not Digits(op).accept(op.write, layout):
                     self._unblock_home(name)
                     break
@@ -166,8 +159,6 @@ class _Assigner:
         order = [*sorted(anchors), *(k for k in range(len(self._graph.ops)) if k not in anchors)]
         for k in order:
             op = self._graph.ops[k]
-            if isinstance(op, OpaqueOp):
-                continue
             digits = Digits(op)
             home = self._home.get(op.write.tensor)
             if home is not None:
@@ -283,7 +274,6 @@ class _Assigner:
         """Tensors that a member of a composite would read converted from another member."""
         for k, reading in readings.items():
             op = self._graph.ops[k]
-            assert isinstance(op, TensorOp)
             for read, form in zip(op.reads, reading.forms, strict=True):
                 if form != self._home.get(read.tensor) and self._is_inside_composite(
                     op, read.tensor
@@ -298,7 +288,6 @@ class _Assigner:
 
     def _refuse_foreign(self, k: int) -> None:
         op = self._graph.ops[k]
-        assert isinstance(op, TensorOp)
         self._refused.setdefault(
             op.write.tensor,
             LayoutChange(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from worker.compiler.ir.affine import Affine, Var
 from worker.compiler.ir.footprint import full_box, write_is_injective
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import Access, Op, OpaqueOp, Tensor, TensorOp, reads_of, writes_of
+from worker.compiler.ir.op import Access, Tensor, TensorOp
 from worker.compiler.ir.scalar import Read
 from worker.compiler.layout.rewrite import TRANSFORM
 
@@ -27,9 +27,9 @@ class Cancelled:
     """Names of the operators that are gone."""
 
 
-def is_whole_copy(op: Op, tensors: Mapping[str, Tensor]) -> bool:
+def is_whole_copy(op: TensorOp, tensors: Mapping[str, Tensor]) -> bool:
     """Whether an operator copies one tensor into another of the same shape, place by place."""
-    if not isinstance(op, TensorOp) or not _is_copy(op, tensors):
+    if not _is_copy(op, tensors):
         return False
     source, target = tensors[op.reads[0].tensor], tensors[op.write.tensor]
     return (
@@ -63,32 +63,30 @@ class _Canceller:
         self._copies = copies
         self._now: dict[str, str] = {}
         """Tensors that are gone, and what holds their value instead."""
-        self._writers: dict[str, list[Op]] = {}
+        self._writers: dict[str, list[TensorOp]] = {}
         for op in graph.ops:
-            for name in writes_of(op):
-                self._writers.setdefault(name, []).append(op)
+            name = op.write.tensor
+            self._writers.setdefault(name, []).append(op)
 
     def run(self) -> Cancelled:
         graph = self._graph
         removed: list[str] = []
-        kept: list[Op] = []
+        kept: list[TensorOp] = []
         for op in graph.ops:
             source = self._source(op)
-            if source is not None and self._pass_on(source, writes_of(op)[0]):
+            if source is not None and self._pass_on(source, op.write.tensor):
                 removed.append(op.name)
             else:
                 kept.append(op)
         kept = [self._renamed(op) for op in kept]
         # A conversion that only its removed inverse read is of no use any more.
         gone = frozenset(removed)
-        read = {name for op in kept for name in reads_of(op)} | set(graph.outputs)
-        inverted = {name for op in graph.ops if op.name in gone for name in reads_of(op)}
+        read = {name for op in kept for name in op.input_names()} | set(graph.outputs)
+        inverted = {name for op in graph.ops if op.name in gone for name in op.input_names()}
         unread = [
             op.name
             for op in kept
-            if _is_transform(op)
-            and inverted.issuperset(writes_of(op))
-            and read.isdisjoint(writes_of(op))
+            if _is_transform(op) and op.write.tensor in inverted and op.write.tensor not in read
         ]
         removed += unread
         kept = [op for op in kept if op.name not in unread]
@@ -96,9 +94,9 @@ class _Canceller:
             return Cancelled(graph, ())
         return Cancelled(self._rebuilt(tuple(kept)), tuple(removed))
 
-    def _source(self, op: Op) -> str | None:
+    def _source(self, op: TensorOp) -> str | None:
         """The tensor that already holds what a copy writes, if there is one."""
-        if not isinstance(op, TensorOp) or len(self._writers[op.write.tensor]) > 1:
+        if len(self._writers[op.write.tensor]) > 1:
             return None
         tensors = self._graph.tensors
         if op.name in self._copies and is_whole_copy(op, tensors):
@@ -106,7 +104,7 @@ class _Canceller:
         if not _is_transform(op) or not _is_copy(op, tensors):
             return None
         (before, *more) = self._writers.get(op.reads[0].tensor, [None])
-        if more or not isinstance(before, TensorOp) or not _is_transform(before):
+        if more or before is None or not _is_transform(before):
             return None
         source = before.reads[0].tensor
         if tensors[source].shape != tensors[op.write.tensor].shape or not _undoes(
@@ -133,22 +131,15 @@ class _Canceller:
             name = self._now[name]
         return name
 
-    def _renamed(self, op: Op) -> Op:
-        if isinstance(op, OpaqueOp):
-            return replace(
-                op,
-                reads=tuple(map(self._resolved, op.reads)),
-                writes=tuple(map(self._resolved, op.writes)),
-            )
-
+    def _renamed(self, op: TensorOp) -> TensorOp:
         def access(old: Access) -> Access:
             return Access(self._resolved(old.tensor), old.index, old.fill)
 
         return replace(op, reads=tuple(map(access, op.reads)), write=access(op.write))
 
-    def _rebuilt(self, ops: tuple[Op, ...]) -> Graph:
+    def _rebuilt(self, ops: tuple[TensorOp, ...]) -> Graph:
         graph = self._graph
-        used = {n for op in ops for n in (*reads_of(op), *writes_of(op))}
+        used = {n for op in ops for n in (*op.input_names(), op.write.tensor)}
         used.update(graph.inputs, graph.outputs)
         return Graph.build(
             ops,
@@ -159,8 +150,8 @@ class _Canceller:
         )
 
 
-def _is_transform(op: Op) -> bool:
-    return isinstance(op, TensorOp) and op.origin.op_type == TRANSFORM
+def _is_transform(op: TensorOp) -> bool:
+    return op.origin.op_type == TRANSFORM
 
 
 def _undoes(first: TensorOp, second: TensorOp, tensors: Mapping[str, Tensor]) -> bool:

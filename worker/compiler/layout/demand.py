@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import Access, OpaqueOp, Tensor, TensorOp
+from worker.compiler.ir.op import Access, Tensor, TensorOp
 from worker.compiler.layout.roles import CHANNEL_OPS, Anchor, anchor_of
 from worker.compiler.machine.machine import LayoutPolicy
 
@@ -50,7 +50,7 @@ def find_demand(
     constants = frozenset(graph.constants)
     position = {op.name: k for k, op in enumerate(graph.ops)}
     for k, op in enumerate(graph.ops):
-        if isinstance(op, OpaqueOp) or op.origin.op_type not in policy.op_types:
+        if op.origin.op_type not in policy.op_types:
             continue
         if op.origin.op_type not in CHANNEL_OPS:
             foreign.append(k)
@@ -62,12 +62,11 @@ def find_demand(
             continue
         for k in places:
             op = graph.ops[k]
-            if k not in anchors and isinstance(op, TensorOp) and _is_place_by_place(op, graph):
+            if k not in anchors and _is_place_by_place(op, graph):
                 anchors[k] = anchor_of(op, graph.tensors, constants)
     wanted: dict[str, int] = {}
     for k in sorted(anchors):
         op = graph.ops[k]
-        assert isinstance(op, TensorOp)
         for name in (*(op.reads[s].tensor for s in anchors[k].activations), op.write.tensor):
             wanted.setdefault(name, k)
     return Demand(
@@ -115,7 +114,7 @@ def _followers(graph: Graph, wanted: Mapping[str, int]) -> frozenset[str]:
 
     fixed = {*graph.inputs, *graph.constants}
     for op in graph.ops:
-        if isinstance(op, OpaqueOp) or not _has_channels(graph.tensors[op.write.tensor]):
+        if not _has_channels(graph.tensors[op.write.tensor]):
             continue
         for read in op.reads:
             if read.tensor not in fixed and _corresponds(read, op.write, graph.tensors):

@@ -18,13 +18,9 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.layout import Layout
 from worker.compiler.ir.op import (
     Access,
-    Op,
-    OpaqueOp,
     Origin,
     Tensor,
     TensorOp,
-    reads_of,
-    writes_of,
 )
 from worker.compiler.ir.scalar import Apply, Cast, Index, Read, Scalar, Select
 from worker.compiler.layout.assign import Assignment, Reading
@@ -108,7 +104,7 @@ class _Rewriter:
         self._graph = graph
         self._constants = dict(constants)
         self._plan = assignment
-        self._ops: list[Op] = []
+        self._ops: list[TensorOp] = []
         self._tensors: dict[str, Tensor] = dict(graph.tensors)
         self._names = set(graph.tensors)
         self._op_names = {op.name for op in graph.ops}
@@ -117,7 +113,7 @@ class _Rewriter:
         self._variants: dict[tuple[str, Layout | None], str] = {}
         self._last_writer: dict[str, int] = {}
         for k, op in enumerate(graph.ops):
-            self._last_writer.update(dict.fromkeys(writes_of(op), k))
+            self._last_writer[op.write.tensor] = k
 
     def run(self) -> Rewritten:
         graph = self._graph
@@ -128,11 +124,11 @@ class _Rewriter:
             )
         for k, op in enumerate(graph.ops):
             self._rewrite(k, op)
-            for name in writes_of(op):
-                is_done = self._last_writer[name] == k
-                if is_done and name in graph.outputs and name in self._plan.home:
-                    self._produce_output(name, op)
-        used = dict.fromkeys(n for op in self._ops for n in (*reads_of(op), *writes_of(op)))
+            name = op.write.tensor
+            is_done = self._last_writer[name] == k
+            if is_done and name in graph.outputs and name in self._plan.home:
+                self._produce_output(name, op)
+        used = dict.fromkeys(n for op in self._ops for n in (*op.input_names(), op.write.tensor))
         kept = (*graph.inputs, *graph.outputs)
         constants = {n: t for n, t in self._constants.items() if n in used or n in kept}
         tensors = tuple(t for t in self._tensors.values() if t.name in used or t.name in kept)
@@ -142,12 +138,7 @@ class _Rewriter:
         changes = (*self._changes, *self._plan.refused)
         return Rewritten(result, constants, changes, tuple(self._transforms))
 
-    def _rewrite(self, k: int, op: Op) -> None:
-        if isinstance(op, OpaqueOp):
-            for name in op.reads:
-                self._variant(name, None, op)
-            self._ops.append(op)
-            return
+    def _rewrite(self, k: int, op: TensorOp) -> None:
         reading = self._plan.readings[k]
         names = [
             self._variant(read.tensor, form, op)
@@ -158,7 +149,7 @@ class _Rewriter:
         moved = physical(op, reading, names, target, home)
         self._ops.append(moved if home is None else _in_memory_order(moved))
 
-    def _variant(self, name: str, form: Layout | None, reader: Op) -> str:
+    def _variant(self, name: str, form: Layout | None, reader: TensorOp) -> str:
         """The tensor that holds `name` in a form, converted or packed if there is none yet."""
         known = self._variants.get((name, form))
         if known is not None:
@@ -179,7 +170,7 @@ class _Rewriter:
         self._convert(name, form, reader.origin.nodes, kind, f"{_who(reader)} reads {text}")
         return made
 
-    def _produce_output(self, name: str, writer: Op) -> None:
+    def _produce_output(self, name: str, writer: TensorOp) -> None:
         self._variants[name, None] = name
         home = self._plan.home[name]
         self._convert(
@@ -218,7 +209,7 @@ class _Rewriter:
             LayoutChange(name, str(home or shown.logical), str(form or shown.logical), kind, reason)
         )
 
-    def _pack(self, name: str, form: Layout, reader: Op) -> str:
+    def _pack(self, name: str, form: Layout, reader: TensorOp) -> str:
         """A constant rearranged while compiling.  Its name says both orders: see `Layout`."""
         made = self._add(name, f"{name}.{form.logical}.{form}", form)
         self._variants[name, form] = made
@@ -248,7 +239,7 @@ class _Rewriter:
         return name
 
 
-def _who(op: Op) -> str:
+def _who(op: TensorOp) -> str:
     node = op.origin.nodes[0] if op.origin.nodes else op.name
     return f"{op.origin.op_type} {node}"
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from worker.compiler.errors import VerifyError
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import TensorOp
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.grid import coordinates, core_ids, instance_of
 from worker.compiler.schedule.nodes import Compute, LoopKind, Move, Schedule
@@ -73,7 +72,7 @@ def resolve(nest: Walk, machine: Machine) -> tuple[Refs, ...]:
     """Operands of every leaf.
 
     Raises:
-        VerifyError: a Move names a memory without a scope of its tensor, or a Compute an opaque op.
+        VerifyError: a Move names a memory without a scope of its tensor.
     """
     return tuple(
         _resolve_move(leaf, leaf.node, machine)
@@ -93,8 +92,6 @@ def _resolve_move(leaf: Leaf, move: Move, machine: Machine) -> Refs:
 
 def _resolve_compute(graph: Graph, leaf: Leaf, compute: Compute, machine: Machine) -> Refs:
     op = graph.op(compute.op)
-    if not isinstance(op, TensorOp):
-        raise VerifyError("lower", leaf.path, "op", f"{op.name} is opaque and has no instructions")
     reach = reach_memory(compute.engine, machine)
 
     def ref(tensor: str) -> Ref:

@@ -31,7 +31,7 @@ from worker.compiler.ir.axis import AxisKind
 from worker.compiler.ir.compose import absorb, elementwise_axes, pull
 from worker.compiler.ir.compose_moves import is_move, num_divisions, redirect, split_axes
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import Op, Origin, Tensor, TensorOp, reads_of, writes_of
+from worker.compiler.ir.op import Origin, Tensor, TensorOp
 from worker.compiler.ir.scalar import Index, Read, Scalar, Select, children
 from worker.compiler.machine.machine import Machine
 from worker.compiler.rewrite.split_off import split_off
@@ -50,7 +50,7 @@ def compose_region(graph: Graph, machine: Machine) -> Graph:
 
     Inputs, outputs and constants keep names, shapes and types; operators keep their names and
     unite the origins of what was folded into them, in graph order.  Applying it again changes
-    nothing.  Left alone: opaque operators, lookups, scans, constant-only and tiny operators.
+    nothing.  Left alone: lookups, scans, constant-only and tiny operators.
     Cost: linear in operators and reads for graphs of bounded fan-out.
     """
     region = _Region(graph, machine)
@@ -64,7 +64,7 @@ def _sweep(region: _Region, fold: _Fold) -> bool:
     has_changed = False
     for name in reversed(region.names()):
         op = region.ops.get(name)
-        if isinstance(op, TensorOp) and _is_elementwise(op) and region.is_news(op, fold):
+        if op is not None and _is_elementwise(op) and region.is_news(op, fold):
             has_changed |= fold(region, op)
     return has_changed
 
@@ -78,7 +78,7 @@ class _Region:
         self.tensors = dict(graph.tensors)
         self.outside = frozenset((*graph.inputs, *graph.constants, *graph.outputs))
         self.constants = frozenset(graph.constants)
-        self.ops: dict[str, Op] = {op.name: op for op in graph.ops}
+        self.ops: dict[str, TensorOp] = {op.name: op for op in graph.ops}
         self._position: dict[str, tuple[int, ...]] = {
             op.name: (k,) for k, op in enumerate(graph.ops)
         }
@@ -99,7 +99,7 @@ class _Region:
     def graph(self) -> Graph:
         """The graph as it stands, with the tensors that are still used."""
         ops = tuple(self.ops[name] for name in self.names())
-        used = {*self.outside, *(n for op in ops for n in (*reads_of(op), *writes_of(op)))}
+        used = {*self.outside, *(n for op in ops for n in (*op.input_names(), op.write.tensor))}
         return Graph.build(
             ops,
             tuple(t for name, t in self.tensors.items() if name in used),
@@ -112,17 +112,17 @@ class _Region:
         """Names of the operators, in execution order."""
         return sorted(self.ops, key=self._position.__getitem__)
 
-    def readers(self, tensor: str) -> list[Op]:
+    def readers(self, tensor: str) -> list[TensorOp]:
         """Operators that read `tensor`, in execution order."""
         names = sorted(self._readers.get(tensor, {}), key=self._position.__getitem__)
         return [self.ops[name] for name in names]
 
-    def writers(self, tensor: str) -> list[Op]:
+    def writers(self, tensor: str) -> list[TensorOp]:
         """Operators that write `tensor`, in execution order; [] for inputs and constants."""
         names = sorted(self._writers.get(tensor, {}), key=self._position.__getitem__)
         return [self.ops[name] for name in names]
 
-    def remove(self, op: Op) -> None:
+    def remove(self, op: TensorOp) -> None:
         """Take an operator out."""
         del self.ops[op.name]
         self._unlink(op)
@@ -176,9 +176,7 @@ class _Region:
     def is_epilogue(self, op: TensorOp) -> bool:
         """Whether `op` may stand right behind a matrix-like operator whose result it reads."""
         return any(
-            isinstance(writer, TensorOp)
-            and contraction(writer) is not None
-            and len(self.readers(access.tensor)) == 1
+            contraction(writer) is not None and len(self.readers(access.tensor)) == 1
             for access in op.reads
             for writer in self.writers(access.tensor)
         )
@@ -205,25 +203,25 @@ class _Region:
         at_home = {*_at_home(before), *_at_home(beside)}
         return at_home.issuperset(_at_home(now)) and _num_single(now) <= _num_single(before)
 
-    def _link(self, op: Op) -> None:
-        for name in reads_of(op):
+    def _link(self, op: TensorOp) -> None:
+        for name in op.input_names():
             self._readers.setdefault(name, {})[op.name] = None
-        for name in writes_of(op):
-            self._writers.setdefault(name, {})[op.name] = None
+        name = op.write.tensor
+        self._writers.setdefault(name, {})[op.name] = None
 
         self._touch(op)
 
-    def _touch(self, op: Op) -> None:
-        for name in (*reads_of(op), *writes_of(op)):
+    def _touch(self, op: TensorOp) -> None:
+        for name in (*op.input_names(), op.write.tensor):
             self._changed[name] = self._clock
 
-    def _unlink(self, op: Op) -> None:
+    def _unlink(self, op: TensorOp) -> None:
         self._clock += 1
         self._touch(op)
-        for name in reads_of(op):
+        for name in op.input_names():
             del self._readers[name][op.name]
-        for name in writes_of(op):
-            del self._writers[name][op.name]
+        name = op.write.tensor
+        del self._writers[name][op.name]
 
 
 def _fold_move(region: _Region, move: TensorOp) -> bool:
@@ -231,7 +229,7 @@ def _fold_move(region: _Region, move: TensorOp) -> bool:
     if not is_move(move, region.tensors) or not region.is_worth_it(move):
         return False
     writers = region.writers(move.reads[0].tensor)
-    if any(isinstance(op, TensorOp) and op.reduce is not None for op in writers):
+    if any(op.reduce is not None for op in writers):
         return _into_writers(region, move) or _into_readers(region, move)
     return _into_readers(region, move) or _into_writers(region, move)
 
@@ -244,10 +242,8 @@ def _into_readers(region: _Region, move: TensorOp) -> bool:
         return False
     made: list[TensorOp] = []
     for reader in readers:
-        new = pull(reader, move, region.tensors) if isinstance(reader, TensorOp) else None
-        if new is None or not isinstance(reader, TensorOp):
-            return False
-        if not region.accepts(new, reader, move):
+        new = pull(reader, move, region.tensors)
+        if new is None or not region.accepts(new, reader, move):
             return False
         made.append(new)
     region.remove(move)
@@ -274,13 +270,12 @@ def _into_writers(region: _Region, move: TensorOp) -> bool:
     return True
 
 
-def _redirected(region: _Region, writer: Op, move: TensorOp) -> TensorOp | None:
+def _redirected(region: _Region, writer: TensorOp, move: TensorOp) -> TensorOp | None:
     """`writer` with a linear write where `move` would put its result; None if there is none."""
-    if isinstance(writer, TensorOp):
-        for way in (move, split_axes(move)):
-            new = redirect(writer, way, region.tensors)
-            if new is not None and all(e.is_linear for e in new.write.index):
-                return new if region.accepts(new, writer, move) else None
+    for way in (move, split_axes(move)):
+        new = redirect(writer, way, region.tensors)
+        if new is not None and all(e.is_linear for e in new.write.index):
+            return new if region.accepts(new, writer, move) else None
     return None
 
 
@@ -301,7 +296,7 @@ def _fold_pointwise(region: _Region, op: TensorOp) -> bool:
     if target in region.outside or not region.is_worth_it(op) or is_move(op, region.tensors):
         return False
     reader = readers[0]
-    if not isinstance(reader, TensorOp) or not _may_compute(region, reader, op):
+    if not _may_compute(region, reader, op):
         return False
     new = pull(reader, op, region.tensors)
     if new is None or not _is_small(new) or not region.accepts(new, reader, op):
@@ -323,8 +318,8 @@ def _fold_into_pieces(region: _Region, op: TensorOp) -> bool:
             continue
         if _is_epilogue_of_another(region, op, name):
             continue
-        summing = [w for w in writers if isinstance(w, TensorOp) and not _is_elementwise(w)]
-        moved = [w for w in writers if isinstance(w, TensorOp) and is_move(w, region.tensors)]
+        summing = [w for w in writers if not _is_elementwise(w)]
+        moved = [w for w in writers if is_move(w, region.tensors)]
         if summing and _elems(region, moved) < _elems(region, summing):
             continue
         apart = [split_off(writer, op, region.tensors) for writer in summing]
@@ -332,7 +327,7 @@ def _fold_into_pieces(region: _Region, op: TensorOp) -> bool:
         if any(found is None or found.made.name in taken for found in apart):
             continue
         split = {found.copy.name: found for found in apart if found is not None}
-        sources: list[Op] = [w for w in writers if w not in summing]
+        sources: list[TensorOp] = [w for w in writers if w not in summing]
         sources += [found.copy for found in split.values()]
         for found in split.values():
             region.tensors[found.made.name] = found.made
@@ -360,9 +355,9 @@ def _elems(region: _Region, ops: Sequence[TensorOp]) -> int:
     return sum(prod(a.extent for a in op.parallel_axes) for op in ops)
 
 
-def _piece(region: _Region, writer: Op, op: TensorOp) -> TensorOp | None:
+def _piece(region: _Region, writer: TensorOp, op: TensorOp) -> TensorOp | None:
     """`writer`, of one piece, with the work of `op` on it; None if it is not for it to do."""
-    if not isinstance(writer, TensorOp) or not _is_elementwise(writer):
+    if not _is_elementwise(writer):
         return None
     new = absorb(writer, op, region.tensors)
     if new is None or not _is_small(new) or not region.accepts(new, writer, op):
@@ -402,14 +397,10 @@ def _may_compute(region: _Region, reader: TensorOp, op: TensorOp) -> bool:
     return not region.is_epilogue(op) or _takes_place(region, reader, target)
 
 
-def _takes_place(region: _Region, reader: Op, target: str) -> bool:
+def _takes_place(region: _Region, reader: TensorOp, target: str) -> bool:
     """Whether `reader` writes each element where it reads that of `target`, in equal shapes."""
     tensor = region.tensors[target]
-    if (
-        not isinstance(reader, TensorOp)
-        or reader.reduce is not None
-        or region.tensors[reader.write.tensor].shape != tensor.shape
-    ):
+    if reader.reduce is not None or region.tensors[reader.write.tensor].shape != tensor.shape:
         return False
     if elementwise_axes(reader.write.index, tensor.shape, reader) is None:
         return False

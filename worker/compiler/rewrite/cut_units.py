@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import Op, TensorOp, reads_of, writes_of
+from worker.compiler.ir.op import TensorOp
 
 MAX_OPS = 128
 """Operators of a unit: compile time and the size of a kernel grow with it."""
@@ -51,21 +51,13 @@ class _Joined:
 def cut_units(graph: Graph, max_ops: int = MAX_OPS) -> tuple[tuple[str, ...], ...]:
     """Names of the operators of each unit, in execution order.
 
-    Opaque operators stand alone.  A unit that reads a tensor holds all of its writers or none.
+    A unit that reads a tensor holds all of its writers or none.
     Cost: O(n * longest period) array operations.
     """
     shapes = _shapes(graph)
     alive = _alive(graph)
-    cuts: list[int] = [0]
-    start = 0
-    for k, op in enumerate(graph.ops):
-        if not isinstance(op, TensorOp):
-            cuts.extend(_cuts(shapes, alive, start, k, max_ops))
-            cuts.extend((k, k + 1))
-            start = k + 1
-    cuts.extend(_cuts(shapes, alive, start, len(graph.ops), max_ops))
-    cuts.append(len(graph.ops))
-    edges = _repaired(_joined(graph), sorted(set(cuts)))
+    cuts = {0, *_cuts(shapes, alive, 0, len(graph.ops), max_ops), len(graph.ops)}
+    edges = _repaired(_joined(graph), sorted(cuts))
     names = [op.name for op in graph.ops]
     return tuple(tuple(names[a:b]) for a, b in pairwise(edges))
 
@@ -75,9 +67,8 @@ def _joined(graph: Graph) -> tuple[_Joined, ...]:
     writers: dict[str, list[int]] = {}
     readers: dict[str, list[int]] = {}
     for k, op in enumerate(graph.ops):
-        for name in dict.fromkeys(writes_of(op)):
-            writers.setdefault(name, []).append(k)
-        for name in dict.fromkeys(reads_of(op)):
+        writers.setdefault(op.write.tensor, []).append(k)
+        for name in dict.fromkeys(op.input_names()):
             readers.setdefault(name, []).append(k)
     return tuple(
         _Joined(tuple(made), tuple(readers.get(name, ())))
@@ -176,9 +167,9 @@ def _alive(graph: Graph) -> Ints:
     made: dict[str, int] = dict.fromkeys(graph.inputs, -1)
     last: dict[str, int] = {}
     for k, op in enumerate(graph.ops):
-        for name in writes_of(op):
-            made.setdefault(name, k)
-        for name in reads_of(op):
+        name = op.write.tensor
+        made.setdefault(name, k)
+        for name in op.input_names():
             last[name] = k
     for name in graph.outputs:
         last[name] = len(graph.ops)
@@ -195,11 +186,8 @@ def _shapes(graph: Graph) -> Ints:
     return np.array([number.setdefault(_shape(graph, op), len(number)) for op in graph.ops])
 
 
-def _shape(graph: Graph, op: Op) -> str:
+def _shape(graph: Graph, op: TensorOp) -> str:
     tensors = graph.tensors
-    if not isinstance(op, TensorOp):
-        parts = [str(op.kind), *(str(tensors[n].shape) for n in (*op.reads, *writes_of(op)))]
-        return sha256("|".join(parts).encode()).hexdigest()
     parts = [str([(a.extent, str(a.kind)) for a in op.domain]), repr(op.body), str(op.reduce)]
     order = {a.name: f"#{k}" for k, a in enumerate(op.domain)}
     constants = frozenset(graph.constants)

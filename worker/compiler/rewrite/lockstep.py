@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import writes_of
 from worker.compiler.tiling.layer.layers import Layer, layer_edges
 
 SMALL_BYTES = 1 << 14
@@ -26,10 +25,8 @@ def in_lockstep(graph: Graph, layers: Sequence[Layer]) -> tuple[Layer, ...]:
     Cost: linear in layers and edges.
     """
     before: list[list[int]] = [[] for _ in layers]
-    written = {op.name: [graph.tensors[t].size_bytes for t in writes_of(op)] for op in graph.ops}
-    is_small = [
-        sum(size for name in layer.ops for size in written[name]) <= SMALL_BYTES for layer in layers
-    ]
+    written = {op.name: graph.tensors[op.write.tensor].size_bytes for op in graph.ops}
+    is_small = [sum(written[name] for name in layer.ops) <= SMALL_BYTES for layer in layers]
     for producer, consumer in layer_edges(graph, layers):
         if producer < consumer:
             before[consumer].append(producer)

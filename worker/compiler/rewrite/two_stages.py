@@ -16,7 +16,7 @@ from worker.compiler.cost.compute import contraction
 from worker.compiler.ir.affine import var
 from worker.compiler.ir.axis import Axis, AxisKind
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import Access, Op, Tensor, TensorOp, writes_of
+from worker.compiler.ir.op import Access, Tensor, TensorOp
 from worker.compiler.ir.scalar import Read
 from worker.compiler.tiling.slices.propagate import Slices, propagate, repeats_little
 
@@ -38,16 +38,12 @@ def in_two_stages(graph: Graph, clusters: int, min_bytes: int) -> Graph:
     tensors = dict(graph.tensors)
     writers: dict[str, int] = {}
     for op in graph.ops:
-        for name in writes_of(op):
-            writers[name] = writers.get(name, 0) + 1
-    ops: list[Op] = []
+        name = op.write.tensor
+        writers[name] = writers.get(name, 0) + 1
+    ops: list[TensorOp] = []
     for k, op in enumerate(graph.ops):
         stages = None
-        if (
-            isinstance(op, TensorOp)
-            and writers[op.write.tensor] == 1
-            and _is_large(graph, op, min_bytes)
-        ):
+        if writers[op.write.tensor] == 1 and _is_large(graph, op, min_bytes):
             stages = _stages(graph, k, op, clusters)
         if stages is None:
             ops.append(op)
@@ -106,8 +102,6 @@ def _before(graph: Graph, position: int, op: TensorOp) -> tuple[TensorOp, ...]:
     needed = set(op.input_names())
     found = [op]
     for other in reversed(graph.ops[max(0, position - WINDOW) : position]):
-        if not isinstance(other, TensorOp):
-            break
         if other.write.tensor in needed:
             needed.update(other.input_names())
             found.append(other)

@@ -165,7 +165,7 @@ class _Interpreter:
 
     def _identity(self, tensor: str) -> float | int:
         for op in self.graph.ops:
-            if isinstance(op, TensorOp) and op.write.tensor == tensor and op.reduce is not None:
+            if op.write.tensor == tensor and op.reduce is not None:
                 return op.reduce.identity(self.graph.tensors[tensor].dtype.accumulator)
         raise VerifyError("interpret", tensor, "init", "no reduction writes it")
 
@@ -224,7 +224,7 @@ class _Interpreter:
     def _compute(
         self, compute: Compute, path: str, env: dict[str, int], scopes: tuple[_Buffer, ...]
     ) -> None:
-        op = self.graph.tensor_op(compute.op)
+        op = self.graph.op(compute.op)
         box: dict[str, range] = {}
         for axis, span in zip(op.domain, compute.box, strict=True):
             first = span.start.evaluate(env)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from worker.compiler.errors import VerifyError
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import reads_of, writes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +41,9 @@ def check_grouping(grouping: Grouping, graph: Graph) -> None:
         raise VerifyError("group", "groups", "partition", "not every operator is in one group")
     last_write: dict[str, int] = {}
     for op in got.ops:
-        for tensor in writes_of(op):
-            last_write[tensor] = max(last_write.get(tensor, 0), group_of[op.name])
+        tensor = op.write.tensor
+        last_write[tensor] = max(last_write.get(tensor, 0), group_of[op.name])
     for op in got.ops:
-        for tensor in reads_of(op):
+        for tensor in op.input_names():
             if last_write.get(tensor, 0) > group_of[op.name]:
                 raise VerifyError("group", op.name, "order", f"{tensor} is written later")

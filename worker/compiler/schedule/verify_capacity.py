@@ -125,7 +125,7 @@ def _touched(schedule: Schedule, leaf: Leaf, machine: Machine) -> tuple[Scope, .
         assert not isinstance(ends, str)  # residency was checked before
         found: tuple[Scope | None, ...] = (*ends.reads, ends.write)
     else:
-        op = schedule.graph.tensor_op(leaf.node.op)
+        op = schedule.graph.op(leaf.node.op)
         reach = reach_memory(leaf.node.engine, machine)
         found = tuple(compute_scope(leaf, a.tensor, reach) for a in (*op.reads, op.write))
     return tuple(scope for scope in found if scope is not None)

@@ -42,8 +42,6 @@ def check_coverage(schedule: Schedule, flat: Walk) -> None:
         if isinstance(leaf.node, Compute):
             computes.setdefault(leaf.node.op, []).append(leaf)
     for op in schedule.graph.ops:
-        if not isinstance(op, TensorOp):
-            continue
         leaves = computes.get(op.name, [])
         if not leaves:
             raise refuse("0", "coverage", f"{op.name} is never computed")

@@ -67,7 +67,7 @@ class _Residency:
             if isinstance(ends, str):
                 raise refuse(leaf.path, "resident", ends)
             return ends
-        op = self.graph.tensor_op(leaf.node.op)
+        op = self.graph.op(leaf.node.op)
         reach = reach_memory(leaf.node.engine, self.machine)
         return Ends(
             tuple(compute_scope(leaf, a.tensor, reach) for a in op.reads),
@@ -77,7 +77,7 @@ class _Residency:
     def _written(self, leaf: Leaf) -> str:
         if isinstance(leaf.node, Move):
             return leaf.node.tensor
-        return self.graph.tensor_op(leaf.node.op).write.tensor
+        return self.graph.op(leaf.node.op).write.tensor
 
     def check(self) -> None:
         for leaf, ends in zip(self.flat.leaves, self.ends, strict=True):
@@ -101,7 +101,7 @@ class _Residency:
     def _check_compute(
         self, leaf: Leaf, compute: Compute, ends: Ends, coords: dict[str, Ints]
     ) -> None:
-        op = self.graph.tensor_op(compute.op)
+        op = self.graph.op(compute.op)
         box: dict[str, Range] = {}
         empty: Ints = np.zeros((), dtype=bool)
         for axis, span in zip(op.domain, compute.box, strict=True):
@@ -209,7 +209,7 @@ class _Residency:
                 return ranges
             # A fill makes everything outside the tensor valid as well.
             return ranges
-        op = self.graph.tensor_op(writer.node.op)
+        op = self.graph.op(writer.node.op)
         needed = {v for e in op.write.index for v in e.variables()}
         named = [
             (axis, span)
@@ -332,7 +332,7 @@ class _Residency:
         for writer in self.writers.get(_key(need.tensor, need.scope), ()):
             if not isinstance(writer.node, Compute):
                 continue
-            op = self.graph.tensor_op(writer.node.op)
+            op = self.graph.op(writer.node.op)
             if op.reduce is not None and writer.number > leaf.number:
                 raise refuse(
                     leaf.path, "partial", f"{need.tensor} is read before {op.name} has added all"
@@ -350,7 +350,7 @@ class _Residency:
 
     def _refuse_partial(self, leaf: Leaf, writer: Leaf, verb: str) -> None:
         assert isinstance(writer.node, Compute)
-        op = self.graph.tensor_op(writer.node.op)
+        op = self.graph.op(writer.node.op)
         reduce_names = {a.name for a in op.reduce_axes}
         shared = _common_frames(writer, leaf)
         for axis, span in zip(op.domain, writer.node.box, strict=True):
@@ -367,7 +367,7 @@ class _Residency:
     def _check_outputs(self) -> None:
         for name in self.graph.outputs:
             for op in self.graph.ops:
-                if not isinstance(op, TensorOp) or op.write.tensor != name:
+                if op.write.tensor != name:
                     continue
                 whole = {a.name: (np.asarray(0), np.asarray(a.extent - 1)) for a in op.domain}
                 wanted = [expr_range(expr, whole) for expr in op.write.index]

@@ -6,7 +6,6 @@ from math import prod
 from typing import assert_never
 
 from worker.compiler.errors import VerifyError
-from worker.compiler.ir.op import TensorOp
 from worker.compiler.machine.machine import Engine, EngineKind, Machine
 from worker.compiler.schedule.nodes import (
     Box,
@@ -142,7 +141,7 @@ class _Checker:
         self, path: str, compute: Compute, names: frozenset[str], lanes: int
     ) -> None:
         op = self.ops.get(compute.op)
-        if not isinstance(op, TensorOp):
+        if op is None:
             raise refuse(path, "names", f"{compute.op!r} is not an operator that can be computed")
         engine = self.engines.get(compute.engine)
         if engine is None or engine.kind in (EngineKind.DMA_IN, EngineKind.DMA_OUT):

@@ -45,7 +45,7 @@ class ComputeEmitter:
         position: Ints,
         core: Ints,
     ) -> list[Batch]:
-        op = self.nest.schedule.graph.tensor_op(compute.op)
+        op = self.nest.schedule.graph.op(compute.op)
         box = clip(compute.box, [a.extent for a in op.domain], grid.values)
         points = np.broadcast_to(box.num_elems, grid.shape)
         keep = over_lanes(points, grid, np.max) > 0

@@ -127,7 +127,7 @@ def compute_cycles(nest: Walk, leaf: Leaf, machine: Machine) -> float:
     compute = leaf.node
     assert isinstance(compute, Compute)
     graph = nest.schedule.graph
-    op = graph.tensor_op(compute.op)
+    op = graph.op(compute.op)
     extents = tuple(min(s.extent, a.extent) for s, a in zip(compute.box, op.domain, strict=True))
     lanes = prod(f.trip for f in leaf.frames if f.is_folded)
     return float(engine_cycles(op, extents, machine.engine(compute.engine), graph.tensors, lanes))

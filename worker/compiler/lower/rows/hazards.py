@@ -103,14 +103,14 @@ def _home_boxes(nest: Walk, leaf: Leaf) -> Boxes:
 def _written(nest: Walk, leaf: Leaf) -> str:
     if isinstance(leaf.node, Move):
         return leaf.node.tensor
-    return nest.schedule.graph.tensor_op(leaf.node.op).write.tensor
+    return nest.schedule.graph.op(leaf.node.op).write.tensor
 
 
 def write_box(nest: Walk, leaf: Leaf) -> Box:
     """Bounding box a leaf writes, as spans over its loop variables (unclipped)."""
     if isinstance(leaf.node, Move):
         return leaf.node.box
-    op = nest.schedule.graph.tensor_op(leaf.node.op)
+    op = nest.schedule.graph.op(leaf.node.op)
     return access_box(op, op.write, leaf.node)
 
 
@@ -192,7 +192,7 @@ def _boxes_in(nest: Walk, leaf: Leaf, refs: Refs, index: int) -> list[Box]:
     """Boxes of the tensor that one iteration of `leaf` touches in scope `index`."""
     if isinstance(leaf.node, Move):
         return [leaf.node.box]
-    op = nest.schedule.graph.tensor_op(leaf.node.op)
+    op = nest.schedule.graph.op(leaf.node.op)
     accesses = zip((*op.reads, op.write), (*refs.reads, refs.write), strict=True)
     return [access_box(op, a, leaf.node) for a, ref in accesses if ref.scope == index]
 

@@ -7,7 +7,6 @@ from math import prod
 
 import msgspec
 
-from worker.compiler.ir.op import reads_of, writes_of
 from worker.compiler.strategies.graphturbo.nests import num_samples
 from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.sections import Workshop
@@ -73,7 +72,7 @@ def _scopes(shop: Workshop, sections: Sequence[SectionPlan]) -> tuple[ScopeCount
     buffered = {t for s in sections for t in s.buffered}
     inside = _inside(shop).union(_handed(sections))
     counts = dict.fromkeys(BufferScope, 0)
-    written = dict.fromkeys(t for op in shop.graph.ops for t in writes_of(op))
+    written = dict.fromkeys(op.write.tensor for op in shop.graph.ops)
     for tensor in written:
         if tensor in inside:
             counts[BufferScope.LB] += 1
@@ -94,7 +93,7 @@ def _inside(shop: Workshop) -> frozenset[str]:
     owner = {name: k for k, layer in enumerate(shop.layers) for name in layer.ops}
     users: dict[str, set[int]] = {}
     for op in shop.graph.ops:
-        for tensor in (*reads_of(op), *writes_of(op)):
+        for tensor in (*op.input_names(), op.write.tensor):
             users.setdefault(tensor, set()).add(owner[op.name])
     outputs = frozenset(shop.graph.outputs)
     return frozenset(t for t, layers in users.items() if len(layers) == 1 and t not in outputs)

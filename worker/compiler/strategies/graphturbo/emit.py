@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from math import prod
 
 from worker.compiler.ir.affine import Affine, var
-from worker.compiler.ir.op import reads_of, writes_of
 from worker.compiler.schedule.nodes import Box, Init, Loop, LoopKind, Move, Node, Place, Seq, Span
 from worker.compiler.strategies.graphturbo.handover_emit import around_run, emit_run, fetched
 from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
@@ -53,12 +52,12 @@ class _Section:
             near = not plan.whole_chip[k]
             for name in layer.layer.ops:
                 op = by_name[name]
-                for tensor in (*reads_of(op), *writes_of(op)):
+                for tensor in (*op.input_names(), op.write.tensor):
                     if tensor in buffered and (near or tensor not in plan.staged):
                         self.parts_of.setdefault(tensor, set()).add(self.part_of[k])
                         opened.setdefault(tensor, opens.get(k, k))
-                for tensor in writes_of(op):
-                    self.last_write[tensor] = closes.get(k, k)
+                tensor = op.write.tensor
+                self.last_write[tensor] = closes.get(k, k)
         # What the chip made at home is brought in when the last of it is there.
         for tensor in plan.staged:
             opened[tensor] = max(opened[tensor], self.last_write.get(tensor, -1) + 1)

@@ -43,8 +43,8 @@ def group_layers(graph: Graph, layers: Sequence[Layer], capacity_bytes: int) -> 
     cuts = Cuts.of(graph)
 
     def ops_of(members: Sequence[int]) -> list[TensorOp]:
-        names = sorted((n for k in members for n in layers[k].ops), key=lambda n: cuts.position[n])
-        return [op for op in (cuts.op(n) for n in names) if isinstance(op, TensorOp)]
+        names = (n for k in members for n in layers[k].ops)
+        return [cuts.op(n) for n in sorted(names, key=lambda n: cuts.position[n])]
 
     def factor(members: tuple[int, ...]) -> int | None:
         ops = ops_of(members)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import TensorOp, reads_of, writes_of
+from worker.compiler.ir.op import TensorOp
 from worker.compiler.ir.region import Cuts
 from worker.compiler.machine.machine import Engine, MemoryLevel
 from worker.compiler.tiling.layer.layers import Layer
@@ -49,8 +49,8 @@ class LayerUses:
         """Layers that read a tensor which they do not make, ascending; once per operator."""
         found: dict[str, list[int]] = {}
         for number, ops in enumerate(self._ops):
-            made = {t for op in ops for t in writes_of(op)}
-            for tensor in (t for op in ops for t in reads_of(op) if t not in made):
+            made = {op.write.tensor for op in ops}
+            for tensor in (t for op in ops for t in op.input_names() if t not in made):
                 found.setdefault(tensor, []).append(number)
         return found
 
@@ -59,7 +59,7 @@ class LayerUses:
         """Layers that write a tensor, ascending; once per operator."""
         found: dict[str, list[int]] = {}
         for number, ops in enumerate(self._ops):
-            for tensor in (t for op in ops for t in writes_of(op)):
+            for tensor in (op.write.tensor for op in ops):
                 found.setdefault(tensor, []).append(number)
         return found
 
@@ -81,11 +81,11 @@ class LayerUses:
 
     def touched(self, number: int) -> tuple[str, ...]:
         """What a layer reads or writes."""
-        return tuple(t for op in self._ops[number] for t in (*reads_of(op), *writes_of(op)))
+        return tuple(t for op in self._ops[number] for t in (*op.input_names(), op.write.tensor))
 
     def written(self, number: int) -> tuple[str, ...]:
         """What a layer writes."""
-        return tuple(t for op in self._ops[number] for t in writes_of(op))
+        return tuple(op.write.tensor for op in self._ops[number])
 
     def leaving(self, number: int) -> frozenset[str]:
         """What others use of it."""
@@ -106,9 +106,7 @@ class LayerUses:
 
     def op(self, name: str) -> TensorOp:
         """An operator by name."""
-        found = self.cuts.op(name)
-        assert isinstance(found, TensorOp), "units hold no opaque operators"
-        return found
+        return self.cuts.op(name)
 
     def adds_in_buffer(self, layer: Layer) -> bool:
         """Its one operator works on GB itself."""

@@ -14,7 +14,6 @@ from dataclasses import replace
 from math import ceil, inf
 
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import TensorOp
 from worker.compiler.machine.machine import Engine
 from worker.compiler.schedule.nodes import Span
 from worker.compiler.strategies.graphturbo.groups import Grouped
@@ -35,12 +34,11 @@ MAX_NESTED = 512
 
 def num_samples(graph: Graph) -> int:
     """Extent of the outermost dimension of the first result, if everything can be cut along it."""
-    ops = [op for op in graph.ops if isinstance(op, TensorOp)]
-    exits = piece_outputs(graph, ops)
+    exits = piece_outputs(graph, graph.ops)
     shape = graph.tensors[exits[0]].shape
     if not shape or not 2 <= shape[0] <= MAX_INSTANCES:
         return 1
-    slices = propagate(graph, ops, exits, 0, shape[0], instance_var(0))
+    slices = propagate(graph, graph.ops, exits, 0, shape[0], instance_var(0))
     return 1 if slices is None or slices.recompute else shape[0]
 
 
@@ -83,9 +81,8 @@ def equal_turns(
     Empty where nothing fits or it is predicted to take more than `limit` cycles.
     """
     clusters = clusters_of(samples, site)
-    ops = [op for op in graph.ops if isinstance(op, TensorOp)]
-    exits = piece_outputs(graph, ops)
-    slices = propagate(graph, ops, exits, 0, clusters * number, instance_var(0))
+    exits = piece_outputs(graph, graph.ops)
+    slices = propagate(graph, graph.ops, exits, 0, clusters * number, instance_var(0))
     assert slices is not None, "samples are independent"
     part = Part(tuple(range(len(layers))), slices, number)
     return _planned(graph, layers, engines, site, clusters, (part,), limit)
@@ -151,7 +148,7 @@ def group_parts(
     parts: list[Part] = []
     for number, group in enumerate(grouped.groups):
         names = {name for k in group.layers for name in layers[k].ops}
-        ops = [op for op in graph.ops if op.name in names and isinstance(op, TensorOp)]
+        ops = [op for op in graph.ops if op.name in names]
         exits = piece_outputs(graph, ops)
         slices = propagate(graph, ops, exits, 0, clusters * factors[number], instance_var(number))
         if slices is None or slices.recompute:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from worker.compiler.ir.op import writes_of
 from worker.compiler.strategies.graphturbo.instances import instance_graph
 from worker.compiler.strategies.graphturbo.nests import (
     MAX_NESTED,
@@ -91,7 +90,7 @@ def _bytes_out(shop: Workshop, part: Part, clusters: int) -> int:
     """What a group's instances in one cluster leave for other groups, in bytes."""
     cuts = shop.cuts
     names = frozenset(name for k in part.layers for name in shop.layers[k].ops)
-    made = dict.fromkeys(t for name in sorted(names) for t in writes_of(cuts.op(name)))
+    made = dict.fromkeys(cuts.op(name).write.tensor for name in sorted(names))
     read = [t for t in made if any(reader not in names for reader in cuts.readers.get(t, ()))]
     return sum(shop.graph.tensors[t].size_bytes for t in read) // clusters
 

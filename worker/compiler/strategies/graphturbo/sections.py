@@ -16,7 +16,6 @@ from functools import cached_property
 from math import ceil, inf
 
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import TensorOp, reads_of, writes_of
 from worker.compiler.ir.reductions import is_second_stage
 from worker.compiler.ir.region import Cuts
 from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
@@ -227,8 +226,8 @@ def _half_written(shop: Workshop) -> frozenset[int]:
     found: set[int] = set()
     for k, layer in enumerate(shop.layers):
         for name in layer.ops:
-            for tensor in writes_of(shop.cuts.op(name)):
-                found.update(range(first.setdefault(tensor, k) + 1, k + 1))
+            tensor = shop.cuts.op(name).write.tensor
+            found.update(range(first.setdefault(tensor, k) + 1, k + 1))
     return frozenset(found)
 
 
@@ -239,9 +238,9 @@ def _alive(shop: Workshop) -> list[int]:
     for k, layer in enumerate(shop.layers):
         for name in layer.ops:
             op = shop.cuts.op(name)
-            for tensor in writes_of(op):
-                made.setdefault(tensor, k)
-            for tensor in reads_of(op):
+            tensor = op.write.tensor
+            made.setdefault(tensor, k)
+            for tensor in op.input_names():
                 last[tensor] = k
     last.update(dict.fromkeys(shop.graph.outputs, len(shop.layers)))
     found = [0] * (len(shop.layers) + 2)
@@ -324,14 +323,13 @@ def _bands(
 
 def _narrower(graph: Graph, slices: Slices, number: int) -> Slices | None:
     """`number` slices along the same dimension; None if too few rows or too much repeated work."""
-    ops = [op for op in graph.ops if isinstance(op, TensorOp)]
-    exits = piece_outputs(graph, ops)
+    exits = piece_outputs(graph, graph.ops)
     box = slices.shares[exits[0]]
     dim = next(k for k, span in enumerate(box) if span.start.variables())
     if graph.tensors[exits[0]].shape[dim] < number:
         return None
-    found = propagate(graph, ops, exits, dim, number, instance_var(0))
-    return None if found is None or not repeats_little(ops, found) else found
+    found = propagate(graph, graph.ops, exits, dim, number, instance_var(0))
+    return None if found is None or not repeats_little(graph.ops, found) else found
 
 
 def cuttings(shop: Workshop, graph: Graph) -> list[Slices]:
@@ -339,13 +337,12 @@ def cuttings(shop: Workshop, graph: Graph) -> list[Slices]:
 
     Dimensions of equal extent with equal repeated work (height and width) count once.
     """
-    ops = [op for op in graph.ops if isinstance(op, TensorOp)]
-    exits = piece_outputs(graph, ops)
+    exits = piece_outputs(graph, graph.ops)
     found: dict[tuple[int, int], Slices] = {}
     for dim, extent in enumerate(graph.tensors[exits[0]].shape):
         if extent < shop.clusters:
             continue
-        slices = propagate(graph, ops, exits, dim, shop.clusters, instance_var(0))
-        if slices is not None and repeats_little(ops, slices):
+        slices = propagate(graph, graph.ops, exits, dim, shop.clusters, instance_var(0))
+        if slices is not None and repeats_little(graph.ops, slices):
             found.setdefault((sum(slices.extra_points.values()), extent), slices)
     return [found[key] for key in sorted(found, key=lambda key: key[0])[:MAX_CUTTINGS]]

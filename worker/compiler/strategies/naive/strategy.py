@@ -10,13 +10,11 @@ from worker.compiler.cost.compute import pick_engine
 from worker.compiler.cost.fit import (
     missing_engine,
     not_fusible,
-    opaque_shortfall,
     shortfall_of,
 )
 from worker.compiler.descriptors import NoOptions
 from worker.compiler.errors import Shortfall
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import TensorOp
 from worker.compiler.machine.machine import Engine, Machine, Managed, MemoryLevel
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.stages import Grouping
@@ -61,7 +59,7 @@ class NaiveStrategy:
         options: NoOptions = NO_OPTIONS,
         budget: Budget = ONE,
     ) -> Iterator[Schedule | Shortfall]:
-        """The one schedule of least predicted cycles; a Shortfall for opaque operators."""
+        """The one schedule of least predicted cycles."""
         del options, budget
         yield self._schedule(unit, machine)
 
@@ -73,8 +71,6 @@ class NaiveStrategy:
         """
         engines: dict[str, Engine] = {}
         for op in unit.ops:
-            if not isinstance(op, TensorOp):
-                return opaque_shortfall(op.name, str(op.kind))
             able = pick_engine(op, machine, unit.tensors)
             if able is None:
                 return missing_engine(op.name)
@@ -87,7 +83,7 @@ class NaiveStrategy:
                 return not_fusible(tuple(engines))
             facts = fused
         else:
-            facts = facts_of(unit.tensor_op(first), unit.tensors)
+            facts = facts_of(unit.op(first), unit.tensors)
         ways = _ways(facts)
         best: Plan | None = None
         for way, chain in product(ways, chains(machine, engine.memory, facts)):

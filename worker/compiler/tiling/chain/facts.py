@@ -54,12 +54,7 @@ class Chain:
 def chain_of(graph: Graph, ops: Sequence[TensorOp], slices: Mapping[str, Box] | None) -> Chain:
     """Collect a chain; without `slices` every operator computes its whole domain."""
     inside = {op.name for op in ops}
-    used = {
-        name
-        for op in graph.ops
-        if op.name not in inside
-        for name in (op.input_names() if isinstance(op, TensorOp) else op.reads)
-    }
+    used = {name for op in graph.ops if op.name not in inside for name in op.input_names()}
     made = dict.fromkeys(op.write.tensor for op in ops)
     leaving = tuple(name for name in made if name in used or name in graph.outputs)
     boxes = {

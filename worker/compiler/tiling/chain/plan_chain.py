@@ -128,9 +128,7 @@ def _closed(graph: Graph, chain: Chain) -> bool:
     """No operator outside writes a part of a result that the chain itself reads."""
     inside = {op.name for op in chain.ops}
     read = {name for op in chain.ops for name in op.input_names()}
-    others = {
-        op.write.tensor for op in graph.ops if isinstance(op, TensorOp) and op.name not in inside
-    }
+    others = {op.write.tensor for op in graph.ops if op.name not in inside}
     return not (chain.made & read & others)
 
 

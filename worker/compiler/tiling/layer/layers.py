@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from worker.compiler.cost.compute import contraction, pick_engine
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import OpaqueOp, TensorOp, reads_of, writes_of
+from worker.compiler.ir.op import TensorOp
 from worker.compiler.ir.region import Cuts
 from worker.compiler.machine.machine import Engine, Machine
 from worker.compiler.tiling.chain.plan_chain import row_chains
@@ -58,7 +58,7 @@ def form_layers(
 
     for names in groups:
         op = cuts.op(names[0])
-        if len(names) == 1 and isinstance(op, TensorOp) and contraction(op) is None:
+        if len(names) == 1 and contraction(op) is None:
             run.append(op)
             continue
         flush()
@@ -67,9 +67,9 @@ def form_layers(
     return tuple(layers)
 
 
-def _line(cuts: Cuts, op: object) -> tuple[str, ...]:
+def _line(cuts: Cuts, op: TensorOp) -> tuple[str, ...]:
     """A contraction and the operators that follow it in a straight line."""
-    if not isinstance(op, TensorOp) or contraction(op) is None:
+    if contraction(op) is None:
         return ()
     names = [op.name]
     made = op.write.tensor
@@ -78,7 +78,7 @@ def _line(cuts: Cuts, op: object) -> tuple[str, ...]:
         if len(readers) != 1:
             break
         follower = cuts.op(readers[0])
-        if not isinstance(follower, TensorOp) or follower.reduce is not None:
+        if follower.reduce is not None:
             break
         names.append(follower.name)
         made = follower.write.tensor
@@ -89,8 +89,8 @@ def engines_of(graph: Graph, machine: Machine) -> Mapping[str, Engine] | str:
     """The engine of every operator; else the name of the first that has none."""
     found: dict[str, Engine] = {}
     for op in graph.ops:
-        engine = pick_engine(op, machine, graph.tensors) if isinstance(op, TensorOp) else None
-        if isinstance(op, OpaqueOp) or engine is None:
+        engine = pick_engine(op, machine, graph.tensors)
+        if engine is None:
             return op.name
         found[op.name] = engine
     return found
@@ -102,12 +102,12 @@ def layer_edges(graph: Graph, layers: Sequence[Layer]) -> tuple[tuple[int, int],
     writer: dict[str, list[int]] = {}
     for number, layer in enumerate(layers):
         for name in layer.ops:
-            for tensor in writes_of(by_name[name]):
-                writer.setdefault(tensor, []).append(number)
+            tensor = by_name[name].write.tensor
+            writer.setdefault(tensor, []).append(number)
     edges: dict[tuple[int, int], None] = {}
     for number, layer in enumerate(layers):
         for name in layer.ops:
-            for tensor in reads_of(by_name[name]):
+            for tensor in by_name[name].input_names():
                 for producer in writer.get(tensor, ()):
                     if producer != number:
                         edges.setdefault((producer, number))

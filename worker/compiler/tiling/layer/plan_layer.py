@@ -15,7 +15,6 @@ from typing import TypeAlias, assert_never
 
 from worker.compiler.errors import InternalError, Shortfall
 from worker.compiler.ir.affine import Affine
-from worker.compiler.ir.op import TensorOp
 from worker.compiler.ir.region import Cuts
 from worker.compiler.machine.machine import Engine, Machine, Managed, MemoryLevel
 from worker.compiler.schedule.nodes import Box, Compute, Loop, Move, Node, Pipe, Place, Seq, Span
@@ -100,7 +99,6 @@ def global_buffer(machine: Machine, engine_memory: str) -> MemoryLevel | None:
 def layer_facts(layer: Layer, cuts: Cuts, engines: Mapping[str, Engine]) -> Facts | None:
     """What tiling needs to know of a layer with an anchor; None when it makes no nest."""
     op = cuts.op(layer.ops[0])
-    assert isinstance(op, TensorOp)
     if len(layer.ops) == 1:
         return facts_of(op, cuts.graph.tensors)
     return fused_facts(cuts.piece(layer.ops), {name: engines[name] for name in layer.ops})
@@ -226,7 +224,7 @@ def plan_rows(
 
     `budget_bytes`: what it may take of a core's local buffer, if not all.
     """
-    ops = tuple(op for op in (cuts.op(name) for name in layer.ops) if isinstance(op, TensorOp))
+    ops = tuple(cuts.op(name) for name in layer.ops)
     own = None if domains is None else {name: domains[name] for name in layer.ops}
     memory = machine.level(reach_memory(engine.name, machine))
     found = plan_chain(

@@ -19,7 +19,7 @@ from worker.compiler.cost.compute import pick_engine
 from worker.compiler.ir.affine import Affine, var
 from worker.compiler.ir.axis import AxisKind
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import Access, OpaqueOp, Tensor, TensorOp
+from worker.compiler.ir.op import Access, Tensor, TensorOp
 from worker.compiler.ir.region import Cuts, is_view
 from worker.compiler.machine.machine import Engine, Machine
 from worker.compiler.schedule.stages import Group
@@ -69,9 +69,7 @@ def _engines(piece: Graph, machine: Machine) -> Mapping[str, Engine] | None:
     """The engine of each operator, if all of them address one memory."""
     found: dict[str, Engine] = {}
     for op in piece.ops:
-        engine = None
-        if isinstance(op, TensorOp):
-            engine = pick_engine(op, machine, piece.tensors)
+        engine = pick_engine(op, machine, piece.tensors)
         if engine is None:
             return None
         found[op.name] = engine
@@ -86,7 +84,7 @@ def fused_facts(piece: Graph, engines: Mapping[str, Engine]) -> Facts | None:
     outputs.  Cost: linear in the group.
     """
     first = piece.ops[0]
-    if isinstance(first, OpaqueOp) or any(a.kind is AxisKind.SCAN for a in first.domain):
+    if any(a.kind is AxisKind.SCAN for a in first.domain):
         return None
     if len(piece.ops) < 2 or any(is_view(op, piece.tensors) for op in piece.ops):
         return None
@@ -97,8 +95,6 @@ def fused_facts(piece: Graph, engines: Mapping[str, Engine]) -> Facts | None:
     outside: dict[str, list[Access]] = {}
     epilogue: list[Pointwise] = []
     for op in piece.ops[1:]:
-        if isinstance(op, OpaqueOp):
-            return None
         dims = _dims(op, made, piece.tensors)
         if dims is None:
             return None
@@ -114,7 +110,7 @@ def fused_facts(piece: Graph, engines: Mapping[str, Engine]) -> Facts | None:
         out = replace(facts.out, tensor=op.write.tensor, dtype=dtype)
         epilogue.append(Pointwise(op, engines[op.name], out, dims))
         made.append(op.write.tensor)
-    used = {access.tensor for op in piece.ops[1:] for access in _reads(op)}
+    used = {access.tensor for op in piece.ops[1:] for access in op.reads}
     if piece.outputs != (made[-1],) or not used.issuperset(made[:-1]):
         return None
     late = _late(facts, outside, piece.tensors)
@@ -123,10 +119,6 @@ def fused_facts(piece: Graph, engines: Mapping[str, Engine]) -> Facts | None:
     names = {operand.tensor for operand in late}
     reads = tuple(operand for operand in facts.reads if operand.tensor not in names)
     return replace(facts, reads=reads, epilogue=tuple(epilogue), late=late)
-
-
-def _reads(op: TensorOp | OpaqueOp) -> tuple[Access, ...]:
-    return op.reads if isinstance(op, TensorOp) else ()
 
 
 def _points(facts: Facts) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import TensorOp, reads_of
+from worker.compiler.ir.op import TensorOp
 from worker.compiler.schedule.nodes import Box
 from worker.compiler.tiling.slices.propagate import Slices
 
@@ -51,7 +51,7 @@ def piece_outputs(graph: Graph, ops: Sequence[TensorOp]) -> tuple[str, ...]:
     In the order in which they are written, each once.  Cost: linear in the graph.
     """
     inside = {op.name for op in ops}
-    outside = {t for op in graph.ops if op.name not in inside for t in reads_of(op)}
+    outside = {t for op in graph.ops if op.name not in inside for t in op.input_names()}
     outside.update(graph.outputs)
     read = {t for op in ops for t in op.input_names()}
     written = dict.fromkeys(op.write.tensor for op in ops)
