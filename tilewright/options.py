@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
 
@@ -50,6 +50,8 @@ class Options(TypedDict, total=False):
     """Mean power of a run, in W, that the program may take at most; None, no cap."""
     max_latency_ms: float | None
     """Time of a run, in ms, that the program may take at most; None, no cap."""
+    without: Sequence[str]
+    """Heuristics that are turned off, to see what they earn; none."""
     precision: Literal["native", "f16", "bf16", "i8", "u8"]
     """Number format of the accelerator's regions; `native`, the model's own."""
     partition: Literal["spec", "greedy", "criteria", "auto"]

@@ -61,6 +61,13 @@ def compile_model(
     max_latency_ms: Annotated[
         float | None, typer.Option(help="Time that a run may take at most, in ms.")
     ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A heuristic that is turned off, to see what it earns; repeatable.",
+            metavar="HEURISTIC",
+        ),
+    ] = None,
     verify: Annotated[str, typer.Option(help="none, sample or full.")] = "sample",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the verification inputs.")] = 0,
     inputs: Annotated[
@@ -130,6 +137,7 @@ def compile_model(
         "effort": effort,
         "max_power_w": max_power_w,
         "max_latency_ms": max_latency_ms,
+        "without": without or [],
         "verify": verify,
         "seed": seed,
         "precision": precision,

@@ -35,10 +35,16 @@ def _cap_nothing(document: Document) -> Document:
     return {"max_power_w": None, "max_latency_ms": None, **document}
 
 
+def _leave_nothing_out(document: Document) -> Document:
+    """3 to 4: heuristics may be turned off; all were on."""
+    return {"without": [], **document}
+
+
 STEPS: tuple[Callable[[Document], Document], ...] = (
     _name_the_version,
     _give_options_to_their_strategy,
     _cap_nothing,
+    _leave_nothing_out,
 )
 """`STEPS[n]` lifts version n to n + 1.  A new form appends a step and changes no older one."""
 VERSION = len(STEPS)

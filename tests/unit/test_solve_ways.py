@@ -16,6 +16,7 @@ from worker.compiler.cache import MemoryCache
 from worker.compiler.cost.fit import not_fusible
 from worker.compiler.errors import Shortfall
 from worker.compiler.frontend.limits import Limits
+from worker.compiler.heuristics import Heuristic
 from worker.compiler.ir.graph import Graph
 from worker.compiler.isa.program import UnitCall
 from worker.compiler.judge.compiled import CompiledModel
@@ -40,12 +41,14 @@ def compiled(
     unit_cycles: Callable[[Unit], int],
     variant: Variant = Variant.FULL,
     effort: Effort = Effort.NORMAL,
+    without: tuple[Heuristic, ...] = (),
 ) -> CompiledModel:
     """`LAYERS` times MatMul and Relu."""
     options = CompileOptions(
         strategy="graphturbo",
         strategy_options=of_variant(variant),
         effort=effort,
+        without=without,
     )
     path = saved(repeated_layers(LAYERS), folder)
     ports = ports_of(MemoryCache(), lambda unit: Figures(unit_cycles(unit)))
@@ -112,6 +115,15 @@ def test_what_does_not_fit_is_tried_in_halves(
     assert kernels(model) == [("graphturbo", LAYERS), ("graphturbo", LAYERS)]
     assert asked == [2 * LAYERS, LAYERS]  # the halves are equal: one unit, solved once
     assert len(model.units) == 1
+
+
+def test_without_halves_what_does_not_fit_runs_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = refuse_above(LAYERS, monkeypatch)
+    model = compiled(tmp_path, slow_groups(1), without=(Heuristic.HALVES,))
+    assert kernels(model) == [("naive", 1)] * (2 * LAYERS)
+    assert asked == [2 * LAYERS]
 
 
 def test_halves_that_are_slower_are_split_further(

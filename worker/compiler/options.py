@@ -12,6 +12,7 @@ import msgspec
 
 from worker.compiler.descriptors import AUTO, strategies
 from worker.compiler.errors import Detail, Finding, OptionError
+from worker.compiler.heuristics import Heuristic
 
 _INTEGERS = {
     "seed": (0, 2**63 - 1, "0..2^63-1"),
@@ -112,6 +113,8 @@ class CompileOptions:
     """Hex sha256 of the uploaded inputs of the verification (.npz); empty: seeded."""
     loop_trips: int = 1
     """Trips assumed in the simulation for loops whose count is known only at run time."""
+    without: tuple[Heuristic, ...] = ()
+    """Heuristics that are turned off, sorted: for finding out what they earn."""
 
     @staticmethod
     def from_json(document: object) -> CompileOptions:
@@ -194,6 +197,21 @@ class CompileOptions:
                             _short(raw),
                         )
                     )
+            elif key == "without":
+                allowed = [str(member) for member in Heuristic]
+                if isinstance(raw, list | tuple) and all(name in allowed for name in raw):
+                    values[key] = tuple(sorted({Heuristic(name) for name in raw}))
+                else:
+                    findings.append(
+                        Finding(
+                            "TW-OPT-001",
+                            f"without must be a list of {', '.join(allowed)}",
+                            pointer,
+                            None,
+                            list[Detail](allowed),
+                            _short(raw),
+                        )
+                    )
             elif key in _INTEGERS:
                 low, high, allowed_text = _INTEGERS[key]
                 if type(raw) is int and low <= raw <= high:
@@ -265,6 +283,7 @@ class CompileOptions:
         """Give the canonical JSON object; `from_json(to_json(o)) == o`."""
         document: dict[str, Detail] = {f.name: getattr(self, f.name) for f in fields(self)}
         document["symbols"] = dict(self.symbols)
+        document["without"] = [str(name) for name in self.without]
         document["strategy_options"] = {
             name: msgspec.to_builtins(chosen) for name, chosen in self.strategy_options
         }
@@ -321,6 +340,19 @@ def _contradictions(values: Mapping[str, object], given: Collection[str]) -> lis
             )
         )
     strategy = values.get("strategy", AUTO)
+    without = values.get("without", ())
+    assert isinstance(without, tuple)
+    if Heuristic.MIXTURES in without and strategy != AUTO and "strategy" in values:
+        found.append(
+            Finding(
+                "TW-OPT-001",
+                f"strategy {strategy} alone has no mixtures to leave out",
+                "/options/without",
+                None,
+                AUTO,
+                str(strategy),
+            )
+        )
     is_strategy_known = "strategy" in values or "strategy" not in given
     own = values.get("strategy_options", ())
     assert isinstance(own, tuple)

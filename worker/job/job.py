@@ -275,6 +275,7 @@ RESULT_OPTIONS = (
     "partition",
     "calibration",
     "loop_trips",
+    "without",
 )
 """Options that decide what is compiled; the others decide how the job runs."""
 

@@ -44,7 +44,7 @@ class ChainStrategy:
         del options
         for found in NAIVE.candidates(unit, machine, NoOptions(), budget):
             if isinstance(found, Schedule):
-                yield Schedule(unit, found.root, self.name, found.predicted_cycles, found.is_ahead)
+                yield Schedule(unit, found.root, self.name, found.predicted_cycles, found.without)
             else:
                 yield found
 

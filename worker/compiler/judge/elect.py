@@ -47,14 +47,20 @@ class Way:
 
 
 def ways_for(
-    entrants: Sequence[Entrant], objective: Objective, is_weighable: bool, caps: Caps
+    entrants: Sequence[Entrant],
+    objective: Objective,
+    is_weighable: bool,
+    caps: Caps,
+    *,
+    is_mixing: bool = True,
 ) -> tuple[Way, ...]:
-    """Programs to compare: mixtures of all strategies, then each alone.
+    """Programs to compare: mixtures of all strategies where `is_mixing`, then each alone.
 
     Where regions may be changed by cost, each stands with its regions changed and as they were: the
     cost of a node is an estimate, and what stands between kernels is not in it.
     """
-    fields = [tuple(entrants), *((e,) for e in entrants)] if len(entrants) > 1 else [(entrants[0],)]
+    mixed = [tuple(entrants)] if is_mixing and len(entrants) > 1 else []
+    fields = [*mixed, *((entrant,) for entrant in entrants)]
     return tuple(
         Way(field, measure, is_weighed)
         for field in fields

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from worker.compiler.cache import Cache, CacheEvent
 from worker.compiler.errors import Shortfall
 from worker.compiler.faults import Fallback, Fault
+from worker.compiler.heuristics import Heuristic
 from worker.compiler.ir.signature import Canonical
 from worker.compiler.judge.entrants import Entrant
 from worker.compiler.judge.figures import Figures
@@ -53,6 +54,7 @@ class UnitPool:
         figures: Callable[[Unit], Figures],
     ) -> None:
         self.machine = machine
+        self._without = frozenset(options.without)
         self.entrants = tuple(entrants)
         self.last_resort = last_resort
         self.figures = figures
@@ -72,6 +74,10 @@ class UnitPool:
     def solver(self, target: str, entrant: Entrant) -> UnitSolver:
         """The solver of a strategy for a target."""
         return self._solver_of[target, entrant.name]
+
+    def leaves_out(self, heuristic: Heuristic) -> bool:
+        """Whether the options turn a heuristic off."""
+        return heuristic in self._without
 
     def broke(self, nodes: Sequence[str], fault: Fault) -> None:
         """Note that another way is taken for some ONNX nodes."""

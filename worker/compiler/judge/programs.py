@@ -17,6 +17,7 @@ from worker.compiler.control.compile import CompiledControl, compile_bodies, exp
 from worker.compiler.errors import CompilerError, Finding, Shortfall
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.passes import interface_of
+from worker.compiler.heuristics import Heuristic
 from worker.compiler.judge.compiled import CompiledModel, Ports
 from worker.compiler.judge.elect import Election, Way, elect, only, ways_for
 from worker.compiler.judge.figures import Caps, Figures, ProgramLimits
@@ -69,7 +70,10 @@ def schedule(
     maker = ProgramMaker(model, parts, options, pool, ports, units)
     caps = Caps.of(options)
     is_weighable = bool(_weighable(pool.machine, options))
-    ways = ways_for(pool.entrants, options.objective, is_weighable, caps)
+    ways = ways_for(
+        pool.entrants, options.objective, is_weighable, caps,
+        is_mixing=not pool.leaves_out(Heuristic.MIXTURES),
+    )  # fmt: skip
     limits = ProgramLimits(caps, pool.machine.clock_hz)
     if len(ways) == 1:
         program, election = only(ways[0], maker.program, ports.whole, limits)

@@ -14,6 +14,7 @@ from worker.compiler.cost.bounds import bound_cycles
 from worker.compiler.errors import Shortfall
 from worker.compiler.faults import Fault, T, attempt
 from worker.compiler.frontend.express import Expressed
+from worker.compiler.heuristics import Heuristic
 from worker.compiler.ir.region import Cuts, is_view
 from worker.compiler.ir.signature import Canonical, canonicalize
 from worker.compiler.judge.entrants import Entrant
@@ -133,7 +134,7 @@ class Weigher:
             why = f"{whole.resource} needs {whole.demand} {whole.unit}, has {whole.bound}"
         else:
             why = f"its strategy failed at step {whole.step}"
-        if len(names) >= _MIN_HALVED:
+        if len(names) >= _MIN_HALVED and not self._pool.leaves_out(Heuristic.HALVES):
             piece = cover.cuts.piece(names)
             halves = cut_units(piece, -(-len(names) // 2))
             if len(halves) > 1:

@@ -25,6 +25,7 @@ from worker.compiler.cache import Cache, CacheEvent, CacheKey, CacheKind
 from worker.compiler.codegen.kernel import generate_kernel
 from worker.compiler.errors import Infeasible, InternalError, OptionError, Shortfall
 from worker.compiler.faults import Fault, T, attempt
+from worker.compiler.heuristics import LOWERING
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.signature import IR_VERSION, Canonical
 from worker.compiler.ir.text import print_graph
@@ -188,7 +189,7 @@ class UnitSolver:
         scheduled = self._schedule(canonical.graph, signature, label, number)
         if scheduled is None or isinstance(scheduled, Shortfall | Fault):
             return scheduled
-        schedule, text = scheduled
+        schedule, text = self._without(*scheduled)
         name = self._kernel_name(signature, text)
         key = self.program_key(text)
 
@@ -214,6 +215,14 @@ class UnitSolver:
             return found
         self.cache.put(key, encode_unit(found))
         return Unit(signature, schedule, text, found, name, "")
+
+    def _without(self, schedule: Schedule, text: str) -> tuple[Schedule, str]:
+        """The strategy's schedule with what the options turn off in lowering."""
+        without = LOWERING.intersection(self.options.without)
+        if without.issubset(schedule.without):
+            return schedule, text
+        found = replace(schedule, without=tuple(sorted({*schedule.without, *without})))
+        return found, print_schedule(found)
 
     def _kernel_name(self, signature: str, schedule_text: str) -> str:
         """Of one program, kernels of one graph by two strategies or for two targets may be part."""

@@ -101,6 +101,7 @@ def verdict_key(
             ("lower_version", LOWER_VERSION),
             ("judge_version", JUDGE_VERSION),
             ("simulator", simulator),
+            ("without", ",".join(options.without)),
         ),
     )
 

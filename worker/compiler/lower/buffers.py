@@ -50,6 +50,8 @@ def plan_buffers(
     hoisted: Sequence[str | None],
     machine: Machine,
     early: Sequence[EarlyFill] = (),
+    *,
+    is_spread: bool = True,
 ) -> Planned:
     """One buffer per scope, with addresses; `early` are the fills that may cross layers.
 
@@ -73,7 +75,7 @@ def plan_buffers(
             since[fill.scope] = min(since.get(fill.scope, start), start)
         found = _addresses(
             nest, shapes, (_since(relaxed, since), _since(strict, since)), machine, near,
-            must=not chosen, apart=bool(early),
+            must=not chosen, apart=is_spread and bool(early),
         )  # fmt: skip
         if found is not None:
             buffers = tuple(_at(shape, a) for shape, a in zip(shapes, found, strict=True))

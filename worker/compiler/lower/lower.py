@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from worker.compiler.heuristics import Heuristic
 from worker.compiler.isa.program import Stream, UnitProgram
 from worker.compiler.lower.buffers import plan_buffers, plan_operands
 from worker.compiler.lower.emit.carry import Carrier
@@ -46,10 +47,12 @@ def lower_unit(schedule: Schedule, machine: Machine, signature: str) -> UnitProg
     nest = flatten(schedule, machine)
     refs = resolve(nest, machine)
     ahead = prefetches(nest, refs)
-    early = early_fills(nest, refs, ahead, machine) if schedule.is_ahead else ()
+    without = frozenset(schedule.without)
+    early = () if Heuristic.AHEAD in without else early_fills(nest, refs, ahead, machine)
     planned = plan_buffers(
         nest, refs, hoisted_loops(nest, refs, ahead), machine,
-        paced(nest, refs, early, machine),
+        paced(nest, refs, early, machine, without),
+        is_spread=Heuristic.SPREAD not in without,
     )  # fmt: skip
     buffers = planned.buffers
     widths = [staged_width(r) for r in refs]
@@ -68,7 +71,7 @@ def lower_unit(schedule: Schedule, machine: Machine, signature: str) -> UnitProg
     touches = touches_of(batches, places)
     del emitter, batches, places  # as large as the program, and done with
     tokens = synchronise(touches, storages, instructions["stream"])
-    if early:  # layers that may overlap
+    if early and Heuristic.TIME_ORDER not in without:  # layers may overlap
         stream = instructions["stream"]
 
         def tokens_of(order: Ints) -> Tokens:

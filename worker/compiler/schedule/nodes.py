@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
+from worker.compiler.heuristics import Heuristic
 from worker.compiler.ir.affine import Affine
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.graph import Graph
@@ -149,7 +150,7 @@ class Schedule:
     root: Node
     strategy: str
     predicted_cycles: int
-    is_ahead: bool = True
-    """Whether fills may be issued while earlier layers compute (`lower.layers`)."""
+    without: tuple[Heuristic, ...] = ()
+    """What lowering leaves out, sorted."""
     notes: tuple[str, ...] = ()
     """What the strategy says about its choices, one line each; compiling does not read it."""

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from worker.compiler.errors import VerifyError
+from worker.compiler.heuristics import LOWERING, Heuristic
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.parse import Tokens, parse_affine, parse_graph
 from worker.compiler.ir.text import number, print_graph, quote
@@ -45,8 +46,8 @@ from worker.compiler.schedule.nodes import (
 def print_schedule(schedule: Schedule) -> str:
     """Print a schedule.  `parse_schedule(print_schedule(s)) == s`."""
     lines = [f"schedule {quote(schedule.strategy)} cycles={schedule.predicted_cycles}"]
-    if not schedule.is_ahead:
-        lines[0] += " ahead=0"
+    if schedule.without:
+        lines[0] += f" without={','.join(schedule.without)}"
     lines += [f"note {note}" for note in schedule.notes]
     lines.append("graph")
     lines += [f"  {line}" for line in print_graph(schedule.graph).splitlines()]
@@ -138,7 +139,7 @@ def parse_schedule(text: str) -> Schedule:
     head.expect("schedule")
     strategy = head.name()
     cycles = _named(head, "cycles").integer()
-    is_ahead = not head.peek() or _named(head, "ahead").integer() != 0
+    without = _without(head) if head.peek() else ()
     at = 1
     while rows[at].startswith("note "):
         at += 1
@@ -154,7 +155,17 @@ def parse_schedule(text: str) -> Schedule:
     root = parser.node(1)
     parser.finish()
     notes = tuple(row.removeprefix("note ") for row in rows[1:at])
-    return Schedule(graph, root, strategy, cycles, is_ahead, notes)
+    return Schedule(graph, root, strategy, cycles, without, notes)
+
+
+def _without(tokens: Tokens) -> tuple[Heuristic, ...]:
+    _named(tokens, "without")
+    found = [tokens.one_of(Heuristic)]
+    while tokens.take(","):
+        found.append(tokens.one_of(Heuristic))
+    if found != sorted(set(found)) or not LOWERING.issuperset(found):
+        raise tokens.error("without lists heuristics of lowering, sorted, each once")
+    return tuple(found)
 
 
 def _named(tokens: Tokens, name: str) -> Tokens:

@@ -17,10 +17,11 @@ loads are the limit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from worker.compiler.heuristics import Heuristic
 from worker.compiler.lower.order.layers import (
     MOST_LAYERS_AHEAD,
     EarlyFill,
@@ -60,9 +61,15 @@ class _Work:
 
 
 def paced(
-    nest: Walk, refs: Sequence[Refs], early: Sequence[EarlyFill], machine: Machine
+    nest: Walk,
+    refs: Sequence[Refs],
+    early: Sequence[EarlyFill],
+    machine: Machine,
+    without: Collection[Heuristic] = (),
 ) -> tuple[EarlyFill, ...]:
     """The fills with the entries to list first and the layers ahead that pay off.
+
+    Without PACE or LEVEL the fills that it is about go one layer ahead, with all their entries.
 
     Cost: linear in leaves, plus a few dozen steps per layer.
     """
@@ -86,6 +93,9 @@ def paced(
         entries, distance = _walk(works)
         ahead = leveled(nest, fills, machine, last)
         for fill in fills:
+            if (Heuristic.PACE if fill.shares_engine else Heuristic.LEVEL) in without:
+                result[fill.leaf] = fill
+                continue
             if not fill.shares_engine:
                 result[fill.leaf] = replace(fill, reach=ahead[fill.leaf])
                 continue

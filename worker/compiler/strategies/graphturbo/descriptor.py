@@ -32,10 +32,37 @@ class Variant(StrEnum):
     known, and whatever one binding reaches in the cores' local buffers."""
 
 
+class Idea(StrEnum):
+    """What `without` can turn off, one by one; `benchmarks/ABLATION.md` says what each earns."""
+
+    COMPOSE = "compose"
+    """Operators of a region are merged before layers are formed."""
+    TWO_STAGES = "two_stages"
+    """Reductions over all rows of a sample happen in two stages."""
+    LOCKSTEP = "lockstep"
+    """Small layers of independent chains run level by level."""
+    LOOSEN = "loosen"
+    """Epilogues with poor tiles are taken off their anchors."""
+    SECTIONS = "sections"
+    """A unit changes how it uses the clusters at narrow places."""
+    TEAMS = "teams"
+    """Within a section some layers run on one cluster and some on the whole chip."""
+    BANDS = "bands"
+    """Rows of one sample are shared out over clusters."""
+    TURNS = "turns"
+    """Groups of layers (Algorithm 2) run as a nest of loops over their instances."""
+    SPILL_BY_COST = "spill_by_cost"
+    """Spills are also chosen by what they cost home's port, beside the paper's rule."""
+    HANDOVER = "handover"
+    """Tensors between layers may stay in the cores' local buffers."""
+
+
 class GraphTurboOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What users may ask of the strategy."""
 
     variant: Variant = Variant.FULL
+    without: tuple[Idea, ...] = ()
+    """Ideas that are left out; any order, each once is enough."""
 
 
 DESCRIPTOR = StrategyDescriptor(

@@ -19,6 +19,7 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.reductions import is_second_stage
 from worker.compiler.ir.region import Cuts
 from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
+from worker.compiler.strategies.graphturbo.descriptor import Idea
 from worker.compiler.strategies.graphturbo.groups import Grouped, group_layers
 from worker.compiler.strategies.graphturbo.handover import HOPE, hand_over, runs_on_offer
 from worker.compiler.strategies.graphturbo.handover_bind import Candidate
@@ -169,14 +170,16 @@ def site_of(
     """Where layers of the unit are planned, with what was planned of it before."""
     ahead = shop.features.prefetch
     return Site(
-        shop.machine, shop.buffer, spread, parts, shop.tiles, ahead, shop.facts, shop.floors, order
-    )
+        shop.machine, shop.buffer, spread, parts, shop.tiles, ahead, shop.facts, shop.floors, order,
+        shop.features.uses(Idea.SPILL_BY_COST),
+    )  # fmt: skip
 
 
 def meeting_points(shop: Workshop) -> list[int]:
     """Positions between layers where sections may meet: narrow places all along the unit."""
     number = len(shop.layers)
-    if shop.clusters == 1 or not shop.features.instances or number < 3:
+    is_cut = shop.features.instances and shop.features.uses(Idea.SECTIONS)
+    if shop.clusters == 1 or not is_cut or number < 3:
         return [0, number]
     alive = _alive(shop)
     inside = _half_written(shop)
@@ -268,11 +271,13 @@ def _section(shop: Workshop, start: int, end: int, limit: float = inf) -> Sectio
     if shop.features.instances and shop.buffer is not None:
         if samples > 1:
             found.extend(even_turns(*of, samples, most()))
-        found.extend(spread_plans(shop, graph, layers, cores, most()))
-    found.extend(team_plans(Planner(*of), shop.clusters, most()))
+        if shop.features.uses(Idea.BANDS):
+            found.extend(spread_plans(shop, graph, layers, cores, most()))
+    is_mixed = shop.features.uses(Idea.TEAMS)
+    found.extend(team_plans(Planner(*of), shop.clusters, most(), is_mixed=is_mixed))
     if samples > 1 and not shop.features.instances:
         found.extend(even_turns(*of, samples, most(), at_once=True))
-    elif samples > 1 and (start, end) == (0, len(shop.layers)):
+    elif samples > 1 and (start, end) == (0, len(shop.layers)) and shop.features.uses(Idea.TURNS):
         found.extend(grouped_turns(*of, samples, shop.grouped, most()))
     best = min(found, key=lambda plan: plan.predicted_cycles, default=None)
     return None if best is None or best.predicted_cycles > limit else best

@@ -68,6 +68,8 @@ class Site:
     """What layers take at least whose tiles are not known, for all sections of a unit."""
     order: tuple[Instance, ...] = ()
     """As in `SectionPlan`."""
+    spills_by_cost: bool = True
+    """Whether spills are also chosen by cost, beside the paper's rule."""
 
     @property
     def cluster(self) -> Team:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from worker.compiler.cost.fit import missing_engine, not_fusible
 from worker.compiler.errors import Shortfall
+from worker.compiler.heuristics import Heuristic
 from worker.compiler.ir.graph import Graph
 from worker.compiler.machine.machine import Engine, Machine
 from worker.compiler.rewrite.compose_region import compose_region
@@ -21,6 +22,7 @@ from worker.compiler.strategies.graphturbo.describe import describe
 from worker.compiler.strategies.graphturbo.descriptor import (
     DESCRIPTOR,
     GraphTurboOptions,
+    Idea,
     Variant,
 )
 from worker.compiler.strategies.graphturbo.emit import emit_unit
@@ -34,7 +36,7 @@ from worker.compiler.strategies.graphturbo.sections import (
     same_borders,
     with_handovers,
 )
-from worker.compiler.strategies.graphturbo.variants import FEATURES, Features
+from worker.compiler.strategies.graphturbo.variants import Features, features_of
 from worker.compiler.tiling.layer.layers import Layer, engines_of, form_layers
 from worker.compiler.tiling.layer.plan_layer import global_buffer
 
@@ -66,10 +68,10 @@ class GraphTurboStrategy:
     ) -> Grouping:
         """Units of at most `MAX_OPS` composed operators, or one per layer."""
         del together  # layers hold what the target runs as one, and more
-        features = FEATURES[options.variant]
+        features = features_of(options)
         is_ablation = options.variant is not Variant.FULL
-        composed = compose_region(graph, machine)
-        if features.instances:
+        composed = compose_region(graph, machine) if features.uses(Idea.COMPOSE) else graph
+        if features.instances and features.uses(Idea.TWO_STAGES):
             composed = self._with_stages(composed, machine)
         if features.across_layers:
             units = tuple(Group(names) for names in cut_units(composed))
@@ -98,7 +100,7 @@ class GraphTurboStrategy:
         if not is_ablation and budget.candidates > len(READINESS):
             variants += [Variant.V3, Variant.V2, Variant.V1, Variant.ASTITCH]
         for variant in variants:
-            yield from self._planned(unit, machine, engines, FEATURES[variant])
+            yield from self._planned(unit, machine, engines, features_of(options, variant))
 
     def _planned(
         self, unit: Graph, machine: Machine, engines: Mapping[str, Engine], features: Features
@@ -118,7 +120,8 @@ class GraphTurboStrategy:
             shop, sections = min(handed, key=lambda draft: _cycles(draft[1]))
             cycles = _cycles(sections) + machine.launch_overhead_cycles
             notes = (describe(shop, sections),)
-            yield Schedule(unit, emit_unit(sections), self.name, cycles, features.prefetch, notes)
+            without = _left_out(features)
+            yield Schedule(unit, emit_unit(sections), self.name, cycles, without, notes)
             if not any(run.handed for section in sections for run in section.runs):
                 return
 
@@ -138,7 +141,7 @@ class GraphTurboStrategy:
                 cycles = _cycles(sections) + machine.launch_overhead_cycles
                 notes = (describe(shop, sections, orders),)
                 tree = emit_unit(sections)
-                yield Schedule(unit, tree, self.name, cycles, features.prefetch, notes)
+                yield Schedule(unit, tree, self.name, cycles, _left_out(features), notes)
         if not has_plan:
             yield not_fusible(tuple(engines))
 
@@ -166,6 +169,8 @@ class GraphTurboStrategy:
         if sections is None:
             return ()
         found = ((shop, sections),)
+        if not features.uses(Idea.LOOSEN):
+            return found
         alone = poor_anchors(sections, engines, machine)
         if not alone or not features.row_chains:
             return found
@@ -182,7 +187,13 @@ def _layers(
 ) -> tuple[Layer, ...]:
     """Layers in the order in which they run."""
     layers = form_layers(graph, machine, chains=features.row_chains, alone=alone)
-    return in_lockstep(graph, layers) if features.across_layers else layers
+    is_leveled = features.across_layers and features.uses(Idea.LOCKSTEP)
+    return in_lockstep(graph, layers) if is_leveled else layers
+
+
+def _left_out(features: Features) -> tuple[Heuristic, ...]:
+    """Of lowering."""
+    return () if features.prefetch else (Heuristic.AHEAD,)
 
 
 def _cycles(sections: Sequence[SectionPlan]) -> int:

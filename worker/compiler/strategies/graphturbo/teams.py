@@ -19,8 +19,11 @@ _CHANGE_CYCLES = 1000
 """Latency of a change of team: drain, round trip through home."""
 
 
-def team_plans(planner: Planner, clusters: int, limit: float = inf) -> tuple[SectionPlan, ...]:
-    """The plans worth comparing for layers that are not cut into instances.
+def team_plans(
+    planner: Planner, clusters: int, limit: float = inf, *, is_mixed: bool = True
+) -> tuple[SectionPlan, ...]:
+    """The plans worth comparing for layers that are not cut into instances; `is_mixed`: also one
+    that changes teams.
 
     Those predicted to take more than `limit` cycles may be left out.
     """
@@ -32,7 +35,7 @@ def team_plans(planner: Planner, clusters: int, limit: float = inf) -> tuple[Sec
     if planner.site.buffer is None:
         ways = [chip]
     elif clusters > 1:
-        ways = [cluster, chip, _shortest(planner, limit)]
+        ways = [cluster, chip, _shortest(planner, limit) if is_mixed else None]
     chosen = dict.fromkeys(way for way in ways if way is not None)
     plans = (planner.plan(way, limit=limit) for way in chosen)
     return tuple(plan for plan in plans if plan is not None)

@@ -332,7 +332,8 @@ class Planner(SectionContext):
             return times * self.size(tensor) * max(self.site.runs(self.part_of[n]) for n in users)
 
         lives = self._lives((*made, *staged), runs)
-        if self.site.order:  # the paper's rule decides; a tensor leaves with all of its slices
+        # In an order the paper's rule decides: a tensor leaves with all of its slices.
+        if self.site.order or not self.site.spills_by_cost:
             gone = choose_spills(lives, self.site.room, SpillRule.LONGEST_LIVENESS)
             return ((SpillRule.LONGEST_LIVENESS, frozenset(lives[k].name for k in gone)),)
         return spill_choices(lives, self.site.room, home_bytes)

@@ -6,9 +6,9 @@ without instances), as switches of one machinery.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from worker.compiler.strategies.graphturbo.descriptor import Variant
+from worker.compiler.strategies.graphturbo.descriptor import GraphTurboOptions, Idea, Variant
 from worker.compiler.strategies.graphturbo.handover import EAGER, RESIDENT
 
 
@@ -32,6 +32,11 @@ class Features:
     ordered: bool = False
     """Instances run in the orders that the paper knows, one section per unit; nothing else is
     compared."""
+    without: frozenset[Idea] = frozenset()
+
+    def uses(self, idea: Idea) -> bool:
+        """Whether nobody turned it off."""
+        return idea not in self.without
 
 
 FEATURES: dict[Variant, Features] = {
@@ -43,3 +48,9 @@ FEATURES: dict[Variant, Features] = {
     Variant.FULL: Features(True, True, True, True, EAGER, True),
     Variant.PAPER: Features(True, True, True, True, RESIDENT, True, True),
 }
+
+
+def features_of(options: GraphTurboOptions, variant: Variant | None = None) -> Features:
+    """What a variant, by default the chosen one, may do under the options."""
+    found = replace(FEATURES[variant or options.variant], without=frozenset(options.without))
+    return found if found.uses(Idea.HANDOVER) else replace(found, handover=0)
