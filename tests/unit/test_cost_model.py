@@ -8,7 +8,7 @@ import pytest
 from kernel_toys import conv_graph, elementwise_graph
 from toy_schedules import TOYS, double_then_blur, matmul, row_fused, weight_prefetch
 
-from worker.compiler.cost.bounds import bound_cycles, lower_bounds
+from worker.compiler.cost.bounds import bound_cycles
 from worker.compiler.cost.compute import (
     contraction,
     elementary_ops,
@@ -75,7 +75,7 @@ def test_a_multiply_accumulate_is_one_operation_of_a_vector_engine() -> None:
         extents = tuple(a.extent for a in op.domain)
         assert engine_cycles(op, extents, vec, graph.tensors) == 2 + points // speed
         # The bound is what the engines of both cores need without the start.
-        assert lower_bounds(graph, alone)[0].cycles == points // (2 * speed)
+        assert bound_cycles(graph, alone) == points // (2 * speed)
 
 
 def test_what_is_not_a_sum_of_products_counts_every_operation() -> None:
@@ -112,4 +112,3 @@ def test_bounds_hold_for_the_simulated_run(name: str) -> None:
     schedule, toy, _ = TOYS[name]()
     simulated = simulate_unit(lower_unit(schedule, toy, name), toy).cycles
     assert 0 < bound_cycles(schedule.graph, toy) <= simulated
-    assert {b.name for b in lower_bounds(schedule.graph, toy)} == {"compute", "traffic:DDR"}

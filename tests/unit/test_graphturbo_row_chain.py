@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
+from math import ceil, prod
 from pathlib import Path
 
 import numpy as np
@@ -435,7 +435,9 @@ def test_softmax_from_the_shared_buffer_is_bound_by_its_vector_work() -> None:
     verify(schedule, machine)
     total = simulate_unit(lower_unit(schedule, machine, "s"), machine).cycles
     size = graph.tensors["x"].size_bytes
-    filled = 2 * machine.transfer_cycles(size, "DDR", "LLB")
+    home, buffer = machine.home, machine.level("LLB")
+    slowest = min(home.read_bytes_per_cycle, buffer.write_bytes_per_cycle)
+    filled = 2 * (max(home.latency_cycles, buffer.latency_cycles) + ceil(size / slowest))
     # Per element 3 plain operations at 32 and 2 special ones at 8 a cycle, and two for max and exp.
     points = 12 * 128 * 128 // 8
     work = points * 3 / 32 + points * 2 / 8

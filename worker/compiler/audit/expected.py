@@ -59,7 +59,6 @@ class End:
 class Batch:
     """Instructions of one leaf.  Arrays broadcast to `shape`; those of rows to `lanes` as well."""
 
-    leaf: int
     shape: tuple[int, ...]
     lanes: tuple[int, ...]
     keep: npt.NDArray[np.bool_]
@@ -151,7 +150,7 @@ class Expected:
         writes = self._row(move.tensor, ends.write, full, coords, is_write=True, is_copy=True)
         rows = (*((row, elems) for row in reads), *((row, one) for row in writes))
         return Batch(
-            leaf.number, shape, (), keep, core, self._opcode(ends.reads[0], ends.write, src, dst),
+            shape, (), keep, core, self._opcode(ends.reads[0], ends.write, src, dst),
             src.buffer, dst.buffer, src.offset, dst.offset, elems * slower.dtype.size_bytes,
             (src.level, src.instance), (dst.level, dst.instance), rows,
         )  # fmt: skip
@@ -237,7 +236,7 @@ class Expected:
             stores.append(_whole(self.stores, staging, shape, is_write=True))
         here = None if is_staged else scope
         yield Batch(
-            leaf.number, shape, lanes, keep, core, Opcode.COMPUTE, self._buffer(first),
+            shape, lanes, keep, core, Opcode.COMPUTE, self._buffer(first),
             self._buffer(here), self._slot_offset(first, coords), self._slot_offset(here, coords),
             _ZERO, None, None,
             tuple((row, points) for row in (*reads, *(stores if is_staged else far), *own)),
@@ -307,10 +306,10 @@ class Expected:
         whole = _whole(self.stores, staging, shape, is_write=not is_write), points
         if is_write:
             opcode = Opcode.PUSH if is_ring else Opcode.STORE
-            return Batch(leaf.number, shape, lanes, total > 0, core, opcode, -1, end.buffer, _ZERO,
+            return Batch(shape, lanes, total > 0, core, opcode, -1, end.buffer, _ZERO,
                          offset, total, here, there, (whole, *rows))  # fmt: skip
         opcode = Opcode.POP if is_ring else Opcode.LOAD
-        return Batch(leaf.number, shape, lanes, total > 0, core, opcode, end.buffer, -1, offset,
+        return Batch(shape, lanes, total > 0, core, opcode, end.buffer, -1, offset,
                      _ZERO, total, there, here, (*rows, whole))  # fmt: skip
 
     def _first_and_number(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
 
 from worker.compiler.cost.compute import compute_dtype, contraction, elementary_ops, rate
@@ -12,17 +11,9 @@ from worker.compiler.ir.op import TensorOp
 from worker.compiler.machine.machine import EngineKind, Machine
 
 
-@dataclass(frozen=True, slots=True)
-class LowerBound:
-    """Cycles that one resource alone needs."""
-
-    name: str
-    """`compute` or `traffic:LEVEL`."""
-    cycles: int
-
-
-def lower_bounds(graph: Graph, machine: Machine) -> tuple[LowerBound, ...]:
-    """Compute peak of all cores, and compulsory traffic through the home level's ports.
+def bound_cycles(graph: Graph, machine: Machine) -> int:
+    """The larger of two bounds: the compute peak of all cores, and compulsory traffic through the
+    home level's ports.
 
     Compute: each operator on its fastest kind of engine, all engines of that kind busy, no padding
     and no startup; different kinds may overlap, so the busiest kind counts.  For a single operator
@@ -39,7 +30,7 @@ def lower_bounds(graph: Graph, machine: Machine) -> tuple[LowerBound, ...]:
         read / (home.read_bytes_per_cycle * home.instances),
         written / (home.write_bytes_per_cycle * home.instances),
     )
-    return (LowerBound("compute", compute), LowerBound(f"traffic:{home.name}", int(memory)))
+    return max(compute, int(memory))
 
 
 def _op_cycles(op: TensorOp, graph: Graph, machine: Machine) -> tuple[EngineKind, float]:
@@ -61,8 +52,3 @@ def _op_cycles(op: TensorOp, graph: Graph, machine: Machine) -> tuple[EngineKind
         if cycles < best[1]:
             best = (kind, cycles)
     return best if best[1] != float("inf") else (EngineKind.SCALAR, 0.0)
-
-
-def bound_cycles(graph: Graph, machine: Machine) -> int:
-    """The largest lower bound."""
-    return max(bound.cycles for bound in lower_bounds(graph, machine))

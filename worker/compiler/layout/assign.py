@@ -20,7 +20,7 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.layout import ACTIVATIONS, WEIGHTS, Layout, parse_layout
 from worker.compiler.ir.op import Access, TensorOp
 from worker.compiler.layout.change import ChangeKind, LayoutChange
-from worker.compiler.layout.demand import Demand, find_demand
+from worker.compiler.layout.demand import find_demand
 from worker.compiler.layout.digits import Digits
 from worker.compiler.layout.roles import Anchor
 from worker.compiler.machine.machine import LayoutPolicy
@@ -43,7 +43,6 @@ class Assignment:
     """Form in which a tensor is written; ONNX's where absent."""
     readings: Mapping[int, Reading]
     """By position of the operator."""
-    demand: Demand
     refused: tuple[LayoutChange, ...]
 
 
@@ -113,7 +112,7 @@ class _Assigner:
                 break
             for name in broken:
                 self._unblock_home(name)
-        return Assignment(self._home, readings, self._demand, tuple(self._refused.values()))
+        return Assignment(self._home, readings, tuple(self._refused.values()))
 
     def _wanted(self, name: str) -> Layout | None:
         """The policy's layout for a tensor, as far as its extents allow; None: ONNX's."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from math import ceil
 
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.pattern import AttributeRule, PatternRule
@@ -356,10 +355,6 @@ class Machine:
     def engines_of(self, kind: EngineKind) -> tuple[Engine, ...]:
         return tuple(e for e in self.engines if e.kind is kind)
 
-    def instance_of(self, level: str, core: int) -> int:
-        """Which instance of `level` core `core` is attached to."""
-        return core * self.level(level).instances // self.num_cores
-
     def route(self, src: str, dst: str) -> tuple[str, ...]:
         """Levels a transfer passes through, ends included; CACHE levels between are crossed,
         SCRATCHPAD and REGISTER levels between are bypassed."""
@@ -373,13 +368,3 @@ class Machine:
             if self.levels[k].managed is Managed.CACHE
         ]
         return (src, *inner, dst)
-
-    def transfer_cycles(self, num_bytes: int, src: str, dst: str) -> int:
-        """Uncontended cycles of one transfer: latency of the slowest end plus the slowest port."""
-        path = self.route(src, dst)
-        rate = min(
-            *(self.level(name).read_bytes_per_cycle for name in path[:-1]),
-            self.level(path[-1]).write_bytes_per_cycle,
-        )
-        latency = max(self.level(name).latency_cycles for name in path)
-        return latency + ceil(num_bytes / rate)

@@ -24,9 +24,7 @@ class Measured:
     weight_bytes: int
     """Every constant once."""
     boundary_bytes: int
-    """Activations that enter and leave, each once."""
-    unknown_values: int
-    """Boundary activations whose size is known only at run time: counted as 0 bytes."""
+    """Activations that enter and leave, each once; 0 where run time decides the size."""
 
 
 class Ruler:
@@ -77,13 +75,11 @@ class Ruler:
                 value = flow.activations[number]
                 if value.is_output or any(user not in inside for user in value.consumers):
                     crossing.add(number)
-        sizes = [flow.activations[number].size_bytes for number in crossing]
         return Measured(
             num_ops(region),
             self.macs(region.nodes),
             sum(self.weights(region.nodes).values()),
-            sum(size or 0 for size in sizes),
-            sum(size is None for size in sizes),
+            sum(flow.activations[number].size_bytes or 0 for number in crossing),
         )
 
     def decide(

@@ -92,8 +92,6 @@ class Taps:
 
     start: tuple[int, ...]
     weight: tuple[tuple[float, ...], ...]
-    slope: Fraction
-    """A slope that `start` may have as an affine map."""
 
 
 def linear_filter(x: float) -> float:
@@ -150,4 +148,4 @@ def filter_taps(
         tuple(row.get(s + t, 0.0) for t in range(count))
         for s, row in zip(starts, rows, strict=True)
     ]
-    return Taps(tuple(starts), tuple(weights), 1 / dim.scale)
+    return Taps(tuple(starts), tuple(weights))

@@ -68,8 +68,6 @@ class GroupingTrace:
     groups: tuple[LayerGroup, ...]
     """In topological order."""
     merges: tuple[Merge, ...]
-    num_rounds: int
-    """Including the last, which merges nothing."""
     num_visits: int
     """Groups and edges looked at: the work done, factor_of excepted."""
 
@@ -108,13 +106,13 @@ def group_traced(
     """Like `group`, with its merges and its work."""
     state = _State(factor_of, sizes if allow_upsampling else None)
     state.load(nodes, edges)
-    rounds, before = 0, -1
+    before = -1
     while len(state.merges) != before:
-        before, rounds = len(state.merges), rounds + 1
+        before = len(state.merges)
         for merge_all in (_straight, _diamond, _branch):
             merge_all(state)
     groups = tuple(LayerGroup(state.members[g], state.factor[g]) for g in state.alive())
-    return GroupingTrace(groups, tuple(state.merges), rounds, state.num_visits)
+    return GroupingTrace(groups, tuple(state.merges), state.num_visits)
 
 
 @dataclass(slots=True)

@@ -49,7 +49,6 @@ class _Stand:
     """What a stage asks of every tiling."""
 
     stage: Stage
-    is_last: bool
     held: tuple[_Held, ...]
     absent: tuple[str, ...]
     """Tensors with one copy that are not placed here."""
@@ -92,7 +91,7 @@ class Frame:
         free = tuple(a for a in self.out_axes if a not in facts.whole)
         exact = frozenset(self.out_axes) if k else facts.exact
         absent = tuple(sorted(lone - {each.operand.tensor for each in held}))
-        return _Stand(stage, is_last, tuple(held), absent, free, exact)
+        return _Stand(stage, tuple(held), absent, free, exact)
 
 
 def levels_of(frame: Frame, sizes: Sizes) -> list[LevelPlan] | None:
@@ -154,7 +153,7 @@ def _level(
         total += -(-number * held.item_bytes // unit) * unit * (1 + twice)
         if total > budget:
             return None
-    return LevelPlan(stage, tile, counts, splits, trips, order, len(out_loops), copies, elems)
+    return LevelPlan(stage, tile, splits, trips, order, len(out_loops), copies, elems)
 
 
 def _given(

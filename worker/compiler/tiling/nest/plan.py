@@ -54,8 +54,6 @@ class LevelPlan(NamedTuple):
 
     stage: Stage
     tile: Mapping[str, int]
-    counts: Mapping[str, int]
-    """Tiles per axis inside the tile of the stage before (or the domain)."""
     splits: Mapping[str, int]
     """Ways each output axis is split over units."""
     trips: Mapping[str, int]
