@@ -22,7 +22,7 @@ from onnx_models import repeated_layers
 
 from service.client import Client
 from service.settings import Settings
-from worker.job.request import STAGES
+from worker.job.stages import NAMES
 
 REPO = Path(__file__).resolve().parents[2]
 HARDWARE = "kapla-edge"
@@ -177,7 +177,7 @@ QUICK = "verify"
 
 @pytest.mark.parametrize(
     "stage",
-    [s if s == QUICK else pytest.param(s, marks=pytest.mark.campaign) for s in STAGES],
+    [s if s == QUICK else pytest.param(s, marks=pytest.mark.campaign) for s in NAMES],
 )
 def test_api_and_worker_killed_in_stage(
     stage: str, site: Site, tmp_path: Path, undisturbed: str
