@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import namedtuple
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -19,15 +19,20 @@ OF_TUPLES = frozenset(vars(namedtuple("Any", ())))
 IMPORTS = re.compile(r"\bimport\s[^\n;]*?(?<!\w)(_(?!_)\w*)|\bfrom\s+(?:[\w.]+\.)?(_(?!_)\w*)")
 
 
+def nodes_of(source: str) -> list[ast.AST]:
+    """All nodes of a file's tree."""
+    return list(ast.walk(ast.parse(source)))
+
+
 def is_private(name: str) -> bool:
     """Whether a name begins with an underscore and is no protocol's (`__len__`, `_repr_html_`)."""
     return re.fullmatch(r"_(?!_)\w*(?<!_)", name) is not None and name not in OF_TUPLES
 
 
-def private_names(tree: ast.Module) -> frozenset[str]:
+def private_names(nodes: Iterable[ast.AST]) -> frozenset[str]:
     """What a file defines for itself: functions, classes, variables, attributes."""
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -37,15 +42,15 @@ def private_names(tree: ast.Module) -> frozenset[str]:
     return frozenset(filter(is_private, found))
 
 
-def reached(tree: ast.Module, kept: frozenset[str]) -> Iterator[tuple[int, str]]:
+def reached(nodes: Sequence[ast.AST], kept: frozenset[str]) -> Iterator[tuple[int, str]]:
     """(line, name) where a file imports any private name or takes one of `kept` from elsewhere.
 
     That is: as an attribute of anything but `self` and `cls` of a class that has it, or as a string
     that is such a name, ends a path in one, or is code that imports one: monkeypatch takes these.
     """
-    own = private_names(tree)
-    not_names = {id(piece) for node in ast.walk(tree) for piece in pieces(node)}
-    for node in ast.walk(tree):
+    own = private_names(nodes)
+    not_names = {id(piece) for node in nodes for piece in pieces(node)}
+    for node in nodes:
         if isinstance(node, ast.ImportFrom | ast.Import):
             whole = [getattr(node, "module", "") or "", *(alias.name for alias in node.names)]
             names = [name for path in whole for name in path.split(".")]
@@ -80,7 +85,7 @@ def named(text: str, kept: frozenset[str]) -> Iterator[str]:
 def kept_by_the_product() -> frozenset[str]:
     """Private names of all of the product's files."""
     paths = [path for top in PRODUCT for path in sorted((REPO / top).rglob("*.py"))]
-    return frozenset[str]().union(*(private_names(ast.parse(p.read_text())) for p in paths))
+    return frozenset[str]().union(*(private_names(nodes_of(p.read_text())) for p in paths))
 
 
 @pytest.mark.parametrize("top", USERS)
@@ -92,14 +97,14 @@ def test_nobody_outside_uses_a_private_name(top: str) -> None:
     found = [
         f"{path.relative_to(REPO)}:{line}: {name}"
         for path in paths
-        for line, name in reached(ast.parse(path.read_text()), kept)
+        for line, name in reached(nodes_of(path.read_text()), kept)
     ]
     assert not found, "test what is promised through a public name, or make the name public"
 
 
-def parsed(source: str) -> ast.Module:
+def parsed(source: str) -> list[ast.AST]:
     """`~` stands for the underscore, so that this file uses no private name."""
-    return ast.parse(source.replace("~", "_"))
+    return nodes_of(source.replace("~", "_"))
 
 
 KEPT = private_names(parsed("~kept = 1"))
