@@ -20,13 +20,14 @@ from lower_toys import (
 from timing_oracle import Step, oracle, unit_program
 
 from worker.compiler.isa.program import Opcode, Operand, OperandRole, Resource, Stream, UnitProgram
+from worker.compiler.jit import compiled
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Schedule
 from worker.simulator.engine import Run, compute_cycles, run_unit
 from worker.simulator.results import UnitSimulation
 from worker.simulator.run import simulate_unit
-from worker.simulator.timing import BUSY, RESOURCE, TOKEN, compiled_forward, forward
+from worker.simulator.timing import BUSY, RESOURCE, TOKEN, forward
 
 STREAMS = tuple(Stream(c, e) for c in range(2) for e in ("mme", "vec", "din", "dout"))
 RATES = [1.0, 3.0, 16.0, 2.5, 7.0]
@@ -68,7 +69,7 @@ def programs(draw: st.DrawFn) -> list[Step]:
 
 def _interpreted(steps: list[Step]) -> Run:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("worker.simulator.engine.forward_for", lambda count: forward)
+        patch.setattr("worker.simulator.engine.loop_for", lambda loop, count: loop)
         return run_unit(unit_program(steps, STREAMS, PORTS), flat_machine())
 
 
@@ -82,7 +83,7 @@ def test_loop_equals_oracle(steps: list[Step]) -> None:
     run = run_unit(unit_program(steps, STREAMS, PORTS), flat_machine())
     expected = oracle(steps, RATES)
     assert run.cycles == expected.cycles
-    compiled_forward()  # from here on run_unit uses the compiled loop
+    compiled(forward)  # from here on run_unit uses the compiled loop
     _same(run, run_unit(unit_program(steps, STREAMS, PORTS), flat_machine()))
     _same(run, _interpreted(steps))
     assert run.begin.tolist() == expected.start

@@ -39,6 +39,7 @@ from worker.conformance.form import NoForm, run_onnx
 from worker.conformance.sample import Array
 from worker.job.ports import open_ports
 from worker.job.request import NoProgress
+from worker.verification.drive import stored_bits
 
 _KERNELS_PER_LIBRARY = 256
 _OPTIONS = CompileOptions(partition=PartitionChoice.GREEDY, verify=VerifyMode.NONE)
@@ -243,7 +244,7 @@ def _run(case: Case, compiled: CompiledModel, library: Path) -> Row | Untested:
     row_of = {row.node: row for row in compiled.placement}
     placed = "target" if any(name in row_of for name in case.nodes) else "gone"
     try:
-        outputs = load_program(program_contents(compiled), library).run(_storage(case.feeds))
+        outputs = load_program(program_contents(compiled), library).run(stored_bits(case.feeds))
     except CompilerError as error:
         return _row(case, placed, f"does not run: {error.message}")
     try:
@@ -322,11 +323,3 @@ def _reference(case: Case) -> tuple[Mapping[str, Array], str]:
 def _widened(array: Array) -> Array:
     narrow = array.dtype == np.float16 or str(array.dtype) == "bfloat16"
     return array.astype(np.float32) if narrow else array
-
-
-def _storage(feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """bfloat16 arrays as the bits kernels store."""
-    return {
-        name: value.view(np.uint16) if str(value.dtype) == "bfloat16" else value
-        for name, value in feeds.items()
-    }

@@ -9,8 +9,9 @@ import numpy.typing as npt
 
 from worker.compiler.errors import Deadlock
 from worker.compiler.isa.program import Opcode, UnitProgram
+from worker.compiler.jit import loop_for
 from worker.compiler.machine.machine import Machine
-from worker.simulator.timing import forward_for
+from worker.simulator.timing import forward
 
 Ints = npt.NDArray[np.int64]
 
@@ -70,9 +71,8 @@ def run_unit(program: UnitProgram, machine: Machine) -> Run:
     port_bytes, port_busy = np.zeros(num_ports, np.int64), np.zeros(num_ports, np.int64)
     first, last = np.full(cells, -1, np.int64), np.full(cells, -1, np.int64)
     slices = [np.zeros(num_slices, np.int64) for _ in range(4)]
-    forward = forward_for(len(rows))
     compute_start, compute_end = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
-    cycles, stuck, computes = forward(
+    cycles, stuck, computes = loop_for(forward, len(rows))(
         rows["opcode"], rows["stream"], rows["bytes"], rows["macs"], rows["cycles"],
         rows["latency"], rows["node"], rows["resource"],
         program.wait_ptr, program.wait_token, program.signal_ptr, program.signal_token,

@@ -9,15 +9,12 @@ engine for `cycles`.  `latency` delays what waits for the finish, not the stream
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import ceil
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from worker.compiler.isa.program import Opcode
-from worker.compiler.jit import compiled, loop_for
 
 COMPUTE = int(Opcode.COMPUTE)
 Ints = npt.NDArray[np.int64]
@@ -114,13 +111,3 @@ def forward(
             slice_count[box] += 1
         stream_count[s] += 1
     return last, -1, computes
-
-
-def forward_for(num_instructions: int) -> Callable[..., Any]:
-    """`forward` itself for small programs, the compiled one otherwise; same results."""
-    return loop_for(forward, num_instructions)
-
-
-def compiled_forward() -> Callable[..., Any]:
-    """`forward`, compiled.  The first call in a fresh environment takes a few seconds."""
-    return compiled(forward)

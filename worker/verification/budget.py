@@ -13,6 +13,7 @@ from math import prod
 
 import onnx_ir
 
+from worker.compiler.frontend.edit import is_graph
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.sizes import certain_trips
 from worker.compiler.frontend.tensor_checks import bits_of
@@ -104,7 +105,7 @@ def _node_cost(node: onnx_ir.Node) -> tuple[int, int]:
     made = sum(prod(static_shape(value) or (0,)) for value in node.outputs)
     steps = NODE_STEPS + max(node_steps(node), made)
     inside = 0
-    bodies = [a.as_graph() for a in node.attributes.values() if _is_graph(a)]
+    bodies = [a.as_graph() for a in node.attributes.values() if is_graph(a)]
     trips = certain_trips(node, bodies[0]) if len(bodies) == 1 else 1
     for body in bodies:
         once, alive = _graph_cost(body)
@@ -117,13 +118,9 @@ def _reads(node: onnx_ir.Node) -> Iterable[onnx_ir.Value]:
     """Values that a node reads, those that its bodies capture too."""
     yield from (value for value in node.inputs if value is not None)
     for attribute in node.attributes.values():
-        if _is_graph(attribute):
+        if is_graph(attribute):
             for inner in attribute.as_graph():
                 yield from _reads(inner)
-
-
-def _is_graph(attribute: onnx_ir.Attr) -> bool:
-    return attribute.type == onnx_ir.AttributeType.GRAPH
 
 
 def _num_bytes(value: onnx_ir.Value) -> int:

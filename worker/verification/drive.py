@@ -196,7 +196,7 @@ class _Verifier:
 
     def _run_ours(self, runner: ModelRunner, feed: Feeder | None) -> dict[str, Array]:
         try:
-            return runner.run(_storage(self._inputs), feed=feed)
+            return runner.run(stored_bits(self._inputs), feed=feed)
         except CompilerError as error:
             raise self._blamed(error) from error
 
@@ -329,7 +329,7 @@ def _watch(runner: ModelRunner, compiled: CompiledModel, observe: UnitObserver) 
         _watch(body, model, observe)
 
 
-def _storage(inputs: Mapping[str, Array]) -> dict[str, Array]:
+def stored_bits(inputs: Mapping[str, Array]) -> dict[str, Array]:
     """bfloat16 arrays as the uint16 bits kernels store."""
     return {
         name: value.view(np.uint16) if str(value.dtype) == "bfloat16" else value

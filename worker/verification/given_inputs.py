@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from worker.compiler.array_file import read_arrays
-from worker.compiler.errors import Detail, Finding, ModelError
+from worker.compiler.errors import Detail, Finding
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.work import static_shape
+from worker.compiler.quantize.calibration import refuse_all
 from worker.verification.inputs import seeded_inputs
 
 Array = npt.NDArray[Any]
@@ -50,12 +51,7 @@ def given_inputs(path: Path, model: OnnxModel) -> dict[str, Array]:
                 Finding(_CODE, f"input {name!r} must be {want}, got {have}", f"/{name}", None,
                         want, have)
             )  # fmt: skip
-    if findings:
-        first = findings[0]
-        raise ModelError(
-            _CODE, first.message, pointer=first.pointer, limit=first.allowed, actual=first.actual,
-            findings=tuple(findings),
-        )  # fmt: skip
+    refuse_all(_CODE, findings)
     return {name: arrays[name] for name in wanted}
 
 

@@ -24,6 +24,7 @@ from worker.compiler.judge.units import Unit
 from worker.compiler.package.build import build_library
 from worker.compiler.package.emulator import Emulator
 from worker.compiler.package.executable import level_specs
+from worker.verification.whole_outputs import checked_calls
 
 Array = npt.NDArray[Any]
 _SUFFIX = "_observed"
@@ -58,15 +59,8 @@ def inner_names(
     the rest is left out.
     """
     found: dict[int, dict[str, str]] = {}
-    seen: set[str] = set()
     left = limit_bytes
-    for position, call in enumerate(compiled.linked.program.calls):
-        if not isinstance(call, UnitCall):
-            continue
-        unit = compiled.units[call.unit]
-        if unit.kernel_name not in kernels or (unit.kernel_name in seen and not every_call):
-            continue
-        seen.add(unit.kernel_name)
+    for position, _, unit in checked_calls(compiled, kernels, every_call=every_call):
         names = compiled.linked.names[position]
         for tensor in inner_tensors(unit):
             if tensor.size_bytes <= left:

@@ -7,7 +7,7 @@ to whole tensors.  The outputs of such a kernel are values of the model, which t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -19,6 +19,19 @@ from worker.compiler.judge.units import Unit
 MAX_WHOLE_BYTES = 256 << 20
 """Of outputs kept for the comparison; as much again is the reference's.  Further ones are judged by
 the model's outputs."""
+
+
+def checked_calls(
+    compiled: CompiledModel, kernels: Collection[str], *, every_call: bool
+) -> Iterator[tuple[int, UnitCall, Unit]]:
+    """(position, call, unit) of calls of `kernels`: the first of each, or all."""
+    seen: set[str] = set()
+    for position, call in enumerate(compiled.linked.program.calls):
+        if isinstance(call, UnitCall):
+            unit = compiled.units[call.unit]
+            if unit.kernel_name in kernels and (every_call or unit.kernel_name not in seen):
+                seen.add(unit.kernel_name)
+                yield position, call, unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +88,8 @@ def handed_over(
         if isinstance(call, UnitCall):
             last |= dict.fromkeys(outputs_of(compiled.units[call.unit], call), position)
     writers: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
-    seen: set[str] = set()
     left = MAX_WHOLE_BYTES
-    for call in calls:
-        if not isinstance(call, UnitCall):
-            continue
-        unit = compiled.units[call.unit]
-        if unit.kernel_name not in kernels or (unit.kernel_name in seen and not every_call):
-            continue
-        seen.add(unit.kernel_name)
+    for _, call, unit in checked_calls(compiled, kernels, every_call=every_call):
         for name in outputs_of(unit, call):
             size = compiled.linked.tensors[name].size_bytes
             if name not in writers and size <= left:

@@ -55,3 +55,8 @@ def constant_of(value: onnx_ir.Value | None) -> Any:
     if value is None or value.is_graph_input() or value.producer() is not None:
         return None
     return value.const_value
+
+
+def is_graph(attribute: onnx_ir.Attr) -> bool:
+    """Whether an attribute holds one graph: the body of a control-flow node."""
+    return attribute.type == onnx_ir.AttributeType.GRAPH

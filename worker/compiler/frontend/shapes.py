@@ -10,7 +10,7 @@ import onnx.shape_inference
 import onnx_ir
 
 from worker.compiler.frontend.contrib import MICROSOFT, infer_contrib
-from worker.compiler.frontend.edit import constant_of
+from worker.compiler.frontend.edit import constant_of, is_graph
 from worker.compiler.frontend.propagation import may_propagate_in
 
 _INFERENCE_ERRORS = (
@@ -65,7 +65,7 @@ def _type_containers(graph: onnx_ir.Graph, opset: int) -> None:
     The pass above records element types only, and would make tensors of them.
     """
     for node in graph:
-        inner = [a.as_graph() for a in node.attributes.values() if _is_graph(a)]
+        inner = [a.as_graph() for a in node.attributes.values() if is_graph(a)]
         for each in inner:
             _type_containers(each, opset)
         if all(value.type is not None for value in node.outputs):
@@ -79,10 +79,6 @@ def _type_containers(graph: onnx_ir.Graph, opset: int) -> None:
             kind = None if source is None else source.type
             if value.type is None and isinstance(kind, _CONTAINERS):
                 value.type = kind
-
-
-def _is_graph(attribute: onnx_ir.Attr) -> bool:
-    return attribute.type == onnx_ir.AttributeType.GRAPH
 
 
 def inferred(node: onnx_ir.Node, opset: int) -> dict[str, Any]:

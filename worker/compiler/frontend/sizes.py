@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir
 
 from worker.compiler.errors import Finding, ModelError
-from worker.compiler.frontend.edit import constant_of
+from worker.compiler.frontend.edit import constant_of, is_graph
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.origin import origin_of
@@ -75,7 +75,7 @@ def _loops(graph: onnx_ir.Graph, around: int, limits: Limits) -> Iterator[Findin
     An exporter writes the largest integer for "while": what a condition may end is not counted.
     """
     for node in graph:
-        bodies = [a.as_graph() for a in node.attributes.values() if _is_graph(a)]
+        bodies = [a.as_graph() for a in node.attributes.values() if is_graph(a)]
         if node.op_type not in ("Loop", "Scan") or node.domain != "" or len(bodies) != 1:
             continue  # a branch may never be taken
         trips = around * certain_trips(node, bodies[0])
@@ -86,10 +86,6 @@ def _loops(graph: onnx_ir.Graph, around: int, limits: Limits) -> Iterator[Findin
             )  # fmt: skip
             continue
         yield from _loops(bodies[0], trips, limits)
-
-
-def _is_graph(attribute: onnx_ir.Attr) -> bool:
-    return attribute.type == onnx_ir.AttributeType.GRAPH
 
 
 def certain_trips(node: onnx_ir.Node, body: onnx_ir.Graph) -> int:

@@ -65,7 +65,7 @@ def evaluate_op(
     written = np.zeros(tensor.shape, dtype=bool)
     for piece in _pieces(op, box):
         where, values = _points(op, tensors, arrays, piece)
-        total[where] = _combine(op.reduce, total[where], values.astype(dtype.numpy))
+        total[where] = combine(op.reduce, total[where], values.astype(dtype.numpy))
         written[where] = True
     return np.where(written, store(total, tensor.dtype), out)
 
@@ -100,10 +100,10 @@ def evaluate_points(
             total = np.full((1,), op.reduce.identity(dtype), dtype=dtype.numpy)
             for part in _pieces(op, piece):
                 _, values = _points(op, tensors, arrays, part, is_in_order=is_in_order)
-                total = _combine(op.reduce, total, values.reshape(-1).astype(dtype.numpy))
+                total = combine(op.reduce, total, values.reshape(-1).astype(dtype.numpy))
             rows.append(store(total, tensor.dtype))
     coords = {a.name: points[:, k].astype(np.int64) for k, a in enumerate(op.parallel_axes)}
-    where = tuple(np.broadcast_to(_affine(e, coords, ()), (len(points),)) for e in op.write.index)
+    where = tuple(np.broadcast_to(affine_values(e, coords), (len(points),)) for e in op.write.index)
     return where, np.concatenate(rows) if rows else np.zeros(0, dtype=tensor.dtype.numpy)
 
 
@@ -159,9 +159,9 @@ def _points(
     reads: list[Array] = []
     for access in op.reads:
         tensor = tensors[access.tensor]
-        index = tuple(_affine(e, coords, tuple(reads)) for e in access.index)
+        index = tuple(index_values(e, coords, tuple(reads)) for e in access.index)
         reads.append(_gather(arrays[access.tensor], tensor, index, access.fill))
-    values = np.asarray(_scalar(op.body, reads, coords))
+    values = np.asarray(scalar_values(op.body, reads, coords))
     values = np.broadcast_to(values, domain_shape)
     if gone and op.reduce is not None:
         axes = tuple(range(len(kept), rank))
@@ -174,7 +174,7 @@ def _points(
             values = _UFUNC[op.reduce].reduce(values, axis=axes)
     kept_coords = {a.name: coords[a.name].reshape(coords[a.name].shape[: len(kept)]) for a in kept}
     where = tuple(
-        np.broadcast_to(_affine(e, kept_coords, ()), domain_shape[: len(kept)])
+        np.broadcast_to(affine_values(e, kept_coords), domain_shape[: len(kept)])
         for e in op.write.index
     )
     return where, values
@@ -188,29 +188,15 @@ _UFUNC: dict[Reduce, np.ufunc] = {
 }
 
 
-def _combine(reduce: Reduce, total: Array, values: Array) -> Array:
+def combine(reduce: Reduce, total: Array, values: Array) -> Array:
+    """One step of a reduction, element by element."""
     result: Array = _UFUNC[reduce](total, values)
     return result
 
 
 def affine_values(expr: Affine, coords: Mapping[str, Array]) -> Array:
     """Values of an expression without lookups over broadcastable coordinate arrays (int64)."""
-    return _affine(expr, coords, ())
-
-
-def index_values(expr: Affine, coords: Mapping[str, Array], reads: tuple[Array, ...]) -> Array:
-    """Like `affine_values`, with lookups taken from the values of earlier read slots."""
-    return _affine(expr, coords, reads)
-
-
-def scalar_values(expr: Scalar, reads: list[Array], coords: Mapping[str, Array]) -> Array:
-    """Values of a body: `reads[k]` are slot k's promoted elements, broadcastable with `coords`."""
-    return _scalar(expr, reads, coords)
-
-
-def combine(reduce: Reduce, total: Array, values: Array) -> Array:
-    """One step of a reduction, element by element."""
-    return _combine(reduce, total, values)
+    return index_values(expr, coords, ())
 
 
 def reduce_over(reduce: Reduce, values: Array, axes: tuple[int, ...]) -> Array:
@@ -218,16 +204,17 @@ def reduce_over(reduce: Reduce, values: Array, axes: tuple[int, ...]) -> Array:
     return np.asarray(_UFUNC[reduce].reduce(values, axis=axes))
 
 
-def _affine(expr: Affine, coords: Mapping[str, Array], reads: tuple[Array, ...]) -> Array:
+def index_values(expr: Affine, coords: Mapping[str, Array], reads: tuple[Array, ...]) -> Array:
+    """Like `affine_values`, with lookups taken from the values of earlier read slots."""
     total: Array = np.asarray(expr.const, dtype=np.int64)
     for atom, coeff in expr.terms:
         match atom:
             case Var(name):
                 part = coords[name]
             case FloorDiv(arg, divisor):
-                part = _affine(arg, coords, reads) // divisor
+                part = index_values(arg, coords, reads) // divisor
             case Mod(arg, divisor):
-                part = _affine(arg, coords, reads) % divisor
+                part = index_values(arg, coords, reads) % divisor
             case Lookup(slot):
                 part = reads[slot].astype(np.int64)
         total = total + coeff * part
@@ -273,23 +260,23 @@ def _cast(value: Array, dtype: DType) -> Array:
         return value.astype(dtype.numpy)
 
 
-def _scalar(expr: Scalar, reads: list[Array], coords: Mapping[str, Array]) -> Array:
+def scalar_values(expr: Scalar, reads: list[Array], coords: Mapping[str, Array]) -> Array:
+    """Values of a body: `reads[k]` are slot k's promoted elements, broadcastable with `coords`."""
     match expr:
         case Read(slot):
             return reads[slot]
         case Const(value, dtype):
             return np.asarray(value, dtype=held_type(dtype))
         case Index(affine):
-            return _affine(affine, coords, tuple(reads))
+            return index_values(affine, coords, tuple(reads))
         case Cast(dtype, arg):
-            return _cast(_scalar(arg, reads, coords), dtype)
+            return _cast(scalar_values(arg, reads, coords), dtype)
         case Select(cond, a, b):
-            return np.where(
-                _scalar(cond, reads, coords), _scalar(a, reads, coords), _scalar(b, reads, coords)
-            )
+            chosen, x, y = (scalar_values(part, reads, coords) for part in (cond, a, b))
+            return np.where(chosen, x, y)
         case Apply(fn, args):
             with np.errstate(all="ignore"):
-                return _apply(fn, [_scalar(a, reads, coords) for a in args])
+                return _apply(fn, [scalar_values(a, reads, coords) for a in args])
 
 
 def _trunc_div(a: Array, b: Array) -> Array:

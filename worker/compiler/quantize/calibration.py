@@ -44,7 +44,7 @@ def load_calibration(path: Path, model: OnnxModel) -> tuple[Mapping[str, Array],
         for key, array in found[name]:
             batches += _batches(key, array, value, findings)
         batches_of[name] = batches
-    _refuse("TW-CAL-003", findings)
+    refuse_all("TW-CAL-003", findings)
     count = max((len(b) for b in batches_of.values()), default=0)
     for name, batches in batches_of.items():
         if len(batches) not in (1, count) or not batches:
@@ -52,7 +52,7 @@ def load_calibration(path: Path, model: OnnxModel) -> tuple[Mapping[str, Array],
                 _finding("TW-CAL-003", f"input {name!r} has {len(batches)} batches, others have"
                          f" {count}", name, count, len(batches))
             )  # fmt: skip
-    _refuse("TW-CAL-003", findings)
+    refuse_all("TW-CAL-003", findings)
     return tuple(
         {name: b[k] if len(b) > 1 else b[0] for name, b in batches_of.items()} for k in range(count)
     )
@@ -80,7 +80,7 @@ def _by_input(
         for name, keys in numbered.items()
         if not keys
     ]
-    _refuse("TW-CAL-002", findings)
+    refuse_all("TW-CAL-002", findings)
     return {name: [(key, arrays[key]) for _, key in sorted(k)] for name, k in numbered.items()}
 
 
@@ -110,7 +110,8 @@ def _finding(code: str, message: str, key: str, allowed: Detail, actual: Detail)
     return Finding(code, message, f"/{key}", None, allowed, actual)
 
 
-def _refuse(code: str, findings: list[Finding]) -> None:
+def refuse_all(code: str, findings: list[Finding]) -> None:
+    """Raise ModelError with every finding, the first one's figures in front; nothing if empty."""
     if findings:
         first = findings[0]
         raise ModelError(

@@ -6,11 +6,7 @@ from math import lcm, prod
 
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.machine import MemoryLevel
-
-
-def align_up(value: int, multiple: int) -> int:
-    """The smallest multiple of `multiple` that is at least `value`."""
-    return -(-value // multiple) * multiple
+from worker.compiler.memory.allocate import align_up
 
 
 def buffer_bytes(extents: tuple[int, ...], dtype: DType, level: MemoryLevel, copies: int) -> int:
