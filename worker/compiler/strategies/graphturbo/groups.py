@@ -18,10 +18,7 @@ from worker.compiler.strategies.graphturbo.split_info import VAR, factor_of
 from worker.compiler.strategies.graphturbo.summary import GroupSummary
 from worker.compiler.strategies.graphturbo.values import LayerGroup
 from worker.compiler.tiling.layer.layers import Layer, layer_edges
-from worker.compiler.tiling.slices.footprint import (
-    peak_bytes_of_slices,
-    piece_outputs,
-)
+from worker.compiler.tiling.slices.footprint import peak_bytes_of_slices, piece_outputs
 from worker.compiler.tiling.slices.propagate import propagate
 
 

@@ -17,13 +17,7 @@ from typing import TYPE_CHECKING
 from worker.compiler.cost.compute import engine_cycles
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.strategies.graphturbo.binding import plain
-from worker.compiler.strategies.graphturbo.handover_cut import (
-    Binding,
-    Run,
-    RunCut,
-    Share,
-    cut_run,
-)
+from worker.compiler.strategies.graphturbo.handover_cut import Binding, Run, RunCut, Share, cut_run
 from worker.compiler.strategies.graphturbo.handover_facts import (
     handed_over,
     handed_tensors,

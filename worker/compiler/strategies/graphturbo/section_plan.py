@@ -15,9 +15,7 @@ from worker.compiler.schedule.nodes import Box
 from worker.compiler.strategies.graphturbo.handover_plan import RunPlan
 from worker.compiler.strategies.graphturbo.site import Part, Spread
 from worker.compiler.strategies.graphturbo.values import Instance
-from worker.compiler.tiling.layer.plan_layer import (
-    LayerPlan,
-)
+from worker.compiler.tiling.layer.plan_layer import LayerPlan
 
 
 @dataclass(frozen=True, slots=True)

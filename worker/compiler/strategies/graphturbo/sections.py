@@ -23,11 +23,7 @@ from worker.compiler.strategies.graphturbo.descriptor import Idea
 from worker.compiler.strategies.graphturbo.groups import Grouped, group_layers
 from worker.compiler.strategies.graphturbo.handover import HOPE, hand_over, runs_on_offer
 from worker.compiler.strategies.graphturbo.handover_bind import Candidate
-from worker.compiler.strategies.graphturbo.nests import (
-    even_turns,
-    grouped_turns,
-    num_samples,
-)
+from worker.compiler.strategies.graphturbo.nests import even_turns, grouped_turns, num_samples
 from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.site import Part, Site, Spread, TileKey, instance_var
 from worker.compiler.strategies.graphturbo.split_info import lb_capacity
