@@ -26,7 +26,7 @@ from worker.runner.conversation import Conversation, answer
 from worker.runner.main import EmbeddedWorker
 from worker.sandbox.isolation import IsolationChoice, Tier, isolation
 from worker.sandbox.payload import open_left
-from worker.sandbox.wire import Frame, ProtocolError
+from worker.sandbox.wire import Message, ProtocolError
 
 OpenDesk = Callable[[Settings], Desk]
 SECRET = b"nobody may read this"
@@ -181,10 +181,10 @@ def test_a_child_may_store_a_limited_amount() -> None:
     said = Conversation(cache_bytes_left=10_000)
     for number in range(20):
         head = {"op": "cache_put", "kind": "program", "fields": [["n", str(number)]]}
-        answer(Frame(head, b"x" * 2000), None, None, kept, said)  # type: ignore[arg-type]
+        answer(Message(head, b"x" * 2000), None, None, kept, said)  # type: ignore[arg-type]
     assert 0 < sum(map(len, kept.entries.values())) <= 10_000
     for fields in ([["a"] * 2] * 17, [["a", "x" * 257]], [["a", "\ud800"]], [["a", 1]], "ab", [[]]):
-        bad = Frame({"op": "cache_put", "kind": "program", "fields": fields}, b"")
+        bad = Message({"op": "cache_put", "kind": "program", "fields": fields}, b"")
         with pytest.raises(ProtocolError):
             answer(bad, None, None, kept, said)  # type: ignore[arg-type]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.sandbox.isolation import Isolation, IsolationChoice, Tier, View, isolation
+from worker.sandbox.isolation import Isolation, IsolationChoice, Mounts, Tier, isolation
 from worker.sandbox.sandbox import End, Limits, Report, Sandbox
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="process isolation needs Linux")
@@ -46,7 +46,7 @@ def start(tmp_path: Path, tier: Isolation) -> Iterator[Start]:
             cwd=tmp_path,
             log_path=tmp_path / "log",
             limits=Limits(**{**values, **changes}),  # type: ignore[arg-type]  # numbers by name
-            view=View(writable=(tmp_path,)),
+            view=Mounts(writable=(tmp_path,)),
             isolation=tier,
         )
         made.append(sandbox)
@@ -165,7 +165,7 @@ def test_killed_before_it_started_ends_at_once(tmp_path: Path, tier: Isolation) 
         cwd=tmp_path,
         log_path=tmp_path / "log",
         limits=Limits(30.0, 2**28, 2**20, 64, 4096),
-        view=View(writable=(tmp_path,)),
+        view=Mounts(writable=(tmp_path,)),
         isolation=tier,
     )
     with sandbox:
@@ -181,7 +181,7 @@ def test_death_of_the_worker_takes_everything(tmp_path: Path, tier: Isolation) -
 import sys, time
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from pathlib import Path
-from worker.sandbox.isolation import IsolationChoice, View, isolation
+from worker.sandbox.isolation import IsolationChoice, Mounts, isolation
 from worker.sandbox.sandbox import Limits, Sandbox
 code = '''
 import os, time
@@ -196,7 +196,7 @@ time.sleep(100)
 here = Path({str(tmp_path)!r})
 sandbox = Sandbox((sys.executable, "-I", "-c", code), env={{}}, cwd=here,
                   log_path=here / "log", limits=Limits(60.0, 2**28, 2**20, 64, 4096),
-                  view=View(writable=(here,)), isolation=isolation(IsolationChoice({choice!r})))
+                  view=Mounts(writable=(here,)), isolation=isolation(IsolationChoice({choice!r})))
 sandbox.start()
 time.sleep(100)
 """

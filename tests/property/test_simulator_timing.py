@@ -24,7 +24,7 @@ from worker.compiler.jit import compiled
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Schedule
-from worker.simulator.engine import Run, compute_cycles, run_unit
+from worker.simulator.engine import Timing, compute_cycles, run_unit
 from worker.simulator.results import UnitSimulation
 from worker.simulator.run import simulate_unit
 from worker.simulator.timing import BUSY, RESOURCE, TOKEN, forward
@@ -67,14 +67,14 @@ def programs(draw: st.DrawFn) -> list[Step]:
     return steps
 
 
-def _interpreted(steps: list[Step]) -> Run:
+def _interpreted(steps: list[Step]) -> Timing:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("worker.simulator.engine.loop_for", lambda loop, count: loop)
         return run_unit(unit_program(steps, STREAMS, PORTS), flat_machine())
 
 
-def _same(a: Run, b: Run) -> None:
-    for field in fields(Run):
+def _same(a: Timing, b: Timing) -> None:
+    for field in fields(Timing):
         assert np.array_equal(getattr(a, field.name), getattr(b, field.name)), field.name
 
 

@@ -30,9 +30,9 @@ from worker.compiler.strategies.graphturbo.emit import emit_unit
 from worker.compiler.strategies.graphturbo.handover import hand_over, runs_on_offer
 from worker.compiler.strategies.graphturbo.handover_bind import bindings, candidates, with_turns
 from worker.compiler.strategies.graphturbo.handover_cut import (
-    Around,
     Binding,
-    Run,
+    EnclosingInstance,
+    LayerRun,
     RunCut,
     Share,
     cut_run,
@@ -102,14 +102,14 @@ def planner(graph: Graph, on: Machine = ON, parts: tuple[Part, ...] = ()) -> Pla
     return Planner(graph, shop.layers, shop.engines, site)
 
 
-def run_of(found: Planner, last: int, binding: Binding) -> Run:
+def run_of(found: Planner, last: int, binding: Binding) -> LayerRun:
     ops = [found.uses.op(n) for layer in found.layers[:last] for n in layer.ops]
     cut = cut_run(found.graph, ops, found.around(0), binding)
     assert cut is not None
-    return Run(0, last, cut)
+    return LayerRun(0, last, cut)
 
 
-def planned(found: Planner, runs: Sequence[Run] = ()) -> SectionPlan:
+def planned(found: Planner, runs: Sequence[LayerRun] = ()) -> SectionPlan:
     plan = found.plan((False,) * len(found.layers), runs)
     assert plan is not None
     return plan
@@ -201,8 +201,8 @@ def test_a_piece_of_a_concatenation_is_not_shared_out_along_it(step: int) -> Non
     graph = joined(step)
     ops = list(graph.ops)
     for piece in (ops[:2], ops[2:]):
-        assert cut_run(graph, piece, Around(None, "", 1), (Share(0, 2, 1),)) is not None
-        cut = cut_run(graph, piece, Around(None, "", 1), (Share(1, 2, 1),))
+        assert cut_run(graph, piece, EnclosingInstance(None, "", 1), (Share(0, 2, 1),)) is not None
+        cut = cut_run(graph, piece, EnclosingInstance(None, "", 1), (Share(1, 2, 1),))
         assert (cut is None) is (step == 1)
 
 
@@ -214,7 +214,7 @@ def test_up_sampling_is_not_cut_at_odd_rows(kernel: int, monkeypatch: pytest.Mon
     ops = list(graph.ops)
 
     def cut() -> RunCut | None:
-        return cut_run(graph, ops[1:], Around(None, "", 1), (Share(2, 2, 1),))
+        return cut_run(graph, ops[1:], EnclosingInstance(None, "", 1), (Share(2, 2, 1),))
 
     assert (cut() is None) is (kernel == 3)
     monkeypatch.setattr(

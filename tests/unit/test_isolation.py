@@ -17,7 +17,7 @@ from service.cli.main import app
 from service.settings import Settings
 from worker.compiler.errors import CompilerError
 from worker.sandbox import isolation as module
-from worker.sandbox.isolation import HOLDS, LACKS, IsolationChoice, Tier, View, isolation
+from worker.sandbox.isolation import HOLDS, LACKS, IsolationChoice, Mounts, Tier, isolation
 
 Pretend = Callable[[str | None], None]
 
@@ -74,7 +74,7 @@ def test_the_setting_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_ISOLATION", "limits")
     chosen = isolation(Settings().isolation)
     assert chosen.tier is not Tier.BUBBLEWRAP
-    assert chosen.wrap(("true",), View(), Path("/")) == ["true"]
+    assert chosen.wrap(("true",), Mounts(), Path("/")) == ["true"]
 
 
 def test_doctor_says_what_the_tier_holds_and_lacks(pretend: Pretend) -> None:
@@ -92,7 +92,7 @@ def test_a_data_directory_within_a_shown_folder_is_hidden(tmp_path: Path) -> Non
     if found.tier is not Tier.BUBBLEWRAP:
         pytest.skip(f"only {found.tier} here: {found.reason}")
     shown = Path(os.__file__).parent  # in every view
-    command = found.wrap(("true",), View(hidden=(shown, tmp_path)), Path("/"))
+    command = found.wrap(("true",), Mounts(hidden=(shown, tmp_path)), Path("/"))
     covered = [command[k + 1] for k, word in enumerate(command) if word == "--tmpfs"]
     assert str(shown) in covered
     assert str(tmp_path) not in covered
@@ -111,7 +111,7 @@ def test_an_installation_below_tmp_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
     try:
         (folder / "module.py").write_text("found")
         monkeypatch.setattr(sys, "prefix", str(folder))
-        shown = found.wrap(["/bin/cat", str(folder / "module.py")], View(), Path("/"))
+        shown = found.wrap(["/bin/cat", str(folder / "module.py")], Mounts(), Path("/"))
         said = subprocess.run(shown, capture_output=True, text=True, check=False, timeout=30)
         assert said.stdout == "found", said.stderr
     finally:

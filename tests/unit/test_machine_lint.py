@@ -17,7 +17,7 @@ from worker.compiler.machine import (
     parse_document,
     preset_document,
 )
-from worker.compiler.machine.lint.rules import RULES, View
+from worker.compiler.machine.lint.rules import RULES, SpecReader
 
 Document = dict[str, Any]
 
@@ -326,7 +326,7 @@ def test_every_rule_has_a_refusal() -> None:
         change(document)
         documents.append(document)
     for document in documents:
-        fired |= {rule.__name__ for rule in RULES if list(rule(View(document)))}
+        fired |= {rule.__name__ for rule in RULES if list(rule(SpecReader(document)))}
     assert fired == {rule.__name__ for rule in RULES}
 
 

@@ -15,7 +15,7 @@ from worker.compiler.machine import lint_document, load_machine, parse_document
 from worker.compiler.machine.lint import places as pattern_places
 from worker.compiler.machine.lint.patterns import PATTERN_RULES
 from worker.compiler.machine.lint.places import MAX_DEPTH
-from worker.compiler.machine.lint.view import View
+from worker.compiler.machine.lint.view import SpecReader
 from worker.compiler.machine.pattern import OpMatch
 from worker.compiler.machine.spec import NodeSpec
 from worker.compiler.partition.patterns.matching import match_patterns
@@ -181,7 +181,9 @@ def test_every_rule_has_a_refusal() -> None:
         shared["targets"][1]["capabilities"]["patterns"]
     )
     documents = [with_table(*rows) for _, rows, *_ in REFUSALS] + [shared]
-    fired = {rule.__name__ for doc in documents for rule in PATTERN_RULES if list(rule(View(doc)))}
+    fired = {
+        rule.__name__ for doc in documents for rule in PATTERN_RULES if list(rule(SpecReader(doc)))
+    }
     assert fired == {rule.__name__ for rule in PATTERN_RULES}
 
 

@@ -38,7 +38,7 @@ from worker.compiler.machine.machine import (
     MemoryLevel,
 )
 from worker.simulator.bounds import lower_bounds, traffic
-from worker.simulator.engine import MAX_SLICES, Run, run_unit
+from worker.simulator.engine import MAX_SLICES, Timing, run_unit
 from worker.simulator.memory import occupancy
 from worker.simulator.results import UnitSimulation
 from worker.simulator.run import simulate_program, simulate_unit
@@ -238,13 +238,13 @@ def test_a_violated_invariant_is_reported() -> None:
         ("no-overbooking", lambda run: replace(run, resource_busy=run.resource_busy + 60)),
     ],
 )
-def test_each_check_can_fail(check: str, doctored: Callable[[Run], Run]) -> None:
+def test_each_check_can_fail(check: str, doctored: Callable[[Timing], Timing]) -> None:
     program = chain()
     run = run_unit(program, MACHINE)
     moved = traffic(program, MACHINE, run)
     bounds, curves = lower_bounds(program, MACHINE, run, moved), occupancy(program, MACHINE, run)
 
-    def failed(some: Run) -> set[str]:
+    def failed(some: Timing) -> set[str]:
         checks = unit_checks(program, MACHINE, some, bounds, moved, curves)
         return {c.name for c in checks if not c.passed}
 

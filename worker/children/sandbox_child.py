@@ -44,7 +44,7 @@ class Channel:
         with self._lock:
             wire.send(self._sock, head, body)
 
-    def ask(self, head: Mapping[str, Any]) -> wire.Frame:
+    def ask(self, head: Mapping[str, Any]) -> wire.Message:
         """Send and wait for the answer; without a worker there is no reason to go on."""
         with self._lock:
             wire.send(self._sock, head)

@@ -67,7 +67,7 @@ def lint(text: str) -> dict[str, Any]:
 _ANSWERS = {"read": read, "lint": lint}
 
 
-def reply(frame: wire.Frame) -> Mapping[str, Any]:
+def reply(frame: wire.Message) -> Mapping[str, Any]:
     """The frame that answers a question."""
     try:
         try:

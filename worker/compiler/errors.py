@@ -33,7 +33,7 @@ def said(error: BaseException) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FaultPlace:
     """Where the user should look: an ONNX node, a JSON pointer into a document, or an option."""
 
     node: str | None = None
@@ -91,7 +91,7 @@ class CompilerError(Exception):
         self.code = code
         self.message = message
         self.stage = stage or ERROR_CATALOG[code].stage
-        self.place = Place(node=node, pointer=pointer, attribute=attribute)
+        self.place = FaultPlace(node=node, pointer=pointer, attribute=attribute)
         self.limit = limit
         self.actual = actual
         self.remedy = remedy or ERROR_CATALOG[code].remedy

@@ -32,7 +32,7 @@ _ENTRY_BYTES = 1024
 class Conversation:
     """What the child has said so far."""
 
-    done: wire.Frame | None = None
+    done: wire.Message | None = None
     problem: dict[str, Detail] | None = None
     cache_bytes_left: int = 0
     """How much more of what it wants to store is taken."""
@@ -44,7 +44,7 @@ class Conversation:
 
 
 def answer(
-    frame: wire.Frame,
+    frame: wire.Message,
     sandbox: Sandbox,
     progress: ProgressSink,
     cache: StoreCache,
@@ -82,7 +82,7 @@ def answer(
             raise wire.ProtocolError(f"unknown operation {other[:40]!r}")
 
 
-def _key(frame: wire.Frame) -> CacheKey:
+def _key(frame: wire.Message) -> CacheKey:
     fields = frame.head.get("fields")
     if not isinstance(fields, list) or len(fields) > _MOST_FIELDS:
         raise wire.ProtocolError(f"a cache key needs a list of at most {_MOST_FIELDS} pairs")
@@ -101,13 +101,13 @@ def _key(frame: wire.Frame) -> CacheKey:
 
 
 def named_artifacts(
-    done: wire.Frame, progress: ProgressRecorder
+    done: wire.Message, progress: ProgressRecorder
 ) -> tuple[tuple[str, str, BlobRef], ...]:
     """Store the artifacts that a finished child names."""
     return tuple((name, file, progress.store(file)) for name, file in artifact_names(done))
 
 
-def artifact_names(done: wire.Frame) -> tuple[tuple[str, str], ...]:
+def artifact_names(done: wire.Message) -> tuple[tuple[str, str], ...]:
     """(artifact, file name) pairs of a finished child.
 
     Raises:

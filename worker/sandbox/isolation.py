@@ -89,7 +89,7 @@ LACKS: dict[Tier, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class Mounts:
     """What a payload sees of the file system beside Python and the C compiler."""
 
     read_only: tuple[Path, ...] = ()
@@ -116,7 +116,7 @@ class Isolation:
         """Processes around the payload that are not its own."""
         return 2 if self.tier is Tier.BUBBLEWRAP else 0
 
-    def wrap(self, argv: Sequence[str], view: View, cwd: Path) -> list[str]:
+    def wrap(self, argv: Sequence[str], view: Mounts, cwd: Path) -> list[str]:
         """The command that runs `argv` in this tier; `argv` itself where nothing wraps it."""
         if self.tier is not Tier.BUBBLEWRAP:
             return list(argv)
@@ -159,7 +159,7 @@ def probed() -> Isolation:
             "--die-with-parent", "--new-session", "--cap-drop", "ALL",
         )  # fmt: skip
         found = Isolation(Tier.BUBBLEWRAP, "", command)
-        argv = found.wrap((sys.executable, "-I", "-S", "-c", "print('works')"), View(), Path("/"))
+        argv = found.wrap((sys.executable, "-I", "-S", "-c", "print('works')"), Mounts(), Path("/"))
         try:
             tried = subprocess.run(
                 argv, capture_output=True, text=True, timeout=_PROBE_S, check=False, env={}
@@ -178,7 +178,7 @@ def _limits(reason: str) -> Isolation:
     return Isolation(Tier.LIMITS if is_full else Tier.WEAK, reason)
 
 
-def _mounts(view: View) -> Iterator[str]:
+def _mounts(view: Mounts) -> Iterator[str]:
     """bubblewrap's arguments for the file system of a payload, in order: later ones lie above."""
     yield from ("--proc", "/proc", "--dev", "/dev")
     for folder in ("/dev/shm", "/tmp"):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from worker.sandbox.compiled_loops import copy_compiled_loops
-from worker.sandbox.isolation import View
+from worker.sandbox.isolation import Mounts
 from worker.sandbox.wire import ProtocolError
 
 _IMPORT_ROOT = Path(__file__).parents[2]
@@ -56,9 +56,9 @@ class Workplace:
             folder.mkdir(parents=True)
         copy_compiled_loops(self.temp / _NUMBA)
 
-    def view(self, search_path: str, hidden: Path, more_read_only: tuple[Path, ...] = ()) -> View:
+    def view(self, search_path: str, hidden: Path, more_read_only: tuple[Path, ...] = ()) -> Mounts:
         """What the payload sees."""
-        return View(
+        return Mounts(
             (self.given, *more_read_only),
             (self.out, self.temp, self.build),
             (hidden,),

@@ -41,7 +41,7 @@ _CLASSES: tuple[tuple[str, type[CompilerError]], ...] = (
 """Which error a code is, by the first prefix that fits; any other is a plain `CompilerError`."""
 
 
-def problem_in(frame: wire.Frame) -> dict[str, Detail]:
+def problem_in(frame: wire.Message) -> dict[str, Detail]:
     """The problem document of a frame.
 
     Raises:

@@ -19,7 +19,7 @@ from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 
-from worker.sandbox.isolation import Isolation, Tier, View
+from worker.sandbox.isolation import Isolation, Mounts, Tier
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _SIGNALED = 128
@@ -111,7 +111,7 @@ class Sandbox:
         cwd: Path,
         log_path: Path,
         limits: Limits,
-        view: View,
+        view: Mounts,
         isolation: Isolation,
         nice: int = 0,
     ) -> None:

@@ -60,7 +60,7 @@ class Standing:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._started = 0.0
 
-    def ask(self, head: Mapping[str, Any], body: bytes, limit_s: float) -> wire.Frame:
+    def ask(self, head: Mapping[str, Any], body: bytes, limit_s: float) -> wire.Message:
         """Ask and wait for the answer.
 
         Raises:
@@ -104,7 +104,7 @@ class Standing:
         """Half of its time is left for the question that is asked last."""
         return time.monotonic() - self._started > self._limits.wall_s / 2
 
-    def _exchange(self, head: Mapping[str, Any], body: bytes, limit_s: float) -> wire.Frame:
+    def _exchange(self, head: Mapping[str, Any], body: bytes, limit_s: float) -> wire.Message:
         sandbox = self._running()
         late = threading.Event()
 

@@ -22,7 +22,7 @@ class ProtocolError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class Message:
     """One message."""
 
     head: Mapping[str, Any]
@@ -70,7 +70,7 @@ def send(sock: socket.socket, head: Mapping[str, Any], body: bytes = b"") -> Non
         sock.sendall(body)
 
 
-def receive(sock: socket.socket) -> Frame | None:
+def receive(sock: socket.socket) -> Message | None:
     """Wait for one frame; None when the other side has closed.
 
     Raises:
@@ -92,7 +92,7 @@ def receive(sock: socket.socket) -> Frame | None:
         raise ProtocolError("the head of a frame is not JSON") from error
     if not isinstance(head, dict):
         raise ProtocolError("the head of a frame is not an object")
-    return Frame(head, body)
+    return Message(head, body)
 
 
 def _exactly(sock: socket.socket, size: int) -> bytes | None:

@@ -13,12 +13,12 @@ from math import ceil
 
 from worker.compiler.isa.program import OperandRole, UnitProgram
 from worker.compiler.machine.machine import EngineKind, Machine
-from worker.simulator.engine import Run
+from worker.simulator.engine import Timing
 from worker.simulator.rates import peak_rate
 from worker.simulator.results import Bound, LevelTraffic
 
 
-def traffic(program: UnitProgram, machine: Machine, run: Run) -> tuple[LevelTraffic, ...]:
+def traffic(program: UnitProgram, machine: Machine, run: Timing) -> tuple[LevelTraffic, ...]:
     """Bytes through the ports of each level, summed over instances."""
     table = {level.name: [0, 0] for level in machine.levels}
     for port, num_bytes in zip(program.resources, run.resource_bytes.tolist(), strict=True):
@@ -38,7 +38,7 @@ def compulsory(program: UnitProgram) -> tuple[int, int]:
 
 
 def lower_bounds(
-    program: UnitProgram, machine: Machine, run: Run, moved: tuple[LevelTraffic, ...]
+    program: UnitProgram, machine: Machine, run: Timing, moved: tuple[LevelTraffic, ...]
 ) -> tuple[Bound, ...]:
     """All bounds, engines first, then levels from slow to fast."""
     bounds: list[Bound] = []

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from worker.compiler.isa.program import UnitProgram
 from worker.compiler.machine.machine import Engine, EngineKind, Machine, Managed
-from worker.simulator.engine import Run
+from worker.simulator.engine import Timing
 from worker.simulator.rates import main_dtype
 from worker.simulator.results import EnergyLine
 
 
-def ledger(program: UnitProgram, machine: Machine, run: Run) -> tuple[EnergyLine, ...]:
+def ledger(program: UnitProgram, machine: Machine, run: Timing) -> tuple[EnergyLine, ...]:
     """Lines in a fixed order; lines of zero are left out, `static` excepted."""
     totals: dict[str, float] = {"mac": 0.0, "vector": 0.0}
     for stream, work in zip(program.streams, run.stream_macs.tolist(), strict=True):

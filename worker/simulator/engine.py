@@ -20,7 +20,7 @@ MAX_SLICES = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Timing:
     """What the timing loop measured.  Arrays are parallel to the unit's tables."""
 
     cycles: int
@@ -50,7 +50,7 @@ class Run:
     compute_end: Ints
 
 
-def run_unit(program: UnitProgram, machine: Machine) -> Run:
+def run_unit(program: UnitProgram, machine: Machine) -> Timing:
     """Time one unit.
 
     Raises:
@@ -83,7 +83,7 @@ def run_unit(program: UnitProgram, machine: Machine) -> Run:
     )  # fmt: skip
     if stuck >= 0:
         raise _deadlock(program, int(stuck), token_time)
-    return Run(
+    return Timing(
         int(cycles), begin, stream_free, stats, stream_macs, stream_count, port_bytes, port_busy,
         first.reshape(-1, machine.num_cores), last.reshape(-1, machine.num_cores), base,
         slices[0], slices[1], slices[2], slices[3],
@@ -101,7 +101,7 @@ def slice_plan(counts: Ints) -> tuple[Ints, Ints]:
     return np.concatenate(([0], np.cumsum(used))).astype(np.int64), chunk.astype(np.int64)
 
 
-def compute_cycles(run: Run) -> int:
+def compute_cycles(run: Timing) -> int:
     """Cycles during which at least one compute engine is busy.  Cost: two sorts."""
     if not len(run.compute_start):
         return 0

@@ -11,13 +11,13 @@ import numpy as np
 
 from worker.compiler.isa.program import Buffer, UnitProgram
 from worker.compiler.machine.machine import Machine, Managed
-from worker.simulator.engine import Run
+from worker.simulator.engine import Timing
 from worker.simulator.results import Occupancy
 
 MAX_STEPS = 256
 
 
-def occupancy(program: UnitProgram, machine: Machine, run: Run) -> tuple[Occupancy, ...]:
+def occupancy(program: UnitProgram, machine: Machine, run: Timing) -> tuple[Occupancy, ...]:
     """Occupancy of the fullest instance of every scratchpad below home.
 
     Cost: buffers x (nodes + instances), plus buffers^2 per level for the step function.
@@ -54,7 +54,7 @@ def _shape(lives: list[tuple[int, int, int, int]]) -> tuple[tuple[int, int, int,
 
 
 def _lives(
-    buffer: Buffer, program: UnitProgram, machine: Machine, run: Run
+    buffer: Buffer, program: UnitProgram, machine: Machine, run: Timing
 ) -> list[tuple[int, tuple[int, int, int, int]]]:
     """(instance, (from cycle, to cycle, first address, end address)) where the buffer is used."""
     # A Queue lives as long as its Pipe: its path is the Pipe's plus `.q{k}`.

@@ -7,7 +7,7 @@ from worker.compiler.machine.machine import Machine
 from worker.simulator.bounds import lower_bounds, traffic
 from worker.simulator.compose import simulate_program
 from worker.simulator.energy import ledger
-from worker.simulator.engine import Run, compute_cycles, run_unit
+from worker.simulator.engine import Timing, compute_cycles, run_unit
 from worker.simulator.memory import occupancy
 from worker.simulator.results import EngineUse, Slice, Stall, UnitSimulation
 from worker.simulator.sanity import unit_checks
@@ -60,7 +60,7 @@ def simulate_unit(
     )
 
 
-def _engine_use(program: UnitProgram, machine: Machine, run: Run) -> tuple[EngineUse, ...]:
+def _engine_use(program: UnitProgram, machine: Machine, run: Timing) -> tuple[EngineUse, ...]:
     table = {engine.name: [0, 0] for engine in machine.engines}
     busy = run.stream_stats[:, BUSY].tolist()
     for stream, cycles, count in zip(program.streams, busy, run.stream_count.tolist(), strict=True):
@@ -69,7 +69,7 @@ def _engine_use(program: UnitProgram, machine: Machine, run: Run) -> tuple[Engin
     return tuple(EngineUse(name, cycles, count) for name, (cycles, count) in table.items())
 
 
-def _slices(program: UnitProgram, run: Run) -> tuple[Slice, ...]:
+def _slices(program: UnitProgram, run: Timing) -> tuple[Slice, ...]:
     rows = program.instructions
     found: list[Slice] = []
     base = run.slice_base.tolist()

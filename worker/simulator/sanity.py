@@ -9,7 +9,7 @@ import numpy as np
 
 from worker.compiler.isa.program import UnitProgram
 from worker.compiler.machine.machine import Machine, Managed
-from worker.simulator.engine import Run
+from worker.simulator.engine import Timing
 from worker.simulator.results import Bound, Check, LevelTraffic, Occupancy
 from worker.simulator.timing import BUSY, RESOURCE, TOKEN
 
@@ -19,7 +19,7 @@ _BLOCK = 1 << 14
 def unit_checks(
     program: UnitProgram,
     machine: Machine,
-    run: Run,
+    run: Timing,
     bounds: tuple[Bound, ...],
     moved: tuple[LevelTraffic, ...],
     curves: tuple[Occupancy, ...],

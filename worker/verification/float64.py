@@ -39,7 +39,7 @@ class Float64Model:
 
 
 @dataclass(slots=True)
-class _Scope:
+class _Names:
     """What a graph sees of the graphs around it."""
 
     types: dict[str, onnx.TypeProto]
@@ -49,8 +49,8 @@ class _Scope:
     raised: set[str] = field(default_factory=set)
     """Values that are float64 now, by the user's names."""
 
-    def inner(self) -> _Scope:
-        return _Scope(dict(self.types), dict(self.renamed), set(self.raised))
+    def inner(self) -> _Names:
+        return _Names(dict(self.types), dict(self.renamed), set(self.raised))
 
 
 def in_float64(
@@ -75,7 +75,7 @@ def in_float64(
     versions = {entry.domain: entry.version for entry in model.opset_import}
     walk = _Walk(versions, forced)
     made = {name for node in model.graph.node for name in node.output}
-    scope = _Scope({})
+    scope = _Names({})
     graph = walk.graph(model.graph, inferred.graph, scope, is_main=True)
     asked = tuple(n for n in dict.fromkeys(names) if n in made)
     del graph.output[:]
@@ -97,7 +97,7 @@ class _Walk:
         self.kept = 0
 
     def graph(
-        self, graph: onnx.GraphProto, inferred: onnx.GraphProto, scope: _Scope, is_main: bool
+        self, graph: onnx.GraphProto, inferred: onnx.GraphProto, scope: _Names, is_main: bool
     ) -> onnx.GraphProto:
         _learn(scope.types, inferred)
         nodes: list[onnx.NodeProto] = []
@@ -132,12 +132,12 @@ class _Walk:
         return result
 
     def _raise_inputs(
-        self, node: onnx.NodeProto, waiting: set[str], scope: _Scope, emit: Emitter
+        self, node: onnx.NodeProto, waiting: set[str], scope: _Names, emit: Emitter
     ) -> None:
         for name in sorted(_reads(node) & waiting):
             self._raise(name, waiting, scope, emit)
 
-    def _raise(self, name: str, waiting: set[str], scope: _Scope, emit: Emitter) -> None:
+    def _raise(self, name: str, waiting: set[str], scope: _Names, emit: Emitter) -> None:
         """Cast a weight or an input where it is first used."""
         if name in waiting:
             waiting.discard(name)
@@ -148,7 +148,7 @@ class _Walk:
         self,
         node: onnx.NodeProto,
         inner: Mapping[str, onnx.GraphProto],
-        scope: _Scope,
+        scope: _Names,
         emit: Emitter,
     ) -> None:
         copy = onnx.NodeProto()
@@ -183,7 +183,7 @@ class _Walk:
             self._keep(node, copy, low_in, low_out, scope, emit)
 
     def _conv(
-        self, node: onnx.NodeProto, copy: onnx.NodeProto, scope: _Scope, emit: Emitter
+        self, node: onnx.NodeProto, copy: onnx.NodeProto, scope: _Names, emit: Emitter
     ) -> bool:
         shapes = [_shape(scope.types.get(name)) for name in node.input[:2]]
         return self._versions.get("", 1) >= FIRST_OPSET and emit_conv(emit, copy, *shapes)
@@ -194,7 +194,7 @@ class _Walk:
         copy: onnx.NodeProto,
         low_in: Sequence[int],
         low_out: Sequence[int],
-        scope: _Scope,
+        scope: _Names,
         emit: Emitter,
     ) -> None:
         """The node between casts to its own types and back."""
@@ -213,7 +213,7 @@ class _Walk:
         for k, name in own.items():
             emit.node("Cast", [name], output=node.output[k], to=_DOUBLE)
 
-    def _given(self, name: str, scope: _Scope, emit: Emitter) -> str:
+    def _given(self, name: str, scope: _Names, emit: Emitter) -> str:
         """The value of an extra input, in float64 where it is a float."""
         if name not in scope.types:
             raise NoFloat64(f"the type of {name} is not known")
@@ -296,7 +296,7 @@ def _has_low(kind: onnx.TypeProto) -> bool:
     return _tensor_type(kind) in _LOW
 
 
-def _is_low(name: str, scope: _Scope) -> bool:
+def _is_low(name: str, scope: _Names) -> bool:
     if name not in scope.types:
         raise NoFloat64(f"the type of {name} is not known")
     return _has_low(scope.types[name])

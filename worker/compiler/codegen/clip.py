@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from worker.compiler.codegen.ctext import Writer, bounds, index_text
-from worker.compiler.codegen.storage import Clipped, Scope, Storage
+from worker.compiler.codegen.storage import Clipped, Enclosing, Storage
 from worker.compiler.ir.affine import Affine, FloorDiv, Interval, Lookup, Mod, Var, var
 from worker.compiler.schedule.nodes import Box
 
 
 def clip_box(
-    writer: Writer, box: Box, limits: Sequence[int], scope: Scope, ranges: dict[str, Interval]
+    writer: Writer, box: Box, limits: Sequence[int], scope: Enclosing, ranges: dict[str, Interval]
 ) -> tuple[Clipped, ...]:
     """Declare the clipped first coordinate and count of every span; `ranges` learns their names."""
     result: list[Clipped] = []

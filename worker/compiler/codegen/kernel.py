@@ -24,7 +24,7 @@ from worker.compiler.codegen.observe import emit_copy
 from worker.compiler.codegen.parts import MIN_STEPS, Parts, num_steps
 from worker.compiler.codegen.ports import Point, make_point
 from worker.compiler.codegen.runtime_header import HEADER_NAME
-from worker.compiler.codegen.storage import Scope, Storage, at_home, fills_of, starts_of
+from worker.compiler.codegen.storage import Enclosing, Storage, at_home, fills_of, starts_of
 from worker.compiler.errors import VerifyError
 from worker.compiler.ir.affine import Affine, const, var
 from worker.compiler.ir.dtype import DType
@@ -112,7 +112,7 @@ class _Builder:
                 w.line(f"unsigned char *const h{k + 1} = operand[{k + 1}];")
                 w.line(f"(void)h{k}, (void)h{k + 1};")
             w.line("(void)m;")
-            self.visit(self.schedule.root, "0", Scope({}, {}, const(0), const(0), ()))
+            self.visit(self.schedule.root, "0", Enclosing({}, {}, const(0), const(0), ()))
         head = [
             comment(f"unit {self.program.signature}, strategy {self.schedule.strategy}"),
             f'#include "{HEADER_NAME}"',
@@ -122,7 +122,7 @@ class _Builder:
         ]
         return "\n".join([*head, "", *self.parts.texts(), w.text()])
 
-    def visit(self, node: Node, path: str, scope: Scope) -> None:
+    def visit(self, node: Node, path: str, scope: Enclosing) -> None:
         match node:
             case Loop():
                 self.loop(node, path, scope)
@@ -142,7 +142,7 @@ class _Builder:
             case _:
                 assert_never(node)
 
-    def sequence(self, parts: Sequence[Node], path: str, scope: Scope) -> None:
+    def sequence(self, parts: Sequence[Node], path: str, scope: Enclosing) -> None:
         """Visit in order; what has been written is cut off as a part whenever it is long."""
         start = self.writer.num_lines
         for k, part in enumerate(parts):
@@ -150,7 +150,7 @@ class _Builder:
             if self.parts.cut(start, path, scope):
                 start = self.writer.num_lines
 
-    def loop(self, loop: Loop, path: str, scope: Scope) -> None:
+    def loop(self, loop: Loop, path: str, scope: Enclosing) -> None:
         name = self.writer.fresh("v")
         core, entries = scope.core, scope.entries
         if loop.kind is LoopKind.CORES:
@@ -169,7 +169,7 @@ class _Builder:
         with self.writer.loop(name, str(loop.trip)):
             self.visit(loop.body, f"{path}.0", inner)
 
-    def pipe(self, pipe: Pipe, path: str, scope: Scope) -> None:
+    def pipe(self, pipe: Pipe, path: str, scope: Enclosing) -> None:
         name = self.writer.fresh("v")
         inner = replace(
             scope,
@@ -193,11 +193,11 @@ class _Builder:
         self,
         node: Place | Queue,
         path: str,
-        scope: Scope,
+        scope: Enclosing,
         core: Affine,
         entries: Affine,
         fills: tuple[float | int, ...],
-    ) -> Scope:
+    ) -> Enclosing:
         """Bring a buffer's slot to life; the returned scope sees it."""
         w = self.writer
         if path not in self.buffers:
@@ -254,13 +254,13 @@ class _Builder:
         with self.writer.loop(name, str(prod(storage.extents))):
             self.writer.line(f"(({kind} *){storage.pointer})[{name}] = {element};")
 
-    def move(self, move: Move, path: str, scope: Scope) -> None:
+    def move(self, move: Move, path: str, scope: Enclosing) -> None:
         tensor = self.graph.tensors[move.tensor]
         src, dst = self.ends(move, path, scope)
         self.writer.line(comment(f"{path}: move {move.tensor} {move.src} to {move.dst}"))
         emit_move(self.writer, move, tensor, src, dst, scope, path)
 
-    def ends(self, move: Move, path: str, scope: Scope) -> tuple[Storage, Storage]:
+    def ends(self, move: Move, path: str, scope: Enclosing) -> tuple[Storage, Storage]:
         """Source and destination; within one memory from the outer to the inner storage, except
         where a stage writes its ring."""
         if move.src != move.dst:
@@ -275,7 +275,7 @@ class _Builder:
         ring = self.scopes[self.program.buffers[outer.buffer].path]
         return (inner, outer) if ring.is_filled_in(self.stages[path]) else (outer, inner)
 
-    def find(self, tensor: str, level: str | None, path: str, scope: Scope) -> Storage:
+    def find(self, tensor: str, level: str | None, path: str, scope: Enclosing) -> Storage:
         found = scope.find(tensor, level)
         if found is not None:
             return found
@@ -284,7 +284,7 @@ class _Builder:
             return at_home(self.graph.tensors[tensor], home, self.operands[tensor])
         raise VerifyError("codegen", path, "resident", f"{tensor} has no storage in {level}")
 
-    def compute(self, node: Compute, path: str, scope: Scope) -> None:
+    def compute(self, node: Compute, path: str, scope: Enclosing) -> None:
         op = self.graph.op(node.op)
         self.writer.line(comment(f"{path}: {op.name} on {node.engine}"))
         with self.writer.block(""), ExitStack() as stack:

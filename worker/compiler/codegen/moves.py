@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from worker.compiler.codegen.clip import check_inside, clip_box, guard
 from worker.compiler.codegen.ctext import Writer, index_text, literal
 from worker.compiler.codegen.expr import convert, load, store
-from worker.compiler.codegen.storage import Clipped, Scope, Storage
+from worker.compiler.codegen.storage import Clipped, Enclosing, Storage
 from worker.compiler.ir.affine import Affine, Interval
 from worker.compiler.ir.op import Tensor
 from worker.compiler.schedule.nodes import Move
@@ -31,7 +31,13 @@ class _Dim:
 
 
 def emit_move(
-    writer: Writer, move: Move, tensor: Tensor, src: Storage, dst: Storage, scope: Scope, path: str
+    writer: Writer,
+    move: Move,
+    tensor: Tensor,
+    src: Storage,
+    dst: Storage,
+    scope: Enclosing,
+    path: str,
 ) -> None:
     """Write the copy of `move.box` from `src` to `dst`."""
     with writer.block(""):

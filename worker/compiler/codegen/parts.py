@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 
 from worker.compiler.codegen.ctext import Writer
-from worker.compiler.codegen.storage import Scope
+from worker.compiler.codegen.storage import Enclosing
 from worker.compiler.schedule.nodes import Compute, Loop, Move, Node, Pipe, Place, Seq
 
 PART_LINES = 160
@@ -64,7 +64,7 @@ class Parts:
         self._macros: dict[str, str] = {}
         """Node path -> the macro that stands for it."""
 
-    def cut(self, start: int, path: str, scope: Scope) -> bool:
+    def cut(self, start: int, path: str, scope: Enclosing) -> bool:
         """Make the lines from number `start` on a part, if they are many; True when done.
 
         They must be whole statements, written in `scope` for nodes at `path` or below it.

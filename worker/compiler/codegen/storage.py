@@ -89,7 +89,7 @@ class Clipped:
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class Enclosing:
     """What encloses a node of the tree."""
 
     variables: dict[str, Affine]
@@ -113,6 +113,6 @@ class Scope:
         return None
 
 
-def starts_of(tile: Box, scope: Scope) -> tuple[Affine, ...]:
+def starts_of(tile: Box, scope: Enclosing) -> tuple[Affine, ...]:
     """Starts of a tile over C identifiers."""
     return tuple(scope.box_start(span.start) for span in tile)

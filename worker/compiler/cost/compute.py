@@ -178,7 +178,7 @@ def rate(engine: Engine, dtype: DType) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class EngineRate:
     """How fast an engine runs one operator: all that its cycles need besides the box."""
 
     startup_cycles: int
@@ -205,7 +205,7 @@ class Pace:
         )
 
 
-def pace_of(op: TensorOp, engine: Engine, tensors: Mapping[str, Tensor]) -> Pace:
+def pace_of(op: TensorOp, engine: Engine, tensors: Mapping[str, Tensor]) -> EngineRate:
     """The pace of `engine` at `op`: worth keeping where many boxes are asked for."""
     speed = rate(engine, compute_dtype(op, tensors))
     roles = contraction(op)
@@ -214,7 +214,7 @@ def pace_of(op: TensorOp, engine: Engine, tensors: Mapping[str, Tensor]) -> Pace
     speed = speed or 1.0
     special_speed = engine.special_ops_per_cycle or speed / 4
     ops = (0, 0) if roles is not None else elementary_ops(op)
-    return Pace(engine.startup_cycles, speed, special_speed, ops, roles, engine.array)
+    return EngineRate(engine.startup_cycles, speed, special_speed, ops, roles, engine.array)
 
 
 def engine_cycles(

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from worker.compiler.heuristics import Heuristic
 from worker.compiler.isa.program import Stream, UnitProgram
 from worker.compiler.lower.buffers import plan_buffers, plan_operands
-from worker.compiler.lower.emit.carry import Carrier
+from worker.compiler.lower.emit.carry import TransferEmitter
 from worker.compiler.lower.emit.emit import Emitter
 from worker.compiler.lower.emit.emit_compute import staged_width
 from worker.compiler.lower.grid import Ints
@@ -60,8 +60,8 @@ def lower_unit(schedule: Schedule, machine: Machine, signature: str) -> UnitProg
     hazards = home_hazards(nest, refs)
     num_staged = sum(ref.staged for r in refs for ref in (*r.reads, r.write))
     storages = Storages(nest, refs, buffers, machine, hazards.tensors, num_staged)
-    carrier = Carrier(nest, machine, storages, hazards.disjoint)
-    emitter = Emitter(carrier)
+    transfers = TransferEmitter(nest, machine, storages, hazards.disjoint)
+    emitter = Emitter(transfers)
     batches = [
         batch
         for number, leaf in enumerate(nest.leaves)
@@ -81,13 +81,13 @@ def lower_unit(schedule: Schedule, machine: Machine, signature: str) -> UnitProg
         if most_waits(touches, storages) <= MANY_WAITS * len(stream):
             full = synchronise(touches, storages, stream, repeats=True)
         moves = Moves(_moving_streams(machine), latest, tokens_of, full)
-        instructions, tokens = in_time_order(instructions, tokens, carrier.roads.rates(), moves)
+        instructions, tokens = in_time_order(instructions, tokens, transfers.routes.rates(), moves)
 
     used_streams, number_of = _compact(
         instructions["stream"], machine.num_cores * len(machine.engines)
     )
     instructions["stream"] = number_of[instructions["stream"]]
-    used, number_of = _compact(instructions["resource"], carrier.roads.count)
+    used, number_of = _compact(instructions["resource"], transfers.routes.count)
     instructions["resource"] = number_of[instructions["resource"]]  # -1 stays -1: the last entry
 
     for array in (
@@ -100,7 +100,7 @@ def lower_unit(schedule: Schedule, machine: Machine, signature: str) -> UnitProg
         plan_operands(nest, refs),
         buffers,
         tuple(Stream(*_core_engine(s, engines)) for s in used_streams.tolist()),
-        tuple(carrier.roads.resource(r) for r in used.tolist()),
+        tuple(transfers.routes.resource(r) for r in used.tolist()),
         tuple(leaf.path for leaf in nest.leaves),
         instructions,
         tokens.wait_ptr,

@@ -33,7 +33,7 @@ class Path:
     """Level whose instance numbers the port."""
 
 
-class Roads:
+class Routes:
     """All ports of a machine, numbered, and the paths between its levels."""
 
     def __init__(self, machine: Machine) -> None:

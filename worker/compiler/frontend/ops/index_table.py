@@ -43,7 +43,7 @@ def fit(table: Sequence[int], index: Affine, slopes: Sequence[Fraction] = ()) ->
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class AffineRun:
     """table[start + j] == first + slope * j for 0 <= j < length."""
 
     start: int
@@ -52,15 +52,15 @@ class Run:
     slope: int
 
 
-def runs(table: Sequence[int]) -> tuple[Run, ...]:
+def runs(table: Sequence[int]) -> tuple[AffineRun, ...]:
     """Cut a table into the longest affine runs, from the front."""
-    found: list[Run] = []
+    found: list[AffineRun] = []
     start = 0
     while start < len(table):
         end = start + 1
         slope = table[end] - table[start] if end < len(table) else 0
         while end < len(table) and table[end] == table[start] + slope * (end - start):
             end += 1
-        found.append(Run(start, end - start, table[start], slope))
+        found.append(AffineRun(start, end - start, table[start], slope))
         start = end
     return tuple(found)

@@ -16,7 +16,7 @@ from worker.compiler.lower.grid import Grid, Ints, flat_offset
 from worker.compiler.lower.resolve import Ref
 from worker.compiler.lower.rows.batch import Batch
 from worker.compiler.lower.rows.storage import Storages, Touch
-from worker.compiler.lower.transfers import Roads
+from worker.compiler.lower.transfers import Routes
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.grid import instance_of
 from worker.compiler.schedule.walk import Leaf, Walk
@@ -36,7 +36,7 @@ class End:
     touches: tuple[Touch, ...]
 
 
-class Carrier:
+class TransferEmitter:
     """Emits transfers of one unit."""
 
     def __init__(
@@ -46,7 +46,7 @@ class Carrier:
         self.machine = machine
         self.storages = storages
         self.disjoint_home = disjoint_home
-        self.roads = Roads(machine)
+        self.routes = Routes(machine)
         self.tensors = nest.schedule.graph.tensors
         self.engine_number = {e.name: k for k, e in enumerate(machine.engines)}
 
@@ -103,8 +103,8 @@ class Carrier:
         outward: bool,
     ) -> Batch | None:
         """The transfers of all iterations that `keep` wants (None: all); None when none is left."""
-        path = self.roads.path(src.level, dst.level, outward=outward)
-        ports = self.roads.resource_numbers(path, core, src.instance, dst.instance)
+        path = self.routes.path(src.level, dst.level, outward=outward)
+        ports = self.routes.resource_numbers(path, core, src.instance, dst.instance)
         flat = Flat.of(grid.shape, keep)
         if flat.count == 0:
             return None

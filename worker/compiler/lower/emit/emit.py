@@ -8,7 +8,7 @@ Bytes of a converting Move are counted in the element type of its slower end.
 from __future__ import annotations
 
 from worker.compiler.isa.program import Opcode
-from worker.compiler.lower.emit.carry import Carrier
+from worker.compiler.lower.emit.carry import TransferEmitter
 from worker.compiler.lower.emit.emit_compute import ComputeEmitter
 from worker.compiler.lower.grid import Grid, Ints, clip, positions
 from worker.compiler.lower.issue import Ahead, Timing
@@ -22,11 +22,11 @@ from worker.compiler.schedule.walk import Leaf
 class Emitter:
     """Emits the batches of every leaf of one unit."""
 
-    def __init__(self, carrier: Carrier) -> None:
-        self.carrier = carrier
-        self.computes = ComputeEmitter(carrier)
-        self.nest = carrier.nest
-        self.machine = carrier.machine
+    def __init__(self, transfers: TransferEmitter) -> None:
+        self.transfers = transfers
+        self.computes = ComputeEmitter(transfers)
+        self.nest = transfers.nest
+        self.machine = transfers.machine
 
     def leaf(
         self, number: int, leaf: Leaf, refs: Refs, timing: Timing, ahead: Ahead | None
@@ -50,14 +50,14 @@ class Emitter:
         position: Ints,
         core: Ints,
     ) -> Batch | None:
-        box = clip(move.box, self.carrier.tensors[move.tensor].shape, grid.values)
-        src = self.carrier.end(refs.reads[0], leaf, grid, core, box.start, is_write=False)
-        dst = self.carrier.end(refs.write, leaf, grid, core, box.start, is_write=True)
+        box = clip(move.box, self.transfers.tensors[move.tensor].shape, grid.values)
+        src = self.transfers.end(refs.reads[0], leaf, grid, core, box.start, is_write=False)
+        dst = self.transfers.end(refs.write, leaf, grid, core, box.start, is_write=True)
         slower = min(src, dst, key=lambda end: self.machine.level_index(end.level))
         num_bytes = box.num_elems * slower.dtype.size_bytes
         keep = None if move.fill is not None else num_bytes > 0
         opcode, outward = self._opcode(leaf, refs, src.level, dst.level)
-        return self.carrier.transfer(
+        return self.transfers.transfer(
             number, grid, position, core, opcode, src, dst, num_bytes, keep, outward
         )
 

@@ -12,7 +12,7 @@ from worker.compiler.cost.compute import engine_cycles, work
 from worker.compiler.ir.evaluate import affine_values
 from worker.compiler.ir.op import Access, TensorOp
 from worker.compiler.isa.program import Opcode
-from worker.compiler.lower.emit.carry import Carrier, End
+from worker.compiler.lower.emit.carry import End, TransferEmitter
 from worker.compiler.lower.emit.fold import ZERO, Flat, first_lane, flat_touch, over_lanes, steps_of
 from worker.compiler.lower.grid import Clipped, Grid, Ints, clip
 from worker.compiler.lower.resolve import Ref, Refs
@@ -26,13 +26,13 @@ from worker.compiler.schedule.walk import Leaf, reach_memory
 class ComputeEmitter:
     """Emits the computes of one unit."""
 
-    def __init__(self, carrier: Carrier) -> None:
-        self.carrier = carrier
-        self.nest = carrier.nest
-        self.machine = carrier.machine
-        self.storages = carrier.storages
-        self.tensors = carrier.tensors
-        self.op_number = {op.name: k for k, op in enumerate(carrier.nest.schedule.graph.ops)}
+    def __init__(self, transfers: TransferEmitter) -> None:
+        self.transfers = transfers
+        self.nest = transfers.nest
+        self.machine = transfers.machine
+        self.storages = transfers.storages
+        self.tensors = transfers.tensors
+        self.op_number = {op.name: k for k, op in enumerate(transfers.nest.schedule.graph.ops)}
         self.next_staged = 0
 
     def emit(
@@ -94,7 +94,7 @@ class ComputeEmitter:
         batches.append(
             Batch(
                 flat.count, flat.full(at), flat.full(core), Opcode.COMPUTE,
-                self.carrier.engine_number[compute.engine], number, self.op_number[op.name], ZERO,
+                self.transfers.engine_number[compute.engine], number, self.op_number[op.name], ZERO,
                 flat(macs), flat(cycles), 0, (), -1 if src is None else src,
                 -1 if dst is None else dst, flat(self._slot_offset(src, grid)),
                 flat(self._slot_offset(dst, grid)), tuple(flat_touch(t, flat) for t in touches),
@@ -104,7 +104,7 @@ class ComputeEmitter:
 
     def _direct(self, ref: Ref, leaf: Leaf, grid: Grid, *, is_write: bool) -> tuple[Touch, ...]:
         if ref.scope is None:
-            return self.carrier.home_touches(ref.tensor, is_write=is_write)
+            return self.transfers.home_touches(ref.tensor, is_write=is_write)
         return self.storages.touch(ref.scope, leaf, grid.values, is_write=is_write)
 
     def _slot_offset(self, scope: int | None, grid: Grid) -> Ints:
@@ -135,7 +135,7 @@ class ComputeEmitter:
         """The transfer of a staged operand: what the compute touches of it, both ways."""
         is_write = not buffered.is_write
         start, elems = self._touched(access, ref, box, points, grid)
-        far = self.carrier.end(ref, leaf, grid, core, start, is_write=is_write)
+        far = self.transfers.end(ref, leaf, grid, core, start, is_write=is_write)
         near = End(reach, -1, instance_of(reach, core, self.machine), ZERO, far.dtype, (buffered,))
         kept = len(grid.frames) - grid.num_lane_axes
         folded = Grid(grid.frames[:kept], grid.shape[:kept], grid.values)
@@ -151,7 +151,7 @@ class ComputeEmitter:
         else:
             opcode = Opcode.POP if is_ring else Opcode.LOAD
         src, dst = (near, far) if is_write else (far, near)
-        batch = self.carrier.transfer(
+        batch = self.transfers.transfer(
             number, folded, first_lane(position, grid), core, opcode, src, dst, total, total > 0,
             is_write,
         )  # fmt: skip

@@ -11,7 +11,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from worker.compiler.machine.lint.view import Defect, View, one_of
+from worker.compiler.machine.lint.view import Defect, SpecReader, one_of
 
 _NUMBERS = frozenset({"INT", "FLOAT", "INTS", "FLOATS"})
 _LISTS = frozenset({"INTS", "FLOATS", "STRINGS"})
@@ -37,7 +37,7 @@ def attribute_types(op_type: str) -> Mapping[str, str]:
     return MappingProxyType(dict(sorted(found.items())))
 
 
-def attribute_defects(view: View, pointer: str, op_types: Sequence[str]) -> Iterator[Defect]:
+def attribute_defects(view: SpecReader, pointer: str, op_types: Sequence[str]) -> Iterator[Defect]:
     """What is wrong with the mapping of attribute rules at `pointer`, for each of `op_types`.
 
     Unknown op types are skipped: they are findings of their own.
@@ -64,7 +64,7 @@ def _is_known(op_type: str) -> bool:
     return bool(onnx.defs.has(op_type))
 
 
-def _value_defects(view: View, at: str, what: str, kind: str) -> Iterator[Defect]:
+def _value_defects(view: SpecReader, at: str, what: str, kind: str) -> Iterator[Defect]:
     if kind not in _WORDS:
         yield Defect(
             at, f"{what} holds a {kind.lower().replace('_', ' ')}, which no rule can compare",
@@ -98,7 +98,7 @@ def _fits(value: Any, kind: str) -> bool:
             return isinstance(value, str)
 
 
-def _bound_defects(view: View, at: str, name: str) -> Iterator[Defect]:
+def _bound_defects(view: SpecReader, at: str, name: str) -> Iterator[Defect]:
     if not isinstance(view.raw(at), dict):
         return
     low, high = view.number(f"{at}/min"), view.number(f"{at}/max")

@@ -20,7 +20,7 @@ from worker.compiler.errors import Detail, Finding, SpecError
 from worker.compiler.machine.inherit import Resolved, escape, resolve
 from worker.compiler.machine.lint.patterns import PATTERN_RULES
 from worker.compiler.machine.lint.rules import RULES
-from worker.compiler.machine.lint.view import View
+from worker.compiler.machine.lint.view import SpecReader
 from worker.compiler.machine.presets import preset_document, preset_names
 from worker.compiler.machine.spec import HardwareSpec
 
@@ -44,12 +44,12 @@ def _schema_findings(resolved: Resolved) -> Iterator[Finding]:
     try:
         HardwareSpec.model_validate(resolved.document)
     except ValidationError as error:
-        view = View(resolved.document)
+        view = SpecReader(resolved.document)
         for details in error.errors(include_url=False, include_context=True):
             yield _schema_finding(details, resolved, view)
 
 
-def _schema_finding(details: ErrorDetails, resolved: Resolved, view: View) -> Finding:
+def _schema_finding(details: ErrorDetails, resolved: Resolved, view: SpecReader) -> Finding:
     loc = [escape(part) for part in details["loc"] if part != "[key]"]
     if loc and loc[-1] == "value" and not isinstance(view.raw("/" + "/".join(loc[:-1])), dict):
         loc.pop()  # the user wrote the number plainly
@@ -85,7 +85,7 @@ def _schema_finding(details: ErrorDetails, resolved: Resolved, view: View) -> Fi
 
 
 def _rule_findings(resolved: Resolved) -> Iterator[Finding]:
-    view = View(resolved.document)
+    view = SpecReader(resolved.document)
     for rule in (*RULES, *PATTERN_RULES):
         for defect in rule(view):
             hint = ""

@@ -12,12 +12,12 @@ from worker.compiler.machine.lint.attributes import attribute_defects
 from worker.compiler.machine.lint.places import (
     MAX_DEPTH,
     MAX_PLACES,
-    Place,
+    PatternPlace,
     Table,
     number_pairs,
     pattern_tables,
 )
-from worker.compiler.machine.lint.view import Defect, View, one_of
+from worker.compiler.machine.lint.view import Defect, SpecReader, one_of
 from worker.compiler.machine.presets import known_ops
 
 _FORMS = ("op", "any", "alternatives", "same_as", "path", "use")
@@ -32,13 +32,13 @@ _FIELDS_OF_FORM = {
 }
 
 
-def _places(view: View) -> Iterator[Place]:
+def _places(view: SpecReader) -> Iterator[PatternPlace]:
     for table in pattern_tables(view):
         for row in table.rows:
             yield from table.match(row).walk()
 
 
-def one_form_per_place(view: View) -> Iterator[Defect]:
+def one_form_per_place(view: SpecReader) -> Iterator[Defect]:
     for place in _places(view):
         given = place.forms()
         if len(given) != 1:
@@ -49,7 +49,7 @@ def one_form_per_place(view: View) -> Iterator[Defect]:
             )  # fmt: skip
 
 
-def fields_fit_the_form(view: View) -> Iterator[Defect]:
+def fields_fit_the_form(view: SpecReader) -> Iterator[Defect]:
     for place in _places(view):
         given = place.forms()
         if len(given) != 1:
@@ -71,7 +71,7 @@ def fields_fit_the_form(view: View) -> Iterator[Defect]:
             )
 
 
-def known_pattern_ops(view: View) -> Iterator[Defect]:
+def known_pattern_ops(view: SpecReader) -> Iterator[Defect]:
     names = sorted(known_ops())
     for place in _places(view):
         for pointer, name in place.op_types():
@@ -82,14 +82,14 @@ def known_pattern_ops(view: View) -> Iterator[Defect]:
                 )  # fmt: skip
 
 
-def pattern_attributes(view: View) -> Iterator[Defect]:
+def pattern_attributes(view: SpecReader) -> Iterator[Defect]:
     for place in _places(view):
         op_types = [name for _, name in place.op_types()] if place.is_set("op") else []
         if op_types:
             yield from attribute_defects(view, f"{place.pointer}/attributes", op_types)
 
 
-def unique_pattern_names(view: View) -> Iterator[Defect]:
+def unique_pattern_names(view: SpecReader) -> Iterator[Defect]:
     for table in pattern_tables(view):
         first: dict[str, str] = {}
         for row in table.rows:
@@ -101,7 +101,7 @@ def unique_pattern_names(view: View) -> Iterator[Defect]:
                 )  # fmt: skip
 
 
-def fragments_exist(view: View) -> Iterator[Defect]:
+def fragments_exist(view: SpecReader) -> Iterator[Defect]:
     for table in pattern_tables(view):
         for row in table.rows:
             for place in table.match(row).walk():
@@ -115,7 +115,7 @@ def fragments_exist(view: View) -> Iterator[Defect]:
                     )  # fmt: skip
 
 
-def fragments_end(view: View) -> Iterator[Defect]:
+def fragments_end(view: SpecReader) -> Iterator[Defect]:
     """No pattern contains itself, and none becomes too large when it is written out."""
     for table in pattern_tables(view):
         for row in table.rows:
@@ -142,7 +142,7 @@ def fragments_end(view: View) -> Iterator[Defect]:
                 )  # fmt: skip
 
 
-def names_are_bound_once(view: View) -> Iterator[Defect]:
+def names_are_bound_once(view: SpecReader) -> Iterator[Defect]:
     for table in pattern_tables(view):
         for row in table.rows:
             if table.is_sound(row):
@@ -153,7 +153,7 @@ def names_are_bound_once(view: View) -> Iterator[Defect]:
                     )  # fmt: skip
 
 
-def repeated_values_are_bound(view: View) -> Iterator[Defect]:
+def repeated_values_are_bound(view: SpecReader) -> Iterator[Defect]:
     for table in pattern_tables(view):
         for row in table.rows:
             if view.raw(f"{row}/fragment") is True or not table.is_sound(row):
@@ -168,7 +168,7 @@ def repeated_values_are_bound(view: View) -> Iterator[Defect]:
                     )  # fmt: skip
 
 
-def operands_are_there(view: View) -> Iterator[Defect]:
+def operands_are_there(view: SpecReader) -> Iterator[Defect]:
     for place in _places(view):
         num = len(place.children("inputs"))
         if place.raw("commutative") is True and num < 2:
@@ -193,7 +193,7 @@ def operands_are_there(view: View) -> Iterator[Defect]:
             )  # fmt: skip
 
 
-def roots_are_nodes(view: View) -> Iterator[Defect]:
+def roots_are_nodes(view: SpecReader) -> Iterator[Defect]:
     """The last node of a composite is always there."""
     for table in pattern_tables(view):
         for row in table.rows:
@@ -213,7 +213,7 @@ def roots_are_nodes(view: View) -> Iterator[Defect]:
                     )  # fmt: skip
 
 
-def pattern_limits_make_sense(view: View) -> Iterator[Defect]:
+def pattern_limits_make_sense(view: SpecReader) -> Iterator[Defect]:
     for place in _places(view):
         for pointer in number_pairs(view, place):
             low, high = view.number(f"{pointer}/min"), view.number(f"{pointer}/max")
@@ -224,7 +224,7 @@ def pattern_limits_make_sense(view: View) -> Iterator[Defect]:
                 )  # fmt: skip
 
 
-def intrinsics_exist(view: View) -> Iterator[Defect]:
+def intrinsics_exist(view: SpecReader) -> Iterator[Defect]:
     for table in pattern_tables(view):
         offered = [
             name
@@ -243,7 +243,7 @@ def intrinsics_exist(view: View) -> Iterator[Defect]:
                 )  # fmt: skip
 
 
-def intrinsics_have_one_owner(view: View) -> Iterator[Defect]:
+def intrinsics_have_one_owner(view: SpecReader) -> Iterator[Defect]:
     """An instruction is issued by one target: two that claim it would share its engine unseen."""
     claimed: dict[str, Table] = {}
     for table in pattern_tables(view):
@@ -259,7 +259,7 @@ def intrinsics_have_one_owner(view: View) -> Iterator[Defect]:
                 )  # fmt: skip
 
 
-PATTERN_RULES: tuple[Callable[[View], Iterator[Defect]], ...] = (
+PATTERN_RULES: tuple[Callable[[SpecReader], Iterator[Defect]], ...] = (
     one_form_per_place,
     fields_fit_the_form,
     known_pattern_ops,

@@ -1,6 +1,7 @@
 """Pattern tables of a document as the lint reads them: places by pointer, fragments followed.
 
-Tolerant like `View`: what is missing or of the wrong type is not there; the schema reports it.
+Tolerant like `SpecReader`: what is missing or of the wrong type is not there; the schema reports
+it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from worker.compiler.machine.lint.view import View
+from worker.compiler.machine.lint.view import SpecReader
 
 MAX_PLACES = 128
 """Places of a pattern with its fragments written out: they may use each other twice and again."""
@@ -18,10 +19,10 @@ MAX_DEPTH = 32
 """Places inside one another: the matcher goes down one level of calls for each."""
 
 
-class Place:
+class PatternPlace:
     """One place of a pattern, as written."""
 
-    def __init__(self, view: View, pointer: str) -> None:
+    def __init__(self, view: SpecReader, pointer: str) -> None:
         self._view = view
         self.pointer = pointer
 
@@ -61,17 +62,17 @@ class Place:
                 if name is not None:
                     yield item, name
 
-    def children(self, key: str) -> tuple[Place, ...]:
+    def children(self, key: str) -> tuple[PatternPlace, ...]:
         """Places of a list field."""
         items = self._view.items(f"{self.pointer}/{key}")
-        return tuple(Place(self._view, item) for item in items)
+        return tuple(PatternPlace(self._view, item) for item in items)
 
-    def parts(self) -> tuple[Place, ...]:
+    def parts(self) -> tuple[PatternPlace, ...]:
         """Places directly below, fragments not followed."""
-        end = (Place(self._view, f"{self.pointer}/to"),) if self.is_set("to") else ()
+        end = (PatternPlace(self._view, f"{self.pointer}/to"),) if self.is_set("to") else ()
         return (*self.children("inputs"), *self.children("alternatives"), *end)
 
-    def walk(self) -> Iterator[Place]:
+    def walk(self) -> Iterator[PatternPlace]:
         """This place and all below, fragments not followed."""
         yield self
         for part in self.parts():
@@ -81,7 +82,7 @@ class Place:
 class Table:
     """The pattern table of one target."""
 
-    def __init__(self, view: View, owner: str) -> None:
+    def __init__(self, view: SpecReader, owner: str) -> None:
         """`owner` points at the mapping that has `capabilities`: the document or a target."""
         self._view = view
         self._owner = owner
@@ -106,11 +107,11 @@ class Table:
         listed = [self._view.text(p) for p in self._view.items(f"{self._owner}/engines")]
         return not self._owner or not listed or engine in listed
 
-    def match(self, row: str) -> Place:
+    def match(self, row: str) -> PatternPlace:
         """The root place of a row."""
-        return Place(self._view, f"{row}/match")
+        return PatternPlace(self._view, f"{row}/match")
 
-    def used(self, place: Place) -> str | None:
+    def used(self, place: PatternPlace) -> str | None:
         """Row of the pattern that a place puts in."""
         target = self.row_of.get(place.text("use") or "")
         return target if target in self.rows else None
@@ -158,7 +159,7 @@ class Table:
         """Places inside one another with fragments written out; 0 when they never end."""
         return self._depths.get(row, 0)
 
-    def _depth(self, place: Place) -> int:
+    def _depth(self, place: PatternPlace) -> int:
         target = self.used(place)
         if target is not None:
             return self._depths[target]
@@ -191,11 +192,11 @@ class Table:
                     ready.append(user)
         return sizes
 
-    def roots(self, row: str) -> Iterator[tuple[str, Place]]:
+    def roots(self, row: str) -> Iterator[tuple[str, PatternPlace]]:
         """Places that may be the last node, each with the pointer to blame in this row."""
         yield from self._roots(self.match(row), None)
 
-    def _roots(self, place: Place, blame: str | None) -> Iterator[tuple[str, Place]]:
+    def _roots(self, place: PatternPlace, blame: str | None) -> Iterator[tuple[str, PatternPlace]]:
         target = self.used(place)
         if target is not None:
             yield from self._roots(self.match(target), blame or f"{place.pointer}/use")
@@ -203,7 +204,7 @@ class Table:
             for option in place.children("alternatives"):
                 yield from self._roots(option, blame)
         elif "path" in place.forms():
-            yield from self._roots(Place(self._view, f"{place.pointer}/to"), blame)
+            yield from self._roots(PatternPlace(self._view, f"{place.pointer}/to"), blame)
         else:
             yield blame or place.pointer, place
 
@@ -230,7 +231,7 @@ class Table:
         self._names(self.match(row), found)
         return found
 
-    def _names(self, place: Place, twice: list[tuple[str, str, str]]) -> dict[str, str]:
+    def _names(self, place: PatternPlace, twice: list[tuple[str, str, str]]) -> dict[str, str]:
         names: dict[str, str] = {}
         own = place.text("bind")
         if own is not None:
@@ -249,7 +250,7 @@ class Table:
 
 
 @lru_cache(maxsize=4)
-def pattern_tables(view: View) -> tuple[Table, ...]:
+def pattern_tables(view: SpecReader) -> tuple[Table, ...]:
     """The tables of a document: of its only accelerator and of every target.
 
     Kept per view: every rule asks for them.
@@ -257,7 +258,7 @@ def pattern_tables(view: View) -> tuple[Table, ...]:
     return tuple(Table(view, owner) for owner in ("", *view.items("/targets")))
 
 
-def number_pairs(view: View, place: Place) -> Iterator[str]:
+def number_pairs(view: SpecReader, place: PatternPlace) -> Iterator[str]:
     """Pointers of the {min, max} pairs of a place; attributes have their own lint."""
     for key in ("rank", "uses"):
         yield f"{place.pointer}/{key}"

@@ -1,8 +1,8 @@
 """Rules about what the fields of a hardware document say of each other, one function a rule.
 
-Every rule reads the resolved document through `View`, which gives None for what is missing or of
-the wrong type: the schema reports that, and the rules still run, so that a user sees all findings
-at once.  A rule yields `Defect`s; lint.py turns pointers and messages into findings.
+Every rule reads the resolved document through `SpecReader`, which gives None for what is missing or
+of the wrong type: the schema reports that, and the rules still run, so that a user sees all
+findings at once.  A rule yields `Defect`s; lint.py turns pointers and messages into findings.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from math import prod
 
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.lint.targets import COMPUTE, TARGET_RULES, places
-from worker.compiler.machine.lint.view import Defect, View, one_of
+from worker.compiler.machine.lint.view import Defect, SpecReader, one_of
 
-__all__ = ["RULES", "Defect", "View"]
+__all__ = ["RULES", "Defect", "SpecReader"]
 
 
-def unique_names(view: View) -> Iterator[Defect]:
+def unique_names(view: SpecReader) -> Iterator[Defect]:
     for pointer in ("/levels", "/engines", "/links"):
         first = view.names(pointer)
         for item in view.items(pointer):
@@ -30,7 +30,7 @@ def unique_names(view: View) -> Iterator[Defect]:
                 )  # fmt: skip
 
 
-def known_levels(view: View) -> Iterator[Defect]:
+def known_levels(view: SpecReader) -> Iterator[Defect]:
     levels = list(view.names("/levels"))
     places = [(f"{e}/memory", "engine") for e in view.items("/engines")]
     places += [(f"{k}/{end}", "link") for k in view.items("/links") for end in ("src", "dst")]
@@ -43,7 +43,7 @@ def known_levels(view: View) -> Iterator[Defect]:
             )  # fmt: skip
 
 
-def links_between_levels(view: View) -> Iterator[Defect]:
+def links_between_levels(view: SpecReader) -> Iterator[Defect]:
     for link in view.items("/links"):
         src, dst = view.text(f"{link}/src"), view.text(f"{link}/dst")
         if src is not None and src == dst and view.text(f"{link}/kind") != "noc":
@@ -53,7 +53,7 @@ def links_between_levels(view: View) -> Iterator[Defect]:
             )  # fmt: skip
 
 
-def counts_divide(view: View) -> Iterator[Defect]:
+def counts_divide(view: SpecReader) -> Iterator[Defect]:
     cores = view.number("/num_cores")
     if not cores:
         return
@@ -73,7 +73,7 @@ def counts_divide(view: View) -> Iterator[Defect]:
             )  # fmt: skip
 
 
-def capacity_holds_an_element(view: View) -> Iterator[Defect]:
+def capacity_holds_an_element(view: SpecReader) -> Iterator[Defect]:
     named = [
         view.text(item) for p in places(view) for item in view.items(f"{p.capabilities}/dtypes")
     ]
@@ -100,7 +100,7 @@ def capacity_holds_an_element(view: View) -> Iterator[Defect]:
             )  # fmt: skip
 
 
-def levels_in_order(view: View) -> Iterator[Defect]:
+def levels_in_order(view: SpecReader) -> Iterator[Defect]:
     """Slow to fast: instances never fall, and the capacity of one instance never grows.
 
     Register levels are exempt from the second half: a GPU's register file outsizes its scratchpad.
@@ -127,7 +127,7 @@ def levels_in_order(view: View) -> Iterator[Defect]:
             )  # fmt: skip
 
 
-def home_is_a_scratchpad(view: View) -> Iterator[Defect]:
+def home_is_a_scratchpad(view: SpecReader) -> Iterator[Defect]:
     if view.managed("/levels/0") != "scratchpad":
         yield Defect(
             "/levels/0/managed", "the first level is the home of whole tensors", "scratchpad",
@@ -141,7 +141,7 @@ def home_is_a_scratchpad(view: View) -> Iterator[Defect]:
         )  # fmt: skip
 
 
-def has_scratchpad(view: View) -> Iterator[Defect]:
+def has_scratchpad(view: SpecReader) -> Iterator[Defect]:
     levels = list(view.items("/levels"))
     if len(levels) > 1 and not any(view.managed(level) == "scratchpad" for level in levels[1:]):
         yield Defect(
@@ -150,7 +150,7 @@ def has_scratchpad(view: View) -> Iterator[Defect]:
         )  # fmt: skip
 
 
-def has_engines(view: View) -> Iterator[Defect]:
+def has_engines(view: SpecReader) -> Iterator[Defect]:
     kinds = {view.text(f"{engine}/kind") for engine in view.items("/engines")}
     needs = {
         "vector": "element-wise operators run on it",
@@ -164,7 +164,7 @@ def has_engines(view: View) -> Iterator[Defect]:
             )
 
 
-def engines_sit_at_scratchpads(view: View) -> Iterator[Defect]:
+def engines_sit_at_scratchpads(view: SpecReader) -> Iterator[Defect]:
     by_name = view.names("/levels")
     for engine in view.items("/engines"):
         name = view.text(f"{engine}/memory")
@@ -176,7 +176,7 @@ def engines_sit_at_scratchpads(view: View) -> Iterator[Defect]:
             )  # fmt: skip
 
 
-def rates_of_compute_engines(view: View) -> Iterator[Defect]:
+def rates_of_compute_engines(view: SpecReader) -> Iterator[Defect]:
     for engine in view.items("/engines"):
         kind = view.text(f"{engine}/kind")
         rates = view.keys(f"{engine}/macs_per_cycle")
@@ -200,7 +200,7 @@ def rates_of_compute_engines(view: View) -> Iterator[Defect]:
             )  # fmt: skip
 
 
-def intrinsic_extents(view: View) -> Iterator[Defect]:
+def intrinsic_extents(view: SpecReader) -> Iterator[Defect]:
     for engine in view.items("/engines"):
         for intrinsic in view.items(f"{engine}/intrinsics"):
             num = len(list(view.items(f"{intrinsic}/extents")))
@@ -211,7 +211,7 @@ def intrinsic_extents(view: View) -> Iterator[Defect]:
                 )  # fmt: skip
 
 
-def one_way_to_give_targets(view: View) -> Iterator[Defect]:
+def one_way_to_give_targets(view: SpecReader) -> Iterator[Defect]:
     given = [key for key in ("capabilities", "targets") if view.raw(f"/{key}")]
     if len(given) != 1:
         yield Defect(
@@ -222,7 +222,7 @@ def one_way_to_give_targets(view: View) -> Iterator[Defect]:
         )
 
 
-RULES: tuple[Callable[[View], Iterator[Defect]], ...] = (
+RULES: tuple[Callable[[SpecReader], Iterator[Defect]], ...] = (
     unique_names,
     known_levels,
     links_between_levels,

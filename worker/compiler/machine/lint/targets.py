@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from worker.compiler.ir.layout import parse_layout
 from worker.compiler.machine.lint.attributes import attribute_defects
-from worker.compiler.machine.lint.view import Defect, View, one_of
+from worker.compiler.machine.lint.view import Defect, SpecReader, one_of
 from worker.compiler.machine.presets import known_ops, op_groups
 
 LIMIT_NAMES = (
@@ -29,7 +29,7 @@ _NEEDED = {"activations": frozenset("NC"), "weights": frozenset("OI")}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CapabilityPlace:
     """Where one target's capabilities stand in the document."""
 
     capabilities: str
@@ -38,15 +38,15 @@ class Place:
     """Pointer to the target; None: the document has plain `capabilities`."""
 
 
-def places(view: View) -> Iterator[Place]:
+def places(view: SpecReader) -> Iterator[CapabilityPlace]:
     """All capabilities of a document, in its order."""
     if view.raw("/capabilities") is not None:
-        yield Place("/capabilities", None)
+        yield CapabilityPlace("/capabilities", None)
     for target in view.items("/targets"):
-        yield Place(f"{target}/capabilities", target)
+        yield CapabilityPlace(f"{target}/capabilities", target)
 
 
-def rates(view: View, place: Place) -> set[str]:
+def rates(view: SpecReader, place: CapabilityPlace) -> set[str]:
     """Dtypes for which an engine that the target may use has a rate."""
     chosen: set[str | None] = set()
     if place.target is not None:
@@ -60,7 +60,7 @@ def rates(view: View, place: Place) -> set[str]:
     return found
 
 
-def target_engines(view: View) -> Iterator[Defect]:
+def target_engines(view: SpecReader) -> Iterator[Defect]:
     engines = view.names("/engines")
     computing = [n for n, at in engines.items() if view.text(f"{at}/kind") in COMPUTE]
     for target in view.items("/targets"):
@@ -79,7 +79,7 @@ def target_engines(view: View) -> Iterator[Defect]:
             )  # fmt: skip
 
 
-def dtype_has_engine(view: View) -> Iterator[Defect]:
+def dtype_has_engine(view: SpecReader) -> Iterator[Defect]:
     for place in places(view):
         offered = rates(view, place)
         if not offered:
@@ -94,7 +94,7 @@ def dtype_has_engine(view: View) -> Iterator[Defect]:
                 )  # fmt: skip
 
 
-def known_op_types(view: View) -> Iterator[Defect]:
+def known_op_types(view: SpecReader) -> Iterator[Defect]:
     names = sorted(known_ops())
     for place in places(view):
         at = place.capabilities
@@ -125,7 +125,7 @@ def known_op_types(view: View) -> Iterator[Defect]:
             )  # fmt: skip
 
 
-def op_limits(view: View) -> Iterator[Defect]:
+def op_limits(view: SpecReader) -> Iterator[Defect]:
     for place in places(view):
         seen: dict[str, str] = {}
         for op in view.items(f"{place.capabilities}/ops"):
@@ -138,7 +138,7 @@ def op_limits(view: View) -> Iterator[Defect]:
             yield from _limits(view, op)
 
 
-def _limits(view: View, op: str) -> Iterator[Defect]:
+def _limits(view: SpecReader, op: str) -> Iterator[Defect]:
     for name in view.keys(f"{op}/limits"):
         if name not in LIMIT_NAMES:
             yield Defect(
@@ -154,7 +154,7 @@ def _limits(view: View, op: str) -> Iterator[Defect]:
             )  # fmt: skip
 
 
-def op_attributes(view: View) -> Iterator[Defect]:
+def op_attributes(view: SpecReader) -> Iterator[Defect]:
     for place in places(view):
         for op in view.items(f"{place.capabilities}/ops"):
             op_type = view.text(f"{op}/op_type")
@@ -162,7 +162,7 @@ def op_attributes(view: View) -> Iterator[Defect]:
                 yield from attribute_defects(view, f"{op}/attributes", (op_type,))
 
 
-def op_dtypes(view: View) -> Iterator[Defect]:
+def op_dtypes(view: SpecReader) -> Iterator[Defect]:
     """An op of a dtype that its target does not have at all would never run."""
     for place in places(view):
         at = place.capabilities
@@ -178,7 +178,7 @@ def op_dtypes(view: View) -> Iterator[Defect]:
                     )  # fmt: skip
 
 
-def buffer_level(view: View) -> Iterator[Defect]:
+def buffer_level(view: SpecReader) -> Iterator[Defect]:
     levels = view.names("/levels")
     fitting = [name for name, at in levels.items() if view.managed(at) == "scratchpad"]
     for place in places(view):
@@ -195,7 +195,7 @@ def buffer_level(view: View) -> Iterator[Defect]:
             )
 
 
-def conversion_dtypes(view: View) -> Iterator[Defect]:
+def conversion_dtypes(view: SpecReader) -> Iterator[Defect]:
     for place in places(view):
         at = place.capabilities
         declared = [view.text(item) for item in view.items(f"{at}/dtypes")]
@@ -224,7 +224,7 @@ def conversion_dtypes(view: View) -> Iterator[Defect]:
             yield from _sources(view, conversion, dtype)
 
 
-def _sources(view: View, conversion: str, dtype: str) -> Iterator[Defect]:
+def _sources(view: SpecReader, conversion: str, dtype: str) -> Iterator[Defect]:
     allowed = [name for name in _FLOATS if name != dtype]
     for item in view.items(f"{conversion}/sources"):
         name = view.text(item)
@@ -235,7 +235,7 @@ def _sources(view: View, conversion: str, dtype: str) -> Iterator[Defect]:
             )  # fmt: skip
 
 
-def layout_letters(view: View) -> Iterator[Defect]:
+def layout_letters(view: SpecReader) -> Iterator[Defect]:
     """Letters of a layout name each axis once; a block (`16c`) splits one of them."""
     for place in places(view):
         for field, axes in _AXES.items():
@@ -268,7 +268,7 @@ def _layout_defect(text: str, axes: frozenset[str], needed: frozenset[str]) -> s
     return None
 
 
-def target_names(view: View) -> Iterator[Defect]:
+def target_names(view: SpecReader) -> Iterator[Defect]:
     first = view.names("/targets")
     for target in view.items("/targets"):
         name = view.text(f"{target}/name")
@@ -284,7 +284,7 @@ def target_names(view: View) -> Iterator[Defect]:
             )  # fmt: skip
 
 
-TARGET_RULES: tuple[Callable[[View], Iterator[Defect]], ...] = (
+TARGET_RULES: tuple[Callable[[SpecReader], Iterator[Defect]], ...] = (
     target_names,
     target_engines,
     dtype_has_engine,

@@ -19,7 +19,7 @@ class Defect:
     actual: Any = None
 
 
-class View:
+class SpecReader:
     """Tolerant reader of a document."""
 
     def __init__(self, document: dict[str, Any]) -> None:

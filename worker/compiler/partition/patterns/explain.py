@@ -20,7 +20,7 @@ from worker.compiler.partition.patterns.search import (
     Way,
 )
 from worker.compiler.partition.patterns.steps import Step
-from worker.compiler.partition.patterns.view import FREE, OUTSIDE, Operands, View
+from worker.compiler.partition.patterns.view import FREE, OUTSIDE, ModelIndex, Operands
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class _Miss:
 class Explainer:
     """Explains patterns on one model; places are judged once per value."""
 
-    def __init__(self, view: View, search: Search) -> None:
+    def __init__(self, view: ModelIndex, search: Search) -> None:
         self._view = view
         self._search = search
         self._known: dict[tuple[int, int], _Miss | None] = {}

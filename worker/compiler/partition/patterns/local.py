@@ -12,7 +12,7 @@ import onnx_ir
 
 from worker.compiler.machine.pattern import Alternatives, AnyValue, OpMatch, PathTo, SameValue
 from worker.compiler.partition.patterns.steps import Step
-from worker.compiler.partition.patterns.view import FREE, OUTSIDE, Operands, View
+from worker.compiler.partition.patterns.view import FREE, OUTSIDE, ModelIndex, Operands
 
 
 class Local:
@@ -21,7 +21,7 @@ class Local:
     Cost: places times the values they are asked about, however the pattern's choices nest.
     """
 
-    def __init__(self, view: View, dead: Collection[int] = ()) -> None:
+    def __init__(self, view: ModelIndex, dead: Collection[int] = ()) -> None:
         """`dead` nodes stand nowhere."""
         self._view = view
         self._dead = dead

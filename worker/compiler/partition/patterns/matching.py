@@ -18,7 +18,7 @@ from worker.compiler.machine.pattern import Pattern, PatternRule
 from worker.compiler.partition.patterns.explain import Explainer
 from worker.compiler.partition.patterns.search import Search, TooManyWays, Way
 from worker.compiler.partition.patterns.steps import Step, steps_of
-from worker.compiler.partition.patterns.view import View
+from worker.compiler.partition.patterns.view import ModelIndex
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def match_patterns(
     Cost: linear in nodes times rules whose root type they have, times the places of a pattern;
     at most MAX_STEPS (patterns_search.py) combinations per root.
     """
-    view = View(nodes, graph_outputs)
+    view = ModelIndex(nodes, graph_outputs)
     taken: set[int] = set()
     found: list[Match] = []
     search = Search(view)
@@ -87,7 +87,7 @@ def near_misses(
 
     Cost: as `match_patterns`, plus one walk of the pattern per near miss.
     """
-    view = View(nodes, graph_outputs)
+    view = ModelIndex(nodes, graph_outputs)
     found: list[NearMiss] = []
     before: dict[int, str] = {}
     """Nodes of the composites that come before the one in question -> their pattern."""

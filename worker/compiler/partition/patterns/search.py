@@ -20,7 +20,7 @@ import onnx_ir
 from worker.compiler.machine.pattern import Alternatives, AnyValue, OpMatch, PathTo, SameValue
 from worker.compiler.partition.patterns.local import Local, orders
 from worker.compiler.partition.patterns.steps import Step
-from worker.compiler.partition.patterns.view import OUTSIDE, Operands, View
+from worker.compiler.partition.patterns.view import OUTSIDE, ModelIndex, Operands
 
 MAX_STEPS = 2000
 """Ways put together for one root before the search gives up.  Patterns with choices inside choices
@@ -82,7 +82,7 @@ class _Stream:
 class Search:
     """Matches prepared patterns against one model."""
 
-    def __init__(self, view: View, local: Local | None = None) -> None:
+    def __init__(self, view: ModelIndex, local: Local | None = None) -> None:
         self._view = view
         self.local = local or Local(view)
         self._streams: dict[tuple[int, int], _Stream] = {}

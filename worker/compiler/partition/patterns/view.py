@@ -19,7 +19,7 @@ Operands = tuple[tuple[onnx_ir.Value | None, int], ...]
 """Inputs of a node with the positions of their definers."""
 
 
-class View:
+class ModelIndex:
     """Nodes by position; what is asked of a node or value is worked out once and kept.
 
     Cost: linear in the nodes at first; each question constant plus the number of uses.

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING
 from worker.compiler.cost.compute import engine_cycles
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.strategies.graphturbo.binding import plain
-from worker.compiler.strategies.graphturbo.handover_cut import Binding, Run, RunCut, Share, cut_run
+from worker.compiler.strategies.graphturbo.handover_cut import (
+    Binding,
+    LayerRun,
+    RunCut,
+    Share,
+    cut_run,
+)
 from worker.compiler.strategies.graphturbo.handover_facts import (
     handed_over,
     handed_tensors,
@@ -43,7 +49,7 @@ _LAYER_CYCLES = 100
 class Candidate:
     """A run that could hand tensors over, with an estimate of its cycles."""
 
-    run: Run
+    run: LayerRun
     estimate: float
 
 
@@ -67,7 +73,7 @@ def candidates(planner: Planner, first: int, last: int) -> Iterator[Candidate]:
             cut = cut_run(planner.graph, ops, around, binding)
             if cut is None:
                 break
-            tensors = handed_tensors(planner, Run(first, last, cut), local)
+            tensors = handed_tensors(planner, LayerRun(first, last, cut), local)
             most = max(
                 sum(h.size_bytes for h in tensors if h.first <= k <= h.last)
                 for k in range(first, last)
@@ -76,7 +82,7 @@ def candidates(planner: Planner, first: int, last: int) -> Iterator[Candidate]:
                 found = cut
                 break
         if found is not None:
-            run = Run(first, last, found)
+            run = LayerRun(first, last, found)
             yield Candidate(run, _estimate(planner, run))
 
 
@@ -109,7 +115,7 @@ def _binding(ways: Sequence[int], trips: Sequence[int]) -> Binding:
     )
 
 
-def _estimate(planner: Planner, run: Run) -> float:
+def _estimate(planner: Planner, run: LayerRun) -> float:
     """Cycles of a run: per layer the slowest of computing and of what passes the ports."""
     site, cut = planner.site, run.cut
     assert site.buffer is not None

@@ -50,7 +50,7 @@ def piece_var(number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class EnclosingInstance:
     """The instance that a run stands in."""
 
     slices: Slices | None
@@ -82,7 +82,7 @@ class RunCut:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class LayerRun:
     """Layers first .. last - 1 of a section, each core's slices of them one after the other."""
 
     first: int
@@ -91,7 +91,7 @@ class Run:
 
 
 def cut_run(
-    graph: Graph, ops: Sequence[TensorOp], around: Around, binding: Binding
+    graph: Graph, ops: Sequence[TensorOp], around: EnclosingInstance, binding: Binding
 ) -> RunCut | None:
     """Cut the operators of a run as `binding` says, inside of an instance.
 

@@ -9,7 +9,7 @@ from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.machine import MemoryLevel
 from worker.compiler.schedule.nodes import Box, Init
 from worker.compiler.schedule.walk import reach_memory
-from worker.compiler.strategies.graphturbo.handover_cut import Run
+from worker.compiler.strategies.graphturbo.handover_cut import LayerRun
 from worker.compiler.strategies.graphturbo.section_context import SectionContext
 from worker.compiler.tiling.align import buffer_bytes
 
@@ -60,7 +60,9 @@ def handed_over(section: SectionContext, first: int, last: int) -> tuple[str, ..
     return tuple(found)
 
 
-def handed_tensors(section: SectionContext, run: Run, local: MemoryLevel) -> tuple[Handed, ...]:
+def handed_tensors(
+    section: SectionContext, run: LayerRun, local: MemoryLevel
+) -> tuple[Handed, ...]:
     """What a run hands over, as it lies in LB."""
     found: list[Handed] = []
     for tensor in handed_over(section, run.first, run.last):

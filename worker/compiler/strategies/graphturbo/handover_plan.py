@@ -17,7 +17,7 @@ import numpy as np
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.machine.machine import MemoryLevel
 from worker.compiler.schedule.grid import Ints
-from worker.compiler.strategies.graphturbo.handover_cut import Run, piece_var
+from worker.compiler.strategies.graphturbo.handover_cut import LayerRun, piece_var
 from worker.compiler.strategies.graphturbo.handover_facts import (
     Handed,
     handed_tensors,
@@ -36,7 +36,7 @@ _BUDGET_STEPS = 32
 class RunPlan:
     """A run with its tiles."""
 
-    run: Run
+    run: LayerRun
     layers: tuple[LayerPlan, ...]
     handed: tuple[Handed, ...]
     constants: tuple[str, ...]
@@ -46,7 +46,7 @@ class RunPlan:
     predicted_cycles: int
 
 
-def plan_run(section: SectionContext, held: frozenset[str], run: Run) -> RunPlan | None:
+def plan_run(section: SectionContext, held: frozenset[str], run: LayerRun) -> RunPlan | None:
     """Tiles of all layers of a run when `held` tensors are in GB; None where something has no room.
 
     Cost: one search for tiles per layer.
@@ -77,7 +77,7 @@ def plan_run(section: SectionContext, held: frozenset[str], run: Run) -> RunPlan
 
 
 def _with_constants(
-    section: SectionContext, run: Run, constants: Sequence[str], cycles: int
+    section: SectionContext, run: LayerRun, constants: Sequence[str], cycles: int
 ) -> int:
     """Cycles of a run whose constants come by the cluster's buffer.
 
@@ -100,7 +100,7 @@ def _with_constants(
 
 def _tiles(
     section: SectionContext,
-    run: Run,
+    run: LayerRun,
     number: int,
     held: frozenset[str],
     constants: frozenset[str],
@@ -143,7 +143,7 @@ def _tiles(
     )  # fmt: skip
 
 
-def _pieces(section: SectionContext, run: Run) -> dict[str, Ints]:
+def _pieces(section: SectionContext, run: LayerRun) -> dict[str, Ints]:
     """Numbers of the instances around a run and of its pieces in them, broadcastable."""
     counts = [share.pieces for share in run.cut.binding]
     around = section.instances(run.first)
@@ -152,7 +152,7 @@ def _pieces(section: SectionContext, run: Run) -> dict[str, Ints]:
     return {**found, **{piece_var(k): piece for k, piece in enumerate(pieces)}}
 
 
-def _layer_plan(section: SectionContext, run: Run, number: int, tiles: Tiles) -> LayerPlan:
+def _layer_plan(section: SectionContext, run: LayerRun, number: int, tiles: Tiles) -> LayerPlan:
     layer, cut = section.layers[number], run.cut
     op: TensorOp = section.uses.op(layer.ops[0])
     at = {a.name: s.start for a, s in zip(op.domain, cut.domains[op.name], strict=True)}

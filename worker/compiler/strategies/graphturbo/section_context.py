@@ -11,7 +11,7 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.machine.machine import Engine
 from worker.compiler.schedule.grid import Ints
 from worker.compiler.schedule.nodes import Box, Span
-from worker.compiler.strategies.graphturbo.handover_cut import Around
+from worker.compiler.strategies.graphturbo.handover_cut import EnclosingInstance
 from worker.compiler.strategies.graphturbo.layer_uses import LayerUses
 from worker.compiler.strategies.graphturbo.site import Site, instance_var
 from worker.compiler.tiling.layer.layers import Layer
@@ -30,11 +30,11 @@ class SectionContext:
         self.uses = LayerUses(graph, self.layers, engines, site.buffer, site.facts)
         self.part_of = {k: n for n, part in enumerate(site.parts) for k in part.layers}
 
-    def around(self, number: int) -> Around:
+    def around(self, number: int) -> EnclosingInstance:
         """The instance that layer `number` is computed in."""
         part = self.part_of[number]
         count = self.site.spread.clusters * self.site.runs(part)
-        return Around(self.site.parts[part].slices, instance_var(part), count)
+        return EnclosingInstance(self.site.parts[part].slices, instance_var(part), count)
 
     def near(self, number: int, held: frozenset[str]) -> frozenset[str]:
         """Tensors among those held in GB that a layer on one cluster exchanges there."""

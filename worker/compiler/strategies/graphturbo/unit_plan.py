@@ -24,7 +24,7 @@ from worker.compiler.memory.spill import SpillRule, choose_spills
 from worker.compiler.memory.spill_choices import SpillChoice, spill_choices
 from worker.compiler.schedule.nodes import Box
 from worker.compiler.strategies.graphturbo.floors import least_cycles
-from worker.compiler.strategies.graphturbo.handover_cut import Run
+from worker.compiler.strategies.graphturbo.handover_cut import LayerRun
 from worker.compiler.strategies.graphturbo.handover_facts import handed_over
 from worker.compiler.strategies.graphturbo.handover_plan import RunPlan, plan_run
 from worker.compiler.strategies.graphturbo.section_context import SectionContext
@@ -60,7 +60,7 @@ class Planner(SectionContext):
         """Per set of tensors in GB, its bytes while each step runs."""
 
     def plan(
-        self, whole_chip: Sequence[bool], runs: Sequence[Run] = (), limit: float = inf
+        self, whole_chip: Sequence[bool], runs: Sequence[LayerRun] = (), limit: float = inf
     ) -> SectionPlan | None:
         """Plan all layers, on one cluster or the whole chip; None where one has no tiles.
 
@@ -83,7 +83,7 @@ class Planner(SectionContext):
     def _plan_with(
         self,
         whole_chip: Sequence[bool],
-        runs: Sequence[Run],
+        runs: Sequence[LayerRun],
         tensors: tuple[Sequence[str], Sequence[str]],
         choice: SpillChoice,
         limit: float,
@@ -143,7 +143,7 @@ class Planner(SectionContext):
         )  # fmt: skip
 
     def _planned_runs(
-        self, held: frozenset[str], order: Sequence[str], runs: Sequence[Run]
+        self, held: frozenset[str], order: Sequence[str], runs: Sequence[LayerRun]
     ) -> tuple[RunPlan, ...] | None:
         """Tiles of all runs; None where one has none, or its constants no room in GB."""
         found: list[RunPlan] = []
@@ -317,7 +317,7 @@ class Planner(SectionContext):
         return slices is not None and not slices.recompute.isdisjoint(self.layers[number].ops)
 
     def _spill_choices(
-        self, made: Sequence[str], staged: Sequence[str], runs: Sequence[Run]
+        self, made: Sequence[str], staged: Sequence[str], runs: Sequence[LayerRun]
     ) -> tuple[SpillChoice, ...]:
         """Ways to choose tensors that leave GB where it cannot hold all."""
 
@@ -338,7 +338,7 @@ class Planner(SectionContext):
             return ((SpillRule.LONGEST_LIVENESS, frozenset(lives[k].name for k in gone)),)
         return spill_choices(lives, self.site.room, home_bytes)
 
-    def _lives(self, tensors: Sequence[str], runs: Sequence[Run] = ()) -> list[LiveTensor]:
+    def _lives(self, tensors: Sequence[str], runs: Sequence[LayerRun] = ()) -> list[LiveTensor]:
         """When they are in GB, once per stay there; what a run uses is there for all of it."""
         lives: list[LiveTensor] = []
         opens = {k: run.first for run in runs for k in range(run.first, run.last)}

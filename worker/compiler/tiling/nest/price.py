@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import NamedTuple
 
-from worker.compiler.cost.compute import Pace, pace_of
+from worker.compiler.cost.compute import EngineRate, pace_of
 from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
 from worker.compiler.tiling.nest.facts import Facts, Pointwise
 from worker.compiler.tiling.nest.plan import LevelPlan, Stage, Team, comes_early, source_of
@@ -265,7 +265,7 @@ class Pricer:
         return sum(busy.values())
 
 
-def _step_cycles(step: Pointwise, pace: Pace, widths: Sequence[int]) -> int:
+def _step_cycles(step: Pointwise, pace: EngineRate, widths: Sequence[int]) -> int:
     return pace.cycles(tuple(1 if dim is None else widths[dim] for dim in step.dim_of_axis))
 
 
