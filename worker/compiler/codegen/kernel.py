@@ -21,10 +21,10 @@ from worker.compiler.codegen.intrinsics import emit_product, instantiations, pro
 from worker.compiler.codegen.moves import emit_move
 from worker.compiler.codegen.nest import Body, emit_nest
 from worker.compiler.codegen.observe import emit_copy
-from worker.compiler.codegen.parts import MIN_STEPS, Parts, num_steps
+from worker.compiler.codegen.parts import MIN_STEPS, Parts
 from worker.compiler.codegen.ports import Point, make_point
 from worker.compiler.codegen.runtime_header import HEADER_NAME
-from worker.compiler.codegen.storage import Enclosing, Storage, at_home, fills_of, starts_of
+from worker.compiler.codegen.storage import Enclosing, Storage, at_home, starts_of
 from worker.compiler.errors import VerifyError
 from worker.compiler.ir.affine import Affine, const, var
 from worker.compiler.ir.dtype import DType
@@ -87,11 +87,11 @@ class _Builder:
         self.program = program
         self.machine = machine
         self.writer = Writer()
-        self.parts = Parts(name, self.writer, num_steps(schedule.root) >= MIN_STEPS)
         self.buffers = {b.path: (k, b) for k, b in enumerate(program.buffers)}
-        flat = walk(schedule)
-        self.scopes = {scope.path: scope for scope in flat.scopes}
-        self.stages = {leaf.path: leaf.stages for leaf in flat.leaves}
+        self.flat = walk(schedule)
+        self.scopes = {scope.path: scope for scope in self.flat.scopes}
+        self.stages = {leaf.path: leaf.stages for leaf in self.flat.leaves}
+        self.parts = Parts(name, self.writer, len(self.flat.leaves) >= MIN_STEPS)
         self.operands = {o.tensor: k for k, o in enumerate(program.operands)}
         first = len(program.operands)
         self.copies = {tensor: first + 2 * k for k, tensor in enumerate(observed)}
@@ -131,9 +131,8 @@ class _Builder:
             case Pipe():
                 self.pipe(node, path, scope)
             case Place():
-                fills = fills_of(node.body, node.tensor, node.memory)
                 with self.writer.block(""):
-                    inner = self.enter(node, path, scope, scope.core, scope.entries, fills)
+                    inner = self.enter(node, path, scope, scope.core, scope.entries)
                     self.visit(node.body, f"{path}.0", inner)
             case Move():
                 self.move(node, path, scope)
@@ -180,10 +179,7 @@ class _Builder:
         with self.writer.loop(name, str(pipe.trip)):
             for k, queue in enumerate(pipe.queues):
                 core = scope.core + pipe.stages[queue.producer].core_offset
-                fills = tuple(
-                    f for s in pipe.stages for f in fills_of(s.body, queue.tensor, queue.memory)
-                )
-                inner = self.enter(queue, f"{path}.q{k}", inner, core, var(name), fills)
+                inner = self.enter(queue, f"{path}.q{k}", inner, core, var(name))
             for k, stage in enumerate(pipe.stages):
                 core = scope.core + stage.core_offset
                 with self.writer.block(""):
@@ -196,7 +192,6 @@ class _Builder:
         scope: Enclosing,
         core: Affine,
         entries: Affine,
-        fills: tuple[float | int, ...],
     ) -> Enclosing:
         """Bring a buffer's slot to life; the returned scope sees it."""
         w = self.writer
@@ -219,9 +214,13 @@ class _Builder:
             f" {where}, {buffer.slot_bytes}, {poison});"
         )
         w.line(f"if (!{pointer}) return;")
+        first, end = self.flat.ranges[path]
+        moves = (leaf.node for leaf in self.flat.leaves[first:end] if isinstance(leaf.node, Move))
+        filling = (m for m in moves if (m.tensor, m.dst) == (node.tensor, node.memory))
         storage = Storage(
             buffer.tensor, buffer.level, pointer, dtype, buffer.extents,
-            starts_of(node.tile, scope), index, fills,
+            starts_of(node.tile, scope), index,
+            tuple(m.fill for m in filling if m.fill is not None),
         )  # fmt: skip
         if node.init is Init.IDENTITY:
             self.fill_identity(storage)

@@ -14,7 +14,6 @@ import re
 
 from worker.compiler.codegen.ctext import Writer
 from worker.compiler.codegen.storage import Enclosing
-from worker.compiler.schedule.nodes import Compute, Loop, Move, Node, Pipe, Place, Seq
 
 PART_LINES = 160
 """A run of sub-trees becomes a part when it is longer.  Shorter parts compile no faster: what is
@@ -34,23 +33,6 @@ PART_MACRO = (
 _COMMENT = re.compile(r"/\*.*?\*/")
 _IDENTIFIER = re.compile(r"\b[vth][0-9]+\b")
 _OPERAND = re.compile(r"h[0-9]+")
-
-
-def num_steps(root: Node) -> int:
-    """Computes and Moves in a tree."""
-    count = 0
-    stack: list[Node] = [root]
-    while stack:
-        match stack.pop():
-            case Loop() | Place() as inner:
-                stack.append(inner.body)
-            case Seq(parts):
-                stack.extend(parts)
-            case Pipe(_, _, stages, _):
-                stack.extend(stage.body for stage in stages)
-            case Compute() | Move():
-                count += 1
-    return count
 
 
 class Parts:

@@ -9,7 +9,7 @@ from worker.compiler.codegen.ctext import STORAGE_TYPE
 from worker.compiler.ir.affine import Affine, Interval, const
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.op import Tensor
-from worker.compiler.schedule.nodes import Box, Loop, Move, Node, Pipe, Place, Seq
+from worker.compiler.schedule.nodes import Box
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,26 +50,6 @@ def at_home(tensor: Tensor, level: str, operand: int) -> Storage:
         tensor.name, level, f"h{operand}", tensor.dtype, tensor.shape,
         tuple(const(0) for _ in tensor.shape), -1 - operand,
     )  # fmt: skip
-
-
-def fills_of(node: Node, tensor: str, memory: str) -> tuple[float | int, ...]:
-    """Fill values of the Moves of `tensor` into `memory` in a sub-tree, each once."""
-    found: dict[float | int, None] = {}
-    stack: list[Node] = [node]
-    while stack:
-        match stack.pop():
-            case Move(name, _, dst, _, fill):
-                if name == tensor and dst == memory and fill is not None:
-                    found.setdefault(fill)
-            case Loop() | Place() as inner:
-                stack.append(inner.body)
-            case Seq(parts):
-                stack.extend(parts)
-            case Pipe(_, _, stages, _):
-                stack.extend(stage.body for stage in stages)
-            case _:
-                pass
-    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

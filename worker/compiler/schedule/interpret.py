@@ -39,6 +39,7 @@ from worker.compiler.schedule.nodes import (
     Schedule,
     Seq,
 )
+from worker.compiler.schedule.walk import walk
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +77,7 @@ class _Interpreter:
     def __init__(self, schedule: Schedule, inputs: Mapping[str, Array], home: str | None) -> None:
         self.graph = schedule.graph
         self.home = home
-        self.placed = _placed_memories(schedule.root)
+        self.placed = frozenset(scope.memory for scope in walk(schedule).scopes)
         self.whole: dict[str, _Buffer] = {}
         for name, tensor in schedule.graph.tensors.items():
             values = np.zeros(tensor.shape, dtype=tensor.dtype.numpy)
@@ -321,18 +322,3 @@ def _check_index(where: tuple[Array, ...], buffer: _Buffer, what: str) -> None:
     for dim, (part, size) in enumerate(zip(where, buffer.values.shape, strict=True)):
         if part.size and (part.min() < 0 or part.max() >= size):
             raise MemoryFault(f"{what}: dimension {dim} leaves its buffer of {size}")
-
-
-def _placed_memories(node: Node) -> frozenset[str]:
-    match node:
-        case Loop():
-            return _placed_memories(node.body)
-        case Seq(parts):
-            return frozenset().union(*(_placed_memories(p) for p in parts))
-        case Place():
-            return _placed_memories(node.body) | {node.memory}
-        case Pipe():
-            inside = frozenset().union(*(_placed_memories(s.body) for s in node.stages))
-            return inside | {q.memory for q in node.queues}
-        case _:
-            return frozenset()
