@@ -13,6 +13,7 @@ from kernel_runs import check_kernel
 from row_chain_graphs import Axes, fn, op
 from toy_schedules import machine as toy_machine
 
+from worker.compiler.cost.compute import engines_of
 from worker.compiler.errors import Shortfall
 from worker.compiler.ir.affine import var
 from worker.compiler.ir.dtype import DType
@@ -31,7 +32,7 @@ from worker.compiler.strategies.graphturbo.descriptor import GraphTurboOptions, 
 from worker.compiler.strategies.graphturbo.sections import Workshop
 from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
 from worker.compiler.strategies.graphturbo.variants import FEATURES
-from worker.compiler.tiling.layer.layers import engines_of, form_layers
+from worker.compiler.tiling.layer.layers import form_layers
 from worker.simulator.results import UnitSimulation
 
 Arrays: TypeAlias = "dict[str, npt.NDArray[Any]]"
@@ -232,7 +233,7 @@ LAST = 99
 def workshop(graph: Graph, machine: Machine, variant: Variant = Variant.FULL) -> Workshop:
     """A unit as sections are planned for it, layers formed."""
     features = FEATURES[variant]
-    engines = engines_of(graph, machine)
+    engines = engines_of(graph.ops, graph.tensors, machine)
     assert not isinstance(engines, str)
     layers = form_layers(graph, machine, chains=features.row_chains)
     return Workshop(graph, layers, engines, machine, features)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from multi_layer_schedules import machine
 from row_chain_graphs import Axes, build, fn, layer_norm, op, softmax
 
+from worker.compiler.cost.compute import engines_of
 from worker.compiler.ir.affine import var
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import (
@@ -17,12 +18,7 @@ from worker.compiler.ir.op import (
     TensorOp,
 )
 from worker.compiler.ir.scalar import Fn, Read
-from worker.compiler.tiling.layer.layers import (
-    Layer,
-    engines_of,
-    form_layers,
-    layer_edges,
-)
+from worker.compiler.tiling.layer.layers import Layer, form_layers, layer_edges
 
 MACHINE = machine()
 SIZE = 4
@@ -135,7 +131,7 @@ def test_anchors_part_chains() -> None:
 
 def test_every_operator_needs_an_engine() -> None:
     graph = _square((_matmul("mm", "x", "w", "a"), _pointwise("p", "a", "y")), ("y",))
-    engines = engines_of(graph, MACHINE)
+    engines = engines_of(graph.ops, graph.tensors, MACHINE)
     assert not isinstance(engines, str)
     assert {name: engine.name for name, engine in engines.items()} == {"mm": "mme", "p": "vec"}
 

@@ -7,7 +7,7 @@ in elementary operations of a VECTOR or SCALAR engine, of which a MAC is one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, prod
@@ -283,3 +283,16 @@ def pick_engine(op: TensorOp, machine: Machine, tensors: Mapping[str, Tensor]) -
         fallback = machine.engines_of(EngineKind.MATRIX)
         return fallback[0] if fallback else None
     return best[1]
+
+
+def engines_of(
+    ops: Iterable[TensorOp], tensors: Mapping[str, Tensor], machine: Machine
+) -> dict[str, Engine] | str:
+    """The engine of every operator; else the name of the first that has none."""
+    found: dict[str, Engine] = {}
+    for op in ops:
+        engine = pick_engine(op, machine, tensors)
+        if engine is None:
+            return op.name
+        found[op.name] = engine
+    return found

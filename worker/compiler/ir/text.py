@@ -26,6 +26,16 @@ def quote(name: str) -> str:
     return name if _PLAIN.match(name) else json.dumps(name)
 
 
+def fresh_name(base: str, taken: set[str]) -> str:
+    """`base`, or `base` with the first number from 2 on that makes it new; then it is taken."""
+    name, k = base, 1
+    while name in taken:
+        k += 1
+        name = f"{base}.{k}"
+    taken.add(name)
+    return name
+
+
 def number(value: float | int) -> str:
     """A number exactly: ints in decimal, floats by shortest round-trip repr (inf, -inf)."""
     return str(value) if isinstance(value, int) else repr(float(value))

@@ -23,6 +23,7 @@ from worker.compiler.ir.op import (
     TensorOp,
 )
 from worker.compiler.ir.scalar import Apply, Cast, Index, Read, Scalar, Select
+from worker.compiler.ir.text import fresh_name
 from worker.compiler.layout.assign import Assignment, Reading
 from worker.compiler.layout.change import ChangeKind, LayoutChange
 from worker.compiler.layout.digits import Digits
@@ -190,7 +191,7 @@ class _Rewriter:
         axes = tuple(Axis(f"i{d}", extent) for d, extent in enumerate(tensor.shape) if extent > 1)
         target = self._variants[name, form]
         copy = TensorOp(
-            self._fresh(target, self._op_names), axes, (Access(name, index),),
+            fresh_name(target, self._op_names), axes, (Access(name, index),),
             Access(target, index), Read(0), None, Origin(nodes, TRANSFORM),
         )  # fmt: skip
         digits = Digits(copy)
@@ -226,17 +227,9 @@ class _Rewriter:
     def _add(self, name: str, base: str, layout: Layout | None) -> str:
         tensor = self._graph.tensors[name]
         shape = tensor.shape if layout is None else layout.shape(tensor.shape)
-        made = self._fresh(base, self._names)
+        made = fresh_name(base, self._names)
         self._tensors[made] = Tensor(made, shape, tensor.dtype)
         return made
-
-    def _fresh(self, base: str, taken: set[str]) -> str:
-        name, k = base, 1
-        while name in taken:
-            k += 1
-            name = f"{base}.{k}"
-        taken.add(name)
-        return name
 
 
 def _who(op: TensorOp) -> str:

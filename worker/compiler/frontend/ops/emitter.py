@@ -11,6 +11,7 @@ import numpy.typing as npt
 from worker.compiler.frontend.ops.refusal import Refusal, shape_mismatch
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.op import Tensor, TensorOp
+from worker.compiler.ir.text import fresh_name
 from worker.compiler.rejection import ReasonCode
 
 Thunk: TypeAlias = "Callable[[], npt.NDArray[Any]]"
@@ -30,14 +31,6 @@ class Emitter:
         self.constants: dict[str, Thunk] = {}
         self._tensor_names = set(reserved)
         self._op_names: set[str] = set()
-
-    def _fresh(self, base: str, taken: set[str]) -> str:
-        name, k = base, 1
-        while name in taken:
-            k += 1
-            name = f"{base}.{k}"
-        taken.add(name)
-        return name
 
     def external(self, name: str, shape: tuple[int, ...], dtype: DType) -> Tensor:
         """A tensor that comes into the region (once)."""
@@ -59,7 +52,7 @@ class Emitter:
         self, base: str, shape: tuple[int, ...], dtype: DType, thunk: Thunk
     ) -> Tensor:
         """A constant that the compiler computes, under a fresh name."""
-        name = self._fresh(base, self._tensor_names)
+        name = fresh_name(base, self._tensor_names)
         self.tensors[name] = _checked(Tensor(name, shape, dtype))
         self.constants[name] = thunk
         return self.tensors[name]
@@ -71,13 +64,13 @@ class Emitter:
 
     def intermediate(self, base: str, shape: tuple[int, ...], dtype: DType) -> Tensor:
         """A tensor that exists only because a node became several operators."""
-        name = self._fresh(base, self._tensor_names)
+        name = fresh_name(base, self._tensor_names)
         self.tensors[name] = _checked(Tensor(name, shape, dtype))
         return self.tensors[name]
 
     def op_name(self, tensor: str) -> str:
         """A fresh operator name for a write to `tensor`."""
-        return self._fresh(tensor, self._op_names)
+        return fresh_name(tensor, self._op_names)
 
 
 def _checked(tensor: Tensor) -> Tensor:

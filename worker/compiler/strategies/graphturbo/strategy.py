@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from worker.compiler.cost.compute import engines_of
 from worker.compiler.cost.fit import missing_engine, not_fusible
 from worker.compiler.errors import Shortfall
 from worker.compiler.heuristics import Heuristic
@@ -37,7 +38,7 @@ from worker.compiler.strategies.graphturbo.sections import (
     with_handovers,
 )
 from worker.compiler.strategies.graphturbo.variants import Features, features_of
-from worker.compiler.tiling.layer.layers import Layer, engines_of, form_layers
+from worker.compiler.tiling.layer.layers import Layer, form_layers
 from worker.compiler.tiling.layer.plan_layer import global_buffer
 
 Draft: TypeAlias = tuple[Workshop, tuple[SectionPlan, ...]]
@@ -91,7 +92,7 @@ class GraphTurboStrategy:
         A budget for more than these also buys the plans of its ablations, with less and less on
         chip.
         """
-        engines = engines_of(unit, machine)
+        engines = engines_of(unit.ops, unit.tensors, machine)
         if isinstance(engines, str):
             yield missing_engine(engines)
             return
@@ -147,7 +148,7 @@ class GraphTurboStrategy:
 
     def _with_stages(self, graph: Graph, machine: Machine) -> Graph:
         """Reductions of what one core cannot keep twice in two stages, where clusters gain."""
-        engines = engines_of(graph, machine)
+        engines = engines_of(graph.ops, graph.tensors, machine)
         if isinstance(engines, str) or not engines:
             return graph
         memory = next(iter(engines.values())).memory

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from worker.compiler.cost.compute import pick_engine
+from worker.compiler.cost.compute import engines_of
 from worker.compiler.cost.fit import (
     missing_engine,
     not_fusible,
@@ -15,7 +15,7 @@ from worker.compiler.cost.fit import (
 from worker.compiler.descriptors import NoOptions
 from worker.compiler.errors import Shortfall
 from worker.compiler.ir.graph import Graph
-from worker.compiler.machine.machine import Engine, Machine, Managed, MemoryLevel
+from worker.compiler.machine.machine import Machine, Managed, MemoryLevel
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.stages import Grouping
 from worker.compiler.strategies.base import Budget
@@ -69,12 +69,9 @@ class NaiveStrategy:
         Every chain of scratchpads that ends where the engine works is tried, at most one of them
         outside the innermost; the best prediction wins.
         """
-        engines: dict[str, Engine] = {}
-        for op in unit.ops:
-            able = pick_engine(op, machine, unit.tensors)
-            if able is None:
-                return missing_engine(op.name)
-            engines[op.name] = able
+        engines = engines_of(unit.ops, unit.tensors, machine)
+        if isinstance(engines, str):
+            return missing_engine(engines)
         first = unit.ops[0].name
         engine = engines[first]
         if len(unit.ops) > 1:

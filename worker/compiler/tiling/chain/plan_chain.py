@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from worker.compiler.cost.compute import contraction, pick_engine
+from worker.compiler.cost.compute import contraction, engines_of, pick_engine
 from worker.compiler.cost.fit import missing_engine, not_fusible
 from worker.compiler.errors import Shortfall
 from worker.compiler.ir.graph import Graph
@@ -113,12 +113,9 @@ def _fuses(graph: Graph, run: tuple[TensorOp, ...], machine: Machine) -> bool:
 
 def _engines(chain: Chain, machine: Machine) -> Mapping[str, Engine] | Shortfall:
     """An engine per operator, all at one memory."""
-    found: dict[str, Engine] = {}
-    for op in chain.ops:
-        engine = pick_engine(op, machine, chain.tensors)
-        if engine is None:
-            return missing_engine(op.name)
-        found[op.name] = engine
+    found = engines_of(chain.ops, chain.tensors, machine)
+    if isinstance(found, str):
+        return missing_engine(found)
     if len({reach_memory(engine.name, machine) for engine in found.values()}) > 1:
         return not_fusible(tuple(found))
     return found

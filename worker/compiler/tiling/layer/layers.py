@@ -9,14 +9,14 @@ anchor decides the tiles, the others follow by bound inference).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from worker.compiler.cost.compute import contraction, pick_engine
+from worker.compiler.cost.compute import contraction
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.ir.region import Cuts
-from worker.compiler.machine.machine import Engine, Machine
+from worker.compiler.machine.machine import Machine
 from worker.compiler.tiling.chain.plan_chain import row_chains
 from worker.compiler.tiling.nest.fusion import fused_groups
 
@@ -83,17 +83,6 @@ def _line(cuts: Cuts, op: TensorOp) -> tuple[str, ...]:
         names.append(follower.name)
         made = follower.write.tensor
     return tuple(names)
-
-
-def engines_of(graph: Graph, machine: Machine) -> Mapping[str, Engine] | str:
-    """The engine of every operator; else the name of the first that has none."""
-    found: dict[str, Engine] = {}
-    for op in graph.ops:
-        engine = pick_engine(op, machine, graph.tensors)
-        if engine is None:
-            return op.name
-        found[op.name] = engine
-    return found
 
 
 def layer_edges(graph: Graph, layers: Sequence[Layer]) -> tuple[tuple[int, int], ...]:

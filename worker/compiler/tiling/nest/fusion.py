@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from worker.compiler.cost.compute import pick_engine
+from worker.compiler.cost.compute import engines_of
 from worker.compiler.ir.affine import Affine, var
 from worker.compiler.ir.axis import AxisKind
 from worker.compiler.ir.graph import Graph
@@ -67,12 +67,9 @@ def _longest(cuts: Cuts, machine: Machine, names: tuple[str, ...]) -> tuple[str,
 
 def _engines(piece: Graph, machine: Machine) -> Mapping[str, Engine] | None:
     """The engine of each operator, if all of them address one memory."""
-    found: dict[str, Engine] = {}
-    for op in piece.ops:
-        engine = pick_engine(op, machine, piece.tensors)
-        if engine is None:
-            return None
-        found[op.name] = engine
+    found = engines_of(piece.ops, piece.tensors, machine)
+    if isinstance(found, str):
+        return None
     memories = {reach_memory(engine.name, machine) for engine in found.values()}
     return found if len(memories) == 1 else None
 
