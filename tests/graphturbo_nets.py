@@ -29,7 +29,7 @@ from worker.compiler.schedule.interpret import interpret
 from worker.compiler.schedule.nodes import Loop, Node, Pipe, Place, Schedule, Seq
 from worker.compiler.schedule.verify import verify
 from worker.compiler.strategies.graphturbo.descriptor import GraphTurboOptions, Variant
-from worker.compiler.strategies.graphturbo.sections import Workshop
+from worker.compiler.strategies.graphturbo.sections import UnitContext
 from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
 from worker.compiler.strategies.graphturbo.variants import FEATURES
 from worker.compiler.tiling.layer.layers import form_layers
@@ -230,13 +230,13 @@ LAST = 99
 """The candidate without any hand-over in LB, whatever its number is."""
 
 
-def workshop(graph: Graph, machine: Machine, variant: Variant = Variant.FULL) -> Workshop:
+def unit_context(graph: Graph, machine: Machine, variant: Variant = Variant.FULL) -> UnitContext:
     """A unit as sections are planned for it, layers formed."""
     features = FEATURES[variant]
     engines = engines_of(graph.ops, graph.tensors, machine)
     assert not isinstance(engines, str)
     layers = form_layers(graph, machine, chains=features.row_chains)
-    return Workshop(graph, layers, engines, machine, features)
+    return UnitContext(graph, layers, engines, machine, features)
 
 
 def scheduled(

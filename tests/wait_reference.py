@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from worker.compiler.lower.order.sync import Tokens
-from worker.compiler.lower.rows.storage import Spots, Storages
+from worker.compiler.lower.rows.storage import StorageExtents, Storages
 from worker.compiler.lower.rows.touches import (
     STARTS_VALUE,
     WAITS_FREE,
@@ -19,16 +19,16 @@ from worker.compiler.lower.rows.touches import (
 READY, FREE = 0, 1
 
 
-def beside(spots: Spots, storage: int) -> list[int]:
+def beside(extents: StorageExtents, storage: int) -> list[int]:
     """Storages of other scopes that have some of its bytes."""
-    if spots.memory[storage] < 0:
+    if extents.memory[storage] < 0:
         return []
-    taken = set(range(spots.low[storage], spots.high[storage]))
+    taken = set(range(extents.low[storage], extents.high[storage]))
     return [
         k
-        for k in np.flatnonzero(spots.memory == spots.memory[storage]).tolist()
-        if spots.scope[k] != spots.scope[storage]
-        and taken & set(range(spots.low[k], spots.high[k]))
+        for k in np.flatnonzero(extents.memory == extents.memory[storage]).tolist()
+        if extents.scope[k] != extents.scope[storage]
+        and taken & set(range(extents.low[k], extents.high[k]))
     ]
 
 
@@ -43,23 +43,23 @@ def signals(touches: Touches, instruction: int) -> list[int]:
     return [2 * s + (READY if flag & WRITES else FREE) for s, flag in uses(touches, instruction)]
 
 
-def asked(touches: Touches, spots: Spots, instruction: int) -> set[int]:
+def asked(touches: Touches, extents: StorageExtents, instruction: int) -> set[int]:
     """Tokens that it would wait for, signalled or not."""
     found: set[int] = set()
     for storage, flag in uses(touches, instruction):
         found |= {2 * storage + READY} if flag & WAITS_READY else set()
         found |= {2 * storage + FREE} if flag & WAITS_FREE else set()
         if flag & STARTS_VALUE:
-            found |= {2 * s + kind for s in beside(spots, storage) for kind in (READY, FREE)}
+            found |= {2 * s + kind for s in beside(extents, storage) for kind in (READY, FREE)}
     return found
 
 
-def all_waits(touches: Touches, spots: Spots, order: list[int]) -> list[set[int]]:
+def all_waits(touches: Touches, extents: StorageExtents, order: list[int]) -> list[set[int]]:
     """What each instruction of a program waits for, if it is to be repeated every time."""
     sent: set[int] = set()
     found: list[set[int]] = []
     for instruction in order:
-        found.append(asked(touches, spots, instruction) & sent)
+        found.append(asked(touches, extents, instruction) & sent)
         sent |= set(signals(touches, instruction))
     return found
 
@@ -89,7 +89,7 @@ def all_tokens(
     """Tokens with every wait, whatever `repeats` says, not numbered anew."""
     del repeats
     order = list(range(touches.count)) if order is None else order.tolist()
-    waits = [sorted(found) for found in all_waits(touches, storages.spots, order)]
+    waits = [sorted(found) for found in all_waits(touches, storages.extents, order)]
     sent = [signals(touches, instruction) for instruction in order]
     columns = [
         np.array(part, dtype=np.int32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from graphturbo_nets import check_meaning, lowered, workshop
+from graphturbo_nets import check_meaning, lowered, unit_context
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis_profiles import COSTLY
@@ -16,23 +16,23 @@ from worker.compiler.strategies.graphturbo.emit import emit_unit
 from worker.compiler.strategies.graphturbo.handover import MAX_RUN
 from worker.compiler.strategies.graphturbo.handover_bind import candidates
 from worker.compiler.strategies.graphturbo.handover_facts import handed_over
-from worker.compiler.strategies.graphturbo.nests import even_turns, num_samples
 from worker.compiler.strategies.graphturbo.site import Part, Site, Spread
+from worker.compiler.strategies.graphturbo.turns import even_turns, num_samples
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
 from worker.simulator.run import simulate_unit
 
 
 def planners(graph: Graph, on: Machine) -> list[Planner]:
     """All on one cluster, and samples in turns."""
-    shop = workshop(graph, on)
-    part = Part(tuple(range(len(shop.layers))), None, 1)
-    site = Site(on, shop.buffer, Spread(1, on.num_cores // shop.clusters), (part,), {})
+    ctx = unit_context(graph, on)
+    part = Part(tuple(range(len(ctx.layers))), None, 1)
+    site = Site(on, ctx.buffer, Spread(1, on.num_cores // ctx.clusters), (part,), {})
     sites = [site]
     samples = num_samples(graph)
     if samples > 1:
-        evens = even_turns(graph, shop.layers, shop.engines, site, samples)
-        sites.extend(Site(on, shop.buffer, p.spread, p.parts, {}) for p in evens)
-    return [Planner(graph, shop.layers, shop.engines, s) for s in sites]
+        evens = even_turns(graph, ctx.layers, ctx.engines, site, samples)
+        sites.extend(Site(on, ctx.buffer, p.spread, p.parts, {}) for p in evens)
+    return [Planner(graph, ctx.layers, ctx.engines, s) for s in sites]
 
 
 @given(st.one_of(images(), rows()), machines(), st.randoms(use_true_random=False))

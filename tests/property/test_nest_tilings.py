@@ -39,16 +39,16 @@ from worker.compiler.schedule.nodes import Span as Extent
 from worker.compiler.schedule.verify import verify
 from worker.compiler.tiling.layer.layers import Layer
 from worker.compiler.tiling.layer.plan_layer import layer_facts, plan_nest
-from worker.compiler.tiling.nest import given as given_module
-from worker.compiler.tiling.nest.alike import named, numbered
+from worker.compiler.tiling.nest import split_search as given_module
 from worker.compiler.tiling.nest.emit import emit
 from worker.compiler.tiling.nest.facts import Facts, sliced
-from worker.compiler.tiling.nest.given import search_split
-from worker.compiler.tiling.nest.levels import Frame, Sizes, levels_of
+from worker.compiler.tiling.nest.levels import Sizes, StageFrame, levels_of
 from worker.compiler.tiling.nest.plan import Plan, Stage, Team, footprint_terms, stages_of
 from worker.compiler.tiling.nest.price import Pricer
 from worker.compiler.tiling.nest.search import loop_orders, ordered_plan, score
+from worker.compiler.tiling.nest.split_search import search_split
 from worker.compiler.tiling.nest.splits import ranked_splits
+from worker.compiler.tiling.nest.structural_key import named, numbered
 
 ORIGIN = Origin((), "unit")
 CLUSTERS, CORES = 2, 4
@@ -154,7 +154,7 @@ def test_nothing_that_fits_is_ruled_out(toy: Toy, double: bool, data: st.DataObj
     grid = given_module.tile_grid(toy.facts, ways)
     assume(grid is not None)
     assert grid is not None
-    frame = Frame(toy.facts, toy.stages)
+    frame = StageFrame(toy.facts, toy.stages)
     known = []
     for k in range(len(grid[0]["m"])):
         tiles = tuple({name: int(size[k]) for name, size in tile.items()} for tile in grid)
@@ -170,7 +170,7 @@ def test_nothing_that_fits_is_ruled_out(toy: Toy, double: bool, data: st.DataObj
 def brute_force(toy: Toy, ways: Mapping[str, int]) -> Plan | None:
     """All halvings of every axis of a core's share, for a single stage."""
     cuts = {name: halvings(-(-e // ways.get(name, 1))) for name, e in toy.facts.extents.items()}
-    frame = Frame(toy.facts, toy.stages)
+    frame = StageFrame(toy.facts, toy.stages)
     pricer = Pricer(toy.facts, toy.engine, toy.stages, MACHINE)
     for double in (True, False):
         found: list[Plan] = []

@@ -16,7 +16,7 @@ from worker.compiler.jit import compiled
 from worker.compiler.lower.order import conflicts, sync
 from worker.compiler.lower.order.conflicts import latest_conflicts
 from worker.compiler.lower.order.sync import synchronise
-from worker.compiler.lower.rows.storage import Spots, Storages
+from worker.compiler.lower.rows.storage import StorageExtents, Storages
 from worker.compiler.lower.rows.touches import Touches
 
 STORAGES, SCOPES, BYTES = 5, 4, 3
@@ -26,7 +26,7 @@ STORAGES, SCOPES, BYTES = 5, 4, 3
 class Numbered:
     """All that the walks ask of `Storages`."""
 
-    spots: Spots
+    extents: StorageExtents
     count: int = STORAGES
 
 
@@ -52,7 +52,7 @@ def cases(draw: st.DrawFn) -> Case:
         for _ in range(STORAGES)
     ]  # fmt: skip
     memory, scope, one, two = np.array(rows, dtype=np.int64).T
-    spots = Spots(
+    extents = StorageExtents(
         memory.astype(np.int32),
         scope.astype(np.int32),
         np.minimum(one, two),
@@ -64,7 +64,7 @@ def cases(draw: st.DrawFn) -> Case:
         pairs[:, 0].astype(np.int32),
         pairs[:, 1].astype(np.int8),
     )
-    return Case(touches, cast("Storages", Numbered(spots)), stream, list(order))
+    return Case(touches, cast("Storages", Numbered(extents)), stream, list(order))
 
 
 def found(
@@ -86,7 +86,7 @@ def test_the_waits_that_may_hold_an_instruction_back(
 ) -> None:
     order = case.order if is_given else list(range(case.touches.count))
     waits, sent = found(case, order if is_given else None, repeats=repeats)
-    want = all_waits(case.touches, case.storages.spots, order)
+    want = all_waits(case.touches, case.storages.extents, order)
     if not repeats:
         want = news(case.touches, case.stream, order, want)
     number = {token: k for k, token in enumerate(sorted(set().union(*want)))}
@@ -96,7 +96,7 @@ def test_the_waits_that_may_hold_an_instruction_back(
 
 def conflicting(case: Case, first: int, second: int) -> bool:
     """Whether what the second waits for is what the first does."""
-    tokens = asked(case.touches, case.storages.spots, second)
+    tokens = asked(case.touches, case.storages.extents, second)
     return bool(tokens & set(signals(case.touches, first)))
 
 

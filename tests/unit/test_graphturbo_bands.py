@@ -17,7 +17,7 @@ from graphturbo_nets import (
     clustered,
     nodes,
     scheduled,
-    workshop,
+    unit_context,
 )
 from row_chain_graphs import fn
 
@@ -34,7 +34,7 @@ from worker.compiler.schedule.verify import verify
 from worker.compiler.strategies.graphturbo.emit import emit_unit
 from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.sections import (
-    Workshop,
+    UnitContext,
     best_sections,
     meeting_points,
     spread_plans,
@@ -96,9 +96,9 @@ def attended(size: int = 16, channels: int = 8) -> Graph:
     return net.graph(net.conv(x, channels, 1))
 
 
-def in_one_section(shop: Workshop) -> SectionPlan:
+def in_one_section(ctx: UnitContext) -> SectionPlan:
     """The best plan of all layers together."""
-    found = best_sections(shop, (0, len(shop.layers)))
+    found = best_sections(ctx, (0, len(ctx.layers)))
     assert found is not None
     [plan] = found
     return plan
@@ -115,9 +115,9 @@ def test_a_normalisation_in_front_of_a_convolution_is_computed_again_at_the_bord
     tmp_path: Path,
 ) -> None:
     graph = normalised_conv()
-    shop = workshop(graph, FOUR)
-    [chain] = [layer for layer in shop.layers if layer.is_chain]
-    plan = in_one_section(shop)
+    ctx = unit_context(graph, FOUR)
+    [chain] = [layer for layer in ctx.layers if layer.is_chain]
+    plan = in_one_section(ctx)
     assert plan.spread.clusters == 4
     again = {n for layer in plan.layers if layer.recompute for n in layer.layer.ops}
     assert again.issuperset(chain.ops), "slices of 4 rows, and one more on both sides"
@@ -155,8 +155,8 @@ def test_bands_that_exceed_the_buffer_take_turns(tmp_path: Path) -> None:
         x = net.relu(net.conv(x, 16))
     graph = net.graph(x)
     tight = slow_home(24 << 10)
-    shop = workshop(graph, tight)
-    plan = in_one_section(shop)
+    ctx = unit_context(graph, tight)
+    plan = in_one_section(ctx)
     assert not plan.spilled
     [part] = plan.parts
     # Oracle: rows of a band, with what later layers look beyond it, of two tensors alive at once.
@@ -174,8 +174,8 @@ def test_bands_that_exceed_the_buffer_take_turns(tmp_path: Path) -> None:
 
 
 def test_bands_that_fit_the_buffer_take_none() -> None:
-    shop = workshop(normalised_conv(), slow_home(1 << 20))
-    plans = spread_plans(shop, shop.graph, shop.layers, 2, inf)
+    ctx = unit_context(normalised_conv(), slow_home(1 << 20))
+    plans = spread_plans(ctx, ctx.graph, ctx.layers, 2, inf)
     assert plans and all(part.trips == 1 for plan in plans for part in plan.parts)
 
 
@@ -216,15 +216,15 @@ def test_other_reductions_stay_as_they_are(kind: str) -> None:
 
 def test_layers_on_both_sides_of_a_pool_are_cut_into_bands(tmp_path: Path) -> None:
     graph = rows_of(attended())
-    shop = workshop(graph, FOUR)
-    first_ops = [shop.cuts.op(layer.ops[0]) for layer in shop.layers]
+    ctx = unit_context(graph, FOUR)
+    first_ops = [ctx.cuts.op(layer.ops[0]) for layer in ctx.layers]
     [second] = [k for k, op in enumerate(first_ops) if is_second_stage(op, graph)]
-    assert second in meeting_points(shop)
-    for first, last in ((0, second), (second, len(shop.layers))):
-        piece = shop.piece(first, last)
-        assert spread_plans(shop, piece, shop.layers[first:last], 2, inf), (first, last)
+    assert second in meeting_points(ctx)
+    for first, last in ((0, second), (second, len(ctx.layers))):
+        piece = ctx.piece(first, last)
+        assert spread_plans(ctx, piece, ctx.layers[first:last], 2, inf), (first, last)
     # As one operator, the pool is with all in front of it: no band of those.
-    plain = workshop(attended(), FOUR)
+    plain = unit_context(attended(), FOUR)
     pool = next(k for k, layer in enumerate(plain.layers) if "sum" in "".join(layer.ops))
     assert not spread_plans(plain, plain.piece(0, pool + 1), plain.layers[: pool + 1], 2, inf)
     schedule = scheduled(graph, FOUR, number=LAST)
@@ -256,8 +256,8 @@ def test_small_constants_of_row_chains_wait_in_the_buffer(tmp_path: Path) -> Non
     factor = net.weight(1, 8)
     x = scaled(net, x, factor)
     graph = net.graph(net.conv(x, 8))
-    shop = workshop(graph, FOUR)
-    plan = in_one_section(shop)
+    ctx = unit_context(graph, FOUR)
+    plan = in_one_section(ctx)
     kernels = [t for t in graph.constants if t != factor]
     assert factor in plan.staged
     assert plan.staged.isdisjoint(kernels), "weights stream through the buffer"

@@ -8,7 +8,7 @@ from itertools import combinations, product
 from typing import Any
 
 import pytest
-from graphturbo_nets import Net, clustered, workshop
+from graphturbo_nets import Net, clustered, unit_context
 from hypothesis import given
 from hypothesis import strategies as st
 from row_chain_graphs import gathered, group_norm, pooled, softmax
@@ -25,10 +25,10 @@ from worker.compiler.strategies.graphturbo.floors import (
     moved_tensors,
     port_cycles,
 )
-from worker.compiler.strategies.graphturbo.nests import equal_turns, num_samples
-from worker.compiler.strategies.graphturbo.sections import Workshop, best_sections
+from worker.compiler.strategies.graphturbo.sections import UnitContext, best_sections
 from worker.compiler.strategies.graphturbo.site import Part, Site, Spread
 from worker.compiler.strategies.graphturbo.teams import team_plans
+from worker.compiler.strategies.graphturbo.turns import equal_turns, num_samples
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
 
 TWO = clustered(clusters=2, cores=2, gb_bytes=24 << 10)
@@ -76,10 +76,10 @@ MACHINES = {
 }
 
 
-def planner_of(shop: Workshop, spread: Spread, parts: tuple[Part, ...] = ()) -> Planner:
-    whole = Part(tuple(range(len(shop.layers))), None, 1)
-    site = Site(shop.machine, shop.buffer, spread, parts or (whole,), shop.tiles)
-    return Planner(shop.graph, shop.layers, shop.engines, site)
+def planner_of(ctx: UnitContext, spread: Spread, parts: tuple[Part, ...] = ()) -> Planner:
+    whole = Part(tuple(range(len(ctx.layers))), None, 1)
+    site = Site(ctx.machine, ctx.buffer, spread, parts or (whole,), ctx.tiles)
+    return Planner(ctx.graph, ctx.layers, ctx.engines, site)
 
 
 def check_floors(planner: Planner) -> int:
@@ -112,38 +112,38 @@ def _cells(graphs: Iterable[str], swept: str) -> list[Any]:
 
 @pytest.mark.parametrize(("graph", "on"), _cells(GRAPHS, "one sample"))
 def test_no_tiles_are_predicted_below_their_floor(graph: str, on: str) -> None:
-    shop = workshop(GRAPHS[graph], MACHINES[on])
-    cores = shop.machine.num_cores // shop.clusters
-    assert check_floors(planner_of(shop, Spread(1, cores))) >= len(shop.layers)
-    samples = num_samples(shop.graph)
-    if shop.buffer is None or samples == 1:
+    ctx = unit_context(GRAPHS[graph], MACHINES[on])
+    cores = ctx.machine.num_cores // ctx.clusters
+    assert check_floors(planner_of(ctx, Spread(1, cores))) >= len(ctx.layers)
+    samples = num_samples(ctx.graph)
+    if ctx.buffer is None or samples == 1:
         return
-    base = planner_of(shop, Spread(1, cores)).site
+    base = planner_of(ctx, Spread(1, cores)).site
     for turns in (1, 2):
-        if samples % (turns * shop.clusters):
+        if samples % (turns * ctx.clusters):
             continue
-        args = shop.graph, shop.layers, shop.engines, base, samples, turns
+        args = ctx.graph, ctx.layers, ctx.engines, base, samples, turns
         for plan in equal_turns(*args):
-            assert check_floors(planner_of(shop, plan.spread, plan.parts)) >= len(shop.layers)
+            assert check_floors(planner_of(ctx, plan.spread, plan.parts)) >= len(ctx.layers)
 
 
 @pytest.mark.parametrize(("graph", "on"), _cells(("mixed", "one sample", "up"), "one sample"))
 def test_floors_that_gave_plans_up_hold_for_what_was_planned_later(graph: str, on: str) -> None:
-    shop = workshop(GRAPHS[graph], MACHINES[on])
-    assert best_sections(shop) is not None
-    found = {key: tiles for key, tiles in shop.tiles.items() if tiles is not None}
-    both = [key for key in shop.floors if key in found]
+    ctx = unit_context(GRAPHS[graph], MACHINES[on])
+    assert best_sections(ctx) is not None
+    found = {key: tiles for key, tiles in ctx.tiles.items() if tiles is not None}
+    both = [key for key in ctx.floors if key in found]
     assert both
-    assert all(shop.floors[key] <= found[key].predicted_cycles for key in both)
+    assert all(ctx.floors[key] <= found[key].predicted_cycles for key in both)
 
 
 @pytest.mark.parametrize(("graph", "on"), _cells(("mixed", "one sample"), "one sample"))
 def test_the_best_plan_is_found_within_its_own_cycles(graph: str, on: str) -> None:
-    shop = workshop(GRAPHS[graph], MACHINES[on])
-    spread = Spread(1, shop.machine.num_cores // shop.clusters)
-    plans = team_plans(planner_of(shop, spread), shop.clusters)
+    ctx = unit_context(GRAPHS[graph], MACHINES[on])
+    spread = Spread(1, ctx.machine.num_cores // ctx.clusters)
+    plans = team_plans(planner_of(ctx, spread), ctx.clusters)
     best = min(plan.predicted_cycles for plan in plans)
-    fresh = workshop(GRAPHS[graph], MACHINES[on])
+    fresh = unit_context(GRAPHS[graph], MACHINES[on])
     again = team_plans(planner_of(fresh, spread), fresh.clusters, best)
     assert min(plan.predicted_cycles for plan in again) == best
     assert not team_plans(planner_of(fresh, spread), fresh.clusters, best - 1)
@@ -156,10 +156,10 @@ def test_weights_and_what_is_left_at_home_pass_its_port_for_every_team() -> None
     y = net.conv(x, 8, 1)
     graph = net.graph(y)
     [op] = (each for each in graph.ops)
-    shop = workshop(graph, TWO)
-    ops = [shop.cuts.graph.op(op.name)]
+    ctx = unit_context(graph, TWO)
+    ops = [ctx.cuts.graph.op(op.name)]
     (weights,) = graph.constants
-    fetched, stored = moved_tensors(ops, planner_of(shop, Spread(1, 2)).uses.facts[0], False, {y})
+    fetched, stored = moved_tensors(ops, planner_of(ctx, Spread(1, 2)).uses.facts[0], False, {y})
     assert (fetched, stored) == ({x, weights}, {y})
 
     def cycles(fetched: Sequence[str], stored: Sequence[str], teams: int) -> float:
@@ -176,9 +176,9 @@ def test_weights_and_what_is_left_at_home_pass_its_port_for_every_team() -> None
 
 def test_tables_and_results_of_the_layer_itself_are_not_fetched() -> None:
     graph = gathered(24, 40, 16)
-    shop = workshop(graph, TWO)
-    planner = planner_of(shop, Spread(1, 2))
-    for number, layer in enumerate(shop.layers):
+    ctx = unit_context(graph, TWO)
+    planner = planner_of(ctx, Spread(1, 2))
+    for number, layer in enumerate(ctx.layers):
         ops = [planner.uses.op(name) for name in layer.ops]
         fetched, _ = moved_tensors(ops, planner.uses.facts[number], layer.is_chain, ())
         looked_up = {

@@ -16,7 +16,7 @@ from graphturbo_nets import (
     lowered,
     nodes,
     scheduled,
-    workshop,
+    unit_context,
 )
 
 from worker.compiler.errors import Shortfall, VerifyError
@@ -39,11 +39,11 @@ from worker.compiler.strategies.graphturbo.handover_cut import (
 )
 from worker.compiler.strategies.graphturbo.handover_facts import handed_over
 from worker.compiler.strategies.graphturbo.handover_plan import plan_run
-from worker.compiler.strategies.graphturbo.nests import equal_turns
 from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.site import Part, Site, Spread
 from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
 from worker.compiler.strategies.graphturbo.summary import read_summary
+from worker.compiler.strategies.graphturbo.turns import equal_turns
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
 from worker.simulator.results import UnitSimulation
 from worker.simulator.run import simulate_unit
@@ -95,11 +95,11 @@ def attended(dim: int = 1) -> Graph:
 
 
 def planner(graph: Graph, on: Machine = ON, parts: tuple[Part, ...] = ()) -> Planner:
-    shop = workshop(graph, on)
-    whole = Part(tuple(range(len(shop.layers))), None, 1)
-    spread = Spread(1, on.num_cores // shop.clusters)
-    site = Site(on, shop.buffer, spread, parts or (whole,), {})
-    return Planner(graph, shop.layers, shop.engines, site)
+    ctx = unit_context(graph, on)
+    whole = Part(tuple(range(len(ctx.layers))), None, 1)
+    spread = Spread(1, on.num_cores // ctx.clusters)
+    site = Site(on, ctx.buffer, spread, parts or (whole,), {})
+    return Planner(graph, ctx.layers, ctx.engines, site)
 
 
 def run_of(found: Planner, last: int, binding: Binding) -> LayerRun:
@@ -243,12 +243,15 @@ def test_a_sum_that_is_handed_over_is_wide_and_starts_at_zero() -> None:
 def test_inside_of_samples_in_turns(tmp_path: Path) -> None:
     """Two clusters, each its samples in two turns; in a turn two cores share two samples."""
     on = clustered(clusters=2, cores=2, gb_bytes=1 << 16, l1_bytes=1 << 14)
-    shop = workshop(residual(8), on)
-    whole = Part(tuple(range(len(shop.layers))), None, 1)
-    site = Site(on, shop.buffer, Spread(1, 2), (whole,), {})
-    [even] = equal_turns(shop.graph, shop.layers, shop.engines, site, 8, 2)
+    ctx = unit_context(residual(8), on)
+    whole = Part(tuple(range(len(ctx.layers))), None, 1)
+    site = Site(on, ctx.buffer, Spread(1, 2), (whole,), {})
+    [even] = equal_turns(ctx.graph, ctx.layers, ctx.engines, site, 8, 2)
     found = Planner(
-        shop.graph, shop.layers, shop.engines, replace(site, spread=even.spread, parts=even.parts)
+        ctx.graph,
+        ctx.layers,
+        ctx.engines,
+        replace(site, spread=even.spread, parts=even.parts),
     )
     run = run_of(found, 3, (Share(0, 2, 1),))
     assert all(box[0].extent == 1 for box in run.cut.domains.values())

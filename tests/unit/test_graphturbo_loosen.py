@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from graphturbo_nets import Net, check_meaning, clustered, nodes, scheduled, workshop
+from graphturbo_nets import Net, check_meaning, clustered, nodes, scheduled, unit_context
 
 from worker.compiler.ir.graph import Graph
 from worker.compiler.schedule.nodes import Move, Schedule
@@ -23,10 +23,10 @@ def projection(rows: int, depth: int, columns: int) -> Graph:
 
 
 def found_poor(graph: Graph) -> tuple[str, ...]:
-    shop = workshop(graph, ON)
-    sections = best_sections(shop)
+    ctx = unit_context(graph, ON)
+    sections = best_sections(ctx)
     assert sections is not None
-    return poor_anchors(sections, shop.engines, ON)
+    return poor_anchors(sections, ctx.engines, ON)
 
 
 def stores_home(schedule: Schedule, tensor: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 import pytest
-from graphturbo_nets import Net, workshop
+from graphturbo_nets import Net, unit_context
 
 from worker.compiler.ir.graph import Graph
 from worker.compiler.machine import load_preset
@@ -30,10 +30,10 @@ def chain(layers: int) -> Graph:
 
 def planner(layers: int) -> Planner:
     graph = chain(layers)
-    shop = workshop(graph, ON)
-    part = Part(tuple(range(len(shop.layers))), None, 1)
-    site = Site(ON, shop.buffer, Spread(1, ON.num_cores // shop.clusters), (part,), {})
-    return Planner(graph, shop.layers, shop.engines, site)
+    ctx = unit_context(graph, ON)
+    part = Part(tuple(range(len(ctx.layers))), None, 1)
+    site = Site(ON, ctx.buffer, Spread(1, ON.num_cores // ctx.clusters), (part,), {})
+    return Planner(graph, ctx.layers, ctx.engines, site)
 
 
 def weights_in_buffer(layers: int) -> list[int]:
@@ -47,7 +47,7 @@ def weights_in_buffer(layers: int) -> list[int]:
 
 
 def test_layers_in_front_of_many_weights_take_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nest_task, "LEAN_GAIN", inf)
+    monkeypatch.setattr(nest_task, "RESERVE_GAIN", inf)
     found = weights_in_buffer(4)
     # 8 MiB and more follow the first two, 4 MiB the third: the rest of the buffer holds them.
     assert max(found[:2]) <= SHARE
@@ -57,5 +57,5 @@ def test_layers_in_front_of_many_weights_take_their_share(monkeypatch: pytest.Mo
 def test_a_layer_that_would_be_much_slower_keeps_the_buffer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(nest_task, "LEAN_GAIN", 0)
+    monkeypatch.setattr(nest_task, "RESERVE_GAIN", 0)
     assert min(weights_in_buffer(4)) > SHARE

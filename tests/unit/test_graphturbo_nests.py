@@ -17,7 +17,7 @@ from graphturbo_nets import (
     down_sampled,
     lowered,
     scheduled,
-    workshop,
+    unit_context,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,18 +26,18 @@ from worker.compiler.schedule.nodes import Compute, Loop, LoopKind, Node, Place,
 from worker.compiler.schedule.verify import verify
 from worker.compiler.strategies.graphturbo.emit import emit_unit
 from worker.compiler.strategies.graphturbo.instances import instance_graph
-from worker.compiler.strategies.graphturbo.nests import (
+from worker.compiler.strategies.graphturbo.ordering import bfs_order, dfs_order, is_nest
+from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
+from worker.compiler.strategies.graphturbo.sections import UnitContext, best_sections
+from worker.compiler.strategies.graphturbo.site import Part, Site, Spread
+from worker.compiler.strategies.graphturbo.summary import read_summary
+from worker.compiler.strategies.graphturbo.turns import (
     equal_turns,
     even_turns,
     grouped_turns,
     nested_factors,
     num_samples,
 )
-from worker.compiler.strategies.graphturbo.ordering import bfs_order, dfs_order, is_nest
-from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
-from worker.compiler.strategies.graphturbo.sections import Workshop, best_sections
-from worker.compiler.strategies.graphturbo.site import Part, Site, Spread
-from worker.compiler.strategies.graphturbo.summary import read_summary
 from worker.simulator.run import simulate_unit
 
 ON = clustered(clusters=2, cores=2, gb_bytes=11 << 10, l1_bytes=1 << 11)
@@ -47,11 +47,11 @@ WEIGHTS = (4 * 2 * 9 * 4, 8 * 4 * 9 * 4, 16 * 8 * 9 * 4, 32 * 16 * 9 * 4)
 
 
 @cache
-def shop() -> Workshop:
-    return workshop(down_sampled(SAMPLES), ON)
+def ctx() -> UnitContext:
+    return unit_context(down_sampled(SAMPLES), ON)
 
 
-def site(of: Workshop) -> Site:
+def site(of: UnitContext) -> Site:
     part = Part(tuple(range(len(of.layers))), None, 1)
     cores = of.machine.num_cores // of.clusters
     return Site(of.machine, of.buffer, Spread(1, cores), (part,), of.tiles)
@@ -59,12 +59,12 @@ def site(of: Workshop) -> Site:
 
 @cache
 def nest() -> SectionPlan:
-    of = shop()
+    of = ctx()
     [plan] = grouped_turns(of.graph, of.layers, of.engines, site(of), SAMPLES, of.grouped)
     return plan
 
 
-def evens(of: Workshop, *, at_once: bool = False) -> list[SectionPlan]:
+def evens(of: UnitContext, *, at_once: bool = False) -> list[SectionPlan]:
     samples = num_samples(of.graph)
     return even_turns(of.graph, of.layers, of.engines, site(of), samples, at_once=at_once)
 
@@ -79,13 +79,13 @@ def as_schedule(plan: SectionPlan) -> Schedule:
 
 
 def test_early_groups_have_the_larger_factors() -> None:
-    groups = shop().grouped.groups
+    groups = ctx().grouped.groups
     factors = [g.factor for g in groups]
     assert [g.layers for g in groups] == [(0, 1), (2,), (3,)]
     assert factors == [4, 2, 1]
     # Algorithm 1: an instance is the least number of pieces of which one fits the cores' buffers.
     capacity = ON.num_cores * ON.levels[2].usable_bytes
-    for group, summary in zip(groups, shop().grouped.summaries, strict=True):
+    for group, summary in zip(groups, ctx().grouped.summaries, strict=True):
         assert group.factor is not None
         assert summary.peak_bytes <= capacity
         if group.factor > 1:
@@ -93,13 +93,13 @@ def test_early_groups_have_the_larger_factors() -> None:
 
 
 def test_the_nest_of_groups_is_chosen() -> None:
-    found = best_sections(shop())
+    found = best_sections(ctx())
     assert found is not None
     [plan] = found
     assert [part.trips for part in plan.parts] == [2, 2, 1]
     assert [part.layers for part in plan.parts] == [(0, 1), (2,), (3,)]
     assert plan.spread == Spread(2, 2)
-    assert plan.predicted_cycles < min(p.predicted_cycles for p in evens(shop()))
+    assert plan.predicted_cycles < min(p.predicted_cycles for p in evens(ctx()))
 
 
 def test_the_report_says_what_runs() -> None:
@@ -113,7 +113,7 @@ def test_the_report_says_what_runs() -> None:
 
 
 def test_instances_of_a_part_are_as_many_as_its_factor() -> None:
-    plan, groups = nest(), shop().grouped.groups
+    plan, groups = nest(), ctx().grouped.groups
     for number, group in enumerate(groups):
         runs = prod(part.trips for part in plan.parts[number:])
         assert runs == group.factor
@@ -162,7 +162,7 @@ def runs_of(
 
 
 def test_the_loops_of_the_tree_are_the_depth_first_order() -> None:
-    plan, grouped = nest(), shop().grouped
+    plan, grouped = nest(), ctx().grouped
     part_of = {
         name: number
         for number, part in enumerate(plan.parts)
@@ -222,7 +222,7 @@ def test_numbers_of_three_nested_groups() -> None:
 
 
 def test_weights_of_late_groups_are_loaded_less_often_than_with_equal_turns() -> None:
-    of = shop()
+    of = ctx()
     [even] = equal_turns(of.graph, of.layers, of.engines, site(of), SAMPLES, 4)
     read = {
         kind: simulate_unit(lowered(as_schedule(plan), ON), ON).traffic[0].read_bytes
@@ -244,7 +244,7 @@ def test_samples_that_mix_are_not_taken_in_turns() -> None:
     x = net.given(4, 8)
     graph = net.graph(net.softmax(net.matmul(x, 8), dim=0))
     assert num_samples(graph) == 1
-    for plan in best_sections(workshop(graph, ON)) or ():
+    for plan in best_sections(unit_context(graph, ON)) or ():
         assert [part.trips for part in plan.parts] == [1]
     schedule = scheduled(graph, ON)
     assert not _turns(schedule.root)
@@ -261,7 +261,7 @@ def test_samples_that_do_not_mix_are() -> None:
 def test_clusters_get_equal_shares_or_one_gets_all(samples: int, clusters: int) -> None:
     net = Net()
     x = net.given(samples, 2, 4, 4)
-    of = workshop(net.graph(net.relu(net.conv(x, 2))), ON)
+    of = unit_context(net.graph(net.relu(net.conv(x, 2))), ON)
     assert num_samples(of.graph) == samples
     if samples > 1:
         assert {plan.spread.clusters for plan in evens(of)} == {clusters}
@@ -269,14 +269,14 @@ def test_clusters_get_equal_shares_or_one_gets_all(samples: int, clusters: int) 
 
 def test_all_samples_of_a_cluster_at_once_even_when_they_do_not_fit() -> None:
     """What variants without instances do: tensors are spilled instead."""
-    [plan] = evens(shop(), at_once=True)
+    [plan] = evens(ctx(), at_once=True)
     assert [part.trips for part in plan.parts] == [1]
     assert plan.spilled
 
 
 def test_the_fewest_turns_that_fit_come_first() -> None:
     """Then one number less, which spills; what is slower than another is left out."""
-    of = shop()
+    of = ctx()
     first, *others = evens(of)
     assert not first.spilled
     [fewer] = equal_turns(of.graph, of.layers, of.engines, site(of), SAMPLES, 1)

@@ -18,7 +18,7 @@ from graphturbo_nets import (
     lowered,
     scheduled,
     towers,
-    workshop,
+    unit_context,
 )
 
 from worker.compiler.errors import Shortfall, VerifyError
@@ -82,7 +82,7 @@ def simulated(schedule: Schedule, on: Machine) -> UnitSimulation:
 
 
 def plans(graph: Graph, on: Machine) -> dict[OrderName, SectionPlan]:
-    found = paper_plans(workshop(graph, on, Variant.PAPER))
+    found = paper_plans(unit_context(graph, on, Variant.PAPER))
     return {next(o.name for o in orders if o.chosen): plan for plan, orders in found}
 
 
@@ -160,7 +160,7 @@ def test_too_many_layers_are_not_written_out(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_many_instances_run_as_a_nest_without_a_search() -> None:
-    [(plan, orders)] = paper_plans(workshop(down_sampled(2048, depth=3), ROOMY, Variant.PAPER))
+    [(plan, orders)] = paper_plans(unit_context(down_sampled(2048, depth=3), ROOMY, Variant.PAPER))
     assert (plan.order, orders) == ((), ())
     assert len(plan.parts) > 1
 

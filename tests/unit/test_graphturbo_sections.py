@@ -16,7 +16,7 @@ from graphturbo_nets import (
     clustered,
     nodes,
     scheduled,
-    workshop,
+    unit_context,
 )
 
 from worker.compiler.ir.dtype import DType
@@ -31,7 +31,7 @@ from worker.compiler.strategies.graphturbo.sections import (
     LAYERS_PER_POINT,
     MIN_POINTS,
     SECTION_CYCLES,
-    Workshop,
+    UnitContext,
     best_sections,
     cuttings,
     meeting_points,
@@ -82,39 +82,39 @@ def slow_home(rate: float) -> Machine:
 
 
 @cache
-def deep_shop() -> Workshop:
+def deep_context() -> UnitContext:
     """One for all tests: what was planned once is remembered in it.  All through the buffers."""
-    shop = workshop(wide_then_deep(), slow_home(8.0))
-    shop.features = replace(shop.features, handover=0)
-    return shop
+    ctx = unit_context(wide_then_deep(), slow_home(8.0))
+    ctx.features = replace(ctx.features, handover=0)
+    return ctx
 
 
-def sections_of(shop: Workshop) -> tuple[SectionPlan, ...]:
-    found = best_sections(shop)
+def sections_of(ctx: UnitContext) -> tuple[SectionPlan, ...]:
+    found = best_sections(ctx)
     assert found is not None
     return found
 
 
-def without_spread(shop: Workshop) -> list[SectionPlan]:
+def without_spread(ctx: UnitContext) -> list[SectionPlan]:
     """All layers on one cluster, on the chip, or some on each: one instance of everything."""
-    part = Part(tuple(range(len(shop.layers))), None, 1)
-    cores = shop.machine.num_cores // shop.clusters
-    site = Site(shop.machine, shop.buffer, Spread(1, cores), (part,), shop.tiles)
-    planner = Planner(shop.graph, shop.layers, shop.engines, site)
-    return list(team_plans(planner, shop.clusters))
+    part = Part(tuple(range(len(ctx.layers))), None, 1)
+    cores = ctx.machine.num_cores // ctx.clusters
+    site = Site(ctx.machine, ctx.buffer, Spread(1, cores), (part,), ctx.tiles)
+    planner = Planner(ctx.graph, ctx.layers, ctx.engines, site)
+    return list(team_plans(planner, ctx.clusters))
 
 
 # -- one sample over clusters ----------------------------------------------------------------------
 
 
 def test_a_small_conv_chain_is_spread_with_a_halo() -> None:
-    shop = workshop(conv_chain(16, 8, 3), FOUR)
-    [plan] = sections_of(shop)
+    ctx = unit_context(conv_chain(16, 8, 3), FOUR)
+    [plan] = sections_of(ctx)
     assert plan.spread == Spread(4, 2)
     assert not any(plan.whole_chip)
     # Rows that a later convolution looks beyond its slice for are computed by two clusters.
     assert [layer.recompute for layer in plan.layers] == [True, True, False]
-    assert plan.predicted_cycles < min(p.predicted_cycles for p in without_spread(shop))
+    assert plan.predicted_cycles < min(p.predicted_cycles for p in without_spread(ctx))
     first, second, _ = (layer.layer.ops[0] for layer in plan.layers)
     slices = plan.parts[0].slices
     assert slices is not None
@@ -147,21 +147,21 @@ def test_the_chip_of_the_paper_spreads_one_sample_over_its_clusters(tmp_path: Pa
     x = net.given(1, 16, 32, 32)
     for _ in range(2):
         x = net.relu(net.conv(x, 8))
-    shop = workshop(net.graph(x), on)
-    assert [plan.spread for plan in sections_of(shop)] == [Spread(4, 8)]
-    simulated = check_as_c(scheduled(shop.graph, on), on, tmp_path)
+    ctx = unit_context(net.graph(x), on)
+    assert [plan.spread for plan in sections_of(ctx)] == [Spread(4, 8)]
+    simulated = check_as_c(scheduled(ctx.graph, on), on, tmp_path)
     assert simulated.active_cores == 32
 
 
 def test_a_longer_halo_than_work_is_not_spread() -> None:
     """Eight convolutions of 8 rows in slices of 2: most of the points would be computed again."""
-    shop = workshop(conv_chain(8, 4, 8), FOUR)
-    for plan in sections_of(shop):
+    ctx = unit_context(conv_chain(8, 4, 8), FOUR)
+    for plan in sections_of(ctx):
         slices = plan.parts[0].slices
         if slices is not None:
             own = sum(op.num_points for op in plan.graph.ops)
             assert sum(slices.extra_points.values()) <= 0.35 * own
-    assert all(plan.spread.clusters == 1 or len(plan.layers) < 8 for plan in sections_of(shop))
+    assert all(plan.spread.clusters == 1 or len(plan.layers) < 8 for plan in sections_of(ctx))
 
 
 # -- weights ---------------------------------------------------------------------------------------
@@ -169,8 +169,8 @@ def test_a_longer_halo_than_work_is_not_spread() -> None:
 
 @pytest.mark.parametrize(("channels", "size"), [(48, 2), (64, 2)])
 def test_a_weight_heavy_chain_is_not_spread(channels: int, size: int) -> None:
-    shop = workshop(weight_chain(channels, size, 3), FOUR)
-    [plan] = sections_of(shop)
+    ctx = unit_context(weight_chain(channels, size, 3), FOUR)
+    [plan] = sections_of(ctx)
     assert plan.spread.clusters == 1
     assert not any(plan.whole_chip)
 
@@ -190,7 +190,7 @@ def test_weights_of_a_chain_on_one_cluster_do_not_come_for_every_cluster(tmp_pat
 
 
 def test_wide_layers_are_spread_and_deep_ones_are_not() -> None:
-    first, second = sections_of(deep_shop())
+    first, second = sections_of(deep_context())
     assert first.spread.clusters == 4
     assert (second.spread.clusters, any(second.whole_chip)) == (1, False)
     assert (len(first.layers), len(second.layers)) == (3, 3)
@@ -202,16 +202,16 @@ def total(sections: Sequence[SectionPlan]) -> float:
 
 def test_no_other_choice_of_sections_is_predicted_faster() -> None:
     """Oracle: every subset of the points as ends of sections, planned apart."""
-    shop = deep_shop()
-    first, *inner, last = meeting_points(shop)
+    ctx = deep_context()
+    first, *inner, last = meeting_points(ctx)
     every = [
-        best_sections(shop, (first, *ends, last))
+        best_sections(ctx, (first, *ends, last))
         for count in range(len(inner) + 1)
         for ends in combinations(inner, count)
     ]
     totals = [total(sections) for sections in every if sections is not None]
     assert len(totals) == 16
-    best = total(sections_of(shop))
+    best = total(sections_of(ctx))
     assert best == pytest.approx(min(totals))
     assert best < totals[0], "all layers in one"
 
@@ -226,11 +226,11 @@ def test_sections_meet_at_narrow_places() -> None:
     x = net.conv(skip, 16, 1)  # 32, as the sum reads both
     x = net.add(x, skip)  # 16
     x = net.conv(x, 2, 1)  # 2: narrower than on both sides
-    shop = workshop(net.graph(net.conv(x, 4, 1)), FOUR)  # 4
+    ctx = unit_context(net.graph(net.conv(x, 4, 1)), FOUR)  # 4
     alive = [4, 16, 8, 16, 32, 16, 2, 4]
-    assert len(shop.layers) == len(alive) - 1
-    first, *inner, last = meeting_points(shop)
-    assert (first, last) == (0, len(shop.layers))
+    assert len(ctx.layers) == len(alive) - 1
+    first, *inner, last = meeting_points(ctx)
+    assert (first, last) == (0, len(ctx.layers))
     assert {2, 6} <= set(inner)
     assert all(alive[k] <= min(alive[k - 1], alive[k + 1]) for k in inner)
 
@@ -239,12 +239,12 @@ def test_results_are_alive_to_the_end_so_the_last_layer_may_stand_alone() -> Non
     net = Net()
     x = net.conv(net.given(1, 16, 4, 4), 16, 1)
     x = net.conv(x, 2, 1)  # narrow, as the result behind it is wider and stays
-    shop = workshop(net.graph(net.conv(x, 4, 1)), FOUR)
-    assert meeting_points(shop) == [0, 2, 3]
+    ctx = unit_context(net.graph(net.conv(x, 4, 1)), FOUR)
+    assert meeting_points(ctx) == [0, 2, 3]
 
 
 def test_a_long_unit_has_few_points_all_along_it() -> None:
-    points = meeting_points(workshop(conv_chain(8, 4, 30), FOUR))
+    points = meeting_points(unit_context(conv_chain(8, 4, 30), FOUR))
     assert len(points) <= MIN_POINTS
     assert points == sorted(set(points))
     assert max(b - a for a, b in pairwise(points)) <= 8
@@ -252,7 +252,7 @@ def test_a_long_unit_has_few_points_all_along_it() -> None:
 
 def test_a_unit_of_several_blocks_has_more_points() -> None:
     number = LAYERS_PER_POINT * (MIN_POINTS + 4)
-    points = meeting_points(workshop(conv_chain(8, 4, number), FOUR))
+    points = meeting_points(unit_context(conv_chain(8, 4, number), FOUR))
     assert len(points) == MIN_POINTS + 4
     assert max(b - a for a, b in pairwise(points)) <= 2 * LAYERS_PER_POINT
 
@@ -266,59 +266,59 @@ def test_units_of_many_samples_keep_to_the_least_places() -> None:
     x = net.given(4, 4, 6, 6)
     for _ in range(LAYERS_PER_POINT * (MIN_POINTS + 4)):
         x = net.relu(net.conv(x, 4))
-    assert len(meeting_points(workshop(net.graph(x), FOUR))) == MIN_POINTS
+    assert len(meeting_points(unit_context(net.graph(x), FOUR))) == MIN_POINTS
 
 
 def test_sections_meet_at_given_borders() -> None:
-    shop = workshop(wide_then_deep(), FOUR)
-    number = len(shop.layers)
-    free = best_sections(shop)
+    ctx = unit_context(wide_then_deep(), FOUR)
+    number = len(ctx.layers)
+    free = best_sections(ctx)
     assert free is not None
-    found = best_sections(shop, (0, 2, number))
+    found = best_sections(ctx, (0, 2, number))
     assert found is not None
     assert [len(section.layers) for section in found] == [2, number - 2]
-    assert same_borders(found, shop.layers) == (0, 2, number)
-    assert best_sections(shop, same_borders(free, shop.layers)) == free
+    assert same_borders(found, ctx.layers) == (0, 2, number)
+    assert best_sections(ctx, same_borders(free, ctx.layers)) == free
 
 
 def test_borders_among_other_layers_of_the_same_operators() -> None:
     """A section's border falls between operators, or inside a layer that has both sides."""
     graph = wide_then_deep()
-    shop = workshop(graph, FOUR)
-    first = shop.layers[0].ops
+    ctx = unit_context(graph, FOUR)
+    first = ctx.layers[0].ops
     apart = form_layers(graph, FOUR, alone=(first[0],))
     assert len(first) == 2
-    assert len(apart) == len(shop.layers) + 1
-    found = best_sections(shop, (0, 1, len(shop.layers)))
+    assert len(apart) == len(ctx.layers) + 1
+    found = best_sections(ctx, (0, 1, len(ctx.layers)))
     assert found is not None
     assert same_borders(found, apart) == (0, 2, len(apart))
-    loose = Workshop(graph, apart, shop.engines, FOUR, shop.features)
+    loose = UnitContext(graph, apart, ctx.engines, FOUR, ctx.features)
     inside = best_sections(loose, (0, 1, len(apart)))
     assert inside is not None
-    assert same_borders(inside, shop.layers) is None
+    assert same_borders(inside, ctx.layers) is None
 
 
 def test_one_cluster_means_one_section() -> None:
-    shop = workshop(wide_then_deep(), clustered(clusters=1, cores=4, gb_bytes=1 << 16))
-    [plan] = sections_of(shop)
+    ctx = unit_context(wide_then_deep(), clustered(clusters=1, cores=4, gb_bytes=1 << 16))
+    [plan] = sections_of(ctx)
     assert plan.spread.clusters == 1
 
 
 def test_a_gpu_has_no_global_buffer() -> None:
     """The second level of an A100 is a cache: layers exchange through home on the whole chip."""
-    [plan] = sections_of(workshop(conv_chain(16, 8, 2), load_preset("a100")))
+    [plan] = sections_of(unit_context(conv_chain(16, 8, 2), load_preset("a100")))
     assert (plan.buffered, plan.buffer) == ((), "")
     assert all(plan.whole_chip)
 
 
 def test_without_instances_nothing_is_spread() -> None:
-    [plan] = sections_of(workshop(conv_chain(16, 8, 3), FOUR, Variant.V2))
+    [plan] = sections_of(unit_context(conv_chain(16, 8, 3), FOUR, Variant.V2))
     assert plan.spread.clusters == 1
     assert all(part.slices is None for part in plan.parts)
 
 
 def test_variables_of_sections_differ() -> None:
-    sections = sections_of(deep_shop())
+    sections = sections_of(deep_context())
     names = [n.var for n in nodes(emit_unit(sections)) if isinstance(n, Loop)]
     assert len(names) == len(set(names))
     assert {name[:2] for name in names} == {"s0", "s1"}
@@ -333,9 +333,9 @@ def test_sections_meet_where_tensors_change_in_size() -> None:
         x = net.relu(net.conv(x, 4, 3, stride))
         for _ in range(7):
             x = net.relu(net.conv(x, 4))
-    shop = workshop(net.graph(x), FOUR)
-    assert len(shop.layers) == 24
-    found = meeting_points(shop)
+    ctx = unit_context(net.graph(x), FOUR)
+    assert len(ctx.layers) == 24
+    found = meeting_points(ctx)
     assert len(found) == MIN_POINTS
     # Layers 8 and 16 halve the image: the place before them is wider than the one behind.
     assert {7, 9, 15, 17} <= set(found)
@@ -346,7 +346,7 @@ def test_sections_meet_where_tensors_change_in_size() -> None:
 
 
 def test_rows_and_columns_of_an_image_count_once_and_channels_where_nothing_is_repeated() -> None:
-    one = workshop(conv_chain(16, 4, 1), FOUR)
+    one = unit_context(conv_chain(16, 4, 1), FOUR)
     piece = one.piece(0, 1)
     found = cuttings(one, piece)
     # One convolution repeats nothing: its rows only read a halo of the input.
@@ -354,7 +354,7 @@ def test_rows_and_columns_of_an_image_count_once_and_channels_where_nothing_is_r
     boxes = [slices.boxes[piece.outputs[0]] for slices in found]
     moving = [[k for k, s in enumerate(box) if s.start.variables()] for box in boxes]
     assert moving == [[1], [2]]
-    two = workshop(conv_chain(16, 4, 2), FOUR)
+    two = unit_context(conv_chain(16, 4, 2), FOUR)
     piece = two.piece(0, 2)
     [rows] = cuttings(two, piece)
     # Channels would compute all of the first convolution on every cluster; columns are like rows.
@@ -368,8 +368,8 @@ def test_heads_are_cut_where_rows_need_all_of_the_other_operand() -> None:
     net = Net()
     x = net.given(4, 8, 16)
     graph = net.graph(net.softmax(x, 2))
-    shop = workshop(graph, FOUR)
-    found = cuttings(shop, shop.piece(0, len(shop.layers)))
+    ctx = unit_context(graph, FOUR)
+    found = cuttings(ctx, ctx.piece(0, len(ctx.layers)))
     dims = [
         next(k for k, s in enumerate(f.boxes[graph.outputs[0]]) if s.start.variables())
         for f in found

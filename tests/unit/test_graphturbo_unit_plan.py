@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from graphturbo_nets import Net, check_as_c, check_meaning, clustered, nodes, scheduled, workshop
+from graphturbo_nets import (
+    Net,
+    check_as_c,
+    check_meaning,
+    clustered,
+    nodes,
+    scheduled,
+    unit_context,
+)
 from row_chain_graphs import Axes, build, fn, op
 
 from worker.compiler.ir.affine import Affine, Lookup, var
@@ -57,10 +65,10 @@ USERS: Mapping[str, tuple[int | None, tuple[int, ...]]] = {
 
 def planner(graph: Graph, on: Machine) -> Planner:
     """All layers in one part, computed once."""
-    shop = workshop(graph, on)
-    part = Part(tuple(range(len(shop.layers))), None, 1)
-    spread = Spread(1, on.num_cores // shop.clusters)
-    return Planner(graph, shop.layers, shop.engines, Site(on, shop.buffer, spread, (part,), {}))
+    ctx = unit_context(graph, on)
+    part = Part(tuple(range(len(ctx.layers))), None, 1)
+    spread = Spread(1, on.num_cores // ctx.clusters)
+    return Planner(graph, ctx.layers, ctx.engines, Site(on, ctx.buffer, spread, (part,), {}))
 
 
 def planned(graph: Graph, on: Machine, whole_chip: Sequence[bool] = ()) -> SectionPlan:
@@ -360,8 +368,8 @@ def test_a_chain_does_not_read_whole_what_is_held_in_slices() -> None:
     fold: Axes = [("n", 1), ("c", 16), ("a", 32), ("b", 8)]
     rows = net.op("fold", fold, [(patches, at)], Read(0))
     graph = net.graph(net.conv(net.conv(rows, 16), 16, stride=2))
-    shop = workshop(graph, on)
-    assert [layer.is_chain for layer in shop.layers] == [False, True, False, False]
+    ctx = unit_context(graph, on)
+    assert [layer.is_chain for layer in ctx.layers] == [False, True, False, False]
     slices = propagate(graph, list(graph.ops), graph.outputs,
                        2, 4, instance_var(0))  # fmt: skip
     assert slices is not None
@@ -370,8 +378,8 @@ def test_a_chain_does_not_read_whole_what_is_held_in_slices() -> None:
 
     def plan_of(boxes: Mapping[str, Box]) -> Planner:
         part = Part(tuple(range(4)), replace(slices, boxes=boxes), 1)
-        site = Site(on, shop.buffer, Spread(4, 8), (part,), tiles)
-        return Planner(graph, shop.layers, shop.engines, site)
+        site = Site(on, ctx.buffer, Spread(4, 8), (part,), tiles)
+        return Planner(graph, ctx.layers, ctx.engines, site)
 
     held = frozenset({source, patches, rows})
     whole = plan_of({name: box for name, box in slices.boxes.items() if name != patches})

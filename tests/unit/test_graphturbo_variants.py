@@ -14,7 +14,7 @@ from graphturbo_nets import (
     lowered,
     nodes,
     scheduled,
-    workshop,
+    unit_context,
 )
 
 from worker.compiler.errors import Shortfall
@@ -155,9 +155,9 @@ def test_astitch_keeps_nothing_in_the_global_buffer() -> None:
 
 
 def test_v1_chains_no_rows() -> None:
-    assert not any(layer.is_chain for layer in workshop(normed(), ON, Variant.V1).layers)
+    assert not any(layer.is_chain for layer in unit_context(normed(), ON, Variant.V1).layers)
     for variant in (Variant.ASTITCH, Variant.V2, Variant.V3, Variant.FULL):
-        layers = workshop(normed(), ON, variant).layers
+        layers = unit_context(normed(), ON, variant).layers
         chains = [len(layer.ops) for layer in layers if layer.is_chain]
         assert sum(chains) == 5
         assert max(chains) > 1
@@ -233,12 +233,12 @@ def test_the_note_is_the_summary_of_the_unit(variant: Variant) -> None:
     schedule = solved("residual", variant)
     [note] = schedule.notes
     summary = read_summary(note)
-    shop = workshop(schedule.graph, ON, variant)
-    sections = best_sections(shop)
+    ctx = unit_context(schedule.graph, ON, variant)
+    sections = best_sections(ctx)
     assert sections is not None
-    assert read_summary(describe(shop, sections)) == summary
+    assert read_summary(describe(ctx, sections)) == summary
     assert "\n" not in note
-    assert (summary.operators, summary.layers) == (6, len(shop.layers))
+    assert (summary.operators, summary.layers) == (6, len(ctx.layers))
     assert summary.predicted_cycles + ON.launch_overhead_cycles == schedule.predicted_cycles
     assert summary.is_ahead is (variant is Variant.FULL)
     assert summary.groups == summary.orders == ()  # one sample is not cut into instances

@@ -23,7 +23,7 @@ from worker.compiler.lower.lower import lower_unit
 from worker.compiler.lower.order.conflicts import latest_conflicts
 from worker.compiler.lower.order.sync import Tokens
 from worker.compiler.lower.order.time_order import Moves, in_time_order, orders
-from worker.compiler.lower.rows.storage import Spots, Storages
+from worker.compiler.lower.rows.storage import StorageExtents, Storages
 from worker.compiler.lower.rows.touches import STARTS_VALUE, WAITS_READY, WRITES, Touches
 from worker.compiler.schedule.nodes import Schedule
 from worker.simulator.run import simulate_unit
@@ -359,7 +359,7 @@ def test_who_passes_waits_for_everything_where_that_can_be_listed(
         assert full is None
         return
     order = list(range(seen["touches"].count))
-    want = all_waits(seen["touches"], seen["storages"].spots, order)
+    want = all_waits(seen["touches"], seen["storages"].extents, order)
     assert np.diff(full.wait_ptr).tolist() == [len(tokens) for tokens in want]
     assert len(full.wait_token) > len(seen["tokens"].wait_token)
 
@@ -375,7 +375,7 @@ def test_accesses_of_the_same_bytes_stay_apart_in_time(
     timed: list[tuple[Any, list[int], list[int]]] = []
 
     def all_conflicts(touches: Touches, storages: Storages) -> Any:
-        seen["touched"] = touched(touches, storages.spots)
+        seen["touched"] = touched(touches, storages.extents)
         return latest_conflicts(touches, storages)
 
     def ordered(table: Any, tokens: Tokens, rate: Any, moves: Moves) -> Any:
@@ -420,7 +420,7 @@ class Use:
     is_own: bool
 
 
-def touched(touches: Touches, spots: Spots) -> dict[int, set[Use]]:
+def touched(touches: Touches, extents: StorageExtents) -> dict[int, set[Use]]:
     """Of every storage who uses it."""
     found: dict[int, set[Use]] = {}
     for at in range(touches.count):
@@ -429,7 +429,7 @@ def touched(touches: Touches, spots: Spots) -> dict[int, set[Use]]:
             use = Use(at, bool(flag & WRITES), bool(flag & WAITS_READY), True)
             found.setdefault(number, set()).add(use)
             if flag & STARTS_VALUE:
-                for other in beside(spots, number):
+                for other in beside(extents, number):
                     found.setdefault(other, set()).add(Use(at, True, True, False))
     return found
 

@@ -18,7 +18,7 @@ from worker.compiler.ir.scalar import Apply, Fn, Read
 from worker.compiler.machine.machine import Machine, Managed
 from worker.compiler.tiling.nest import price
 from worker.compiler.tiling.nest.facts import Facts, facts_of
-from worker.compiler.tiling.nest.levels import Frame, Sizes, levels_of
+from worker.compiler.tiling.nest.levels import Sizes, StageFrame, levels_of
 from worker.compiler.tiling.nest.plan import comes_early, stages_of
 from worker.compiler.tiling.nest.price import Price, Pricer
 from worker.compiler.tiling.nest.search import loop_orders, ordered_plan, search
@@ -72,7 +72,7 @@ def test_a_tiling_is_priced_once_for_all_orders(monkeypatch: pytest.MonkeyPatch)
     machine, facts = toy_machine(), matmul(64)
     stages = stages_of(machine, tuple(machine.scratchpads))
     tile = dict.fromkeys(facts.extents, 4)
-    levels = levels_of(Frame(facts, stages), Sizes(tuple(tile for _ in stages), False))
+    levels = levels_of(StageFrame(facts, stages), Sizes(tuple(tile for _ in stages), False))
     assert levels is not None
     pricer = Pricer(facts, machine.engines[0], stages, machine)
     counts = Counts(monkeypatch)

@@ -15,7 +15,7 @@ from worker.compiler.ir.scalar import Apply, Fn, Read
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
 from worker.compiler.tiling.nest.facts import Facts, facts_of, sliced
-from worker.compiler.tiling.nest.levels import Frame, Sizes, levels_of
+from worker.compiler.tiling.nest.levels import Sizes, StageFrame, levels_of
 from worker.compiler.tiling.nest.plan import Team, stages_of
 from worker.compiler.tiling.nest.splits import ranked_splits
 
@@ -152,5 +152,5 @@ def test_cores_that_share_a_buffer_share_its_room(stcp: Machine, spare: int, fit
     room = 2 * (288 + 144 + 128) + spare
     stage = replace(stage, level=level, capacity_bytes=room, sharers=2)
     tile = {n: 2 if n == "c" else e for n, e in facts.extents.items()}
-    found = levels_of(Frame(facts, (stage,)), Sizes((tile,), True, ({"c": 2},)))
+    found = levels_of(StageFrame(facts, (stage,)), Sizes((tile,), True, ({"c": 2},)))
     assert (found is not None) == fits

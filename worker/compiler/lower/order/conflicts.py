@@ -24,12 +24,12 @@ def latest_conflicts(touches: Touches, storages: Storages) -> Ints:
     Cost: a few nanoseconds per touch and storage of its memory that was touched since its own was.
     """
     latest: Ints = np.full(touches.count, -1, dtype=np.int64)
-    spots, count = storages.spots, storages.count
+    extents, count = storages.extents, storages.count
     loop_for(find_latest, len(touches.storage))(
         touches.pointer, touches.storage, touches.flags,
-        spots.memory, spots.scope, spots.low, spots.high,
+        extents.memory, extents.scope, extents.low, extents.high,
         np.full((count, 2), -1, dtype=np.int64), np.full((count, 2), -1, dtype=np.int64),
-        np.full(int(spots.memory.max(initial=-1)) + 1, -1, dtype=np.int32),
+        np.full(int(extents.memory.max(initial=-1)) + 1, -1, dtype=np.int32),
         np.full((count, 2), -1, dtype=np.int32), latest,
     )  # fmt: skip
     return latest

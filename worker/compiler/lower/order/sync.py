@@ -64,17 +64,17 @@ def synchronise(
         order = np.arange(count, dtype=np.int64)
     num_touches = len(touches.storage)
     loop = loop_for(find_waits, _STEPS * num_touches)
-    spots, num_tokens = storages.spots, 2 * num_storages
+    extents, num_tokens = storages.extents, 2 * num_storages
     wait_ptr = np.zeros(count + 1, dtype=np.int32)
     room = max(ROOM * num_touches, 1)
     while True:  # memory of room that stays empty is never touched
         wait, next_node, who, asked = (np.empty(room, dtype=np.int32) for _ in range(4))
         found = loop(
             order, touches.pointer, touches.storage, touches.flags, stream,
-            spots.memory, spots.scope, spots.low, spots.high,
+            extents.memory, extents.scope, extents.low, extents.high,
             np.full((num_storages, 2), -1, dtype=np.int32),
             np.full((3 * num_storages, _WAYS), -1, dtype=np.int32), next_node, who, asked,
-            np.full(int(spots.memory.max(initial=-1)) + 1, -1, dtype=np.int32),
+            np.full(int(extents.memory.max(initial=-1)) + 1, -1, dtype=np.int32),
             np.full((num_storages, 2), -1, dtype=np.int32), repeats, wait_ptr, wait,
         )  # fmt: skip
         if found >= 0:
@@ -95,8 +95,8 @@ def synchronise(
 def most_waits(touches: Touches, storages: Storages) -> int:
     """A bound on the waits for addresses that buffers share, repeated ones included."""
     starts = touches.storage[touches.flags & STARTS_VALUE > 0]
-    scope = storages.spots.scope[starts]
-    return 2 * int(storages.crowds()[scope[scope >= 0]].sum())
+    scope = storages.extents.scope[starts]
+    return 2 * int(storages.overlap_counts()[scope[scope >= 0]].sum())
 
 
 def find_waits(

@@ -46,7 +46,7 @@ class Touch:
 
 
 @dataclass(frozen=True, slots=True)
-class Spots:
+class StorageExtents:
     """Where every storage lies.  Shapes: [storages]."""
 
     memory: npt.NDArray[np.int32]
@@ -94,7 +94,7 @@ class Storages:
         self._staged = total
         total += num_staged * machine.num_cores * 2
         self.count = total
-        self.spots = self._all_spots()
+        self.extents = self._all_extents()
 
     def place(self, scope: int, values: Mapping[str, Ints]) -> tuple[Ints, Ints, Ints]:
         """(core of the owner, instance, block * copies + slot) of `scope` at all iterations."""
@@ -145,8 +145,8 @@ class Storages:
         buffer = self.buffers[scope]
         return buffer.blocks * buffer.copies * max(len(self.pieces[scope]), 1)
 
-    def _all_spots(self) -> Spots:
-        spots = Spots(
+    def _all_extents(self) -> StorageExtents:
+        extents = StorageExtents(
             np.full(self.count, -1, dtype=np.int32),
             np.full(self.count, -1, dtype=np.int32),
             np.zeros(self.count, dtype=np.int64),
@@ -165,30 +165,30 @@ class Storages:
             number = np.arange(instances * cells)
             slot = number % cells // max(len(self.pieces[k]), 1)
             own = slice(self._base[k], self._base[k] + len(number))
-            spots.memory[own] = first_of[buffer.level] + number // cells
-            spots.scope[own] = k
-            spots.low[own] = buffer.address + slot * buffer.slot_bytes
-            spots.high[own] = spots.low[own] + buffer.slot_bytes
-        return spots
+            extents.memory[own] = first_of[buffer.level] + number // cells
+            extents.scope[own] = k
+            extents.low[own] = buffer.address + slot * buffer.slot_bytes
+            extents.high[own] = extents.low[own] + buffer.slot_bytes
+        return extents
 
-    def crowds(self) -> Ints:
+    def overlap_counts(self) -> Ints:
         """[scopes] How many storages of others are at the addresses of one slot of each, at most.
 
         Cost: scopes times storages, and slots times storages of their memory.
         """
-        crowds: Ints = np.zeros(len(self.buffers), dtype=np.int64)
-        memory, spots = self.spots.memory, self.spots
+        overlap_counts: Ints = np.zeros(len(self.buffers), dtype=np.int64)
+        memory, extents = self.extents.memory, self.extents
         for k in range(len(self.buffers)):
             first = self._base[k]
             if first == self.count or memory[first] < 0:
                 continue
-            others = np.flatnonzero((memory == memory[first]) & (spots.scope != k))
+            others = np.flatnonzero((memory == memory[first]) & (extents.scope != k))
             own = slice(first, first + self._cells(k), max(len(self.pieces[k]), 1))
-            meets = (spots.low[own, None] < spots.high[others]) & (
-                spots.high[own, None] > spots.low[others]
+            meets = (extents.low[own, None] < extents.high[others]) & (
+                extents.high[own, None] > extents.low[others]
             )
-            crowds[k] = meets.sum(axis=1).max(initial=0)
-        return crowds
+            overlap_counts[k] = meets.sum(axis=1).max(initial=0)
+        return overlap_counts
 
     def is_shared(self, buffer: Buffer) -> bool:
         """Whether another buffer of its level has some of its addresses."""

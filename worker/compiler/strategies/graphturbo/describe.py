@@ -7,9 +7,8 @@ from math import prod
 
 import msgspec
 
-from worker.compiler.strategies.graphturbo.nests import num_samples
 from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
-from worker.compiler.strategies.graphturbo.sections import Workshop
+from worker.compiler.strategies.graphturbo.sections import UnitContext
 from worker.compiler.strategies.graphturbo.summary import (
     BufferScope,
     MovementSummary,
@@ -19,10 +18,11 @@ from worker.compiler.strategies.graphturbo.summary import (
     SpillSummary,
     UnitSummary,
 )
+from worker.compiler.strategies.graphturbo.turns import num_samples
 
 
 def describe(
-    shop: Workshop, sections: Sequence[SectionPlan], orders: tuple[OrderSummary, ...] = ()
+    ctx: UnitContext, sections: Sequence[SectionPlan], orders: tuple[OrderSummary, ...] = ()
 ) -> str:
     """The summary of a unit without what only the whole model knows.  Cost: linear.
 
@@ -30,20 +30,20 @@ def describe(
     """
     widest = max(sections, key=lambda s: s.spread.clusters)
     turns = max(prod(part.trips for part in s.parts) for s in sections)
-    samples = num_samples(shop.graph)
+    samples = num_samples(ctx.graph)
     share = -(-samples // widest.spread.clusters)
     used = [s for s in sections if len(s.parts) > 1]
     summary = UnitSummary(
         unit=-1,
         label="",
-        layers=len(shop.layers),
-        operators=len(shop.graph.ops),
-        groups=shop.grouped.summaries if used or _runs_groups(shop, sections) else (),
+        layers=len(ctx.layers),
+        operators=len(ctx.graph.ops),
+        groups=ctx.grouped.summaries if used or _runs_groups(ctx, sections) else (),
         orders=orders,
-        scopes=_scopes(shop, sections),
-        spills=_spills(shop, sections),
-        movements=_movements(shop, sections),
-        is_ahead=shop.features.prefetch,
+        scopes=_scopes(ctx, sections),
+        spills=_spills(ctx, sections),
+        movements=_movements(ctx, sections),
+        is_ahead=ctx.features.prefetch,
         samples_per_cluster=max(1, share if used or turns == 1 else -(-share // turns)),
         iterations=1 if used else turns,
         predicted_cycles=sum(s.predicted_cycles for s in sections),
@@ -54,9 +54,9 @@ def describe(
     return msgspec.json.encode(summary).decode()
 
 
-def _runs_groups(shop: Workshop, sections: Sequence[SectionPlan]) -> bool:
+def _runs_groups(ctx: UnitContext, sections: Sequence[SectionPlan]) -> bool:
     """Whether the parts of the only section are the unit's groups, be it a single one."""
-    return shop.features.ordered and all(p.slices for s in sections for p in s.parts)
+    return ctx.features.ordered and all(p.slices for s in sections for p in s.parts)
 
 
 def _name(section: SectionPlan) -> str:
@@ -67,12 +67,12 @@ def _name(section: SectionPlan) -> str:
     return f"{len(section.layers)} layers, {section.spread.clusters} clusters, turns {trips}"
 
 
-def _scopes(shop: Workshop, sections: Sequence[SectionPlan]) -> tuple[ScopeCount, ...]:
+def _scopes(ctx: UnitContext, sections: Sequence[SectionPlan]) -> tuple[ScopeCount, ...]:
     """Tensors that operators write, by the memory that holds them between their users."""
     buffered = {t for s in sections for t in s.buffered}
-    inside = _inside(shop).union(_handed(sections))
+    inside = _inside(ctx).union(_handed(sections))
     counts = dict.fromkeys(BufferScope, 0)
-    written = dict.fromkeys(op.write.tensor for op in shop.graph.ops)
+    written = dict.fromkeys(op.write.tensor for op in ctx.graph.ops)
     for tensor in written:
         if tensor in inside:
             counts[BufferScope.LB] += 1
@@ -88,30 +88,30 @@ def _handed(sections: Sequence[SectionPlan]) -> tuple[str, ...]:
     return tuple(h.tensor for s in sections for run in s.runs for h in run.handed)
 
 
-def _inside(shop: Workshop) -> frozenset[str]:
+def _inside(ctx: UnitContext) -> frozenset[str]:
     """Tensors that only their own layer uses: they stay in LB."""
-    owner = {name: k for k, layer in enumerate(shop.layers) for name in layer.ops}
+    owner = {name: k for k, layer in enumerate(ctx.layers) for name in layer.ops}
     users: dict[str, set[int]] = {}
-    for op in shop.graph.ops:
+    for op in ctx.graph.ops:
         for tensor in (*op.input_names(), op.write.tensor):
             users.setdefault(tensor, set()).add(owner[op.name])
-    outputs = frozenset(shop.graph.outputs)
+    outputs = frozenset(ctx.graph.outputs)
     return frozenset(t for t, layers in users.items() if len(layers) == 1 and t not in outputs)
 
 
-def _spills(shop: Workshop, sections: Sequence[SectionPlan]) -> tuple[SpillSummary, ...]:
+def _spills(ctx: UnitContext, sections: Sequence[SectionPlan]) -> tuple[SpillSummary, ...]:
     return tuple(
-        SpillSummary(t, shop.graph.tensors[t].size_bytes, BufferScope.HOME, str(s.spill_rule))
+        SpillSummary(t, ctx.graph.tensors[t].size_bytes, BufferScope.HOME, str(s.spill_rule))
         for s in sections
         for t in s.spilled
     )
 
 
-def _movements(shop: Workshop, sections: Sequence[SectionPlan]) -> tuple[MovementSummary, ...]:
+def _movements(ctx: UnitContext, sections: Sequence[SectionPlan]) -> tuple[MovementSummary, ...]:
     """Copies between home and GB, and tensors that cores hand over through GB."""
     copied = [t for s in sections for t in (*sorted(s.staged), *sorted(s.kept))]
     passed = [t for s in sections for t in s.buffered if t not in s.staged]
-    size: Mapping[str, int] = {t: shop.graph.tensors[t].size_bytes for t in (*copied, *passed)}
+    size: Mapping[str, int] = {t: ctx.graph.tensors[t].size_bytes for t in (*copied, *passed)}
     return (
         MovementSummary("copy", len(copied), sum(size[t] for t in copied)),
         MovementSummary("exchange", len(passed), sum(size[t] for t in passed)),

@@ -130,10 +130,10 @@ def _tiles(
             return rows
     if facts is None:
         return None
-    rims = frozenset(
+    padded_locals = frozenset(
         o.tensor for o in facts.fetched if base.get(o.tensor) == local.name and o.is_padded
     )
-    facts = replace(facts, base=base, early=frozenset(), rims=rims)
+    facts = replace(facts, base=base, early=frozenset(), padded_locals=padded_locals)
     domain = run.cut.domains[layer.ops[0]]
     boxes = {t: section.box(t) for t in used & near & held} | {h.tensor: h.box for h in handed}
     if hangs_over(facts, domain, boxes, _pieces(section, run)):

@@ -15,17 +15,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from worker.compiler.strategies.graphturbo.instances import instance_graph
-from worker.compiler.strategies.graphturbo.nests import (
+from worker.compiler.strategies.graphturbo.ordering import FoundOrder, is_nest, orders_of
+from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
+from worker.compiler.strategies.graphturbo.sections import UnitContext, site_of
+from worker.compiler.strategies.graphturbo.site import Part, Spread
+from worker.compiler.strategies.graphturbo.summary import OrderSummary
+from worker.compiler.strategies.graphturbo.turns import (
     MAX_NESTED,
     clusters_of,
     group_parts,
     num_samples,
 )
-from worker.compiler.strategies.graphturbo.ordering import FoundOrder, is_nest, orders_of
-from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
-from worker.compiler.strategies.graphturbo.sections import Workshop, site_of
-from worker.compiler.strategies.graphturbo.site import Part, Spread
-from worker.compiler.strategies.graphturbo.summary import OrderSummary
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
 from worker.compiler.strategies.graphturbo.values import Instance
 from worker.compiler.tiling.layer.layers import layer_edges
@@ -35,35 +35,35 @@ MAX_WRITTEN = 512
 thousands of layers would be larger than the network's own."""
 
 
-def paper_plans(shop: Workshop) -> Iterator[tuple[SectionPlan, tuple[OrderSummary, ...]]]:
+def paper_plans(ctx: UnitContext) -> Iterator[tuple[SectionPlan, tuple[OrderSummary, ...]]]:
     """The unit as one section per order, the best order first, with all orders and which one it is.
 
     Nothing where a layer has no tiles.  Cost: Algorithms 1 and 2, and tiles of every layer.
     """
-    whole = (not shop.buffer,) * len(shop.layers)
-    samples = num_samples(shop.graph) if shop.buffer is not None else 1
-    cores = shop.machine.num_cores // shop.clusters
-    alone = Part(tuple(range(len(shop.layers))), None, 1)
-    site = site_of(shop, Spread(1, cores), (alone,))
+    whole = (not ctx.buffer,) * len(ctx.layers)
+    samples = num_samples(ctx.graph) if ctx.buffer is not None else 1
+    cores = ctx.machine.num_cores // ctx.clusters
+    alone = Part(tuple(range(len(ctx.layers))), None, 1)
+    site = site_of(ctx, Spread(1, cores), (alone,))
     clusters = clusters_of(samples, site)
     parts = None
     if samples > 1:
-        parts = group_parts(shop.graph, shop.layers, shop.grouped, samples, clusters)
+        parts = group_parts(ctx.graph, ctx.layers, ctx.grouped, samples, clusters)
     if parts is None:
-        plan = Planner(shop.graph, shop.layers, shop.engines, site).plan(whole)
+        plan = Planner(ctx.graph, ctx.layers, ctx.engines, site).plan(whole)
         if plan is not None:
             yield plan, ()
         return
-    site = site_of(shop, Spread(clusters, cores), parts)
+    site = site_of(ctx, Spread(clusters, cores), parts)
     if sum(site.factors) > MAX_NESTED:
-        plan = _planned(shop, clusters, parts, ())
+        plan = _planned(ctx, clusters, parts, ())
         if plan is not None:
             yield plan, ()
         return
     owner = {k: n for n, part in enumerate(parts) for k in part.layers}
-    pairs = {(owner[a], owner[b]) for a, b in layer_edges(shop.graph, shop.layers)}
+    pairs = {(owner[a], owner[b]) for a, b in layer_edges(ctx.graph, ctx.layers)}
     edges = [(a, b) for a, b in sorted(pairs) if a != b]
-    sizes = [_bytes_out(shop, part, clusters) for part in parts]
+    sizes = [_bytes_out(ctx, part, clusters) for part in parts]
     instances = instance_graph(site.factors, sizes, edges)
     orders = orders_of(instances, site.room)
     written = sum(f * len(part.layers) for f, part in zip(site.factors, parts, strict=True))
@@ -73,26 +73,26 @@ def paper_plans(shop: Workshop) -> Iterator[tuple[SectionPlan, tuple[OrderSummar
             order = ()
         elif written > MAX_WRITTEN:
             continue
-        plan = _planned(shop, clusters, parts, order)
+        plan = _planned(ctx, clusters, parts, order)
         if plan is not None:
             yield plan, _summaries(orders, found) if len(instances.instances) > 1 else ()
 
 
 def _planned(
-    shop: Workshop, clusters: int, parts: tuple[Part, ...], order: tuple[Instance, ...]
+    ctx: UnitContext, clusters: int, parts: tuple[Part, ...], order: tuple[Instance, ...]
 ) -> SectionPlan | None:
-    spread = Spread(clusters, shop.machine.num_cores // shop.clusters)
-    site = site_of(shop, spread, parts, order)
-    return Planner(shop.graph, shop.layers, shop.engines, site).plan((False,) * len(shop.layers))
+    spread = Spread(clusters, ctx.machine.num_cores // ctx.clusters)
+    site = site_of(ctx, spread, parts, order)
+    return Planner(ctx.graph, ctx.layers, ctx.engines, site).plan((False,) * len(ctx.layers))
 
 
-def _bytes_out(shop: Workshop, part: Part, clusters: int) -> int:
+def _bytes_out(ctx: UnitContext, part: Part, clusters: int) -> int:
     """What a group's instances in one cluster leave for other groups, in bytes."""
-    cuts = shop.cuts
-    names = frozenset(name for k in part.layers for name in shop.layers[k].ops)
+    cuts = ctx.cuts
+    names = frozenset(name for k in part.layers for name in ctx.layers[k].ops)
     made = dict.fromkeys(cuts.op(name).write.tensor for name in sorted(names))
     read = [t for t in made if any(reader not in names for reader in cuts.readers.get(t, ()))]
-    return sum(shop.graph.tensors[t].size_bytes for t in read) // clusters
+    return sum(ctx.graph.tensors[t].size_bytes for t in read) // clusters
 
 
 def _summaries(orders: tuple[FoundOrder, ...], ran: FoundOrder) -> tuple[OrderSummary, ...]:

@@ -23,11 +23,11 @@ from worker.compiler.strategies.graphturbo.descriptor import Idea
 from worker.compiler.strategies.graphturbo.groups import Grouped, group_layers
 from worker.compiler.strategies.graphturbo.handover import HOPE, hand_over, runs_on_offer
 from worker.compiler.strategies.graphturbo.handover_bind import Candidate
-from worker.compiler.strategies.graphturbo.nests import even_turns, grouped_turns, num_samples
 from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.site import Part, Site, Spread, TileKey, instance_var
 from worker.compiler.strategies.graphturbo.split_info import lb_capacity
 from worker.compiler.strategies.graphturbo.teams import team_plans
+from worker.compiler.strategies.graphturbo.turns import even_turns, grouped_turns, num_samples
 from worker.compiler.strategies.graphturbo.unit_plan import Planner
 from worker.compiler.strategies.graphturbo.values import Instance
 from worker.compiler.strategies.graphturbo.variants import Features
@@ -55,7 +55,7 @@ SECTION_CYCLES = 1500
 
 
 @dataclass
-class Workshop:
+class UnitContext:
     """One unit being planned, and what was planned of it before."""
 
     graph: Graph
@@ -90,14 +90,14 @@ class Workshop:
 
 
 def best_sections(
-    shop: Workshop, borders: Sequence[int] | None = None
+    ctx: UnitContext, borders: Sequence[int] | None = None
 ) -> tuple[SectionPlan, ...] | None:
     """The sections of least predicted cycles, all tensors between layers in GB or at home.
 
     `borders`: positions between layers where they meet, ascending, both ends included; by default,
     they are chosen from narrow places all along the unit.  None when some layer has no tiles.
     """
-    points = meeting_points(shop) if borders is None else borders
+    points = meeting_points(ctx) if borders is None else borders
     best: dict[int, tuple[float, tuple[SectionPlan, ...]]] = {0: (0.0, ())}
     for k, end in enumerate(points[1:], 1):
         # Short sections first: what they add up to limits what long ones may take.
@@ -106,13 +106,13 @@ def best_sections(
                 continue
             before = best[start][0] + SECTION_CYCLES
             limit = best[end][0] - before if end in best else inf
-            plan = _section(shop, start, end, limit)
+            plan = _section(ctx, start, end, limit)
             if plan is None:
                 continue
             total = before + plan.predicted_cycles
             if end not in best or total < best[end][0]:
                 best[end] = (total, (*best[start][1], plan))
-    found = best.get(len(shop.layers))
+    found = best.get(len(ctx.layers))
     return None if found is None else found[1]
 
 
@@ -138,7 +138,7 @@ def same_borders(
 
 
 def with_handovers(
-    shop: Workshop, sections: Sequence[SectionPlan], gain: float
+    ctx: UnitContext, sections: Sequence[SectionPlan], gain: float
 ) -> tuple[SectionPlan, ...]:
     """The sections with tensors in the cores' local buffers where that takes at most `gain` of the
     predicted cycles; as they are when it is 0."""
@@ -146,56 +146,54 @@ def with_handovers(
         return tuple(sections)
     found: list[SectionPlan] = []
     for number, plan in enumerate(sections):
-        if number not in shop.offers:
-            planner = _planner(shop, plan)
-            shop.offers[number] = planner, runs_on_offer(planner, plan, max(gain, HOPE))
-        planner, offers = shop.offers[number]
+        if number not in ctx.offers:
+            planner = _planner(ctx, plan)
+            ctx.offers[number] = planner, runs_on_offer(planner, plan, max(gain, HOPE))
+        planner, offers = ctx.offers[number]
         found.append(hand_over(planner, plan, offers, gain))
     return tuple(found)
 
 
-def _planner(shop: Workshop, plan: SectionPlan) -> Planner:
+def _planner(ctx: UnitContext, plan: SectionPlan) -> Planner:
     """The planner that a plan is from."""
-    site = site_of(shop, plan.spread, plan.parts, plan.order)
-    return Planner(plan.graph, [layer.layer for layer in plan.layers], shop.engines, site)
+    site = site_of(ctx, plan.spread, plan.parts, plan.order)
+    return Planner(plan.graph, [layer.layer for layer in plan.layers], ctx.engines, site)
 
 
 def site_of(
-    shop: Workshop, spread: Spread, parts: tuple[Part, ...], order: tuple[Instance, ...] = ()
+    ctx: UnitContext, spread: Spread, parts: tuple[Part, ...], order: tuple[Instance, ...] = ()
 ) -> Site:
     """Where layers of the unit are planned, with what was planned of it before."""
-    ahead = shop.features.prefetch
+    ahead = ctx.features.prefetch
     return Site(
-        shop.machine, shop.buffer, spread, parts, shop.tiles, ahead, shop.facts, shop.floors, order,
-        shop.features.uses(Idea.SPILL_BY_COST),
+        ctx.machine, ctx.buffer, spread, parts, ctx.tiles, ahead, ctx.facts, ctx.floors, order,
+        ctx.features.uses(Idea.SPILL_BY_COST),
     )  # fmt: skip
 
 
-def meeting_points(shop: Workshop) -> list[int]:
+def meeting_points(ctx: UnitContext) -> list[int]:
     """Positions between layers where sections may meet: narrow places all along the unit."""
-    number = len(shop.layers)
-    is_cut = shop.features.instances and shop.features.uses(Idea.SECTIONS)
-    if shop.clusters == 1 or not is_cut or number < 3:
+    number = len(ctx.layers)
+    is_cut = ctx.features.instances and ctx.features.uses(Idea.SECTIONS)
+    if ctx.clusters == 1 or not is_cut or number < 3:
         return [0, number]
-    alive = _alive(shop)
-    inside = _half_written(shop)
+    alive = _alive(ctx)
+    inside = _half_written(ctx)
     inner = [
         k
         for k in range(1, number)
         if alive[k] <= min(alive[k - 1], alive[k + 1]) and k not in inside
     ]
-    most = (
-        MIN_POINTS if num_samples(shop.graph) > 1 else max(MIN_POINTS, number // LAYERS_PER_POINT)
-    )
-    return sorted({0, *_telling(inner, alive, most - 2), *_second_stages(shop), number})
+    most = MIN_POINTS if num_samples(ctx.graph) > 1 else max(MIN_POINTS, number // LAYERS_PER_POINT)
+    return sorted({0, *_telling(inner, alive, most - 2), *_second_stages(ctx), number})
 
 
-def _second_stages(shop: Workshop) -> list[int]:
+def _second_stages(ctx: UnitContext) -> list[int]:
     """Positions of layers that need all rows of what is made band by band in front of them."""
     return [
         k
-        for k in range(1, len(shop.layers))
-        if is_second_stage(shop.cuts.op(shop.layers[k].ops[0]), shop.graph)
+        for k in range(1, len(ctx.layers))
+        if is_second_stage(ctx.cuts.op(ctx.layers[k].ops[0]), ctx.graph)
     ]
 
 
@@ -219,79 +217,79 @@ def _telling(points: Sequence[int], alive: Sequence[int], most: int) -> list[int
     return [points[k] for k in sorted(kept)]
 
 
-def _half_written(shop: Workshop) -> frozenset[int]:
+def _half_written(ctx: UnitContext) -> frozenset[int]:
     """Positions before which a tensor of several writers (a concatenation) is not complete."""
     first: dict[str, int] = {}
     found: set[int] = set()
-    for k, layer in enumerate(shop.layers):
+    for k, layer in enumerate(ctx.layers):
         for name in layer.ops:
-            tensor = shop.cuts.op(name).write.tensor
+            tensor = ctx.cuts.op(name).write.tensor
             found.update(range(first.setdefault(tensor, k) + 1, k + 1))
     return frozenset(found)
 
 
-def _alive(shop: Workshop) -> list[int]:
+def _alive(ctx: UnitContext) -> list[int]:
     """Bytes of tensors that cross the point before each layer."""
-    made: dict[str, int] = dict.fromkeys(shop.graph.inputs, -1)
+    made: dict[str, int] = dict.fromkeys(ctx.graph.inputs, -1)
     last: dict[str, int] = {}
-    for k, layer in enumerate(shop.layers):
+    for k, layer in enumerate(ctx.layers):
         for name in layer.ops:
-            op = shop.cuts.op(name)
+            op = ctx.cuts.op(name)
             tensor = op.write.tensor
             made.setdefault(tensor, k)
             for tensor in op.input_names():
                 last[tensor] = k
-    last.update(dict.fromkeys(shop.graph.outputs, len(shop.layers)))
-    found = [0] * (len(shop.layers) + 2)
+    last.update(dict.fromkeys(ctx.graph.outputs, len(ctx.layers)))
+    found = [0] * (len(ctx.layers) + 2)
     for tensor, first in made.items():
         for k in range(first + 1, last.get(tensor, first) + 1):
-            found[k] += shop.graph.tensors[tensor].size_bytes
+            found[k] += ctx.graph.tensors[tensor].size_bytes
     return found
 
 
-def _section(shop: Workshop, start: int, end: int, limit: float = inf) -> SectionPlan | None:
+def _section(ctx: UnitContext, start: int, end: int, limit: float = inf) -> SectionPlan | None:
     """The best plan of a run of layers; None if all are predicted to take more than `limit`."""
-    graph = shop.piece(start, end)
-    layers = shop.layers[start:end]
-    cores = shop.machine.num_cores // shop.clusters
+    graph = ctx.piece(start, end)
+    layers = ctx.layers[start:end]
+    cores = ctx.machine.num_cores // ctx.clusters
     plain = Part(tuple(range(len(layers))), None, 1)
-    site = site_of(shop, Spread(1, cores), (plain,))
-    samples = 1 if shop.buffer is None else num_samples(graph)
-    of = graph, layers, shop.engines, site
+    site = site_of(ctx, Spread(1, cores), (plain,))
+    samples = 1 if ctx.buffer is None else num_samples(graph)
+    of = graph, layers, ctx.engines, site
     found: list[SectionPlan] = []
 
     def most() -> float:
         """Predicted cycles above which no plan can win any more."""
         return min([limit, *(plan.predicted_cycles for plan in found)])
 
-    if shop.features.instances and shop.buffer is not None:
+    if ctx.features.instances and ctx.buffer is not None:
         if samples > 1:
             found.extend(even_turns(*of, samples, most()))
-        if shop.features.uses(Idea.BANDS):
-            found.extend(spread_plans(shop, graph, layers, cores, most()))
-    is_mixed = shop.features.uses(Idea.TEAMS)
-    found.extend(team_plans(Planner(*of), shop.clusters, most(), is_mixed=is_mixed))
-    if samples > 1 and not shop.features.instances:
+        if ctx.features.uses(Idea.BANDS):
+            found.extend(spread_plans(ctx, graph, layers, cores, most()))
+    is_mixed = ctx.features.uses(Idea.TEAMS)
+    found.extend(team_plans(Planner(*of), ctx.clusters, most(), is_mixed=is_mixed))
+    if samples > 1 and not ctx.features.instances:
         found.extend(even_turns(*of, samples, most(), at_once=True))
-    elif samples > 1 and (start, end) == (0, len(shop.layers)) and shop.features.uses(Idea.TURNS):
-        found.extend(grouped_turns(*of, samples, shop.grouped, most()))
+    elif samples > 1 and (start, end) == (0, len(ctx.layers)) and ctx.features.uses(Idea.TURNS):
+        found.extend(grouped_turns(*of, samples, ctx.grouped, most()))
     best = min(found, key=lambda plan: plan.predicted_cycles, default=None)
     return None if best is None or best.predicted_cycles > limit else best
 
 
 def spread_plans(
-    shop: Workshop, graph: Graph, layers: Sequence[Layer], cores: int, limit: float
+    ctx: UnitContext, graph: Graph, layers: Sequence[Layer], cores: int, limit: float
 ) -> list[SectionPlan]:
     """Plans that share one dimension of the results each out over the clusters.
 
     `cores` are those of a cluster.  None are predicted to take more than `limit` cycles, or longer
     than the plans before them.
     """
-    if shop.clusters == 1 or len(layers) > MAX_SPREAD_LAYERS:
+    if ctx.clusters == 1 or len(layers) > MAX_SPREAD_LAYERS:
         return []
     found: list[SectionPlan] = []
-    for slices in cuttings(shop, graph):
-        for planner in _bands(shop, graph, layers, cores, slices):
+    for slices in cuttings(ctx, graph):
+        for planner in _bands(ctx, graph, layers, cores, slices):
             plan = planner.plan((False,) * len(layers), limit=limit)
             if plan is not None:
                 found.append(plan)
@@ -300,20 +298,20 @@ def spread_plans(
 
 
 def _bands(
-    shop: Workshop, graph: Graph, layers: Sequence[Layer], cores: int, slices: Slices
+    ctx: UnitContext, graph: Graph, layers: Sequence[Layer], cores: int, slices: Slices
 ) -> list[Planner]:
     """Planners for one instance per cluster and, where its tensors exceed the buffer, before it for
     the fewest instances one after the other whose tensors do not."""
 
     def planner(slices: Slices, turns: int) -> Planner:
         part = Part(tuple(range(len(layers))), slices, turns)
-        site = site_of(shop, Spread(shop.clusters, cores), (part,))
-        return Planner(graph, layers, shop.engines, site)
+        site = site_of(ctx, Spread(ctx.clusters, cores), (part,))
+        return Planner(graph, layers, ctx.engines, site)
 
     once = planner(slices, 1)
     room, needed = once.site.room, once.needed_bytes()
     for turns in range(max(2, ceil(needed / room)), MAX_TURNS + 1) if needed > room else ():
-        narrower = _narrower(graph, slices, shop.clusters * turns)
+        narrower = _narrower(graph, slices, ctx.clusters * turns)
         if narrower is None:
             break
         several = planner(narrower, turns)
@@ -333,7 +331,7 @@ def _narrower(graph: Graph, slices: Slices, number: int) -> Slices | None:
     return None if found is None or not repeats_little(graph.ops, found) else found
 
 
-def cuttings(shop: Workshop, graph: Graph) -> list[Slices]:
+def cuttings(ctx: UnitContext, graph: Graph) -> list[Slices]:
     """Ways to cut all results into one slice per cluster: those with the least repeated work.
 
     Dimensions of equal extent with equal repeated work (height and width) count once.
@@ -341,9 +339,9 @@ def cuttings(shop: Workshop, graph: Graph) -> list[Slices]:
     exits = piece_outputs(graph, graph.ops)
     found: dict[tuple[int, int], Slices] = {}
     for dim, extent in enumerate(graph.tensors[exits[0]].shape):
-        if extent < shop.clusters:
+        if extent < ctx.clusters:
             continue
-        slices = propagate(graph, graph.ops, exits, dim, shop.clusters, instance_var(0))
+        slices = propagate(graph, graph.ops, exits, dim, ctx.clusters, instance_var(0))
         if slices is not None and repeats_little(graph.ops, slices):
             found.setdefault((sum(slices.extra_points.values()), extent), slices)
     return [found[key] for key in sorted(found, key=lambda key: key[0])[:MAX_CUTTINGS]]

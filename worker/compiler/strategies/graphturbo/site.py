@@ -22,7 +22,7 @@ TileKey: TypeAlias = (
     "tuple[tuple[str, ...], tuple[str, ...], bool, tuple[object, ...], Spread, int, bool]"
 )
 """(operators, operands in GB, whole chip, domains, spread, free quarters of GB, whether it
-is lean)."""
+reserves room for weights)."""
 
 
 @dataclass(frozen=True, slots=True)

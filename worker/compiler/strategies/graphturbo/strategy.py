@@ -32,7 +32,7 @@ from worker.compiler.strategies.graphturbo.loosen import poor_anchors
 from worker.compiler.strategies.graphturbo.paper import paper_plans
 from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.sections import (
-    Workshop,
+    UnitContext,
     best_sections,
     same_borders,
     with_handovers,
@@ -41,7 +41,7 @@ from worker.compiler.strategies.graphturbo.variants import Features, features_of
 from worker.compiler.tiling.layer.layers import Layer, form_layers
 from worker.compiler.tiling.layer.plan_layer import global_buffer
 
-Draft: TypeAlias = tuple[Workshop, tuple[SectionPlan, ...]]
+Draft: TypeAlias = tuple[UnitContext, tuple[SectionPlan, ...]]
 
 READINESS = (EAGER, SURE, 0.0)
 """How ready candidates are to keep tensors in the cores' local buffers, in turn: what hand-overs
@@ -117,10 +117,10 @@ class GraphTurboStrategy:
         for readiness in READINESS:
             if readiness > features.handover:
                 continue
-            handed = [(shop, with_handovers(shop, plan, readiness)) for shop, plan in drafts]
-            shop, sections = min(handed, key=lambda draft: _cycles(draft[1]))
+            handed = [(ctx, with_handovers(ctx, plan, readiness)) for ctx, plan in drafts]
+            ctx, sections = min(handed, key=lambda draft: _cycles(draft[1]))
             cycles = _cycles(sections) + machine.launch_overhead_cycles
-            notes = (describe(shop, sections),)
+            notes = (describe(ctx, sections),)
             without = _left_out(features)
             yield Schedule(unit, emit_unit(sections), self.name, cycles, without, notes)
             if not any(run.handed for section in sections for run in section.runs):
@@ -131,16 +131,16 @@ class GraphTurboStrategy:
     ) -> Iterator[Schedule | Shortfall]:
         """Plans of the paper's orders, each with all that can stay in LB, then with nothing."""
         layers = _layers(unit, machine, features)
-        shop = Workshop(unit, layers, engines, machine, features)
+        ctx = UnitContext(unit, layers, engines, machine, features)
         has_plan = False
-        for plan, orders in paper_plans(shop):
+        for plan, orders in paper_plans(ctx):
             has_plan = True
-            shop.offers.clear()
-            handed = with_handovers(shop, (plan,), features.handover)
+            ctx.offers.clear()
+            handed = with_handovers(ctx, (plan,), features.handover)
             ways = (handed, (plan,)) if handed != (plan,) else (handed,)
             for sections in ways:
                 cycles = _cycles(sections) + machine.launch_overhead_cycles
-                notes = (describe(shop, sections, orders),)
+                notes = (describe(ctx, sections, orders),)
                 tree = emit_unit(sections)
                 yield Schedule(unit, tree, self.name, cycles, _left_out(features), notes)
         if not has_plan:
@@ -165,19 +165,19 @@ class GraphTurboStrategy:
         The latter meet where the former do, so that the search for places is made once.
         """
         layers = _layers(graph, machine, features)
-        shop = Workshop(graph, layers, engines, machine, features)
-        sections = best_sections(shop)
+        ctx = UnitContext(graph, layers, engines, machine, features)
+        sections = best_sections(ctx)
         if sections is None:
             return ()
-        found = ((shop, sections),)
+        found = ((ctx, sections),)
         if not features.uses(Idea.LOOSEN):
             return found
         alone = poor_anchors(sections, engines, machine)
         if not alone or not features.row_chains:
             return found
         layers = _layers(graph, machine, features, alone)
-        other = Workshop(
-            graph, layers, engines, machine, features, shop.tiles, shop.facts, shop.floors
+        other = UnitContext(
+            graph, layers, engines, machine, features, ctx.tiles, ctx.facts, ctx.floors
         )
         looser = best_sections(other, same_borders(sections, layers))
         return found if looser is None else (*found, (other, looser))

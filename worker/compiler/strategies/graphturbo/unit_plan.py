@@ -184,8 +184,8 @@ class Planner(SectionContext):
         domains = self.domains(number)
         boxes = () if domains is None else tuple(domains[name] for name in layer.ops)
         extents = tuple(tuple((str(span.start), span.extent) for span in box) for box in boxes)
-        lean, near_names = self._precedes_weights(number), tuple(sorted(near))
-        return (layer.ops, near_names, whole_chip, extents, self.site.spread, quarters, lean)
+        reserve, near_names = self._precedes_weights(number), tuple(sorted(near))
+        return (layer.ops, near_names, whole_chip, extents, self.site.spread, quarters, reserve)
 
     def tiles(self, number: int, held: frozenset[str], whole_chip: bool) -> Tiles | None:
         """Tiles of one layer when `held` tensors are in GB."""
@@ -226,14 +226,14 @@ class Planner(SectionContext):
         return _QUARTERS - ceil(_QUARTERS * busy / self.site.buffer.usable_bytes)
 
     def _precedes_weights(self, number: int) -> bool:
-        """Whether the section's later layers have more weights than a lean one leaves room for."""
+        """Whether later layers have more weights than one with a reserve leaves room for."""
         buffer = self.site.buffer
         if buffer is None or not self.site.prefetch:
             return False
         return sum(self.uses.weights[number + 1 :]) > buffer.usable_bytes * (1 - WEIGHT_SHARE)
 
     def _search(self, number: int, key: TileKey) -> Tiles | None:
-        _, near, whole_chip, _, _, quarters, lean = key
+        _, near, whole_chip, _, _, quarters, reserve = key
         layer, site = self.layers[number], self.site
         team = Team.everyone(site.machine) if whole_chip else site.cluster
         base = {} if site.buffer is None else dict.fromkeys(near, site.buffer.name)
@@ -250,7 +250,7 @@ class Planner(SectionContext):
         facts = replace(facts, base=base, early=early)
 
         room = 0 if site.buffer is None else site.buffer.usable_bytes * quarters // _QUARTERS
-        task = NestTask(facts, domain, engine, site.machine, team, site.buffer, room, lean)
+        task = NestTask(facts, domain, engine, site.machine, team, site.buffer, room, reserve)
         return task.tiles(prefetch=site.prefetch)
 
     def _shares(self, kept: frozenset[str]) -> dict[str, Box]:

@@ -25,7 +25,7 @@ PREFETCH_GAIN = 1.1
 """How much slower a layer may be predicted for leaving that part."""
 WEIGHT_SHARE = 0.375
 """Part of GB for the weights of one layer where many more follow."""
-LEAN_GAIN = 1.3
+RESERVE_GAIN = 1.3
 """How much slower a layer may be predicted for that: the wait of those behind is not predicted."""
 
 
@@ -42,7 +42,7 @@ class NestTask:
     """GB, where there is one."""
     room: int
     """Bytes of it that tensors held meanwhile leave."""
-    lean: bool
+    is_reserving: bool
     """Whether many more weights follow."""
 
     def tiles(self, *, prefetch: bool) -> Plan | None:
@@ -71,17 +71,17 @@ class NestTask:
         if bytes_in(plan, self.buffer.name) > self.room:
             limits = {self.buffer.name: self.room, **limits}
             plan = self._plan(limits)
-        return self._leaner(plan, limits, self.buffer) if self.lean and plan else plan
+        return self._with_reserve(plan, limits, self.buffer) if self.is_reserving and plan else plan
 
-    def _leaner(self, plan: Plan, limits: Mapping[str, int], buffer: MemoryLevel) -> Plan:
-        """With no more weights in GB at once than a lean layer's, unless that is much slower."""
+    def _with_reserve(self, plan: Plan, limits: Mapping[str, int], buffer: MemoryLevel) -> Plan:
+        """With no more weights in GB at once than the reserve leaves, unless much slower."""
         weights = bytes_in(plan, buffer.name, self.facts.early)
         most = int(buffer.usable_bytes * WEIGHT_SHARE)
         if weights <= most:
             return plan
         room = bytes_in(plan, buffer.name) - weights + most
         part = self._plan({**limits, buffer.name: room})
-        if part is None or part.predicted_cycles > plan.predicted_cycles * LEAN_GAIN:
+        if part is None or part.predicted_cycles > plan.predicted_cycles * RESERVE_GAIN:
             return plan
         return part
 

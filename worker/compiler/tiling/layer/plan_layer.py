@@ -23,14 +23,14 @@ from worker.compiler.tiling.chain.emit import emit_chain
 from worker.compiler.tiling.chain.plan import ChainPlan
 from worker.compiler.tiling.chain.plan_chain import plan_chain
 from worker.compiler.tiling.layer.layers import Layer
-from worker.compiler.tiling.nest.alike import named, numbered
 from worker.compiler.tiling.nest.emit import emit
 from worker.compiler.tiling.nest.facts import Facts, facts_of, sliced
 from worker.compiler.tiling.nest.fusion import fused_facts
-from worker.compiler.tiling.nest.given import search_split
 from worker.compiler.tiling.nest.plan import Plan, Stage, Team, footprint_terms, stages_of
 from worker.compiler.tiling.nest.search import search
+from worker.compiler.tiling.nest.split_search import search_split
 from worker.compiler.tiling.nest.splits import ranked_splits
+from worker.compiler.tiling.nest.structural_key import named, numbered
 
 STRIPS = (8, 1)
 """Strips per tile tried for an epilogue."""

@@ -136,7 +136,7 @@ class Facts:
     """Memory that holds an operand around this nest, where it is not the home level."""
     early: frozenset[str] = frozenset()
     """Operands whose first tiles are brought in while what ran before still computes."""
-    rims: frozenset[str] = frozenset()
+    padded_locals: frozenset[str] = frozenset()
     """Operands that live in the innermost memory already but are read beyond their ends: tiles of
     them are copied within it, where the transfer writes what stands around them."""
 

@@ -1,7 +1,7 @@
 """Tile sizes written out per stage: counts, splits over units, trips, copies, bytes.
 
 The climber asks for tens of thousands of tilings of one layer on the same stages, so what sizes do
-not change is worked out once (`Frame`).
+not change is worked out once (`StageFrame`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Stand:
     """Axes split into equal parts only."""
 
 
-class Frame:
+class StageFrame:
     """One layer on given stages, whatever its tiles.  Cost: linear in its operands and stages."""
 
     def __init__(self, facts: Facts, stages: tuple[Stage, ...]) -> None:
@@ -94,7 +94,7 @@ class Frame:
         return _Stand(stage, tuple(held), absent, free, exact)
 
 
-def levels_of(frame: Frame, sizes: Sizes) -> list[LevelPlan] | None:
+def levels_of(frame: StageFrame, sizes: Sizes) -> list[LevelPlan] | None:
     """Sizes written out per stage, or None when a buffer does not fit."""
     levels: list[LevelPlan] = []
     outer: Mapping[str, int] = frame.facts.extents
@@ -109,7 +109,7 @@ def levels_of(frame: Frame, sizes: Sizes) -> list[LevelPlan] | None:
 
 
 def _level(
-    frame: Frame,
+    frame: StageFrame,
     stand: _Stand,
     tile: Mapping[str, int],
     outer: Mapping[str, int],

@@ -131,10 +131,10 @@ def placed_at(facts: Facts, stage: Stage, *, is_last: bool) -> tuple[Operand, ..
     kept = [o for o in made[:-1] if is_last] + [
         o for o in made[-1:] if is_placed(facts.base.get(o.tensor, ""), stage)
     ]
-    rims = facts.rims if is_last else frozenset()
+    padded_locals = facts.padded_locals if is_last else frozenset()
     fetched = [
         o for o in facts.fetched
-        if is_placed(facts.base.get(o.tensor, ""), stage) or o.tensor in rims
+        if is_placed(facts.base.get(o.tensor, ""), stage) or o.tensor in padded_locals
     ]  # fmt: skip
     return (*fetched, *kept)
 

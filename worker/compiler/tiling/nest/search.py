@@ -15,7 +15,7 @@ from worker.compiler.machine.machine import Engine, Machine
 from worker.compiler.tiling.candidates import grown
 from worker.compiler.tiling.factors import divisors, largest_divisor
 from worker.compiler.tiling.nest.facts import Facts, granules
-from worker.compiler.tiling.nest.levels import Frame, Sizes, levels_of
+from worker.compiler.tiling.nest.levels import Sizes, StageFrame, levels_of
 from worker.compiler.tiling.nest.plan import LevelPlan, Plan, Stage, is_placed
 from worker.compiler.tiling.nest.price import Pricer
 
@@ -75,7 +75,7 @@ class _Climber:
     ) -> None:
         self.facts = facts
         self.stages = stages
-        self._frame = Frame(facts, stages)
+        self._frame = StageFrame(facts, stages)
         self._orders = loop_orders(facts)
         self._pricer = Pricer(facts, engine, stages, machine)
         self._known: dict[tuple[object, ...], Plan | None] = {}

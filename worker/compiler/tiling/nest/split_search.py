@@ -17,7 +17,7 @@ import numpy.typing as npt
 from worker.compiler.machine.machine import Engine, Machine
 from worker.compiler.tiling.factors import divisors, largest_divisor
 from worker.compiler.tiling.nest.facts import Facts
-from worker.compiler.tiling.nest.levels import Frame, Sizes, levels_of
+from worker.compiler.tiling.nest.levels import Sizes, StageFrame, levels_of
 from worker.compiler.tiling.nest.plan import LevelPlan, Plan, Stage
 from worker.compiler.tiling.nest.price import Pricer
 from worker.compiler.tiling.nest.search import loop_orders, needed_units, ordered_plan, score
@@ -53,7 +53,7 @@ def search_split(
     grid = tile_grid(facts, by_stage)
     if grid is None:
         return None
-    frame, pricer = Frame(facts, stages), Pricer(facts, engine, stages, machine)
+    frame, pricer = StageFrame(facts, stages), Pricer(facts, engine, stages, machine)
     orders = loop_orders(facts)
     for double in (True, False):
         found = [
@@ -66,7 +66,7 @@ def search_split(
 
 
 def largest_tilings(
-    frame: Frame, grid: tuple[Tiles, ...], ways: tuple[Mapping[str, int], ...], *, double: bool
+    frame: StageFrame, grid: tuple[Tiles, ...], ways: tuple[Mapping[str, int], ...], *, double: bool
 ) -> list[list[LevelPlan]]:
     """The different tilings that fit, by falling volume of the innermost tile."""
     volume: Ints = prod(grid[-1].values(), start=np.ones(1, dtype=np.int64))
@@ -92,7 +92,7 @@ def largest_tilings(
 
 
 def _may_fit(
-    frame: Frame, grid: tuple[Tiles, ...], ways: tuple[Mapping[str, int], ...], *, double: bool
+    frame: StageFrame, grid: tuple[Tiles, ...], ways: tuple[Mapping[str, int], ...], *, double: bool
 ) -> Flags:
     """What is worth writing out: without strips, its buffers fit if nobody shares the memory."""
     outer: Tiles = {name: np.array(extent) for name, extent in frame.facts.extents.items()}

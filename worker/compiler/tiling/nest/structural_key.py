@@ -41,7 +41,7 @@ def numbered(facts: Facts) -> tuple[Facts, Hashable]:
         epilogue=epilogue,
         base=around,
         early=frozenset(names[t] for t in facts.early if t in names),
-        rims=frozenset(names[t] for t in facts.rims if t in names),
+        padded_locals=frozenset(names[t] for t in facts.padded_locals if t in names),
     )
     key = (
         op, tuple(tensors.values()), tuple(found.extents.items()), found.reads, found.late,
@@ -49,7 +49,7 @@ def numbered(facts: Facts) -> tuple[Facts, Hashable]:
         tuple(found.below.items()),
         tuple((step.op, step.engine.name, step.out, step.dim_of_axis) for step in epilogue),
         found.max_strips, found.is_overlapped, tuple(sorted(around.items())), found.early,
-        found.rims,
+        found.padded_locals,
     )  # fmt: skip
     return found, key
 
