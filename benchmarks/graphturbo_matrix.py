@@ -20,6 +20,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from math import exp, log
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +130,27 @@ def page(rows: Mapping[str, Row], presets: Sequence[str], missing: int = 0) -> s
     return "\n".join(lines)
 
 
+def in_third(key: str) -> bool:
+    """Whether a cell is in the third of all that nobody chose: by the digest of its name."""
+    return int(sha256(key.encode()).hexdigest(), 16) % 3 == 0
+
+
+def comparison(rows: Mapping[str, Row], before: Mapping[str, Row]) -> str:
+    """Cycles now over cycles before, of the cells that both ledgers have."""
+    ratios = {
+        key: row["cycles"] / before[key]["cycles"]
+        for key, row in rows.items()
+        if "cycles" in row and "cycles" in before.get(key, {})
+    }
+    if not ratios:
+        return "no cell is in both ledgers\n"
+    geomean = exp(sum(map(log, ratios.values())) / len(ratios))
+    lines = [f"{len(ratios)} cells in both: cycles now over before, geomean {geomean:.5f},"
+             f" {sum(r == 1 for r in ratios.values())} equal"]  # fmt: skip
+    lines += [f"{key}: {r:.5f}" for key, r in sorted(ratios.items(), key=lambda x: -x[1]) if r != 1]
+    return "\n".join(lines) + "\n"
+
+
 _NOTES = (
     "A cell is a whole job: compile, simulate, package, run the kernels against ONNX Runtime on",
     "the original model (mode `sample`). `x bound` is simulated cycles over the largest lower",
@@ -152,6 +175,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=int, default=420, help="CPU limit of a cell")
     parser.add_argument("--gigabytes", type=int, default=14, help="address space of a cell")
     parser.add_argument("--again", action="store_true", help="run finished cells again")
+    parser.add_argument("--third", action="store_true", help="a third of the cells, by digest")
+    parser.add_argument("--against", type=Path, help="an older ledger that cycles are held against")
     parser.add_argument("--cell", nargs=2, metavar=("MODEL", "PRESET"))
     args = parser.parse_args(argv)
     models = {m.name: m for m in every_model()}
@@ -168,6 +193,8 @@ def main(argv: list[str] | None = None) -> int:
     for key in (f"{n} {p}" for n in sorted(chosen, key=sizes.__getitem__) for p in args.presets):
         if key in rows and verdict(rows[key]) == "ok" and not args.again:
             continue
+        if args.third and not in_third(key):
+            continue
         rows[key] = run_child(key, args.scratch, args.seconds, args.gigabytes)
         sys.stderr.write(f"{key}: {verdict(rows[key])} {rows[key].get('cpu_s', '')}\n")
         rows = {key: rows[key] for key in sorted(rows)}
@@ -176,6 +203,8 @@ def main(argv: list[str] | None = None) -> int:
         args.out.write_text(
             page(rows, PRESETS, len(models) * len(PRESETS) - len(rows)), encoding="utf-8"
         )
+    if args.against:
+        sys.stdout.write(comparison(rows, json.loads(args.against.read_text())))
     return int(any(verdict(row) != "ok" for row in rows.values()))
 
 
