@@ -150,6 +150,21 @@ def test_without_is_a_list_of_known_names() -> None:
         CompileOptions.from_json({"strategy_options": {"graphturbo": {"without": ["speed"]}}})
 
 
+def test_what_graphturbo_leaves_out_has_one_form() -> None:
+    """As JSON has it: lists, and nothing that is default, so that old documents stay equal."""
+    asked = {"variant": "v1", "without": ["turns", "bands", "turns"]}
+    options = CompileOptions.from_json({"strategy_options": {"graphturbo": asked}})
+    document = options.to_json()
+    assert document["strategy_options"] == {
+        "graphturbo": {"variant": "v1", "without": ["bands", "turns"]}
+    }
+    assert json.loads(json.dumps(document)) == document
+    assert CompileOptions.from_json(document) == options
+    variant = {"graphturbo": {"variant": "v1"}}
+    alone = CompileOptions.from_json({"strategy_options": variant}).to_json()
+    assert alone["strategy_options"] == variant
+
+
 def test_a_schedule_carries_what_lowering_leaves_out() -> None:
     _, schedule = planned(conv_chain(16, 8, 3), FOUR)
     made = Schedule(schedule.graph, schedule.root, "x", 7, (Heuristic.PACE, Heuristic.SPREAD))

@@ -285,7 +285,8 @@ class CompileOptions:
         document["symbols"] = dict(self.symbols)
         document["without"] = [str(name) for name in self.without]
         document["strategy_options"] = {
-            name: msgspec.to_builtins(chosen) for name, chosen in self.strategy_options
+            name: msgspec.json.decode(msgspec.json.encode(chosen))  # lists, as a row holds them
+            for name, chosen in self.strategy_options
         }
         return document
 

@@ -57,12 +57,17 @@ class Idea(StrEnum):
     """Tensors between layers may stay in the cores' local buffers."""
 
 
-class GraphTurboOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GraphTurboOptions(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """What users may ask of the strategy."""
 
     variant: Variant = Variant.FULL
     without: tuple[Idea, ...] = ()
-    """Ideas that are left out; any order, each once is enough."""
+    """Ideas that are left out; given in any order, kept sorted, each once."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "without", tuple(sorted(set(self.without))))
 
 
 DESCRIPTOR = StrategyDescriptor(
