@@ -6,13 +6,14 @@ import subprocess
 import sys
 from dataclasses import replace
 from importlib.metadata import EntryPoint
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal
 
 import msgspec
 import pytest
 
 from worker.compiler import descriptors
-from worker.compiler.descriptors import StrategyDescriptor, installed
+from worker.compiler.descriptors import StrategyDescriptor, an_option, installed
 from worker.compiler.errors import InternalError
 from worker.compiler.strategies.naive.descriptor import DESCRIPTOR as NAIVE
 
@@ -21,6 +22,13 @@ class Needy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An option without a default."""
 
     speed: int
+
+
+class Choices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A list of known words, and a word."""
+
+    left_out: tuple[Literal["fast", "slow"], ...] = ()
+    way: Literal["up", "down"] = "up"
 
 
 class Open(msgspec.Struct, frozen=True):
@@ -78,6 +86,18 @@ def test_listing_strategies_loads_neither_numpy_nor_a_strategy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_options_are_said_in_words() -> None:
+    words = replace(NAIVE, options=Choices).option_words
+    assert words == {"left_out": "a list of fast, slow", "way": "up (default), down"}
+
+
+def test_an_example_of_a_list_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = MappingProxyType({"one": replace(NAIVE, name="one", options=Choices)})
+    monkeypatch.setattr(descriptors, "strategies", lambda: chosen)
+    assert an_option() == ("one", "left_out", '["slow"]')
+    assert an_option("way") == ("one", "way", "down")
 
 
 def test_a_descriptor_loads_its_strategy() -> None:

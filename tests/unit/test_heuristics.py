@@ -146,8 +146,9 @@ def test_without_is_a_list_of_known_names() -> None:
         assert caught.value.findings[0].pointer == "/options/without"
     with pytest.raises(OptionError, match="has no mixtures to leave out"):
         CompileOptions.from_json({"strategy": "naive", "without": ["mixtures"]})
-    with pytest.raises(OptionError, match="without"):
-        CompileOptions.from_json({"strategy_options": {"graphturbo": {"without": ["speed"]}}})
+    for unknown in (["speed"], "bands"):
+        with pytest.raises(OptionError, match="without: a list of bands, compose, ") as caught:
+            CompileOptions.from_json({"strategy_options": {"graphturbo": {"without": unknown}}})
 
 
 def test_what_graphturbo_leaves_out_has_one_form() -> None:

@@ -25,6 +25,7 @@ AUTO = "auto"
 """Stands for every strategy there is: the judge takes the best of them."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_LIST = "a list of "
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+]{0,31}")
 
 
@@ -62,8 +63,13 @@ class StrategyDescriptor:
         kinds = msgspec.json.schema(self.options)["$defs"]
         found: dict[str, str] = {}
         for name, field in kinds[self.options.__name__]["properties"].items():
-            kind = field.get("$ref", "").rpartition("/")[2]
-            values = kinds[kind].get("enum", [kind]) if kind else [field.get("type", "any")]
+            is_list = field.get("type") == "array"
+            kind = field.get("items", {}) if is_list else field
+            kind = kinds.get(kind.get("$ref", "").rpartition("/")[2], kind)
+            values = kind.get("enum", [kind.get("type", "any")])
+            if is_list:
+                found[name] = f"{_LIST}{', '.join(map(str, values))}"
+                continue
             default = msgspec.to_builtins(getattr(self.options(), name))
             others = [str(value) for value in values if value != default]
             found[name] = ", ".join((f"{default} (default)", *others))
@@ -156,7 +162,8 @@ def an_option(named_so: str = "") -> tuple[str, str, str]:
     for one in strategies().values():
         for option, words in one.option_words.items():
             if named_so in ("", option):
-                return one.name, option, words.rpartition(", ")[2]
+                value = words.removeprefix(_LIST).rpartition(", ")[2]
+                return one.name, option, f'["{value}"]' if words.startswith(_LIST) else value
     return "NAME", named_so or "OPTION", "VALUE"
 
 
