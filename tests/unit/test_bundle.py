@@ -227,6 +227,31 @@ def test_damaged_bundles_are_refused(
     assert caught.value.code == "TW-RUN-001"
 
 
+@pytest.mark.parametrize("change", ["dropped", "renamed", "moved", "twice"])
+def test_a_tensor_that_kernels_know_elsewhere_is_refused(bundle: Path, change: str) -> None:
+    """With all digests right: an input would be written where no kernel reads it."""
+    with zipfile.ZipFile(bundle) as archive:
+        manifest = json.loads(archive.read("manifest.json"))
+        graph = json.loads(archive.read("model/graph.json"))
+    tensors = graph["tensors"]
+    given = next(tensor for tensor in tensors if tensor["name"] == "a")
+    if change == "dropped":
+        tensors.remove(given)
+    elif change == "renamed":
+        given["name"] = "aa"
+    elif change == "moved":
+        given["address"] += -64 if given["address"] else 64
+    else:
+        tensors.append(given)
+    text = json.dumps(graph).encode()
+    row = next(row for row in manifest["members"] if row["name"] == "model/graph.json")
+    row |= {"sha256": sha256(text).hexdigest(), "size_bytes": len(text)}
+    rewrite(bundle, {"model/graph.json": text, "manifest.json": json.dumps(manifest).encode()})
+    with pytest.raises(InputError, match=r"tensor a|a tensor twice") as caught:
+        run_bundle(bundle, inputs(), BUILD_DIR)
+    assert caught.value.code == "TW-RUN-001"
+
+
 def test_truncated_flipped_and_foreign_files_are_refused(bundle: Path, tmp_path: Path) -> None:
     whole = bundle.read_bytes()
     broken = tmp_path / "broken.twb"

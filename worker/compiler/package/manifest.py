@@ -279,11 +279,37 @@ def executable_of(document: GraphDocument, program: Program) -> ExecutableModel:
     for entry in document.host_entries:
         if entry.shape is not None and _size_bytes(entry.dtype, entry.shape) > _MOST_BYTES:
             raise damaged(f"value {entry.name} is larger than any memory")
+    _check_bindings(document, program)
     return ExecutableModel(
         document.name, document.inputs, document.outputs, document.levels, program,
         document.kernels, document.tensors, document.constants, document.controls,
         document.host_entries, document.targets,
     )  # fmt: skip
+
+
+def _check_bindings(document: GraphDocument, program: Program) -> None:
+    """What kernels are called with is where the document has it: inputs are written there.
+
+    Raises:
+        InputError: TW-RUN-001, the first operand that is elsewhere.
+    """
+    tensors = {tensor.name: tensor for tensor in document.tensors}
+    if len(tensors) != len(document.tensors) or not tensors.keys() >= set(document.constants):
+        raise damaged("model/graph.json names a tensor twice, or weights that are none")
+    for call in program.calls:
+        if not isinstance(call, UnitCall):
+            continue
+        operands = program.units[call.unit].operands
+        for binding, operand in zip(call.bindings, operands, strict=True):
+            tensor = tensors.get(binding.tensor)
+            if (
+                tensor is None
+                or tensor.address != binding.address
+                or tensor.size_bytes != operand.size_bytes
+            ):
+                raise damaged(
+                    f"model/graph.json and program.bin disagree about tensor {binding.tensor[:100]}"
+                )
 
 
 def _size_bytes(dtype: str, shape: Sequence[int]) -> int:
