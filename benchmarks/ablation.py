@@ -104,7 +104,8 @@ def table(rows: Mapping[str, Row]) -> str:
         "    python -m benchmarks.ablation",
         "",
         "Simulated cycles of a compile without the heuristic over cycles of the default compile,",
-        f"whole programs, {len(rows)} cells (model x preset), symbols as in `benchmarks/zoo.py`.",
+        f"whole programs, {len(rows)} of {len(cells()) * len(PRESETS)} cells (model x preset),"
+        " symbols as in `benchmarks/zoo.py`.",
         f"Above 1 the heuristic earns. Lowering's ({', '.join(GENERAL)}) and",
         "GraphTurbo's own are measured with `--strategy graphturbo`, the judge's",
         f"({', '.join(JUDGE)}) with `auto`. A compile that has no program without the",

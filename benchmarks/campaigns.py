@@ -78,6 +78,8 @@ def command_campaigns(folder: Path) -> list[Campaign]:
         one("models", "--out", out("models.md")),
         one("graphturbo_zoo", "--out", out("graphturbo_zoo.md")),
         one("graphturbo_matrix", "--out", out("graphturbo_matrix.md")),
+        one("ablation", "--out", out("ablation.md")),
+        one("elections", "--out", out("elections.md")),
         one("racing_operators"),
     ]
 

@@ -17,8 +17,10 @@ from onnx import TensorProto, helper
 from onnx_models import conv_net
 
 from benchmarks import (
+    ablation,
     compile_limits,
     compile_time,
+    elections,
     kernel_speed,
     models,
     racing_operators,
@@ -143,6 +145,21 @@ def test_model_table(tiny_model: Path) -> None:
     table = models.table([row, {"model": "m", "preset": "p", "failure": "why"}])
     assert len(table.splitlines()) == 4
     assert "| tiny | kapla-edge |" in table
+
+
+@pytest.mark.campaign(smoke=True)
+def test_a_cell_of_the_ablation(tiny_model: Path) -> None:
+    row = ablation.run_cell(ZooModel("tiny", "tiny"), "stcp920-inferred", tiny_model.parent)
+    assert set(row["cycles"]) == {"", "auto", *ablation.ROWS}
+    assert all(isinstance(cycles, int) for cycles in row["cycles"].values()), row
+    assert "| tiny stcp920-inferred |" in ablation.table({"tiny stcp920-inferred": row})
+
+
+@pytest.mark.campaign(smoke=True)
+def test_a_cell_of_the_elections(tiny_model: Path) -> None:
+    row = elections.run_cell(ZooModel("tiny", "tiny"), "stcp920-inferred", tiny_model.parent)
+    assert elections.faults({"tiny stcp920-inferred": row}) == []
+    assert "1 cells, 0 faults" in elections.page({"tiny stcp920-inferred": row})
 
 
 def test_a_cell_of_the_papers_tables(tmp_path: Path) -> None:
