@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 from api_fixtures import Serve, assert_problem, onnx_bytes
 
+from service.api.readiness import ANSWER_S
 from service.hosts import host_name, is_loopback
 
 
@@ -190,6 +191,7 @@ def test_readiness_does_not_wait_for_who_hangs(
 ) -> None:
     from service.jobs import query
 
+    assert ANSWER_S <= 1, "of the 2 s that are promised"
     released = threading.Event()
     asked: list[int] = []
 
@@ -206,7 +208,8 @@ def test_readiness_does_not_wait_for_who_hangs(
         for _ in range(2):
             started = time.monotonic()
             problem = assert_problem(served.http.get("/readyz"), 503, "TW-SVC-005")
-            assert time.monotonic() - started < 2
+            # Idle it takes ANSWER_S; here other tests want the processors too. Hanging takes 30 s.
+            assert time.monotonic() - started < 5
             pointers = [finding["pointer"] for finding in problem["errors"]]
             assert pointers == ["/database", "/blobs", "/broker"]
         assert len(asked) == 2, "who hangs is not asked again"
