@@ -120,7 +120,9 @@ def page(rows: Mapping[str, Row]) -> str:
                         if k.startswith(AUTO)}  # fmt: skip
             lines.append(f"| {cell} | " + " | ".join(cells) + f" | {len(distinct)} |")
     wrong = faults(rows)
-    lines += ["", f"{len(rows)} cells, {len(wrong)} faults.", "", *(f"- {row}" for row in wrong)]
+    total = len(ZOO) * len(PRESETS)
+    lines += ["", f"{len(rows)} of {total} cells, {len(wrong)} faults.", ""]
+    lines += [f"- {row}" for row in wrong]
     return "\n".join(lines) + "\n"
 
 

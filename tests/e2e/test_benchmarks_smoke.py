@@ -159,7 +159,7 @@ def test_a_cell_of_the_ablation(tiny_model: Path) -> None:
 def test_a_cell_of_the_elections(tiny_model: Path) -> None:
     row = elections.run_cell(ZooModel("tiny", "tiny"), "stcp920-inferred", tiny_model.parent)
     assert elections.faults({"tiny stcp920-inferred": row}) == []
-    assert "1 cells, 0 faults" in elections.page({"tiny stcp920-inferred": row})
+    assert "1 of 34 cells, 0 faults." in elections.page({"tiny stcp920-inferred": row})
 
 
 def test_a_cell_of_the_papers_tables(tmp_path: Path) -> None:

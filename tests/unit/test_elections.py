@@ -21,7 +21,7 @@ def cell(**changed: dict[str, Any]) -> dict[str, Any]:
 
 def test_equal_programs_are_no_fault() -> None:
     assert faults(cell()) == []
-    assert "1 cells, 0 faults" in page(cell())
+    assert "1 of 34 cells, 0 faults." in page(cell())
 
 
 def test_a_strategy_that_is_better_alone_is_one() -> None:
