@@ -28,8 +28,7 @@ class Variant(StrEnum):
     V3 = "v3"
     """V2 with instances, in an order that keeps them on chip."""
     PAPER = "paper"
-    """What the paper describes, run as such: groups, their instances in the best order that is
-    known, and whatever one binding reaches in the cores' local buffers."""
+    """The paper's way: groups, instances in the best known order, one binding in local buffers."""
 
 
 class Idea(StrEnum):

@@ -89,11 +89,7 @@ def equal_turns(
 
 
 def _turns(
-    graph: Graph,
-    layers: Sequence[Layer],
-    engines: Mapping[str, Engine],
-    site: Site,
-    samples: int,
+    graph: Graph, layers: Sequence[Layer], engines: Mapping[str, Engine], site: Site, samples: int
 ) -> list[int]:
     """Numbers of turns worth planning, most promising first.
 
