@@ -9,6 +9,7 @@ from dataclasses import replace
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from onnx import TensorProto, helper
 from worker.compiler.codegen.kernel import generate_kernel
 from worker.compiler.codegen.runtime_header import runtime_header
 from worker.compiler.errors import CompilerError, InputError, MemoryFault
-from worker.compiler.isa.binary import encode_program
+from worker.compiler.isa.binary import decode_program, encode_program
 from worker.compiler.isa.program import Binding, HostCall, Program, UnitCall
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.package.build import build_library, find_compiler
@@ -227,6 +228,13 @@ def test_damaged_bundles_are_refused(
     assert caught.value.code == "TW-RUN-001"
 
 
+def reseal(path: Path, manifest: dict[str, Any], name: str, data: bytes) -> None:
+    """Replace a member, and make the manifest's digest and size of it right again."""
+    row = next(row for row in manifest["members"] if row["name"] == name)
+    row |= {"sha256": sha256(data).hexdigest(), "size_bytes": len(data)}
+    rewrite(path, {name: data, "manifest.json": json.dumps(manifest).encode()})
+
+
 @pytest.mark.parametrize("change", ["dropped", "renamed", "moved", "twice"])
 def test_a_tensor_that_kernels_know_elsewhere_is_refused(bundle: Path, change: str) -> None:
     """With all digests right: an input would be written where no kernel reads it."""
@@ -243,11 +251,30 @@ def test_a_tensor_that_kernels_know_elsewhere_is_refused(bundle: Path, change: s
         given["address"] += -64 if given["address"] else 64
     else:
         tensors.append(given)
-    text = json.dumps(graph).encode()
-    row = next(row for row in manifest["members"] if row["name"] == "model/graph.json")
-    row |= {"sha256": sha256(text).hexdigest(), "size_bytes": len(text)}
-    rewrite(bundle, {"model/graph.json": text, "manifest.json": json.dumps(manifest).encode()})
+    reseal(bundle, manifest, "model/graph.json", json.dumps(graph).encode())
     with pytest.raises(InputError, match=r"tensor a|a tensor twice") as caught:
+        run_bundle(bundle, inputs(), BUILD_DIR)
+    assert caught.value.code == "TW-RUN-001"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [("unit", "calls unit 99 of"), ("before", "calls unit -1 of"), ("fewer", "another number of")],
+)
+def test_a_call_of_no_unit_is_refused(bundle: Path, change: str, message: str) -> None:
+    with zipfile.ZipFile(bundle) as archive:
+        manifest = json.loads(archive.read("manifest.json"))
+        program = decode_program(archive.read("program.bin"))
+    calls = list(program.calls)
+    at, call = next((k, c) for k, c in enumerate(calls) if isinstance(c, UnitCall))
+    calls[at] = {
+        "unit": replace(call, unit=99),
+        "before": replace(call, unit=-1),
+        "fewer": replace(call, bindings=call.bindings[:-1]),
+    }[change]
+    data = encode_program(replace(program, calls=tuple(calls)))
+    reseal(bundle, manifest, "program.bin", data)
+    with pytest.raises(InputError, match=message) as caught:
         run_bundle(bundle, inputs(), BUILD_DIR)
     assert caught.value.code == "TW-RUN-001"
 

@@ -147,7 +147,7 @@ def test_without_is_a_list_of_known_names() -> None:
     with pytest.raises(OptionError, match="has no mixtures to leave out"):
         CompileOptions.from_json({"strategy": "naive", "without": ["mixtures"]})
     for unknown in (["speed"], "bands"):
-        with pytest.raises(OptionError, match="without: a list of bands, compose, ") as caught:
+        with pytest.raises(OptionError, match="without: a list of bands, compose, "):
             CompileOptions.from_json({"strategy_options": {"graphturbo": {"without": unknown}}})
 
 

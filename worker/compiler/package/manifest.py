@@ -291,7 +291,7 @@ def _check_bindings(document: GraphDocument, program: Program) -> None:
     """What kernels are called with is where the document has it: inputs are written there.
 
     Raises:
-        InputError: TW-RUN-001, the first operand that is elsewhere.
+        InputError: TW-RUN-001, the first call of no unit, or operand that is elsewhere.
     """
     tensors = {tensor.name: tensor for tensor in document.tensors}
     if len(tensors) != len(document.tensors) or not tensors.keys() >= set(document.constants):
@@ -299,7 +299,11 @@ def _check_bindings(document: GraphDocument, program: Program) -> None:
     for call in program.calls:
         if not isinstance(call, UnitCall):
             continue
+        if not 0 <= call.unit < len(program.units):
+            raise damaged(f"program.bin calls unit {call.unit} of {len(program.units)}")
         operands = program.units[call.unit].operands
+        if len(call.bindings) != len(operands):
+            raise damaged(f"program.bin gives unit {call.unit} another number of operands")
         for binding, operand in zip(call.bindings, operands, strict=True):
             tensor = tensors.get(binding.tensor)
             if (
