@@ -242,7 +242,7 @@ def test_the_note_is_the_summary_of_the_unit(variant: Variant) -> None:
     assert summary.predicted_cycles + ON.launch_overhead_cycles == schedule.predicted_cycles
     assert summary.is_ahead is (variant is Variant.FULL)
     assert summary.groups == summary.orders == ()  # one sample is not cut into instances
-    scopes = {row.scope: row.tensors for row in summary.scopes}
+    scopes = summary.tensors_by_scope
     assert sum(scopes.values()) == 6  # one result per operator
     given = schedule.graph.inputs
     assert scopes[BufferScope.GB] == len(set(buffered(schedule)) - set(given))

@@ -177,20 +177,24 @@ def test_a_schedule_carries_what_lowering_leaves_out() -> None:
             parse_schedule(text.replace("pace,spread", wrong))
 
 
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where kernels are compiled: many programs have the same."""
+    return tmp_path_factory.mktemp("build")
+
+
 @pytest.mark.parametrize("name", [*GENERAL, *Idea, *JUDGE])
-def test_programs_without_a_heuristic_are_right(name: str, tmp_path: Path) -> None:
+def test_programs_without_a_heuristic_are_right(name: str, tmp_path: Path, build: Path) -> None:
     """Every tensor against ONNX Runtime; the bundle's kernels are made anew from its schedules."""
     options = CompileOptions.from_json({"verify": "full", **options_of(name)})
-    request = JobRequest(
-        saved(conv_net(), tmp_path), "m", {"preset": CHIP.name}, options, tmp_path / "build"
-    )
+    request = JobRequest(saved(conv_net(), tmp_path), "m", {"preset": CHIP.name}, options, build)
     run_job(request, tmp_path / "out", MemoryCache(), NoProgress())
     report = json.loads((tmp_path / "out" / "report.json").read_bytes())
     assert report["verification"]["passed"] is True
     assert not [w for w in report["warnings"] if w["code"] == "STRATEGY_FALLBACK"]
     from worker.compiler.package.runtime import Origin, load_bundle
 
-    loaded = load_bundle(tmp_path / "out" / "m.twb", tmp_path / "build")
+    loaded = load_bundle(tmp_path / "out" / "m.twb", build)
     assert loaded.origin is Origin.COMPARED
 
 

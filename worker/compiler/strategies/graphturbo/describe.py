@@ -13,7 +13,6 @@ from worker.compiler.strategies.graphturbo.summary import (
     BufferScope,
     MovementSummary,
     OrderSummary,
-    ScopeCount,
     SectionSummary,
     SpillSummary,
     UnitSummary,
@@ -40,7 +39,7 @@ def describe(
         operators=len(ctx.graph.ops),
         groups=ctx.grouped.summaries if used or _runs_groups(ctx, sections) else (),
         orders=orders,
-        scopes=_scopes(ctx, sections),
+        tensors_by_scope=_scopes(ctx, sections),
         spills=_spills(ctx, sections),
         movements=_movements(ctx, sections),
         is_ahead=ctx.features.prefetch,
@@ -67,7 +66,7 @@ def _name(section: SectionPlan) -> str:
     return f"{len(section.layers)} layers, {section.spread.clusters} clusters, turns {trips}"
 
 
-def _scopes(ctx: UnitContext, sections: Sequence[SectionPlan]) -> tuple[ScopeCount, ...]:
+def _scopes(ctx: UnitContext, sections: Sequence[SectionPlan]) -> dict[BufferScope, int]:
     """Tensors that operators write, by the memory that holds them between their users."""
     buffered = {t for s in sections for t in s.buffered}
     inside = _inside(ctx).union(_handed(sections))
@@ -80,7 +79,7 @@ def _scopes(ctx: UnitContext, sections: Sequence[SectionPlan]) -> tuple[ScopeCou
             counts[BufferScope.GB] += 1
         else:
             counts[BufferScope.HOME] += 1
-    return tuple(ScopeCount(scope, number) for scope, number in counts.items())
+    return counts
 
 
 def _handed(sections: Sequence[SectionPlan]) -> tuple[str, ...]:

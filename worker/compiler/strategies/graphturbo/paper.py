@@ -18,7 +18,7 @@ from worker.compiler.strategies.graphturbo.instances import instance_graph
 from worker.compiler.strategies.graphturbo.ordering import FoundOrder, is_nest, orders_of
 from worker.compiler.strategies.graphturbo.section_plan import SectionPlan
 from worker.compiler.strategies.graphturbo.sections import UnitContext, site_of
-from worker.compiler.strategies.graphturbo.site import Part, Spread
+from worker.compiler.strategies.graphturbo.site import Part, Site, Spread
 from worker.compiler.strategies.graphturbo.summary import OrderSummary
 from worker.compiler.strategies.graphturbo.turns import (
     MAX_NESTED,
@@ -40,50 +40,48 @@ def paper_plans(ctx: UnitContext) -> Iterator[tuple[SectionPlan, tuple[OrderSumm
 
     Nothing where a layer has no tiles.  Cost: Algorithms 1 and 2, and tiles of every layer.
     """
-    whole = (not ctx.buffer,) * len(ctx.layers)
     samples = num_samples(ctx.graph) if ctx.buffer is not None else 1
-    cores = ctx.machine.num_cores // ctx.clusters
-    alone = Part(tuple(range(len(ctx.layers))), None, 1)
-    site = site_of(ctx, Spread(1, cores), (alone,))
-    clusters = clusters_of(samples, site)
+    alone = (Part(tuple(range(len(ctx.layers))), None, 1),)
+    clusters = clusters_of(samples, _site(ctx, 1, alone))
     parts = None
     if samples > 1:
         parts = group_parts(ctx.graph, ctx.layers, ctx.grouped, samples, clusters)
     if parts is None:
-        plan = Planner(ctx.graph, ctx.layers, ctx.engines, site).plan(whole)
+        clusters, parts = 1, alone
+    site = _site(ctx, clusters, parts)
+    is_nested = sum(site.factors) > MAX_NESTED
+    for order, orders in [((), ())] if is_nested else _orders(ctx, site):
+        site = _site(ctx, clusters, parts, order)
+        planner = Planner(ctx.graph, ctx.layers, ctx.engines, site)
+        plan = planner.plan((ctx.buffer is None,) * len(ctx.layers))
         if plan is not None:
-            yield plan, ()
-        return
-    site = site_of(ctx, Spread(clusters, cores), parts)
-    if sum(site.factors) > MAX_NESTED:
-        plan = _planned(ctx, clusters, parts, ())
-        if plan is not None:
-            yield plan, ()
-        return
-    owner = {k: n for n, part in enumerate(parts) for k in part.layers}
+            yield plan, orders
+
+
+def _site(
+    ctx: UnitContext, clusters: int, parts: tuple[Part, ...], order: tuple[Instance, ...] = ()
+) -> Site:
+    return site_of(ctx, Spread(clusters, ctx.machine.num_cores // ctx.clusters), parts, order)
+
+
+def _orders(
+    ctx: UnitContext, site: Site
+) -> Iterator[tuple[tuple[Instance, ...], tuple[OrderSummary, ...]]]:
+    """Orders of the instances (empty: a nest of loops), and what is said of all of them."""
+    owner = {k: n for n, part in enumerate(site.parts) for k in part.layers}
     pairs = {(owner[a], owner[b]) for a, b in layer_edges(ctx.graph, ctx.layers)}
     edges = [(a, b) for a, b in sorted(pairs) if a != b]
-    sizes = [_bytes_out(ctx, part, clusters) for part in parts]
+    sizes = [_bytes_out(ctx, part, site.spread.clusters) for part in site.parts]
     instances = instance_graph(site.factors, sizes, edges)
     orders = orders_of(instances, site.room)
-    written = sum(f * len(part.layers) for f, part in zip(site.factors, parts, strict=True))
+    written = sum(f * len(p.layers) for f, p in zip(site.factors, site.parts, strict=True))
     for found in orders:
         order = tuple(instances.instances[k] for k in found.order)
         if is_nest(instances, found.order, site.factors):
             order = ()
         elif written > MAX_WRITTEN:
             continue
-        plan = _planned(ctx, clusters, parts, order)
-        if plan is not None:
-            yield plan, _summaries(orders, found) if len(instances.instances) > 1 else ()
-
-
-def _planned(
-    ctx: UnitContext, clusters: int, parts: tuple[Part, ...], order: tuple[Instance, ...]
-) -> SectionPlan | None:
-    spread = Spread(clusters, ctx.machine.num_cores // ctx.clusters)
-    site = site_of(ctx, spread, parts, order)
-    return Planner(ctx.graph, ctx.layers, ctx.engines, site).plan((False,) * len(ctx.layers))
+        yield order, _summaries(orders, found) if len(instances.instances) > 1 else ()
 
 
 def _bytes_out(ctx: UnitContext, part: Part, clusters: int) -> int:

@@ -16,33 +16,20 @@ from worker.compiler.strategies.graphturbo.descriptor import GraphTurboOptions, 
 from worker.compiler.strategies.graphturbo.summary import (
     BufferScope,
     GroupSummary,
+    MovementSummary,
     OrderName,
     OrderSummary,
     SectionSummary,
+    SpillSummary,
     UnitSummary,
     read_summary,
 )
 from worker.compiler.strategies.sections import Summary, UnitNotes
 
 
-class _Row(msgspec.Struct, frozen=True, rename={"size_bytes": "bytes"}):
-    """What stands in lists; the fields are those of the strategy's own summary of a unit."""
+class UnitRow(msgspec.Struct, frozen=True):
+    """The fields are those of the strategy's own summary of a unit."""
 
-
-class SpillRow(_Row, frozen=True):
-    tensor: str
-    size_bytes: int
-    scope: BufferScope
-    rule: str
-
-
-class MovementRow(_Row, frozen=True):
-    kind: str
-    count: int
-    size_bytes: int
-
-
-class UnitRow(_Row, frozen=True):
     unit: int
     label: str
     calls: int
@@ -55,14 +42,16 @@ class UnitRow(_Row, frozen=True):
     groups: tuple[GroupSummary, ...]
     orders: tuple[OrderSummary, ...]
     tensors_by_scope: dict[BufferScope, int]
-    spills: tuple[SpillRow, ...]
-    movements: tuple[MovementRow, ...]
+    spills: tuple[SpillSummary, ...]
+    movements: tuple[MovementSummary, ...]
     predicted_cycles: int
     simulated_cycles: int | None
     sections: tuple[SectionSummary, ...]
 
 
-class Total(_Row, frozen=True):
+class Total(msgspec.Struct, frozen=True):
+    """Of all units, each as often as the model runs it."""
+
     units: int
     calls: int
     layers: int

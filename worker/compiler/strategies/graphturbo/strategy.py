@@ -37,6 +37,7 @@ from worker.compiler.strategies.graphturbo.sections import (
     same_borders,
     with_handovers,
 )
+from worker.compiler.strategies.graphturbo.summary import OrderSummary
 from worker.compiler.strategies.graphturbo.variants import Features, features_of
 from worker.compiler.tiling.layer.layers import Layer, form_layers
 from worker.compiler.tiling.layer.plan_layer import global_buffer
@@ -119,10 +120,7 @@ class GraphTurboStrategy:
                 continue
             handed = [(ctx, with_handovers(ctx, plan, readiness)) for ctx, plan in drafts]
             ctx, sections = min(handed, key=lambda draft: _cycles(draft[1]))
-            cycles = _cycles(sections) + machine.launch_overhead_cycles
-            notes = (describe(ctx, sections),)
-            without = _left_out(features)
-            yield Schedule(unit, emit_unit(sections), self.name, cycles, without, notes)
+            yield self._schedule(ctx, sections)
             if not any(run.handed for section in sections for run in section.runs):
                 return
 
@@ -139,12 +137,21 @@ class GraphTurboStrategy:
             handed = with_handovers(ctx, (plan,), features.handover)
             ways = (handed, (plan,)) if handed != (plan,) else (handed,)
             for sections in ways:
-                cycles = _cycles(sections) + machine.launch_overhead_cycles
-                notes = (describe(ctx, sections, orders),)
-                tree = emit_unit(sections)
-                yield Schedule(unit, tree, self.name, cycles, _left_out(features), notes)
+                yield self._schedule(ctx, sections, orders)
         if not has_plan:
             yield not_fusible(tuple(engines))
+
+    def _schedule(
+        self,
+        ctx: UnitContext,
+        sections: Sequence[SectionPlan],
+        orders: tuple[OrderSummary, ...] = (),
+    ) -> Schedule:
+        """Of planned sections; its note says what was planned."""
+        cycles = _cycles(sections) + ctx.machine.launch_overhead_cycles
+        without = () if ctx.features.prefetch else (Heuristic.AHEAD,)
+        notes = (describe(ctx, sections, orders),)
+        return Schedule(ctx.graph, emit_unit(sections), self.name, cycles, without, notes)
 
     def _with_stages(self, graph: Graph, machine: Machine) -> Graph:
         """Reductions of what one core cannot keep twice in two stages, where clusters gain."""
@@ -190,11 +197,6 @@ def _layers(
     layers = form_layers(graph, machine, chains=features.row_chains, alone=alone)
     is_leveled = features.across_layers and features.uses(Idea.LOCKSTEP)
     return in_lockstep(graph, layers) if is_leveled else layers
-
-
-def _left_out(features: Features) -> tuple[Heuristic, ...]:
-    """Of lowering."""
-    return () if features.prefetch else (Heuristic.AHEAD,)
 
 
 def _cycles(sections: Sequence[SectionPlan]) -> int:

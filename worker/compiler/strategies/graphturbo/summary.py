@@ -59,16 +59,11 @@ class OrderSummary:
     """The unit runs it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScopeCount:
-    """How many tensors were placed in one memory (Table 3 of the paper)."""
-
-    scope: BufferScope
-    tensors: int
+class _Moved(msgspec.Struct, frozen=True, rename={"size_bytes": "bytes"}):
+    """Written as in report.json."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpillSummary:
+class SpillSummary(_Moved, frozen=True):
     """A tensor that was moved to a farther memory because its own was full."""
 
     tensor: str
@@ -79,8 +74,7 @@ class SpillSummary:
     """Why this one, e.g. `longest live range`."""
 
 
-@dataclass(frozen=True, slots=True)
-class MovementSummary:
+class MovementSummary(_Moved, frozen=True):
     """Data movements of one kind: `copy` between home and GB, `exchange` of cores through GB."""
 
     kind: str
@@ -113,7 +107,8 @@ class UnitSummary:
     """In topological order; empty where the unit does not run as groups."""
     orders: tuple[OrderSummary, ...]
     """One of them is chosen; empty where instances run as loops without a search."""
-    scopes: tuple[ScopeCount, ...]
+    tensors_by_scope: dict[BufferScope, int]
+    """All memories that tensors may be placed in (Table 3 of the paper)."""
     spills: tuple[SpillSummary, ...]
     movements: tuple[MovementSummary, ...]
     is_ahead: bool
@@ -136,11 +131,6 @@ class UnitSummary:
     def instances(self) -> int:
         """Sum of the factors; a group that could not be cut is one instance."""
         return sum(group.factor or 1 for group in self.groups)
-
-    @property
-    def tensors_by_scope(self) -> dict[BufferScope, int]:
-        """All scopes, also those without a tensor."""
-        return dict.fromkeys(BufferScope, 0) | {row.scope: row.tensors for row in self.scopes}
 
 
 def read_summary(note: str) -> UnitSummary:
