@@ -156,7 +156,10 @@ def _json_requests(url: str, stop: float, tally: Tally, rng: random.Random) -> N
                 query = f"?{key}={text}"
             try:
                 with client.stream(verb, path + query, content=body, headers=headers) as answer:
-                    tally.answered(answer.status_code, f"{verb} {path}{query} {body[:200]!r}")
+                    why = ""
+                    if answer.status_code >= 500:
+                        why = f" said {answer.read()[:300]!r}"
+                    tally.answered(answer.status_code, f"{verb} {path[:80]}{why} {body[:100]!r}")
             except httpx.TimeoutException:
                 tally.failed(f"no answer in 60 s: {verb} {path}{query} {body[:200]!r}")
             except httpx.HTTPError:

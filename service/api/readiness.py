@@ -19,12 +19,14 @@ from sqlalchemy.exc import SQLAlchemyError
 from service.errors import ServiceError, Unavailable
 from service.jobs import query
 from service.queue import reach
+from service.states import ItemState
 from service.store.blobs import BlobStore
 from service.store.session import Database
 from worker.compiler.errors import Finding
 
 STALLED_S = 300.0
-"""Ready work this old, while workers claim to be alive, means that nobody hears the doorbell."""
+"""Ready work this old, while workers claim to be alive and none of them works, means that nobody
+hears the doorbell; behind long jobs it is a queue."""
 ANSWER_S = 1.0
 """How long a part may take; `/readyz` promises an answer within 2 s, on a busy machine too."""
 _NO_BLOB = "0" * 64
@@ -113,7 +115,8 @@ def _ask_database(database: Database) -> Report:
     }
     if stats.workers_alive == 0:
         return facts, (Finding("TW-SVC-005", "no worker is alive", "/workers_alive", None, 1, 0),)
-    if stats.oldest_ready_s > STALLED_S:
+    is_worked_on = dict(stats.items_by_state).get(ItemState.LEASED, 0) > 0
+    if stats.oldest_ready_s > STALLED_S and not is_worked_on:
         message = "work is ready but no worker takes it"
         oldest = round(stats.oldest_ready_s, 1)
         return facts, (Finding("TW-SVC-005", message, "/oldest_ready_s", None, STALLED_S, oldest),)
