@@ -37,13 +37,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave campaigns out unless `-m` asks for them; at smoke size keep a case of each."""
+    """Leave campaigns out unless `-m` asks for them; at smoke size keep a case of each.
+
+    What runs the lines that documents print is left out unless the environment asks for it.
+    """
     is_asked = "campaign" in (config.getoption("-m") or "")
+    is_printed = bool(os.environ.get("TILEWRIGHT_TEST_DOCUMENTS"))
     is_smoke = os.environ.get("TILEWRIGHT_CAMPAIGN", "full") == "smoke"
     seen: set[str] = set()
     kept: list[pytest.Item] = []
     dropped: list[pytest.Item] = []
     for item in items:
+        if item.get_closest_marker("document") and not is_printed:
+            dropped.append(item)
+            continue
         mark = item.get_closest_marker("campaign")
         test = item.nodeid.partition("[")[0]
         if mark is None or (is_asked and not is_smoke):

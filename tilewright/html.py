@@ -6,12 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from worker.report.parts import layer_parts
+
 _SUMMARY = (
     "latency_cycles", "latency_s", "energy_pj", "edp", "throughput_per_s", "utilization_pct",
     "kernels", "accelerator_ops", "host_ops", "lower_bound_by", "distance_to_bound",
+    "bound_by",
 )  # fmt: skip
 _STRATEGIES = ("name", "chosen", "latency_cycles", "energy_pj", "offchip_bytes", "reason")
-_LAYERS = ("index", "op_type", "placement", "cycles_total", "pct_cycles", "bound_by",
+_LAYERS = ("index", "part", "op_type", "placement", "cycles_total", "pct_cycles", "bound_by",
            "utilization_pct", "energy_pct")  # fmt: skip
 MOST_LAYERS = 10
 """A notebook shows the slowest; `layers` has all."""
@@ -22,7 +25,8 @@ def result_page(report: Mapping[str, Any]) -> str:
     summary, verification = report["summary"], report["verification"]
     title = f"{report['model']['name']} on {report['hardware']['name']}"
     verdict = {True: "passed", False: "FAILED", None: "not run"}[verification["passed"]]
-    layers = sorted(report["layers"], key=lambda row: -(row["cycles_total"] or 0))
+    parts = layer_parts(report["layers"], summary["latency_cycles"])
+    layers = sorted(parts, key=lambda row: -(row["cycles_total"] or 0))
     shown = layers[:MOST_LAYERS]
     of_all = f"slowest {len(shown)} of {len(layers)}" if len(layers) > len(shown) else "all"
     return "".join(

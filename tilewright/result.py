@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from tilewright.options import Arrays, PathLike, arrays_file, settings_for
 from worker.compiler.errors import InputError
+from worker.report.parts import layer_parts
+from worker.report.run import run_of_old
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 _FILES = {
     "report": "report.json",
+    "run": "run.json",
     "report_html": "report.html",
     "layers": "layers.csv",
     "trace": "trace.json.gz",
@@ -37,6 +40,10 @@ class Layer(TypedDict, total=False):
     None where a value does not apply, e.g. a host part's tile.
     """
 
+    part: str
+    """`whole`: a kernel of one group of nodes, or a host part; `nodes`: one group of a fused
+    kernel; `kernel`: a fused kernel, before its groups, with the cycles that none of them has and
+    all that is known of the kernel only."""
     index: int
     group_id: int | None
     """Equal for launches of the same kernel."""
@@ -51,13 +58,17 @@ class Layer(TypedDict, total=False):
     end_cycle: int
     energy_pj: float
     energy_pct: float | None
-    cache: str | None
-    """`hit`, `miss` or, where nothing was looked up, `none`."""
     cycles_compute: int
     cycles_stall: int
     bound_by: str
-    """The resource of the lower bound."""
+    """What most of its cycles are spent on: `engine:NAME`, `fill:NAME` (of its pipeline),
+    `port:LEVEL.read`, `port:LEVEL.write`, `link:NAME`, `latency`, `launch`, `host`, `host-link`."""
+    causes: list[dict[str, Any]]
+    """All of these with their `cycles`, the costliest first; they sum to `cycles_total`."""
     macs: int
+    """Multiply-accumulates, on engines of any kind."""
+    repeated_macs: int
+    """Of them, those of points that are computed more than once (halo)."""
     utilization_pct: float | None
     """Of the compute engine's peak."""
     peak_buffer_bytes: int | None
@@ -106,6 +117,24 @@ class Result:
             raise InputError("TW-CLI-001", f"{self.folder} holds no report: {error}") from error
         return cast("dict[str, Any]", found)
 
+    @cached_property
+    def _run(self) -> dict[str, Any]:
+        path = self.folder / _FILES["run"]
+        if not path.is_file():
+            return run_of_old(self.report)
+        return cast("dict[str, Any]", json.loads(path.read_bytes()))
+
+    @property
+    def cache(self) -> dict[str, Any]:
+        """What was looked up: `hits` and `misses`, the outcome of every kernel by its signature
+        (`units`), and `entries`."""
+        return cast("dict[str, Any]", self._run.get("cache") or {})
+
+    @property
+    def timings(self) -> dict[str, float]:
+        """Seconds of each stage, by the clock on the wall."""
+        return cast("dict[str, float]", self._run.get("timings") or {})
+
     @property
     def summary(self) -> dict[str, Any]:
         """The figures of the whole model: latency_cycles, latency_s, throughput_per_s, energy_pj,
@@ -132,10 +161,9 @@ class Result:
 
     @property
     def rows(self) -> list[Layer]:
-        """The table of layers row by row; every row has every column."""
-        rows = cast("list[dict[str, Any]]", self.report["layers"])
-        columns = list(dict.fromkeys(name for row in rows for name in row))
-        return [cast("Layer", {name: row.get(name) for name in columns}) for row in rows]
+        """The table of layers row by row, fused kernels taken apart; every row has every column."""
+        total = self.summary["latency_cycles"]
+        return [cast("Layer", row) for row in layer_parts(self.report["layers"], total)]
 
     @property
     def layers(self) -> pd.DataFrame | list[Layer]:
@@ -160,7 +188,7 @@ class Result:
 
     @property
     def files(self) -> dict[str, Path]:
-        """Every file of the result by name: report, report_html, layers, trace, placement,
+        """Every file of the result by name: report, report_html, run, layers, trace, placement,
         schedule, graph, bundle."""
         paths = {name: self.folder / file for name, file in _FILES.items()}
         there = {name: path for name, path in paths.items() if path.is_file()}

@@ -227,7 +227,8 @@ def finish(result: dict[str, Any], *, as_json: bool) -> None:
         elif report is None:
             raise Failure("TW-INT-001", "the job succeeded but has no report")
         else:
-            print_summary(json.loads(Path(report).read_text(encoding="utf-8")))
+            run = json.loads(Path(files["run"]).read_bytes()) if "run" in files else {}
+            print_summary(json.loads(Path(report).read_bytes()), run)
     if result.get("files"):
         note(f"results in {result['output_dir']}: {', '.join(sorted(result['files']))}")
     if result["state"] != "succeeded" and isinstance(result.get("error"), dict):

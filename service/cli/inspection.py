@@ -19,6 +19,7 @@ SourceArgument = Annotated[
 ]
 LAYER_COLUMNS = (
     "index",
+    "part",
     "op_type",
     "placement",
     "cache",
@@ -33,6 +34,7 @@ LAYER_COLUMNS = (
 
 _LAYER_TITLES = {
     "index": "#",
+    "part": "part",
     "op_type": "op",
     "placement": "on",
     "cache": "cache",
@@ -52,13 +54,14 @@ def report(
     data_dir: DataDirOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Print the head of the report, or all of it with --json."""
+    """Print the head of the report; with --json all of it, and what the run was like (`run`)."""
     with open_source(source, server, data_dir) as results:
         document = results.report()
+        run = results.run(document)
     if as_json:
-        print_json(document)
+        print_json({**document, "run": run})
         return
-    print_summary(document)
+    print_summary(document, run)
     strategies = document.get("strategies") or []
     if strategies:
         print_table(
@@ -79,14 +82,21 @@ def layers(
     data_dir: DataDirOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Print one row per kernel or host part, in order of execution or by cost with --top.
+    """Print one row per group of nodes, in order of execution or by cost with --top.
 
     Long lists of nodes are shortened to their ends; --json has all.
     """
     from worker.report.node_names import node_span
+    from worker.report.parts import layer_parts
+    from worker.report.run import with_outcomes
 
     with open_source(source, server, data_dir) as results:
-        rows: list[dict[str, Any]] = results.report().get("layers") or []
+        document = results.report()
+        run = results.run(document)
+    summary = document.get("summary")
+    total = summary.get("latency_cycles") if isinstance(summary, dict) else None
+    parts = layer_parts(document.get("layers"), total if isinstance(total, int) else 0)
+    rows = with_outcomes(parts, run)
     if top is not None:
         rows = sorted(rows, key=lambda row: -(row.get("cycles_total") or 0))[:top]
     if as_json:

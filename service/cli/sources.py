@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from service.cli.connection import connect
 from service.cli.failures import Failure
+from worker.report.run import is_apart, run_of_old
 
 if TYPE_CHECKING:
     from service.client import Client
 
 FILES = {
     "report": "report.json",
+    "run": "run.json",
     "schedule": "schedule.json",
     "trace": "trace.json.gz",
     "placement": "placement.json",
@@ -30,7 +32,7 @@ class Results(Protocol):
     """Reads named results."""
 
     def read(self, name: str) -> bytes:
-        """Give the bytes of `report`, `schedule` or `trace`."""
+        """Give the bytes of one of `FILES`."""
         ...
 
 
@@ -61,6 +63,15 @@ class Source:
         if not isinstance(document, dict):
             raise Failure("TW-RUN-001", "the report is not a JSON object")
         return document
+
+    def run(self, report: Mapping[str, Any]) -> dict[str, Any]:
+        """Give what the run was like that left the report; empty where nothing tells, as in a
+        bundle."""
+        try:
+            document = self.json("run") if is_apart(report) else None
+        except Failure:
+            return {}
+        return document if isinstance(document, dict) else run_of_old(report)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.cli.output import cell, note, print_fields, print_text
+from worker.report.parts import causes_in
 
 _SUMMARY = (
     "latency_cycles",
@@ -21,18 +22,23 @@ _SUMMARY = (
     "lower_bound_cycles",
     "lower_bound_by",
     "distance_to_bound",
+    "bound_by",
 )
+_SHOWN_CAUSES = 4
 
 
-def print_summary(report: Mapping[str, Any]) -> None:
-    """Print the head of a report: model, machine, numbers, cache, verification, sanity."""
+def print_summary(report: Mapping[str, Any], run: Mapping[str, Any]) -> None:
+    """Print the head of a report: model, machine, numbers, cache (where `run` tells of it),
+    verification, sanity."""
     model, hardware = _part(report, "model"), _part(report, "hardware")
     print_text(f"{model.get('name', 'model')} on {hardware.get('name', 'hardware')}")
     print_fields(_part(report, "summary"), _SUMMARY)
-    cache = _part(report, "cache")
-    hits, misses = int(cache.get("hits", 0)), int(cache.get("misses", 0))
-    every = " (every unit)" if hits and not misses else ""
-    print_text(f"cache: {hits} hits, {misses} misses{every}")
+    if causes := causes_in(_part(report, "summary").get("causes")):
+        print_text(f"cycles: {_causes_line(causes)}")
+    if cache := _part(run, "cache"):
+        hits, misses = int(cache.get("hits", 0)), int(cache.get("misses", 0))
+        every = " (every unit)" if hits and not misses else ""
+        print_text(f"cache: {hits} hits, {misses} misses{every}")
     print_text(_verification_line(_part(report, "verification")))
     failed = [row for row in report.get("sanity") or [] if not row.get("passed")]
     checks = len(report.get("sanity") or [])
@@ -41,6 +47,14 @@ def print_summary(report: Mapping[str, Any]) -> None:
         print_text(f"  FAILED {row.get('name')}: {row.get('detail')}")
     for warning in report.get("warnings") or []:
         note(f"warning {warning.get('code')}: {warning.get('message')}")
+
+
+def _causes_line(causes: Sequence[tuple[str, int]]) -> str:
+    """Give the largest shares of the cycles; the report has all."""
+    total = max(1, sum(cycles for _, cycles in causes))
+    shown = [f"{name} {100 * cycles / total:.1f} %" for name, cycles in causes[:_SHOWN_CAUSES]]
+    more = len(causes) - len(shown)
+    return ", ".join(shown) + (f", {more} more" if more else "")
 
 
 def _part(report: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -84,8 +84,8 @@ def test_nothing_outside_its_folder_names_a_strategy(name: str) -> None:
     found: dict[str, list[str]] = {}
     for path in files():
         place, source = str(path.relative_to(REPO)), path.read_text(encoding="utf-8")
-        if place in MIGRATIONS:
-            continue
+        if place in MIGRATIONS or name not in source.lower().replace("_", ""):
+            continue  # reading the text is cheap, parsing it is not
         hits = (
             guilty(source, name)
             if path.suffix == ".py"

@@ -66,11 +66,16 @@ def compile_to(
     return report, progress, outcome.bundle_digest
 
 
+def run_of(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "out" / "run.json").read_bytes())
+    return found
+
+
 @pytest.mark.parametrize("preset", PRESETS)
 def test_conv_net_verifies_and_its_report_is_consistent(tmp_path: Path, preset: str) -> None:
     report, progress, digest = compile_to(tmp_path / "a", conv_net(), preset)
     out = tmp_path / "a" / "out"
-    assert report["schema_version"] == 2
+    assert report["schema_version"] == 3
     assert report["verification"]["passed"] is True
     assert report["verification"]["max_rel_err"] <= 1e-5
     assert all(check["passed"] for check in report["sanity"])
@@ -87,12 +92,11 @@ def test_conv_net_verifies_and_its_report_is_consistent(tmp_path: Path, preset: 
     assert finished == ["ingest", "simplify", "convert", "partition", "schedule", "codegen",
                         "simulate", "package", "verify", "report"]  # fmt: skip
     assert set(progress.artifacts) == {"graph", "placement", "schedule", "trace", "bundle",
-                                       "layers", "report_html", "report"}  # fmt: skip
+                                       "layers", "report_html", "report", "run"}  # fmt: skip
     assert hashlib.sha256((out / "model.twb").read_bytes()).hexdigest() == digest
     rows = list(csv.DictReader(io.StringIO((out / "layers.csv").read_text())))
-    assert [int(r["cycles_total"]) for r in rows] == [
-        row["cycles_total"] for row in report["layers"]
-    ]
+    assert sum(int(r["cycles_total"]) for r in rows) == summary["latency_cycles"]
+    assert [r["part"] for r in rows][:2] == ["kernel", "nodes"]
     trace = json.loads(gzip.decompress((out / "trace.json.gz").read_bytes()))
     assert any(e.get("ph") == "X" for e in trace["traceEvents"])
 
@@ -136,15 +140,22 @@ def test_equal_layers_are_one_unit_and_the_second_compile_solves_nothing(tmp_pat
     cache = MemoryCache()
     naive = {"strategy": "naive"}
     first, _, one = compile_to(tmp_path / "a", repeated_layers(), cache=cache, **naive)
+    cold = run_of(tmp_path / "a")
     assert first["summary"]["kernels"] == 8
     assert first["summary"]["kernels_unique"] == 2
-    assert first["cache"]["misses"] == 2
-    second, progress, two = compile_to(
-        tmp_path / "b", repeated_layers(), cache=cache, require_cache=True, **naive
-    )
-    assert second["cache"]["misses"] == 0
-    assert second["cache"]["hits"] == 2
+    assert (cold["cache"]["hits"], cold["cache"]["misses"]) == (0, 2)
+    assert set(cold["timings"]) >= {"ingest", "schedule", "verify"}
+    _, progress, two = compile_to(tmp_path / "b", repeated_layers(), cache=cache, **naive)
+    warm = run_of(tmp_path / "b")
+    assert (warm["cache"]["hits"], warm["cache"]["misses"]) == (2, 0)
+    assert warm["cache"]["units"] == dict.fromkeys(cold["cache"]["units"], "hit")
     assert one == two
+    written = sorted(path.name for path in (tmp_path / "a" / "out").iterdir())
+    assert "run.json" in written
+    for name in written:
+        if name != "run.json":
+            cold_bytes = (tmp_path / "a" / "out" / name).read_bytes()
+            assert (tmp_path / "b" / "out" / name).read_bytes() == cold_bytes, name
     assert {solved for solved, _, _ in progress.counts} == {0}
 
 

@@ -48,8 +48,7 @@ def result(data_dir: Path) -> tw.Result:
 
 def stable(found: tw.Result) -> dict[str, Any]:
     """The report without what may differ between two compiles of the same."""
-    kept = {k: v for k, v in found.report.items() if k not in ("timings", "cache", "options")}
-    return {**kept, "model": None, "layers": [{**row, "cache": None} for row in found.rows]}
+    return {**found.report, "options": None, "model": None, "layers": found.rows}
 
 
 def test_outputs_are_those_of_onnx_runtime(result: tw.Result) -> None:
@@ -66,7 +65,7 @@ def test_figures_layers_and_files_are_those_of_the_report(result: tw.Result) -> 
     assert result.summary["latency_cycles"] == sum(row["cycles_total"] for row in result.rows)
     known = set(tw.Layer.__annotations__)
     assert {n for row in result.rows for n in row if not n.startswith("bytes_")} == known
-    assert set(result.files) == {"report", "report_html", "layers", "trace", "placement",
+    assert set(result.files) == {"report", "report_html", "run", "layers", "trace", "placement",
                                  "schedule", "graph", "bundle"}  # fmt: skip
     assert repr(result).endswith("on kapla-16x16, 3891 cycles, verified>")
     assert "3,891" in result._repr_html_()
@@ -86,7 +85,10 @@ def test_a_model_is_bytes_and_a_machine_a_value_as_well(result: tw.Result) -> No
     model = NET.SerializeToString()
     again = tw.compile(model, tw.Machine(CHIP), require_cache=True, verify="none")
     assert again.report["hardware"]["digest"] == result.report["hardware"]["digest"]
-    assert again.rows == [{**row, "cache": "hit"} for row in result.rows]
+    assert again.rows == result.rows
+    assert set(result.cache["units"].values()) == {"miss"}
+    assert again.cache["units"] == dict.fromkeys(result.cache["units"], "hit")
+    assert set(again.timings) == set(result.timings)
 
 
 def test_a_machine_with_another_field_gives_another_result(result: tw.Result) -> None:
@@ -164,6 +166,7 @@ def test_what_the_compiler_refuses_has_its_class_and_code(data_dir: Path) -> Non
     assert fallback.value.findings
 
 
+@pytest.mark.document
 def test_the_examples_in_the_docstrings_are_true(result: tw.Result, data_dir: Path) -> None:
     assert (data_dir / "model.onnx").exists()
     for room in ("compiling", "result"):
@@ -212,6 +215,7 @@ def test_what_a_server_refuses_is_refused_alike(url: str) -> None:
         gone.compile(NET, CHIP)
 
 
+@pytest.mark.document
 def test_the_lines_of_the_readme_run(
     url: str, data_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +234,7 @@ def test_the_lines_of_the_readme_run(
     assert (folder / "bigger" / "report.html").exists()
 
 
+@pytest.mark.document
 def test_the_notebook_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     notebook = REPO / "examples" / "explore_a_chip.py"
     assert notebook.read_text().count("\n# %%") >= 10

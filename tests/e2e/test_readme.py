@@ -25,7 +25,9 @@ REPO = Path(__file__).resolve().parent.parent.parent
 README = (REPO / "README.md").read_text(encoding="utf-8")
 PRINTED_PORT = "8000"
 PRINTED_URL = f"http://127.0.0.1:{PRINTED_PORT}"
-DELIVERED = {"report.json", "report.html", "layers.csv", "trace.json.gz", "model.twb"}
+DELIVERED = {
+    "report.json", "report.html", "run.json", "layers.csv", "trace.json.gz", "model.twb",
+}  # fmt: skip
 
 
 def use_commands() -> list[str]:
@@ -126,6 +128,7 @@ def test_there_are_commands_and_one_server() -> None:
     assert sum(line.startswith("tilewright serve ") for line in COMMANDS) == 1
 
 
+@pytest.mark.document
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_works_as_printed(line: str, checkout: Checkout) -> None:
     printed = checkout.run(line)

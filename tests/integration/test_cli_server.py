@@ -73,7 +73,7 @@ def test_text_output_goes_to_stdout_and_chatter_to_stderr(
     served = serve()
     result = tilewright(*compile_words(model_file, tmp_path / "o"), server=served.url)
     assert result.exit_code == 0
-    assert "cache:" in result.stdout
+    assert "sanity: 0 of 0 checks passed" in result.stdout
     assert "net.onnx: upload 8 bytes sent" in result.stderr
     assert "results in" in result.stderr
     assert "\x1b" not in result.output

@@ -12,6 +12,7 @@ import pytest
 from strategy_environment import environment_like_this, pip_into
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.document
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text().split("\n## A strategy of your own\n")[1]
 COMMANDS = GUIDE.split("```")[1].strip()
 

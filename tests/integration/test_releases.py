@@ -86,8 +86,14 @@ def test_what_was_made_is_downloaded_and_whole(release: Release, tmp_path: Path)
         assert {"report", "bundle", "layers", "trace"} <= set(found), label
         for name, path in files.items():
             assert sha256(path.read_bytes()).hexdigest() == found[name]["sha256"], (label, name)
-        for route in ("report", "layers", "placement", "cache", "logs"):
+        for route in ("report", "run", "layers", "placement", "cache", "logs"):
             assert release.client.raw(f"/v1/jobs/{old['id']}/{route}"), (label, route)
+        run = release.client.get(f"/v1/jobs/{old['id']}/run")
+        rows = release.client.get(f"/v1/jobs/{old['id']}/layers")["items"]
+        kernels = {row["signature"]: row["cache"] for row in rows if row["signature"]}
+        assert run["cache"]["units"] == kernels, label
+        assert set(kernels.values()) <= {"hit", "miss"}, label
+        assert run["timings"]["schedule"] > 0, label
 
 
 def test_what_strategies_said_is_shown(release: Release, tmp_path: Path) -> None:

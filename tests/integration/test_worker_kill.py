@@ -197,7 +197,7 @@ def test_prefork_worker_runs_jobs_and_stops_on_sigterm(
         for job in made:
             assert desk.wait(job.id, timeout_s=40).state is JobState.SUCCEEDED
         process.terminate()
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=60) == 0
         assert query.list_workers(desk.services.database) == ()
     finally:
         delete_queue(desk.services)

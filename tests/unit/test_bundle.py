@@ -279,6 +279,95 @@ def test_a_call_of_no_unit_is_refused(bundle: Path, change: str, message: str) -
     assert caught.value.code == "TW-RUN-001"
 
 
+HOST_CHANGES: dict[str, tuple[dict[str, Any], str]] = {
+    "another part": ({"host": 1}, "about what is called"),
+    "no part": ({"host": -1}, "calls host part -1"),
+    "another input": ({"inputs": ("c", "g")}, "'g' before it is made"),
+    "an input that is none": ({"inputs": ("c", "nowhere")}, "'nowhere', which is none"),
+    "inputs exchanged": ({"inputs": ("f", "c")}, "about what is called"),
+    "an output fewer": ({"outputs": ("s",)}, "about what is called"),
+    "another node": ({"onnx_nodes": ("other",)}, "about what is called"),
+}
+
+
+@pytest.mark.parametrize("change", HOST_CHANGES)
+def test_a_host_part_that_is_called_otherwise_is_refused(bundle: Path, change: str) -> None:
+    fields, message = HOST_CHANGES[change]
+    with zipfile.ZipFile(bundle) as archive:
+        manifest = json.loads(archive.read("manifest.json"))
+        program = decode_program(archive.read("program.bin"))
+    calls = [replace(c, **fields) if isinstance(c, HostCall) else c for c in program.calls]
+    data = encode_program(replace(program, calls=tuple(calls)))
+    reseal(bundle, manifest, "program.bin", data)
+    with pytest.raises(InputError, match=message) as caught:
+        run_bundle(bundle, inputs(), BUILD_DIR)
+    assert caught.value.code == "TW-RUN-001"
+
+
+def test_calls_in_another_order_are_refused(bundle: Path) -> None:
+    """What a call reads would not be there yet."""
+    with zipfile.ZipFile(bundle) as archive:
+        manifest = json.loads(archive.read("manifest.json"))
+        program = decode_program(archive.read("program.bin"))
+    data = encode_program(replace(program, calls=program.calls[::-1]))
+    reseal(bundle, manifest, "program.bin", data)
+    with pytest.raises(InputError, match="before it is made"):
+        run_bundle(bundle, inputs(), BUILD_DIR)
+
+
+@pytest.mark.parametrize("change", ["part", "unknown", "later", "twice"])
+def test_both_documents_changed_alike_end_in_a_code(bundle: Path, change: str) -> None:
+    with zipfile.ZipFile(bundle) as archive:
+        manifest = json.loads(archive.read("manifest.json"))
+        program = decode_program(archive.read("program.bin"))
+        graph = json.loads(archive.read("model/graph.json"))
+    at = next(k for k, c in enumerate(program.calls) if isinstance(c, HostCall))
+    host, calls, rows = program.calls[at], list(program.calls), graph["calls"]
+    if change == "part":
+        calls[at], rows[at]["model"] = replace(host, host=7), "host/0007.onnx"
+    elif change == "unknown":
+        calls[at], rows[at]["inputs"] = replace(host, inputs=("c", "nowhere")), ["c", "nowhere"]
+    elif change == "later":
+        calls.reverse(), rows.reverse()
+    else:
+        calls[at], rows[at]["outputs"] = replace(host, outputs=("s", "s")), ["s", "s"]
+    data = encode_program(replace(program, calls=tuple(calls)))
+    reseal(bundle, manifest, "program.bin", data)
+    reseal(bundle, manifest, "model/graph.json", json.dumps(graph).encode())
+    with pytest.raises(CompilerError) as caught:
+        run_bundle(bundle, inputs(), BUILD_DIR)
+    assert caught.value.code.startswith("TW-RUN-")
+
+
+@pytest.mark.parametrize(("shift", "is_whole"), [(0, True), (64, False)])
+def test_a_tensor_may_be_another_under_a_second_name(
+    tmp_path: Path, shift: int, is_whole: bool
+) -> None:
+    """A reshape costs no call: what reads its result reads where its source was written."""
+    made = contents()
+    (s,) = (t for t in made.model.tensors if t.name == "s")
+    flat = replace(s, name="flat", address=s.address + shift)
+    calls = tuple(
+        replace(c, bindings=tuple(replace(b, tensor="flat", address=flat.address)
+                                  if b.tensor == "s" else b for b in c.bindings))
+        if isinstance(c, UnitCall) else c
+        for c in made.model.program.calls
+    )  # fmt: skip
+    program = replace(
+        made.model.program, calls=calls, home_bytes=made.model.program.home_bytes + 64
+    )
+    model = replace(made.model, program=program, tensors=(*made.model.tensors, flat))
+    path = tmp_path / "named.twb"
+    write_bundle(path, replace(made, model=model, program_binary=encode_program(program)))
+    if is_whole:
+        np.testing.assert_allclose(
+            run_bundle(path, inputs(), BUILD_DIR)["d"], expected()[1], rtol=1e-5, atol=1e-5
+        )
+    else:
+        with pytest.raises(InputError, match="'flat' before it is made"):
+            run_bundle(path, inputs(), BUILD_DIR)
+
+
 def test_truncated_flipped_and_foreign_files_are_refused(bundle: Path, tmp_path: Path) -> None:
     whole = bundle.read_bytes()
     broken = tmp_path / "broken.twb"

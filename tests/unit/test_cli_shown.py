@@ -129,11 +129,15 @@ def test_lists_of_jobs_and_layers_fit_a_terminal_of_100_columns(
         "model": "model_" + "0" * 26, "hardware": "f" * 64,
     }  # fmt: skip
     layer = {
-        "index": 1234, "op_type": "DequantizeLinear", "placement": "accelerator", "cache": "miss",
+        "index": 1234, "op_type": "DequantizeLinear", "placement": "accelerator",
         "cycles_total": 123456789012, "pct_cycles": 12.345, "bound_by": "traffic:DDR",
         "utilization_pct": 0.01234, "energy_pct": 12.345, "onnx_nodes": ["/model/block/conv" * 9],
+        "signature": "f" * 64,
     }  # fmt: skip
-    results = SimpleNamespace(report=lambda: {"layers": [layer, layer]})
+    results = SimpleNamespace(
+        report=lambda: {"layers": [layer, layer]},
+        run=lambda _: {"cache": {"units": {"f" * 64: "miss"}}},
+    )
     monkeypatch.setattr(inspection, "open_source", lambda *_: nullcontext(results))
     for show in (lambda: listed(job, job), lambda: inspection.layers("out")):
         show()

@@ -18,7 +18,8 @@ BODY = two_calls_and_a_host()
 
 
 def body_simulation() -> ModelSimulation:
-    return simulate_program(BODY, (simulate_unit(BODY.units[0], MACHINE),), MACHINE)
+    kernel = simulate_unit(BODY.units[0], MACHINE, contractions={0: 35})
+    return simulate_program(BODY, (kernel,), MACHINE)
 
 
 def around(bytes_in: int = 1000, bytes_out: int = 3000) -> Program:
@@ -46,6 +47,7 @@ def test_a_loop_by_hand() -> None:
     assert whole.host_cycles == 8000 + 3000 + 3 * (3500 + 16_000)
     assert whole.boundary_bytes == 4000 + 2000 + 3 * (1500 + 4000)
     assert whole.macs == timing.macs == 3 * 80
+    assert whole.repeated_macs == timing.repeated_macs == 3 * 10
     assert dict(whole.peak_bytes) == {"DDR": 512 + 4096, "L1": 112}
     # Host work recurs; what is read from home could stay inside.
     assert (whole.lower_bound_by, whole.lower_bound_cycles) == ("host", 3 * 8000)

@@ -29,7 +29,7 @@ from worker.compiler.options import CompileOptions
 from worker.compiler.pipeline import compile_model
 from worker.job.job import stable_report
 from worker.job.preflight import preflight
-from worker.report.layers import cache_outcomes
+from worker.report.run import cache_outcomes
 from worker.simulator.results import ModelSimulation
 from worker.simulator.run import simulate_program, simulate_unit
 from worker.simulator.trace import trace_json
@@ -156,15 +156,15 @@ def test_units_that_share_a_first_node_have_outcomes_of_their_own(tmp_path: Path
         CacheEvent("schedule", "2", "miss", same, two),
         CacheEvent("schedule", "3", "miss", same, "of a unit that was tried and dropped"),
     )
-    assert cache_outcomes(replace(compiled, cache_events=events)) == {one: "hit", two: "miss"}
+    assert cache_outcomes((one, two, "neither"), events) == {one: "hit", two: "miss"}
 
 
 def test_a_warm_compile_hits_for_every_unit(tmp_path: Path) -> None:
     path, cache = saved(conv_net(), tmp_path), MemoryCache()
     cold, warm = compiled_of(path, cache), compiled_of(path, cache)
     signatures = {unit.signature for unit in cold.units}
-    assert cache_outcomes(cold) == dict.fromkeys(signatures, "miss")
-    assert cache_outcomes(warm) == dict.fromkeys(signatures, "hit")
+    assert cache_outcomes(signatures, cold.cache_events) == dict.fromkeys(signatures, "miss")
+    assert cache_outcomes(signatures, warm.cache_events) == dict.fromkeys(signatures, "hit")
 
 
 # -- options ---------------------------------------------------------------------------------------

@@ -266,7 +266,7 @@ def test_layers_are_rows_where_there_is_no_pandas(
     monkeypatch.setitem(sys.modules, "pandas", None)
     layers = result_of(report(1), tmp_path).layers
     assert isinstance(layers, list)
-    columns = ["index", "op_type", "cycles_total", "bytes_L1_read", "placement"]
+    columns = ["part", "index", "op_type", "cycles_total", "bytes_L1_read", "placement"]
     assert [list(row) for row in layers] == [columns, columns]
 
 

@@ -11,19 +11,22 @@ import pytest
 from worker.report.insights import insights
 from worker.report.layers import layers_csv
 from worker.report.plots import energy_bars, layer_bars, occupancy, roofline, si
-from worker.simulator.results import CallTiming, EnergyLine, ModelSimulation
+from worker.simulator.results import CallTiming, Cause, EnergyLine, ModelSimulation
 
 
-def simulation(cycles: int, launch: int = 0, host: int = 0) -> ModelSimulation:
+def simulation(cycles: int, **blamed: int) -> ModelSimulation:
+    causes = tuple(Cause(name.replace("__", ":"), number) for name, number in blamed.items())
     return ModelSimulation(
         cycles=cycles,
-        calls=(CallTiming(0, "unit", 0, cycles, 0, 1.0),),
-        host_cycles=host,
-        launch_cycles=launch,
+        calls=(CallTiming(0, "unit", 0, cycles, 0, 1.0, causes),),
+        host_cycles=0,
+        launch_cycles=0,
         boundary_bytes=0,
         traffic=(),
         energy=(EnergyLine("mac", 1.0),),
         macs=0,
+        repeated_macs=0,
+        causes=causes,
         lower_bound_cycles=1,
         lower_bound_by="traffic:DRAM",
         peak_bytes=(),
@@ -31,14 +34,15 @@ def simulation(cycles: int, launch: int = 0, host: int = 0) -> ModelSimulation:
     )
 
 
-def row(index: int, cycles: int, **extra: object) -> dict[str, object]:
+def row(index: int, cycles: int, cause: str = "engine:MXU", **extra: object) -> dict[str, object]:
     base: dict[str, object] = {
         "index": index,
         "onnx_nodes": [f"n{index}"],
         "op_type": "Conv",
         "placement": "accelerator",
         "cycles_total": cycles,
-        "bound_by": "compute:MXU",
+        "bound_by": cause,
+        "causes": [{"cause": cause, "cycles": cycles}],
         "lower_bound_cycles": cycles,
     }
     return {**base, **extra}
@@ -47,11 +51,12 @@ def row(index: int, cycles: int, **extra: object) -> dict[str, object]:
 def test_csv_keeps_nulls_empty_and_never_starts_a_formula() -> None:
     rows = [
         {"a": None, "b": 0, "c": ["x", "y"], "d": "=cmd()", "e": -3},
-        {"a": 1.5, "b": 2, "c": [], "d": "-x", "e": 4},
+        {"a": 1.5, "b": 2, "c": [{"k": "p", "v": 3}, {"k": "=q", "v": 4}], "d": "-x", "e": 4},
     ]
-    read = list(csv.DictReader(io.StringIO(layers_csv(rows).decode())))  # type: ignore[arg-type]
-    assert read[0] == {"a": "", "b": "0", "c": "x|y", "d": "'=cmd()", "e": "-3"}
+    read = list(csv.DictReader(io.StringIO(layers_csv(rows, 100).decode())))  # type: ignore[arg-type]
+    assert read[0] == {"part": "whole", "a": "", "b": "0", "c": "x|y", "d": "'=cmd()", "e": "-3"}
     assert read[1]["d"] == "'-x"
+    assert read[1]["c"] == "p=3|'=q=4"
 
 
 @pytest.mark.parametrize(
@@ -87,9 +92,15 @@ def test_bars_are_to_scale() -> None:
 def test_insights_name_causes_above_a_fifth_of_the_cycles() -> None:
     quiet = [row(0, 10), row(1, 10)]
     assert [f["id"] for f in insights(quiet, simulation(20))] == ["hot-layer"]  # type: ignore[arg-type,index,call-overload]
-    memory = [row(0, 60, bound_by="traffic:DRAM"), row(1, 40)]
-    found = insights(memory, simulation(100, launch=30))  # type: ignore[arg-type]
-    assert [f["id"] for f in found] == ["hot-layer", "memory-bound", "launch-overhead"]  # type: ignore[index,call-overload]
+    rows = [row(0, 60, "port:DRAM.read"), row(1, 40), row(2, 25, "latency")]
+    blamed = {"port__DRAM.read": 45, "port__DRAM.write": 15, "engine__MXU": 10, "launch": 30}
+    found = insights(rows, simulation(125, **blamed, latency=25))  # type: ignore[arg-type]
+    ids = ["hot-layer", "memory-bound", "launch-overhead", "latency-bound"]
+    assert [f["id"] for f in found] == ids  # type: ignore[index,call-overload]
+    assert "most of it at port:DRAM.read" in found[1]["message"]  # type: ignore[index,call-overload,operator]
+    assert [f["nodes"] for f in found[1:]] == [["n0"], [], ["n2"]]  # type: ignore[index,call-overload]
+    away = insights([row(0, 9)], simulation(100, host=30, **{"host-link": 61, "engine__MXU": 9}))  # type: ignore[arg-type]
+    assert [f["id"] for f in away] == ["host-parts"]  # type: ignore[index,call-overload]
     slow = insights([row(0, 90, lower_bound_cycles=10)], simulation(90))  # type: ignore[arg-type]
     assert "far-from-bound" in [f["id"] for f in slow]  # type: ignore[index,call-overload]
 

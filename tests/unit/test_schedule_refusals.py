@@ -24,6 +24,7 @@ from toy_schedules import (
 from worker.compiler.errors import MemoryFault, Shortfall, VerifyError
 from worker.compiler.ir.affine import var
 from worker.compiler.ir.dtype import DType
+from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.signature import canonicalize
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.interpret import interpret
@@ -232,3 +233,40 @@ def test_toys_have_inputs_for_every_operand() -> None:
     for make in TOYS.values():
         schedule, _, inputs = make()
         assert set(inputs) == set(inputs_of(schedule.graph))
+
+
+def doubled(memory: str) -> Schedule:
+    """Two cores double half of the rows each, out of one Place around both."""
+    rows, cols = 8, 3
+    chain = double_then_blur(rows, cols)
+    graph = Graph.build(
+        chain.ops[:1], (chain.tensors["t0"], chain.tensors["t1"]), ("t0",), ("t1",), ()
+    )
+    whole, own = (span(0, rows), span(0, cols)), (span(var("c") * 4, 4), span(0, cols))
+    work = Seq((
+        Move("t0", memory, "L1", own), Compute("double", own, "vec"), Move("t1", "L1", "DDR", own),
+    ))  # fmt: skip
+    if memory == "L1":
+        work = Seq((Move("t0", "DDR", "L1", own), *work.parts[1:]))
+        inside: Node = Place("t1", "L1", own, 1, work)
+        loop: Node = Loop("c", 2, LoopKind.CORES, inside, 1)
+    else:
+        inside = Place("t0", "L1", own, 1, Place("t1", "L1", own, 1, work))
+        loop = Seq((Move("t0", "DDR", memory, whole), Loop("c", 2, LoopKind.CORES, inside, 1)))
+    return Schedule(graph, Place("t0", memory, whole, 1, loop), "hand", 0)
+
+
+def test_a_core_touches_no_memory_of_another() -> None:
+    """A Place in private memory around a loop over cores; in memory that both share it is legal."""
+    refused(doubled("L1"), machine(), "reach", "core 1 touches t0 in L1 of core 0")
+    verify(doubled("GB"), machine())
+
+
+def test_a_stage_on_another_core_touches_no_memory_of_the_first() -> None:
+    schedule, on, _ = two_stage_pipe()
+    assert isinstance(schedule.root, Pipe)
+    second = schedule.root.stages[1]
+    assert isinstance(second.body, Place)
+    stages = (schedule.root.stages[0], replace(second, body=second.body.body))
+    outside = replace(second.body, body=replace(schedule.root, stages=stages))
+    refused(replace(schedule, root=outside), on, "reach", "core 1 touches t2 in L1 of core 0")

@@ -37,12 +37,13 @@ from worker.compiler.machine.machine import (
     Managed,
     MemoryLevel,
 )
+from worker.simulator.attribution import blame
 from worker.simulator.bounds import lower_bounds, traffic
 from worker.simulator.engine import MAX_SLICES, Timing, run_unit
 from worker.simulator.memory import occupancy
 from worker.simulator.results import UnitSimulation
 from worker.simulator.run import simulate_program, simulate_unit
-from worker.simulator.sanity import unit_checks
+from worker.simulator.sanity import recount, unit_checks
 from worker.simulator.trace import trace_json
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "property"))
@@ -92,7 +93,7 @@ def load(num_bytes: int, token: int, *, stream: int = 0, dst: int = 0, latency: 
     return Step(stream, Opcode.LOAD, 0, num_bytes, 0, latency, (0, port), (), (token,), 0, -1, dst)
 
 
-def chain() -> UnitProgram:
+def chain(engine: str = "mm") -> UnitProgram:
     """Load a (64 B), load w (32 B), multiply (40 MACs, 12 cycles), store y (16 B)."""
     steps = [
         load(64, 0),
@@ -100,16 +101,17 @@ def chain() -> UnitProgram:
         Step(1, Opcode.COMPUTE, 12, 0, 40, 0, (), (0, 1), (2,), 1, 0, 2),
         Step(2, Opcode.STORE, 0, 16, 0, 10, (3, 1), (2,), (), 2, 2, -1),
     ]
-    return unit_program(steps, STREAMS, PORTS, OPERANDS, BUFFERS, ("0.0.0", "0.0.1.0", "0.0.1.1"))
+    streams = (STREAMS[0], Stream(0, engine), *STREAMS[2:])
+    return unit_program(steps, streams, PORTS, OPERANDS, BUFFERS, ("0.0.0", "0.0.1.0", "0.0.1.1"))
 
 
 def test_a_chain_by_hand() -> None:
-    sim = simulate_unit(chain(), MACHINE, predicted_cycles=7)
+    sim = simulate_unit(chain(), MACHINE, predicted_cycles=7, contractions={0: 30})
     # 64 B at 4 B/cycle: 0..16; 32 B: 16..24; both visible 10 later; compute 34..46; 16 B: 46..50,
     # visible at 60.
     assert sim.cycles == 60
     assert sim.instructions == 4
-    assert (sim.macs, sim.vector_ops, sim.active_cores) == (40, 0, 2)
+    assert (sim.macs, sim.repeated_macs, sim.other_ops, sim.active_cores) == (40, 10, 0, 2)
     assert sim.compute_cycles == 12
     assert sim.predicted_cycles == 7
     # The matrix engine waited 34 cycles for data, the store engine 46; nothing waited for a port.
@@ -121,6 +123,14 @@ def test_a_chain_by_hand() -> None:
         ("in", 24, 2), ("mm", 12, 1), ("out", 4, 1), ("vec", 0, 0),
     }  # fmt: skip
     assert all(c.passed for c in sim.checks)
+    # The store waits for the computation, that one for the second load, and both loads for DDR.
+    assert [(c.cause, c.cycles) for c in sim.causes] == [
+        ("port:DDR.read", 24), ("latency", 20), ("engine:mm", 12), ("port:DDR.write", 4),
+    ]  # fmt: skip
+    assert [(b.path, b.cause, b.cycles) for b in sim.blame] == [
+        ("0.0.0", "port:DDR.read", 24), ("0.0.0", "latency", 10), ("0.0.1.0", "engine:mm", 12),
+        ("0.0.1.1", "port:DDR.write", 4), ("0.0.1.1", "latency", 10),
+    ]  # fmt: skip
 
 
 def test_bounds_by_hand() -> None:
@@ -143,7 +153,7 @@ def test_energy_by_hand() -> None:
         "level:DDR": 96 * 5.0 + 16 * 6.0,
         "level:L1": 16 * 0.5 + 96 * 0.25,
         "feed:L1": 40 * 4 * (1 / 2 + 1 / 4) * 0.5,
-        "register:R": 40 * 4 * (2 * 0.1 + 0.2),
+        "register:R": 40 * 4 * (3 * 0.1 + 0.2),
         "static": 0.001 * 60e-9 * 1e12,
     }
     assert lines == pytest.approx(expected)
@@ -236,20 +246,37 @@ def test_a_violated_invariant_is_reported() -> None:
         ("macs-conserved", lambda run: replace(run, stream_macs=run.stream_macs + 1)),
         ("parts-sum-to-total", lambda run: replace(run, stream_free=run.stream_free + 1)),
         ("no-overbooking", lambda run: replace(run, resource_busy=run.resource_busy + 60)),
+        ("causes-sum-to-total", lambda run: replace(run, cycles=61)),
     ],
 )
 def test_each_check_can_fail(check: str, doctored: Callable[[Timing], Timing]) -> None:
-    program = chain()
-    run = run_unit(program, MACHINE)
+    program, points = chain(), {0: 40}
+    run, counted = run_unit(program, MACHINE), recount(program)
+    blamed = blame(program, MACHINE, run)
     moved = traffic(program, MACHINE, run)
     bounds, curves = lower_bounds(program, MACHINE, run, moved), occupancy(program, MACHINE, run)
 
     def failed(some: Timing) -> set[str]:
-        checks = unit_checks(program, MACHINE, some, bounds, moved, curves)
+        checks = unit_checks(program, MACHINE, some, bounds, moved, curves, counted, points, blamed)
         return {c.name for c in checks if not c.passed}
 
     assert failed(run) == set()
     assert check in failed(doctored(run))
+
+
+def test_a_multiplication_is_one_whatever_engine_runs_it() -> None:
+    """Operator 0 is counted where the graph says that it multiplies and adds."""
+    for engine in ("mm", "vec"):
+        assert simulate_unit(chain(engine), MACHINE, 0, {0: 40}).macs == 40
+        plain = simulate_unit(chain(engine), MACHINE)
+        assert (plain.macs, plain.other_ops) == (0, 40)
+
+
+def test_points_of_a_contraction_that_nobody_computes_are_reported() -> None:
+    sim = simulate_unit(chain(), MACHINE, 0, {0: 41, 1: 3})
+    (failed,) = (c for c in sim.checks if not c.passed)
+    assert failed.name == "macs-conserved"
+    assert failed.detail.endswith("operator 0: 40 of 41; operator 1: 0 of 3")
 
 
 def test_a_transfer_that_loses_bytes_is_reported() -> None:
@@ -289,7 +316,7 @@ def two_calls_and_a_host() -> Program:
 
 def test_a_program_by_hand() -> None:
     program = two_calls_and_a_host()
-    sim = simulate_unit(program.units[0], MACHINE)
+    sim = simulate_unit(program.units[0], MACHINE, contractions={0: 35})
     whole = simulate_program(program, (sim,), MACHINE)
     # Host: 2 us launch + 2 x 1 us link latency + 1 us + 3 us of copies, then 8 us of work
     # (8000 flop at 1e9; its 4000 B would take 2 us).
@@ -298,7 +325,7 @@ def test_a_program_by_hand() -> None:
     ]  # fmt: skip
     assert (whole.cycles, whole.host_cycles, whole.launch_cycles) == (16320, 16000, 200)
     assert whole.boundary_bytes == 4000
-    assert whole.macs == 80
+    assert (whole.macs, whole.repeated_macs) == (80, 10)
     assert dict(whole.peak_bytes) == {"DDR": 4096, "L1": 112}
     assert {line.item: line.pj for line in whole.energy}["host"] == 24_000
     assert {line.item: line.pj for line in whole.energy}["mac"] == 160
@@ -367,3 +394,12 @@ def test_a_huge_trace_is_thinned_and_says_so(monkeypatch: pytest.MonkeyPatch) ->
     document = json.loads(trace_json(program, (sim,), whole, MACHINE))
     assert "2 calls are drawn without their engines" in document["otherData"]["note"]
     assert sum(e["ph"] == "X" for e in document["traceEvents"]) == 3
+
+
+def test_work_is_counted_in_integers() -> None:
+    """2**53 and one more are one number in floats, and two here."""
+    big = 1 << 53
+    steps = [Step(1, Opcode.COMPUTE, 1, 0, work, 0, (), (), (), 0) for work in (big, 1, 1)]
+    assert recount(unit_program(steps, STREAMS, PORTS)).of(0) == big + 2
+    odd = [Step(1, Opcode.COMPUTE, 1, 0, work, 0, (), (), (), 0) for work in (big, 1)]
+    assert recount(unit_program(odd, STREAMS, PORTS)).of(0) == big + 1

@@ -14,8 +14,8 @@ Loop = Callable[..., Any]
 
 INTERPRETED_STEPS = 100_000
 """Steps that a process takes in plain Python, in all, before it imports numba and loads what numba
-compiled: 0.5 to 0.6 s of CPU.  A step took 0.2 to 8 us, 1.2 on average, over the loops of two small
-models; so what is wasted by waiting is no more than what is saved where all is small."""
+compiled: 0.35 to 0.75 s of CPU.  A step took 0.3 to 5 us, 1.1 on average, over the loops of two
+small models on three chips; callers weigh what their innermost body does."""
 
 
 class _Spent:

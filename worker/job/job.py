@@ -40,6 +40,7 @@ from worker.report.graph import graph_document
 from worker.report.layers import layers_csv
 from worker.report.nulls import null_reasons
 from worker.report.page import report_page
+from worker.report.run import run_document
 from worker.simulator.run import SIMULATOR_VERSION
 from worker.simulator.trace import trace_json
 
@@ -148,9 +149,9 @@ def toolchain(options: CompileOptions) -> dict[str, Detail]:
 def run_job(request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink) -> JobOutcome:
     """Compile, simulate, package, verify and report one model, stage by stage (`STAGES`).
 
-    Artifacts appear as their stages finish.  The bundle's own report leaves out `timings` and the
-    cache outcomes, so a cold and a warm compile give the same bytes.  A job that is stopped early
-    has the artifacts so far, and no summary but where it stopped.
+    Artifacts appear as their stages finish.  A cold and a warm compile give the same bytes but for
+    run.json: cache outcomes and times.  A job that is stopped early has the artifacts so far, and
+    no summary but where it stopped.
 
     Raises:
         CompilerError: any of its subclasses; `to_problem()` is what the user sees.
@@ -229,7 +230,7 @@ def reported(
     made: Packaged,
     verification: Verification,
 ) -> JobOutcome:
-    """Write the report in its three forms; then fail where a check failed.
+    """Write the report in its three forms and run.json; then fail where a check failed.
 
     Raises:
         SimulationError: an invariant of the simulation is violated.
@@ -246,11 +247,13 @@ def reported(
     document["null_reasons"] = null_reasons(document)
     document["bundle"] = {"sha256": made.digest}
     rows = [r for r in _listed(document["layers"]) if isinstance(r, dict)]
-    save("layers", "layers.csv", layers_csv(rows))
+    save("layers", "layers.csv", layers_csv(rows, found.whole.cycles))
     page = report_page(document, compiled, found.units, found.whole)
     save("report_html", "report.html", page.encode())
-    document["timings"] = {**job.timed.so_far()}
     save("report", "report.json", canonical_json(document))
+    signatures = [unit.signature for unit in compiled.units]
+    run = run_document(signatures, compiled.cache_events, job.timed.so_far())
+    save("run", "run.json", canonical_json(run))
     refuse_violations(found.units, found.whole)
     if options.verify is not VerifyMode.NONE:
         refuse_mismatch(verification)
@@ -281,17 +284,12 @@ RESULT_OPTIONS = (
 
 
 def stable_report(document: Mapping[str, Detail]) -> dict[str, Detail]:
-    """The report without anything that differs between a cold and a warm compile, that is known
-    only after packaging (verification), or that decides no result (how the cache may be used)."""
-    kept = {k: v for k, v in document.items() if k not in ("timings", "cache", "verification")}
+    """The report without what is known only after packaging (verification), or decides no result
+    (how the cache may be used)."""
+    kept = {k: v for k, v in document.items() if k != "verification"}
     options = document["options"]
     if isinstance(options, dict):
         kept["options"] = {k: v for k, v in options.items() if k in RESULT_OPTIONS}
-    kept["layers"] = [
-        {k: v for k, v in row.items() if k != "cache"}
-        for row in _listed(document["layers"])
-        if isinstance(row, dict)
-    ]
     return kept
 
 

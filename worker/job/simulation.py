@@ -12,6 +12,7 @@ from worker.compiler.cache import Cache, CacheKey, CacheKind
 from worker.compiler.control.bodies import BodyModel
 from worker.compiler.control.compile import CompiledControl
 from worker.compiler.control.flow import Body
+from worker.compiler.cost.compute import contracted_points
 from worker.compiler.errors import SimulationError
 from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.judge.units import Unit, unit_digest
@@ -52,7 +53,8 @@ def simulate_cached(
             return UnitSimulation.from_bytes(stored)
         except msgspec.MsgspecError as error:  # another job wrote it
             _LOG.warning("bad cache entry: %s %s: %s", key.kind, key.digest, error)
-    sim = simulate_unit(unit.program, machine, unit.schedule.predicted_cycles)
+    points = contracted_points(unit.schedule.graph.ops)
+    sim = simulate_unit(unit.program, machine, unit.schedule.predicted_cycles, points)
     cache.put(key, sim.to_bytes())
     return sim
 

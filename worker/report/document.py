@@ -18,7 +18,8 @@ from worker.report.control import control_rows
 from worker.report.conversion import conversion_section, layout_section
 from worker.report.insights import insights
 from worker.report.invocation import invocation_section
-from worker.report.layers import cache_outcomes, layer_rows
+from worker.report.layers import host_macs, layer_rows
+from worker.report.node_groups import causes_of
 from worker.report.noise_row import NoiseRow
 from worker.report.partition import partition_section
 from worker.report.sections import REPORT_VERSION
@@ -60,7 +61,7 @@ def report_document(
     toolchain: Mapping[str, Detail],
     notes: Sequence[UnitNotes] = (),
 ) -> dict[str, Detail]:
-    """Everything but `timings`, which the caller adds last (it is excluded from digests).
+    """What every run of the same compile has in common.
 
     `notes`: what strategies left at their units.
     """
@@ -114,7 +115,6 @@ def report_document(
         "invocation": invocation_section(compiled, whole),
         "control_flow": control_rows(compiled, whole),
         "summaries": summaries,
-        "cache": _cache(compiled),
         "verification": {
             "mode": verification.mode,
             "reference": verification.reference,
@@ -224,8 +224,11 @@ def _summary(
         for c in unit_calls
     )
     interpreted = {timing.node for timing in whole.control}
-    host_macs = sum(c.flops // 2 for c in host_calls if c.onnx_nodes[0] not in interpreted)
-    all_macs = whole.macs + host_macs
+    # Points that are computed twice are work, but no larger part of the model.
+    needed = whole.macs - whole.repeated_macs
+    all_macs = needed + sum(
+        host_macs(compiled, c) for c in host_calls if c.onnx_nodes[0] not in interpreted
+    )
     energy = whole.energy_pj
     counted = [p for p in compiled.placement if not p.is_inserted]
     on_host = sum(p.target == HOST for p in counted)
@@ -236,6 +239,7 @@ def _summary(
         "energy_pj": energy,
         "edp": energy * seconds,
         "macs": whole.macs,
+        "repeated_macs": whole.repeated_macs,
         "utilization_pct": 100.0 * compute / whole.cycles if whole.cycles else None,
         "traffic_bytes": {
             t.level: {"read": t.read_bytes, "write": t.write_bytes} for t in whole.traffic
@@ -243,7 +247,7 @@ def _summary(
         "peak_bytes": dict(whole.peak_bytes),
         "accelerator_ops": len(counted) - on_host,
         "host_ops": on_host,
-        "accelerator_mac_pct": 100.0 * whole.macs / all_macs if all_macs else None,
+        "accelerator_mac_pct": 100.0 * needed / all_macs if all_macs else None,
         "kernels": len(unit_calls),
         "kernels_unique": len(compiled.units),
         "boundary_bytes": whole.boundary_bytes,
@@ -251,6 +255,8 @@ def _summary(
         "launch_cycles": whole.launch_cycles,
         "lower_bound_cycles": whole.lower_bound_cycles,
         "lower_bound_by": whole.lower_bound_by,
+        "bound_by": whole.causes[0].cause if whole.causes else None,
+        "causes": causes_of(whole.causes),
         "distance_to_bound": (
             whole.cycles / whole.lower_bound_cycles if whole.lower_bound_cycles else None
         ),
@@ -258,16 +264,4 @@ def _summary(
         "home_arena_bytes": program.home_bytes,
         "weight_bytes": program.weight_bytes,
         "peak_activation_bytes": program.peak_activation_bytes,
-    }
-
-
-def _cache(compiled: CompiledModel) -> dict[str, Detail]:
-    outcomes = cache_outcomes(compiled)
-    return {
-        "hits": sum(o == "hit" for o in outcomes.values()),
-        "misses": sum(o == "miss" for o in outcomes.values()),
-        "entries": [
-            {"kind": e.kind, "digest": e.digest, "outcome": e.outcome, "node": e.label}
-            for e in compiled.cache_events
-        ],
     }

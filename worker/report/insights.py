@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 from worker.compiler.errors import Detail
 from worker.report.node_names import short_op_type
+from worker.report.parts import layer_parts
 from worker.simulator.results import ModelSimulation
 
 _SHARE = 0.2
 """A cause is worth a sentence when it takes at least this share of all cycles."""
+_PORTS = ("port:", "link:")
+_ENGINES = ("engine:", "fill:")
 
 
 def _number(row: dict[str, Detail], key: str) -> int:
@@ -26,13 +29,28 @@ def _nodes(rows: Sequence[dict[str, Detail]], limit: int = 8) -> list[Detail]:
     return names[:limit]
 
 
+def _blamed(row: dict[str, Detail], prefixes: tuple[str, ...]) -> int:
+    """Cycles of a row that causes of some kinds are to blame for."""
+    causes = row.get("causes")
+    return sum(
+        _number(cause, "cycles")
+        for cause in (causes if isinstance(causes, list) else ())
+        if isinstance(cause, dict) and str(cause["cause"]).startswith(prefixes)
+    )
+
+
 def _by_cycles(rows: Sequence[dict[str, Detail]]) -> list[dict[str, Detail]]:
     return sorted(rows, key=lambda r: (-_number(r, "cycles_total"), _number(r, "index")))
 
 
 def insights(rows: Sequence[dict[str, Detail]], whole: ModelSimulation) -> list[Detail]:
-    """Findings, the costliest first.  Empty when nothing stands out."""
+    """Findings, the costliest first.  Empty when nothing stands out.
+
+    They rest on who is to blame for which cycles (`simulator/attribution`), so no cycle counts in
+    two of them, `hot-layer` apart, which is about where and not why.
+    """
     total = max(whole.cycles, 1)
+    parts = layer_parts(rows, whole.cycles)
     found: list[tuple[int, dict[str, Detail]]] = []
 
     def add(name: str, cycles: int, message: str, nodes: list[Detail]) -> None:
@@ -43,28 +61,39 @@ def insights(rows: Sequence[dict[str, Detail]], whole: ModelSimulation) -> list[
                           "message": f"{message} ({share})", "nodes": nodes})
             )  # fmt: skip
 
+    def costliest(prefixes: tuple[str, ...]) -> list[dict[str, Detail]]:
+        guilty = [r for r in parts if _blamed(r, prefixes)]
+        return sorted(guilty, key=lambda r: (-_blamed(r, prefixes), _number(r, "index")))
+
+    blamed = {c.cause: c.cycles for c in whole.causes}
     units = [r for r in rows if r.get("placement") == "accelerator"]
     hosts = [r for r in rows if r.get("placement") == "host"]
-    memory = [r for r in units if str(r.get("bound_by")).startswith("traffic:")]
-    compute = [r for r in units if str(r.get("bound_by")).startswith("compute:")]
-    add("launch-overhead", whole.launch_cycles,
-        f"launching {len(units)} kernels costs {whole.launch_cycles} cycles: fuse operators",
+    add("launch-overhead", blamed.get("launch", 0),
+        f"launching {len(units)} kernels costs {blamed.get('launch', 0)} cycles: fuse operators",
         [])  # fmt: skip
-    add("host-parts", whole.host_cycles,
-        f"{len(hosts)} host parts cost {whole.host_cycles} cycles with their copies",
+    on_host = blamed.get("host", 0) + blamed.get("host-link", 0)
+    add("host-parts", on_host,
+        f"{len(hosts)} host parts cost {on_host} cycles with their copies",
         _nodes(_by_cycles(hosts)))  # fmt: skip
-    add("memory-bound", sum(_number(r, "cycles_total") for r in memory),
-        f"{len(memory)} kernels are bounded by memory traffic: fusion or a larger buffer helps",
-        _nodes(_by_cycles(memory)))  # fmt: skip
+    moving = {name: cycles for name, cycles in blamed.items() if name.startswith(_PORTS)}
+    if moving:
+        port = max(moving, key=lambda name: moving[name])
+        add("memory-bound", sum(moving.values()),
+            f"memory traffic is waited for, most of it at {port}: fusion or a larger buffer helps",
+            _nodes(costliest(_PORTS)))  # fmt: skip
+    add("latency-bound", blamed.get("latency", 0),
+        "single transfers and computations are waited for while nothing else can start: larger"
+        " tiles or more buffers hide their latency", _nodes(costliest(("latency",))))  # fmt: skip
     slack = [
         r
-        for r in compute
-        if _number(r, "cycles_total") > 2 * max(_number(r, "lower_bound_cycles"), 1)
+        for r in units
+        if str(r.get("bound_by")).startswith(_ENGINES)
+        and _number(r, "cycles_total") > 2 * max(_number(r, "lower_bound_cycles"), 1)
     ]
-    add("far-from-bound", sum(_number(r, "cycles_total") for r in slack),
-        f"{len(slack)} compute-bounded kernels take over twice their bound: tiles or cores are"
-        " badly filled", _nodes(_by_cycles(slack)))  # fmt: skip
-    top = _by_cycles(rows)[:1]
+    add("far-from-bound", sum(_blamed(r, _ENGINES) for r in slack),
+        f"the engines of {len(slack)} kernels work over twice as long as they must: tiles or cores"
+        " are badly filled", _nodes(_by_cycles(slack)))  # fmt: skip
+    top = _by_cycles(parts)[:1]
     if top:
         add("hot-layer", _number(top[0], "cycles_total"),
             f"one {short_op_type(str(top[0].get('op_type')))} dominates", _nodes(top))  # fmt: skip

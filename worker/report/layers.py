@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from worker.compiler.errors import Detail
+from worker.compiler.frontend.model_summary import node_macs
 from worker.compiler.isa.program import HostCall, UnitCall
 from worker.compiler.judge.compiled import CompiledModel
+from worker.compiler.judge.units import Unit
 from worker.compiler.schedule.nodes import Compute, Loop, LoopKind, Node, Pipe, Place, Seq
+from worker.report.node_groups import causes_of, node_groups, served_ops
 from worker.report.node_names import kernel_op_type
+from worker.report.parts import layer_parts
 from worker.simulator.results import ModelSimulation, UnitSimulation
 
 
@@ -73,12 +77,19 @@ def layer_rows(
     compiled: CompiledModel, sims: Sequence[UnitSimulation], whole: ModelSimulation
 ) -> list[dict[str, Detail]]:
     """Rows in execution order.  Cycles of all rows sum to the model's total."""
-    outcomes = cache_outcomes(compiled)
     group_of_unit: dict[int, int] = {}
     rows: list[dict[str, Detail]] = []
     energy_total = whole.energy_pj
     control_of = {timing.node: timing for timing in whole.control}
     op_type_of = {row.node: row.op_type for row in compiled.placement}
+    known: dict[str, Mapping[str, int]] = {}
+
+    def served(unit: Unit) -> Mapping[str, int]:
+        """Once for all calls of a kernel."""
+        if unit.kernel_name not in known:
+            known[unit.kernel_name] = served_ops(unit, compiled.machine)
+        return known[unit.kernel_name]
+
     for timing in whole.calls:
         call = compiled.linked.program.calls[timing.call]
         cycles = timing.end_cycle - timing.start_cycle
@@ -97,6 +108,8 @@ def layer_rows(
             else _reasons(compiled, call),
             "cycles_total": cycles,
             "pct_cycles": _pct(cycles, whole.cycles),
+            "bound_by": timing.causes[0].cause if timing.causes else None,
+            "causes": causes_of(timing.causes),
             "start_cycle": timing.start_cycle,
             "end_cycle": timing.end_cycle,
             "energy_pj": timing.energy_pj,
@@ -106,7 +119,11 @@ def layer_rows(
             unit, sim = compiled.units[call.unit], sims[call.unit]
             group_of_unit.setdefault(call.unit, len(group_of_unit))
             row["group_id"] = group_of_unit[call.unit]
-            row.update(_unit_columns(sim, outcomes.get(unit.signature, "none")))
+            row.update(_unit_columns(sim))
+            origins = compiled.linked.origins[timing.call]
+            groups = node_groups(unit, sim, origins, served, op_type_of)
+            if groups:
+                row["groups"] = groups
             row["signature"] = unit.signature
             row["tile"] = tile_of(unit.schedule.root)
             row["cores"] = cores_of(unit.schedule.root)
@@ -115,19 +132,18 @@ def layer_rows(
             row.update(_host_columns(compiled, call, cycles, timing.overhead_cycles))
             inside = control_of.get(call.onnx_nodes[0])
             if inside is not None:
-                row["macs"] = inside.macs
+                row["macs"], row["repeated_macs"] = inside.macs, inside.repeated_macs
         rows.append(row)
     return rows
 
 
-def _unit_columns(sim: UnitSimulation, cache: str) -> dict[str, Detail]:
+def _unit_columns(sim: UnitSimulation) -> dict[str, Detail]:
     compute_bound = max((b.cycles for b in sim.bounds if b.name.startswith("compute:")), default=0)
     columns: dict[str, Detail] = {
-        "cache": cache,
         "cycles_compute": sim.compute_cycles,
         "cycles_stall": sim.cycles - sim.compute_cycles,
-        "bound_by": sim.lower_bound.name,
         "macs": sim.macs,
+        "repeated_macs": sim.repeated_macs,
         "utilization_pct": _pct(compute_bound, sim.cycles),
         "peak_buffer_bytes": max((o.peak_bytes for o in sim.occupancy), default=0),
         "lower_bound_cycles": sim.lower_bound.cycles,
@@ -145,11 +161,10 @@ def _host_columns(
     home = compiled.machine.home.name
     columns: dict[str, Detail] = {
         "signature": None,
-        "cache": None,
         "cycles_compute": cycles - overhead,
         "cycles_stall": overhead,
-        "bound_by": "host",
-        "macs": call.flops // 2,
+        "macs": host_macs(compiled, call),
+        "repeated_macs": 0,
         "utilization_pct": None,
         "peak_buffer_bytes": None,
         "lower_bound_cycles": cycles,
@@ -164,16 +179,10 @@ def _host_columns(
     return columns
 
 
-def cache_outcomes(compiled: CompiledModel) -> dict[str, str]:
-    """`hit` or `miss` per unit signature: a unit is a hit when every look-up for it was one."""
-    seen: dict[str, list[str]] = {}
-    for event in compiled.cache_events:
-        seen.setdefault(event.signature, []).append(event.outcome)
-    return {
-        unit.signature: "hit" if all(o == "hit" for o in seen[unit.signature]) else "miss"
-        for unit in compiled.units
-        if unit.signature in seen
-    }
+def host_macs(compiled: CompiledModel, call: HostCall) -> int:
+    """Multiply-accumulates of a host part's nodes."""
+    nodes = list(compiled.model.ir.graph)
+    return sum(node_macs(nodes[k]) for k in compiled.linked.hosts[call.host].nodes)
 
 
 def _distinct(call: HostCall) -> list[str]:
@@ -186,9 +195,11 @@ def _reasons(compiled: CompiledModel, call: HostCall) -> str:
     return "+".join(codes)
 
 
-def layers_csv(rows: Sequence[dict[str, Detail]]) -> bytes:
-    """CSV with a header; every row has every column; lists are joined by `|`; null is empty."""
-    columns = list(dict.fromkeys(key for row in rows for key in row))
+def layers_csv(layers: Sequence[dict[str, Detail]], total_cycles: int) -> bytes:
+    """CSV with a header, a row for every group of nodes (`parts.layer_parts`); every row has every
+    column; lists are joined by `|`; null is empty."""
+    rows = layer_parts(layers, total_cycles)
+    columns = list(rows[0]) if rows else []
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
@@ -202,6 +213,8 @@ def _cell(value: Detail) -> str:
         return ""
     if isinstance(value, list):
         return "|".join(_cell(v) for v in value)
+    if isinstance(value, dict):
+        return "=".join(_cell(v) for v in value.values())
     text = str(value)
     # a leading = + - @ (or a tab or return before it) would run as a formula in spreadsheet
     # programs; numbers keep their sign

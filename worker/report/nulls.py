@@ -10,13 +10,13 @@ from worker.report.sections import null_sentences
 _HOST = {
     "group_id": "a host part is no kernel and belongs to no group",
     "signature": "only kernels have a signature",
-    "cache": "host parts are not compiled, so no cache is asked",
     "tile": "host parts are not tiled",
     "cores": "host parts run on no accelerator core",
     "peak_buffer_bytes": "host parts use no accelerator buffer",
     "utilization_pct": "host parts use no accelerator engine",
     "predicted_cycles": "the cost model predicts kernels only",
 }
+_NO_CAUSE = {"bound_by": "it takes no cycle, so nothing is to blame"}
 _SHARE_OF_NOTHING = "the total it is a share of is zero"
 
 
@@ -28,7 +28,7 @@ def null_reasons(document: Mapping[str, Detail]) -> dict[str, Detail]:
     """
     found: dict[str, Detail] = {}
     for key in _nulls(document["summary"]):
-        found[f"summary.{key}"] = _SHARE_OF_NOTHING
+        found[f"summary.{key}"] = _NO_CAUSE.get(key, _SHARE_OF_NOTHING)
     verification = document["verification"]
     for key in _nulls(verification):
         detail = verification.get("detail") if isinstance(verification, dict) else None
@@ -40,7 +40,8 @@ def null_reasons(document: Mapping[str, Detail]) -> dict[str, Detail]:
         placement = row.get("placement") if isinstance(row, dict) else None
         for key in _nulls(row):
             sentence = _HOST.get(key) if placement == "host" else None
-            found[f"layers.{placement}.{key}"] = sentence or _SHARE_OF_NOTHING
+            other = _NO_CAUSE.get(key, _SHARE_OF_NOTHING)
+            found[f"layers.{placement}.{key}"] = sentence or other
     return {**found, **null_sentences(document)}
 
 

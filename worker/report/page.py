@@ -11,6 +11,7 @@ from worker.compiler.isa.program import UnitCall
 from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.machine.machine import EngineKind, Machine
 from worker.report.node_names import node_span, short_op_type
+from worker.report.parts import layer_parts
 from worker.report.plots import energy_bars, layer_bars, occupancy, roofline, si
 from worker.report.summary_page import summaries_html
 from worker.report.tables import flat, html_table, rows_of
@@ -36,8 +37,8 @@ _STRATEGY_COLUMNS = (
 _COMPARED_COLUMNS = ("name", "max_rel_err", "tolerance", "own_error", "max_abs_err", "reason")
 _MOST_COMPARED = 200
 _LAYER_COLUMNS = (
-    "index", "onnx_nodes", "op_type", "placement", "cycles_total", "pct_cycles", "bound_by",
-    "utilization_pct", "lower_bound_cycles", "macs", "tile", "cores", "energy_pj", "cache",
+    "index", "part", "onnx_nodes", "op_type", "placement", "cycles_total", "pct_cycles", "bound_by",
+    "utilization_pct", "lower_bound_cycles", "macs", "tile", "cores", "energy_pj",
 )  # fmt: skip
 
 
@@ -98,7 +99,8 @@ def report_page(
         total = sum(b for b in moved if isinstance(b, int))
         if isinstance(macs, int) and isinstance(cycles, int) and cycles and total:
             points.append((_label(row), macs / total, macs / cycles, cycles))
-    bars = [(_label(r), _int(r, "cycles_total"), _int(r, "lower_bound_cycles")) for r in rows]
+    parted = layer_parts(rows, whole.cycles)
+    bars = [(_label(r), _int(r, "cycles_total"), _int(r, "lower_bound_cycles")) for r in parted]
     failed = [r for r in rows_of(document, "sanity") if r.get("passed") is not True]
     verification = document.get("verification")
     passed = isinstance(verification, dict) and verification.get("passed")
@@ -119,6 +121,8 @@ def report_page(
     parts += [
         "<h2>Insights</h2>",
         html_table(("severity", "message", "nodes"), rows_of(document, "insights")),
+        "<h2>What the cycles are spent on</h2>",
+        html_table(("cause", "cycles"), _causes(document)),
         "<h2>Roofline</h2>",
         roofline(
             points,
@@ -136,7 +140,7 @@ def report_page(
         "<h2>Energy</h2>",
         energy_bars([(line.item, line.pj) for line in whole.energy]),
         "<h2>Summary</h2>",
-        html_table(("figure", "value"), flat(document.get("summary"))),
+        html_table(("figure", "value"), _figures(document)),
         "<h2>Strategies</h2>",
         html_table(_STRATEGY_COLUMNS, rows_of(document, "strategies")),
         "<h2>Verification</h2>",
@@ -144,7 +148,7 @@ def report_page(
                [r for r in flat(verification) if r.get("figure") != "outputs"]),
         html_table(_COMPARED_COLUMNS, _nearest(verification)),
         "<h2>Layers</h2>",
-        html_table(_LAYER_COLUMNS, [_spanned(row) for row in rows]),
+        html_table(_LAYER_COLUMNS, [_spanned(row) for row in parted]),
         *summaries_html(document),
         *_partition(document),
         "<h2>Placement</h2>",
@@ -156,6 +160,7 @@ def report_page(
         html_table(("pointer", "value", "note"), _guesses(document)),
         "<h2>Warnings</h2>",
         html_table(("code", "message"), rows_of(document, "warnings")),
+        "<p>Every figure is defined in docs/figures.md of Tilewright.</p>",
     ]  # fmt: skip
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -214,6 +219,16 @@ def _unverified(verification: Detail) -> str:
     """Whether nothing ran, or what ran proves nothing."""
     ran = isinstance(verification, dict) and verification.get("max_abs_err") is not None
     return "not conclusive" if ran else "not run"
+
+
+def _figures(document: Mapping[str, Detail]) -> list[dict[str, Detail]]:
+    """The summary; its causes have a table of their own."""
+    return [row for row in flat(document.get("summary")) if row["figure"] != "causes"]
+
+
+def _causes(document: Mapping[str, Detail]) -> list[dict[str, Detail]]:
+    summary = document.get("summary")
+    return rows_of(summary, "causes") if isinstance(summary, dict) else []
 
 
 def _nearest(verification: Detail) -> list[dict[str, Detail]]:

@@ -16,7 +16,7 @@ from worker.compiler.errors import Detail
 from worker.compiler.faults import Fault, attempt
 from worker.compiler.strategies.sections import Figures, Markup, PageBlock, Summary, Table
 
-REPORT_VERSION = 2
+REPORT_VERSION = 3
 """Of report.json: raise it with its shape, and lift the shape before it below."""
 
 

@@ -28,6 +28,7 @@ MODULES = (
     "compiler/lower/order/sync.py",
     "compiler/lower/order/time_order.py",
     "compiler/memory/allocate.py",
+    "simulator/attribution.py",
     "simulator/timing.py",
 )
 """What calls the loops, and where they are: compiled they are good while these files stay."""

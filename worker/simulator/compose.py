@@ -22,10 +22,12 @@ from worker.simulator.control import (
     nested_peaks,
 )
 from worker.simulator.energy import static_pj
-from worker.simulator.invocation import invocation
+from worker.simulator.invocation import host_launch, invocation
 from worker.simulator.results import (
+    OUTSIDE,
     Bound,
     CallTiming,
+    Cause,
     Check,
     ControlTiming,
     EnergyLine,
@@ -33,6 +35,7 @@ from worker.simulator.results import (
     LevelTraffic,
     ModelSimulation,
     UnitSimulation,
+    summed_causes,
 )
 
 _PARTS = ("launch_cycles", "transfer_cycles", "execute_cycles")
@@ -54,7 +57,7 @@ def simulate_program(
     costs = {host: control_cost(run, machine) for host, run in controls.items()}
     control: list[ControlTiming] = []
     timings: list[CallTiming] = []
-    host_cycles = launch_cycles = boundary_bytes = macs = 0
+    host_cycles = launch_cycles = boundary_bytes = macs = repeated = 0
     energy: dict[str, float] = {}
     moved = {level.name: [0, 0] for level in machine.levels}
     host_pj = 0.0
@@ -66,6 +69,7 @@ def simulate_program(
                 length = overhead + sim.cycles
                 launch_cycles += overhead
                 macs += sim.macs
+                repeated += sim.repeated_macs
                 pj = sim.energy_pj + static_pj(machine, overhead)
                 for line in sim.energy:
                     if line.item != "static":
@@ -83,7 +87,8 @@ def simulate_program(
                 launch_cycles += cost.launch_cycles
                 nested_kernel_cycles += cost.kernel_cycles
                 boundary_bytes += copied_bytes(call, machine.host) + cost.boundary_bytes
-                macs += cost.macs
+                macs += cost.timing.macs
+                repeated += cost.timing.repeated_macs
                 pj = static_pj(machine, length)
                 for item, spent in cost.energy:
                     energy[item] = energy.get(item, 0.0) + spent
@@ -101,7 +106,9 @@ def simulate_program(
                 host_pj += own
                 pj = own + static_pj(machine, length)
                 kind = "host"
-        timings.append(CallTiming(number, kind, clock, clock + length, overhead, pj))
+        inside = costs.get(call.host) if isinstance(call, HostCall) else None
+        causes = _causes(call, overhead, length, units, inside, machine)
+        timings.append(CallTiming(number, kind, clock, clock + length, overhead, pj, causes))
         clock += length
     if host_pj:
         energy["host"] = energy.get("host", 0.0) + host_pj
@@ -111,6 +118,7 @@ def simulate_program(
     bounds = model_bounds(program, units, machine, costs, views)
     name, cycles = max(bounds, key=lambda b: b[1])
     split = invocation(program, timings, machine, costs)
+    summed = summed_causes((c.cause, c.cycles) for timing in timings for c in timing.causes)
     return ModelSimulation(
         cycles=clock,
         calls=tuple(timings),
@@ -120,6 +128,8 @@ def simulate_program(
         traffic=flows,
         energy=lines,
         macs=macs,
+        repeated_macs=repeated,
+        causes=summed,
         lower_bound_cycles=cycles,
         lower_bound_by=name,
         peak_bytes=_peaks(program, units, machine, tuple(controls.values())),
@@ -130,11 +140,35 @@ def simulate_program(
             ),
             *_nested_checks(tuple(controls.values())),
             invocation_check(split, clock),
+            _causes_check(summed, clock),
         ),
         bounds=tuple(Bound(*bound) for bound in bounds),
         invocation=split,
         control=tuple(control),
     )  # fmt: skip
+
+
+def _causes(
+    call: UnitCall | HostCall,
+    overhead: int,
+    length: int,
+    units: tuple[UnitSimulation, ...],
+    cost: ControlCost | None,
+    machine: Machine,
+) -> tuple[Cause, ...]:
+    """Who is to blame for the cycles of one call."""
+    if isinstance(call, UnitCall):
+        kernel = units[call.unit].causes
+        return summed_causes([("launch", overhead), *((c.cause, c.cycles) for c in kernel)])
+    copies = overhead - host_launch(overhead, machine)
+    launches = 0
+    inside: tuple[Cause, ...] = ()
+    if cost is not None:
+        copies += cost.transfer_cycles
+        launches, inside = cost.launch_cycles, cost.causes
+    host = length - copies - launches - sum(c.cycles for c in inside)
+    outside = zip(OUTSIDE, (launches, host, copies), strict=True)
+    return summed_causes([*outside, *((c.cause, c.cycles) for c in inside)])
 
 
 def copied_bytes(call: HostCall, host: Host) -> int:
@@ -246,6 +280,13 @@ def invocation_check(split: Invocation, cycles: int) -> Check:
         "invocation-sums-to-total",
         split.cycles == cycles and not over,
         f"residual {cycles - split.cycles} cycles" + "".join(f", regions exceed {p}" for p in over),
+    )
+
+
+def _causes_check(causes: tuple[Cause, ...], cycles: int) -> Check:
+    residual = cycles - sum(c.cycles for c in causes)
+    return Check(
+        "causes-sum-to-total", residual == 0, f"{residual} of {cycles} cycles have no cause"
     )
 
 

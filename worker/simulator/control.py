@@ -12,7 +12,7 @@ from math import ceil
 
 from worker.compiler.machine.machine import Machine
 from worker.simulator.energy import static_pj
-from worker.simulator.results import BodyTiming, ControlTiming, ModelSimulation
+from worker.simulator.results import OUTSIDE, BodyTiming, Cause, ControlTiming, ModelSimulation
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,12 @@ class ControlCost:
     transfer_cycles: int
     """The part of `host_cycles` that is copies over the host link."""
     boundary_bytes: int
-    macs: int
     traffic: tuple[tuple[str, int, int], ...]
     """(level, bytes read, bytes written)."""
     energy: tuple[tuple[str, float], ...]
     """(item, pJ) without the static item, which goes with the clock."""
+    causes: tuple[Cause, ...]
+    """Of `kernel_cycles`."""
     bounds: tuple[tuple[str, int], ...]
     """(name, cycles no schedule of the same placement can beat)."""
 
@@ -96,14 +97,14 @@ def control_cost(run: ControlRun, machine: Machine) -> ControlCost:
     once = machine.host.copy_s(body.captured_bytes) if sim is not None and trips else 0.0
     once_cycles = ceil(once * machine.clock_hz)
     total = once_cycles + trips * per_trip[branch]
-    kernels = launches = macs = moved = 0
+    kernels = launches = macs = repeated = moved = 0
     copies = once_cycles
     traffic: tuple[tuple[str, int, int], ...] = ()
     energy: dict[str, float] = {}
     if sim is not None:
         launches = trips * sim.launch_cycles
         kernels = trips * (sim.cycles - sim.host_cycles - sim.launch_cycles)
-        macs = trips * sim.macs
+        macs, repeated = trips * sim.macs, trips * sim.repeated_macs
         copies += trips * (_copy_cycles(body, machine) + sim.invocation.transfer_cycles)
         if not machine.host.shared_memory and trips:
             moved = body.captured_bytes + trips * (body.input_bytes + body.output_bytes)
@@ -116,15 +117,19 @@ def control_cost(run: ControlRun, machine: Machine) -> ControlCost:
     pj = sum(energy.values()) + static_pj(machine, total)
     timing = ControlTiming(
         run.node, trips, run.trips_assumed, branch, run.branch is None and len(run.bodies) > 1,
-        once_cycles, total, pj, macs,
+        once_cycles, total, pj, macs, repeated,
         tuple(
             BodyTiming(cycles, trips if k == branch else 0, each.simulation)
             for k, (cycles, each) in enumerate(zip(per_trip, run.bodies, strict=True))
         ),
     )  # fmt: skip
     return ControlCost(
-        timing, kernels, launches, total - kernels - launches, copies, moved, macs, traffic,
-        tuple(energy.items()), _bounds(run, machine),
+        timing, kernels, launches, total - kernels - launches, copies, moved, traffic,
+        tuple(energy.items()),
+        () if sim is None else tuple(
+            Cause(c.cause, trips * c.cycles) for c in sim.causes if c.cause not in OUTSIDE
+        ),
+        _bounds(run, machine),
     )  # fmt: skip
 
 

@@ -5,7 +5,8 @@
 - `feed:NAME`: what engines draw from their own memory.  A matrix engine of rows x columns reuses
   each operand along the array, so a MAC reads 1/rows + 1/columns words; a vector operation reads
   and writes one word.
-- `register:NAME`: three words per MAC (two operands and the sum), where the machine has registers.
+- `register:NAME`: four words per MAC, where the machine has registers: two operands are read, the
+  sum is read and written.
 - `link:NAME`: bytes over explicit links.  - `static`: leakage power x time.
 Source: the accounting of nn_dataflow (4-papers.md, KAPLA), with ports in place of reuse formulas.
 """
@@ -68,7 +69,7 @@ def _charge_engine(
         reads, writes = 1.0 / rows + 1.0 / columns, 0.0
         for level in machine.levels:
             if level.managed is Managed.REGISTER:
-                per_mac = 2 * level.read_energy_pj_per_byte + level.write_energy_pj_per_byte
+                per_mac = 3 * level.read_energy_pj_per_byte + level.write_energy_pj_per_byte
                 _add(totals, f"register:{level.name}", work * size * per_mac)
     else:
         reads, writes = 1.0, 1.0

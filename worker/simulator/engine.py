@@ -15,6 +15,8 @@ from worker.simulator.timing import forward
 
 Ints = npt.NDArray[np.int64]
 
+_STEPS = 12
+"""What one instruction takes, in steps of a usual loop (`jit.INTERPRETED_STEPS`)."""
 MAX_SLICES = 512
 """Boxes of the timeline kept per unit, over all streams."""
 
@@ -48,6 +50,12 @@ class Timing:
     compute_start: Ints
     """Start of each compute instruction, in program order."""
     compute_end: Ints
+    last: int
+    """The instruction that finishes last, -1 where there is none."""
+    before: npt.NDArray[np.int32]
+    """[n] whose end made each instruction start, -1 where nobody's."""
+    via: npt.NDArray[np.int32]
+    """[n] the port that the two met at, -1 where it was the engine or a token."""
 
 
 def run_unit(program: UnitProgram, machine: Machine) -> Timing:
@@ -69,25 +77,28 @@ def run_unit(program: UnitProgram, machine: Machine) -> Timing:
     stats = np.zeros((num_streams, 4), np.int64)
     stream_macs, stream_count = np.zeros(num_streams, np.int64), np.zeros(num_streams, np.int64)
     port_bytes, port_busy = np.zeros(num_ports, np.int64), np.zeros(num_ports, np.int64)
-    first, last = np.full(cells, -1, np.int64), np.full(cells, -1, np.int64)
+    span_first, span_last = np.full(cells, -1, np.int64), np.full(cells, -1, np.int64)
     slices = [np.zeros(num_slices, np.int64) for _ in range(4)]
     compute_start, compute_end = np.zeros(len(rows), np.int64), np.zeros(len(rows), np.int64)
-    cycles, stuck, computes = loop_for(forward, len(rows))(
+    before, via = np.full(len(rows), -1, np.int32), np.full(len(rows), -1, np.int32)
+    lasts = [np.full(size, -1, np.int64) for size in (num_streams, num_ports, len(token_time))]
+    cycles, stuck, computes, last = loop_for(forward, _STEPS * len(rows))(
         rows["opcode"], rows["stream"], rows["bytes"], rows["macs"], rows["cycles"],
         rows["latency"], rows["node"], rows["resource"],
         program.wait_ptr, program.wait_token, program.signal_ptr, program.signal_token,
         np.array([r.bytes_per_cycle for r in program.resources], np.float64),
         np.array([s.core for s in program.streams], np.int64), machine.num_cores, base, chunk,
         begin, token_time, stream_free, resource_free, stats, stream_macs, stream_count,
-        port_bytes, port_busy, first, last, *slices, compute_start, compute_end,
+        port_bytes, port_busy, span_first, span_last, *slices, compute_start, compute_end,
+        before, via, *lasts,
     )  # fmt: skip
     if stuck >= 0:
         raise _deadlock(program, int(stuck), token_time)
     return Timing(
         int(cycles), begin, stream_free, stats, stream_macs, stream_count, port_bytes, port_busy,
-        first.reshape(-1, machine.num_cores), last.reshape(-1, machine.num_cores), base,
+        span_first.reshape(-1, machine.num_cores), span_last.reshape(-1, machine.num_cores), base,
         slices[0], slices[1], slices[2], slices[3],
-        compute_start[:computes], compute_end[:computes],
+        compute_start[:computes], compute_end[:computes], int(last), before, via,
     )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ def invocation(
             launch += timing.overhead_cycles
             execute += length - timing.overhead_cycles
             continue
-        copies = timing.overhead_cycles - _host_launch(timing.overhead_cycles, machine)
+        copies = timing.overhead_cycles - host_launch(timing.overhead_cycles, machine)
         for region, cycles in _spread(copies, owners.shares(number, call, machine)):
             rows[region][1] += cycles
         cost = costs.get(call.host)
@@ -61,7 +61,7 @@ def invocation(
     return Invocation(launch, transfer, execute, host, regions)
 
 
-def _host_launch(overhead_cycles: int, machine: Machine) -> int:
+def host_launch(overhead_cycles: int, machine: Machine) -> int:
     """The part of a host call's overhead that is no copy."""
     return min(overhead_cycles, ceil(machine.host.launch_overhead_s * machine.clock_hz))
 

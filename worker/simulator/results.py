@@ -6,7 +6,12 @@ Per-level tables are tuples parallel to `Machine.levels`; per-engine tables to `
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
+
+OUTSIDE = ("launch", "host", "host-link")
+"""Causes of cycles that no kernel runs in."""
 
 
 class LevelTraffic(msgspec.Struct, frozen=True, array_like=True):
@@ -80,6 +85,21 @@ class Slice(msgspec.Struct, frozen=True, array_like=True):
     """How many instructions the slice stands for."""
 
 
+class Cause(msgspec.Struct, frozen=True, array_like=True):
+    """Cycles that one cause is to blame for (`attribution`)."""
+
+    cause: str
+    cycles: int
+
+
+class Blame(msgspec.Struct, frozen=True, array_like=True):
+    """Cycles of a kernel that one cause is to blame for at one node of its schedule tree."""
+
+    cause: str
+    path: str
+    cycles: int
+
+
 class UnitSimulation(msgspec.Struct, frozen=True, array_like=True):
     """One kernel, simulated alone (units are separated by barriers)."""
 
@@ -88,8 +108,13 @@ class UnitSimulation(msgspec.Struct, frozen=True, array_like=True):
     """From launch to the last finish, without launch overhead."""
     instructions: int
     macs: int
-    """Work of MATRIX computes."""
-    vector_ops: int
+    """Multiply-accumulates of contractions, whatever engine runs them."""
+    repeated_macs: int
+    """Of them, those of points that are computed more than once (halo)."""
+    other_ops: int
+    """Elementary operations of all other operators."""
+    work: tuple[int, ...]
+    """Multiply-accumulates or elementary operations, by operator of the kernel's graph."""
     active_cores: int
     compute_cycles: int
     """Cycles during which at least one compute engine is busy."""
@@ -103,6 +128,13 @@ class UnitSimulation(msgspec.Struct, frozen=True, array_like=True):
     slices: tuple[Slice, ...]
     predicted_cycles: int
     """What the cost model predicted, for comparison."""
+    blame: tuple[Blame, ...]
+    """Who is to blame for its cycles; they sum to `cycles`."""
+
+    @property
+    def causes(self) -> tuple[Cause, ...]:
+        """All causes, the costliest first."""
+        return summed_causes((b.cause, b.cycles) for b in self.blame)
 
     @property
     def energy_pj(self) -> float:
@@ -121,6 +153,16 @@ class UnitSimulation(msgspec.Struct, frozen=True, array_like=True):
         return msgspec.msgpack.decode(raw, type=UnitSimulation)
 
 
+def summed_causes(parts: Iterable[tuple[str, int]]) -> tuple[Cause, ...]:
+    """Cycles by cause, the costliest first, equal ones by name; causes of nothing are left out."""
+    table: dict[str, int] = {}
+    for cause, cycles in parts:
+        table[cause] = table.get(cause, 0) + cycles
+    return tuple(
+        Cause(*row) for row in sorted(table.items(), key=lambda r: (-r[1], r[0])) if row[1]
+    )
+
+
 class CallTiming(msgspec.Struct, frozen=True, array_like=True):
     """When one call of the program runs."""
 
@@ -133,6 +175,8 @@ class CallTiming(msgspec.Struct, frozen=True, array_like=True):
     overhead_cycles: int
     """Launch overhead (unit), or boundary copies and host launch (host), inside the interval."""
     energy_pj: float
+    causes: tuple[Cause, ...]
+    """Who is to blame for the interval, the costliest first; they sum to its length."""
 
 
 class BodyTiming(msgspec.Struct, frozen=True, array_like=True):
@@ -164,6 +208,7 @@ class ControlTiming(msgspec.Struct, frozen=True, array_like=True):
     energy_pj: float
     macs: int
     """Of kernels, in all iterations."""
+    repeated_macs: int
     bodies: tuple[BodyTiming, ...]
 
 
@@ -206,6 +251,11 @@ class ModelSimulation(msgspec.Struct, frozen=True, array_like=True):
     traffic: tuple[LevelTraffic, ...]
     energy: tuple[EnergyLine, ...]
     macs: int
+    """Of kernels, nested programs' included."""
+    repeated_macs: int
+    causes: tuple[Cause, ...]
+    """The costliest first; they sum to `cycles`.  Beside those of kernels: `launch`, `host` and
+    `host-link`, as in `Invocation`."""
     lower_bound_cycles: int
     lower_bound_by: str
     peak_bytes: tuple[tuple[str, int], ...]

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from worker.compiler.isa.program import Opcode, UnitProgram
 from worker.compiler.machine.machine import Machine
+from worker.simulator.attribution import blame
 from worker.simulator.bounds import lower_bounds, traffic
 from worker.simulator.compose import simulate_program
 from worker.simulator.energy import ledger
 from worker.simulator.engine import Timing, compute_cycles, run_unit
 from worker.simulator.memory import occupancy
 from worker.simulator.results import EngineUse, Slice, Stall, UnitSimulation
-from worker.simulator.sanity import unit_checks
+from worker.simulator.sanity import recount, unit_checks
 from worker.simulator.timing import BUSY, QUEUED, RESOURCE, TOKEN
 
 __all__ = ["SIMULATOR_VERSION", "simulate_program", "simulate_unit"]
 
-SIMULATOR_VERSION = "2"
+SIMULATOR_VERSION = "3"
 """Part of every simulation's cache key: change it when any number may change."""
+NONE: Mapping[int, int] = MappingProxyType({})
 
 
 def simulate_unit(
-    program: UnitProgram, machine: Machine, predicted_cycles: int = 0
+    program: UnitProgram,
+    machine: Machine,
+    predicted_cycles: int = 0,
+    contractions: Mapping[int, int] = NONE,
 ) -> UnitSimulation:
     """Simulate one kernel alone, from launch to its last finish.
+
+    `contractions`: operators of the unit's graph that multiply and accumulate, with the points that
+    each needs; an engine of any kind may run them, and some points more than once.
 
     Raises:
         Deadlock: an instruction waits for what never happens.
@@ -33,15 +44,17 @@ def simulate_unit(
     curves = occupancy(program, machine, run)
     bounds = lower_bounds(program, machine, run, moved)
     engines = _engine_use(program, machine, run)
-    work = dict.fromkeys(("matrix", "vector", "scalar", "dma_in", "dma_out"), 0)
-    for stream, macs in zip(program.streams, run.stream_macs.tolist(), strict=True):
-        work[machine.engine(stream.engine).kind] += macs
+    found = recount(program)
+    blamed = blame(program, machine, run)
+    macs = sum(map(found.of, contractions))
     return UnitSimulation(
         signature=program.signature,
         cycles=run.cycles,
         instructions=program.num_instructions,
-        macs=work["matrix"],
-        vector_ops=work["vector"] + work["scalar"],
+        macs=macs,
+        repeated_macs=max(0, macs - sum(contractions.values())),
+        other_ops=int(found.work.sum()) - macs,
+        work=tuple(found.work.tolist()),
         active_cores=len({s.core for s in program.streams}),
         compute_cycles=compute_cycles(run),
         stalls=(
@@ -54,9 +67,12 @@ def simulate_unit(
         energy=ledger(program, machine, run),
         occupancy=curves,
         bounds=bounds,
-        checks=unit_checks(program, machine, run, bounds, moved, curves),
+        checks=unit_checks(
+            program, machine, run, bounds, moved, curves, found, contractions, blamed
+        ),
         slices=_slices(program, run),
         predicted_cycles=predicted_cycles,
+        blame=blamed,
     )
 
 

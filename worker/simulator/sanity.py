@@ -5,15 +5,20 @@ A violated check is our bug; it is printed on the report and fails the job.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import numpy as np
 
 from worker.compiler.isa.program import UnitProgram
 from worker.compiler.machine.machine import Machine, Managed
-from worker.simulator.engine import Timing
-from worker.simulator.results import Bound, Check, LevelTraffic, Occupancy
+from worker.simulator.engine import Ints, Timing
+from worker.simulator.results import Blame, Bound, Check, LevelTraffic, Occupancy
 from worker.simulator.timing import BUSY, RESOURCE, TOKEN
 
 _BLOCK = 1 << 14
+_EXACT = (1 << 53) // _BLOCK
+"""So much in every row of a block adds up in floats without rounding."""
 
 
 def unit_checks(
@@ -23,12 +28,16 @@ def unit_checks(
     bounds: tuple[Bound, ...],
     moved: tuple[LevelTraffic, ...],
     curves: tuple[Occupancy, ...],
+    found: Recount,
+    contractions: Mapping[int, int],
+    blamed: tuple[Blame, ...],
 ) -> tuple[Check, ...]:
     """All checks of one unit.  Totals are re-counted from the instructions, apart from the loop."""
-    payload, first, last, work = _recount(program)
-    counted = int(run.stream_macs.sum())
+    payload, work, counted = found.payload, int(found.work.sum()), int(run.stream_macs.sum())
+    short = [k for k, points in contractions.items() if found.of(k) < points]
     busy, idle = run.stream_stats[:, BUSY], run.stream_stats[:, [TOKEN, RESOURCE]].sum(axis=1)
     residual = int(np.abs(run.stream_free - busy - idle).sum())
+    unblamed = run.cycles - sum(b.cycles for b in blamed)
     over = int(busy.max(initial=0))
     ports = int(run.resource_busy.max(initial=0))
     overflow = [c for c in curves if c.peak_bytes > machine.level(c.level).usable_bytes]
@@ -43,15 +52,23 @@ def unit_checks(
         ),
         Check(
             "bytes-conserved",
-            first == payload == last and ports_read == ports_written == payload,
+            found.leaving == payload == found.arriving
+            and ports_read == ports_written == payload,
             f"payload {payload}, read {ports_read}, written {ports_written}",
         ),
-        Check("macs-conserved", work == counted, f"instructions {work}, engines {counted}"),
+        Check(
+            "macs-conserved", work == counted and not short,
+            f"instructions {work}, engines {counted}"
+            + "".join(f"; operator {k}: {found.of(k)} of {contractions[k]}" for k in short[:4]),
+        ),
         Check(
             "occupancy-within-capacity", not overflow,
             ", ".join(f"{c.level} {c.peak_bytes}/{c.capacity_bytes}" for c in overflow or curves),
         ),
         Check("parts-sum-to-total", residual == 0, f"residual {residual} cycles"),
+        Check(
+            "causes-sum-to-total", unblamed == 0, f"{unblamed} of {run.cycles} cycles have no cause"
+        ),
         Check(
             "no-overbooking", over <= run.cycles and ports <= run.cycles,
             f"busiest engine {over}, busiest port {ports}, of {run.cycles} cycles",
@@ -59,20 +76,39 @@ def unit_checks(
     )  # fmt: skip
 
 
-def _recount(program: UnitProgram) -> tuple[int, int, int, int]:
-    """(payload, bytes leaving through first ports, arriving at last ports, work), by numpy.
+@dataclass(frozen=True, slots=True)
+class Recount:
+    """Totals of a program's instructions, counted apart from the loop that times them."""
+
+    payload: int
+    """Bytes of all transfers."""
+    leaving: int
+    """Of them, those through first ports."""
+    arriving: int
+    """And through last ones."""
+    work: Ints
+    """Multiply-accumulates, or elementary operations, by operator of the unit's graph."""
+
+    def of(self, op: int) -> int:
+        """Work of one operator; 0 where no instruction computes it."""
+        return int(self.work[op]) if op < len(self.work) else 0
+
+
+def recount(program: UnitProgram) -> Recount:
+    """Totals, by numpy.
 
     Works on blocks of rows that stay in the processor's cache while every field is read.
     """
     directions = [r.direction for r in program.resources]
     is_read = np.array([d == "read" for d in directions] + [False])  # index -1: no port
     is_write = np.array([d == "write" for d in directions] + [False])
-    payload = leaving = arriving = work = 0
+    payload = leaving = arriving = 0
+    work = np.zeros(0, np.int64)
     for begin in range(0, program.num_instructions, _BLOCK):
         rows = program.instructions[begin : begin + _BLOCK]
         size, ports = rows["bytes"].copy(), rows["resource"]
         payload += int(size.sum())
-        work += int(rows["macs"].sum())
+        work = _sum(work, _by_op(rows["op"] + 1, rows["macs"])[1:])  # 0: moves
         first = last = ports[:, 0].copy()
         for column in range(1, ports.shape[1]):
             port = ports[:, column]
@@ -81,4 +117,21 @@ def _recount(program: UnitProgram) -> tuple[int, int, int, int]:
             last = np.where(port >= 0, port, last)
         leaving += int(size @ is_read[first])
         arriving += int(size @ is_write[last])
-    return payload, leaving, arriving, work
+    return Recount(payload, leaving, arriving, work)
+
+
+def _by_op(op: Ints, macs: Ints) -> Ints:
+    """Sums of at most `_BLOCK` rows: by floats, which are fast, where these are exact."""
+    if macs.max(initial=0) <= _EXACT:
+        return np.bincount(op, macs).astype(np.int64)
+    found = np.zeros(int(op.max(initial=0)) + 1, np.int64)
+    np.add.at(found, op, macs)
+    return found
+
+
+def _sum(one: Ints, other: Ints) -> Ints:
+    """Element by element, the shorter one continued by zeros."""
+    longer, shorter = (one, other) if len(one) >= len(other) else (other, one)
+    found = longer.copy()
+    found[: len(shorter)] += shorter
+    return found

@@ -32,29 +32,37 @@ def forward(
     begin: Ints, token_time: Ints, stream_free: Ints, resource_free: Ints, stream_stats: Ints,
     stream_macs: Ints, stream_count: Ints, resource_bytes: Ints, resource_busy: Ints,
     span_first: Ints, span_last: Ints, slice_start: Ints, slice_end: Ints, slice_count: Ints,
-    slice_instruction: Ints, compute_start: Ints, compute_end: Ints,
-) -> tuple[int, int, int]:  # fmt: skip
+    slice_instruction: Ints, compute_start: Ints, compute_end: Ints, before: Ints, via: Ints,
+    stream_last: Ints, resource_last: Ints, token_last: Ints,
+) -> tuple[int, int, int, int]:  # fmt: skip
     """Run the program; fill the output arrays (from `begin` on, all given zeroed or -1).
 
+    `before`: the instruction that each one's start waited for, -1 where none; `via`: the port that
+    they met at, -1 where it was the engine or a token.  The last line's are given -1.
+
     Returns:
-        (last finish, -1, number of computes), or (_, k, _) when instruction k waits for a token
-        never signalled.
+        (last finish, -1, number of computes, the instruction that finishes last), or (_, k, ..)
+        when instruction k waits for a token never signalled.
     Cost: linear in instructions, ports and tokens.
     """
     last = 0
+    latest = -1
     computes = 0
     num_ports = resource.shape[1]
     for k in range(stream.shape[0]):
         s = stream[k]
         free = stream_free[s]
         token = 0
+        sender = -1
         for w in range(wait_ptr[k], wait_ptr[k + 1]):
             time = token_time[wait_token[w]]
             if time < 0:
-                return last, k, computes
+                return last, k, computes, latest
             if time > token:
                 token = time
+                sender = token_last[wait_token[w]]
         port = 0
+        full = -1
         busy = cycles[k]
         for p in range(num_ports):
             r = resource[k, p]
@@ -62,10 +70,19 @@ def forward(
                 break
             if resource_free[r] > port:
                 port = resource_free[r]
+                full = r
             need = ceil(num_bytes[k] / rate[r])
             if need > busy:
                 busy = need
         start = max(free, token, port)
+        if start == free:
+            before[k] = stream_last[s]
+        elif start == port:
+            before[k] = resource_last[full]
+            via[k] = full
+        else:
+            before[k] = sender
+        stream_last[s] = k
         if token > free:
             stream_stats[s, TOKEN] += token - free
         if start > max(free, token):
@@ -78,6 +95,7 @@ def forward(
                 break
             need = ceil(num_bytes[k] / rate[r])
             resource_free[r] = start + need
+            resource_last[r] = k
             resource_busy[r] += need
             resource_bytes[r] += num_bytes[k]
         begin[k] = start
@@ -92,10 +110,12 @@ def forward(
         finish = end + latency[k]
         if finish > last:
             last = finish
+            latest = k
         for w in range(signal_ptr[k], signal_ptr[k + 1]):
             t = signal_token[w]
             if finish > token_time[t]:
                 token_time[t] = finish
+                token_last[t] = k
         cell = node[k] * num_cores + stream_core[s]
         if span_first[cell] < 0 or start < span_first[cell]:
             span_first[cell] = start
@@ -110,4 +130,4 @@ def forward(
             slice_end[box] = end
             slice_count[box] += 1
         stream_count[s] += 1
-    return last, -1, computes
+    return last, -1, computes, latest

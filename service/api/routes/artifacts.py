@@ -16,6 +16,7 @@ from service.jobs import query
 from service.states import TERMINAL_JOB_STATES
 from service.store.blobs import read_bytes
 from service.store.records import ArtifactRecord
+from worker.report.run import is_apart, run_of_old, with_outcomes
 
 router = APIRouter(prefix="/v1", tags=["artifacts"])
 
@@ -103,6 +104,12 @@ def get_report(job_id: Name, request: Request, state: State) -> Response:
     return response
 
 
+@router.get("/jobs/{job_id}/run")
+def get_run(job_id: Name, state: State) -> dict[str, Any]:
+    """Get what the run was like: cache look-ups and seconds of the stages."""
+    return {"job": job_id, **_run(state, job_id, _report(state, job_id))}
+
+
 @router.get("/jobs/{job_id}/layers.csv", response_class=Response, responses=_FILE)
 def get_layers_csv(job_id: Name, request: Request, state: State) -> Response:
     """Get layers.csv."""
@@ -128,19 +135,44 @@ def get_trace(job_id: Name, request: Request, state: State) -> Response:
 
 
 def _report(state: ApiState, job_id: str) -> dict[str, Any]:
-    artifact = find_artifact(state, job_id, "report")
-    document = json.loads(read_bytes(state.blobs, artifact.sha256))
-    assert isinstance(document, dict)
+    return _document(state, job_id, "report")
+
+
+def _document(state: ApiState, job_id: str, name: str) -> dict[str, Any]:
+    """A JSON artifact.  The job's own process wrote it, so it may be anything.
+
+    Raises:
+        NotFound: as `find_artifact`; or it is no JSON object.
+    """
+    artifact = find_artifact(state, job_id, name)
+    try:
+        document = json.loads(read_bytes(state.blobs, artifact.sha256))
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise NotFound(
+            f"the job's {name} is no JSON object",
+            actual=name,
+            remedy=f"GET /v1/jobs/{job_id}/artifacts/{name} gives it as it is.",
+        )
     return document
+
+
+def _run(state: ApiState, job_id: str, report: dict[str, Any]) -> dict[str, Any]:
+    """What run.json holds, or the report of a release that had none."""
+    return _document(state, job_id, "run") if is_apart(report) else run_of_old(report)
 
 
 @router.get("/jobs/{job_id}/layers")
 def get_layers(job_id: Name, state: State) -> dict[str, Any]:
-    """Get the layer rows of the report."""
-    return {"job": job_id, "items": _report(state, job_id).get("layers", [])}
+    """Get the layer rows of the report, with the cache outcome of each kernel."""
+    report = _report(state, job_id)
+    run = _run(state, job_id, report)
+    return {"job": job_id, "items": with_outcomes(report.get("layers"), run)}
 
 
 @router.get("/jobs/{job_id}/cache")
 def get_cache(job_id: Name, state: State) -> dict[str, Any]:
     """Get the job's cache look-ups: hits, misses, and each key."""
-    return {"job": job_id, **_report(state, job_id).get("cache", {})}
+    cache = _run(state, job_id, _report(state, job_id)).get("cache")
+    return {"job": job_id, **(cache if isinstance(cache, dict) else {})}

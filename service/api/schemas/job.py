@@ -72,7 +72,7 @@ class JobAnswer(AnswerModel):
         if record.state not in TERMINAL_JOB_STATES:
             links["cancel"] = f"{root}/cancel"
         if record.bundle_digest is not None:
-            links |= {"bundle": f"{root}/bundle", "report": f"{root}/report"}
+            links |= {"bundle": f"{root}/bundle", "report": f"{root}/report", "run": f"{root}/run"}
         return cls(
             id=record.id,
             state=record.state,

@@ -18,7 +18,7 @@ from worker.compiler.schedule.nodes import Init, Move, Schedule
 from worker.compiler.schedule.walk import Ends, Scope, Walk, compute_scope, move_ends, reach_memory
 from worker.compiler.schedule.walk import walk as flatten
 
-_STEPS = 40
+_STEPS = 160
 """What one access takes, in steps of a usual loop (`jit.INTERPRETED_STEPS`)."""
 
 

@@ -7,7 +7,7 @@ in elementary operations of a VECTOR or SCALAR engine, of which a MAC is one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, prod
@@ -81,6 +81,14 @@ def contraction(op: TensorOp) -> Contraction | None:
         else:
             rows.append(k)
     return Contraction(tuple(rows), tuple(columns), tuple(depth), tuple(batch), (left, right))
+
+
+def contracted_points(ops: Sequence[TensorOp]) -> dict[int, int]:
+    """Multiply-accumulates of the matrix-like among some operators, by position.
+
+    An operator that sums nothing up (a convolution of one tap in one channel) has none.
+    """
+    return {k: op.num_points for k, op in enumerate(ops) if contraction(op) is not None}
 
 
 def _is_factor(expr: Scalar) -> bool:

@@ -89,6 +89,8 @@ class Affine:
 
     def __add__(self, other: Affine | int) -> Affine:
         other = Affine.of(other)
+        if not (self.terms and other.terms):  # what is canonical stays so
+            return Affine(self.terms or other.terms, self.const + other.const)
         return _make((*self.terms, *other.terms), self.const + other.const)
 
     __radd__ = __add__
@@ -100,7 +102,12 @@ class Affine:
         return self * -1 + other
 
     def __mul__(self, factor: int) -> Affine:
-        return _make(tuple((atom, c * factor) for atom, c in self.terms), self.const * factor)
+        if factor == 1:
+            return self
+        if not factor:
+            return Affine()
+        # Their order and what re-joins (see `_make`) do not depend on a common factor.
+        return Affine(tuple([(atom, c * factor) for atom, c in self.terms]), self.const * factor)
 
     __rmul__ = __mul__
 

@@ -15,7 +15,7 @@ import onnx_ir
 
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import Tensor
+from worker.compiler.ir.op import Origin, Tensor
 from worker.compiler.isa.program import Binding, HostCall, OperandRole, Program, UnitCall
 from worker.compiler.judge.units import Unit
 from worker.compiler.machine.machine import LaunchUnit, Machine
@@ -35,6 +35,8 @@ class PlannedCall:
     region: int = 0
     target: str = ""
     """Name of the accelerator target that runs it."""
+    origins: tuple[Origin, ...] = ()
+    """Of the operators of the unit's graph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,8 @@ class LinkedModel:
     names: tuple[Mapping[str, str], ...]
     """By call of the program: canonical tensor names of its unit -> the model's; none for the
     host's."""
+    origins: tuple[tuple[Origin, ...], ...]
+    """By call of the program: of the operators of its unit's graph; none for the host's."""
 
 
 def link(
@@ -108,18 +112,21 @@ def link(
     hosts: list[PlannedHost] = []
     views: list[View] = []
     names_of: list[Mapping[str, str]] = []
+    origins: list[tuple[Origin, ...]] = []
     launched: set[int] = set()
     for call in calls:
         if isinstance(call, PlannedHost):
             bound.append(_host_call(call, len(hosts), model, tensors))
             hosts.append(call)
             names_of.append(MappingProxyType({}))
+            origins.append(())
         elif call.unit is None:
             dst, src = _view(call)
             views.append(View(dst, src, call.onnx_nodes))
         else:
             names = dict(call.names)
             names_of.append(MappingProxyType(names))
+            origins.append(call.origins)
             bindings = tuple(
                 Binding(names[o.tensor], plan.address_of[names[o.tensor]])
                 for o in units[call.unit].program.operands
@@ -137,7 +144,7 @@ def link(
     return LinkedModel(
         program, tuple(hosts), MappingProxyType({n: tensors[n] for n in used}),
         MappingProxyType(dict(plan.address_of)), tuple(stored), tuple(views), plan,
-        tuple(names_of),
+        tuple(names_of), tuple(origins),
     )  # fmt: skip
 
 

@@ -307,6 +307,7 @@ class RegionSolver:
                 "+".join(dict.fromkeys(op.origin.op_type for op in ops)),
                 number,
                 target,
+                tuple(op.origin for op in cover.cuts.piece(kernel.ops).ops),
             )
         ]
 

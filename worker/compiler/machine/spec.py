@@ -53,7 +53,7 @@ Tag = Literal["P", "S", "R", "K", "D", "G"]
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 
 
 class Quantity(_Part):

@@ -8,7 +8,7 @@ Source: 4-papers.md, BYOC, "code generation and runtime".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import TypeVar
 
@@ -228,6 +228,19 @@ def schedule_file(name: str) -> str:
 
 def graph_document(model: ExecutableModel, prefix: str = "") -> bytes:
     """`model/graph.json`, or that of the nested program in folder `prefix`."""
+    return encode(
+        GraphDocument(
+            model.name, model.inputs, model.outputs, model.levels, model.program.home_bytes,
+            model.kernels, model.tensors, model.constants, _calls(model, prefix), model.controls,
+            model.host_entries, model.targets,
+        )
+    )  # fmt: skip
+
+
+def _calls(
+    model: ExecutableModel, prefix: str
+) -> tuple[KernelCall | HostModelCall | ControlCall, ...]:
+    """The program's calls as the document lists them."""
     program = model.program
     calls: list[KernelCall | HostModelCall | ControlCall] = []
     control_of = {control.host: k for k, control in enumerate(model.controls)}
@@ -254,17 +267,11 @@ def graph_document(model: ExecutableModel, prefix: str = "") -> bytes:
             case HostCall():
                 name = prefix + host_name(call.host)
                 calls.append(HostModelCall(name, call.inputs, call.outputs, call.onnx_nodes))
-    return encode(
-        GraphDocument(
-            model.name, model.inputs, model.outputs, model.levels, program.home_bytes,
-            model.kernels, model.tensors, model.constants, tuple(calls), model.controls,
-            model.host_entries, model.targets,
-        )
-    )  # fmt: skip
+    return tuple(calls)
 
 
-def executable_of(document: GraphDocument, program: Program) -> ExecutableModel:
-    """Join the graph document and the decoded program.
+def executable_of(document: GraphDocument, program: Program, prefix: str = "") -> ExecutableModel:
+    """Join the graph document and the decoded program of folder `prefix`.
 
     Raises:
         InputError: TW-RUN-001 when the two disagree.
@@ -280,24 +287,37 @@ def executable_of(document: GraphDocument, program: Program) -> ExecutableModel:
         if entry.shape is not None and _size_bytes(entry.dtype, entry.shape) > _MOST_BYTES:
             raise damaged(f"value {entry.name} is larger than any memory")
     _check_bindings(document, program)
-    return ExecutableModel(
+    model = ExecutableModel(
         document.name, document.inputs, document.outputs, document.levels, program,
         document.kernels, document.tensors, document.constants, document.controls,
         document.host_entries, document.targets,
     )  # fmt: skip
+    if _calls(model, prefix) != document.calls:
+        raise damaged("model/graph.json and program.bin disagree about what is called")
+    return model
 
 
 def _check_bindings(document: GraphDocument, program: Program) -> None:
     """What kernels are called with is where the document has it: inputs are written there.
 
     Raises:
-        InputError: TW-RUN-001, the first call of no unit, or operand that is elsewhere.
+        InputError: TW-RUN-001, the first call of no unit or part, or operand that is elsewhere.
     """
     tensors = {tensor.name: tensor for tensor in document.tensors}
     if len(tensors) != len(document.tensors) or not tensors.keys() >= set(document.constants):
         raise damaged("model/graph.json names a tensor twice, or weights that are none")
+    ports = (*document.inputs, *document.outputs)
+    values = {*tensors, *(e.name for e in document.host_entries), *(p.name for p in ports)}
+    made = _Made(tensors)
+    made.add((*document.constants, *(port.name for port in document.inputs)))
     for call in program.calls:
-        if not isinstance(call, UnitCall):
+        if isinstance(call, HostCall):
+            if call.host < 0:
+                raise damaged(f"program.bin calls host part {call.host}")
+            if unknown := {*call.inputs, *call.outputs} - values:
+                raise damaged(f"a host part takes or gives {min(unknown)[:100]!r}, which is none")
+            made.require(call.inputs)
+            made.add(call.outputs)
             continue
         if not 0 <= call.unit < len(program.units):
             raise damaged(f"program.bin calls unit {call.unit} of {len(program.units)}")
@@ -314,6 +334,53 @@ def _check_bindings(document: GraphDocument, program: Program) -> None:
                 raise damaged(
                     f"model/graph.json and program.bin disagree about tensor {binding.tensor[:100]}"
                 )
+        by_role = [(o.role, b.tensor) for b, o in zip(call.bindings, operands, strict=True)]
+        takes = (OperandRole.INPUT, OperandRole.CONSTANT)
+        made.require([name for role, name in by_role if role in takes])
+        made.add(name for role, name in by_role if role is OperandRole.OUTPUT)
+
+
+class _Made:
+    """What the calls so far have made: values by name, and where the home memory was written.
+
+    A tensor may be a part of others, or consist of them, under a name that no call writes.
+    """
+
+    def __init__(self, tensors: Mapping[str, HomeTensor]) -> None:
+        self._tensors = tensors
+        self._names: set[str] = set()
+        self._written: list[tuple[int, int]] = []
+        """Ranges of addresses."""
+
+    def add(self, names: Iterable[str]) -> None:
+        """A call makes these."""
+        for name in names:
+            tensor = self._tensors.get(name)
+            if tensor is not None and name not in self._names:
+                self._written.append((tensor.address, tensor.address + tensor.size_bytes))
+            self._names.add(name)
+
+    def require(self, names: Iterable[str]) -> None:
+        """Check that all are there for a call that reads them.
+
+        Raises:
+            InputError: TW-RUN-001.
+        Cost: names that no call writes go through everything that was written.
+        """
+        for name in names:
+            if name not in self._names and not self._is_covered(self._tensors.get(name)):
+                raise damaged(f"a call reads {name[:100]!r} before it is made")
+            self._names.add(name)
+
+    def _is_covered(self, tensor: HomeTensor | None) -> bool:
+        if tensor is None:
+            return False
+        at, end = tensor.address, tensor.address + tensor.size_bytes
+        for low, high in sorted(r for r in self._written if r[0] < end and at < r[1]):
+            if low > at:
+                break
+            at = max(at, high)
+        return at >= end
 
 
 def _size_bytes(dtype: str, shape: Sequence[int]) -> int:

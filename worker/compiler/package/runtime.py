@@ -227,7 +227,7 @@ def _read_program(text: Callable[[str], bytes], prefix: str) -> _Stored:
 
     name = graph_name(prefix)
     document = decode(text(name), GraphDocument, name)
-    model = executable_of(document, decode_program(text(prefix + PROGRAM_NAME)))
+    model = executable_of(document, decode_program(text(prefix + PROGRAM_NAME)), prefix)
     hosts = 1 + max((c.host for c in model.program.calls if isinstance(c, HostCall)), default=-1)
     without = {c.host for c in model.controls if not c.needs_model}
     models = tuple(b"" if k in without else text(prefix + host_name(k)) for k in range(hosts))

@@ -12,6 +12,7 @@ Rules, in the order in which they are checked (the `rule` of the VerifyError):
              early
   resident   an instruction touches what its buffer does not hold or what nothing moved there
   fill       a padded read from a buffer that was filled otherwise
+  reach      a core touches memory that another one owns
   capacity   buffers alive together (from entry to last use) exceed a memory
 Conservative: a read served by what an *earlier iteration* of a shared loop left in a buffer is
 refused, and a strided write counts as covering its hull for a Compute that reads it (coverage
@@ -24,8 +25,9 @@ from __future__ import annotations
 
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Schedule
-from worker.compiler.schedule.verify_capacity import check_capacity
+from worker.compiler.schedule.verify_capacity import check_capacity, touched
 from worker.compiler.schedule.verify_coverage import check_coverage
+from worker.compiler.schedule.verify_reach import check_reach
 from worker.compiler.schedule.verify_residency import check_residency
 from worker.compiler.schedule.verify_structure import check_structure
 from worker.compiler.schedule.walk import walk
@@ -41,4 +43,5 @@ def verify(schedule: Schedule, machine: Machine) -> None:
     flat = walk(schedule)
     check_coverage(schedule, flat)
     check_residency(schedule, flat, machine)
+    check_reach(flat, machine, lambda leaf: touched(schedule, leaf, machine))
     check_capacity(schedule, flat, machine)

@@ -90,7 +90,7 @@ def lifetimes(schedule: Schedule, flat: Walk, machine: Machine) -> dict[str, Int
         first, end = inside.get(scope.path, (0, 1))
         lives[scope.path] = (first, end if scope.queue is not None else first + 1)
     for leaf in flat.leaves:
-        for scope in _touched(schedule, leaf, machine):
+        for scope in touched(schedule, leaf, machine):
             if scope.queue is not None:
                 continue
             inner = leaf.frames[len(scope.frames) :]
@@ -118,7 +118,7 @@ def _extents(flat: Walk) -> tuple[dict[str, Interval], dict[str, Interval]]:
     return inside, loops
 
 
-def _touched(schedule: Schedule, leaf: Leaf, machine: Machine) -> tuple[Scope, ...]:
+def touched(schedule: Schedule, leaf: Leaf, machine: Machine) -> tuple[Scope, ...]:
     """Scopes that a leaf reads or writes."""
     if isinstance(leaf.node, Move):
         ends = move_ends(leaf, leaf.node, machine.home.name)

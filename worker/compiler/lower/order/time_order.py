@@ -34,6 +34,8 @@ from worker.compiler.lower.order.sync import Tokens
 
 Program: TypeAlias = "tuple[npt.NDArray[np.void], Tokens]"
 _NEVER = 1 << 62
+_PLAY_STEPS, _RUN_STEPS = 250, 8
+"""What one instruction takes, in steps of a usual loop (`jit.INTERPRETED_STEPS`)."""
 _WINDOW = 32
 """Transfers of an engine, from the next one on, that are looked at when that has to wait."""
 
@@ -112,7 +114,7 @@ def _orders(
             expected = np.full(count, _NEVER, dtype=np.int64)
         head, earliest = heads.copy(), np.where(heads >= 0, 0, _NEVER)
         order, begin = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
-        done = loop_for(_play, 8 * count)(
+        done = loop_for(_play, _PLAY_STEPS * count)(
             *columns, following, tokens.wait_ptr, tokens.wait_token, needed,
             tokens.signal_ptr, tokens.signal_token, rank, token_ptr, rate,
             moves.streams, moves.latest, _WINDOW, expected, head, earliest, _tree(head, earliest),
@@ -168,7 +170,7 @@ def _finish(
     columns: tuple[Any, ...], order: Ints, tokens: Tokens, rate: npt.NDArray[np.float64]
 ) -> int:
     """When the last instruction ends, in an order whose tokens are given."""
-    last = loop_for(_run, len(order))(
+    last = loop_for(_run, _RUN_STEPS * len(order))(
         order, *columns, tokens.wait_ptr, tokens.wait_token,
         tokens.signal_ptr, tokens.signal_token, rate, np.zeros(tokens.num_tokens, dtype=np.int64),
         np.zeros(int(columns[0].max(initial=-1)) + 1, dtype=np.int64),
