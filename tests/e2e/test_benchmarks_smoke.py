@@ -22,6 +22,7 @@ from benchmarks import (
     compile_time,
     elections,
     kernel_speed,
+    looped_programs,
     models,
     racing_operators,
     simulator_rate,
@@ -123,6 +124,16 @@ def test_simulator_rate(
     row = _json(capsys)
     assert row["checks_passed"] is True
     assert 19_000 < row["instructions"] <= 20_000
+
+
+def test_looped_programs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["looped_programs", "--shape", "2048x2048x2048", "--json"])
+    assert looped_programs.main() == 0
+    row = _json(capsys)
+    assert row["is_same"] is True
+    assert row["rows"] < row["instructions"] // 8
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")

@@ -49,8 +49,7 @@ class Oracle:
     end: list[int] = field(default_factory=list)
     cycles: int = 0
     busy: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    token_stall: int = 0
-    resource_stall: int = 0
+    idle: dict[int, int] = field(default_factory=lambda: defaultdict(int))
     port_bytes: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
 
@@ -70,8 +69,7 @@ def oracle(steps: list[Step], rates: list[float]) -> Oracle:
         for port, own in lengths.items():
             port_free[port] = start + own
             result.port_bytes[port] += step.num_bytes
-        result.token_stall += max(0, ready - free)
-        result.resource_stall += max(0, start - max(free, ready))
+        result.idle[step.stream] += start - free
         result.busy[step.stream] += length
         engine_free[step.stream] = start + length
         finish = start + length + step.latency

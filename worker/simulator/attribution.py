@@ -36,14 +36,16 @@ _STEPS = 6
 def blame(program: UnitProgram, machine: Machine, run: Timing) -> tuple[Blame, ...]:
     """Cycles by cause and node of the schedule tree, in the order of the tree's nodes.
 
-    They sum to `run.cycles`.  Cost: linear in the instructions of the chain, at most all.
+    They sum to `run.cycles`.  Cost: linear in the instructions of the chain, at most those timed.
     """
     names, engine_of, fill_of, port_of = _causes(program, machine)
     startup = np.array([machine.engine(s.engine).startup_cycles for s in program.streams], np.int64)
     table = np.zeros((max(len(program.nodes), 1), len(names)), np.int64)
     rows = program.instructions
-    loop_for(trace_back, _STEPS * len(rows))(
-        run.last, run.cycles, run.begin, run.before, run.via,
+    depth = program.loops.depth + 1
+    loop_for(trace_back, _STEPS * len(run.row))(
+        run.last, run.cycles, run.row, run.begin, run.before, run.via, run.jumps,
+        np.zeros((depth, 5), np.int64), np.zeros((depth, *table.shape), np.int64),
         rows["opcode"], rows["stream"], rows["bytes"], rows["cycles"], rows["node"],
         rows["resource"], np.array([r.bytes_per_cycle for r in program.resources], np.float64),
         engine_of, fill_of, startup, port_of, len(names) - 1, table,
@@ -77,40 +79,109 @@ def _port(port: Resource) -> str:
 
 
 def trace_back(
-    k: int, cycles: int, begin: Ints, before: Ints, via: Ints,
+    k: int, cycles: int, row: Ints, begin: Ints, before: Ints, via: Ints,
+    jumps: Ints, laps: Ints, tables: Ints,
     opcode: Ints, stream: Ints, num_bytes: Ints, engine_cycles: Ints, node: Ints,
     resource: Ints, rate: np.ndarray, engine_of: Ints, fill_of: Ints, startup: Ints,
     port_of: Ints, latency: int, table: Ints,
 ) -> None:  # fmt: skip
-    """From instruction `k`, whose finish ends the run, backward; adds to `table` [nodes, causes].
+    """From entry `k` of the log, whose finish ends the run, backward; adds to `table` [nodes,
+    causes].
 
     `before`: who made each instruction start, -1 if nobody; `via`: the port they met at, else -1.
+    Iterations that the log lacks (`jumps`, see `timing.forward`) are walked in the one that they
+    are copies of, lap after lap; once the chain enters a lap where it entered one before, whole
+    cycles of laps are added at once.  `laps` and `tables` are as long as loops nest.
     """
     time = cycles
     met = -1
+    depth = 0
+    moved = 0  # of the copies that the chain is in, together
     while k >= 0:
-        s = stream[k]
-        busy = engine_cycles[k]
+        i = row[k]
+        s = stream[i]
+        busy = engine_cycles[i]
         slowest = -1
         for p in range(resource.shape[1]):
-            r = resource[k, p]
+            r = resource[i, p]
             if r < 0:
                 break
-            need = ceil(num_bytes[k] / rate[r])
+            need = ceil(num_bytes[i] / rate[r])
             if need > busy:
                 busy = need
                 slowest = r
-        end = begin[k] + busy
+        start = begin[k] + moved
+        end = start + busy
         if time > end:
-            table[node[k], latency] += time - end
+            table[node[i], latency] += time - end
             time = end
-        length = time - begin[k]
-        if opcode[k] == COMPUTE:
+        length = time - start
+        if opcode[i] == COMPUTE:
             filling = min(startup[s], length)
-            table[node[k], fill_of[s]] += filling
-            table[node[k], engine_of[s]] += length - filling
+            table[node[i], fill_of[s]] += filling
+            table[node[i], engine_of[s]] += length - filling
         elif length > 0:
-            table[node[k], port_of[met if met >= 0 else slowest]] += length
-        time = begin[k]
+            table[node[i], port_of[met if met >= 0 else slowest]] += length
+        time = start
         met = via[k]
-        k = before[k]
+        waited = before[k]
+        if len(jumps) > 0 and waited >= 0:
+            low = 0
+            high = len(jumps)
+            while low < high:
+                middle = (low + high) // 2
+                if jumps[middle, 0] <= k:
+                    low = middle + 1
+                else:
+                    high = middle
+            j = low - 1
+            entered = False
+            while j >= 0 and jumps[j, 0] > waited:
+                size = jumps[j, 1]
+                if k < jumps[j, 0] + size and waited >= jumps[j, 0] - size:
+                    laps[depth, 0] = j
+                    laps[depth, 1] = jumps[j, 2]  # copies to walk
+                    laps[depth, 2] = -1  # where the chain entered the lap it is compared with
+                    laps[depth, 3] = 0  # copies that were left then
+                    laps[depth, 4] = 1  # laps to the next one to compare with
+                    moved += jumps[j, 2] * jumps[j, 3]
+                    depth += 1
+                    entered = True
+                    break
+                j -= 1
+            while depth > 0 and not entered:
+                top = depth - 1
+                j = laps[top, 0]
+                size = jumps[j, 1]
+                first = jumps[j, 0] - size
+                if waited >= first:
+                    break
+                if waited < first - size:  # what it waits for stands in front of the loop
+                    moved -= laps[top, 1] * jumps[j, 3]
+                    depth -= 1
+                    continue
+                waited += size
+                laps[top, 1] -= 1
+                moved -= jumps[j, 3]
+                left = laps[top, 1]
+                if left == 0:
+                    depth -= 1
+                elif waited == laps[top, 2]:
+                    cycle = laps[top, 3] - left
+                    turns = (left - 1) // cycle
+                    for n in range(table.shape[0]):
+                        for c in range(table.shape[1]):
+                            table[n, c] += turns * (table[n, c] - tables[top, n, c])
+                    laps[top, 1] -= turns * cycle
+                    moved -= turns * cycle * jumps[j, 3]
+                    time -= turns * cycle * jumps[j, 3]
+                    laps[top, 2] = -2
+                elif laps[top, 2] == -1 or (
+                    laps[top, 2] >= 0 and laps[top, 3] - left >= laps[top, 4]
+                ):
+                    laps[top, 2] = waited
+                    laps[top, 3] = left
+                    laps[top, 4] *= 2
+                    tables[top] = table
+                break
+        k = waited

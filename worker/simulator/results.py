@@ -30,14 +30,6 @@ class EngineUse(msgspec.Struct, frozen=True, array_like=True):
     instructions: int
 
 
-class Stall(msgspec.Struct, frozen=True, array_like=True):
-    """Cycles that streams waited, by cause: `token` (data or buffer not ready), `resource` (port
-    busy), summed over all streams."""
-
-    cause: str
-    cycles: int
-
-
 class EnergyLine(msgspec.Struct, frozen=True, array_like=True):
     """One line of the ledger."""
 
@@ -118,7 +110,6 @@ class UnitSimulation(msgspec.Struct, frozen=True, array_like=True):
     active_cores: int
     compute_cycles: int
     """Cycles during which at least one compute engine is busy."""
-    stalls: tuple[Stall, ...]
     traffic: tuple[LevelTraffic, ...]
     engines: tuple[EngineUse, ...]
     energy: tuple[EnergyLine, ...]

@@ -5,21 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from worker.compiler.isa.program import Opcode, UnitProgram
+import numpy as np
+
+from worker.compiler.isa.program import Opcode, Stream, UnitProgram
 from worker.compiler.machine.machine import Machine
 from worker.simulator.attribution import blame
 from worker.simulator.bounds import lower_bounds, traffic
 from worker.simulator.compose import simulate_program
 from worker.simulator.energy import ledger
-from worker.simulator.engine import Timing, compute_cycles, run_unit
+from worker.simulator.engine import Timing, run_unit, slice_plan
 from worker.simulator.memory import occupancy
-from worker.simulator.results import EngineUse, Slice, Stall, UnitSimulation
+from worker.simulator.repeats import Repeats, busy_cycles, compute_cycles
+from worker.simulator.results import EngineUse, Slice, UnitSimulation
 from worker.simulator.sanity import recount, unit_checks
-from worker.simulator.timing import BUSY, QUEUED, RESOURCE, TOKEN
+from worker.simulator.timing import BUSY
 
 __all__ = ["SIMULATOR_VERSION", "simulate_program", "simulate_unit"]
 
-SIMULATOR_VERSION = "3"
+SIMULATOR_VERSION = "4"
 """Part of every simulation's cache key: change it when any number may change."""
 NONE: Mapping[int, int] = MappingProxyType({})
 
@@ -56,12 +59,7 @@ def simulate_unit(
         other_ops=int(found.work.sum()) - macs,
         work=tuple(found.work.tolist()),
         active_cores=len({s.core for s in program.streams}),
-        compute_cycles=compute_cycles(run),
-        stalls=(
-            Stall("token", int(run.stream_stats[:, TOKEN].sum())),
-            Stall("resource", int(run.stream_stats[:, RESOURCE].sum())),
-            Stall("stream", int(run.stream_stats[:, QUEUED].sum())),
-        ),
+        compute_cycles=compute_cycles(program, run),
         traffic=moved,
         engines=engines,
         energy=ledger(program, machine, run),
@@ -86,6 +84,8 @@ def _engine_use(program: UnitProgram, machine: Machine, run: Timing) -> tuple[En
 
 
 def _slices(program: UnitProgram, run: Timing) -> tuple[Slice, ...]:
+    if len(program.loops.table):
+        return _repeated_slices(program, run)
     rows = program.instructions
     found: list[Slice] = []
     base = run.slice_base.tolist()
@@ -93,13 +93,35 @@ def _slices(program: UnitProgram, run: Timing) -> tuple[Slice, ...]:
         for k in range(base[number], base[number + 1]):
             merged = int(run.slice_count[k])
             row = rows[int(run.slice_instruction[k])]
-            name = f"{Opcode(int(row['opcode'])).name} {program.nodes[int(row['node'])]}"
-            if merged > 1:
-                name = f"{merged} instructions from {name}"
-            found.append(
-                Slice(
-                    stream.core, stream.engine, name, int(run.slice_start[k]),
-                    int(run.slice_end[k]), merged,
-                )
-            )  # fmt: skip
+            begin, end = int(run.slice_start[k]), int(run.slice_end[k])
+            found.append(_slice(program, stream, row, begin, end, merged))
     return tuple(found)
+
+
+def _repeated_slices(program: UnitProgram, run: Timing) -> tuple[Slice, ...]:
+    """The same where some iterations of loops were not timed."""
+    rows = program.instructions
+    chunk = slice_plan(run.stream_count)[1]
+    drawn = np.flatnonzero(chunk)
+    found: list[Slice] = []
+    for number in drawn.tolist():
+        runs = Repeats(np.flatnonzero(run.stream == number), run.jumps)
+        count, step = int(run.stream_count[number]), int(chunk[number])
+        for first in range(0, count, step):
+            merged = min(step, count - first)
+            entry, moved = runs.find(first)
+            begin = int(run.begin[entry]) + moved
+            row = rows[run.row[entry]]
+            entry, moved = runs.find(first + merged - 1)
+            end = int(run.begin[entry]) + moved + busy_cycles(program, run, entry)
+            found.append(_slice(program, program.streams[number], row, begin, end, merged))
+    return tuple(found)
+
+
+def _slice(
+    program: UnitProgram, stream: Stream, row: np.void, begin: int, end: int, merged: int
+) -> Slice:
+    name = f"{Opcode(int(row['opcode'])).name} {program.nodes[int(row['node'])]}"
+    if merged > 1:
+        name = f"{merged} instructions from {name}"
+    return Slice(stream.core, stream.engine, name, begin, end, merged)

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from worker.compiler.isa.loops import repetitions
 from worker.compiler.isa.program import UnitProgram
 from worker.compiler.machine.machine import Machine, Managed
 from worker.simulator.engine import Ints, Timing
 from worker.simulator.results import Blame, Bound, Check, LevelTraffic, Occupancy
-from worker.simulator.timing import BUSY, RESOURCE, TOKEN
+from worker.simulator.timing import BUSY, IDLE
 
 _BLOCK = 1 << 14
 _EXACT = (1 << 53) // _BLOCK
@@ -35,7 +36,7 @@ def unit_checks(
     """All checks of one unit.  Totals are re-counted from the instructions, apart from the loop."""
     payload, work, counted = found.payload, int(found.work.sum()), int(run.stream_macs.sum())
     short = [k for k, points in contractions.items() if found.of(k) < points]
-    busy, idle = run.stream_stats[:, BUSY], run.stream_stats[:, [TOKEN, RESOURCE]].sum(axis=1)
+    busy, idle = run.stream_stats[:, BUSY], run.stream_stats[:, IDLE]
     residual = int(np.abs(run.stream_free - busy - idle).sum())
     unblamed = run.cycles - sum(b.cycles for b in blamed)
     over = int(busy.max(initial=0))
@@ -104,11 +105,15 @@ def recount(program: UnitProgram) -> Recount:
     is_write = np.array([d == "write" for d in directions] + [False])
     payload = leaving = arriving = 0
     work = np.zeros(0, np.int64)
-    for begin in range(0, program.num_instructions, _BLOCK):
+    times = repetitions(program.loops)
+    for begin in range(0, program.num_rows, _BLOCK):
         rows = program.instructions[begin : begin + _BLOCK]
-        size, ports = rows["bytes"].copy(), rows["resource"]
+        size, macs, ports = rows["bytes"].copy(), rows["macs"], rows["resource"]
+        if len(times):
+            size *= times[begin : begin + _BLOCK]
+            macs = macs * times[begin : begin + _BLOCK]
         payload += int(size.sum())
-        work = _sum(work, _by_op(rows["op"] + 1, rows["macs"])[1:])  # 0: moves
+        work = _sum(work, _by_op(rows["op"] + 1, macs)[1:])  # 0: moves
         first = last = ports[:, 0].copy()
         for column in range(1, ports.shape[1]):
             port = ports[:, column]

@@ -5,6 +5,15 @@ instruction starts when its in-order stream is free, the tokens it waits for are
 ports are free, first come first served in program order.  A transfer occupies each port for
 ceil(bytes / bytes_per_cycle) cycles and its stream for the longest of these; a compute occupies its
 engine for `cycles`.  `latency` delays what waits for the finish, not the stream.
+
+**Jumps.**  Every start is a maximum of earlier times plus constants, so the pass is linear in the
+max-plus algebra.  Where two iterations of a loop in a row have moved every stream, port and token
+that they write by the same number of cycles, all further ones do so too: what else the maxima look
+at has lost against moving times once, and always will.  Then all but the last few iterations are
+skipped, their totals added, and the times moved.  Loops whose streams, ports or tokens step with
+their counter (over cores, say) are run in full.
+Source: F. Baccelli et al., Synchronization and Linearity (1992), chapter 3: periodic regimes of
+max-plus linear systems; here found by comparing states, not by spectral theory.
 """
 
 from __future__ import annotations
@@ -19,104 +28,154 @@ from worker.compiler.isa.program import Opcode
 COMPUTE = int(Opcode.COMPUTE)
 Ints = npt.NDArray[np.int64]
 
-BUSY, TOKEN, RESOURCE, QUEUED = range(4)
-"""Columns of `stream_stats`: engine busy; engine idle for a token; engine idle for a port; cycles
-that ready instructions waited for their own engine (may exceed the run: instructions overlap)."""
+BUSY, IDLE = range(2)
+"""Columns of `stream_stats`: cycles that an engine works, and that it waits before something."""
+NO_ROOM = -2
+"""Instead of a stuck instruction: the log is full."""
 
 
 def forward(
     opcode: Ints, stream: Ints, num_bytes: Ints, macs: Ints, cycles: Ints, latency: Ints,
     node: Ints, resource: Ints, wait_ptr: Ints, wait_token: Ints, signal_ptr: Ints,
     signal_token: Ints, rate: npt.NDArray[np.float64], stream_core: Ints, num_cores: int,
+    loop_first: Ints | None, loop_end: Ints, loop_trip: Ints, loop_jumps: npt.NDArray[np.bool_],
+    step_stream: Ints, step_resource: Ints, step_wait: Ints, step_signal: Ints,
     slice_base: Ints, slice_chunk: Ints,
-    begin: Ints, token_time: Ints, stream_free: Ints, resource_free: Ints, stream_stats: Ints,
+    row: Ints, queue: Ints, begin: Ints, before: Ints, via: Ints,
+    times: Ints, totals: Ints, stamps: Ints,
+    stream_free: Ints, resource_free: Ints, token_time: Ints, stream_stats: Ints,
     stream_macs: Ints, stream_count: Ints, resource_bytes: Ints, resource_busy: Ints,
     span_first: Ints, span_last: Ints, slice_start: Ints, slice_end: Ints, slice_count: Ints,
-    slice_instruction: Ints, compute_start: Ints, compute_end: Ints, before: Ints, via: Ints,
-    stream_last: Ints, resource_last: Ints, token_last: Ints,
-) -> tuple[int, int, int, int]:  # fmt: skip
-    """Run the program; fill the output arrays (from `begin` on, all given zeroed or -1).
+    slice_instruction: Ints, token_last: Ints,
+    open_loop: Ints, counter: Ints, window: Ints, was_times: Ints, was_totals: Ints, jumps: Ints,
+) -> tuple[int, int, int, int, int]:  # fmt: skip
+    """Run the program; fill the output arrays (from `times` on, given zeroed or -1).
 
-    `before`: the instruction that each one's start waited for, -1 where none; `via`: the port that
-    they met at, -1 where it was the engine or a token.  The last line's are given -1.
+    `loop_first`: None where the program has no loops, for which the loop is compiled apart.
+
+    What runs is logged: `row` and `queue`, its row and stream (not filled where there are no loops:
+    the k-th to run is row k); `begin`; `before`, the one that its start waited for, -1 where none;
+    `via`, the port that they met at, -1 where it was the engine or a token.  The log lacks the
+    iterations that are skipped: `jumps` [.., 4] says in front of which entry, how many entries an
+    iteration has, how many iterations are skipped and by how many cycles each moves the times.
+    `stream_free`, `resource_free` and `token_time` are parts of `times`, the totals of `totals`;
+    `stamps` says of each time which entry wrote it last.  The last line's are given empty; their
+    first dimension is the depth of the loops.
 
     Returns:
-        (last finish, -1, number of computes, the instruction that finishes last), or (_, k, ..)
-        when instruction k waits for a token never signalled.
-    Cost: linear in instructions, ports and tokens.
+        (last finish, -1, entries of the log, the entry that finishes last, jumps); (_, k, ..) when
+        row k waits for a token never signalled, (_, NO_ROOM, ..) when the log is full.
+    Cost: linear in what runs, its ports and tokens; an iteration of a loop that may jump adds what
+    comparing all times takes.
     """
     last = 0
     latest = -1
-    computes = 0
+    entry = 0
+    num_jumps = 0
+    level = 0
+    following = 0
     num_ports = resource.shape[1]
-    for k in range(stream.shape[0]):
-        s = stream[k]
+    first_port = len(stream_free)
+    first_token = first_port + len(resource_free)
+    k = 0
+    while k < stream.shape[0]:
+        if loop_first is not None:
+            while following < len(loop_first) and loop_first[following] == k:
+                open_loop[level] = following
+                counter[level] = 0
+                if loop_jumps[following]:
+                    was_times[level] = times
+                    was_totals[level] = totals
+                    window[level, 0] = entry  # where this iteration began
+                    window[level, 1] = -1  # by how much the last one moved the times
+                    window[level, 2] = 0  # entries of the last one
+                    window[level, 3] = 0  # iterations in a row that moved them so
+                    window[level, 4] = -1  # first start in this one
+                    window[level, 5] = 0  # last finish in it
+                    window[level, 6] = 0  # whether it has jumped
+                level += 1
+                following += 1
+        i = np.uint64(k)  # spares the compiled loop the case of a negative index
+        e = np.uint64(entry)
+        s = stream[i]
+        if loop_first is not None:
+            if entry == len(begin):
+                return last, NO_ROOM, entry, latest, num_jumps
+            for d in range(level):
+                s += counter[d] * step_stream[i, d]
         free = stream_free[s]
         token = 0
         sender = -1
-        for w in range(wait_ptr[k], wait_ptr[k + 1]):
-            time = token_time[wait_token[w]]
+        for w in range(wait_ptr[i], wait_ptr[i + np.uint64(1)]):
+            t = wait_token[w]
+            if loop_first is not None:
+                for d in range(level):
+                    t += counter[d] * step_wait[w, d]
+            time = token_time[t]
             if time < 0:
-                return last, k, computes, latest
+                return last, k, entry, latest, num_jumps
             if time > token:
                 token = time
-                sender = token_last[wait_token[w]]
+                sender = token_last[t]
         port = 0
         full = -1
-        busy = cycles[k]
+        busy = cycles[i]
         for p in range(num_ports):
-            r = resource[k, p]
+            r = resource[i, p]
             if r < 0:
                 break
+            if loop_first is not None:
+                for d in range(level):
+                    r += counter[d] * step_resource[i, d, p]
             if resource_free[r] > port:
                 port = resource_free[r]
                 full = r
-            need = ceil(num_bytes[k] / rate[r])
+            need = ceil(num_bytes[i] / rate[r])
             if need > busy:
                 busy = need
         start = max(free, token, port)
+        via[e] = -1
         if start == free:
-            before[k] = stream_last[s]
+            before[e] = stamps[s]
         elif start == port:
-            before[k] = resource_last[full]
-            via[k] = full
+            before[e] = stamps[first_port + full]
+            via[e] = full
         else:
-            before[k] = sender
-        stream_last[s] = k
-        if token > free:
-            stream_stats[s, TOKEN] += token - free
-        if start > max(free, token):
-            stream_stats[s, RESOURCE] += start - max(free, token)
-        if free > max(token, port):
-            stream_stats[s, QUEUED] += free - max(token, port)
+            before[e] = sender
+        stamps[s] = entry
+        stream_stats[s, IDLE] += start - free
         for p in range(num_ports):
-            r = resource[k, p]
+            r = resource[i, p]
             if r < 0:
                 break
-            need = ceil(num_bytes[k] / rate[r])
+            if loop_first is not None:
+                for d in range(level):
+                    r += counter[d] * step_resource[i, d, p]
+            need = ceil(num_bytes[i] / rate[r])
             resource_free[r] = start + need
-            resource_last[r] = k
+            stamps[first_port + r] = entry
             resource_busy[r] += need
-            resource_bytes[r] += num_bytes[k]
-        begin[k] = start
+            resource_bytes[r] += num_bytes[i]
+        begin[e] = start
         end = start + busy
         stream_free[s] = end
-        if opcode[k] == COMPUTE:
-            compute_start[computes] = start
-            compute_end[computes] = end
-            computes += 1
         stream_stats[s, BUSY] += busy
-        stream_macs[s] += macs[k]
-        finish = end + latency[k]
+        stream_macs[s] += macs[i]
+        finish = end + latency[i]
         if finish > last:
             last = finish
-            latest = k
-        for w in range(signal_ptr[k], signal_ptr[k + 1]):
+            latest = entry
+        for w in range(signal_ptr[i], signal_ptr[i + np.uint64(1)]):
             t = signal_token[w]
+            if loop_first is not None:
+                for d in range(level):
+                    t += counter[d] * step_signal[w, d]
             if finish > token_time[t]:
                 token_time[t] = finish
-                token_last[t] = k
-        cell = node[k] * num_cores + stream_core[s]
+                token_last[t] = entry
+            if loop_first is not None:
+                stamps[first_token + t] = entry
+        cell = node[i] * num_cores + stream_core[s]
         if span_first[cell] < 0 or start < span_first[cell]:
             span_first[cell] = start
         if finish > span_last[cell]:
@@ -130,4 +189,67 @@ def forward(
             slice_end[box] = end
             slice_count[box] += 1
         stream_count[s] += 1
-    return last, -1, computes, latest
+        if loop_first is not None:
+            row[e] = k
+            queue[e] = s
+            for d in range(level):
+                if window[d, 4] < 0 or start < window[d, 4]:
+                    window[d, 4] = start
+                if finish > window[d, 5]:
+                    window[d, 5] = finish
+        entry += 1
+        k += 1
+        if loop_first is not None:
+            while level > 0 and loop_end[open_loop[level - 1]] == k:
+                at = level - 1
+                loop = open_loop[at]
+                counter[at] += 1
+                left = loop_trip[loop] - counter[at]
+                if left == 0:
+                    level -= 1
+                    continue
+                if loop_jumps[loop] and window[at, 6] == 0:
+                    moved = -1
+                    for c in range(len(times)):
+                        if stamps[c] >= window[at, 0]:
+                            by = times[c] - was_times[at, c]
+                            if moved >= 0 and by != moved:
+                                moved = -2
+                                break
+                            moved = by
+                    length = entry - window[at, 0]
+                    if moved < 0 or moved != window[at, 1] or length != window[at, 2]:
+                        window[at, 3] = 0
+                    if moved >= 0:
+                        window[at, 3] += 1
+                    window[at, 1] = moved
+                    window[at, 2] = length
+                    reach = 2
+                    if moved > 0:
+                        reach = max(2, (window[at, 5] - window[at, 4] + moved - 1) // moved)
+                    skipped = left - reach - 1
+                    if window[at, 3] >= reach and skipped > 0:
+                        if num_jumps == len(jumps):
+                            return last, NO_ROOM, entry, latest, num_jumps
+                        jumps[num_jumps, 0] = entry
+                        jumps[num_jumps, 1] = length
+                        jumps[num_jumps, 2] = skipped
+                        jumps[num_jumps, 3] = moved
+                        num_jumps += 1
+                        window[at, 6] = 1
+                        for c in range(len(times)):
+                            if stamps[c] >= window[at, 0]:
+                                times[c] += skipped * moved
+                        for c in range(len(totals)):
+                            totals[c] += skipped * (totals[c] - was_totals[at, c])
+                        counter[at] += skipped
+                    else:
+                        was_times[at] = times
+                        was_totals[at] = totals
+                    window[at, 0] = entry
+                    window[at, 4] = -1
+                    window[at, 5] = 0
+                k = loop_first[loop]
+                following = loop + 1
+                break
+    return last, -1, entry, latest, num_jumps

@@ -10,7 +10,7 @@ from worker.compiler.audit.storage import Stores
 from worker.compiler.audit.tables import Cells, Rows, Tables
 from worker.compiler.audit.walk import FAULTS, walk
 from worker.compiler.errors import VerifyError
-from worker.compiler.isa.program import UnitProgram
+from worker.compiler.isa.program import UnitProgram, expanded
 from worker.compiler.jit import loop_for
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.grid import Ints
@@ -36,6 +36,7 @@ def audit(schedule: Schedule, unit: UnitProgram, machine: Machine) -> None:
         VerifyError: the first broken rule, with the instruction.
     Cost: instructions, times streams per wait, plus the cells they touch (`tables`).
     """
+    unit = expanded(unit)
     try:
         _audit(schedule, unit, machine, is_precise=False)
     except VerifyError:

@@ -1,8 +1,9 @@
 """program.bin: a Program as bytes, the same bytes for the same value.
 
-Layout: magic `TWPROG01`, header length (u64, little endian), header (MessagePack: everything but
+Layout: magic `TWPROG02`, header length (u64, little endian), header (MessagePack: everything but
 arrays, with array lengths), then each unit's arrays one after another, each padded to 8 bytes:
-instructions, wait_ptr, wait_token, signal_ptr, signal_token.  All numbers little endian.
+instructions, wait_ptr, wait_token, signal_ptr, signal_token, then its loops and their strides
+(`isa.loops`): table, stride, wait_stride, signal_stride.  All numbers little endian.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from worker.compiler.errors import InputError
+from worker.compiler.isa.loops import LOOP, NO_LOOPS, STRIDE, Loops
 from worker.compiler.isa.program import (
     INSTRUCTION,
     Buffer,
@@ -28,7 +30,7 @@ from worker.compiler.isa.program import (
     UnitProgram,
 )
 
-_MAGIC = b"TWPROG01"
+_MAGIC = b"TWPROG02"
 _PREFIX = struct.Struct("<8sQ")
 _INT32 = np.dtype("<i4")
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -42,10 +44,12 @@ class _UnitHeader:
     streams: tuple[Stream, ...]
     resources: tuple[Resource, ...]
     nodes: tuple[str, ...]
-    num_instructions: int
+    num_rows: int
     num_waits: int
     num_signals: int
     num_tokens: int
+    num_loops: int
+    depth: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +132,8 @@ def decode_program(data: bytes) -> Program:
 def _unit_header(unit: UnitProgram) -> _UnitHeader:
     return _UnitHeader(
         unit.signature, unit.operands, unit.buffers, unit.streams, unit.resources, unit.nodes,
-        unit.num_instructions, len(unit.wait_token), len(unit.signal_token), unit.num_tokens,
+        unit.num_rows, len(unit.wait_token), len(unit.signal_token), unit.num_tokens,
+        len(unit.loops.table), unit.loops.depth,
     )  # fmt: skip
 
 
@@ -139,6 +144,10 @@ def _arrays(unit: UnitProgram) -> tuple[tuple[npt.NDArray[np.generic], np.dtype[
         (unit.wait_token, _INT32),
         (unit.signal_ptr, _INT32),
         (unit.signal_token, _INT32),
+        (unit.loops.table, LOOP),
+        (unit.loops.stride, STRIDE),
+        (unit.loops.wait_stride, _INT32),
+        (unit.loops.signal_stride, _INT32),
     )
 
 
@@ -158,13 +167,31 @@ class _Cursor:
 
 
 def _read_unit(header: _UnitHeader, cursor: _Cursor) -> UnitProgram:
-    count = header.num_instructions
+    count = header.num_rows
+    waits, signals = header.num_waits, header.num_signals
     return UnitProgram(
         header.signature, header.operands, header.buffers, header.streams, header.resources,
         header.nodes, cursor.take(INSTRUCTION, count), cursor.take(_INT32, count + 1),
-        cursor.take(_INT32, header.num_waits), cursor.take(_INT32, count + 1),
-        cursor.take(_INT32, header.num_signals), header.num_tokens,
+        cursor.take(_INT32, waits), cursor.take(_INT32, count + 1),
+        cursor.take(_INT32, signals), header.num_tokens,
+        _read_loops(cursor, header) if header.num_loops else NO_LOOPS,
     )  # fmt: skip
+
+
+def _read_loops(cursor: _Cursor, header: _UnitHeader) -> Loops:
+    """Raises InputError when there are none of that depth."""
+    if not 0 < header.depth <= header.num_loops:
+        raise InputError(
+            "TW-RUN-001", f"program.bin has {header.num_loops} loops {header.depth} deep",
+            limit=header.num_loops, actual=header.depth,
+        )  # fmt: skip
+    shape = -1, header.depth
+    return Loops(
+        cursor.take(LOOP, header.num_loops),
+        cursor.take(STRIDE, header.num_rows * header.depth).reshape(shape),
+        cursor.take(_INT32, header.num_waits * header.depth).reshape(shape),
+        cursor.take(_INT32, header.num_signals * header.depth).reshape(shape),
+    )
 
 
 def _gap(size: int) -> int:

@@ -2,6 +2,7 @@
 
 A `UnitProgram` is one kernel's instruction list, held as arrays, in an order in which every wait is
 on a token signalled earlier (dependences point backwards), so that timing needs one forward pass.
+Large ones have loops (`loops`): what is said of the list holds for its expansion.
 Each instruction belongs to one in-order stream (a core's engine).  Instructions of one stream run
 in list order; different streams are held back only by tokens and shared resources.
 
@@ -12,11 +13,13 @@ Resources: a transfer occupies each of its resources for ceil(bytes / bytes_per_
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
+
+from worker.compiler.isa.loops import NO_LOOPS, Ints, Loops, nesting, repetitions, unrolled
 
 
 class Opcode(IntEnum):
@@ -155,10 +158,87 @@ class UnitProgram:
     signal_ptr: npt.NDArray[np.int32]
     signal_token: npt.NDArray[np.int32]
     num_tokens: int
+    loops: Loops = NO_LOOPS
+
+    @property
+    def num_rows(self) -> int:
+        """Instructions that are listed."""
+        return len(self.instructions)
 
     @property
     def num_instructions(self) -> int:
-        return len(self.instructions)
+        """Instructions that run."""
+        return int(repetitions(self.loops).sum()) if len(self.loops.table) else self.num_rows
+
+
+def steps_of(unit: UnitProgram) -> npt.NDArray[np.bool_]:
+    """[loops] Whether the iterations of each use other streams, ports or tokens."""
+    loops = unit.loops
+    moves = (loops.stride["stream"] != 0) | np.any(loops.stride["resource"] != 0, axis=2)
+    if len(loops.table):
+        for pointer, stride in (
+            (unit.wait_ptr, loops.wait_stride), (unit.signal_ptr, loops.signal_stride),
+        ):  # fmt: skip
+            owner = np.repeat(np.arange(unit.num_rows), np.diff(pointer))
+            np.logical_or.at(moves, owner, stride != 0)
+    found = [
+        bool(moves[first:end, depth].any())
+        for (first, end, _), depth in zip(loops.table.tolist(), nesting(loops.table), strict=True)
+    ]
+    return np.array(found, dtype=np.bool_)
+
+
+def expanded(unit: UnitProgram) -> UnitProgram:
+    """The program without loops: every instruction that runs, in order.
+
+    Cost: linear in what runs.
+    """
+    loops = unit.loops
+    if not len(loops.table):
+        return unit
+    rows, counters = unrolled(loops)
+    table = unit.instructions[rows]
+    for name in ("stream", "src_offset", "dst_offset"):
+        table[name] += _steps(loops.stride[name], rows, counters)
+    for port in range(MAX_RESOURCES):
+        table["resource"][:, port] += _steps(loops.stride["resource"][..., port], rows, counters)
+    wait_ptr, wait_token = _listed(
+        unit.wait_ptr, unit.wait_token, loops.wait_stride, rows, counters
+    )
+    signal_ptr, signal_token = _listed(
+        unit.signal_ptr, unit.signal_token, loops.signal_stride, rows, counters
+    )
+    table.setflags(write=False)
+    return replace(
+        unit, instructions=table, wait_ptr=wait_ptr, wait_token=wait_token, signal_ptr=signal_ptr,
+        signal_token=signal_token, loops=NO_LOOPS,
+    )  # fmt: skip
+
+
+def _steps(stride: npt.NDArray[np.generic], rows: Ints, counters: Ints) -> Ints:
+    total: Ints = np.zeros(len(rows), dtype=np.int64)
+    for depth in range(stride.shape[1]):
+        if stride[:, depth].any():
+            total += stride[rows, depth].astype(np.int64) * counters[:, depth]
+    return total
+
+
+def _listed(
+    pointer: npt.NDArray[np.int32],
+    token: npt.NDArray[np.int32],
+    stride: npt.NDArray[np.int32],
+    rows: Ints,
+    counters: Ints,
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """CSR lists of all that runs."""
+    counts = np.diff(pointer)[rows]
+    ends = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+    which = np.arange(ends[-1]) - np.repeat(ends[:-1] - pointer[:-1][rows], counts)
+    own = token[which] + _steps(stride, which, np.repeat(counters, counts, axis=0))
+    found = ends.astype(np.int32), own.astype(np.int32)
+    for array in found:
+        array.setflags(write=False)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,9 @@
 """Programs as text: a disassembly that parses back to the same value.
 
 One line per table entry or instruction, `key=value` fields; instructions leave out fields that hold
-their default.  Names are JSON strings, so any user-given name survives.
+their default.  Names are JSON strings, so any user-given name survives.  A line `loop` says how
+often the next so many rows run; an instruction inside says in `steps`, for every loop around it,
+outermost first, what an iteration adds to its fields.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from worker.compiler.errors import VerifyError
+from worker.compiler.isa.loops import LOOP, NO_LOOPS, STRIDE, Loops, frozen
 from worker.compiler.isa.program import (
     INSTRUCTION,
     MAX_RESOURCES,
@@ -54,8 +57,13 @@ def print_program(unit: UnitProgram) -> str:
         for r in unit.resources
     ]  # fmt: skip
     lines += [_line("node", path=path) for path in unit.nodes]
+    opened: dict[int, list[str]] = {}
+    for first, end, trip in unit.loops.table.tolist():
+        opened.setdefault(first, []).append(_line("loop", trip=trip, rows=end - first))
+    around = _around(unit.loops, unit.num_rows)
     for number, row in enumerate(unit.instructions):
-        lines.append(_instruction_line(unit, number, row))
+        lines += opened.get(number, [])
+        lines.append(_instruction_line(unit, number, row, int(around[number])))
     return "\n".join(lines) + "\n"
 
 
@@ -85,7 +93,15 @@ def _text(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-def _instruction_line(unit: UnitProgram, number: int, row: npt.NDArray[np.void]) -> str:
+def _around(loops: Loops, rows: int) -> npt.NDArray[np.int64]:
+    """Loops around every row."""
+    found = np.zeros(rows, dtype=np.int64)
+    for first, end, _ in loops.table.tolist():
+        found[first:end] += 1
+    return found
+
+
+def _instruction_line(unit: UnitProgram, number: int, row: npt.NDArray[np.void], depth: int) -> str:
     fields: dict[str, object] = {"stream": int(row["stream"]), "node": int(row["node"])}
     for key, default in _DEFAULTS.items():
         value = int(row[key])
@@ -98,11 +114,32 @@ def _instruction_line(unit: UnitProgram, number: int, row: npt.NDArray[np.void])
         "signal": unit.signal_token[unit.signal_ptr[number] : unit.signal_ptr[number + 1]].tolist(),
     }
     fields.update({key: value for key, value in lists.items() if value})
+    if depth:
+        fields["steps"] = [_steps(unit, number, k, len(ports)) for k in range(depth)]
     return _line(Opcode(int(row["opcode"])).name, **fields)
+
+
+def _steps(unit: UnitProgram, number: int, depth: int, num_ports: int) -> dict[str, object]:
+    """What one iteration of the loop at a depth adds to an instruction's fields."""
+    loops = unit.loops
+    step = loops.stride[number, depth]
+    found: dict[str, object] = {
+        name: int(step[name]) for name in ("stream", "src_offset", "dst_offset") if step[name]
+    }
+    waits = slice(unit.wait_ptr[number], unit.wait_ptr[number + 1])
+    signals = slice(unit.signal_ptr[number], unit.signal_ptr[number + 1])
+    lists = {
+        "ports": step["resource"][:num_ports].tolist(),
+        "wait": loops.wait_stride[waits, depth].tolist(),
+        "signal": loops.signal_stride[signals, depth].tolist(),
+    }
+    return found | {key: value for key, value in lists.items() if any(value)}
 
 
 class _Reader:
     def __init__(self) -> None:
+        self.loops: list[tuple[int, int, int]] = []
+        self.steps: list[list[dict[str, object]]] = []
         self.signature = ""
         self.num_tokens = 0
         self.operands: list[Operand] = []
@@ -131,11 +168,15 @@ class _Reader:
                 self.resources.append(msgspec.convert(fields, Resource))
             case "node":
                 self.nodes.append(msgspec.convert(fields["path"], str))
+            case "loop":
+                trip, rows = _ints([fields["trip"], fields["rows"]], np.int64)
+                self.loops.append((len(self.rows), len(self.rows) + rows, trip))
             case _:
                 self._instruction(Opcode[keyword], fields)
 
     def _instruction(self, opcode: Opcode, fields: dict[str, object]) -> None:
         ports = fields.pop("ports", [])
+        self.steps.append(msgspec.convert(fields.pop("steps", []), list[dict[str, object]]))
         self.waits.append(_ints(fields.pop("wait", [])))
         self.signals.append(_ints(fields.pop("signal", [])))
         padded = [*_ints(ports), *[-1] * MAX_RESOURCES][:MAX_RESOURCES]
@@ -157,8 +198,29 @@ class _Reader:
         return UnitProgram(
             self.signature, tuple(self.operands), tuple(self.buffers), tuple(self.streams),
             tuple(self.resources), tuple(self.nodes), rows, wait_ptr, wait_token, signal_ptr,
-            signal_token, self.num_tokens,
+            signal_token, self.num_tokens, self._loops(wait_ptr, signal_ptr),
         )  # fmt: skip
+
+    def _loops(self, wait_ptr: npt.NDArray[np.int32], signal_ptr: npt.NDArray[np.int32]) -> Loops:
+        if not self.loops:
+            return NO_LOOPS
+        depth = max(map(len, self.steps))
+        stride = np.zeros((len(self.rows), depth), dtype=STRIDE)
+        tokens = {
+            "wait": (wait_ptr, np.zeros((wait_ptr[-1], depth), dtype=np.int32)),
+            "signal": (signal_ptr, np.zeros((signal_ptr[-1], depth), dtype=np.int32)),
+        }
+        for number, steps in enumerate(self.steps):
+            for k, step in enumerate(steps):
+                for name in ("stream", "src_offset", "dst_offset"):
+                    stride[name][number, k] = _ints([step.get(name, 0)], STRIDE[name])[0]
+                ports = _ints(step.get("ports", []))
+                stride["resource"][number, k, : len(ports)] = ports
+                for name, (pointer, array) in tokens.items():
+                    if name in step:
+                        array[pointer[number] : pointer[number + 1], k] = _ints(step[name])
+        table = np.array(self.loops, dtype=LOOP)
+        return frozen(Loops(table, stride, tokens["wait"][1], tokens["signal"][1]))
 
 
 def _split(line: str) -> tuple[str, dict[str, object]]:

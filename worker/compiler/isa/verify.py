@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -9,11 +11,14 @@ import numpy.typing as npt
 
 from worker.compiler.errors import VerifyError
 from worker.compiler.ir.dtype import DType
-from worker.compiler.isa.program import Opcode, UnitProgram
+from worker.compiler.isa.loops import STRIDE, last_counters, nesting, runs_of
+from worker.compiler.isa.program import Opcode, UnitProgram, expanded, steps_of
 from worker.compiler.machine.machine import Machine
 
 _TRANSFERS = (Opcode.LOAD, Opcode.STORE, Opcode.COPY, Opcode.MULTICAST, Opcode.PUSH, Opcode.POP)
 
+_MOST_RUNS = 1 << 50
+_FARTHEST = 1 << 60
 _WIDEST = max(dtype.size_bytes for dtype in DType)
 
 
@@ -22,12 +27,14 @@ def verify_program(unit: UnitProgram, machine: Machine) -> None:
 
     Rules: indices in range; buffers inside their level's arena, aligned, and large enough for their
     tile; offsets inside buffers and operands; transfers name ports, computes do not; every wait is
-    on a token signalled by an earlier instruction.
+    on a token signalled by an earlier instruction; loops nest, and all this holds in every
+    iteration.
     Raises:
         VerifyError: the first broken rule, with the instruction or buffer.
-    Cost: linear.
+    Cost: linear in rows, and in iterations of loops over cores.
     """
     _check_tables(unit, machine)
+    check_loops(unit)
     _check_instructions(unit)
     _check_tokens(unit)
 
@@ -66,10 +73,81 @@ def _check_tables(unit: UnitProgram, machine: Machine) -> None:
             raise _fail(f"resource {k}", "rate", "bandwidth must be positive")
 
 
+def check_loops(unit: UnitProgram) -> None:
+    """Loops nest, and the fields that step in them stay in their tables.
+
+    Raises:
+        VerifyError: the first that does not.
+    """
+    loops = unit.loops
+    if not len(loops.table):
+        return
+    try:
+        depths = nesting(loops.table)
+    except ValueError as error:
+        raise _fail("loops", "nesting", str(error)) from error
+    shape = (max(depths) + 1,)
+    listed = unit.num_rows, len(unit.wait_token), len(unit.signal_token)
+    for name, array, count in zip(
+        ("stride", "wait_stride", "signal_stride"),
+        (loops.stride, loops.wait_stride, loops.signal_stride), listed, strict=True,
+    ):  # fmt: skip
+        if array.shape != (count, *shape):
+            raise _fail("loops", name, f"has the shape {array.shape}, not {(count, *shape)}")
+    if max(end for _, end, _ in loops.table.tolist()) > unit.num_rows:
+        raise _fail("loops", "rows", f"a loop leaves the {unit.num_rows} rows")
+    work = runs_of(loops.table, depths)
+    if work >= _MOST_RUNS:
+        raise _fail("loops", "trips", f"{work} iterations are more than can be counted")
+    tables = (("stream", len(unit.streams)), ("resource", len(unit.resources)))
+    for rows in _extreme_rows(unit):
+        for name, size in tables:
+            used = rows[name] if name == "stream" else rows[name][unit.instructions[name] >= 0]
+            if used.size and not 0 <= used.min() <= used.max() < size:
+                raise _fail("loops", name, f"a loop steps outside the {size} of its {name}s")
+    for name, pointer, tokens, stride in (
+        ("wait", unit.wait_ptr, unit.wait_token, loops.wait_stride),
+        ("signal", unit.signal_ptr, unit.signal_token, loops.signal_stride),
+    ):
+        last = np.repeat(last_counters(loops), np.diff(pointer), axis=0)
+        steps = stride.astype(np.float64) * last  # exact up to far beyond any table
+        least, most = (tokens + pick(steps, 0).sum(axis=1) for pick in (np.minimum, np.maximum))
+        if len(tokens) and (least.min() < 0 or most.max() >= unit.num_tokens):
+            raise _fail("loops", name, f"a loop steps outside the {unit.num_tokens} tokens")
+
+
 def _check_instructions(unit: UnitProgram) -> None:
     rows = unit.instructions
     if not len(rows):
         return
+    if len(unit.loops.table):
+        for rows in _extreme_rows(unit):
+            _check_rows(unit, rows)
+    else:
+        _check_rows(unit, rows)
+
+
+def _extreme_rows(unit: UnitProgram) -> Iterator[npt.NDArray[np.void]]:
+    """The rows with their least, and with their greatest fields, over all iterations."""
+    loops, last = unit.loops, last_counters(unit.loops)
+    for pick in (np.minimum, np.maximum):
+        rows = unit.instructions.copy()
+        for name in STRIDE.names or ():
+            stride = loops.stride[name].astype(np.int64)
+            counts = last.reshape(*last.shape, *[1] * (stride.ndim - 2))
+            far = np.abs(stride.astype(np.float64)) * counts > _FARTHEST
+            is_far = np.asarray(far.reshape(len(rows), -1).any(axis=1))
+            _refuse(is_far, name, f"{name} out of range")
+            steps = stride * counts
+            values = rows[name].astype(np.int64) + pick(steps, 0).sum(axis=1)
+            bounds = np.iinfo(rows[name].dtype)
+            wrong = ((values < bounds.min) | (values > bounds.max)).reshape(len(rows), -1)
+            _refuse(np.asarray(wrong.any(axis=1)), name, f"{name} out of range")
+            rows[name] = values
+        yield rows
+
+
+def _check_rows(unit: UnitProgram, rows: npt.NDArray[np.void]) -> None:
     num_ops = int(rows["op"].max()) + 1
     for field, low, high in (
         ("opcode", int(min(Opcode)), int(max(Opcode)) + 1),
@@ -109,7 +187,7 @@ def _check_instructions(unit: UnitProgram) -> None:
 
 
 def _check_tokens(unit: UnitProgram) -> None:
-    count = unit.num_instructions
+    count = unit.num_rows
     for name, pointer, tokens in (
         ("wait", unit.wait_ptr, unit.wait_token),
         ("signal", unit.signal_ptr, unit.signal_token),
@@ -120,6 +198,8 @@ def _check_tokens(unit: UnitProgram) -> None:
             raise _fail(name, "pointers", "offsets decrease")
         if len(tokens) and (tokens.min() < 0 or tokens.max() >= unit.num_tokens):
             raise _fail(name, "tokens", f"a token is outside 0..{unit.num_tokens - 1}")
+    unit = _once(unit)
+    count = unit.num_rows
     signaller = np.repeat(np.arange(count), np.diff(unit.signal_ptr))
     first = np.full(max(unit.num_tokens, 1), count, dtype=np.int64)
     np.minimum.at(first, unit.signal_token, signaller)
@@ -131,6 +211,17 @@ def _check_tokens(unit: UnitProgram) -> None:
             f"instruction {int(waiter[at])}", "backward",
             f"waits for token {int(unit.wait_token[at])}, which nothing has signalled before",
         )  # fmt: skip
+
+
+def _once(unit: UnitProgram) -> UnitProgram:
+    """One iteration of every loop, but of those that wait for or signal other tokens in the next:
+    what waits for a token that has been signalled once may do so as often as it likes."""
+    loops = unit.loops
+    if not len(loops.table):
+        return unit
+    table = loops.table.copy()
+    table["trip"] = np.where(steps_of(unit), table["trip"], 1)
+    return expanded(replace(unit, loops=replace(loops, table=table)))
 
 
 def _refuse(bad: npt.NDArray[np.bool_], rule: str, message: str) -> None:

@@ -8,7 +8,7 @@ Axis order: TIME and PIPE loops (outermost first), then CORES, then folded LANES
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -32,6 +32,11 @@ class Grid:
     shape: tuple[int, ...]
     values: Mapping[str, Ints]
     """Loop variable -> its values, shaped to broadcast along its axis."""
+    digits: Mapping[str, Ints] = field(default_factory=dict)
+    """Where only some iterations are emitted (`lower.window`): path of each repeating loop -> the
+    block that each is issued in."""
+    is_there: npt.NDArray[np.bool_] | None = None
+    """Then also which of them are iterations at all (None: all)."""
 
     @staticmethod
     def of(frames: Sequence[Frame]) -> Grid:
@@ -102,7 +107,9 @@ def slots(scope: Scope, values: Mapping[str, Ints]) -> Ints:
 def positions(frames: Sequence[Frame], timing: Timing, ahead: Ahead | None, grid: Grid) -> Ints:
     """Program position of each iteration (see `lower.issue`)."""
     digits: dict[str, Ints] = {f.path: grid.values[f.var] for f in frames if f.is_repeating}
-    if ahead is not None:
+    if grid.digits:
+        digits = dict(grid.digits)
+    elif ahead is not None:
         entry: Ints = np.array(-ahead.distance, dtype=np.int64)
         weight = 1
         for frame in reversed(ahead.frames):

@@ -1,7 +1,7 @@
 """Lowering: a Schedule becomes a UnitProgram.
 
-flatten -> resolve -> issue order -> buffers -> instructions -> tokens -> time order.  Nothing here
-knows which strategy made the schedule.
+flatten -> resolve -> issue order -> buffers -> instructions -> tokens -> time order -> loops.
+Nothing here knows which strategy made the schedule.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from worker.compiler.heuristics import Heuristic
+from worker.compiler.isa.loops import NO_LOOPS
 from worker.compiler.isa.program import Stream, UnitProgram
 from worker.compiler.lower.buffers import plan_buffers, plan_operands
 from worker.compiler.lower.emit.carry import TransferEmitter
@@ -18,6 +19,7 @@ from worker.compiler.lower.emit.emit_compute import staged_width
 from worker.compiler.lower.grid import Ints
 from worker.compiler.lower.issue import hoisted_loops, prefetches, timings
 from worker.compiler.lower.order.conflicts import latest_conflicts
+from worker.compiler.lower.order.folding import Unfoldable, fold
 from worker.compiler.lower.order.layers import early_fills
 from worker.compiler.lower.order.pace import paced
 from worker.compiler.lower.order.sync import Tokens, most_waits, synchronise
@@ -26,23 +28,31 @@ from worker.compiler.lower.resolve import flatten, resolve
 from worker.compiler.lower.rows.batch import merge
 from worker.compiler.lower.rows.hazards import home_hazards
 from worker.compiler.lower.rows.storage import Storages
-from worker.compiler.lower.rows.touches import touches_of
+from worker.compiler.lower.rows.touches import Touches, touches_of
+from worker.compiler.lower.window import EVERYTHING, periods_of, window_of, without_gaps
 from worker.compiler.machine.machine import EngineKind, Machine
 from worker.compiler.schedule.nodes import Schedule
 
-LOWER_VERSION = "9"
+LOWER_VERSION = "10"
 """Bump when programs change for the same schedule: cached kernels must miss."""
+LISTED_ROWS = 1 << 14
+"""Instructions that a program lists one by one at most, if it can: 1.5 MB of them."""
 MANY_WAITS = 8
 """Waits per instruction, repeated ones included, that are too many to list for an order's sake."""
 
 
-def lower_unit(schedule: Schedule, machine: Machine, signature: str) -> UnitProgram:
+def lower_unit(
+    schedule: Schedule, machine: Machine, signature: str, most_rows: int = LISTED_ROWS
+) -> UnitProgram:
     """Lower one unit.
+
+    Where more than `most_rows` instructions would run, repeating ones are listed once, in loops; a
+    program whose layers overlap in time (`in_time_order`) has none.
 
     Raises:
         Infeasible: a memory level cannot hold the buffers that are alive together.
         VerifyError: the schedule names storage or operators that cannot be lowered.
-    Cost: linear in instructions and touches; `in_time_order` has more than half of it.
+    Cost: linear in listed instructions and touches; `in_time_order` has more than half of it.
     """
     nest = flatten(schedule, machine)
     refs = resolve(nest, machine)
@@ -61,34 +71,42 @@ def lower_unit(schedule: Schedule, machine: Machine, signature: str) -> UnitProg
     num_staged = sum(ref.staged for r in refs for ref in (*r.reads, r.write))
     storages = Storages(nest, refs, buffers, machine, hazards.tensors, num_staged)
     transfers = TransferEmitter(nest, machine, storages, hazards.disjoint)
-    emitter = Emitter(transfers)
-    batches = [
-        batch
-        for number, leaf in enumerate(nest.leaves)
-        for batch in emitter.leaf(number, leaf, refs[number], timing[number], ahead[number])
-    ]
-    instructions, places = merge(batches, machine.num_cores, len(machine.engines))
-    touches = touches_of(batches, places)
-    del emitter, batches, places  # as large as the program, and done with
-    tokens = synchronise(touches, storages, instructions["stream"])
-    if early and Heuristic.TIME_ORDER not in without:  # layers may overlap
-        stream = instructions["stream"]
-
-        def tokens_of(order: Ints) -> Tokens:
-            return synchronise(touches, storages, stream, order)
-
-        latest, full = latest_conflicts(touches, storages), None
-        if most_waits(touches, storages) <= MANY_WAITS * len(stream):
-            full = synchronise(touches, storages, stream, repeats=True)
-        moves = Moves(_moving_streams(machine), latest, tokens_of, full)
-        instructions, tokens = in_time_order(instructions, tokens, transfers.routes.rates(), moves)
-
-    used_streams, number_of = _compact(
-        instructions["stream"], machine.num_cores * len(machine.engines)
-    )
-    instructions["stream"] = number_of[instructions["stream"]]
-    used, number_of = _compact(instructions["resource"], transfers.routes.count)
-    instructions["resource"] = number_of[instructions["resource"]]  # -1 stays -1: the last entry
+    window = EVERYTHING if early else window_of(nest, refs, ahead, widths, most_rows)
+    while True:
+        emitter = Emitter(transfers)
+        batches = [
+            batch
+            for number, leaf in enumerate(nest.leaves)
+            for batch in emitter.leaf(
+                number, leaf, refs[number], timing[number], ahead[number], window
+            )
+        ]
+        instructions, places = merge(batches, machine.num_cores, len(machine.engines))
+        touches = touches_of(batches, places)
+        if not window.gaps:
+            batches, places = [], ()  # as large as the program, and done with
+        tokens, loops = synchronise(touches, storages, instructions["stream"]), NO_LOOPS
+        if early and Heuristic.TIME_ORDER not in without:  # layers may overlap
+            moves = _moves(instructions["stream"], touches, storages, machine)
+            rates = transfers.routes.rates()
+            instructions, tokens = in_time_order(instructions, tokens, rates, moves)
+        used_streams, number_of = _compact(
+            instructions["stream"], machine.num_cores * len(machine.engines)
+        )
+        instructions["stream"] = number_of[instructions["stream"]]
+        used, number_of = _compact(instructions["resource"], transfers.routes.count)
+        instructions["resource"] = number_of[instructions["resource"]]  # -1 stays: the last entry
+        if not window.gaps:
+            break
+        periods = periods_of(nest, refs)
+        try:
+            instructions, tokens, loops = fold(
+                instructions, tokens, batches, places, nest.leaves, window, periods
+            )
+        except Unfoldable as error:
+            window = without_gaps(window, error.paths or set(window.gaps))
+            continue
+        break
 
     for array in (
         instructions, tokens.wait_ptr, tokens.wait_token, tokens.signal_ptr, tokens.signal_token,
@@ -108,7 +126,23 @@ def lower_unit(schedule: Schedule, machine: Machine, signature: str) -> UnitProg
         tokens.signal_ptr,
         tokens.signal_token,
         tokens.num_tokens,
+        loops,
     )
+
+
+def _moves(
+    stream: npt.NDArray[np.int32], touches: Touches, storages: Storages, machine: Machine
+) -> Moves:
+    """What may change its place."""
+    stream = stream.copy()
+
+    def tokens_of(order: Ints) -> Tokens:
+        return synchronise(touches, storages, stream, order)
+
+    full = None
+    if most_waits(touches, storages) <= MANY_WAITS * len(stream):
+        full = synchronise(touches, storages, stream, repeats=True)
+    return Moves(_moving_streams(machine), latest_conflicts(touches, storages), tokens_of, full)
 
 
 def _moving_streams(machine: Machine) -> npt.NDArray[np.bool_]:

@@ -8,6 +8,9 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
+
+from worker.compiler.isa.loops import Loops
 from worker.compiler.isa.program import UnitProgram
 from worker.compiler.isa.text import print_program
 from worker.compiler.package.region_code import RegionCode
@@ -38,7 +41,7 @@ def print_region(code: RegionCode, limit: int | None = None) -> str:
 
 def print_unit(unit: UnitProgram, limit: int | None = None) -> str:
     """A unit's text, cut after `limit` instructions with a note of how many there are."""
-    count = unit.num_instructions
+    count = unit.num_rows
     if limit is None or count <= limit:
         return print_program(unit)
     shown = print_program(_head(unit, limit))
@@ -46,7 +49,15 @@ def print_unit(unit: UnitProgram, limit: int | None = None) -> str:
 
 
 def _head(unit: UnitProgram, count: int) -> UnitProgram:
-    """The unit with its first instructions only."""
+    """The unit with its first instructions only; loops that are cut end with them."""
+    loops = unit.loops
+    if len(loops.table):
+        table = loops.table[loops.table["first"] < count].copy()
+        table["end"] = np.minimum(table["end"], count)
+        loops = Loops(
+            table, loops.stride[:count], loops.wait_stride[: unit.wait_ptr[count]],
+            loops.signal_stride[: unit.signal_ptr[count]],
+        )  # fmt: skip
     return replace(
         unit,
         instructions=unit.instructions[:count],
@@ -54,6 +65,7 @@ def _head(unit: UnitProgram, count: int) -> UnitProgram:
         wait_token=unit.wait_token[: unit.wait_ptr[count]],
         signal_ptr=unit.signal_ptr[: count + 1],
         signal_token=unit.signal_token[: unit.signal_ptr[count]],
+        loops=loops,
     )
 
 

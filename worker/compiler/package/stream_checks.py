@@ -11,9 +11,10 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from worker.compiler.errors import InputError
+from worker.compiler.errors import InputError, VerifyError
 from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.program import Opcode, UnitProgram
+from worker.compiler.isa.verify import check_loops
 from worker.compiler.package.archive import damaged
 from worker.compiler.package.region_code import RegionCode
 
@@ -93,6 +94,10 @@ def _check_unit(unit: UnitProgram, place: str) -> None:
         _refuse_outside(rows[field], low, high, f"{place}: {field}")
     _check_lists(unit.wait_ptr, unit.wait_token, unit.num_tokens, f"{place}: wait")
     _check_lists(unit.signal_ptr, unit.signal_token, unit.num_tokens, f"{place}: signal")
+    try:
+        check_loops(unit)
+    except VerifyError as error:
+        raise damaged(f"{place}: {error.message}") from error
 
 
 def _check_lists(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.evaluate import affine_values
 from worker.compiler.isa.program import Opcode
-from worker.compiler.lower.emit.fold import ZERO, Flat, flat_touch
+from worker.compiler.lower.emit.fold import ZERO, Flat, blocks_of, flat_touch
 from worker.compiler.lower.grid import Grid, Ints, flat_offset
 from worker.compiler.lower.resolve import Ref
 from worker.compiler.lower.rows.batch import Batch
@@ -114,4 +114,5 @@ class TransferEmitter:
             path.latency_cycles, tuple(flat(p) for p in ports), src.buffer, dst.buffer,
             flat(src.offset), flat(dst.offset),
             tuple(flat_touch(t, flat) for t in (*src.touches, *dst.touches)),
+            blocks_of(grid, self.nest.leaves[number], flat),
         )  # fmt: skip

@@ -14,6 +14,7 @@ from worker.compiler.lower.grid import Grid, Ints, clip, positions
 from worker.compiler.lower.issue import Ahead, Timing
 from worker.compiler.lower.resolve import Refs
 from worker.compiler.lower.rows.batch import Batch
+from worker.compiler.lower.window import EVERYTHING, Window
 from worker.compiler.schedule.grid import core_ids
 from worker.compiler.schedule.nodes import Move
 from worker.compiler.schedule.walk import Leaf
@@ -29,10 +30,16 @@ class Emitter:
         self.machine = transfers.machine
 
     def leaf(
-        self, number: int, leaf: Leaf, refs: Refs, timing: Timing, ahead: Ahead | None
+        self,
+        number: int,
+        leaf: Leaf,
+        refs: Refs,
+        timing: Timing,
+        ahead: Ahead | None,
+        window: Window = EVERYTHING,
     ) -> list[Batch]:
         """Batches of one leaf.  Cost: linear in its iterations, with numpy's constant."""
-        grid = Grid.of(leaf.frames)
+        grid = window.grid(leaf.frames, ahead) if window.gaps else Grid.of(leaf.frames)
         position = positions(leaf.frames, timing, ahead, grid)
         core = core_ids(leaf.core_base, leaf.frames, grid.values)
         if isinstance(leaf.node, Move):
@@ -56,6 +63,8 @@ class Emitter:
         slower = min(src, dst, key=lambda end: self.machine.level_index(end.level))
         num_bytes = box.num_elems * slower.dtype.size_bytes
         keep = None if move.fill is not None else num_bytes > 0
+        if grid.is_there is not None:
+            keep = grid.is_there if keep is None else keep & grid.is_there
         opcode, outward = self._opcode(leaf, refs, src.level, dst.level)
         return self.transfers.transfer(
             number, grid, position, core, opcode, src, dst, num_bytes, keep, outward

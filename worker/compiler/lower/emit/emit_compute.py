@@ -13,7 +13,15 @@ from worker.compiler.ir.evaluate import affine_values
 from worker.compiler.ir.op import Access, TensorOp
 from worker.compiler.isa.program import Opcode
 from worker.compiler.lower.emit.carry import End, TransferEmitter
-from worker.compiler.lower.emit.fold import ZERO, Flat, first_lane, flat_touch, over_lanes, steps_of
+from worker.compiler.lower.emit.fold import (
+    ZERO,
+    Flat,
+    blocks_of,
+    first_lane,
+    flat_touch,
+    over_lanes,
+    steps_of,
+)
 from worker.compiler.lower.grid import Clipped, Grid, Ints, clip
 from worker.compiler.lower.resolve import Ref, Refs
 from worker.compiler.lower.rows.batch import Batch
@@ -98,6 +106,7 @@ class ComputeEmitter:
                 flat(macs), flat(cycles), 0, (), -1 if src is None else src,
                 -1 if dst is None else dst, flat(self._slot_offset(src, grid)),
                 flat(self._slot_offset(dst, grid)), tuple(flat_touch(t, flat) for t in touches),
+                blocks_of(grid, leaf, flat),
             )
         )  # fmt: skip
         return [*batches, *store]
@@ -138,7 +147,7 @@ class ComputeEmitter:
         far = self.transfers.end(ref, leaf, grid, core, start, is_write=is_write)
         near = End(reach, -1, instance_of(reach, core, self.machine), ZERO, far.dtype, (buffered,))
         kept = len(grid.frames) - grid.num_lane_axes
-        folded = Grid(grid.frames[:kept], grid.shape[:kept], grid.values)
+        folded = replace(grid, frames=grid.frames[:kept], shape=grid.shape[:kept])
         total = over_lanes(np.broadcast_to(elems, grid.shape), grid, np.sum) * far.dtype.size_bytes
         far = End(
             far.level, far.buffer, first_lane(far.instance, grid), first_lane(far.offset, grid),

@@ -50,6 +50,11 @@ def flat_touch(touch: Touch, flat: Flat) -> Touch:
     return replace(touch, storage=flat.full(touch.storage))
 
 
+def blocks_of(grid: Grid, leaf: Leaf, flat: Flat) -> tuple[Ints, ...]:
+    """Blocks of the instructions that remain (`Batch.digits`)."""
+    return tuple(flat.full(grid.digits[f.path]) for f in leaf.frames if f.path in grid.digits)
+
+
 def first_lane(values: Ints, grid: Grid) -> Ints:
     """What the first lane sees, without the lane axes."""
     if grid.num_lane_axes == 0 or values.ndim == 0:

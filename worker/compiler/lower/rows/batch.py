@@ -37,6 +37,9 @@ class Batch:
     src_offset: Ints
     dst_offset: Ints
     touches: tuple[Touch, ...]
+    digits: tuple[Ints, ...] = ()
+    """Where only some iterations are emitted: of each repeating loop around the leaf, outermost
+    first, the block [n]."""
 
 
 def merge(

@@ -1,0 +1,215 @@
+"""Programs with loops: they say and take exactly what their expansion does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis_profiles import COSTLY
+from looped_programs import PORTS, STREAMS, WRONG, hand_made, looped
+from lower_toys import (
+    cluster_machine,
+    cluster_matmul,
+    flat_machine,
+    fused_rows,
+    gather,
+    in_place,
+    laned,
+    matmul_graph,
+    naive_matmul,
+    piped,
+    private_rows,
+    split_halo,
+)
+from naive_schedules import naive_answer
+from test_lower_naive import conv_graph
+from timing_oracle import Step, unit_program
+
+from worker.compiler.errors import InputError, Shortfall, VerifyError
+from worker.compiler.ir.graph import Graph
+from worker.compiler.isa.binary import decode_program, encode_program
+from worker.compiler.isa.loops import LOOP, STRIDE, Loops, repetitions, unrolled
+from worker.compiler.isa.program import Program, UnitProgram, expanded
+from worker.compiler.isa.text import parse_program, print_program
+from worker.compiler.isa.verify import verify_program
+from worker.compiler.lower.lower import lower_unit
+from worker.compiler.machine import load_preset
+from worker.compiler.machine.machine import Machine
+from worker.compiler.package.disassemble import print_unit
+from worker.compiler.schedule.nodes import Schedule
+from worker.simulator.engine import run_unit
+from worker.simulator.repeats import Repeats, compute_cycles, spread
+from worker.simulator.results import UnitSimulation
+from worker.simulator.run import simulate_unit
+
+EVERYTHING = 1 << 62
+
+
+def as_bytes(unit: UnitProgram) -> bytes:
+    return encode_program(Program((unit,), (), 0, 0, 0))
+
+
+def same_simulation(unit: UnitProgram, machine: Machine) -> None:
+    short, full = simulate_unit(unit, machine), simulate_unit(expanded(unit), machine)
+    for field in UnitSimulation.__struct_fields__:
+        assert getattr(short, field) == getattr(full, field), field
+
+
+def check_lowered(schedule: Schedule, machine: Machine) -> UnitProgram:
+    """Folded as far as it goes it is what it would be listed in full; returns it."""
+    unit = lower_unit(schedule, machine, "s" * 64, most_rows=0)
+    full = lower_unit(schedule, machine, "s" * 64, most_rows=EVERYTHING)
+    assert not len(full.loops.table)
+    assert as_bytes(expanded(unit)) == as_bytes(full)
+    assert unit.num_instructions == full.num_rows
+    verify_program(unit, machine)
+    same_simulation(unit, machine)
+    assert all(check.passed for check in simulate_unit(unit, machine).checks)
+    return unit
+
+
+TREES = {
+    "matmul": (naive_matmul(40, 48, 90, (2, 4, 3), 2), flat_machine()),
+    "ragged": (naive_matmul(37, 50, 91, (2, 4, 3), 2), flat_machine()),
+    "clusters": (cluster_matmul(2, 2, 30), cluster_machine()),
+    "fused": (fused_rows(90, 8, 2), flat_machine()),
+    "deep buffers": (fused_rows(120, 8, 1, copies=5), flat_machine()),
+    "halo": (split_halo(40, 8), flat_machine()),
+    "piped": (piped(64, 8, 2, 3, "L1"), flat_machine()),
+    "in place": (in_place(80, 8, 1), flat_machine()),
+    "private": (private_rows(160, 4, 1, 2, 2), cluster_machine()),
+    "gather": (gather(60, 8, 16, 1), flat_machine()),
+    "lanes": (laned(64, 8, 2), flat_machine()),
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_trees_fold_to_what_they_are(name: str) -> None:
+    check_lowered(*TREES[name])
+
+
+@given(
+    st.one_of(
+        st.builds(matmul_graph, st.integers(1, 70), st.integers(1, 90), st.integers(1, 70)),
+        st.builds(
+            conv_graph, st.integers(1, 5), st.integers(3, 24), st.sampled_from([1, 3]),
+            st.integers(1, 9), st.sampled_from([1, 2]),
+        ),
+    ),
+    st.sampled_from([flat_machine(2, 512), flat_machine(1, 300, 1), cluster_machine(2, 2, 768)]),
+)  # fmt: skip
+def test_naive_folds_to_what_it_is(graph: Graph, machine: Machine) -> None:
+    schedule = naive_answer(graph, machine)
+    if not isinstance(schedule, Shortfall):
+        check_lowered(schedule, machine)
+
+
+@pytest.mark.parametrize("preset", ["a100", "kapla-16x16", "dpu-u250"])
+def test_large_ones_are_short(preset: str) -> None:
+    """Rows do not grow with the work: 64 times as much has at most twice as many."""
+    machine = load_preset(preset)
+    units = []
+    for size in (512, 2048):
+        schedule = naive_answer(matmul_graph(size, size, size), machine)
+        assert isinstance(schedule, Schedule)
+        units.append(lower_unit(schedule, machine, "s" * 64, most_rows=0))
+    small, large = units
+    assert large.num_instructions > 4 * large.num_rows
+    assert large.num_rows <= 2 * max(small.num_rows, 100)
+    same_simulation(large, machine)
+
+
+@COSTLY
+@given(looped())
+def test_loops_take_what_their_expansion_takes(unit: UnitProgram) -> None:
+    same_simulation(unit, flat_machine())
+
+
+@given(looped())
+def test_what_was_skipped_is_found(unit: UnitProgram) -> None:
+    """Every instruction of a stream, by its number, is where the full run has it."""
+    short, full = (run_unit(u, flat_machine()) for u in (unit, expanded(unit)))
+    for stream in range(len(unit.streams)):
+        runs = Repeats(np.flatnonzero(short.stream == stream), short.jumps)
+        places = [runs.find(k) for k in range(int(short.stream_count[stream]))]
+        begins = [int(short.begin[entry]) + moved for entry, moved in places]
+        assert begins == full.begin[full.stream == stream].tolist()
+
+
+@given(looped())
+def test_spreading_gives_every_interval(unit: UnitProgram) -> None:
+    short, full = (run_unit(u, flat_machine()) for u in (unit, expanded(unit)))
+    place = np.arange(len(short.row))
+    start, _ = spread(place, short.begin, short.begin, short.jumps)
+    assert start.tolist() == full.begin.tolist()
+    assert compute_cycles(unit, short) == compute_cycles(expanded(unit), full)
+
+
+@given(looped())
+def test_looped_programs_survive_their_formats(unit: UnitProgram) -> None:
+    stored = as_bytes(unit)
+    assert as_bytes(decode_program(stored).units[0]) == stored
+    assert as_bytes(parse_program(print_program(unit))) == stored
+
+
+@given(looped(), st.data())
+def test_a_cut_listing_is_a_program(unit: UnitProgram, data: st.DataObject) -> None:
+    limit = data.draw(st.integers(0, unit.num_rows))
+    text = print_unit(unit, limit).split("# ", maxsplit=1)[0]
+    assert parse_program(text).num_rows == limit
+
+
+@given(looped())
+def test_expansion_counts(unit: UnitProgram) -> None:
+    rows, counters = unrolled(unit.loops)
+    if not len(unit.loops.table):
+        return
+    assert np.bincount(rows, minlength=unit.num_rows).tolist() == repetitions(unit.loops).tolist()
+    assert len({(r, *c) for r, c in zip(rows.tolist(), map(tuple, counters), strict=True)}) == len(
+        rows
+    )
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_loops_are_refused(name: str) -> None:
+    unit, rule = WRONG[name]
+    with pytest.raises(VerifyError) as error:
+        verify_program(unit, flat_machine())
+    assert error.value.rule == rule
+
+
+def test_a_cut_file_is_refused() -> None:
+    unit = lower_unit(*TREES["matmul"], "s" * 64, most_rows=0)
+    assert len(unit.loops.table)
+    stored = as_bytes(unit)
+    for size in (len(stored) - 1, len(stored) - 40):
+        with pytest.raises(InputError):
+            decode_program(stored[:size])
+
+
+def test_engines_that_drift_apart_are_run_in_full() -> None:
+    """Nothing is skipped where one engine falls behind another for ever."""
+    steps = [Step(0, cycles=3), Step(1, cycles=5)]
+    table = np.array([(0, 2, 50)], dtype=LOOP)
+    nothing = np.zeros((0, 1), dtype=np.int32)
+    unit = unit_program(steps, STREAMS, PORTS)
+    unit = replace(unit, loops=Loops(table, np.zeros((2, 1), dtype=STRIDE), nothing, nothing))
+    run = run_unit(unit, flat_machine())
+    assert (len(run.jumps), len(run.row), run.cycles) == (0, 100, 250)
+    same_simulation(unit, flat_machine())
+
+
+def test_a_loop_by_hand() -> None:
+    """Loads of 16 cycles share a port of two cores, so an iteration takes 32; the last compute
+    starts 5 cycles after the last load."""
+    unit = hand_made(trip=40)
+    run = run_unit(unit, flat_machine())
+    assert run.cycles == 40 * 32 + 5 + 9
+    assert len(run.jumps) == 1
+    assert len(run.row) < 40
+    assert run.stream_count.tolist() == [40, 0, 40, 0, 40, 0, 40, 0]
+    assert run.resource_bytes.tolist() == [80 * 16, 0, 40 * 16, 40 * 16]
+    same_simulation(unit, flat_machine())
