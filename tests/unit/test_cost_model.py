@@ -17,6 +17,7 @@ from worker.compiler.cost.compute import (
     rate,
     work,
 )
+from worker.compiler.cost.floor import kernel_floor
 from worker.compiler.cost.traffic import compulsory_bytes
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.op import Reduce
@@ -112,3 +113,5 @@ def test_bounds_hold_for_the_simulated_run(name: str) -> None:
     schedule, toy, _ = TOYS[name]()
     simulated = simulate_unit(lower_unit(schedule, toy, name), toy).cycles
     assert 0 < bound_cycles(schedule.graph, toy) <= simulated
+    least = sum(cycles for _, cycles in kernel_floor(schedule.graph, toy))
+    assert 0 < least <= simulated

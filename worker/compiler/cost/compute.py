@@ -274,23 +274,28 @@ def pick_engine(op: TensorOp, machine: Machine, tensors: Mapping[str, Tensor]) -
     win ties; then VECTOR, then SCALAR.  None when the machine has no engine that can run it.
     """
     extents = tuple(a.extent for a in op.domain)
-    dtype = compute_dtype(op, tensors)
-    is_matrix_like = contraction(op) is not None
     best: tuple[int, Engine] | None = None
-    for kind in (EngineKind.MATRIX, EngineKind.VECTOR, EngineKind.SCALAR):
-        if kind is EngineKind.MATRIX and not is_matrix_like:
-            continue
-        for engine in machine.engines_of(kind):
-            if rate(engine, dtype) <= 0:
-                continue
-            cycles = engine_cycles(op, extents, engine, tensors)
-            if best is None or cycles < best[0]:
-                best = (cycles, engine)
-    if best is None:
-        # A matrix unit alone still serves: it runs element by element at one operation a cycle.
-        fallback = machine.engines_of(EngineKind.MATRIX)
-        return fallback[0] if fallback else None
-    return best[1]
+    for engine in able_engines(op, machine, tensors):
+        cycles = engine_cycles(op, extents, engine, tensors)
+        if best is None or cycles < best[0]:
+            best = (cycles, engine)
+    return None if best is None else best[1]
+
+
+def able_engines(
+    op: TensorOp, machine: Machine, tensors: Mapping[str, Tensor]
+) -> tuple[Engine, ...]:
+    """Every compute engine that may run the operator: MATRIX first, then VECTOR, then SCALAR.
+
+    A matrix engine alone still serves for what it has no rate for: the first runs it element by
+    element at one operation a cycle.  Empty when the machine has no engine at all.
+    """
+    dtype = compute_dtype(op, tensors)
+    kinds = [EngineKind.VECTOR, EngineKind.SCALAR]
+    if contraction(op) is not None:
+        kinds.insert(0, EngineKind.MATRIX)
+    found = tuple(e for kind in kinds for e in machine.engines_of(kind) if rate(e, dtype) > 0)
+    return found or machine.engines_of(EngineKind.MATRIX)[:1]
 
 
 def engines_of(
