@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from worker.compiler.codegen.kernel import generate_kernel
+from worker.compiler.cost.floor import kernel_floor
 from worker.compiler.ir.evaluate import evaluate
 from worker.compiler.isa.verify import verify_program
 from worker.compiler.lower.lower import lower_unit
@@ -78,7 +79,7 @@ def check_kernel(
             np.testing.assert_allclose(
                 data[name][marks[name]], want[name][marks[name]], rtol=near, atol=near
             )
-    simulated = simulate_unit(program, on)
+    simulated = simulate_unit(program, on, floor=kernel_floor(schedule.graph, on))
     assert all(check.passed for check in simulated.checks), simulated.checks
-    assert simulated.cycles >= max(bound.cycles for bound in simulated.bounds)
+    assert simulated.cycles >= max(simulated.roofline.cycles, simulated.lower_bound_cycles) > 0
     return simulated

@@ -11,6 +11,7 @@ from worker.report.parts import layer_parts
 _SUMMARY = (
     "latency_cycles", "latency_s", "energy_pj", "edp", "throughput_per_s", "utilization_pct",
     "kernels", "accelerator_ops", "host_ops", "lower_bound_by", "distance_to_bound",
+    "roofline_by", "distance_to_roofline",
     "bound_by",
 )  # fmt: skip
 _STRATEGIES = ("name", "chosen", "latency_cycles", "energy_pj", "offchip_bytes", "reason")

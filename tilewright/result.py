@@ -73,6 +73,9 @@ class Layer(TypedDict, total=False):
     """Of the compute engine's peak."""
     peak_buffer_bytes: int | None
     lower_bound_cycles: int
+    """What every schedule of this kernel spends at least, launch included."""
+    roofline_cycles: int
+    """Work at peak rate or compulsory bytes, whichever takes longer."""
     predicted_cycles: int | None
     """By the strategy's own model, before the simulation."""
     signature: str | None

@@ -22,6 +22,9 @@ _SUMMARY = (
     "lower_bound_cycles",
     "lower_bound_by",
     "distance_to_bound",
+    "roofline_cycles",
+    "roofline_by",
+    "distance_to_roofline",
     "bound_by",
 )
 _SHOWN_CAUSES = 4

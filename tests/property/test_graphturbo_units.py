@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis_profiles import COSTLY
 from random_nets import images, machines, rows
 
+from worker.compiler.cost.floor import kernel_floor
 from worker.compiler.ir.graph import Graph
 from worker.compiler.machine.machine import Machine
 from worker.compiler.strategies.graphturbo.descriptor import Variant
@@ -21,8 +22,8 @@ variants = st.sampled_from([Variant.FULL, *ACROSS])
 def check(graph: Graph, on: Machine, variant: Variant) -> None:
     schedule = scheduled(graph, on, variant)
     check_meaning(schedule)
-    simulated = simulate_unit(lowered(schedule, on), on)
-    assert simulated.cycles >= simulated.lower_bound.cycles
+    simulated = simulate_unit(lowered(schedule, on), on, floor=kernel_floor(graph, on))
+    assert simulated.cycles >= max(simulated.roofline.cycles, simulated.lower_bound_cycles) > 0
 
 
 @given(images(), machines(), variants)

@@ -133,7 +133,7 @@ def test_every_sanity_check_passes(steps: list[Step], inward: int, outward: int)
     )
     sim = simulate_unit(unit_program(steps, STREAMS, PORTS, operands), flat_machine())
     assert [c for c in sim.checks if not c.passed] == []
-    assert sim.cycles >= sim.lower_bound.cycles
+    assert sim.cycles >= sim.roofline.cycles
     assert all(0 <= s.start_cycle <= s.end_cycle <= sim.cycles for s in sim.slices)
     assert sum(s.merged for s in sim.slices) == len(steps)
     assert UnitSimulation.from_bytes(sim.to_bytes()) == sim
@@ -198,7 +198,7 @@ def test_lowered_toys_pass_every_check(kind: int, tile: int) -> None:
     program = lower_unit(schedule, machine, "u")
     sim = simulate_unit(program, machine)
     assert [c for c in sim.checks if not c.passed] == []
-    assert sim.cycles > sim.lower_bound.cycles > 0
+    assert sim.cycles > sim.roofline.cycles > 0
     moved = {t.level: t for t in sim.traffic}["DDR"]
     assert moved.read_bytes > 0
     assert moved.write_bytes > 0

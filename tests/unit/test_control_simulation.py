@@ -50,7 +50,14 @@ def test_a_loop_by_hand() -> None:
     assert whole.repeated_macs == timing.repeated_macs == 3 * 10
     assert dict(whole.peak_bytes) == {"DDR": 512 + 4096, "L1": 112}
     # Host work recurs; what is read from home could stay inside.
-    assert (whole.lower_bound_by, whole.lower_bound_cycles) == ("host", 3 * 8000)
+    assert (whole.roofline.name, whole.roofline.cycles) == ("host", 3 * 8000)
+    # The kernels of this body have no bound of their own; all the rest has no schedule.
+    assert {(b.name, b.cycles) for b in whole.floor} == {
+        ("launch", 3 * 200), ("host", 2000 + 3 * 10_000),
+        ("host-link", 6000 + 3000 + 3 * (3500 + 6000)),
+    }  # fmt: skip
+    assert timing.lower_bound_cycles == whole.lower_bound_cycles - 8000
+    assert timing.roofline_cycles == 3 * 8000
     assert [c.name for c in whole.checks if not c.passed] == []
     assert {c.name for c in whole.checks} >= {"nested-programs-hold", "parts-sum-to-total"}
 
@@ -71,7 +78,7 @@ def test_no_trips_cost_the_launch_only() -> None:
     whole = simulate_program(around(), (), MACHINE, {0: loop(0)})
     assert whole.cycles == 8000
     assert (whole.macs, whole.boundary_bytes) == (0, 4000)
-    assert whole.lower_bound_cycles == 0
+    assert (whole.roofline.cycles, whole.lower_bound_cycles) == (0, whole.cycles)
     assert all(c.passed for c in whole.checks)
 
 
@@ -92,6 +99,7 @@ def test_an_open_branch_takes_the_slower_and_bounds_by_the_faster() -> None:
     assert (cost.timing.branch, cost.timing.branch_assumed) == (1, True)
     assert cost.cycles == 16_320
     assert dict(cost.bounds)["host"] == 500  # 500 flops at 1e9 per second, against 8000
+    assert cost.floor == (("host", 500),)
     assert [b.iterations for b in cost.timing.bodies] == [0, 1]
     known = control_cost(replace(open_run, branch=0), MACHINE)
     assert (known.timing.branch, known.timing.branch_assumed, known.cycles) == (0, False, 500)

@@ -31,8 +31,9 @@ def test_page_counts_cells_and_lists_failures() -> None:
     assert "1 of 4 cells verified, 3 failed, 0 not run." in text
     assert "### goya: 1 of 3 cells" in text
     assert "### a100: 0 of 1 cells" in text
-    assert "| a | 123,456 | 1.25 | 3 | 2.5 | 300 | 1e-06 | 2e-06 | 0.0001 | yes |" in text
-    assert "| b | 123,456 | 1.25 | 3 | 2.5 | 300 | 1e-06 | 2e-06 | 0.0001 | NO |" in text
+    # These cells are of before there was a tight bound.
+    assert "| a | 123,456 | - | 1.25 | 3 | 2.5 | 300 | 1e-06 | 2e-06 | 0.0001 | yes |" in text
+    assert "| b | 123,456 | - | 1.25 | 3 | 2.5 | 300 | 1e-06 | 2e-06 | 0.0001 | NO |" in text
     failed = text.partition("### Cells that failed")[2].splitlines()
     assert failed[4:7] == [
         "| b goya | not verified: y: 3 > 0.1 |",
@@ -47,6 +48,7 @@ def test_a_real_cell(tmp_path: Path) -> None:
     row = matrix.run_cell(ZooModel("net", "net"), "goya", tmp_path)
     assert matrix.verdict(row) == "ok"
     assert row["cycles"] > 0
+    assert row["x_bound"] >= 1
     assert row["distance"] >= 1
     assert row["error"] <= row["tolerance"]
 

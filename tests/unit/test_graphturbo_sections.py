@@ -138,7 +138,7 @@ def test_numbers_of_the_tree_its_kernel_and_its_simulation(kind: str, tmp_path: 
     check_meaning(schedule)
     simulated = check_as_c(schedule, on, tmp_path)
     assert simulated.active_cores == 8
-    assert simulated.cycles >= max(bound.cycles for bound in simulated.bounds)
+    assert simulated.lower_bound_cycles > 0  # `check_as_c` holds the run against it
 
 
 def test_the_chip_of_the_paper_spreads_one_sample_over_its_clusters(tmp_path: Path) -> None:

@@ -170,6 +170,7 @@ def test_printed_figures_are_consistent() -> None:
 REPORT: Row = {
     "summary": {
         "latency_s": 0.02, "kernels": 7, "accelerator_mac_pct": 99.5, "distance_to_bound": 2.0,
+        "distance_to_roofline": 3.0,
         "traffic_bytes": {"DDR": {"read": 3_000_000, "write": 1_000_000}, "L1": {}},
     },
     "invocation": {"launch_cycles": 1000, "execute_cycles": 4000, "transfer_cycles": 9,

@@ -11,7 +11,7 @@ import pytest
 from worker.report.insights import insights
 from worker.report.layers import layers_csv
 from worker.report.plots import energy_bars, layer_bars, occupancy, roofline, si
-from worker.simulator.results import CallTiming, Cause, EnergyLine, ModelSimulation
+from worker.simulator.results import Bound, CallTiming, Cause, EnergyLine, ModelSimulation
 
 
 def simulation(cycles: int, **blamed: int) -> ModelSimulation:
@@ -27,8 +27,7 @@ def simulation(cycles: int, **blamed: int) -> ModelSimulation:
         macs=0,
         repeated_macs=0,
         causes=causes,
-        lower_bound_cycles=1,
-        lower_bound_by="traffic:DRAM",
+        roofline=Bound("traffic:DRAM", 1),
         peak_bytes=(),
         checks=(),
     )

@@ -41,7 +41,7 @@ from worker.simulator.attribution import blame
 from worker.simulator.bounds import lower_bounds, traffic
 from worker.simulator.engine import MAX_SLICES, Timing, run_unit
 from worker.simulator.memory import occupancy
-from worker.simulator.results import UnitSimulation
+from worker.simulator.results import Bound, UnitSimulation
 from worker.simulator.run import simulate_program, simulate_unit
 from worker.simulator.sanity import recount, unit_checks
 from worker.simulator.timing import IDLE
@@ -141,7 +141,7 @@ def test_bounds_by_hand() -> None:
         "traffic:L1": 6,  # 96 B written at 2 x 8 B/cycle
         "traffic:R": 0,
     }
-    assert sim.lower_bound.name == "traffic:DDR"
+    assert sim.roofline.name == "traffic:DDR"
 
 
 def test_energy_by_hand() -> None:
@@ -239,10 +239,15 @@ def test_a_violated_invariant_is_reported() -> None:
     assert "2048/1024" in failed[0].detail
 
 
+TIGHT = (Bound("traffic:DDR", 24), Bound("latency", 10))
+"""Summands, of which neither alone exceeds 33 cycles."""
+
+
 @pytest.mark.parametrize(
     ("check", "doctored"),
     [
         ("cycles-above-bounds", lambda run: replace(run, cycles=23)),
+        ("cycles-above-bounds", lambda run: replace(run, cycles=33)),
         ("macs-conserved", lambda run: replace(run, stream_macs=run.stream_macs + 1)),
         ("parts-sum-to-total", lambda run: replace(run, stream_free=run.stream_free + 1)),
         ("no-overbooking", lambda run: replace(run, resource_busy=run.resource_busy + 60)),
@@ -257,7 +262,9 @@ def test_each_check_can_fail(check: str, doctored: Callable[[Timing], Timing]) -
     bounds, curves = lower_bounds(program, MACHINE, run, moved), occupancy(program, MACHINE, run)
 
     def failed(some: Timing) -> set[str]:
-        checks = unit_checks(program, MACHINE, some, bounds, moved, curves, counted, points, blamed)
+        checks = unit_checks(
+            program, MACHINE, some, (bounds, TIGHT), moved, curves, counted, points, blamed
+        )
         return {c.name for c in checks if not c.passed}
 
     assert failed(run) == set()
@@ -329,9 +336,27 @@ def test_a_program_by_hand() -> None:
     assert dict(whole.peak_bytes) == {"DDR": 4096, "L1": 112}
     assert {line.item: line.pj for line in whole.energy}["host"] == 24_000
     assert {line.item: line.pj for line in whole.energy}["mac"] == 160
-    assert (whole.lower_bound_by, whole.lower_bound_cycles) == ("host", 8000)
+    assert (whole.roofline.name, whole.roofline.cycles) == ("host", 8000)
     assert all(c.passed for c in whole.checks)
     assert whole.energy_pj == pytest.approx(sum(c.energy_pj for c in whole.calls))
+
+
+def test_what_no_schedule_changes_adds_up() -> None:
+    program = two_calls_and_a_host()
+    sim = simulate_unit(program.units[0], MACHINE, floor=(("traffic:DDR", 24), ("latency", 10)))
+    assert (sim.lower_bound_cycles, sim.roofline.cycles) == (34, 24)
+    whole = simulate_program(program, (sim,), MACHINE)
+    # Two launches of 100, the host's launch of 2 us and its 8 us of work, two copies of 2 and 4 us.
+    assert {(b.name, b.cycles) for b in whole.floor} == {
+        ("host", 10_000), ("host-link", 6000), ("launch", 200), ("traffic:DDR", 48),
+        ("latency", 20),
+    }  # fmt: skip
+    assert [b.cycles for b in whole.floor] == sorted((b.cycles for b in whole.floor), reverse=True)
+    assert whole.lower_bound_cycles == 16_268 < whole.cycles
+    over = simulate_unit(program.units[0], MACHINE, floor=(("traffic:DDR", 61),))
+    assert [c.name for c in over.checks if not c.passed] == ["cycles-above-bounds"]
+    (failed,) = (c for c in simulate_program(program, (over,), MACHINE).checks if not c.passed)
+    assert (failed.name, "traffic:DDR 122" in failed.detail) == ("cycles-above-bounds", True)
 
 
 def test_the_model_bound_counts_each_weight_once_and_no_intermediate() -> None:
@@ -347,7 +372,7 @@ def test_the_model_bound_counts_each_weight_once_and_no_intermediate() -> None:
     sim = simulate_unit(unit, MACHINE)
     whole = simulate_program(Program((unit,), calls, 4096, 32, 128), (sim,), MACHINE)
     # x (64 B) and w0 (32 B) once: 96 B at 4 B/cycle; the two units alone would ask for 48.
-    assert (whole.lower_bound_by, whole.lower_bound_cycles) == ("traffic:DDR", 24)
+    assert (whole.roofline.name, whole.roofline.cycles) == ("traffic:DDR", 24)
 
 
 def test_shared_memory_needs_no_copies() -> None:

@@ -13,6 +13,7 @@ from worker.compiler.control.bodies import BodyModel
 from worker.compiler.control.compile import CompiledControl
 from worker.compiler.control.flow import Body
 from worker.compiler.cost.compute import contracted_points
+from worker.compiler.cost.floor import kernel_floor
 from worker.compiler.errors import SimulationError
 from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.judge.units import Unit, unit_digest
@@ -54,7 +55,8 @@ def simulate_cached(
         except msgspec.MsgspecError as error:  # another job wrote it
             _LOG.warning("bad cache entry: %s %s: %s", key.kind, key.digest, error)
     points = contracted_points(unit.schedule.graph.ops)
-    sim = simulate_unit(unit.program, machine, unit.schedule.predicted_cycles, points)
+    floor = kernel_floor(unit.schedule.graph, machine)
+    sim = simulate_unit(unit.program, machine, unit.schedule.predicted_cycles, points, floor)
     cache.put(key, sim.to_bytes())
     return sim
 

@@ -254,11 +254,17 @@ def _summary(
         "host_cycles": whole.host_cycles,
         "launch_cycles": whole.launch_cycles,
         "lower_bound_cycles": whole.lower_bound_cycles,
-        "lower_bound_by": whole.lower_bound_by,
+        "lower_bound_by": whole.floor[0].name if whole.floor else None,
+        "lower_bound_parts": {b.name: b.cycles for b in whole.floor},
         "bound_by": whole.causes[0].cause if whole.causes else None,
         "causes": causes_of(whole.causes),
         "distance_to_bound": (
             whole.cycles / whole.lower_bound_cycles if whole.lower_bound_cycles else None
+        ),
+        "roofline_cycles": whole.roofline.cycles,
+        "roofline_by": whole.roofline.name,
+        "distance_to_roofline": (
+            whole.cycles / whole.roofline.cycles if whole.roofline.cycles else None
         ),
         "instructions": sum(sims[c.unit].instructions for c in unit_calls),
         "home_arena_bytes": program.home_bytes,

@@ -119,7 +119,7 @@ def layer_rows(
             unit, sim = compiled.units[call.unit], sims[call.unit]
             group_of_unit.setdefault(call.unit, len(group_of_unit))
             row["group_id"] = group_of_unit[call.unit]
-            row.update(_unit_columns(sim))
+            row.update(_unit_columns(sim, timing.overhead_cycles))
             origins = compiled.linked.origins[timing.call]
             groups = node_groups(unit, sim, origins, served, op_type_of)
             if groups:
@@ -133,11 +133,13 @@ def layer_rows(
             inside = control_of.get(call.onnx_nodes[0])
             if inside is not None:
                 row["macs"], row["repeated_macs"] = inside.macs, inside.repeated_macs
+                row["lower_bound_cycles"] = timing.overhead_cycles + inside.lower_bound_cycles
+                row["roofline_cycles"] = inside.roofline_cycles
         rows.append(row)
     return rows
 
 
-def _unit_columns(sim: UnitSimulation) -> dict[str, Detail]:
+def _unit_columns(sim: UnitSimulation, launch: int) -> dict[str, Detail]:
     compute_bound = max((b.cycles for b in sim.bounds if b.name.startswith("compute:")), default=0)
     columns: dict[str, Detail] = {
         "cycles_compute": sim.compute_cycles,
@@ -146,7 +148,8 @@ def _unit_columns(sim: UnitSimulation) -> dict[str, Detail]:
         "repeated_macs": sim.repeated_macs,
         "utilization_pct": _pct(compute_bound, sim.cycles),
         "peak_buffer_bytes": max((o.peak_bytes for o in sim.occupancy), default=0),
-        "lower_bound_cycles": sim.lower_bound.cycles,
+        "lower_bound_cycles": launch + sim.lower_bound_cycles,
+        "roofline_cycles": sim.roofline.cycles,
         "predicted_cycles": sim.predicted_cycles,
     }
     for level in sim.traffic:
@@ -168,6 +171,7 @@ def _host_columns(
         "utilization_pct": None,
         "peak_buffer_bytes": None,
         "lower_bound_cycles": cycles,
+        "roofline_cycles": cycles - overhead,
         "predicted_cycles": None,
         "tile": None,
         "cores": None,

@@ -16,7 +16,10 @@ _HOST = {
     "utilization_pct": "host parts use no accelerator engine",
     "predicted_cycles": "the cost model predicts kernels only",
 }
-_NO_CAUSE = {"bound_by": "it takes no cycle, so nothing is to blame"}
+_NO_CAUSE = {
+    "bound_by": "it takes no cycle, so nothing is to blame",
+    "lower_bound_by": "it may take no cycle at all",
+}
 _SHARE_OF_NOTHING = "the total it is a share of is zero"
 
 

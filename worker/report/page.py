@@ -38,7 +38,8 @@ _COMPARED_COLUMNS = ("name", "max_rel_err", "tolerance", "own_error", "max_abs_e
 _MOST_COMPARED = 200
 _LAYER_COLUMNS = (
     "index", "part", "onnx_nodes", "op_type", "placement", "cycles_total", "pct_cycles", "bound_by",
-    "utilization_pct", "lower_bound_cycles", "macs", "tile", "cores", "energy_pj",
+    "utilization_pct", "lower_bound_cycles", "roofline_cycles", "macs", "tile", "cores",
+    "energy_pj",
 )  # fmt: skip
 
 
@@ -109,8 +110,9 @@ def report_page(
         f"<h1>{escape(title)}</h1>",
         f"<p>{si(whole.cycles)} cycles ·"
         f" {whole.cycles / machine.clock_hz * 1e3:.4g} ms · {si(whole.energy_pj * 1e-12, 'J')} ·"
-        f" lower bound {si(whole.lower_bound_cycles)} cycles by"
-        f" {escape(whole.lower_bound_by)} · verification "
+        f" lower bound {si(whole.lower_bound_cycles)} cycles"
+        f" ({escape(', '.join(b.name for b in whole.floor[:3]))}), roofline"
+        f" {si(whole.roofline.cycles)} by {escape(whole.roofline.name)} · verification "
         + ('<span class="ok">passed</span>' if passed else
            f'<span class="bad">{"failed" if passed is False else _unverified(verification)}</span>')
         + "</p>",

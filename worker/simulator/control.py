@@ -65,7 +65,9 @@ class ControlCost:
     causes: tuple[Cause, ...]
     """Of `kernel_cycles`."""
     bounds: tuple[tuple[str, int], ...]
-    """(name, cycles no schedule of the same placement can beat)."""
+    """(name, cycles no schedule of the same placement can beat): the roofline's."""
+    floor: tuple[tuple[str, int], ...]
+    """(name, cycles) that every schedule of the same kernels spends at least: they sum up."""
 
     @property
     def cycles(self) -> int:
@@ -115,9 +117,11 @@ def control_cost(run: ControlRun, machine: Machine) -> ControlCost:
     elif body.flops:
         energy = {"host": trips * body.flops * machine.host.energy_pj_per_flop}
     pj = sum(energy.values()) + static_pj(machine, total)
+    bounds, floor = _bounds(run, machine), _floor(run, machine)
     timing = ControlTiming(
         run.node, trips, run.trips_assumed, branch, run.branch is None and len(run.bodies) > 1,
         once_cycles, total, pj, macs, repeated,
+        sum(cycles for _, cycles in floor), max((cycles for _, cycles in bounds), default=0),
         tuple(
             BodyTiming(cycles, trips if k == branch else 0, each.simulation)
             for k, (cycles, each) in enumerate(zip(per_trip, run.bodies, strict=True))
@@ -129,7 +133,8 @@ def control_cost(run: ControlRun, machine: Machine) -> ControlCost:
         () if sim is None else tuple(
             Cause(c.cause, trips * c.cycles) for c in sim.causes if c.cause not in OUTSIDE
         ),
-        _bounds(run, machine),
+        bounds,
+        floor,
     )  # fmt: skip
 
 
@@ -152,6 +157,23 @@ def _body_bounds(body: BodyRun, trips: int, machine: Machine) -> dict[str, int]:
         bound.name: bound.cycles * (min(trips, 1) if bound.name.startswith("traffic:") else trips)
         for bound in body.simulation.bounds
     }
+
+
+def _floor(run: ControlRun, machine: Machine) -> tuple[tuple[str, int], ...]:
+    """All iterations of the body that takes least of those that may run."""
+    branches = run.bodies if run.branch is None else (run.bodies[run.branch],)
+    tables = [_body_floor(body, run.trips, machine) for body in branches]
+    return min(tables, key=lambda table: sum(cycles for _, cycles in table))
+
+
+def _body_floor(body: BodyRun, trips: int, machine: Machine) -> tuple[tuple[str, int], ...]:
+    """As `control_cost` charges it: captured values once, the rest in every iteration."""
+    if body.simulation is None:
+        return (("host", trips * iteration_cycles(body, machine)),)
+    once = machine.host.copy_s(body.captured_bytes) if trips else 0.0
+    copies = ceil(once * machine.clock_hz) + trips * _copy_cycles(body, machine)
+    inside = ((bound.name, trips * bound.cycles) for bound in body.simulation.floor)
+    return (("host-link", copies), *inside)
 
 
 def failed_checks(run: ControlRun) -> list[str]:

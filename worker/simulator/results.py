@@ -50,10 +50,11 @@ class Occupancy(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Bound(msgspec.Struct, frozen=True, array_like=True):
-    """One lower bound on the unit's cycles."""
+    """A lower bound on cycles, or one summand of it."""
 
     name: str
-    """`compute:ENGINE` or `traffic:LEVEL`."""
+    """`compute:ENGINE` or `traffic:LEVEL`; of a summand also `latency`, `launch`, `host`,
+    `host-link`."""
     cycles: int
 
 
@@ -115,12 +116,15 @@ class UnitSimulation(msgspec.Struct, frozen=True, array_like=True):
     energy: tuple[EnergyLine, ...]
     occupancy: tuple[Occupancy, ...]
     bounds: tuple[Bound, ...]
+    """Of the roofline: each holds by itself."""
     checks: tuple[Check, ...]
     slices: tuple[Slice, ...]
     predicted_cycles: int
     """What the cost model predicted, for comparison."""
     blame: tuple[Blame, ...]
     """Who is to blame for its cycles; they sum to `cycles`."""
+    floor: tuple[Bound, ...] = ()
+    """What every schedule of the kernel spends at least, in summands: the tight lower bound."""
 
     @property
     def causes(self) -> tuple[Cause, ...]:
@@ -132,9 +136,14 @@ class UnitSimulation(msgspec.Struct, frozen=True, array_like=True):
         return sum(line.pj for line in self.energy)
 
     @property
-    def lower_bound(self) -> Bound:
-        """The tightest (largest) bound."""
+    def roofline(self) -> Bound:
+        """The largest of `bounds`."""
         return max(self.bounds, key=lambda b: b.cycles)
+
+    @property
+    def lower_bound_cycles(self) -> int:
+        """The sum of `floor`."""
+        return sum(b.cycles for b in self.floor)
 
     def to_bytes(self) -> bytes:
         return msgspec.msgpack.encode(self)
@@ -200,6 +209,10 @@ class ControlTiming(msgspec.Struct, frozen=True, array_like=True):
     macs: int
     """Of kernels, in all iterations."""
     repeated_macs: int
+    lower_bound_cycles: int
+    """All iterations of what may run, at least; copies of captured values included."""
+    roofline_cycles: int
+    """The largest of its bounds."""
     bodies: tuple[BodyTiming, ...]
 
 
@@ -247,14 +260,17 @@ class ModelSimulation(msgspec.Struct, frozen=True, array_like=True):
     causes: tuple[Cause, ...]
     """The costliest first; they sum to `cycles`.  Beside those of kernels: `launch`, `host` and
     `host-link`, as in `Invocation`."""
-    lower_bound_cycles: int
-    lower_bound_by: str
+    roofline: Bound
+    """The largest of `bounds`."""
     peak_bytes: tuple[tuple[str, int], ...]
     """(level, peak bytes in its fullest instance); home is the planned arenas, nested programs'
     included."""
     checks: tuple[Check, ...]
     bounds: tuple[Bound, ...] = ()
-    """Every bound; `lower_bound_cycles` is the largest."""
+    """Of the roofline: each holds by itself, for every cut of the same placement into kernels."""
+    floor: tuple[Bound, ...] = ()
+    """What every schedule of the same kernels and host parts spends at least, in summands, the
+    costliest first: the tight lower bound."""
     invocation: Invocation = Invocation(0, 0, 0, 0, ())
     control: tuple[ControlTiming, ...] = ()
     """Interpreted control-flow nodes, in call order; inside their calls' intervals."""
@@ -262,3 +278,8 @@ class ModelSimulation(msgspec.Struct, frozen=True, array_like=True):
     @property
     def energy_pj(self) -> float:
         return sum(line.pj for line in self.energy)
+
+    @property
+    def lower_bound_cycles(self) -> int:
+        """The sum of `floor`."""
+        return sum(b.cycles for b in self.floor)

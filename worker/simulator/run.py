@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -16,7 +16,7 @@ from worker.simulator.energy import ledger
 from worker.simulator.engine import Timing, run_unit, slice_plan
 from worker.simulator.memory import occupancy
 from worker.simulator.repeats import Repeats, busy_cycles, compute_cycles
-from worker.simulator.results import EngineUse, Slice, UnitSimulation
+from worker.simulator.results import Bound, EngineUse, Slice, UnitSimulation
 from worker.simulator.sanity import recount, unit_checks
 from worker.simulator.timing import BUSY
 
@@ -32,11 +32,13 @@ def simulate_unit(
     machine: Machine,
     predicted_cycles: int = 0,
     contractions: Mapping[int, int] = NONE,
+    floor: Sequence[tuple[str, int]] = (),
 ) -> UnitSimulation:
     """Simulate one kernel alone, from launch to its last finish.
 
     `contractions`: operators of the unit's graph that multiply and accumulate, with the points that
-    each needs; an engine of any kind may run them, and some points more than once.
+    each needs; an engine of any kind may run them, and some points more than once.  `floor`: what
+    every schedule of the graph spends at least, by what on; the run is held against it.
 
     Raises:
         Deadlock: an instruction waits for what never happens.
@@ -50,6 +52,7 @@ def simulate_unit(
     found = recount(program)
     blamed = blame(program, machine, run)
     macs = sum(map(found.of, contractions))
+    least = tuple(Bound(*part) for part in floor)
     return UnitSimulation(
         signature=program.signature,
         cycles=run.cycles,
@@ -66,11 +69,12 @@ def simulate_unit(
         occupancy=curves,
         bounds=bounds,
         checks=unit_checks(
-            program, machine, run, bounds, moved, curves, found, contractions, blamed
+            program, machine, run, (bounds, least), moved, curves, found, contractions, blamed
         ),
         slices=_slices(program, run),
         predicted_cycles=predicted_cycles,
         blame=blamed,
+        floor=least,
     )
 
 
