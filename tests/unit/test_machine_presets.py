@@ -35,8 +35,8 @@ KiB, MiB, GiB = 1 << 10, 1 << 20, 1 << 30
 def test_the_promised_presets_are_shipped() -> None:
     assert set(ALL) == {
         "stcp920", "stcp920-inferred", "goya", "ascend910", "ipu-gc2", "ipu-gc200", "kapla-16x16",
-        "kapla-edge", "eyeriss", "tpuv1", "v100", "a100", "h200", "mi50", "xavier", "dpu-zu",
-        "dpu-u250", "ethos-u65", "simba", "nvdla-large",
+        "kapla-edge", "eyeriss", "tpuv1", "v100", "a100", "h100", "h200", "rtx3090", "mi50",
+        "xavier", "dpu-zu", "dpu-u250", "ethos-u65", "simba", "nvdla-large",
     }  # fmt: skip
 
 
@@ -129,6 +129,12 @@ TABLE = [
     ("v100", 80, 1, 1.53e9, {"L2": (6 * MiB, 1), "SMEM": (96 * KiB, 80)}, {DType.F16: 512}),
     ("a100", 108, 1, 1.41e9, {"DRAM": (40 * GiB, 1), "L2": (40 * MiB, 1), "SMEM": (164 * KiB, 108)},
      {DType.F16: 1024, DType.I8: 2048}),
+    ("h100", 132, 1, 1.83e9,
+     {"DRAM": (80 * GiB, 1), "L2": (50 * MiB, 1), "SMEM": (228 * KiB, 132)},
+     {DType.F16: 2048, DType.I8: 4096}),
+    ("rtx3090", 82, 1, 1.695e9,
+     {"DRAM": (24 * GiB, 1), "L2": (6 * MiB, 1), "SMEM": (100 * KiB, 82)},
+     {DType.F16: 256, DType.I8: 1024}),
     ("h200", 132, 1, 1.83e9, {"L2": (50 * MiB, 1), "SMEM": (228 * KiB, 132)},
      {DType.F16: 2048, DType.I8: 4096}),
     ("mi50", 60, 1, 1.746e9, {"L2": (4 * MiB, 1), "SMEM": (64 * KiB, 60)}, {DType.F16: 128}),
@@ -170,7 +176,7 @@ def test_sizes_and_rates(
         ("stcp920", 136), ("goya", 40), ("ascend910", 1200), ("ipu-gc2", 16), ("ipu-gc200", 20),
         ("kapla-16x16", 25.6), ("kapla-edge", 6.4), ("tpuv1", 34), ("v100", 900), ("a100", 1555),
         ("h200", 4800), ("mi50", 1024), ("xavier", 137), ("dpu-zu", 19.2), ("dpu-u250", 76.8),
-        ("ethos-u65", 12), ("nvdla-large", 32),
+        ("ethos-u65", 12), ("nvdla-large", 32), ("h100", 3352), ("rtx3090", 936),
     ],
 )  # fmt: skip
 def test_off_chip_bandwidth(name: str, gigabytes_per_s: float) -> None:
@@ -186,7 +192,9 @@ def test_off_chip_bandwidth(name: str, gigabytes_per_s: float) -> None:
         ("ipu-gc2", DType.F16, 124.5), ("ipu-gc200", DType.F32, 62.5), ("tpuv1", DType.I8, 92),
         ("v100", DType.F16, 125), ("a100", DType.F16, 312), ("a100", DType.I8, 624),
         ("h200", DType.F16, 989), ("mi50", DType.I8, 53.6), ("xavier", DType.F16, 11),
-        ("dpu-zu", DType.I8, 2.46), ("dpu-u250", DType.I8, 9.8), ("simba", DType.I8, 127.8),
+        ("h100", DType.F16, 989), ("h100", DType.I8, 1979), ("rtx3090", DType.F16, 71),
+        ("rtx3090", DType.I8, 284), ("dpu-zu", DType.I8, 2.46), ("dpu-u250", DType.I8, 9.8),
+        ("simba", DType.I8, 127.8),
     ],
 )  # fmt: skip
 def test_peak_rate(name: str, dtype: DType, tera_ops: float) -> None:
@@ -198,7 +206,7 @@ def test_peak_rate(name: str, dtype: DType, tera_ops: float) -> None:
 
 
 def test_gpus_cross_a_cache_and_keep_registers_out_of_the_plan() -> None:
-    for name in ("v100", "a100", "h200", "mi50", "xavier"):
+    for name in ("v100", "a100", "h100", "h200", "rtx3090", "mi50", "xavier"):
         machine = load_preset(name)
         assert [m.managed for m in machine.levels] == [
             Managed.SCRATCHPAD, Managed.CACHE, Managed.SCRATCHPAD, Managed.REGISTER,
@@ -242,7 +250,7 @@ def test_gpus_and_ascend_gather_scatters_at_known_places() -> None:
             taken.add(name)
         assert capabilities.support("TopK") is None
         assert capabilities.support("LSTM") is None
-    assert taken == {"a100", "v100", "h200", "mi50", "ascend910"}
+    assert taken == {"a100", "v100", "h100", "h200", "rtx3090", "mi50", "ascend910"}
 
 
 def test_an_op_listed_on_its_own_overrides_its_group() -> None:
