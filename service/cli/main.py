@@ -26,6 +26,7 @@ from service.cli import (
     run,
     serve,
     strategies,
+    validate,
 )
 from service.cli.failures import TilewrightGroup
 from service.cli.output import print_text
@@ -78,6 +79,7 @@ app.add_typer(cache.app, name="cache")
 app.command("explain")(explain.explain)
 app.command("doctor")(doctor.doctor)
 app.command("strategies")(strategies.strategies)
+app.command("validate")(validate.validate)
 app.command("version")(explain.version)
 
 

@@ -28,6 +28,7 @@ from benchmarks import (
     simulator_rate,
     submit,
     upload,
+    validation,
 )
 from benchmarks.papers import graphturbo_cells
 from benchmarks.zoo import ZooModel
@@ -226,3 +227,18 @@ def test_a_stopped_survey_of_races_goes_on(tmp_path: Path, monkeypatch: pytest.M
     assert list(racing_operators.survey(budget, "Scatter", results)) == first
     assert ran == [r.case for r in first[1:]]
     assert results.read_text().splitlines() == lines
+
+
+def test_a_row_of_the_validation(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "page.md"
+    assert validation.main(["--only", "tpuv1-lstm0", "--out", str(page)]) == 0
+    assert json.loads(page.with_suffix(".json").read_text())["passed"] is True
+    monkeypatch.setenv("TILEWRIGHT_TEST_MODELS", str(tmp_path))  # nothing there: no network runs
+    words = ["--only", "stcp920-resnet50", "--out", str(page)]
+    assert validation.main(words) == 1
+    assert "1 rows: 1 not run." in page.read_text()
+    monkeypatch.setattr(validation, "materialized", lambda *_: tiny_model)
+    summary = validation.run_cell("a100-mobilenet-v1-int8", tmp_path)["summary"]
+    assert summary["latency_cycles"] > summary["lower_bound_cycles"] > 0

@@ -3,7 +3,8 @@
 Codes are a promise: they are never reused and never change meaning.  Families:
 TW-MODEL the ONNX file · TW-SPEC the hardware spec · TW-OPT options · TW-CAL calibration ·
 TW-PLAN does not fit · TW-UNSUP unsupported · TW-SIM simulation · TW-VERIFY numerics ·
-TW-INT our bug · TW-SVC the service · TW-CLI the command line · TW-NET the client's connection.
+TW-VALID published figures · TW-INT our bug · TW-SVC the service · TW-CLI the command line ·
+TW-NET the client's connection.
 """
 
 from __future__ import annotations
@@ -150,6 +151,10 @@ def _entries() -> tuple[ErrorEntry, ...]:
         e("TW-RUN-006", "The run ended without a result", user, "run", 422, 4,
           "The bundle's program crashed, hung or was over a limit: compile the model again, or"
           " raise the limit named."),
+        e("TW-VALID-001", "The file of published figures is not valid", user, "validate", 422, 3,
+          "Fix the field that the pointer names, or leave it out where it may be."),
+        e("TW-VALID-002", "No published figure has this name", user, "validate", 404, 2,
+          "`tilewright validate --list` prints the names."),
         e("TW-INT-001", "Internal error", service, "report", 500, 5,
           "This is a bug in Tilewright: please report the job id."),
         e("TW-INT-002", "A compiler stage produced an illegal value", service, "schedule", 500, 5,
