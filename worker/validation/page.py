@@ -11,8 +11,8 @@ from worker.validation.published import DRIFT
 
 _HEAD = f"""# Published figures against the simulation
 
-Printed by `python -m benchmarks.validation`; do not edit. Published figures are the cited ones,
-ours are simulated.
+A printed page (`python -m benchmarks.validation`, `tilewright validate -o`); do not edit. Published
+figures are the cited ones, ours are simulated.
 
 - **ratio**: ours / published, of rates (fps, TOPS, TB/s) published / ours: above 1 we are slower
   than the chip, below 1 we flatter it. Power: above 1 we charge more.
@@ -22,6 +22,8 @@ ours are simulated.
 - **floor**: the ratio that no mapping could beat. Of an operator: the least bound of all mappings
   of the brute force that were not simulated; what lies between floor and ratio is not proved to be
   the clock's. Of a network: the lower bound of its kernels; ratio / floor is at most the search's.
+- **causes**: the likeliest first. They are named from how the clock works, not each isolated by an
+  experiment.
 - **role**: `calibration`, the preset was made with the figure in view; `held out`, it was not.
 - **evidence**: P printed in a paper, S seen in a vendor's document, R read in a public repository,
   K widely known, D derived from such, M measured by us on the hardware, or with the tool, named.
@@ -81,7 +83,7 @@ def _table(outcomes: Sequence[Outcome]) -> str:
     lines = [f"| {' | '.join(head)} |", "|" + "---|" * len(head)]
     for o in outcomes:
         row = o.row
-        ours = "-" if o.measured is None else f"{o.measured.figure:.4g}"
+        ours = _shown(None if o.measured is None else o.measured.figure)
         cells = (
             row.id, row.machine_name, f"{row.figure:g} {row.unit}", ours, _shown(o.ratio),
             _shown(o.floor_ratio), f"{row.band[0]:g} to {row.band[1]:g}", str(o.verdict),
@@ -129,4 +131,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+    """Three digits, and no exponent for what a table holds."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:#.3g}"
