@@ -136,3 +136,16 @@ def test_odd_elements_are_counted_over_all_blocks() -> None:
     (found,) = compare_outputs({"y": have}, {"y": want}, 1.0).outputs
     assert not found.passed and found.worst_index == (5,)
     assert found.reason.startswith("3 elements are NaN or infinite on one side only, the first")
+
+
+def test_the_lowest_value_is_a_mask_like_infinity() -> None:
+    """It is equal to it, and is no scale for the other values."""
+    lowest = float(np.finfo(np.float32).min)
+    want = np.array([lowest, 1.0, 2.0], np.float32)
+    for masked in (-np.inf, lowest):
+        have = np.array([masked, 1.0, 2.0], np.float32)
+        assert compare_outputs({"y": have}, {"y": want}, 1e-6).passed
+        assert not compare_outputs({"y": have + np.float32([0, 0, 0.1])}, {"y": want}, 1e-6).passed
+    for wrong in (np.inf, 0.0, np.nan):
+        have = np.array([wrong, 1.0, 2.0], np.float32)
+        assert not compare_outputs({"y": have}, {"y": want}, 1e-6).passed
