@@ -12,8 +12,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from ctypes import memmove
 from dataclasses import dataclass
+from math import prod
 from typing import Any
+
+import numpy as np
 
 from worker.compiler.errors import CompilerError
 from worker.compiler.ir.dtype import DType
@@ -27,6 +31,11 @@ _ONNX_TYPE = {
     DType.F8E5M2FNUZ: 20,
 }  # fmt: skip
 """ONNX's numbers of the types that numpy has not."""
+_BITS = {
+    "tensor(bfloat16)": 16, "tensor(float8e4m3fn)": 17, "tensor(float8e4m3fnuz)": 18,
+    "tensor(float8e5m2)": 19, "tensor(float8e5m2fnuz)": 20,
+}  # fmt: skip
+"""The same by ONNX Runtime's names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +60,16 @@ class HostModule:
     def run(self, host: int, outputs: Sequence[str], feeds: Mapping[str, Array]) -> list[Any]:
         """Run a part on arrays; results in the order of `outputs`.
 
+        Types that numpy has not come and go as their bits.
+
         Raises:
             CompilerError: TW-RUN-003 with the user's node and ONNX Runtime's words.
         """
+        session = self._sessions[host]
         with _blamed(self._models[host]):
-            found: list[Any] = self._sessions[host].run(list(outputs), dict(feeds))
+            if _has_bits(session) and not any(isinstance(v, list) for v in feeds.values()):
+                return _run_bits(session, outputs, feeds)
+            found: list[Any] = session.run(list(outputs), dict(feeds))
         return found
 
     def bind(self, call: HostCall, metadata: MetadataModule) -> _Bound | None:
@@ -85,6 +99,36 @@ class HostModule:
         """
         with _blamed(bound.model):
             bound.session.run_with_iobinding(bound.binding)
+
+
+def _has_bits(session: Any) -> bool:
+    """Whether some value that goes in or comes out has a type that numpy has not."""
+    return any(v.type in _BITS for v in (*session.get_inputs(), *session.get_outputs()))
+
+
+def _run_bits(session: Any, outputs: Sequence[str], feeds: Mapping[str, Array]) -> list[Any]:
+    from onnxruntime import OrtValue
+
+    number = {v.name: _BITS[v.type] for v in session.get_inputs() if v.type in _BITS}
+    given = {
+        name: OrtValue.ortvalue_from_numpy_with_onnx_type(value, number[name])
+        if name in number
+        else OrtValue.ortvalue_from_numpy(value)
+        for name, value in feeds.items()
+    }
+    results = session.run_with_ort_values(list(outputs), given)
+    return [_bits_of(v) if v.data_type() in _BITS else v.numpy() for v in results]
+
+
+def _bits_of(value: Any) -> Array:
+    """A copy of a tensor's bits: the runtime gives no array of such a type."""
+    shape = tuple(value.shape())
+    kind = np.uint16 if value.data_type() == "tensor(bfloat16)" else np.uint8
+    size = prod(shape) * np.dtype(kind).itemsize
+    found: Array = np.zeros(shape, dtype=kind)
+    if size:
+        memmove(found.ctypes.data, value.data_ptr(), size)
+    return found
 
 
 def _memory(entry: DataEntry) -> tuple[str, int, Any, list[int], int]:
