@@ -74,6 +74,9 @@ FAULTS: list[tuple[str, Mapping[str, Any], Mapping[int, Any]]] = [
     ("conv", {"auto_pad": "SOME"}, {}),
     ("conv", {"dilations": [9, 9]}, {}),
     ("pool", {"kernel_shape": [2]}, {}),
+    ("pool", {"ceil_mode": 2**31 - 1}, {}),
+    ("gather", {"axis": 2**63 - 1}, {}),
+    ("gather", {"axis": -(2**63)}, {}),
     ("pool", {"pads": [2, 2, 2, 2]}, {}),
     ("gather", {}, {0: _i(0, 4)}),
     ("gather", {"axis": 4}, {}),
@@ -241,3 +244,16 @@ def test_the_benchmark_knows_a_miss_and_an_alarm() -> None:
     rows = list(judged(cases, 1))
     assert sum(bool(row.oracle) for row in rows) > 30
     assert [row for row in rows if row.is_miss] == []
+
+
+def test_a_function_that_its_types_contradict_is_no_internal_error(tmp_path: Path) -> None:
+    """Attention may have values of another type than its keys; its definition multiplies them."""
+    shape = [1, 2, 3, 4]
+    kinds = {"q": TensorProto.FLOAT, "k": TensorProto.FLOAT, "v": TensorProto.FLOAT16}
+    graph = helper.make_graph(
+        [helper.make_node("Attention", list(kinds), ["y"], name=NAME, is_causal=1)], "g",
+        [helper.make_tensor_value_info(name, kind, shape) for name, kind in kinds.items()],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    assert _ingest(model, tmp_path).ir.graph.outputs

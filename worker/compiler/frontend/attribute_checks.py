@@ -22,6 +22,12 @@ _ELEMENT_TYPES = {
 """Attributes that name an element type -> whether 0 (\"not given\") is allowed."""
 
 
+_MOST_DIMENSIONS = 64
+"""No `axis` or entry of `axes` is farther from 0: ONNX's own inference dies of 2^63 - 1."""
+_FLAGS = frozenset({"ceil_mode"})
+"""Attributes that must be 0 or 1: of other numbers runtimes make different things."""
+
+
 @lru_cache(maxsize=1024)
 def _schema(op_type: str, domain: str, opset: int) -> Any:
     try:
@@ -65,6 +71,14 @@ def attribute_findings(node: Any, name: str, opsets: Mapping[str, int]) -> list[
                     bad(f"attribute {attribute.name!r} names the element type {attribute.i}",
                         f"1 to {max(_NUMBERS)}", attribute.i)
                 )  # fmt: skip
+        elif attribute.name in _FLAGS and kind == "INT" and attribute.i not in (0, 1):
+            message = f"attribute {attribute.name!r} is {attribute.i}"
+            found.append(bad(message, "0 or 1", attribute.i))
+        elif attribute.name in ("axis", "axes"):
+            far = [a for a in (attribute.i, *attribute.ints) if abs(a) > _MOST_DIMENSIONS]
+            if far:
+                message = f"attribute {attribute.name!r} names dimension {far[0]}"
+                found.append(bad(message, _MOST_DIMENSIONS, far[0]))
     given = {a.name for a in node.attribute}
     found += [
         bad(f"attribute {each!r} is missing", each, None)

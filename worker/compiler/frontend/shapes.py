@@ -15,7 +15,7 @@ from worker.compiler.frontend.propagation import may_propagate_in
 
 _INFERENCE_ERRORS = (
     onnx.shape_inference.InferenceError, RuntimeError, ValueError, TypeError, IndexError,
-    KeyError, onnx.defs.SchemaError,
+    KeyError, onnx.defs.SchemaError, onnx.checker.ValidationError,
 )  # fmt: skip
 _CONTAINERS = (onnx_ir.SequenceType, onnx_ir.OptionalType)
 _CONTAINER_MAKERS = frozenset(
