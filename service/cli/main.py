@@ -18,6 +18,7 @@ from service.cli import (
     disassemble,
     doctor,
     explain,
+    export,
     hardware,
     inspection,
     jobs,
@@ -75,6 +76,7 @@ app.add_typer(backend.app, name="backend")
 app.add_typer(model.app, name="model")
 app.command("run")(run.run)
 app.command("disassemble")(disassemble.disassemble)
+app.command("export")(export.export)
 app.add_typer(cache.app, name="cache")
 app.command("explain")(explain.explain)
 app.command("doctor")(doctor.doctor)

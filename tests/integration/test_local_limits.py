@@ -77,8 +77,9 @@ def test_the_stage_that_ran_out_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     "words",
     [["preflight", str(EXAMPLE), "--hardware", "a100"],
      ["hardware", "match", "a100", str(EXAMPLE)],
-     ["disassemble", str(EXAMPLE)]],
-    ids=["preflight", "match", "disassemble"],
+     ["disassemble", str(EXAMPLE)],
+     ["export", str(EXAMPLE), "--to", "zigzag", "-o", "not-written"]],
+    ids=["preflight", "match", "disassemble", "export"],
 )  # fmt: skip
 def test_whatever_reads_a_foreign_file_has_limits(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

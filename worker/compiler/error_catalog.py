@@ -3,7 +3,8 @@
 Codes are a promise: they are never reused and never change meaning.  Families:
 TW-MODEL the ONNX file · TW-SPEC the hardware spec · TW-OPT options · TW-CAL calibration ·
 TW-PLAN does not fit · TW-UNSUP unsupported · TW-SIM simulation · TW-VERIFY numerics ·
-TW-VALID published figures · TW-INT our bug · TW-SVC the service · TW-CLI the command line ·
+TW-VALID published figures · TW-EXPORT other cost models · TW-INT our bug ·
+TW-SVC the service · TW-CLI the command line ·
 TW-NET the client's connection.
 """
 
@@ -155,6 +156,9 @@ def _entries() -> tuple[ErrorEntry, ...]:
           "Fix the field that the pointer names, or leave it out where it may be."),
         e("TW-VALID-002", "No published figure has this name", user, "validate", 404, 2,
           "`tilewright validate --list` prints the names."),
+        e("TW-EXPORT-001", "No kernel has a form in the other cost model", user, "export", 422, 4,
+          "Each finding says what has no form there. A strategy that gives every operator a kernel"
+          " of its own has the most; --precision and --hardware decide how tiles fill the array."),
         e("TW-INT-001", "Internal error", service, "report", 500, 5,
           "This is a bug in Tilewright: please report the job id."),
         e("TW-INT-002", "A compiler stage produced an illegal value", service, "schedule", 500, 5,

@@ -1,0 +1,12 @@
+"""The cost models that kernels are exported to."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Peer(StrEnum):
+    """Names for the command line; `docs/exports.md` has the versions."""
+
+    SCALESIM = "scalesim"
+    ZIGZAG = "zigzag"
