@@ -13,7 +13,7 @@ from kernel_toys import conv_graph, machine, matmul_graph, tiled
 from worker.compiler.export.derive import loop_nests
 from worker.compiler.export.nest import LoopNest, Refusal
 from worker.compiler.ir.dtype import DType
-from worker.compiler.machine.machine import Machine
+from worker.compiler.machine.machine import Machine, Managed, MemoryLevel
 from worker.compiler.schedule.nodes import Schedule
 
 
@@ -25,6 +25,14 @@ def one_core() -> Machine:
 def two_cores() -> Machine:
     """The same twice."""
     return replace(machine(2, 1 << 16), name="two-cores")
+
+
+def with_registers(mach: Machine) -> Machine:
+    """A machine with 32 bytes of registers in each of the 16 units."""
+    registers = MemoryLevel(
+        "REG", 512, mach.num_cores, 1024.0, 1024.0, 0, 0.25, 0.25, Managed.REGISTER
+    )
+    return replace(mach, levels=(*mach.levels, registers))
 
 
 def derived(schedule: Schedule, mach: Machine) -> tuple[LoopNest | Refusal, ...]:

@@ -34,6 +34,8 @@ def export(
     found: dict[str, Any] = asked("worker.children.export_child", request, [path], "export")
     for name, text in found["files"].items():
         file = output / name
+        if not file.resolve().is_relative_to(output.resolve()):
+            raise Failure("TW-RUN-001", f"{source} asks for a file outside of {output}")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     if as_json:

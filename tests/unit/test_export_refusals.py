@@ -28,9 +28,9 @@ from worker.compiler.export.export import WRITERS, Kernel, export_kernels
 from worker.compiler.export.nest import LoopNest, Reason, Refusal
 from worker.compiler.export.peer import Peer
 from worker.compiler.ir.affine import var
-from worker.compiler.ir.axis import Axis
+from worker.compiler.ir.axis import Axis, AxisKind
 from worker.compiler.ir.dtype import DType
-from worker.compiler.ir.op import Access, Origin, Tensor, TensorOp
+from worker.compiler.ir.op import Access, Origin, Reduce, Tensor, TensorOp
 from worker.compiler.ir.scalar import Apply, Fn, Read
 from worker.compiler.schedule.nodes import Compute, Move, Place, Schedule, Seq, Span
 
@@ -145,6 +145,69 @@ def three_levels() -> LoopNest:
     return replace(nest, holds=(outer, *nest.holds))
 
 
+def twice() -> LoopNest:
+    """The left factor passes the same scratchpad again."""
+    nest = matmul_nest()
+    return replace(nest, holds=(*nest.holds, nest.holds_of(0)[0]))
+
+
+def batched() -> LoopNest:
+    """Four products side by side, one at a time: every tensor moves with every step."""
+    b, i, j, k = (var(name) for name in "bijk")
+    op = TensorOp(
+        "bmm", (Axis("b", 4), Axis("i", 4), Axis("j", 4), Axis("k", 4, AxisKind.REDUCE)),
+        (Access("x", (b, i, k)), Access("y", (b, k, j))), Access("z", (b, i, j)),
+        Apply(Fn.MUL, (Read(0), Read(1))), Reduce.ADD, Origin(("n",), "MatMul"),
+    )  # fmt: skip
+    graph = graph_of(op, tuple(Tensor(name, (4, 4, 4), DType.F32) for name in "xyz"))
+    return nest_of(tiled(graph, {"b": 1}), one_core())
+
+
+def time_around_cores() -> LoopNest:
+    """Two products at a time on two cores, then the other two."""
+    nest = batched()
+    (loop,) = nest.loops
+    loops = (replace(loop, trip=2), replace(loop, trip=2, is_spatial=True))
+    return replace(nest, loops=loops, holds=tuple(replace(h, depth=2) for h in nest.holds))
+
+
+def around_cores() -> LoopNest:
+    """All cores share the buffer of a factor."""
+    nest = time_around_cores()
+    shared = replace(nest.holds[0], depth=1, extents=(2, 4, 4))
+    return replace(nest, holds=(shared, *nest.holds[1:]))
+
+
+def mixed_widths() -> LoopNest:
+    nest = matmul_nest()
+    left = replace(nest.operands[0], dtype=DType.F16)
+    return replace(nest, operands=(left, *nest.operands[1:]))
+
+
+def uneven() -> LoopNest:
+    """All the columns of the left factor, where the right factor has four rows at a time."""
+    nest = matmul_nest()
+    (held,) = nest.holds_of(0)
+    wide = replace(held, depth=1, extents=(4, 8))
+    return replace(nest, holds=tuple(wide if h is held else h for h in nest.holds))
+
+
+def same_loop_twice() -> LoopNest:
+    """Rows in two loops, both outside of the only scratchpad."""
+    nest = matmul_nest()
+    rows = nest.loops[0]
+    dims = (replace(nest.dims[0], extent=16), *nest.dims[1:])
+    holds = tuple(replace(h, depth=h.depth + 1) for h in nest.holds)
+    return replace(nest, dims=dims, loops=(rows, *nest.loops), holds=holds)
+
+
+def cubic() -> LoopNest:
+    """An array of rows, columns and sums."""
+    nest = matmul_nest()
+    engine = replace(nest.engine, array=(2, 2, 4))
+    return replace(nest, engine=engine, rate=16.0)
+
+
 def grouped() -> LoopNest:
     return nest_of(tiled(conv_graph(8, 8, 8, 3, 1, 1, groups=2), {}), one_core())
 
@@ -158,6 +221,29 @@ def grouped() -> LoopNest:
         (Peer.ZIGZAG, odd_depth, Reason.ARRAY, "3x3x3 over 4 units of mme"),
         (Peer.ZIGZAG, refetched, Reason.BUFFERS, "b is brought to L1 again"),
         (Peer.ZIGZAG, slow_format, Reason.ARRAY, "does 4 operations a cycle"),
+        (Peer.ACCELFORGE, ragged, Reason.RAGGED, "tiles overhang i"),
+        (Peer.ACCELFORGE, odd_depth, Reason.ARRAY, "3x3x3 over 4 units of mme"),
+        (Peer.ACCELFORGE, twice, Reason.MEMORIES, "a has two buffers in L1"),
+        (Peer.ACCELFORGE, around_cores, Reason.CORES, "outside of a loop over cores"),
+        (Peer.TIMELOOP, ragged, Reason.RAGGED, "tiles overhang i"),
+        (Peer.TIMELOOP, slow_format, Reason.ARRAY, "does 4 operations a cycle"),
+        (Peer.TIMELOOP, refetched, Reason.BUFFERS, "b is brought to L1 again"),
+        (Peer.TIMELOOP, twice, Reason.MEMORIES, "two buffers in L1"),
+        (Peer.TIMELOOP, mixed_widths, Reason.MEMORIES, "16 and 32 bits"),
+        (Peer.TIMELOOP, uneven, Reason.BUFFERS, "holds more of a than its other tiles"),
+        (Peer.TIMELOOP, same_loop_twice, Reason.TILING, "loop twice over one dimension"),
+        (Peer.TIMELOOP, time_around_cores, Reason.CORES, "lies outside of a loop over cores"),
+        (Peer.TIMELOOP, cubic, Reason.ARRAY, "three sides"),
+        (Peer.ZIGZAG, twice, Reason.MEMORIES, "a has two buffers in L1"),
+        (Peer.ZIGZAG, time_around_cores, Reason.CORES, "or a loop in time"),
+        (Peer.NN_DATAFLOW, slow_format, Reason.ARRAY, "does 4 operations a cycle"),
+        (Peer.NN_DATAFLOW, cubic, Reason.ARRAY, "no array of rows and columns"),
+        (Peer.NN_DATAFLOW, split_rows, Reason.CORES, "as it likes"),
+        (Peer.NN_DATAFLOW, dilated, Reason.OPERATOR, "dilation"),
+        (Peer.NN_DATAFLOW, grouped, Reason.OPERATOR, "groups"),
+        (Peer.NN_DATAFLOW, three_levels, Reason.MEMORIES, "several memories"),
+        (Peer.NN_DATAFLOW, matmul_nest, Reason.MEMORIES, "no register level"),
+        (Peer.SCALESIM, cubic, Reason.ARRAY, "no array of rows and columns"),
         (Peer.SCALESIM, slow_format, Reason.ARRAY, "does 4 operations a cycle"),
         (Peer.SCALESIM, split_rows, Reason.CORES, "2 cores share the layer"),
         (Peer.SCALESIM, pointwise, Reason.OPERATOR, "no product of two tensors"),

@@ -34,6 +34,14 @@ class Export:
     refused: tuple[Refusal, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """A YAML mapping of a named kind: `!Memory {..}`."""
+
+    tag: str
+    fields: Mapping[str, Any]
+
+
 class _Dumper(yaml.SafeDumper):
     """Leaf sequences on one line, as the peers' own files have them."""
 
@@ -41,17 +49,28 @@ class _Dumper(yaml.SafeDumper):
         return True
 
     def represent_leaves(self, data: list[Any]) -> yaml.Node:
-        flow = all(not isinstance(x, (list, dict)) for x in data)
+        flow = all(not isinstance(x, (list, dict, Tagged)) for x in data)
         return self.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=flow)
+
+    def represent_tagged(self, data: Tagged) -> yaml.Node:
+        return self.represent_mapping(f"!{data.tag}", dict(data.fields))
 
 
 _Dumper.add_representer(list, _Dumper.represent_leaves)
+_Dumper.add_representer(Tagged, _Dumper.represent_tagged)
 
 
 def yaml_text(document: Mapping[str, Any] | list[Any], *comments: str) -> str:
     """YAML with keys in the given order, behind comment lines."""
     head = "".join(f"# {line}\n" for line in comments)
     return head + yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=100)
+
+
+def origin(nest: LoopNest) -> str:
+    """Which operator of which kernel a file is about, as one printable line: names in it are
+    somebody else's, and must not end the comment that they stand in."""
+    text = f"{nest.op} of {nest.name}: {', '.join(nest.nodes)}"
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def plain_name(text: str) -> str:

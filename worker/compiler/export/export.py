@@ -6,17 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from worker.compiler.errors import CompilerError, Finding
+from worker.compiler.export.accelforge import write_accelforge
 from worker.compiler.export.derive import loop_nests
 from worker.compiler.export.documents import Export
 from worker.compiler.export.nest import LoopNest, Refusal
+from worker.compiler.export.nn_dataflow import write_nn_dataflow
 from worker.compiler.export.peer import Peer
 from worker.compiler.export.scalesim import write_scalesim
+from worker.compiler.export.timeloop import write_timeloop
 from worker.compiler.export.zigzag import write_zigzag
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Schedule
 
 WRITERS: Mapping[Peer, Callable[[Sequence[LoopNest], Machine], Export]] = {
+    Peer.ACCELFORGE: write_accelforge,
+    Peer.NN_DATAFLOW: write_nn_dataflow,
     Peer.SCALESIM: write_scalesim,
+    Peer.TIMELOOP: write_timeloop,
     Peer.ZIGZAG: write_zigzag,
 }
 

@@ -8,5 +8,8 @@ from enum import StrEnum
 class Peer(StrEnum):
     """Names for the command line; `docs/exports.md` has the versions."""
 
+    ACCELFORGE = "accelforge"
+    NN_DATAFLOW = "nn-dataflow"
     SCALESIM = "scalesim"
+    TIMELOOP = "timeloop"
     ZIGZAG = "zigzag"

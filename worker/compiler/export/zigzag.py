@@ -19,6 +19,7 @@ from worker.compiler.export.documents import (
     Export,
     Exported,
     bits_per_cycle,
+    origin,
     plain_name,
     read_pj,
     write_pj,
@@ -47,7 +48,7 @@ def write_zigzag(nests: Sequence[LoopNest], machine: Machine) -> Export:
             continue
         assert isinstance(unrolled, Unrolled)
         name = plain_name(nest.name)
-        note = f"{nest.op} of {nest.name}: {', '.join(nest.nodes)}"
+        note = origin(nest)
         files += [
             (f"{name}/workload.yaml", yaml_text([_workload(nest, name)], note)),
             (f"{name}/hardware.yaml", yaml_text(_hardware(nest, unrolled, machine), note)),

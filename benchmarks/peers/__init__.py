@@ -1,0 +1,1 @@
+"""Other cost models on the exported loop nests, each in an environment of its own."""
