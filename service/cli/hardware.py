@@ -9,6 +9,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from service.cli.connection import DataDirOption, ServerOption, connect, load_settings
+from service.cli.energy import import_energy
 from service.cli.exits import Exit
 from service.cli.manual import manual
 from service.cli.match import match
@@ -26,6 +27,7 @@ from service.orders.order import hardware_document
 app = typer.Typer(help="Hardware presets and specs.", no_args_is_help=True)
 app.command("match")(match)
 app.command("manual")(manual)
+app.command("import-energy")(import_energy)
 _MOST_STORED = 1000
 """Stored specs that a list shows."""
 

@@ -96,6 +96,8 @@ def _entries() -> tuple[ErrorEntry, ...]:
           "`tilewright hardware ls` lists the presets."),
         e("TW-SPEC-004", "The hardware spec cannot be read", user, "ingest", 422, 3,
           "Give a YAML or JSON mapping in UTF-8."),
+        e("TW-SPEC-005", "The energy table lacks what is asked of it", user, "ingest", 422, 3,
+          "Name a component and action that the table lists, and a level or engine of the spec."),
         e("TW-OPT-001", "An option is not valid", user, "ingest", 422, 2,
           "See `tilewright compile --help` for the allowed values."),
         e("TW-OPT-002", "The cache lacks an entry that --require-cache demands", user, "schedule",
