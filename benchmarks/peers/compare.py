@@ -202,12 +202,12 @@ def nn_dataflow_figures(
 
 
 def _passes(nest: LoopNest) -> float:
-    """Cycles of the array without start-up, as Tilewright's clock pads every tile."""
+    """Cycles of one core's array without start-up, as Tilewright's clock pads every tile."""
     assert nest.roles is not None
     rows, columns = nest.engine.array
     m, n, k, b = (
         prod(nest.tile[d] for d in dims)
         for dims in (nest.roles.rows, nest.roles.columns, nest.roles.depth, nest.roles.batch)
     )
-    tiles = prod(loop.trip for loop in nest.loops)
+    tiles = prod(loop.trip for loop in nest.loops if not loop.is_spatial)
     return float(tiles * b * m * ceil(n / columns) * ceil(k / rows))

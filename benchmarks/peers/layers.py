@@ -53,7 +53,7 @@ LAYERS = {
     "conv 16x16x16": Layer(1, 16, 32, 16, 3),
 }
 """ResNet and AlexNet as published; products of every shape."""
-PRESETS = ("kapla-edge", "eyeriss")
+PRESETS = ("kapla-edge", "eyeriss", "kapla-16x16")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,16 +18,16 @@ from nn_dataflow.core import MemHierEnum as Levels
 
 
 def searched(folder: Path) -> dict[str, Any]:
-    """The best schedule by energy."""
+    """The best schedule by energy; the layer of interest is called `layer`."""
     made = runpy.run_path(str(folder / "network.py"))
     flow = NNDataflow(made["NN"], made["BATCH"], made["RESOURCE"], made["COST"], MapStrategyEyeriss)
     bypass = Option(sw_gbuf_bypass=(True, True, True), opt_goal="e", ntops=1, nprocesses=1)
     tops, _ = flow.schedule_search(bypass)
-    best = tops[0]
+    best = tops[0]["layer"]
     return {
         "macs": best.total_ops,
         "cycles": best.total_time,
-        "dram_words": sum(best.total_accesses[Levels.DRAM : Levels.DRAM + 1]),
+        "dram_words": best.total_accesses[Levels.DRAM],
     }
 
 

@@ -3,7 +3,9 @@
 nn_dataflow searches its own mapping: loops over channels, filters and samples around a row-
 stationary array.  Tiles of rows and columns, which most of Tilewright's nests have, are nothing
 that it can be given, so the mapping is not carried.  Its words are elements of the input; a
-register file is the machine's register level, shared out to the units of the array.
+register file is the machine's register level, shared out to the units of the array.  The nest is
+the layer `layer`; another follows it, since nn_dataflow takes the weights of a network that runs
+all at once for loaded.
 Source: the interface of nn_dataflow 2.1: its layers, resource and cost.
 """
 
@@ -88,6 +90,7 @@ def _module(nest: LoopNest, layer: Convolution, machine: Machine, name: str) -> 
         )
     else:
         size, made = (1, 1), f"FCLayer({channels}, {filters})"
+        out_h = out_w = 1
     held = registers.capacity_bytes * registers.instances // machine.num_cores
     costs = [round(x.read_energy_pj_per_byte * element, 9)
              for x in (machine.home, buffer, registers)]  # fmt: skip
@@ -102,6 +105,7 @@ from nn_dataflow.core import (
     Network,
     NodeRegion,
     PhyDim2,
+    PoolingLayer,
     Resource,
 )
 
@@ -110,6 +114,8 @@ BATCH = {layer.extent(nest, layer.samples)}
 NN = Network({name!r})
 NN.set_input_layer(InputLayer({channels}, {size}))
 NN.add("layer", {made})
+# Weights of a network's only layer would count as on the chip already: something follows.
+NN.add("next", PoolingLayer({filters}, ({out_h}, {out_w}), 1))
 
 _ONE = NodeRegion(dim=PhyDim2(1, 1), origin=PhyDim2(0, 0), type=NodeRegion.DRAM)
 RESOURCE = Resource(
