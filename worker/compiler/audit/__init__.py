@@ -3,5 +3,6 @@
 In: a verified Schedule, the UnitProgram lowered from it, the Machine.  Out: nothing, or the first
 fault as a VerifyError.  Must not know lowering: storage, slots, cores and clipping are decided
 again here, from the meaning of schedule trees (`schedule.nodes`) and of programs (`isa.program`).
-Reading order: audit, storage, expected, accesses, sets, match, tables, walk.
+Reading order: audit, storage, parts, expected, accesses, sets, tables, wanted, match, walk,
+clockwork.
 """

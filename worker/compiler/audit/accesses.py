@@ -35,6 +35,10 @@ class Row:
     store: int
     entry: Ints
     """Number among all entries."""
+    slot: Ints
+    """Where the entry stands, among all slots."""
+    tile: Touched | None
+    """What the entry has room for; None: staging."""
     touched: Touched | None
     """None: the whole entry (staging)."""
     is_write: bool
@@ -63,6 +67,15 @@ def num_points(box: Mapping[str, Range]) -> Ints:
     for low, high in box.values():
         points = points * np.maximum(high - low + 1, 0)
     return points
+
+
+def room(scope: Scope | None, shape: Sequence[int], coords: Mapping[str, Ints]) -> Touched:
+    """The tile of a Place or Queue, or a whole tensor at home."""
+    sets: list[Sets] = [(np.zeros((), dtype=np.int64), np.array(size)) for size in shape]
+    if scope is not None:
+        ranges = [span_range(span, coords) for span in scope.tile]
+        sets = [(low, high - low + 1) for low, high in ranges]
+    return Touched(tuple(sets), ((-_FAR, _FAR),) * len(sets))
 
 
 def moved(box: Box, shape: Sequence[int], coords: Mapping[str, Ints], *, is_cut: bool) -> Touched:

@@ -7,7 +7,7 @@ hold only computes are one), and a transfer for every operand that the engine ca
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from worker.compiler.audit import accesses
 from worker.compiler.audit.accesses import Row, Touched
+from worker.compiler.audit.parts import Part, parts_of
 from worker.compiler.audit.sets import Patterns
 from worker.compiler.audit.storage import Stores, entry_of, spot_of
 from worker.compiler.ir.dtype import DType
@@ -90,27 +91,28 @@ class Expected:
         self.reading = self.patterns if is_precise else None
         self.given = {*self.graph.inputs, *self.graph.constants}
 
-    def batches(self, leaf: Leaf) -> Iterator[Batch]:
-        """Batches of one leaf, those of one iteration in the order in which they run."""
-        lanes = self._folded(leaf)
-        frames = (*(f for f in leaf.frames if f not in lanes), *lanes)
-        coords = coordinates(frames)
-        shape = tuple(f.trip for f in frames[: len(frames) - len(lanes)])
-        folded = tuple(f.trip for f in lanes)
-        core = core_ids(leaf.core_base, leaf.frames, coords)
-        if isinstance(leaf.node, Move):
-            yield self._move(leaf, leaf.node, coords, shape, core)
-        else:
-            steps = [f for f in leaf.frames if f not in lanes and f.kind is not LoopKind.CORES]
-            yield from self._compute(leaf, leaf.node, coords, shape, folded, core, steps)
+    def parts(self, leaf: Leaf, most: int) -> Iterator[Part]:
+        """The iterations of a leaf, in order, at most about `most` of them in each part."""
+        return parts_of(leaf, self._folded(leaf), most)
 
-    def results(self) -> Iterator[tuple[str, int, Touched]]:
-        """(tensor, store, elements) of what every operator writes to the unit's outputs."""
+    def batches(self, part: Part) -> Iterator[Batch]:
+        """Batches of one part, those of one iteration in the order in which they run."""
+        core = core_ids(part.leaf.core_base, part.leaf.frames, part.coords)
+        if isinstance(part.leaf.node, Move):
+            yield self._move(part, part.leaf.node, core)
+        else:
+            yield from self._compute(part, part.leaf.node, core)
+
+    def results(self) -> Iterator[tuple[str, int, Touched, Touched]]:
+        """(tensor, store, all its elements, those that are written) of every operator that writes
+        to the unit's outputs."""
         for op in self.graph.ops:
             if op.write.tensor in self.graph.outputs:
                 box = {a.name: (_ZERO, np.array(a.extent - 1)) for a in op.domain}
                 touched = accesses.written(op.write, box, self.patterns)
-                yield op.write.tensor, self.stores.of_home(op.write.tensor), touched
+                name = op.write.tensor
+                whole = accesses.room(None, self.graph.tensors[name].shape, {})
+                yield name, self.stores.of_home(name), whole, touched
 
     def _folded(self, leaf: Leaf) -> tuple[Frame, ...]:
         """Loops over lanes around nothing but computes."""
@@ -127,10 +129,9 @@ class Expected:
             and not any(frame in scope.frames for scope in self.flat.scopes)
         )
 
-    def _move(
-        self, leaf: Leaf, move: Move, coords: Mapping[str, Ints], shape: tuple[int, ...], core: Ints
-    ) -> Batch:
-        ends = move_ends(leaf, move, self.machine.home.name)
+    def _move(self, part: Part, move: Move, core: Ints) -> Batch:
+        coords = part.coords
+        ends = move_ends(part.leaf, move, self.machine.home.name)
         assert not isinstance(ends, str), ends  # schedules are verified
         tensor = self.graph.tensors[move.tensor]
         start, elems = [], np.ones((), dtype=np.int64)
@@ -150,7 +151,7 @@ class Expected:
         writes = self._row(move.tensor, ends.write, full, coords, is_write=True, is_copy=True)
         rows = (*((row, elems) for row in reads), *((row, one) for row in writes))
         return Batch(
-            shape, (), keep, core, self._opcode(ends.reads[0], ends.write, src, dst),
+            part.shape, (), keep, core, self._opcode(ends.reads[0], ends.write, src, dst),
             src.buffer, dst.buffer, src.offset, dst.offset, elems * slower.dtype.size_bytes,
             (src.level, src.instance), (dst.level, dst.instance), rows,
         )  # fmt: skip
@@ -192,39 +193,40 @@ class Expected:
         if scope is not None:
             number = self.stores.of_scope(scope)
             entry = entry_of(scope, coords)
+            slot = self.stores.slot_of(scope, coords)
         elif tensor not in self.given:
             number, entry = self.stores.of_home(tensor), _ZERO
+            slot = np.array(self.stores.all[number].first_slot)
         else:
             return
-        first = self.stores.all[number].first_entry
-        yield Row(number, first + entry, touched, is_write, amount, need, is_own, is_copy)
+        entry = self.stores.all[number].first_entry + entry
+        tile = accesses.room(scope, self.graph.tensors[tensor].shape, coords)
+        yield Row(
+            number, entry, slot, tile, touched, is_write, amount, need, is_own, is_copy
+        )  # fmt: skip
 
-    def _compute(
-        self, leaf: Leaf, compute: Compute, coords: Mapping[str, Ints], shape: tuple[int, ...],
-        lanes: tuple[int, ...], core: Ints, steps: Sequence[Frame],
-    ) -> Iterator[Batch]:  # fmt: skip
+    def _compute(self, part: Part, compute: Compute, core: Ints) -> Iterator[Batch]:
+        leaf, coords, shape, lanes = part.leaf, part.coords, part.shape, part.lanes
         op = self.graph.op(compute.op)
         reach = reach_memory(compute.engine, self.machine)
         box = accesses.compute_box(op, compute, coords)
         points = accesses.num_points(box)
         keep = _over_lanes(points, shape, lanes).max(axis=-1) > 0
-        step: Ints = _ZERO
-        for frame in steps:
-            step = step * frame.trip + coords[frame.var]
         reads: list[Row] = []
         own: list[Row] = []
         stores: list[Row] = []
         first: Scope | None = None
+        staged = 0
         for access in op.reads:
             scope = compute_scope(leaf, access.tensor, reach)
             far = self._touches(op, access, scope, box, coords)
             if self._is_staged(scope, leaf, reach):
-                staging = self._staging(core, step, shape)
+                staged += 1
+                near = reach, self._staging(part, core, staged, is_write=True)
                 yield self._staged(
-                    leaf, access, scope, far, (box, points, keep), coords, shape, lanes, core,
-                    (reach, staging), is_write=False,
-                )  # fmt: skip
-                reads.append(_whole(self.stores, staging, shape, is_write=False))
+                    part, access, scope, far, (box, points, keep), core, near, is_write=False
+                )
+                reads.append(replace(near[1], is_write=False))
                 continue
             first = first or scope
             (own if far and far[0].is_own else reads).extend(far)
@@ -232,8 +234,8 @@ class Expected:
         far = self._touches(op, op.write, scope, box, coords, is_write=True)
         is_staged = self._is_staged(scope, leaf, reach)
         if is_staged:
-            staging = self._staging(core, step, shape)
-            stores.append(_whole(self.stores, staging, shape, is_write=True))
+            staging = self._staging(part, core, 0, is_write=True)
+            stores.append(staging)
         here = None if is_staged else scope
         yield Batch(
             shape, lanes, keep, core, Opcode.COMPUTE, self._buffer(first),
@@ -242,10 +244,10 @@ class Expected:
             tuple((row, points) for row in (*reads, *(stores if is_staged else far), *own)),
         )  # fmt: skip
         if is_staged:
+            near = reach, replace(staging, is_write=False)
             yield self._staged(
-                leaf, op.write, scope, far, (box, points, keep), coords, shape, lanes, core,
-                (reach, staging), is_write=True,
-            )  # fmt: skip
+                part, op.write, scope, far, (box, points, keep), core, near, is_write=True
+            )
 
     def _touches(
         self, op: TensorOp, access: Access, scope: Scope | None, box: Mapping[str, Range],
@@ -283,16 +285,21 @@ class Expected:
         ring = instance_of(reach, core_ids(scope.core_base, scope.frames, coords), self.machine)
         return bool(np.any(mine != ring))
 
-    def _staging(self, core: Ints, step: Ints, shape: tuple[int, ...]) -> int:
-        return self.stores.of_staging(_first_lane(core, shape), _first_lane(step, shape), shape)
+    def _staging(self, part: Part, core: Ints, operand: int, *, is_write: bool) -> Row:
+        """The whole of a staged operand; transfers run at most one step ahead."""
+        store = self.stores.all[self.stores.of_staging(part.leaf.path, operand, part.total)]
+        entry = store.first_entry + part.first + np.arange(prod(part.shape), dtype=np.int64)
+        slot = store.first_slot + _first_lane(core, part.shape) * 2 + part.step % 2
+        number = self.stores.of_staging(part.leaf.path, operand, part.total)
+        return Row(number, entry.reshape(part.shape), slot, None, None, is_write, _ZERO)
 
     def _staged(
-        self, leaf: Leaf, access: Access, scope: Scope | None, far: list[Row],
-        work: tuple[Mapping[str, Range], Ints, npt.NDArray[np.bool_]], coords: Mapping[str, Ints],
-        shape: tuple[int, ...], lanes: tuple[int, ...], core: Ints, near: tuple[str, int],
-        *, is_write: bool,
+        self, part: Part, access: Access, scope: Scope | None, far: list[Row],
+        work: tuple[Mapping[str, Range], Ints, npt.NDArray[np.bool_]], core: Ints,
+        near: tuple[str, Row], *, is_write: bool,
     ) -> Batch:  # fmt: skip
         """The transfer of an operand that the engine can't address."""
+        coords, shape, lanes = part.coords, part.shape, part.lanes
         box, points, _ = work
         reach, staging = near
         start, elems = self._first_and_number(access, scope, box, points, coords)
@@ -303,7 +310,7 @@ class Expected:
         offset = _first_lane(end.offset, shape)
         is_ring = scope is not None and scope.queue is not None
         rows = [(row, points) for row in far]
-        whole = _whole(self.stores, staging, shape, is_write=not is_write), points
+        whole = staging, points
         if is_write:
             opcode = Opcode.PUSH if is_ring else Opcode.STORE
             return Batch(shape, lanes, total > 0, core, opcode, -1, end.buffer, _ZERO,
@@ -337,12 +344,6 @@ class Expected:
 def _inside(leaf: Leaf, frame: Frame) -> tuple[Frame, ...]:
     """Loops around a leaf that are inside `frame`."""
     return leaf.frames[leaf.frames.index(frame) + 1 :]
-
-
-def _whole(stores: Stores, staging: int, shape: tuple[int, ...], *, is_write: bool) -> Row:
-    first = stores.all[staging].first_entry
-    entry = (first + np.arange(prod(shape), dtype=np.int64)).reshape(shape)
-    return Row(staging, entry, None, is_write, _ZERO)
 
 
 def _row_major(position: Sequence[Ints], extents: Sequence[int]) -> Ints:

@@ -1,145 +1,211 @@
 """One to one: every instruction of a leaf is one iteration of it, and every iteration is there.
 
 Instructions that agree in core, opcode, buffers, addresses and bytes do the same thing; among them
-program order is taken for the order of the iterations.
+program order is taken for the order of the iterations.  Both are read in order, block by block, so
+nothing but what stands elsewhere in the program than in the schedule has to be kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import prod
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from worker.compiler.audit.expected import Batch
+from worker.compiler.audit.wanted import FIELDS, Rows, Wanted, nothing
 from worker.compiler.errors import VerifyError
 from worker.compiler.isa.program import Opcode, UnitProgram
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.grid import Ints
 
-_FIELDS = ("core", "opcode", "src", "dst", "src_offset", "dst_offset", "bytes")
+_FARTHEST = 1 << 18
+"""Iterations of a leaf that an instruction of a program with loops may stand away from its place in
+their order: else all of a program would have to be kept to tell that one instruction is wrong."""
+
+
+class _Queue:
+    """Iterations of a leaf that have no instruction yet."""
+
+    def __init__(self, source: Iterator[Wanted], rank: int) -> None:
+        self.source = source
+        self.waiting = nothing(rank)
+        self.head = 0
+        """Iterations in front of it are done."""
+
+    def __len__(self) -> int:
+        return len(self.waiting) - self.head
+
+    def more(self) -> bool:
+        """Get more of them, if there are."""
+        following = next(self.source, None)
+        if following is None:
+            return False
+        rest = self.waiting.some(np.arange(self.head, len(self.waiting)))
+        self.waiting, self.head = rest.then(following) if len(rest) else following, 0
+        return True
 
 
 class Matcher:
-    """Finds the instructions of batches in one program."""
+    """Finds the iterations of a program's instructions; `sources`: of each leaf, by its path."""
 
-    def __init__(self, unit: UnitProgram, machine: Machine) -> None:
+    def __init__(
+        self, unit: UnitProgram, machine: Machine, sources: Mapping[str, Iterator[Wanted]],
+        rank: int,
+    ) -> None:  # fmt: skip
         self.unit = unit
-        self.machine = machine
-        rows = unit.instructions
-        cores = np.array([s.core for s in unit.streams], dtype=np.int64)
-        self.columns = {
-            name: cores[rows["stream"]] if name == "core" else rows[name].astype(np.int64)
-            for name in _FIELDS
-        }
-        self.by_node = np.argsort(rows["node"], kind="stable")
-        counts = np.bincount(rows["node"], minlength=len(unit.nodes))
-        self.starts = np.concatenate([[0], np.cumsum(counts)])
-        self.node_of = {path: k for k, path in enumerate(unit.nodes)}
-        self.ports = _Ports(unit)
+        self.rank = rank
+        self.most = _FARTHEST if len(unit.loops.table) else None
+        self.cores = np.array([s.core for s in unit.streams], dtype=np.int64)
+        self.queues = {path: _Queue(source, rank) for path, source in sources.items()}
+        self.levels = [level.name for level in machine.levels]
+        self.width = machine.num_cores
+        self.ports = np.full((2, len(self.levels) * self.width), -2, dtype=np.int64)
+        for number, resource in enumerate(unit.resources):
+            if resource.level in self.levels and resource.direction in ("read", "write"):
+                side = int(resource.direction == "write")
+                at = self.levels.index(resource.level) * self.width + resource.instance
+                self.ports[side, at] = number
 
-    def instructions(self, path: str, batches: Sequence[Batch]) -> list[Ints]:
-        """[n] for each batch: the instruction of each iteration that is kept, in iteration order.
+    def rows(self, block: UnitProgram, first: int) -> Rows:
+        """The accesses of the next instructions; `first`: number of the first one.
 
         Raises:
-            VerifyError: an instruction is missing, there without need, or has other operands.
+            VerifyError: one has other operands than any iteration that is left.
         """
-        node = self.node_of.get(path)
-        found = (
-            np.zeros(0, dtype=np.int64)
-            if node is None
-            else self.by_node[self.starts[node] : self.starts[node + 1]]
-        )
-        kept = [np.flatnonzero(np.broadcast_to(b.keep, b.shape).ravel()) for b in batches]
-        asked = _asked(batches, kept)
-        listed = np.stack([self.columns[name][found] for name in _FIELDS])
-        order, mine = _order(asked, kept), np.lexsort(listed[::-1])
-        if listed.shape != asked.shape or not np.array_equal(listed[:, mine], asked[:, order]):
-            raise self._difference(path, found, listed, asked)
-        place = np.empty(len(found), dtype=np.int64)
-        place[order] = found[mine]
-        ends = np.cumsum([len(k) for k in kept])
-        results = [place[end - len(k) : end] for k, end in zip(kept, ends.tolist(), strict=True)]
-        for batch, keep, rows in zip(batches, kept, results, strict=True):
-            self.ports.check(path, batch, keep, rows)
-        return results
+        table = block.instructions
+        columns = [self.cores[table["stream"]] if name == "core" else table[name]
+                   for name in FIELDS]  # fmt: skip
+        listed = np.stack([column.astype(np.int64) for column in columns])
+        by_node = np.argsort(table["node"], kind="stable")
+        ends = np.cumsum(np.bincount(table["node"], minlength=len(block.nodes)))
+        counts = np.zeros(len(table), dtype=np.int64)
+        found: list[tuple[Ints, Wanted, Ints]] = []
+        for path, mine in zip(block.nodes, np.split(by_node, ends[:-1]), strict=True):
+            if len(mine):
+                number = first + int(mine[0])
+                if path not in self.queues:
+                    raise _fail(f"instruction {number}", "carried-out", f"{path} is no leaf")
+                where = self._where(path, mine + first, listed[:, mine])
+                waiting, which = where
+                self._check_ports(path, mine + first, table["resource"][mine], waiting, which)
+                counts[mine] = np.diff(waiting.rows.pointer)[which]
+                found.append((mine, waiting, which))
+        rows = Rows.empty(counts, self.rank)
+        for mine, waiting, which in found:
+            rows.put(mine, waiting.rows, which)
+        return rows
 
-    def _difference(self, path: str, found: Ints, listed: Ints, asked: Ints) -> VerifyError:
-        """Say which instruction is too many or too few."""
-        there = {
-            tuple(column): int(at) for column, at in zip(listed.T.tolist(), found, strict=True)
-        }
-        counts: dict[tuple[int, ...], int] = {}
-        for column in map(tuple, asked.T.tolist()):
-            counts[column] = counts.get(column, 0) + 1
-        for column in map(tuple, listed.T.tolist()):
-            counts[column] = counts.get(column, 0) - 1
-        extra = sorted(there[c] for c, n in counts.items() if n < 0)
-        missing = [c for c, n in counts.items() if n > 0]
-        if extra and not missing:
-            return _fail(f"instruction {extra[0]}", "once", f"{path} is carried out once too often")
-        said = ", ".join(
-            f"{name} {Opcode(value).name if name == 'opcode' else value}"
-            for name, value in zip(_FIELDS, missing[0] if missing else (), strict=False)
-        )
-        where = f"instruction {extra[0]}" if extra else path
-        return _fail(where, "carried-out", f"no instruction of {path} has {said}")
+    def finish(self) -> None:
+        """Raise VerifyError where an iteration has no instruction."""
+        for path, queue in self.queues.items():
+            if len(queue) or (queue.more() and len(queue)) or self._has_more(queue):
+                said = _said(queue.waiting.fields[:, queue.head])
+                raise _fail(path, "carried-out", f"no instruction of {path} has {said}")
 
+    @staticmethod
+    def _has_more(queue: _Queue) -> bool:
+        while not len(queue):
+            if not queue.more():
+                return False
+        return True
 
-class _Ports:
-    """Which instances a program's transfers read and write."""
+    def _where(self, path: str, numbers: Ints, listed: Ints) -> tuple[Wanted, Ints]:
+        """(iterations, which of them each instruction is); takes them from their queue."""
+        queue = self.queues[path]
+        count = listed.shape[1]
+        while len(queue) < count and queue.more():
+            pass
+        ahead = slice(queue.head, queue.head + count)
+        if np.array_equal(queue.waiting.fields[:, ahead], listed):
+            which = np.arange(queue.head, queue.head + count)
+            queue.head += count
+            return queue.waiting, which
+        reach = 2 * count
+        while True:
+            offered = queue.waiting.fields[:, queue.head : queue.head + reach]
+            which, left = _matched(listed, offered)
+            if not left.size:
+                break
+            if reach < len(queue):
+                reach *= 4
+            elif (self.most is not None and len(queue) > self.most + count) or not queue.more():
+                raise self._missing(path, int(numbers[left[0]]), listed[:, left[0]], which, queue)
+        waiting, which = queue.waiting, which + queue.head
+        is_left = np.ones(len(waiting), dtype=np.bool_)
+        is_left[: queue.head] = False
+        is_left[which] = False
+        queue.waiting, queue.head = waiting.some(np.flatnonzero(is_left)), 0
+        return waiting, which
 
-    def __init__(self, unit: UnitProgram) -> None:
-        self.unit = unit
+    def _missing(
+        self, path: str, number: int, fields: Ints, which: Ints, queue: _Queue
+    ) -> VerifyError:
+        """Say which instruction is too many."""
+        unused = np.setdiff1d(np.arange(len(queue)), which)
+        if not len(unused):
+            return _fail(f"instruction {number}", "once", f"{path} is carried out once too often")
+        other = _said(queue.waiting.fields[:, queue.head + unused[0]])
+        return _fail(
+            f"instruction {number}", "carried-out",
+            f"no iteration of {path} that is left has {_said(fields)}; the next has {other}",
+        )  # fmt: skip
 
-    def check(self, path: str, batch: Batch, keep: Ints, rows: Ints) -> None:
+    def _check_ports(
+        self, path: str, numbers: Ints, resources: Ints, waiting: Wanted, which: Ints
+    ) -> None:
         """Raise VerifyError when a transfer passes by ports of other instances."""
-        for side, port in (("read", batch.src_port), ("write", batch.dst_port)):
-            if port is None:
-                continue
-            level, instance = port
-            asked = np.broadcast_to(instance, batch.shape).ravel()[keep]
-            number = {
-                r.instance: k
-                for k, r in enumerate(self.unit.resources)
-                if (r.level, r.direction) == (level, side)
-            }
-            table = np.full(int(asked.max(initial=0)) + 1, -2, dtype=np.int64)
-            for at, k in number.items():
-                if at < len(table):
-                    table[at] = k
-            uses = (self.unit.instructions["resource"][rows] == table[asked][:, None]).any(axis=1)
+        for side, name in enumerate(("read", "write")):
+            asked = waiting.ports[side, which]
+            uses = (resources == self.ports[side, asked][:, None]).any(axis=1) | (asked < 0)
             if not uses.all():
                 wrong = int(np.argmin(uses))
+                level, instance = divmod(int(asked[wrong]), self.width)
                 raise _fail(
-                    f"instruction {int(rows[wrong])}", "instance",
-                    f"{path} does not {side} {level} {int(asked[wrong])}",
+                    f"instruction {int(numbers[wrong])}", "instance",
+                    f"{path} does not {name} {self.levels[level]} {instance}",
                 )  # fmt: skip
 
 
-def _asked(batches: Sequence[Batch], kept: Sequence[Ints]) -> Ints:
-    """[fields, n] What all iterations ask for, batch after batch."""
-    parts = []
-    for batch, keep in zip(batches, kept, strict=True):
-        values = (batch.core, np.array(int(batch.opcode)), np.array(batch.src),
-                  np.array(batch.dst), batch.src_offset, batch.dst_offset,
-                  batch.num_bytes)  # fmt: skip
-        parts.append(np.stack([_flat(v, batch.shape)[keep] for v in values]))
-    return np.concatenate(parts, axis=1) if parts else np.zeros((len(_FIELDS), 0), dtype=np.int64)
+def _matched(listed: Ints, offered: Ints) -> tuple[Ints, Ints]:
+    """(the offered one of each that is listed, or -1; those without): first come, first served."""
+    count = listed.shape[1]
+    both = np.concatenate([listed, offered], axis=1)
+    order = np.lexsort(both[::-1])
+    table = both[:, order]
+    is_new = np.ones(len(order), dtype=np.bool_)
+    is_new[1:] = (table[:, 1:] != table[:, :-1]).any(axis=0)
+    key = np.empty(len(order), dtype=np.int64)
+    key[order] = np.cumsum(is_new) - 1
+    # Rank of each among those of its side with the same key; equal (key, rank) are a pair.
+    ranked = [_ranks(part) for part in (key[:count], key[count:])]
+    radix = int(key.max(initial=0)) + 1
+    mine, theirs = (rank * radix + k for rank, k in zip(ranked, (key[:count], key[count:]),
+                                                        strict=True))  # fmt: skip
+    order = np.argsort(theirs, kind="stable")
+    at = np.searchsorted(theirs[order], mine)
+    at = np.minimum(at, max(len(order) - 1, 0))
+    if not len(order):
+        return np.full(count, -1, dtype=np.int64), np.arange(count)
+    which = np.where(theirs[order][at] == mine, order[at], -1)
+    return which, np.flatnonzero(which < 0)
 
 
-def _order(asked: Ints, kept: Sequence[Ints]) -> Ints:
-    """By what is asked for, then by iteration, then by batch."""
-    batch = np.repeat(np.arange(len(kept)), [len(k) for k in kept])
-    iteration = np.concatenate([np.zeros(0, dtype=np.int64), *kept])
-    return np.lexsort((batch, iteration, *asked[::-1]))
+def _ranks(key: Ints) -> Ints:
+    """How many equal ones stand in front of each."""
+    order = np.argsort(key, kind="stable")
+    sorted_key = key[order]
+    begins = np.ones(len(key), dtype=np.bool_)
+    begins[1:] = sorted_key[1:] != sorted_key[:-1]
+    place = np.arange(len(key))
+    rank = np.empty(len(key), dtype=np.int64)
+    rank[order] = place - np.maximum.accumulate(np.where(begins, place, 0))
+    return rank
 
 
-def _flat(values: Ints, shape: tuple[int, ...]) -> Ints:
-    while values.ndim > len(shape):
-        values = values[..., 0]
-    flat: Ints = np.broadcast_to(values, shape).reshape(prod(shape))
-    return flat
+def _said(fields: Ints) -> str:
+    return ", ".join(
+        f"{name} {Opcode(value).name if name == 'opcode' else value}"
+        for name, value in zip(FIELDS, fields.tolist(), strict=True)
+    )
 
 
 def _fail(place: str, rule: str, message: str) -> VerifyError:

@@ -17,7 +17,7 @@ import numpy as np
 from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.program import Buffer
 from worker.compiler.machine.machine import Machine
-from worker.compiler.schedule.grid import Ints, coordinates, core_ids, instance_of
+from worker.compiler.schedule.grid import Ints, core_ids, instance_of
 from worker.compiler.schedule.nodes import LoopKind
 from worker.compiler.schedule.walk import Scope
 
@@ -35,8 +35,6 @@ class Store:
     num_slots: int
     first_entry: int
     num_entries: int
-    slots: Ints
-    """[num_entries] Slot of each entry."""
 
 
 def entry_of(scope: Scope, coords: Mapping[str, Ints]) -> Ints:
@@ -100,49 +98,49 @@ class Stores:
         self.num_entries = 0
         self._scopes: dict[str, int] = {}
         self._homes: dict[str, int] = {}
+        self._staged: dict[tuple[str, int], int] = {}
 
     def of_scope(self, scope: Scope) -> int:
         """The store of a Place or Queue; KeyError when the program has no buffer for it."""
         if scope.path not in self._scopes:
-            buffer = self.buffers[self.number_of[scope.path]]
-            coords = coordinates(scope.frames)
-            spot = spot_of(scope, buffer, coords, self.machine)
-            per_instance = buffer.blocks * buffer.copies
-            slots = np.broadcast_to(
-                spot.instance * per_instance + spot.local, tuple(f.trip for f in scope.frames)
-            )
+            number = self.number_of[scope.path]
             instances = self.machine.level(scope.memory).instances
             self._scopes[scope.path] = self._add(
-                scope.tensor, scope, self.number_of[scope.path], instances * per_instance, slots
-            )
+                scope.tensor, scope, number, instances * self._per_instance(number),
+                prod(f.trip for f in scope.frames),
+            )  # fmt: skip
         return self._scopes[scope.path]
+
+    def slot_of(self, scope: Scope, coords: Mapping[str, Ints]) -> Ints:
+        """Slot of the entry that is open in each iteration."""
+        store = self.all[self.of_scope(scope)]
+        spot = spot_of(scope, self.buffers[store.buffer], coords, self.machine)
+        return store.first_slot + spot.instance * self._per_instance(store.buffer) + spot.local
 
     def of_home(self, tensor: str) -> int:
         """The store of a tensor at home."""
         if tensor not in self._homes:
-            self._homes[tensor] = self._add(tensor, None, -1, 1, np.zeros(1, dtype=np.int64))
+            self._homes[tensor] = self._add(tensor, None, -1, 1, 1)
         return self._homes[tensor]
 
-    def of_staging(self, core: Ints, step: Ints, shape: tuple[int, ...]) -> int:
-        """A new store for one staged operand of a compute; an entry per iteration.
-
-        `step` counts the iterations in one core: transfers run at most one step ahead.
-        """
-        slots = np.broadcast_to(core * 2 + step % 2, shape)
-        return self._add("", None, -1, self.machine.num_cores * 2, slots)
+    def of_staging(self, path: str, operand: int, num_entries: int) -> int:
+        """The store of one staged operand of the compute at `path`; an entry per iteration."""
+        if (path, operand) not in self._staged:
+            self._staged[path, operand] = self._add(
+                "", None, -1, self.machine.num_cores * 2, num_entries
+            )
+        return self._staged[path, operand]
 
     def _add(
-        self, tensor: str, scope: Scope | None, buffer: int, num_slots: int, slots: Ints
+        self, tensor: str, scope: Scope | None, buffer: int, num_slots: int, num_entries: int
     ) -> int:
-        flat = np.ascontiguousarray(slots).ravel()
         self.all.append(
             Store(
-                tensor, scope, buffer, self.num_slots, num_slots, self.num_entries, len(flat),
-                flat + self.num_slots,
+                tensor, scope, buffer, self.num_slots, num_slots, self.num_entries, num_entries
             )
         )  # fmt: skip
         self.num_slots += num_slots
-        self.num_entries += len(flat)
+        self.num_entries += num_entries
         return len(self.all) - 1
 
     def neighbours(self) -> Neighbours:
@@ -151,7 +149,7 @@ class Stores:
             (k, cell)
             for k, store in enumerate(self.all)
             if store.scope is not None
-            for cell in range(self._per_instance(store))
+            for cell in range(self._per_instance(store.buffer))
         ]
         owner = np.array([k for k, _ in kinds], dtype=np.int64)
         cell = np.array([c for _, c in kinds], dtype=np.int64)
@@ -165,7 +163,7 @@ class Stores:
         )
         kind, instance = np.full((2, self.num_slots), -1, dtype=np.int64)
         for number, (k, _) in enumerate(kinds):
-            per = self._per_instance(self.all[k])
+            per = self._per_instance(self.all[k].buffer)
             own = np.arange(self.all[k].num_slots // per)
             slots = self.all[k].first_slot + own * per + cell[number]
             kind[slots], instance[slots] = number, own
@@ -180,10 +178,10 @@ class Stores:
         order = np.argsort(own_kind, kind="stable")
         counts = np.bincount(own_kind, minlength=len(kinds))
         first = np.array([self.all[k].first_slot for k in owner.tolist()], dtype=np.int64) + cell
-        step = np.array([self._per_instance(self.all[k]) for k in owner.tolist()], dtype=np.int64)
+        step = np.array([self._per_instance(n) for n in numbers], dtype=np.int64)
         pointer = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         return Neighbours(kind, instance, pointer, near[order], first, step)
 
-    def _per_instance(self, store: Store) -> int:
-        buffer = self.buffers[store.buffer]
-        return buffer.blocks * buffer.copies
+    def _per_instance(self, number: int) -> int:
+        """Slots of a buffer in one instance of its level."""
+        return self.buffers[number].blocks * self.buffers[number].copies

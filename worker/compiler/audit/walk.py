@@ -1,5 +1,8 @@
 """The walk over a program that proves its order: one pass, with a clock per stream.
 
+It takes the program block by block: what it knows is in arrays that it is given again, and numbers
+of instructions count from the start of the program.
+
 A stream's clock says of every other stream up to which of its instructions all have finished before
 the stream's next one starts.  Waiting for a token brings in the clocks of all that signalled it so
 far.  Streams start in order; transfers of one stream may finish out of order where their latencies
@@ -30,38 +33,78 @@ NOTHING = -1
 """Of a sum of which no point has been added, which is copied all the same."""
 
 
+NODES = -1
+"""More nodes are needed for users of slots."""
+READS = -2
+"""More nodes are needed for reads of cells."""
+
+
 def walk(
-    stream: Any, lane: Any, is_instant: Any, lanes_below: Any, below: Any,
+    first_number: int, stream_of: Any, lane_stream: Any, lane: Any, is_instant: Any,
+    lanes_below: Any, below: Any,
     wait_pointer: Any, wait: Any, signal_pointer: Any, signal: Any,
-    pointer: Any, row_entry: Any, row_flags: Any, row_amount: Any, row_need: Any, row_sets: Any,
-    set_pointer: Any, set_low: Any, set_high: Any, origin: Any, size: Any, slot_of: Any,
+    pointer: Any, row_entry: Any, row_slot: Any, row_flags: Any, row_amount: Any, row_need: Any,
+    row_sets: Any, row_tiles: Any,
+    set_pointer: Any, set_low: Any, set_high: Any, set_size: Any,
     first_cell: Any, stride: Any, kind: Any, instance: Any,
     near_pointer: Any, near: Any, near_first: Any, near_step: Any, again: Any, identity: Any,
-    clock: Any, token_clock: Any, entry_first: Any, current: Any, users: Any, old_users: Any,
-    node_lane: Any, node_last: Any, node_next: Any,
-    writer: Any, missing: Any, reader: Any, read_lane: Any, read_last: Any, read_next: Any,
-    ranges: Any, found: Any,
+    clock: Any, token_clock: Any, is_used: Any, slot_first: Any, current: Any, users: Any,
+    old_users: Any, node_lane: Any, node_last: Any, node_next: Any,
+    writer: Any, writer_lane: Any, missing: Any, reader: Any,
+    read_lane: Any, read_last: Any, read_next: Any,
+    ranges: Any, state: Any, found: Any,
 ) -> int:  # fmt: skip
-    """Returns 0, or a fault's number with found = (instruction, other instruction or -1).
+    """Returns 0, a fault's number with found = (instruction, other instruction or -1), or, where it
+    stops in front of an instruction until there are more of them, NODES or READS.
 
-    lane [n]: lane of each instruction; is_instant [n]: its latency is 0, so that it has finished
-    when the next of its stream starts; lanes_below (CSR of `below`): lanes of its stream with at
-    most its latency.  again [slots]: 0, elements are never written after they are read; 1, they may
-    be; 2, they are written once for good.  identity [slots]: starts at a reduction's identity.
-    Given -1: clock [streams, lanes], token_clock [tokens, lanes], entry_first [entries], current,
-    users, old_users [slots], writer, reader [cells].  Nodes are lists of (lane, last instruction).
+    stream_of, lane [n]: of each instruction of the block; lane_stream [lanes]; is_instant [n]: its
+    latency is 0, so that it has finished when the next of its stream starts; lanes_below (CSR of
+    `below`): lanes of its stream with at most its latency.  again [slots]: 0, elements are never
+    written after they are read; 1, they may be; 2, they are written once for good.  identity
+    [slots]: starts at a reduction's identity.
+    state: the next instruction of the block; of either kind of nodes how many have been used, the
+    first of those that are free again, and how many these are.
+    Given -1, or as the blocks before left it: clock [streams, lanes], token_clock [tokens, lanes],
+    slot_first, current, users, old_users [slots], writer, writer_lane, reader [cells]; 0: is_used
+    (a bit per entry).  Nodes are lists of (lane, last instruction).
     Cost: instructions times lanes per wait, plus cells touched.
     """
     rank = row_sets.shape[1]
     num_lanes = clock.shape[1]
-    nodes = 0
-    free = -1
-    reads = 0
-    free_read = -1
-    for i in range(len(stream)):
-        s = stream[i]
-        own = lane[i]
-        for a in range(wait_pointer[i], wait_pointer[i + 1]):
+    nodes = state[1]
+    free = state[2]
+    num_free = state[3]
+    reads = state[4]
+    free_read = state[5]
+    num_free_reads = state[6]
+    for n in range(state[0], len(stream_of)):
+        # A block may be left in front of an instruction, but not within one.
+        lacks = 0
+        if pointer[n + 1] - pointer[n] > len(node_lane) - nodes + num_free:
+            lacks = NODES
+        visits = 0
+        for row in range(pointer[n], pointer[n + 1]):
+            if row_flags[row] & 1 == 0 and again[row_slot[row]] == 1:
+                cells = 1
+                for d in range(rank):
+                    if row_sets[row, d] >= 0:
+                        cells *= set_size[row_sets[row, d]]
+                visits += cells
+        if visits > len(read_lane) - reads + num_free_reads:
+            lacks = READS
+        if lacks < 0:
+            state[0] = n
+            state[1] = nodes
+            state[2] = free
+            state[3] = num_free
+            state[4] = reads
+            state[5] = free_read
+            state[6] = num_free_reads
+            return lacks
+        i = first_number + n
+        s = stream_of[n]
+        own = lane[n]
+        for a in range(wait_pointer[n], wait_pointer[n + 1]):
             t = wait[a]
             is_signalled = False
             for k in range(num_lanes):
@@ -72,21 +115,23 @@ def walk(
                 found[0] = i
                 found[1] = -1
                 return 11
-        for row in range(pointer[i], pointer[i + 1]):
+        for row in range(pointer[n], pointer[n + 1]):
             e = row_entry[row]
             flags = row_flags[row]
-            slot = slot_of[e]
+            slot = row_slot[row]
             if current[slot] != e:
-                if entry_first[e] >= 0:
+                if is_used[e >> 3] & (1 << (e & 7)):
                     found[0] = i
-                    found[1] = entry_first[e]
+                    found[1] = slot_first[slot]
                     return 9
-                entry_first[e] = i
+                is_used[e >> 3] |= 1 << (e & 7)
+                slot_first[slot] = i
                 node = old_users[slot]
                 while node >= 0:  # older still: done with before these began
                     after = node_next[node]
                     node_next[node] = free
                     free = node
+                    num_free += 1
                     node = after
                 old_users[slot] = users[slot]
                 users[slot] = -1
@@ -114,7 +159,7 @@ def walk(
                         node = users[near_first[near[a]] + instance[slot] * near_step[near[a]]]
                     while node >= 0:
                         other = node_last[node]
-                        if stream[other] != s and clock[s, node_lane[node]] < other:
+                        if lane_stream[node_lane[node]] != s and clock[s, node_lane[node]] < other:
                             found[0] = i
                             found[1] = other
                             return 10
@@ -122,21 +167,20 @@ def walk(
                 if free >= 0:
                     node = free
                     free = node_next[node]
+                    num_free -= 1
                 else:
                     node = nodes
                     nodes += 1
-                    if node == len(node_lane):
-                        return -1
                 node_lane[node] = own
                 node_last[node] = i
                 node_next[node] = users[slot]
                 users[slot] = node
-            first = entry_first[e]
+            first = slot_first[slot]
             is_write = flags & 1
             is_own = flags & 4
             is_copy = flags & 8
             source = -1  # the read row of a copy, which stands right before its write row
-            if is_write and is_copy and row > pointer[i]:
+            if is_write and is_copy and row > pointer[n]:
                 source = row - 1
             # An odometer over the product of the sets: ranges[d] = (interval, atom, end of it).
             dims = 0
@@ -145,26 +189,25 @@ def walk(
             from_slot = 0
             from_cell = 0
             if source >= 0:
-                from_slot = slot_of[row_entry[source]]
+                from_slot = row_slot[source]
                 from_cell = first_cell[from_slot]
             while dims < rank and row_sets[row, dims] >= 0:
                 b = row_sets[row, dims]
                 if set_pointer[b] == set_pointer[b + 1]:
                     is_empty = True
                     break
+                room = set_pointer[row_tiles[row, dims]]
+                origin = set_low[room]
                 for k in range(set_pointer[b], set_pointer[b + 1]):
-                    if (
-                        set_low[k] < origin[e, dims]
-                        or set_high[k] > origin[e, dims] + size[e, dims]
-                    ):
+                    if set_low[k] < origin or set_high[k] > set_high[room]:
                         found[0] = i
                         found[1] = -1
                         return 1
                 ranges[dims, 0] = set_pointer[b]
                 ranges[dims, 1] = set_low[set_pointer[b]]
-                cell += (ranges[dims, 1] - origin[e, dims]) * stride[slot, dims]
+                cell += (ranges[dims, 1] - origin) * stride[slot, dims]
                 if source >= 0:
-                    at = ranges[dims, 1] - origin[row_entry[source], dims]
+                    at = ranges[dims, 1] - set_low[set_pointer[row_tiles[source, dims]]]
                     from_cell += at * stride[from_slot, dims]
                 dims += 1
             if is_empty:
@@ -183,7 +226,8 @@ def walk(
                             found[0] = i
                             found[1] = w
                             return 6
-                        if stream[w] != s and clock[s, lane[w]] < w:
+                        by = writer_lane[cell]
+                        if lane_stream[by] != s and clock[s, by] < w:
                             found[0] = i
                             found[1] = w
                             return 7
@@ -193,7 +237,7 @@ def walk(
                                 other = read_last[node]
                                 if (
                                     other >= first
-                                    and stream[other] != s
+                                    and lane_stream[read_lane[node]] != s
                                     and (clock[s, read_lane[node]] < other)
                                 ):
                                     found[0] = i
@@ -202,6 +246,7 @@ def walk(
                                 after = read_next[node]
                                 read_next[node] = free_read
                                 free_read = node
+                                num_free_reads += 1
                                 node = after
                             reader[cell] = -1
                         elif reader[cell] >= first:
@@ -230,9 +275,10 @@ def walk(
                                 d += 1
                             if d == dims:
                                 missing[cell] = NOTHING
-                                if writer[from_cell] >= entry_first[row_entry[source]]:
+                                if writer[from_cell] >= slot_first[from_slot]:
                                     missing[cell] = missing[from_cell]
                     writer[cell] = i
+                    writer_lane[cell] = own
                 else:
                     if not is_there:
                         if not identity[slot]:
@@ -244,7 +290,7 @@ def walk(
                             found[0] = i
                             found[1] = w
                             return 3
-                        if clock[s, lane[w]] < w and not (is_own and w == i):
+                        if clock[s, writer_lane[cell]] < w and not (is_own and w == i):
                             found[0] = i
                             found[1] = w
                             return 4
@@ -256,11 +302,10 @@ def walk(
                             if free_read >= 0:
                                 node = free_read
                                 free_read = read_next[node]
+                                num_free_reads -= 1
                             else:
                                 node = reads
                                 reads += 1
-                                if node == len(read_lane):
-                                    return -1
                             read_lane[node] = own
                             read_next[node] = reader[cell]
                             reader[cell] = node
@@ -289,13 +334,20 @@ def walk(
                     break
                 if d < 0:
                     break
-        for a in range(signal_pointer[i], signal_pointer[i + 1]):
+        for a in range(signal_pointer[n], signal_pointer[n + 1]):
             t = signal[a]
             for k in range(num_lanes):
                 if clock[s, k] > token_clock[t, k]:
                     token_clock[t, k] = clock[s, k]
             for b in range(lanes_below[own], lanes_below[own + 1]):
                 token_clock[t, below[b]] = i
-        if is_instant[i]:
+        if is_instant[n]:
             clock[s, own] = i
+    state[0] = 0
+    state[1] = nodes
+    state[2] = free
+    state[3] = num_free
+    state[4] = reads
+    state[5] = free_read
+    state[6] = num_free_reads
     return 0

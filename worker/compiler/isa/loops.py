@@ -120,37 +120,66 @@ def last_counters(loops: Loops) -> Ints:
     return last
 
 
-def unrolled(loops: Loops) -> tuple[Ints, Ints]:
+def unrolled(loops: Loops, begin: int = 0, end: int | None = None) -> tuple[Ints, Ints]:
     """(rows [m] in the order in which they run, counters [m, d] of the loops around them).
 
-    Cost: m times the depth.
+    Of the runs begin : end only; without `end`, to the last.
+    Cost: m times the depth, and the loops of the program.
     """
-    number, count, depth = 0, len(loops.stride), loops.depth
+    count, depth = len(loops.stride), loops.depth
     table, depths = loops.table.tolist(), nesting(loops.table)
+    behind, runs = _subtrees(table)
 
-    def between(begin: int, end: int) -> tuple[Ints, Ints]:
-        nonlocal number
-        rows: list[Ints] = []
-        counters: list[Ints] = []
-        at = begin
-        while at < end:
-            inside = number < len(table) and table[number][0] < end
-            stop = table[number][0] if inside else end
-            rows.append(np.arange(at, stop, dtype=np.int64))
-            counters.append(np.zeros((stop - at, depth), dtype=np.int64))
+    def between(low: int, high: int, number: int, first: int, last: int) -> tuple[Ints, Ints]:
+        """Runs first : last of those of the rows low : high; `number`: the first loop in them."""
+        rows: list[Ints] = [np.zeros(0, dtype=np.int64)]
+        counters: list[Ints] = [np.zeros((0, depth), dtype=np.int64)]
+        at = low
+        while at < high and last > 0:
+            inside = number < len(table) and table[number][0] < high
+            stop = table[number][0] if inside else high
+            if first < stop - at:
+                rows.append(np.arange(at + max(first, 0), at + min(last, stop - at)))
+                counters.append(np.zeros((len(rows[-1]), depth), dtype=np.int64))
+            first, last = first - (stop - at), last - (stop - at)
             at = stop
             if inside:
-                first, last, trip = table[number]
-                level = depths[number]
-                number += 1
-                body, within = between(first, last)
-                rows.append(np.tile(body, trip))
-                steps = np.tile(within, (trip, 1))
-                steps[:, level] = np.repeat(np.arange(trip), len(body))
-                counters.append(steps)
-                at = last
+                _, at, trip = table[number]
+                if first < trip * runs[number] and last > 0:
+                    turns(number, max(first, 0), min(last, trip * runs[number]), rows, counters)
+                first, last = first - trip * runs[number], last - trip * runs[number]
+                number = behind[number]
         return np.concatenate(rows), np.concatenate(counters)
 
-    if not count:
-        return np.zeros(0, dtype=np.int64), np.zeros((0, depth), dtype=np.int64)
-    return between(0, count)
+    def turns(number: int, first: int, last: int, rows: list[Ints], counters: list[Ints]) -> None:
+        """Runs first : last of a loop: part of an iteration, whole ones, and part of one."""
+        low, high, _ = table[number]
+        size = runs[number]
+        while first < last:
+            turn, skipped = divmod(first, size)
+            many = max((last - first) // size, 1) if not skipped else 1
+            until = min(skipped + last - first, size)
+            body, within = between(low, high, number + 1, skipped, until)
+            steps = np.tile(within, (many, 1))
+            steps[:, depths[number]] = np.repeat(np.arange(turn, turn + many), len(body))
+            rows.append(np.tile(body, many))
+            counters.append(steps)
+            first += many * len(body)
+
+    if end is None:
+        end = int(repetitions(loops).sum())
+    return between(0, count, 0, begin, end)
+
+
+def _subtrees(table: list[tuple[int, int, int]]) -> tuple[list[int], list[int]]:
+    """([loops] the first loop behind each, [loops] runs in one iteration of each)."""
+    behind, runs = [0] * len(table), [0] * len(table)
+    for number in reversed(range(len(table))):
+        first, end, _ = table[number]
+        inner, size = number + 1, end - first
+        while inner < len(table) and table[inner][0] < end:
+            begin, stop, trip = table[inner]
+            size += trip * runs[inner] - (stop - begin)
+            inner = behind[inner]
+        behind[number], runs[number] = inner, size
+    return behind, runs

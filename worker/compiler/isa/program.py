@@ -193,10 +193,20 @@ def expanded(unit: UnitProgram) -> UnitProgram:
 
     Cost: linear in what runs.
     """
+    return excerpt(unit, 0, unit.num_instructions) if len(unit.loops.table) else unit
+
+
+def excerpt(unit: UnitProgram, begin: int, end: int) -> UnitProgram:
+    """The instructions begin : end that run, listed in order, as a program of their own.
+
+    Cost: linear in their number, and in the loops of the program.
+    """
     loops = unit.loops
     if not len(loops.table):
-        return unit
-    rows, counters = unrolled(loops)
+        rows = np.arange(begin, min(end, unit.num_rows), dtype=np.int64)
+        counters: Ints = np.zeros((len(rows), 0), dtype=np.int64)
+    else:
+        rows, counters = unrolled(loops, begin, end)
     table = unit.instructions[rows]
     for name in ("stream", "src_offset", "dst_offset"):
         table[name] += _steps(loops.stride[name], rows, counters)
