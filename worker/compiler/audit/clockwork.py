@@ -53,7 +53,7 @@ class Clockwork:
         self.users = [np.full(stores.num_slots, -1, dtype=np.int32) for _ in range(2)]
         self.nodes = [np.full(_ROOM, -1, dtype=number) for _ in range(3)]
         self.reads = [np.full(_ROOM, -1, dtype=number) for _ in range(3)]
-        self.writer = np.full(cells.num_cells, -1, dtype=number)
+        self.writer: Ints = np.full(cells.num_cells, -1, dtype=number)
         self.writer_lane = np.full(cells.num_cells, -1, dtype=np.int32)
         self.missing = np.zeros(cells.num_cells, dtype=np.int64)
         self.reader = np.full(cells.num_cells, -1, dtype=number)
@@ -68,16 +68,15 @@ class Clockwork:
         table = block.instructions
         stream = table["stream"].astype(np.int32)
         lane = np.searchsorted(self.codes, self._code(stream, table["latency"])).astype(np.int32)
-        loop = loop_for(walk, _STEPS * len(rows.entry))
+        loop = loop_for(walk, _STEPS * len(rows.table))
         cells, near = self.cells, self.near
         found = np.full(2, -1, dtype=np.int64)
-        ranges = np.zeros((rows.sets.shape[1], 2), dtype=np.int64)
+        ranges = np.zeros((cells.stride.shape[1], 2), dtype=np.int64)
         while True:
             code = loop(
                 first, stream, (self.codes // self.radix).astype(np.int32), lane,
                 table["latency"] == 0, self.pointer, self.below, block.wait_ptr, block.wait_token,
-                block.signal_ptr, block.signal_token, rows.pointer, rows.entry, rows.slot,
-                rows.flags, rows.amount, rows.need, rows.sets, rows.tiles,
+                block.signal_ptr, block.signal_token, rows.pointer, rows.table,
                 cells.set_pointer, cells.set_low, cells.set_high, cells.set_size,
                 cells.first_cell, cells.stride, near.kind, near.instance, near.pointer, near.near,
                 near.first, near.step, self.again, self.identity, self.clock, self.token_clock,

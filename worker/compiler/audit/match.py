@@ -155,6 +155,8 @@ class Matcher:
         """Raise VerifyError when a transfer passes by ports of other instances."""
         for side, name in enumerate(("read", "write")):
             asked = waiting.ports[side, which]
+            if np.all(asked < 0):
+                continue
             uses = (resources == self.ports[side, asked][:, None]).any(axis=1) | (asked < 0)
             if not uses.all():
                 wrong = int(np.argmin(uses))

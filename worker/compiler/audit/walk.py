@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from worker.compiler.audit.wanted import AMOUNT, ENTRY, FLAGS, NEED, SETS, SLOT
+
 FAULTS = {
     1: ("inside", "reaches beyond its buffer's tile"),
     2: ("written", "reads elements that nothing has written"),
@@ -43,8 +45,7 @@ def walk(
     first_number: int, stream_of: Any, lane_stream: Any, lane: Any, is_instant: Any,
     lanes_below: Any, below: Any,
     wait_pointer: Any, wait: Any, signal_pointer: Any, signal: Any,
-    pointer: Any, row_entry: Any, row_slot: Any, row_flags: Any, row_amount: Any, row_need: Any,
-    row_sets: Any, row_tiles: Any,
+    pointer: Any, rows: Any,
     set_pointer: Any, set_low: Any, set_high: Any, set_size: Any,
     first_cell: Any, stride: Any, kind: Any, instance: Any,
     near_pointer: Any, near: Any, near_first: Any, near_step: Any, again: Any, identity: Any,
@@ -69,7 +70,9 @@ def walk(
     (a bit per entry).  Nodes are lists of (lane, last instruction).
     Cost: instructions times lanes per wait, plus cells touched.
     """
-    rank = row_sets.shape[1]
+    rank = stride.shape[1]
+    sets = SETS
+    tiles = SETS + rank
     num_lanes = clock.shape[1]
     nodes = state[1]
     free = state[2]
@@ -84,11 +87,11 @@ def walk(
             lacks = NODES
         visits = 0
         for row in range(pointer[n], pointer[n + 1]):
-            if row_flags[row] & 1 == 0 and again[row_slot[row]] == 1:
+            if rows[row, FLAGS] & 1 == 0 and again[rows[row, SLOT]] == 1:
                 cells = 1
                 for d in range(rank):
-                    if row_sets[row, d] >= 0:
-                        cells *= set_size[row_sets[row, d]]
+                    if rows[row, sets + d] >= 0:
+                        cells *= set_size[rows[row, sets + d]]
                 visits += cells
         if visits > len(read_lane) - reads + num_free_reads:
             lacks = READS
@@ -116,9 +119,9 @@ def walk(
                 found[1] = -1
                 return 11
         for row in range(pointer[n], pointer[n + 1]):
-            e = row_entry[row]
-            flags = row_flags[row]
-            slot = row_slot[row]
+            e = rows[row, ENTRY]
+            flags = rows[row, FLAGS]
+            slot = rows[row, SLOT]
             if current[slot] != e:
                 if is_used[e >> 3] & (1 << (e & 7)):
                     found[0] = i
@@ -189,14 +192,14 @@ def walk(
             from_slot = 0
             from_cell = 0
             if source >= 0:
-                from_slot = row_slot[source]
+                from_slot = rows[source, SLOT]
                 from_cell = first_cell[from_slot]
-            while dims < rank and row_sets[row, dims] >= 0:
-                b = row_sets[row, dims]
+            while dims < rank and rows[row, sets + dims] >= 0:
+                b = rows[row, sets + dims]
                 if set_pointer[b] == set_pointer[b + 1]:
                     is_empty = True
                     break
-                room = set_pointer[row_tiles[row, dims]]
+                room = set_pointer[rows[row, tiles + dims]]
                 origin = set_low[room]
                 for k in range(set_pointer[b], set_pointer[b + 1]):
                     if set_low[k] < origin or set_high[k] > set_high[room]:
@@ -207,7 +210,7 @@ def walk(
                 ranges[dims, 1] = set_low[set_pointer[b]]
                 cell += (ranges[dims, 1] - origin) * stride[slot, dims]
                 if source >= 0:
-                    at = ranges[dims, 1] - set_low[set_pointer[row_tiles[source, dims]]]
+                    at = ranges[dims, 1] - set_low[set_pointer[rows[source, tiles + dims]]]
                     from_cell += at * stride[from_slot, dims]
                 dims += 1
             if is_empty:
@@ -218,7 +221,7 @@ def walk(
                 if is_write:
                     if is_there:
                         if flags & 2:
-                            if missing[cell] != NOTHING and missing[cell] < row_amount[row]:
+                            if missing[cell] != NOTHING and missing[cell] < rows[row, AMOUNT]:
                                 found[0] = i
                                 found[1] = w
                                 return 5
@@ -259,16 +262,16 @@ def walk(
                             found[1] = -1
                             return 2
                         if is_there and missing[cell] != NOTHING:
-                            missing[cell] -= row_amount[row]
+                            missing[cell] -= rows[row, AMOUNT]
                         else:
-                            missing[cell] = row_need[row] - row_amount[row]
+                            missing[cell] = rows[row, NEED] - rows[row, AMOUNT]
                     else:
                         missing[cell] = 0
                         if source >= 0:  # a copy of a sum is as complete as that; padding is
                             d = 0
                             while d < dims:
-                                b = set_pointer[row_sets[source, d]]
-                                if b == set_pointer[row_sets[source, d] + 1] or not (
+                                b = set_pointer[rows[source, sets + d]]
+                                if b == set_pointer[rows[source, sets + d] + 1] or not (
                                     set_low[b] <= ranges[d, 1] < set_high[b]
                                 ):
                                     break
@@ -318,8 +321,8 @@ def walk(
                     at = ranges[d, 1] + 1
                     if at == set_high[k]:
                         k += 1
-                        if k == set_pointer[row_sets[row, d] + 1]:
-                            k = set_pointer[row_sets[row, d]]
+                        if k == set_pointer[rows[row, sets + d] + 1]:
+                            k = set_pointer[rows[row, sets + d]]
                             cell += (set_low[k] - ranges[d, 1]) * stride[slot, d]
                             from_cell += (set_low[k] - ranges[d, 1]) * stride[from_slot, d]
                             ranges[d, 0] = k

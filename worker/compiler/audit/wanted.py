@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from math import prod
 
 import numpy as np
-import numpy.typing as npt
 
 from worker.compiler.audit.accesses import Row
 from worker.compiler.audit.expected import Batch
@@ -22,48 +21,34 @@ from worker.compiler.schedule.grid import Ints
 
 WRITES, ADDS, IS_OWN, COPIES = 1, 2, 4, 8
 """Flags of a row."""
-
 FIELDS = ("core", "opcode", "src", "dst", "src_offset", "dst_offset", "bytes")
 """What an instruction and an iteration agree in."""
+ENTRY, SLOT, FLAGS, AMOUNT, NEED, SETS = range(6)
+"""Columns of a row: from SETS on the sets of its dimensions, -1 behind the last, then those of all
+that the entry has room for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Accesses of n instructions in their order.  Shapes: pointer [n + 1], others [rows, ...]."""
+    """Accesses of n instructions, in their order."""
 
     pointer: Ints
-    entry: Ints
-    slot: npt.NDArray[np.int32]
-    flags: npt.NDArray[np.int8]
-    amount: Ints
-    need: Ints
-    sets: npt.NDArray[np.int32]
-    """[rows, rank] Sets per dimension, -1 behind the last."""
-    tiles: npt.NDArray[np.int32]
-    """[rows, rank] The set of all that the entry has room for."""
+    """[n + 1]"""
+    table: Ints
+    """[rows, SETS + 2 * rank]"""
 
     @staticmethod
     def empty(counts: Ints, rank: int) -> Rows:
         """Room for `counts` rows of each instruction."""
         pointer = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
-        size = int(pointer[-1])
-        return Rows(
-            pointer, np.zeros(size, np.int64), np.zeros(size, np.int32), np.zeros(size, np.int8),
-            np.zeros(size, np.int64), np.zeros(size, np.int64),
-            np.full((size, rank), -1, np.int32), np.full((size, rank), -1, np.int32),
-        )  # fmt: skip
+        return Rows(pointer, np.full((int(pointer[-1]), SETS + 2 * rank), -1, dtype=np.int64))
 
     def put(self, at: Ints, other: Rows, which: Ints) -> None:
         """Fill in, for the instructions `at`, the rows that another has for `which`."""
         counts = np.diff(other.pointer)[which]
         turn = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
         to, of = (np.repeat(p, counts) + turn for p in (self.pointer[at], other.pointer[which]))
-        for mine, theirs in (
-            (self.entry, other.entry), (self.slot, other.slot), (self.flags, other.flags),
-            (self.amount, other.amount), (self.need, other.need), (self.sets, other.sets),
-            (self.tiles, other.tiles),
-        ):  # fmt: skip
-            mine[to] = theirs[of]
+        self.table[to] = other.table[of]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +66,22 @@ class Wanted:
 
     def some(self, which: Ints) -> Wanted:
         """Those numbered `which`, in that order."""
-        rows = Rows.empty(np.diff(self.rows.pointer)[which], self.rows.sets.shape[1])
+        rank = (self.rows.table.shape[1] - SETS) // 2
+        rows = Rows.empty(np.diff(self.rows.pointer)[which], rank)
         rows.put(np.arange(len(which)), self.rows, which)
         return Wanted(self.fields[:, which], self.ports[:, which], rows)
 
     def then(self, other: Wanted) -> Wanted:
         """These, and others behind them."""
-        first, more = self.rows, other.rows
-        rows = Rows(
-            np.concatenate([first.pointer, first.pointer[-1] + more.pointer[1:]]),
-            np.concatenate([first.entry, more.entry]), np.concatenate([first.slot, more.slot]),
-            np.concatenate([first.flags, more.flags]), np.concatenate([first.amount, more.amount]),
-            np.concatenate([first.need, more.need]), np.concatenate([first.sets, more.sets]),
-            np.concatenate([first.tiles, more.tiles]),
-        )  # fmt: skip
+        pointer = self.rows.pointer[-1] + other.rows.pointer[1:]
         return Wanted(
             np.concatenate([self.fields, other.fields], axis=1),
-            np.concatenate([self.ports, other.ports], axis=1), rows,
-        )  # fmt: skip
+            np.concatenate([self.ports, other.ports], axis=1),
+            Rows(
+                np.concatenate([self.rows.pointer, pointer]),
+                np.concatenate([self.rows.table, other.rows.table]),
+            ),
+        )
 
 
 def nothing(rank: int) -> Wanted:
@@ -170,18 +153,18 @@ def _put(
         flat: Ints = np.broadcast_to(values, shape).ravel()[which]
         return flat
 
-    rows.entry[to] = listed(row.entry)
-    rows.slot[to] = listed(row.slot)
-    rows.flags[to] = (
-        WRITES * row.is_write + ADDS * (row.is_write and row.need > 0) + IS_OWN * row.is_own
-        + COPIES * row.is_copy
-    )  # fmt: skip
-    rows.amount[to] = listed(row.amount)
-    rows.need[to] = row.need
-    for of, table in ((row.touched, rows.sets), (row.tile, rows.tiles)):
+    flags = WRITES * row.is_write + ADDS * (row.is_write and row.need > 0)
+    flags += IS_OWN * row.is_own + COPIES * row.is_copy
+    columns: list[tuple[int, Ints | int]] = [
+        (ENTRY, listed(row.entry)), (SLOT, listed(row.slot)), (FLAGS, flags),
+        (AMOUNT, listed(row.amount)), (NEED, row.need),
+    ]  # fmt: skip
+    for of, first in ((row.touched, SETS), (row.tile, SETS + tables.rank)):
         if of is not None:
-            for d, numbers in enumerate(tables.numbers(row.store, of)):
-                table[to, d] = listed(numbers)
+            numbers = tables.numbers(row.store, of)
+            columns += [(first + d, listed(each)) for d, each in enumerate(numbers)]
+    for column, values in columns:
+        rows.table[to, column] = values
 
 
 def _fields(batch: Batch, keep: Ints) -> Ints:

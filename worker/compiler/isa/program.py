@@ -203,10 +203,16 @@ def excerpt(unit: UnitProgram, begin: int, end: int) -> UnitProgram:
     """
     loops = unit.loops
     if not len(loops.table):
-        rows = np.arange(begin, min(end, unit.num_rows), dtype=np.int64)
-        counters: Ints = np.zeros((len(rows), 0), dtype=np.int64)
-    else:
-        rows, counters = unrolled(loops, begin, end)
+        waits, signals = (p[begin : end + 1] for p in (unit.wait_ptr, unit.signal_ptr))
+        found = waits - waits[0], signals - signals[0]
+        for array in found:
+            array.setflags(write=False)
+        return replace(
+            unit, instructions=unit.instructions[begin:end], wait_ptr=found[0],
+            wait_token=unit.wait_token[waits[0] : waits[-1]], signal_ptr=found[1],
+            signal_token=unit.signal_token[signals[0] : signals[-1]],
+        )  # fmt: skip
+    rows, counters = unrolled(loops, begin, end)
     table = unit.instructions[rows]
     for name in ("stream", "src_offset", "dst_offset"):
         table[name] += _steps(loops.stride[name], rows, counters)
