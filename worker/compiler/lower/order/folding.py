@@ -128,13 +128,17 @@ def _fields(instructions: npt.NDArray[np.void], tokens: Tokens) -> tuple[Ints, I
     most = counts.max(axis=0, initial=0).tolist()
     if max(most) > _MOST_TOKENS:
         raise Unfoldable(set())
-    columns = [instructions["stream"], instructions["src_offset"], instructions["dst_offset"]]
-    columns += [instructions["resource"][:, k] for k in range(MAX_RESOURCES)]
+    fields = np.empty((len(instructions), 3 + MAX_RESOURCES + sum(most)), dtype=np.int64)
+    for k, name in enumerate(("stream", "src_offset", "dst_offset")):
+        fields[:, k] = instructions[name]
+    fields[:, 3 : 3 + MAX_RESOURCES] = instructions["resource"]
+    column = 3 + MAX_RESOURCES
     for (pointer, token), width in zip(lists, most, strict=True):
         padded = np.append(token, np.zeros(width, dtype=np.int32))
         for k in range(width):
-            columns.append(np.where(np.diff(pointer) > k, padded[pointer[:-1] + k], -1))
-    return np.stack([c.astype(np.int64) for c in columns], axis=1), counts
+            fields[:, column] = np.where(np.diff(pointer) > k, padded[pointer[:-1] + k], -1)
+            column += 1
+    return fields, counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +165,7 @@ def _across_cores(
     first: Ints = np.arange(len(instructions), dtype=np.int64)
     loops: list[tuple[Ints, Ints]] = []
     while True:
-        begin, size = _stretches(same, fields[first])
+        begin, size = _stretches(same, fields, first)
         is_many = (size > 1)[:, None]
         behind = np.minimum(begin + 1, len(first) - 1)
         step = np.where(is_many, fields[first[behind]] - fields[first[begin]], 0)
@@ -176,12 +180,17 @@ def _across_cores(
     return _Across(first, kind, tuple(loops))
 
 
-def _stretches(same: npt.NDArray[np.bool_], fields: Ints) -> tuple[Ints, Ints]:
-    """(first, length) of stretches of neighbours that are the `same` and differ by one step."""
-    count = len(fields)
+def _stretches(same: npt.NDArray[np.bool_], fields: Ints, rows: Ints) -> tuple[Ints, Ints]:
+    """(first, length) of stretches of neighbours that are the `same` and differ by one step.
+
+    `rows`: of the fields, which are compared column by column to make no copy of them.
+    """
+    count = len(rows)
     turns = np.zeros(count, dtype=np.bool_)
-    moved = np.diff(fields, axis=0)
-    turns[2:] = np.any(moved[1:] != moved[:-1], axis=1) & same[1:] & same[:-1]
+    for column in range(fields.shape[1]):
+        moved = np.diff(fields[rows, column])
+        turns[2:] |= moved[1:] != moved[:-1]
+    turns[2:] &= same[1:] & same[:-1]
     begins = np.ones(count, dtype=np.bool_)
     begins[1:] = ~same
     start = np.maximum.accumulate(np.where(begins, np.arange(count), 0))
