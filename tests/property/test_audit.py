@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
 import lower_toys as toys
 import numpy as np
 import pytest
-from lower_oracle import Walk, finish_before, listed, order_of_events
+from audit_oracle import is_sound, passes
 from program_faults import FAULTS
 
 from worker.compiler.audit.audit import audit
 from worker.compiler.errors import VerifyError
-from worker.compiler.isa.program import UnitProgram
 from worker.compiler.lower import buffers, lower
 from worker.compiler.lower.emit import emit
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.lower.rows import hazards, storage
 from worker.compiler.lower.rows.storage import Touch
 from worker.compiler.machine import load_preset
-from worker.compiler.machine.machine import Machine
-from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.text import parse_schedule
 
 CASES = {
@@ -36,37 +32,6 @@ CASES = {
     "private": lambda: (toys.private_rows(15, 4, 2, 4, 2), toys.cluster_machine()),
     "staged": lambda: (toys.in_place(7, 4, 2), toys.flat_machine()),
 }
-
-
-def is_sound(schedule: Schedule, machine: Machine, program: UnitProgram) -> bool:
-    """By brute force: the walk's instructions, and what meets in a byte is ordered as there."""
-    walk = Walk(schedule, machine, program)
-    wanted = Counter(
-        (e.path, e.core, e.opcode, e.num_bytes, e.src_address, e.dst_address) for e in walk.events
-    )
-    if Counter(listed(program)) != wanted:
-        return False
-    order = order_of_events(program, walk)
-    try:
-        before = finish_before(program)
-    except KeyError:
-        return False  # waits for what nothing has signalled
-    for late in range(program.num_instructions):
-        b = walk.events[order[late]]
-        for first in range(late):
-            a = walk.events[order[first]]
-            meets = a.writes & b.reads or a.writes & b.writes or a.reads & b.writes
-            if meets and (order[first] > order[late] or not before[late] >> first & 1):
-                return False
-    return True
-
-
-def passes(schedule: Schedule, machine: Machine, program: UnitProgram) -> bool:
-    try:
-        audit(schedule, program, machine)
-    except VerifyError:
-        return False
-    return True
 
 
 @pytest.mark.parametrize("name", CASES)
