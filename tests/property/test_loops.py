@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ from worker.compiler.errors import InputError, Shortfall, VerifyError
 from worker.compiler.ir.graph import Graph
 from worker.compiler.isa.binary import decode_program, encode_program
 from worker.compiler.isa.loops import LOOP, STRIDE, Loops, repetitions, unrolled
-from worker.compiler.isa.program import Program, UnitProgram, expanded
+from worker.compiler.isa.program import Program, UnitProgram, excerpt, expanded
 from worker.compiler.isa.text import parse_program, print_program
 from worker.compiler.isa.verify import verify_program
 from worker.compiler.lower.lower import lower_unit
@@ -171,6 +172,20 @@ def test_expansion_counts(unit: UnitProgram) -> None:
     assert len({(r, *c) for r, c in zip(rows.tolist(), map(tuple, counters), strict=True)}) == len(
         rows
     )
+
+
+@given(looped(), st.lists(st.integers(0, 400), max_size=6))
+def test_excerpts_are_the_expansion_in_pieces(unit: UnitProgram, cuts: list[int]) -> None:
+    count = unit.num_instructions
+    edges = [0, *sorted(min(cut, count) for cut in cuts), count]
+    pieces = [excerpt(unit, a, b) for a, b in pairwise(edges)]
+    full = expanded(unit)
+    assert np.array_equal(np.concatenate([p.instructions for p in pieces]), full.instructions)
+    for name in ("wait", "signal"):
+        lengths = np.concatenate([np.diff(getattr(p, f"{name}_ptr")) for p in pieces])
+        assert lengths.tolist() == np.diff(getattr(full, f"{name}_ptr")).tolist()
+        tokens = np.concatenate([getattr(p, f"{name}_token") for p in pieces])
+        assert tokens.tolist() == getattr(full, f"{name}_token").tolist()
 
 
 @pytest.mark.parametrize("name", WRONG)
