@@ -4,7 +4,8 @@
 
 Both programs come of the same schedule (the naive strategy's) and must be the same: the expansion
 of the one equals the other byte for byte, and the simulations agree in every field.  Seconds are of
-CPU, in this process, the compiled loops loaded before.  Exit 1: they are not the same.
+CPU, in this process, the compiled loops loaded before; the audit looks at every instruction of the
+program with loops, block by block.  Exit 1: they are not the same.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from worker.compiler.audit.audit import audit
 from worker.compiler.errors import Shortfall
 from worker.compiler.ir.affine import var
 from worker.compiler.ir.axis import Axis, AxisKind
@@ -58,9 +60,12 @@ def measure(preset: str, shape: tuple[int, int, int]) -> dict[str, object]:
     small = product(256, 256, 256)
     (warm,) = NaiveStrategy().candidates(small, machine)
     assert not isinstance(warm, Shortfall)
-    simulate_unit(lower_unit(warm, machine, "0", most_rows=0), machine)  # compiles the loops
+    ready = lower_unit(warm, machine, "0", most_rows=0)
+    simulate_unit(ready, machine)  # compiles the loops
+    audit(warm, ready, machine)
 
     looped, lower_s = _timed(lambda: lower_unit(schedule, machine, "0", most_rows=0))
+    _, audit_s = _timed(lambda: audit(schedule, looped, machine))
     short, simulate_s = _timed(lambda: simulate_unit(looped, machine))
     full, full_lower_s = _timed(lambda: lower_unit(schedule, machine, "0", most_rows=_EVERYTHING))
     long, full_simulate_s = _timed(lambda: simulate_unit(full, machine))
@@ -74,6 +79,7 @@ def measure(preset: str, shape: tuple[int, int, int]) -> dict[str, object]:
         "bytes_in_full": len(_bytes(full)),
         "lower_s": round(lower_s, 3),
         "lower_in_full_s": round(full_lower_s, 3),
+        "audit_s": round(audit_s, 3),
         "simulate_s": round(simulate_s, 3),
         "simulate_in_full_s": round(full_simulate_s, 3),
         "is_same": _bytes(expanded(looped)) == _bytes(full) and _same(short, long),
