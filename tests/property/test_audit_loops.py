@@ -140,7 +140,7 @@ def test_a_row_far_from_its_place_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     rows = unit.instructions.copy()
     rows["bytes"][0] += 4
     broken = replace(unit, instructions=rows)
-    monkeypatch.setattr(match, "_FARTHEST", 0)
+    monkeypatch.setattr(match, "FARTHEST", 0)
     assert fault_in(schedule, machine, unit) is None
     said = fault_in(schedule, machine, broken)
     assert said is not None
@@ -150,8 +150,8 @@ def test_a_row_far_from_its_place_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 def test_memory_does_not_grow_with_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four times as many instructions over the same tiles of the result."""
     machine = load_preset("a100")
-    monkeypatch.setattr(audit, "_PART", 1 << 10)
-    monkeypatch.setattr(audit, "_KEPT", 1 << 12)
+    monkeypatch.setattr(audit, "PART", 1 << 10)
+    monkeypatch.setattr(audit, "KEPT", 1 << 12)
     peaks, counts = [], []
     for inner in (512, 512, 2048):  # twice, for what is loaded once
         schedule = naive_schedule(toys.matmul_graph(2048, 2048, inner), machine)

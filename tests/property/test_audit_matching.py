@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.compiler.audit.match import _matched
+from worker.compiler.audit.match import matched
 from worker.compiler.audit.parts import parts_of
 from worker.compiler.schedule.nodes import Compute, LoopKind
 from worker.compiler.schedule.walk import Frame, Leaf
@@ -53,7 +53,7 @@ def test_parts_are_all_iterations_in_order(data: st.DataObject, most: int) -> No
 def test_first_come_first_served(
     listed: list[tuple[int, int]], offered: list[tuple[int, int]]
 ) -> None:
-    which, left = _matched(np.array(listed).T, np.array(offered, dtype=np.int64).reshape(-1, 2).T)
+    which, left = matched(np.array(listed).T, np.array(offered, dtype=np.int64).reshape(-1, 2).T)
     free = list(enumerate(offered))
     wanted = []
     for each in listed:

@@ -22,9 +22,9 @@ from worker.compiler.schedule.walk import walk as flatten
 
 BLOCK = 1 << 16
 """Instructions that are expanded at a time."""
-_PART = 1 << 15
+PART = 1 << 15
 """Iterations of a leaf that are evaluated at a time."""
-_KEPT = 1 << 18
+KEPT = 1 << 18
 """Iterations that are evaluated once: others twice, for the sets first."""
 
 
@@ -61,11 +61,11 @@ def _audit(
     kept: dict[str, list[tuple[Part, list[Batch]]]] = {}
     num_kept = 0
     for leaf in flat.leaves:
-        for part in expected.parts(leaf, _PART):
+        for part in expected.parts(leaf, PART):
             batches = list(expected.batches(part))
             for batch in batches:
                 tables.collect(batch)
-            if num_kept + part.total <= _KEPT:
+            if num_kept + part.total <= KEPT:
                 kept.setdefault(leaf.path, []).append((part, batches))
         num_kept += part.total if leaf.path in kept else 0
     results = [
@@ -75,7 +75,7 @@ def _audit(
     cells = tables.cells()
 
     def iterations(leaf: Leaf) -> Iterator[Wanted]:
-        again = ((part, list(expected.batches(part))) for part in expected.parts(leaf, _PART))
+        again = ((part, list(expected.batches(part))) for part in expected.parts(leaf, PART))
         for part, batches in kept.get(leaf.path, again):
             yield wanted(part, batches, tables, machine)
 

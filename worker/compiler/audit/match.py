@@ -17,7 +17,7 @@ from worker.compiler.isa.program import Opcode, UnitProgram
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.grid import Ints
 
-_FARTHEST = 1 << 18
+FARTHEST = 1 << 18
 """Iterations of a leaf that an instruction of a program with loops may stand away from its place in
 their order: else all of a program would have to be kept to tell that one instruction is wrong."""
 
@@ -53,7 +53,7 @@ class Matcher:
     ) -> None:  # fmt: skip
         self.unit = unit
         self.rank = rank
-        self.most = _FARTHEST if len(unit.loops.table) else None
+        self.most = FARTHEST if len(unit.loops.table) else None
         self.cores = np.array([s.core for s in unit.streams], dtype=np.int64)
         self.queues = {path: _Queue(source, rank) for path, source in sources.items()}
         self.levels = [level.name for level in machine.levels]
@@ -122,7 +122,7 @@ class Matcher:
         reach = 2 * count
         while True:
             offered = queue.waiting.fields[:, queue.head : queue.head + reach]
-            which, left = _matched(listed, offered)
+            which, left = matched(listed, offered)
             if not left.size:
                 break
             if reach < len(queue):
@@ -167,7 +167,7 @@ class Matcher:
                 )  # fmt: skip
 
 
-def _matched(listed: Ints, offered: Ints) -> tuple[Ints, Ints]:
+def matched(listed: Ints, offered: Ints) -> tuple[Ints, Ints]:
     """(the offered one of each that is listed, or -1; those without): first come, first served."""
     count = listed.shape[1]
     both = np.concatenate([listed, offered], axis=1)

@@ -14,7 +14,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from worker.compiler.audit.wanted import AMOUNT, ENTRY, FLAGS, NEED, SETS, SLOT
+ENTRY, SLOT, FLAGS, AMOUNT, NEED, SETS = range(6)
+"""Columns of a row: from SETS on the sets of its dimensions, -1 behind the last, then those of all
+that the entry has room for."""
+WRITES, ADDS, IS_OWN, COPIES = 1, 2, 4, 8
+"""Flags of a row."""
 
 FAULTS = {
     1: ("inside", "reaches beyond its buffer's tile"),
@@ -87,7 +91,7 @@ def walk(
             lacks = NODES
         visits = 0
         for row in range(pointer[n], pointer[n + 1]):
-            if rows[row, FLAGS] & 1 == 0 and again[rows[row, SLOT]] == 1:
+            if rows[row, FLAGS] & WRITES == 0 and again[rows[row, SLOT]] == 1:
                 cells = 1
                 for d in range(rank):
                     if rows[row, sets + d] >= 0:
@@ -179,9 +183,9 @@ def walk(
                 node_next[node] = users[slot]
                 users[slot] = node
             first = slot_first[slot]
-            is_write = flags & 1
-            is_own = flags & 4
-            is_copy = flags & 8
+            is_write = flags & WRITES
+            is_own = flags & IS_OWN
+            is_copy = flags & COPIES
             source = -1  # the read row of a copy, which stands right before its write row
             if is_write and is_copy and row > pointer[n]:
                 source = row - 1
@@ -220,7 +224,7 @@ def walk(
                 is_there = w >= first
                 if is_write:
                     if is_there:
-                        if flags & 2:
+                        if flags & ADDS:
                             if missing[cell] != NOTHING and missing[cell] < rows[row, AMOUNT]:
                                 found[0] = i
                                 found[1] = w
@@ -256,7 +260,7 @@ def walk(
                             found[0] = i
                             found[1] = reader[cell]
                             return 6
-                    if flags & 2:
+                    if flags & ADDS:
                         if not is_there and not identity[slot]:
                             found[0] = i
                             found[1] = -1

@@ -16,16 +16,23 @@ from worker.compiler.audit.accesses import Row
 from worker.compiler.audit.expected import Batch
 from worker.compiler.audit.parts import Part
 from worker.compiler.audit.tables import Tables
+from worker.compiler.audit.walk import (
+    ADDS,
+    AMOUNT,
+    COPIES,
+    ENTRY,
+    FLAGS,
+    IS_OWN,
+    NEED,
+    SETS,
+    SLOT,
+    WRITES,
+)
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.grid import Ints
 
-WRITES, ADDS, IS_OWN, COPIES = 1, 2, 4, 8
-"""Flags of a row."""
 FIELDS = ("core", "opcode", "src", "dst", "src_offset", "dst_offset", "bytes")
 """What an instruction and an iteration agree in."""
-ENTRY, SLOT, FLAGS, AMOUNT, NEED, SETS = range(6)
-"""Columns of a row: from SETS on the sets of its dimensions, -1 behind the last, then those of all
-that the entry has room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +42,7 @@ class Rows:
     pointer: Ints
     """[n + 1]"""
     table: Ints
-    """[rows, SETS + 2 * rank]"""
+    """[rows, SETS + 2 * rank] Columns: `walk`."""
 
     @staticmethod
     def empty(counts: Ints, rank: int) -> Rows:
