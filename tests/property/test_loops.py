@@ -29,6 +29,7 @@ from naive_schedules import naive_answer
 from test_lower_naive import conv_graph
 from timing_oracle import Step, unit_program
 
+from worker.compiler.clock.run import run_unit
 from worker.compiler.errors import InputError, Shortfall, VerifyError
 from worker.compiler.ir.graph import Graph
 from worker.compiler.isa.binary import decode_program, encode_program
@@ -41,7 +42,6 @@ from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
 from worker.compiler.package.disassemble import print_unit
 from worker.compiler.schedule.nodes import Schedule
-from worker.simulator.engine import run_unit
 from worker.simulator.repeats import Repeats, compute_cycles, spread
 from worker.simulator.results import UnitSimulation
 from worker.simulator.run import simulate_unit

@@ -19,16 +19,17 @@ from lower_toys import (
 )
 from timing_oracle import Step, oracle, unit_program
 
+from worker.compiler.clock.forward import forward
+from worker.compiler.clock.readiness import by_readiness
+from worker.compiler.clock.run import BUSY, IDLE, Timing, run_unit
 from worker.compiler.isa.program import Opcode, Operand, OperandRole, Resource, Stream, UnitProgram
 from worker.compiler.jit import compiled
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Schedule
-from worker.simulator.engine import Timing, run_unit
 from worker.simulator.repeats import compute_cycles
 from worker.simulator.results import UnitSimulation
 from worker.simulator.run import simulate_unit
-from worker.simulator.timing import BUSY, IDLE, forward
 
 STREAMS = tuple(Stream(c, e) for c in range(2) for e in ("mme", "vec", "din", "dout"))
 RATES = [1.0, 3.0, 16.0, 2.5, 7.0]
@@ -70,7 +71,7 @@ def programs(draw: st.DrawFn) -> list[Step]:
 
 def _interpreted(steps: list[Step]) -> Timing:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("worker.simulator.engine.loop_for", lambda loop, count: loop)
+        patch.setattr("worker.compiler.clock.run.loop_for", lambda loop, count: loop)
         return run_unit(unit_program(steps, STREAMS, PORTS), flat_machine())
 
 
@@ -84,10 +85,10 @@ def test_loop_equals_oracle(steps: list[Step]) -> None:
     run = run_unit(unit_program(steps, STREAMS, PORTS), flat_machine())
     expected = oracle(steps, RATES)
     assert run.cycles == expected.cycles
-    compiled(forward)  # from here on run_unit uses the compiled loop
+    compiled(forward), compiled(by_readiness)  # from here on run_unit uses the compiled loops
     _same(run, run_unit(unit_program(steps, STREAMS, PORTS), flat_machine()))
     _same(run, _interpreted(steps))
-    assert run.begin.tolist() == expected.start
+    assert run.begin[np.argsort(run.row)].tolist() == expected.start
     assert run.stream_stats[:, IDLE].tolist() == [expected.idle[s] for s in range(len(STREAMS))]
     assert run.stream_stats[:, BUSY].tolist() == [expected.busy[s] for s in range(len(STREAMS))]
     assert run.resource_bytes.tolist() == [expected.port_bytes[p] for p in range(len(PORTS))]

@@ -53,31 +53,69 @@ class Oracle:
     port_bytes: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
 
-def oracle(steps: list[Step], rates: list[float]) -> Oracle:
-    """Time the steps one after the other."""
-    result = Oracle()
-    engine_free: dict[int, int] = defaultdict(int)
-    port_free: dict[int, int] = defaultdict(int)
-    signalled: dict[int, int] = {}
-    for step in steps:
-        free = engine_free[step.stream]
-        ready = max((signalled[t] for t in step.waits), default=0)
-        open_at = max((port_free[p] for p in step.ports), default=0)
-        start = max(free, ready, open_at)
-        lengths = {p: -(-Fraction(step.num_bytes) // Fraction(rates[p])) for p in step.ports}
-        length = max([step.cycles, *lengths.values()])
-        for port, own in lengths.items():
-            port_free[port] = start + own
-            result.port_bytes[port] += step.num_bytes
-        result.idle[step.stream] += start - free
-        result.busy[step.stream] += length
-        engine_free[step.stream] = start + length
-        finish = start + length + step.latency
-        for token in step.signals:
-            signalled[token] = max(signalled.get(token, -1), finish)
-        result.start.append(start)
-        result.end.append(start + length)
-        result.cycles = max(result.cycles, finish)
+def oracle(steps: list[Step], rates: list[float], wire: list[int] | None = None) -> Oracle:
+    """Let time pass: at each moment, whoever asks for ports and is next at all of them starts.
+
+    Who asked first is next, of several the one listed first.  `wire`: of each port the number of
+    what it passes bytes through, ports of equal number one at a time.
+    """
+    wires = wire or list(range(len(rates)))
+    result = Oracle([-1] * len(steps), [-1] * len(steps))
+    finish = [-1] * len(steps)
+    asked: dict[int, int] = {}
+    needs = [
+        [k for t in step.waits for k in range(number) if t in steps[k].signals]
+        for number, step in enumerate(steps)
+    ]
+    earlier = [
+        [k for k in range(number) if steps[k].stream == step.stream]
+        for number, step in enumerate(steps)
+    ]
+    time = 0
+    wire_free: dict[int, int] = defaultdict(int)
+    while len(asked) < len(steps) or any(start < 0 for start in result.start):
+        changes = True
+        while changes:  # what takes no time lets others ask at the same moment
+            changes = False
+            for k in range(len(steps)):
+                if (
+                    k not in asked
+                    and all(result.start[e] >= 0 and result.end[e] <= time for e in earlier[k])
+                    and all(result.start[n] >= 0 and finish[n] <= time for n in needs[k])
+                ):
+                    asked[k] = time
+                    changes = True
+            for k in sorted(asked, key=lambda k: (asked[k], k)):
+                own = {wires[p] for p in steps[k].ports}
+                rivals = [
+                    r
+                    for r in asked
+                    if result.start[r] < 0
+                    and (asked[r], r) < (asked[k], k)
+                    and own & {wires[p] for p in steps[r].ports}
+                ]
+                if result.start[k] >= 0 or rivals or any(wire_free[w] > time for w in own):
+                    continue
+                lengths = {
+                    p: -(-Fraction(steps[k].num_bytes) // Fraction(rates[p]))
+                    for p in steps[k].ports
+                }
+                for p, length in lengths.items():
+                    wire_free[wires[p]] = max(wire_free[wires[p]], time + length)
+                    result.port_bytes[p] += steps[k].num_bytes
+                length = max([steps[k].cycles, *lengths.values()])
+                result.start[k], result.end[k] = time, time + length
+                finish[k] = time + length + steps[k].latency
+                result.busy[steps[k].stream] += length
+                changes = True
+                break
+        time = min(
+            (t for t in (*result.end, *finish, *wire_free.values()) if t > time), default=time
+        )
+    for stream in {step.stream for step in steps}:
+        ends = [end for step, end in zip(steps, result.end, strict=True) if step.stream == stream]
+        result.idle[stream] = max(ends) - result.busy[stream]
+    result.cycles = max(finish, default=0)
     return result
 
 

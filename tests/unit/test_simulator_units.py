@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from worker.compiler.clock.run import IDLE, MAX_SLICES, Timing, run_unit
 from worker.compiler.errors import Deadlock
 from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.program import (
@@ -39,12 +40,10 @@ from worker.compiler.machine.machine import (
 )
 from worker.simulator.attribution import blame
 from worker.simulator.bounds import lower_bounds, traffic
-from worker.simulator.engine import MAX_SLICES, Timing, run_unit
 from worker.simulator.memory import occupancy
 from worker.simulator.results import Bound, UnitSimulation
 from worker.simulator.run import simulate_program, simulate_unit
 from worker.simulator.sanity import recount, unit_checks
-from worker.simulator.timing import IDLE
 from worker.simulator.trace import trace_json
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "property"))

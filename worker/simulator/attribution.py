@@ -21,12 +21,12 @@ from math import ceil
 
 import numpy as np
 
+from worker.compiler.clock.forward import COMPUTE, Ints
+from worker.compiler.clock.run import Timing
 from worker.compiler.isa.program import Resource, UnitProgram
 from worker.compiler.jit import loop_for
 from worker.compiler.machine.machine import EngineKind, Machine
-from worker.simulator.engine import Timing
 from worker.simulator.results import Blame
-from worker.simulator.timing import COMPUTE, Ints
 
 LATENCY = "latency"
 _STEPS = 6

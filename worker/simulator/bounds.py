@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from math import ceil
 
+from worker.compiler.clock.run import Timing
 from worker.compiler.isa.program import OperandRole, UnitProgram
 from worker.compiler.machine.machine import EngineKind, Machine
-from worker.simulator.engine import Timing
 from worker.simulator.rates import peak_rate
 from worker.simulator.results import Bound, LevelTraffic
 

@@ -13,9 +13,9 @@ Source: the accounting of nn_dataflow (4-papers.md, KAPLA), with ports in place 
 
 from __future__ import annotations
 
+from worker.compiler.clock.run import Timing
 from worker.compiler.isa.program import UnitProgram
 from worker.compiler.machine.machine import Engine, EngineKind, Machine, Managed
-from worker.simulator.engine import Timing
 from worker.simulator.rates import main_dtype
 from worker.simulator.results import EnergyLine
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from worker.compiler.clock.run import Timing
 from worker.compiler.isa.program import Buffer, UnitProgram
 from worker.compiler.machine.machine import Machine, Managed
-from worker.simulator.engine import Timing
 from worker.simulator.results import Occupancy
 
 MAX_STEPS = 256

@@ -13,9 +13,9 @@ from math import ceil
 
 import numpy as np
 
+from worker.compiler.clock.forward import COMPUTE
+from worker.compiler.clock.run import Ints, Timing
 from worker.compiler.isa.program import UnitProgram
-from worker.simulator.engine import Ints, Timing
-from worker.simulator.timing import COMPUTE
 
 _AT, _LENGTH, _COUNT, _MOVED = range(4)
 
@@ -26,12 +26,11 @@ def compute_cycles(program: UnitProgram, run: Timing) -> int:
     Cost: sorting what was logged; where loops run side by side, sorting all that runs.
     """
     is_compute = program.instructions["opcode"] == COMPUTE
-    is_listed = not len(program.loops.table)
-    place = np.flatnonzero(is_compute if is_listed else is_compute[run.row])
+    place = np.flatnonzero(is_compute[run.row])
     if not len(place):
         return 0
     start = run.begin[place]
-    end = start + program.instructions["cycles"][place if is_listed else run.row[place]]
+    end = start + program.instructions["cycles"][run.row[place]]
     if not len(run.jumps):
         return _union(start, end)
     found = _periodic(run, place, start, end)

@@ -7,18 +7,17 @@ from types import MappingProxyType
 
 import numpy as np
 
+from worker.compiler.clock.run import BUSY, Timing, run_unit, slice_plan
 from worker.compiler.isa.program import Opcode, Stream, UnitProgram
 from worker.compiler.machine.machine import Machine
 from worker.simulator.attribution import blame
 from worker.simulator.bounds import lower_bounds, traffic
 from worker.simulator.compose import simulate_program
 from worker.simulator.energy import ledger
-from worker.simulator.engine import Timing, run_unit, slice_plan
 from worker.simulator.memory import occupancy
 from worker.simulator.repeats import Repeats, busy_cycles, compute_cycles
 from worker.simulator.results import Bound, EngineUse, Slice, UnitSimulation
 from worker.simulator.sanity import recount, unit_checks
-from worker.simulator.timing import BUSY
 
 __all__ = ["SIMULATOR_VERSION", "simulate_program", "simulate_unit"]
 

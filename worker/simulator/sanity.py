@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from worker.compiler.clock.run import BUSY, IDLE, Ints, Timing
 from worker.compiler.isa.loops import repetitions
 from worker.compiler.isa.program import UnitProgram
 from worker.compiler.machine.machine import Machine, Managed
-from worker.simulator.engine import Ints, Timing
 from worker.simulator.results import Blame, Bound, Check, LevelTraffic, Occupancy
-from worker.simulator.timing import BUSY, IDLE
 
 _BLOCK = 1 << 14
 _EXACT = (1 << 53) // _BLOCK

@@ -19,7 +19,15 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from worker.compiler.isa.loops import NO_LOOPS, Ints, Loops, nesting, repetitions, unrolled
+from worker.compiler.isa.loops import (
+    NO_LOOPS,
+    Ints,
+    Loops,
+    last_counters,
+    nesting,
+    repetitions,
+    unrolled,
+)
 
 
 class Opcode(IntEnum):
@@ -186,6 +194,25 @@ def steps_of(unit: UnitProgram) -> npt.NDArray[np.bool_]:
         for (first, end, _), depth in zip(loops.table.tolist(), nesting(loops.table), strict=True)
     ]
     return np.array(found, dtype=np.bool_)
+
+
+def instructions_of(unit: UnitProgram) -> Ints:
+    """[streams] How many run on each."""
+    loops, stream = unit.loops, unit.instructions["stream"]
+    if not len(loops.table):
+        return np.bincount(stream, minlength=len(unit.streams))
+    found: Ints = np.zeros(len(unit.streams), dtype=np.int64)
+    trips, steps = last_counters(loops) + 1, loops.stride["stream"]
+    times = np.where(steps == 0, trips, 1).prod(axis=1)
+    moves = np.any(steps != 0, axis=1)
+    np.add.at(found, stream[~moves], times[~moves])
+    for row in np.flatnonzero(moves).tolist():
+        own = stream[row : row + 1].astype(np.int64)
+        for trip, step in zip(trips[row].tolist(), steps[row].tolist(), strict=True):
+            if step:
+                own = np.add.outer(own, step * np.arange(trip)).ravel()
+        np.add.at(found, own, times[row])
+    return found
 
 
 def expanded(unit: UnitProgram) -> UnitProgram:

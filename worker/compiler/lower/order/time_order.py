@@ -1,9 +1,9 @@
 """Program order that follows time.
 
-Ports are granted first come, first served in program order (isa/program.py).  The order in which
-`issue` lists the loops follows time only roughly: a transfer that waits for its buffer holds its
-ports from the moment at which it will start, and whoever stands behind it in the program cannot use
-them before, though they are idle.  Here the program is played; whatever can start first is next.
+Ports are granted to whoever is ready first (isa/program.py), but an engine runs its instructions
+in order: a transfer that waits for its buffer keeps those behind it from being ready, though they
+could start.  The order in which `issue` lists the loops follows time only roughly.  Here the program is
+played; whatever can start first is next.
 
 Compute engines keep their order.  A transfer may pass one of its own engine that has to wait, when
 it is done before that one can start: fills of the next tiles pass an activation that is still being
@@ -28,13 +28,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from worker.compiler.clock.run import last_finish
 from worker.compiler.jit import loop_for
 from worker.compiler.lower.grid import Ints
 from worker.compiler.lower.order.sync import Tokens
 
 Program: TypeAlias = "tuple[npt.NDArray[np.void], Tokens]"
 _NEVER = 1 << 62
-_PLAY_STEPS, _RUN_STEPS = 250, 8
+_PLAY_STEPS = 250
 """What one instruction takes, in steps of a usual loop (`jit.INTERPRETED_STEPS`)."""
 _WINDOW = 32
 """Transfers of an engine, from the next one on, that are looked at when that has to wait."""
@@ -78,10 +79,10 @@ def _best(
     columns = _columns(program)
     best: Ints | None = None
     kept = tokens
-    least = _finish(columns, np.arange(len(program)), tokens, rate)
+    least = _finish(program, tokens, rate)
     for order in _orders(columns, moves.full or tokens, rate, moves):
         found = moves.tokens(order)
-        end = _finish(columns, order, found, rate)
+        end = _finish(program[order], found, rate)
         if end < least:
             best, kept, least = order, found, end
     return best, kept
@@ -166,58 +167,15 @@ def _count(
             sent[signal_token[w]] += 1
 
 
-def _finish(
-    columns: tuple[Any, ...], order: Ints, tokens: Tokens, rate: npt.NDArray[np.float64]
-) -> int:
-    """When the last instruction ends, in an order whose tokens are given."""
-    last = loop_for(_run, _RUN_STEPS * len(order))(
-        order, *columns, tokens.wait_ptr, tokens.wait_token,
-        tokens.signal_ptr, tokens.signal_token, rate, np.zeros(tokens.num_tokens, dtype=np.int64),
-        np.zeros(int(columns[0].max(initial=-1)) + 1, dtype=np.int64),
-        np.zeros(len(rate), dtype=np.int64),
-    )  # fmt: skip
-    return int(last)
+def _finish(program: npt.NDArray[np.void], tokens: Tokens, rate: npt.NDArray[np.float64]) -> int:
+    """When the last instruction ends."""
+    waits, signals = (tokens.wait_ptr, tokens.wait_token), (tokens.signal_ptr, tokens.signal_token)
+    return last_finish(program, waits, signals, tokens.num_tokens, rate.tolist())
 
 
 def _columns(program: npt.NDArray[np.void]) -> tuple[Any, ...]:
     names = ("stream", "bytes", "cycles", "latency", "resource")
     return tuple(np.ascontiguousarray(program[name]) for name in names)
-
-
-def _run(
-    order: Ints, stream: Any, num_bytes: Any, cycles: Any, latency: Any, resource: Any,
-    wait_ptr: Any, wait_token: Any, signal_ptr: Any, signal_token: Any, rate: Any,
-    token_time: Ints, stream_free: Ints, resource_free: Ints,
-) -> int:  # fmt: skip
-    """One pass in `order`; all of the last line are given zeroed.
-
-    The rule for a start stands in `_play` as well: a compiled loop calls no other (`jit`).
-    """
-    last = 0
-    for place in range(len(order)):
-        k = order[place]
-        s = stream[k]
-        start = stream_free[s]
-        for w in range(wait_ptr[place], wait_ptr[place + 1]):
-            start = max(start, token_time[wait_token[w]])
-        busy = int(cycles[k])
-        for p in range(resource.shape[1]):
-            r = resource[k, p]
-            if r < 0:
-                break
-            start = max(start, resource_free[r])
-            busy = max(busy, ceil(num_bytes[k] / rate[r]))
-        for p in range(resource.shape[1]):
-            r = resource[k, p]
-            if r < 0:
-                break
-            resource_free[r] = start + ceil(num_bytes[k] / rate[r])
-        stream_free[s] = start + busy
-        finish = start + busy + int(latency[k])
-        last = max(last, finish)
-        for w in range(signal_ptr[place], signal_ptr[place + 1]):
-            token_time[signal_token[w]] = max(token_time[signal_token[w]], finish)
-    return last
 
 
 def _play(

@@ -1,10 +1,12 @@
 """The timing loop: one forward pass over a unit's instruction arrays.
 
 Plain Python over arrays, compiled by numba at the first call.  Rules (isa/program.py): an
-instruction starts when its in-order stream is free, the tokens it waits for are signalled and its
-ports are free, first come first served in program order.  A transfer occupies each port for
-ceil(bytes / bytes_per_cycle) cycles and its stream for the longest of these; a compute occupies its
-engine for `cycles`.  `latency` delays what waits for the finish, not the stream.
+instruction is ready when its in-order stream is free and the tokens it waits for are signalled; its
+ports serve who is ready first, and of equals who stands first in the program.  A transfer occupies
+each port for ceil(bytes / bytes_per_cycle) cycles and its stream for the longest of these; a
+compute occupies its engine for `cycles`.  `latency` delays what waits for the finish, not the
+stream.  This pass serves ports in the program's order, so it ends where somebody is ready before
+one that stands in front of it and takes the same port: `readiness` times such programs.
 
 **Jumps.**  Every start is a maximum of earlier times plus constants, so the pass is linear in the
 max-plus algebra.  Where two iterations of a loop in a row have moved every stream, port and token
@@ -28,22 +30,23 @@ from worker.compiler.isa.program import Opcode
 COMPUTE = int(Opcode.COMPUTE)
 Ints = npt.NDArray[np.int64]
 
-BUSY, IDLE = range(2)
-"""Columns of `stream_stats`: cycles that an engine works, and that it waits before something."""
 NO_ROOM = -2
-"""Instead of a stuck instruction: the log is full."""
+"""Instead of a stuck instruction: a log or ring is full."""
+OUT_OF_ORDER = -3
+"""Instead of a stuck instruction: the program's order is no order of readiness."""
 
 
 def forward(
-    opcode: Ints, stream: Ints, num_bytes: Ints, macs: Ints, cycles: Ints, latency: Ints,
+    stream: Ints, num_bytes: Ints, macs: Ints, cycles: Ints, latency: Ints,
     node: Ints, resource: Ints, wait_ptr: Ints, wait_token: Ints, signal_ptr: Ints,
-    signal_token: Ints, rate: npt.NDArray[np.float64], stream_core: Ints, num_cores: int,
+    signal_token: Ints, rate: npt.NDArray[np.float64], port_of: Ints,
+    stream_core: Ints, num_cores: int,
     loop_first: Ints | None, loop_end: Ints, loop_trip: Ints, loop_jumps: npt.NDArray[np.bool_],
     step_stream: Ints, step_resource: Ints, step_wait: Ints, step_signal: Ints,
     slice_base: Ints, slice_chunk: Ints,
     row: Ints, queue: Ints, begin: Ints, before: Ints, via: Ints,
     times: Ints, totals: Ints, stamps: Ints,
-    stream_free: Ints, resource_free: Ints, token_time: Ints, stream_stats: Ints,
+    stream_free: Ints, resource_free: Ints, port_ready: Ints, token_time: Ints, stream_busy: Ints,
     stream_macs: Ints, stream_count: Ints, resource_bytes: Ints, resource_busy: Ints,
     span_first: Ints, span_last: Ints, slice_start: Ints, slice_end: Ints, slice_count: Ints,
     slice_instruction: Ints, token_last: Ints,
@@ -58,13 +61,15 @@ def forward(
     `via`, the port that they met at, -1 where it was the engine or a token.  The log lacks the
     iterations that are skipped: `jumps` [.., 4] says in front of which entry, how many entries an
     iteration has, how many iterations are skipped and by how many cycles each moves the times.
-    `stream_free`, `resource_free` and `token_time` are parts of `times`, the totals of `totals`;
+    `stream_free`, `resource_free`, `port_ready` (when who came last was ready) and `token_time` are
+    parts of `times`, the totals of `totals`;
     `stamps` says of each time which entry wrote it last.  The last line's are given empty; their
     first dimension is the depth of the loops.
 
     Returns:
         (last finish, -1, entries of the log, the entry that finishes last, jumps); (_, k, ..) when
-        row k waits for a token never signalled, (_, NO_ROOM, ..) when the log is full.
+        row k waits for a token never signalled, (_, NO_ROOM, ..) when the log is full, (_,
+        OUT_OF_ORDER, ..).
     Cost: linear in what runs, its ports and tokens; an iteration of a loop that may jump adds what
     comparing all times takes.
     """
@@ -76,7 +81,8 @@ def forward(
     following = 0
     num_ports = resource.shape[1]
     first_port = len(stream_free)
-    first_token = first_port + len(resource_free)
+    first_ready = first_port + len(resource_free)
+    first_token = first_ready + len(port_ready)
     k = 0
     while k < stream.shape[0]:
         if loop_first is not None:
@@ -117,6 +123,7 @@ def forward(
             if time > token:
                 token = time
                 sender = token_last[t]
+        ready = max(free, token)
         port = 0
         full = -1
         busy = cycles[i]
@@ -127,23 +134,25 @@ def forward(
             if loop_first is not None:
                 for d in range(level):
                     r += counter[d] * step_resource[i, d, p]
-            if resource_free[r] > port:
-                port = resource_free[r]
+            o = port_of[r]
+            if ready < port_ready[o]:
+                return last, OUT_OF_ORDER, entry, latest, num_jumps
+            if resource_free[o] > port:
+                port = resource_free[o]
                 full = r
             need = ceil(num_bytes[i] / rate[r])
             if need > busy:
                 busy = need
-        start = max(free, token, port)
+        start = max(ready, port)
         via[e] = -1
         if start == free:
             before[e] = stamps[s]
         elif start == port:
-            before[e] = stamps[first_port + full]
+            before[e] = stamps[first_port + port_of[full]]
             via[e] = full
         else:
             before[e] = sender
         stamps[s] = entry
-        stream_stats[s, IDLE] += start - free
         for p in range(num_ports):
             r = resource[i, p]
             if r < 0:
@@ -152,14 +161,17 @@ def forward(
                 for d in range(level):
                     r += counter[d] * step_resource[i, d, p]
             need = ceil(num_bytes[i] / rate[r])
-            resource_free[r] = start + need
-            stamps[first_port + r] = entry
+            o = port_of[r]
+            resource_free[o] = start + need
+            port_ready[o] = ready
+            stamps[first_port + o] = entry
+            stamps[first_ready + o] = entry
             resource_busy[r] += need
             resource_bytes[r] += num_bytes[i]
         begin[e] = start
         end = start + busy
         stream_free[s] = end
-        stream_stats[s, BUSY] += busy
+        stream_busy[s] += busy
         stream_macs[s] += macs[i]
         finish = end + latency[i]
         if finish > last:

@@ -1,0 +1,1 @@
+"""When every instruction of a program starts: what lowering weighs and the simulator reports."""

@@ -1,0 +1,463 @@
+"""The timing loop for programs whose order is no order of readiness: an event at a time.
+
+An instruction is *ready* when its stream is free and its tokens are signalled.  Ports serve who is
+ready first, the program's order breaks ties; so always the earliest ready one of all is next, and
+nothing that comes later can be ready before it (a finish is no earlier than the readiness that it
+came of).  What runs is taken from the program in its order, loops unrolled, as far ahead as the
+search for the earliest has to look: until every stream that has work left shows its next one.
+
+**Jumps.**  When all in front of an iteration of a loop have run, the state is taken: how far the
+streams are ahead, what is waited for, and every time that still matters, from the present one on.
+Two equal states are followed by the same again, so all iterations but the last few are skipped in
+multiples of those between the two.
+Source: discrete-event simulation; R. P. Brent, An improved Monte Carlo factorization algorithm
+(1980), for which states are compared.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+import numpy as np
+import numpy.typing as npt
+
+from worker.compiler.clock.forward import NO_ROOM
+
+Ints = npt.NDArray[np.int64]
+
+NEVER = 1 << 62
+
+RUN, STREAM, NEXT, MISSING, READY, SENDER, SENDER_AT, DONE, FIRST_SIGNAL, FIRST_WAIT = range(10)
+"""Columns of `ring`, by number of an instruction: row; stream; the next one of its stream that is
+known; tokens still waited for; when the others were signalled; by which entry; the place of that
+token in the list; whether it has run; its first signal and wait."""
+TOKEN, SENT, TIME, BY, FOLLOWING, LISTENER = range(6)
+"""Columns of `signals`: token; 0, 1: sent, 2: all of its token before it as well; the finish; whose
+(an entry); the next signal of the token; the first of the waits for it, as a list."""
+WHO, PLACE, OTHER = range(3)
+"""Columns of `waits`: instruction; place in its list; the next wait for the same signal."""
+LAST, HEAD, LATEST, LATEST_BY = range(4)
+"""Columns of `tokens`: its last signal known; the first that is not at 2, or -1; the latest
+finish of those that are; whose."""
+AT, LOOP, ACTIVATION, ITERATION = range(4)
+"""Columns of `marks`: instruction that begins an iteration; depth; run of the loop; its number."""
+OF, COUNT, NOW, ENTRY, LENGTH, POWER, SINCE, OVER = range(8)
+"""Columns of `kept`: the state of a depth that others are compared with: activation; iteration;
+time; entry; size; crossings until it is replaced; crossings since; activation that has jumped."""
+
+
+def by_readiness(
+    stream: Ints, num_bytes: Ints, macs: Ints, cycles: Ints, latency: Ints, node: Ints,
+    resource: Ints, wait_ptr: Ints, wait_token: Ints, signal_ptr: Ints, signal_token: Ints,
+    rate: npt.NDArray[np.float64], port: Ints, stream_core: Ints, num_cores: int,
+    loop_first: Ints | None, loop_end: Ints, loop_trip: Ints, loop_jumps: npt.NDArray[np.bool_],
+    step_stream: Ints, step_resource: Ints, step_wait: Ints, step_signal: Ints, expected: Ints,
+    slice_base: Ints, slice_chunk: Ints,
+    row: Ints, queue: Ints, begin: Ints, before: Ints, via: Ints,
+    totals: Ints, stream_free: Ints, resource_free: Ints, stream_busy: Ints, stream_macs: Ints,
+    stream_count: Ints, resource_bytes: Ints, resource_busy: Ints,
+    span_first: Ints, span_last: Ints, slice_start: Ints, slice_end: Ints, slice_count: Ints,
+    slice_instruction: Ints,
+    ring: Ints, ports: Ints, signals: Ints, waits: Ints, tokens: Ints, marks: Ints,
+    head: Ints, newest: Ints, earliest: Ints, first: Ints, changed: Ints,
+    stream_stamp: Ints, port_stamp: Ints,
+    open_loop: Ints, counter: Ints, activation: Ints, kept: Ints, states: Ints, state: Ints,
+    was_totals: Ints, crossed: Ints, jumps: Ints,
+) -> tuple[int, int, int, int, int]:  # fmt: skip
+    """Run the program; fill the arrays from `row` on.  Parameters and result as of
+    `forward.forward`, and
+
+    `port`: the port that each resource occupies; `expected`: instructions of each stream, in all.
+    `ring` and those behind it in its line hold what is known and has not run, modulo their
+    lengths, powers of two; the tree `first` [2 w] of streams says who is next: node n has the first
+    of nodes 2 n and 2 n + 1, by `earliest` [w] and `head` [w] (-1: not known yet; goes first).
+    `changed` [2 w]: streams to sort in again.  `states` and `was_totals`: what `kept` is about.
+
+    Cost: per instruction the logarithm of the streams, its ports and tokens; per iteration of a
+    loop that may jump the streams, ports, tokens and instructions that are known.
+    """
+    ring_mask, signal_mask = len(ring) - 1, len(signals) - 1
+    wait_mask, mark_mask = len(waits) - 1, len(marks) - 1
+    width = len(head)
+    num_ports = resource.shape[1]
+    last = 0
+    latest = -1
+    entry = 0
+    num_jumps = 0
+    tail = known = 0
+    next_signal = next_wait = 0
+    mark_tail = mark_next = 0
+    k = level = following = 0
+    opened = 0  # activations of loops so far
+    begun = 0  # depths, as bits, at which the next instruction begins an iteration
+    while True:
+        s = first[1]
+        now = earliest[s]
+        if now == NEVER:
+            return last, -1, entry, latest, num_jumps
+        num_changed = 0
+        if head[s] < 0:
+            # The program goes on until this stream has something.
+            while head[s] < 0:
+                if loop_first is not None:
+                    while following < len(loop_first) and loop_first[following] == k:
+                        open_loop[level] = following
+                        counter[level] = 0
+                        activation[level] = opened
+                        opened += 1
+                        begun |= 1 << level
+                        level += 1
+                        following += 1
+                if known - tail > ring_mask:
+                    return last, NO_ROOM, entry, latest, num_jumps
+                q = known & ring_mask
+                own = stream[k]
+                if loop_first is not None:
+                    for d in range(level):
+                        own += counter[d] * step_stream[k, d]
+                        if begun >> d & 1 and loop_jumps[open_loop[d]]:
+                            if mark_next - mark_tail > mark_mask:
+                                return last, NO_ROOM, entry, latest, num_jumps
+                            m = mark_next & mark_mask
+                            marks[m, AT] = known
+                            marks[m, LOOP] = d
+                            marks[m, ACTIVATION] = activation[d]
+                            marks[m, ITERATION] = counter[d]
+                            mark_next += 1
+                    begun = 0
+                ring[q, RUN] = k
+                ring[q, STREAM] = own
+                ring[q, NEXT] = -1
+                ring[q, READY] = 0
+                ring[q, SENDER] = -1
+                ring[q, SENDER_AT] = 0
+                ring[q, DONE] = 0
+                ring[q, FIRST_SIGNAL] = next_signal
+                ring[q, FIRST_WAIT] = next_wait
+                for p in range(num_ports):
+                    r = resource[k, p]
+                    if r >= 0 and loop_first is not None:
+                        for d in range(level):
+                            r += counter[d] * step_resource[k, d, p]
+                    ports[q, p] = r
+                missing = 0
+                for w in range(wait_ptr[k], wait_ptr[k + 1]):
+                    t = wait_token[w]
+                    if loop_first is not None:
+                        for d in range(level):
+                            t += counter[d] * step_wait[w, d]
+                    sender = tokens[t, LAST]
+                    if sender < 0:
+                        return last, k, entry, latest, num_jumps
+                    if tokens[t, HEAD] >= 0:
+                        if next_wait - ring[tail & ring_mask, FIRST_WAIT] > wait_mask:
+                            return last, NO_ROOM, entry, latest, num_jumps
+                        n = next_wait & wait_mask
+                        next_wait += 1
+                        waits[n, WHO] = known
+                        waits[n, PLACE] = w
+                        waits[n, OTHER] = signals[sender & signal_mask, LISTENER]
+                        signals[sender & signal_mask, LISTENER] = next_wait - 1
+                        missing += 1
+                    elif tokens[t, LATEST] > ring[q, READY]:
+                        ring[q, READY] = tokens[t, LATEST]
+                        ring[q, SENDER] = tokens[t, LATEST_BY]
+                        ring[q, SENDER_AT] = w
+                ring[q, MISSING] = missing
+                for w in range(signal_ptr[k], signal_ptr[k + 1]):
+                    t = signal_token[w]
+                    if loop_first is not None:
+                        for d in range(level):
+                            t += counter[d] * step_signal[w, d]
+                    if next_signal - ring[tail & ring_mask, FIRST_SIGNAL] > signal_mask:
+                        return last, NO_ROOM, entry, latest, num_jumps
+                    n = next_signal & signal_mask
+                    signals[n, TOKEN] = t
+                    signals[n, SENT] = 0
+                    signals[n, FOLLOWING] = -1
+                    signals[n, LISTENER] = -1
+                    if tokens[t, HEAD] < 0:
+                        tokens[t, HEAD] = next_signal
+                    else:
+                        signals[tokens[t, LAST] & signal_mask, FOLLOWING] = next_signal
+                    tokens[t, LAST] = next_signal
+                    next_signal += 1
+                if head[own] < 0:
+                    head[own] = known
+                    earliest[own] = NEVER
+                    if missing == 0:
+                        earliest[own] = max(stream_free[own], ring[q, READY])
+                    changed[num_changed] = own
+                    num_changed += 1
+                else:
+                    ring[newest[own] & ring_mask, NEXT] = known
+                newest[own] = known
+                known += 1
+                k += 1
+                if loop_first is not None:
+                    while level > 0 and loop_end[open_loop[level - 1]] == k:
+                        loop = open_loop[level - 1]
+                        counter[level - 1] += 1
+                        if counter[level - 1] == loop_trip[loop]:
+                            level -= 1
+                            continue
+                        begun |= 1 << (level - 1)
+                        k = loop_first[loop]
+                        following = loop + 1
+                        break
+        else:
+            if entry == len(begin):
+                return last, NO_ROOM, entry, latest, num_jumps
+            q = head[s] & ring_mask
+            i = ring[q, RUN]
+            free = stream_free[s]
+            taken = 0
+            full = -1
+            busy = cycles[i]
+            for p in range(num_ports):
+                r = ports[q, p]
+                if r < 0:
+                    break
+                if resource_free[port[r]] > taken:
+                    taken = resource_free[port[r]]
+                    full = r
+                need = ceil(num_bytes[i] / rate[r])
+                if need > busy:
+                    busy = need
+            start = max(now, taken)
+            via[entry] = -1
+            if start == free:
+                before[entry] = stream_stamp[s]
+            elif start == taken:
+                before[entry] = port_stamp[port[full]]
+                via[entry] = full
+            else:
+                before[entry] = ring[q, SENDER]
+            stream_stamp[s] = entry
+            for p in range(num_ports):
+                r = ports[q, p]
+                if r < 0:
+                    break
+                need = ceil(num_bytes[i] / rate[r])
+                resource_free[port[r]] = start + need
+                port_stamp[port[r]] = entry
+                resource_busy[r] += need
+                resource_bytes[r] += num_bytes[i]
+            row[entry] = i
+            queue[entry] = s
+            begin[entry] = start
+            end = start + busy
+            stream_free[s] = end
+            stream_busy[s] += busy
+            stream_macs[s] += macs[i]
+            finish = end + latency[i]
+            if finish > last:
+                last = finish
+                latest = entry
+            cell = node[i] * num_cores + stream_core[s]
+            if span_first[cell] < 0 or start < span_first[cell]:
+                span_first[cell] = start
+            if finish > span_last[cell]:
+                span_last[cell] = finish
+            chunk = slice_chunk[s]
+            if chunk > 0:
+                box = slice_base[s] + stream_count[s] // chunk
+                if slice_count[box] == 0:
+                    slice_start[box] = start
+                    slice_instruction[box] = i
+                slice_end[box] = end
+                slice_count[box] += 1
+            stream_count[s] += 1
+            ring[q, DONE] = 1
+            head[s] = ring[q, NEXT]
+            earliest[s] = NEVER
+            if head[s] < 0:
+                if stream_count[s] < expected[s]:
+                    earliest[s] = end
+            elif ring[head[s] & ring_mask, MISSING] == 0:
+                earliest[s] = max(end, ring[head[s] & ring_mask, READY])
+            changed[num_changed] = s
+            num_changed += 1
+            for w in range(signal_ptr[i], signal_ptr[i + 1]):
+                n = ring[q, FIRST_SIGNAL] + w - signal_ptr[i]
+                z = n & signal_mask
+                t = signals[z, TOKEN]
+                signals[z, SENT] = 1
+                signals[z, TIME] = finish
+                signals[z, BY] = entry
+                if tokens[t, HEAD] != n:
+                    continue
+                while n >= 0 and signals[n & signal_mask, SENT] == 1:
+                    z = n & signal_mask
+                    signals[z, SENT] = 2
+                    if signals[z, TIME] > tokens[t, LATEST]:
+                        tokens[t, LATEST] = signals[z, TIME]
+                        tokens[t, LATEST_BY] = signals[z, BY]
+                    n = signals[z, LISTENER]
+                    while n >= 0:
+                        v = n & wait_mask
+                        h = waits[v, WHO] & ring_mask
+                        time = tokens[t, LATEST]
+                        if time > ring[h, READY] or (
+                            time == ring[h, READY] > 0 and waits[v, PLACE] < ring[h, SENDER_AT]
+                        ):
+                            ring[h, READY] = time
+                            ring[h, SENDER] = tokens[t, LATEST_BY]
+                            ring[h, SENDER_AT] = waits[v, PLACE]
+                        ring[h, MISSING] -= 1
+                        other = ring[h, STREAM]
+                        if ring[h, MISSING] == 0 and head[other] == waits[v, WHO]:
+                            earliest[other] = max(stream_free[other], ring[h, READY])
+                            changed[num_changed] = other
+                            num_changed += 1
+                        n = waits[v, OTHER]
+                    n = signals[z, FOLLOWING]
+                tokens[t, HEAD] = n
+            entry += 1
+            while tail < known and ring[tail & ring_mask, DONE]:
+                tail += 1
+        for j in range(num_changed):
+            at = (width + changed[j]) // 2
+            while at >= 1:
+                a = first[2 * at]
+                b = first[2 * at + 1]
+                if earliest[b] < earliest[a] or (earliest[b] == earliest[a] and head[b] < head[a]):
+                    a = b
+                first[at] = a
+                at //= 2
+        if loop_first is None:
+            continue
+        num_crossed = 0
+        while mark_tail < mark_next and marks[mark_tail & mark_mask, AT] <= tail:
+            m = mark_tail & mark_mask
+            crossed[marks[m, LOOP], 0] = marks[m, ACTIVATION]
+            crossed[marks[m, LOOP], 1] = marks[m, ITERATION]
+            num_crossed = max(num_crossed, marks[m, LOOP] + 1)
+            mark_tail += 1
+        for d in range(num_crossed - 1, -1, -1):
+            run = crossed[d, 0]
+            crossed[d, 0] = -1
+            if run < 0 or level <= d or activation[d] != run or kept[d, OVER] == run:
+                continue
+            iteration = crossed[d, 1]
+            # The state, as numbers that are equal where what follows is.
+            state[0] = k
+            state[1] = known - tail
+            state[2] = counter[d] - iteration
+            state[3] = mark_next - mark_tail
+            size = 4
+            for e in range(level):
+                state[size] = counter[e] if e != d else level
+                size += 1
+            for c in range(len(stream_free)):
+                state[size] = head[c] - tail if head[c] >= 0 else -1
+                state[size + 1] = max(stream_free[c] - now, -1)
+                state[size + 2] = entry - stream_stamp[c] if stream_free[c] >= now else 0
+                size += 3
+            for c in range(len(resource_free)):
+                state[size] = max(resource_free[c] - now, -1)
+                state[size + 1] = entry - port_stamp[c] if resource_free[c] >= now else 0
+                size += 2
+            for t in range(len(tokens)):
+                state[size] = max(tokens[t, LATEST] - now, -1)
+                state[size + 1] = entry - tokens[t, LATEST_BY] if tokens[t, LATEST] >= now else 0
+                state[size + 2] = next_signal - tokens[t, HEAD] if tokens[t, HEAD] >= 0 else -1
+                state[size + 3] = next_signal - tokens[t, LAST] if tokens[t, HEAD] >= 0 else -1
+                size += 4
+            for n in range(tail, known):
+                q = n & ring_mask
+                state[size] = ring[q, RUN]
+                state[size + 1] = ring[q, STREAM]
+                state[size + 2] = -1 if ring[q, DONE] else ring[q, MISSING]
+                alive = ring[q, DONE] == 0 and ring[q, READY] >= now
+                state[size + 3] = ring[q, READY] - now if alive else -1
+                state[size + 4] = entry - ring[q, SENDER] if alive else 0
+                size += 5
+                for p in range(num_ports):
+                    state[size] = ports[q, p]
+                    size += 1
+            oldest = next_signal
+            if tail < known:
+                oldest = ring[tail & ring_mask, FIRST_SIGNAL]
+            for n in range(oldest, next_signal):
+                z = n & signal_mask
+                alive = signals[z, SENT] == 1 and signals[z, TIME] >= now
+                state[size] = signals[z, TOKEN]
+                state[size + 1] = signals[z, SENT]
+                state[size + 2] = signals[z, TIME] - now if alive else -1
+                state[size + 3] = entry - signals[z, BY] if alive else 0
+                size += 4
+            same = kept[d, OF] == run and kept[d, LENGTH] == size
+            c = 0
+            while same and c < size:
+                same = states[d, c] == state[c]
+                c += 1
+            if not same:
+                kept[d, SINCE] += 1
+                if kept[d, OF] != run:
+                    kept[d, POWER] = 1
+                if kept[d, OF] != run or kept[d, SINCE] >= kept[d, POWER]:
+                    kept[d, OF] = run
+                    kept[d, COUNT] = iteration
+                    kept[d, NOW] = now
+                    kept[d, ENTRY] = entry
+                    kept[d, LENGTH] = size
+                    kept[d, POWER] *= 2
+                    kept[d, SINCE] = 0
+                    states[d, :size] = state[:size]
+                    was_totals[d] = totals
+                continue
+            period = iteration - kept[d, COUNT]
+            length = entry - kept[d, ENTRY]
+            moved = now - kept[d, NOW]
+            skipped = (loop_trip[open_loop[d]] - 2 - counter[d]) // period
+            if skipped <= 0 or moved == 0:
+                kept[d, OVER] = run
+                continue
+            reach = 0
+            for e in range(entry - length, entry):
+                reach = max(reach, e - before[e])
+            if reach > length:
+                continue  # who waits for an earlier iteration than the last needs longer ones
+            if num_jumps == len(jumps):
+                return last, NO_ROOM, entry, latest, num_jumps
+            jumps[num_jumps, 0] = entry
+            jumps[num_jumps, 1] = length
+            jumps[num_jumps, 2] = skipped
+            jumps[num_jumps, 3] = moved
+            num_jumps += 1
+            kept[d, OVER] = run
+            by = skipped * moved
+            for c in range(len(stream_free)):
+                if stream_free[c] >= now:
+                    stream_free[c] += by
+                if now <= earliest[c] < NEVER:
+                    earliest[c] += by
+            for c in range(len(resource_free)):
+                if resource_free[c] >= now:
+                    resource_free[c] += by
+            for t in range(len(tokens)):
+                if tokens[t, LATEST] >= now:
+                    tokens[t, LATEST] += by
+            for n in range(tail, known):
+                if ring[n & ring_mask, READY] >= now:
+                    ring[n & ring_mask, READY] += by
+            for n in range(oldest, next_signal):
+                if signals[n & signal_mask, TIME] >= now:
+                    signals[n & signal_mask, TIME] += by
+            for n in range(mark_tail, mark_next):
+                m = n & mark_mask
+                if marks[m, LOOP] == d and marks[m, ACTIVATION] == run:
+                    marks[m, ITERATION] += skipped * period
+            for c in range(len(totals)):
+                totals[c] += skipped * (totals[c] - was_totals[d, c])
+            counter[d] += skipped * period
+            for at in range(width - 1, 0, -1):
+                a = first[2 * at]
+                b = first[2 * at + 1]
+                if earliest[b] < earliest[a] or (earliest[b] == earliest[a] and head[b] < head[a]):
+                    a = b
+                first[at] = a
+            for e in range(d):
+                crossed[e, 0] = -1
+            break
