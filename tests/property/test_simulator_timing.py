@@ -107,23 +107,15 @@ def test_compute_cycles_is_the_union_of_busy_cycles(steps: list[Step]) -> None:
 
 
 @given(programs())
-def test_every_cycle_has_a_cause_and_what_has_no_blame_costs_nothing(steps: list[Step]) -> None:
-    """A port or engine that is not to blame may be as fast as it likes: the run takes as long."""
+def test_every_cycle_has_a_cause(steps: list[Step]) -> None:
+    """Nothing is left over, and no cycle is blamed on what took none.
+
+    What is not to blame may not be made faster for nothing: who is ready first changes with it.
+    """
     on, program = flat_machine(), unit_program(steps, STREAMS, PORTS)
     sim = simulate_unit(program, on)
     assert sum(b.cycles for b in sim.blame) == sum(c.cycles for c in sim.causes) == sim.cycles
     assert all(b.cycles > 0 for b in sim.blame)
-    guilty = {c.cause for c in sim.causes}
-    for number, port in enumerate(PORTS):
-        if f"port:{port.level}.{port.direction}" not in guilty:
-            fast = [replace(p, bytes_per_cycle=1e6) if k == number else p
-                    for k, p in enumerate(PORTS)]  # fmt: skip
-            assert run_unit(unit_program(steps, STREAMS, tuple(fast)), on).cycles == sim.cycles
-    for engine in {stream.engine for stream in STREAMS}:
-        if not guilty.intersection({f"engine:{engine}", f"fill:{engine}"}):
-            quick = [replace(s, cycles=0) if STREAMS[s.stream].engine == engine else s
-                     for s in steps]  # fmt: skip
-            assert run_unit(unit_program(quick, STREAMS, PORTS), on).cycles == sim.cycles
 
 
 @given(programs(), st.integers(0, 5000), st.integers(0, 5000))

@@ -135,6 +135,7 @@ class _Tables:
     def __init__(self, program: UnitProgram, num_cores: int, room: int) -> None:
         rows, loops = program.instructions, program.loops
         num_streams, num_ports = len(program.streams), len(program.resources)
+        self.num_cores = num_cores
         self.is_listed = not len(loops.table)
         self.depth = max(loops.depth, 1)
         self.columns = (
@@ -174,13 +175,15 @@ class _Tables:
     ) -> Timing:
         cycles, _, entries, last, num_jumps = map(int, found)
         busy, macs, count = self.per_stream
-        num_cores = int(self.columns[-1])
         before, via = self.causes
+        port_bytes, port_busy = self.per_port
+        span_first, span_last = self.spans.reshape(2, -1, self.num_cores)
+        start, end, merged, first = self.slices
         return Timing(
             cycles, row[:entries], stream[:entries], self.begin[:entries], stream_free,
-            np.stack([busy, stream_free - busy], axis=1), macs, count, *self.per_port,
-            *self.spans.reshape(2, -1, num_cores), self.drawn[0], *self.slices,
-            last, before[:entries], via[:entries], self.jumps[:num_jumps],
+            np.stack([busy, stream_free - busy], axis=1), macs, count, port_bytes,
+            port_busy, span_first, span_last, self.drawn[0], start, end, merged, first, last,
+            before[:entries], via[:entries], self.jumps[:num_jumps],
         )  # fmt: skip
 
 

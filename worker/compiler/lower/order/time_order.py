@@ -2,8 +2,8 @@
 
 Ports are granted to whoever is ready first (isa/program.py), but an engine runs its instructions
 in order: a transfer that waits for its buffer keeps those behind it from being ready, though they
-could start.  The order in which `issue` lists the loops follows time only roughly.  Here the program is
-played; whatever can start first is next.
+could start.  The order in which `issue` lists the loops follows time only roughly.  Here the
+program is played; whatever can start first is next.
 
 Compute engines keep their order.  A transfer may pass one of its own engine that has to wait, when
 it is done before that one can start: fills of the next tiles pass an activation that is still being
