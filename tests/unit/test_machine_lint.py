@@ -258,6 +258,14 @@ REFUSALS: list[tuple[str, Callable[[Document], None], str, str, str]] = [
      "/capabilities/layout/activations", "the axis C is missing"),
     ("layout with an empty block", layout("NCHW0c"), "TW-SPEC-002",
      "/capabilities/layout/activations", "a block of 0 is no block"),
+    ("duplex of a cache", edit("/levels/1/duplex", "half"), "TW-SPEC-002",
+     "/levels/1/duplex", "changes nothing at L2, a cache"),
+    ("tagged duplex of registers", edit("/levels", [
+        *tiny()["levels"], {**tiny()["levels"][2], "name": "REG", "managed": "register",
+                            "duplex": {"value": "full", "tag": "K"}}]), "TW-SPEC-002",
+     "/levels/3/duplex", "changes nothing at REG, a register"),
+    ("no such duplex", edit("/levels/0/duplex", "both"), "TW-SPEC-001",
+     "/levels/0/duplex", "'full' or 'half'"),
     ("layout that splits no axis", layout("NCHW", "OIHW16k"), "TW-SPEC-002",
      "/capabilities/layout/weights", "a block splits K"),
 ]  # fmt: skip

@@ -165,7 +165,18 @@ class _Builder:
             managed=Managed(level.managed),
             align_bytes=_int(level.align_bytes, 1),
             reserve_fraction=_num(level.reserve_fraction),
+            half_duplex=self._is_half_duplex(k, level),
         )  # fmt: skip
+
+    def _is_half_duplex(self, k: int, level: LevelSpec) -> bool:
+        """Left out: so at home, the worse for the machine and true of the data bus of any DRAM."""
+        if level.duplex is not None:
+            return level.duplex.value == "half"
+        if k:
+            return False
+        note = "not given; taken as a DRAM, whose data bus serves one direction at a time"
+        self._guesses.append(Guess("/levels/0/duplex", "half", note))
+        return True
 
     def _engine(self, k: int, engine: EngineSpec) -> Engine:
         rates = {DType(name): rate.value for name, rate in engine.macs_per_cycle.items()}

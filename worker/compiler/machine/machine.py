@@ -63,10 +63,36 @@ class MemoryLevel:
     align_bytes: int = 1
     reserve_fraction: float = 0.0
     """Part of the capacity kept free for the runtime (stack, descriptors)."""
+    half_duplex: bool = False
+    """Reads and writes of one instance never overlap: both go through one port, which each transfer
+    occupies for bytes / (the rate of its direction).  False: a port for each direction."""
 
     @property
     def usable_bytes(self) -> int:
         return int(self.capacity_bytes * (1.0 - self.reserve_fraction))
+
+    def transfer_cycles(self, read_bytes: float, written_bytes: float, instances: int = 1) -> float:
+        """Cycles in which so many bytes pass the ports of `instances`, spread evenly over them.
+
+        Reads and writes one after the other where they share a port, else side by side.
+        """
+        return self.port_cycles(
+            read_bytes / (self.read_bytes_per_cycle * instances),
+            written_bytes / (self.write_bytes_per_cycle * instances),
+        )
+
+    def port_cycles(self, reading_cycles: float, writing_cycles: float) -> float:
+        """Cycles in which the ports of one instance have read and written for so many cycles."""
+        if self.half_duplex:
+            return reading_cycles + writing_cycles
+        return max(reading_cycles, writing_cycles)
+
+    @property
+    def both_bytes_per_cycle(self) -> float:
+        """Most bytes that an instance reads and writes in a cycle, in the best mix of the two."""
+        if self.half_duplex:
+            return max(self.read_bytes_per_cycle, self.write_bytes_per_cycle)
+        return self.read_bytes_per_cycle + self.write_bytes_per_cycle
 
 
 @dataclass(frozen=True, slots=True)

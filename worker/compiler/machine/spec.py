@@ -146,6 +146,29 @@ Extent = Annotated[Quantity, Range(1, 1 << 20, integer=True)]
 LimitBound = Annotated[Quantity, Range(0, 2.0**40, integer=True)]
 
 
+class Duplex(_Part):
+    """Whether a memory reads and writes at the same time, with its evidence."""
+
+    value: Literal["full", "half"]
+    """`full`: a port for each direction; `half`: one port, which serves one at a time."""
+    tag: Tag | None = None
+    note: str = Field(default="", max_length=500)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_plain(cls, raw: object) -> object:
+        if isinstance(raw, dict | Duplex):
+            return raw
+        return {"value": raw}
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        tagged = handler.resolve_ref_schema(handler(schema))
+        return {"anyOf": [{"enum": ["full", "half"]}, dict(tagged)]}
+
+
 class LevelSpec(_Part):
     """One memory level; the list goes from slow (home of whole tensors) to fast."""
 
@@ -154,6 +177,8 @@ class LevelSpec(_Part):
     instances: Count
     read_bytes_per_cycle: BytesPerCycle
     write_bytes_per_cycle: BytesPerCycle
+    duplex: Duplex | None = None
+    """Absent: `half` for the first level, a guess; `full` for others, as two rates imply."""
     latency_cycles: Cycles
     managed: Literal["scratchpad", "cache", "register"] = "scratchpad"
     technology: Literal["ddr", "lpddr", "hbm", "gddr", "sram", "register"] | None = None

@@ -141,6 +141,23 @@ def home_is_a_scratchpad(view: SpecReader) -> Iterator[Defect]:
         )  # fmt: skip
 
 
+def duplex_where_transfers_end(view: SpecReader) -> Iterator[Defect]:
+    """What passes a cache takes its read port in either direction, and registers have no ports."""
+    for level in view.items("/levels"):
+        managed = view.managed(level)
+        if managed != "scratchpad" and view.raw(f"{level}/duplex") is not None:
+            why = (
+                "what passes a cache takes one port in either direction"
+                if managed == "cache"
+                else "transfers do not reach registers"
+            )
+            yield Defect(
+                f"{level}/duplex",
+                f"duplex changes nothing at {view.text(f'{level}/name')}, a {managed}: {why}",
+                "absent, or a level that is a scratchpad", view.choice(f"{level}/duplex"),
+            )  # fmt: skip
+
+
 def has_scratchpad(view: SpecReader) -> Iterator[Defect]:
     levels = list(view.items("/levels"))
     if len(levels) > 1 and not any(view.managed(level) == "scratchpad" for level in levels[1:]):
@@ -230,6 +247,7 @@ RULES: tuple[Callable[[SpecReader], Iterator[Defect]], ...] = (
     capacity_holds_an_element,
     levels_in_order,
     home_is_a_scratchpad,
+    duplex_where_transfers_end,
     has_scratchpad,
     has_engines,
     engines_sit_at_scratchpads,

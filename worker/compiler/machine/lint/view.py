@@ -37,6 +37,11 @@ class SpecReader:
         raw = self.raw(pointer)
         return raw if isinstance(raw, str) else None
 
+    def choice(self, pointer: str) -> str | None:
+        """A word that may carry its evidence."""
+        raw = self.raw(pointer)
+        return self.text(f"{pointer}/value") if isinstance(raw, dict) else self.text(pointer)
+
     def items(self, pointer: str) -> Iterator[str]:
         """Give the pointers of a list's elements."""
         raw = self.raw(pointer)
