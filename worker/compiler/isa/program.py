@@ -9,10 +9,12 @@ in list order; different streams are held back only by tokens and shared resourc
 Token semantics: a token's time is the latest finish among the instructions that signalled it so
 far in list order; an instruction starts no earlier than the time of every token it waits for.
 Resources: a transfer occupies each of its resources for ceil(bytes / bytes_per_cycle) cycles.
+Those of a half-duplex memory are one port (`port_numbers`), which serves one transfer at a time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -143,6 +145,24 @@ class Resource:
     direction: str
     """`read`, `write` or `link`."""
     bytes_per_cycle: float
+    half_duplex: bool = False
+    """The same port serves the other direction of this instance."""
+
+
+def port_numbers(resources: Sequence[Resource]) -> Ints:
+    """[resources] The number of the resource whose port each one occupies.
+
+    Its own, or the first listed one of the same level and instance where they are half duplex.
+    Cost: linear.
+    """
+    first: dict[tuple[str, int], int] = {}
+    numbers = [
+        first.setdefault((resource.level, resource.instance), number)
+        if resource.half_duplex
+        else number
+        for number, resource in enumerate(resources)
+    ]
+    return np.array(numbers, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)

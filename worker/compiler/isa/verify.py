@@ -67,8 +67,14 @@ def _check_tables(unit: UnitProgram, machine: Machine) -> None:
         if stream.engine not in engines or not 0 <= stream.core < machine.num_cores:
             raise _fail(f"stream {k}", "engine", f"no {stream.engine!r} in core {stream.core}")
     for k, resource in enumerate(unit.resources):
-        if resource.level not in levels and resource.level not in links:
+        if resource.level not in (links if resource.direction == "link" else levels):
             raise _fail(f"resource {k}", "level", f"no level or link {resource.level!r}")
+        is_half = resource.direction != "link" and levels[resource.level].half_duplex
+        if resource.half_duplex != is_half:
+            shared = "one port" if is_half else "no port"
+            raise _fail(
+                f"resource {k}", "duplex", f"{resource.level} shares {shared} between directions"
+            )
         if resource.bytes_per_cycle <= 0:
             raise _fail(f"resource {k}", "rate", "bandwidth must be positive")
 

@@ -41,13 +41,13 @@ class Routes:
         self.count = 0
         """How many ports the machine has."""
         self._first: dict[tuple[str, str], int] = {}
-        self._groups: list[tuple[int, str, str, float]] = []
+        self._groups: list[tuple[int, str, str, float, bool]] = []
         for level in machine.levels:
             for direction, rate in (
                 ("read", level.read_bytes_per_cycle),
                 ("write", level.write_bytes_per_cycle),
             ):
-                self._add(level.name, direction, level.instances, rate)
+                self._add(level.name, direction, level.instances, rate, is_half=level.half_duplex)
         for link in machine.links:
             faster = machine.level(_faster_end(link, machine)).instances
             self._add(link.name, "link", -(-faster // max(link.shared_by, 1)), link.bytes_per_cycle)
@@ -112,17 +112,19 @@ class Routes:
     def resource(self, number: int) -> Resource:
         """Port `number`."""
         at = bisect_right(self._groups, number, key=lambda group: group[0]) - 1
-        first, name, direction, rate = self._groups[at]
-        return Resource(name, number - first, direction, rate)
+        first, name, direction, rate, is_half = self._groups[at]
+        return Resource(name, number - first, direction, rate, is_half)
 
     def rates(self) -> npt.NDArray[np.float64]:
         """Bytes per cycle of every port."""
         numbers = range(self.count)
         return np.array([self.resource(k).bytes_per_cycle for k in numbers], dtype=np.float64)
 
-    def _add(self, name: str, direction: str, instances: int, rate: float) -> None:
+    def _add(
+        self, name: str, direction: str, instances: int, rate: float, *, is_half: bool = False
+    ) -> None:
         self._first[name, direction] = self.count
-        self._groups.append((self.count, name, direction, rate))
+        self._groups.append((self.count, name, direction, rate, is_half))
         self.count += instances
 
     def _links(self, src: str, dst: str) -> tuple[Link, ...]:

@@ -6,8 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 import jsonschema_rs
+import lower_toys as toys
 import pytest
 
+from worker.compiler.errors import VerifyError
+from worker.compiler.isa.binary import decode_program, encode_program
+from worker.compiler.isa.program import Program, Resource, UnitProgram, port_numbers
+from worker.compiler.isa.text import parse_program, print_program
+from worker.compiler.isa.verify import verify_program
+from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine import (
     digest,
     load_machine,
@@ -17,7 +24,7 @@ from worker.compiler.machine import (
     spec_json_schema,
 )
 from worker.compiler.machine.digest import machine_document, machine_of
-from worker.compiler.machine.machine import Managed, MemoryLevel
+from worker.compiler.machine.machine import Machine, Managed, MemoryLevel
 from worker.compiler.machine.presets import preset_document
 
 POINTER = "/levels/0/duplex"
@@ -113,3 +120,80 @@ def test_time_of_reads_and_writes() -> None:
     assert full.transfer_cycles(100, 60, 2) == 7.5
     assert half.transfer_cycles(100, 60, 2) == 13.75
     assert (full.both_bytes_per_cycle, half.both_bytes_per_cycle) == (12, 8)
+
+
+def halved(machine: Machine, *names: str) -> Machine:
+    """The machine with some levels half duplex."""
+    levels = tuple(replace(m, half_duplex=m.name in names) for m in machine.levels)
+    return replace(machine, levels=levels)
+
+
+def product(machine: Machine) -> UnitProgram:
+    """A product of 4 x 4 matrices on two cores."""
+    return lower_unit(toys.naive_matmul(4, 4, 4, (2, 2, 2), 2), machine, "s")
+
+
+def test_lowering_marks_both_directions_of_a_half_duplex_level() -> None:
+    full, half = product(toys.flat_machine()), product(halved(toys.flat_machine(), "DDR"))
+    assert not any(r.half_duplex for r in full.resources)
+    assert {(r.level, r.direction): r.half_duplex for r in half.resources} == {
+        ("DDR", "read"): True, ("DDR", "write"): True,
+        ("L2", "read"): False, ("L1", "read"): False, ("L1", "write"): False,
+    }  # fmt: skip
+    bare = tuple(replace(r, half_duplex=False) for r in half.resources)
+    assert bare == full.resources
+    assert (half.instructions == full.instructions).all()
+
+
+def test_half_duplex_directions_of_an_instance_are_one_port() -> None:
+    def port(level: str, instance: int, way: str, half: bool = True) -> Resource:
+        return Resource(level, instance, way, 1.0, half)
+
+    assert port_numbers(()).tolist() == []
+    ports = (
+        port("L1", 1, "write"), port("DDR", 0, "read", False), port("L1", 0, "read"),
+        port("L1", 1, "read"), port("DDR", 0, "write", False), port("L1", 0, "write"),
+        port("bus", 0, "link", False), port("L2", 0, "write"),
+    )  # fmt: skip
+    assert port_numbers(ports).tolist() == [0, 1, 2, 0, 4, 2, 6, 7]
+
+
+@pytest.mark.parametrize("names", [(), ("DDR",), ("DDR", "L1")])
+def test_programs_carry_it_as_text_and_as_bytes(names: tuple[str, ...]) -> None:
+    unit = product(halved(toys.flat_machine(), *names))
+    text = print_program(unit)
+    lines = [line for line in text.splitlines() if line.startswith("resource")]
+    assert {line.endswith(" half_duplex=true") for line in lines if '"DDR"' in line} == {
+        "DDR" in names
+    }
+    again = parse_program(text)
+    assert again.resources == unit.resources
+    assert print_program(again) == text
+    data = encode_program(Program((unit,), (), 1, 1, 0))
+    assert decode_program(data).units[0].resources == unit.resources
+
+
+def test_a_text_that_does_not_say_it_is_full_duplex() -> None:
+    text = print_program(product(halved(toys.flat_machine(), "DDR")))
+    old = parse_program(text.replace(" half_duplex=true", ""))
+    assert not any(r.half_duplex for r in old.resources)
+
+
+def test_a_program_and_its_machine_must_agree() -> None:
+    full, half = toys.flat_machine(), halved(toys.flat_machine(), "L1")
+    verify_program(product(half), half)
+    first = next(k for k, r in enumerate(product(half).resources) if r.level == "L1")
+    for unit, machine in ((product(half), full), (product(full), half)):
+        with pytest.raises(VerifyError) as caught:
+            verify_program(unit, machine)
+        assert (caught.value.rule, caught.value.path) == ("duplex", f"resource {first}")
+    unit = product(half)
+    torn = tuple(
+        replace(r, half_duplex=False) if (r.level, r.direction) == ("L1", "write") else r
+        for r in unit.resources
+    )
+    with pytest.raises(VerifyError, match="shares one port"):
+        verify_program(replace(unit, resources=torn), half)
+    link = replace(unit.resources[first], direction="link")
+    with pytest.raises(VerifyError, match="no level or link"):
+        verify_program(replace(unit, resources=(*unit.resources[:first], link)), half)
