@@ -76,7 +76,7 @@ def operators(draw: st.DrawFn) -> Graph:
 
 @st.composite
 def chips(draw: st.DrawFn) -> Machine:
-    """The toy chip with other numbers, in its memories' widths and latencies too."""
+    """The toy chip with other numbers, in its memories' widths, ports and latencies too."""
     on = machine(draw(st.integers(1, 3)), l1_bytes=1 << 16)
     arrays = [(2, 2), (4, 4), (4, 2), (3,), (2, 2, 2), ()]
     engines = []
@@ -93,7 +93,7 @@ def chips(draw: st.DrawFn) -> Machine:
     levels = tuple(
         replace(
             level, read_bytes_per_cycle=draw(widths), write_bytes_per_cycle=draw(widths),
-            latency_cycles=draw(st.integers(0, 9)),
+            latency_cycles=draw(st.integers(0, 9)), half_duplex=draw(st.booleans()),
         )
         for level in on.levels
     )  # fmt: skip

@@ -142,6 +142,34 @@ def test_traffic_takes_homes_ports() -> None:
     assert found == {"traffic:DDR": 64, "latency": HOP + 3 + 8}
 
 
+def halved(on: Machine, *names: str) -> Machine:
+    return replace(on, levels=tuple(
+        replace(m, half_duplex=m.name in names) for m in on.levels))  # fmt: skip
+
+
+def test_a_port_of_both_directions_takes_the_sum() -> None:
+    # 512 B in and 256 B out at 16 a cycle; the last byte is seen 8 later.
+    found = parts(matmul_graph(8, 8, 8), halved(chip(64, wide=False), "DDR"))
+    assert found == {"traffic:DDR": 32 + 16, "latency": 8}
+    # What little goes out costs less than to compute with what came in last, and store that.
+    thin = halved(chip(64, wide=False), "DDR")
+    assert parts(matmul_graph(4, 4, 40), thin) == {"traffic:DDR": 80, "latency": 8 + 3 + HOP}
+
+
+def test_first_steps_of_both_directions_take_the_weighted_sum() -> None:
+    # In at 4 and out at 2 a cycle: 512 / 4 + 256 / 2 of the one memory below home.
+    on = halved(chip(64), "L1")
+    levels = (on.levels[0], replace(on.levels[2], instances=1, write_bytes_per_cycle=4.0,
+                                    read_bytes_per_cycle=2.0))  # fmt: skip
+    found = parts(matmul_graph(8, 8, 8), replace(on, levels=levels))
+    assert found == {"traffic:L1": 128 + 128, "latency": 8}
+    # Beside a second memory of the same rates, with a port for each direction: 1 + 2 halves of the
+    # weight of what both do side by side, (512 / 8 + 256 / 4) / 1.5; but either way alone takes 64.
+    twice = (*levels, replace(levels[1], name="GB", half_duplex=False))
+    found = parts(matmul_graph(8, 8, 8), replace(on, levels=twice))
+    assert found == {"traffic:L1+GB": 86, "latency": 8}
+
+
 def test_engines_on_home_wait_for_no_transfer() -> None:
     at_home = replace(chip(wide=False), engines=tuple(
         replace(e, memory="DDR") for e in chip().engines))  # fmt: skip

@@ -189,7 +189,8 @@ def test_nothing_fits() -> None:
 
 def test_a_cache_lowers_what_must_cross_home() -> None:
     """32 x 32 x 32 in tiles of 8 x 8 x 32, rows outside: the left operand of 4096 bytes comes once,
-    the right one four times.  Behind a cache both need to cross the home memory once only."""
+    the right one four times.  Behind a cache both need to cross the home memory once only.
+    The result's 4096 bytes take the same port."""
     with_cache = {"name": "m", "inherits": "a100", "num_cores": 1, "levels": [
         {"name": "SMEM", "instances": 1}, {"name": "REG", "instances": 1},
         {"name": "DRAM", "read_bytes_per_cycle": 0.1, "write_bytes_per_cycle": 0.1},
@@ -208,7 +209,7 @@ def test_a_cache_lowers_what_must_cross_home() -> None:
         and mapping.order == ("m", "n")
         and mapping.copies is Copies.ONE
     ]
-    assert bounds == [2 * 4096 / 0.1, 5 * 4096 / 0.1]
+    assert bounds == [(2 + 1) * 4096 / 0.1, (5 + 1) * 4096 / 0.1]
 
 
 def test_units_of_one_run() -> None:

@@ -2,7 +2,8 @@
 
 `compute:ENGINE`: its operations at the peak rate on every core of the machine.
 `traffic:LEVEL`: compulsory bytes (each input and constant in once, each output out once) over the
-total bandwidth of the level's instances.  An operator that reads only part of an operand (Gather,
+total bandwidth of the level's instances; where reads and writes share a port, one after the other.
+An operator that reads only part of an operand (Gather,
 Slice) makes "whole operand" too much to ask, so the compulsory bytes never exceed those that the
 program really moved; hence every bound holds for this program as well.
 """
@@ -13,7 +14,7 @@ from math import ceil
 
 from worker.compiler.clock.run import Timing
 from worker.compiler.isa.program import OperandRole, UnitProgram
-from worker.compiler.machine.machine import EngineKind, Machine
+from worker.compiler.machine.machine import EngineKind, Machine, MemoryLevel
 from worker.simulator.rates import peak_rate
 from worker.simulator.results import Bound, LevelTraffic
 
@@ -57,15 +58,16 @@ def lower_bounds(
         is_home = level.name == machine.home.name
         reads = min(inward if is_home else outward, flow.read_bytes)
         writes = min(outward if is_home else inward, flow.write_bytes)
-        cycles = max(
-            floor_cycles(reads, level.read_bytes_per_cycle * level.instances),
-            floor_cycles(writes, level.write_bytes_per_cycle * level.instances),
-        )
-        bounds.append(Bound(f"traffic:{level.name}", cycles))
+        bounds.append(Bound(f"traffic:{level.name}", port_floor(level, reads, writes)))
     return tuple(bounds)
 
 
-def floor_cycles(amount: int, per_cycle: float) -> int:
+def port_floor(level: MemoryLevel, read_bytes: int, written_bytes: int) -> int:
+    """Whole cycles that the ports of all instances of a level take at least for so many bytes."""
+    return floor_cycles(level.transfer_cycles(read_bytes, written_bytes, level.instances), 1.0)
+
+
+def floor_cycles(amount: float, per_cycle: float) -> int:
     """Whole cycles that `amount` takes at least.
 
     The tolerance keeps a rounding error of the division from adding a cycle to a bound.

@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from worker.compiler.isa.program import HostCall, OperandRole, Program, UnitCall
 from worker.compiler.machine.machine import EngineKind, Host, Machine
-from worker.simulator.bounds import floor_cycles
+from worker.simulator.bounds import port_floor
 from worker.simulator.control import (
     ControlCost,
     ControlRun,
@@ -233,11 +233,7 @@ def model_bounds(
         inward += min(fresh, home)
     outward = min(sum(wanted.values()), sum(units[c.unit].traffic[0].write_bytes for c in calls))
     level = machine.home
-    cycles = max(
-        floor_cycles(inward, level.read_bytes_per_cycle),
-        floor_cycles(outward, level.write_bytes_per_cycle),
-    )
-    bounds.append((f"traffic:{level.name}", cycles))
+    bounds.append((f"traffic:{level.name}", port_floor(level, inward, outward)))
     bounds.append(("host", sum(host_time(call, machine)[1] for call in hosts)))
     nested: dict[str, int] = {}
     for cost in costs.values():

@@ -12,7 +12,7 @@ import numpy as np
 
 from worker.compiler.clock.run import BUSY, IDLE, Ints, Timing
 from worker.compiler.isa.loops import repetitions
-from worker.compiler.isa.program import UnitProgram
+from worker.compiler.isa.program import UnitProgram, port_numbers
 from worker.compiler.machine.machine import Machine, Managed
 from worker.simulator.results import Blame, Bound, Check, LevelTraffic, Occupancy
 
@@ -42,7 +42,9 @@ def unit_checks(
     residual = int(np.abs(run.stream_free - busy - idle).sum())
     unblamed = run.cycles - sum(b.cycles for b in blamed)
     over = int(busy.max(initial=0))
-    ports = int(run.resource_busy.max(initial=0))
+    on_port = np.zeros(len(program.resources), np.int64)
+    np.add.at(on_port, port_numbers(program.resources), run.resource_busy)
+    ports = int(on_port.max(initial=0))
     overflow = [c for c in curves if c.peak_bytes > machine.level(c.level).usable_bytes]
     caches = {level.name for level in machine.levels if level.managed is Managed.CACHE}
     ports_read = sum(m.read_bytes for m in moved if m.level not in caches)

@@ -137,16 +137,18 @@ class Estimator:
         busy, least = self._compute(batch)
         into, out = self._rates(cores)
         fill, drain = inward / into, outward / out
+        turns = self._taking_turns(inward, outward, cores)
         last = elements(self._out, batch.tile, length) * size * cores / out
         match copies:
             case Copies.ALL:
                 # Two tiles are on their way at a time, so half of what one takes is not hidden.
-                estimate = np.maximum(np.maximum(busy, fill), drain)
+                estimate = np.maximum(np.maximum(busy, fill), np.maximum(drain, turns))
                 estimate = np.maximum(estimate, (busy + fill + drain) / 2 + latency)
                 estimate += first / into + batch.cycles + last
             case Copies.OPERANDS:
                 # Sums wait until those before have left their buffer.
-                estimate = np.maximum(busy + drain + latency, fill) + first / into
+                estimate = np.maximum(busy + drain + latency, np.maximum(fill, turns))
+                estimate += first / into
             case Copies.ONE:
                 estimate = busy + fill + drain + 2 * latency
             case _:
@@ -176,19 +178,39 @@ class Estimator:
             out = np.minimum(out, level.write_bytes_per_cycle * level.instances)
         return into, out
 
+    def _taking_turns(self, inward: Floats, outward: Floats, cores: Ints) -> Floats:
+        """Cycles of the busiest port of both directions, which fills and drains share; 0 if none.
+
+        Bytes that pass a cache take its one port both ways; it is no end of a transfer.
+        """
+        inner = self._passed[-1]
+        used = np.minimum(cores, inner.instances)
+        turns: Floats = np.zeros(len(cores))
+        for level, there, back, instances in (
+            (self._home, inward, outward, np.full(len(cores), self._home.instances)),
+            (inner, outward, inward, used),
+        ):
+            if level.half_duplex:
+                reading = there / (level.read_bytes_per_cycle * instances)
+                writing = back / (level.write_bytes_per_cycle * instances)
+                turns = np.maximum(turns, reading + writing)
+        return turns
+
     def _least_moving(self, inward: Floats, outward: Floats, cores: Ints) -> Floats:
         """Cycles of the busiest port, if a cache between catches all that can be caught."""
         inner = self._passed[-1]
         used = np.minimum(cores, inner.instances)
-        least = np.maximum(
-            inward / (used * inner.write_bytes_per_cycle),
+        least = _port_cycles(
+            inner,
             outward / (used * inner.read_bytes_per_cycle),
+            inward / (used * inner.write_bytes_per_cycle),
         )
         read: Floats = inward
         written: Floats = outward
         for level in (*reversed(self._passed[:-1]), self._home):
-            least = np.maximum(least, read / (level.read_bytes_per_cycle * level.instances))
-            least = np.maximum(least, written / (level.write_bytes_per_cycle * level.instances))
+            reading = read / (level.read_bytes_per_cycle * level.instances)
+            writing = written / (level.write_bytes_per_cycle * level.instances)
+            least = np.maximum(least, _port_cycles(level, reading, writing))
             if level.managed is Managed.CACHE:
                 once = compulsory_bytes(self._graph)
                 read, written = (np.full(len(cores), float(size)) for size in once)
@@ -250,3 +272,9 @@ class Estimator:
         highest = operand.shape[dim] - 1
         width = np.minimum(high + operand.extra[dim], highest) - np.maximum(low, 0) + 1
         return int(np.maximum(width, 0).sum())
+
+
+def _port_cycles(level: MemoryLevel, reading: Floats, writing: Floats) -> Floats:
+    """`MemoryLevel.port_cycles` of many at once."""
+    both: Floats = reading + writing if level.half_duplex else np.maximum(reading, writing)
+    return both

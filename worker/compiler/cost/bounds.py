@@ -26,11 +26,7 @@ def bound_cycles(graph: Graph, machine: Machine) -> int:
     compute = ceil(max(by_kind.values(), default=0.0) / machine.num_cores)
     read, written = compulsory_bytes(graph)
     home = machine.home
-    memory = max(
-        read / (home.read_bytes_per_cycle * home.instances),
-        written / (home.write_bytes_per_cycle * home.instances),
-    )
-    return max(compute, int(memory))
+    return max(compute, int(home.transfer_cycles(read, written, home.instances)))
 
 
 def _op_cycles(op: TensorOp, graph: Graph, machine: Machine) -> tuple[EngineKind, float]:

@@ -27,6 +27,11 @@ engines of one side are pooled: at each operator their speeds add up.
 
 **Bytes.**  Every element of an input or a constant that some point reads must leave home once,
 every result must get there once, at the width of home's ports, or of all first steps away from it.
+Where reads and writes share a port, its time is the sum of both.  Of several memories a step from
+home, each with n instances that take in a and give out b bytes a cycle, A and B in all: weigh bytes
+in by 1 / A and bytes out by 1 / B.  In T cycles one of them moves at most T n max(a / A, b / B)
+(with a port for each the sum of these), and together they must move the weight of all bytes.
+
 What is made inside might never leave the chip and is not counted.
 
 **Latency.**  Where engines cannot address home, nothing is computed before a transfer of a cycle
@@ -47,7 +52,7 @@ from worker.compiler.cost.touched import touched_elems
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.ir.scalar import slots_read
-from worker.compiler.machine.machine import Engine, Machine
+from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
 from worker.compiler.schedule.walk import reach_memory
 
 LATENCY = "latency"
@@ -117,6 +122,8 @@ def kernel_floor(graph: Graph, machine: Machine) -> Parts:
         # After its last byte a fetch still has its latency, and the byte is computed with, stored.
         terms.append((*_port(machine, inward, "read"), hop - 1 + (least + tail if tail else 0)))
         terms.append((*_port(machine, outward, "write"), head + least + hop - 1))
+        # Whatever is last on a port of both directions has its latency behind it.
+        terms.append((*_shared_port(machine, inward, outward), hop - 1))
     if not any(cycles for _, cycles, _ in terms):
         return ()
     name, cycles, latency = max((t for t in terms if t[1]), key=lambda t: t[1] + t[2])
@@ -340,3 +347,31 @@ def _port(machine: Machine, num_bytes: int, direction: str) -> tuple[str, int]:
     )
     name = home.name if own <= first else "+".join(level.name for level in below)
     return f"traffic:{name}", ceil(num_bytes / min(own, first) * (1 - _SLACK))
+
+
+def _shared_port(machine: Machine, inward: int, outward: int) -> tuple[str, int]:
+    """(name, cycles) that bytes out of home and into it take at least together."""
+    home = machine.home
+    below = [level for level in machine.scratchpads if level.name != home.name]
+    own = _both_ways(
+        [(home, home.read_bytes_per_cycle, home.write_bytes_per_cycle)], inward, outward
+    )
+    first = _both_ways(
+        [(level, level.write_bytes_per_cycle, level.read_bytes_per_cycle) for level in below],
+        inward, outward,
+    )  # fmt: skip
+    name = home.name if own >= first else "+".join(level.name for level in below)
+    return f"traffic:{name}", ceil(max(own, first) * (1 - _SLACK))
+
+
+def _both_ways(
+    ports: Sequence[tuple[MemoryLevel, float, float]], inward: int, outward: int
+) -> float:
+    """Cycles for bytes that pass memories in and out, by (memory, rate in, rate out)."""
+    total_in = sum(level.instances * into for level, into, _ in ports)
+    total_out = sum(level.instances * out for level, _, out in ports)
+    share = 0.0
+    for level, into, out in ports:
+        ways = into / total_in, out / total_out
+        share += level.instances * (max(ways) if level.half_duplex else sum(ways))
+    return (inward / total_in + outward / total_out) / share
