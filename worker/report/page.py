@@ -129,7 +129,7 @@ def report_page(
         roofline(
             points,
             peak_rate(machine),
-            machine.home.read_bytes_per_cycle + machine.home.write_bytes_per_cycle,
+            machine.home.both_bytes_per_cycle,
         ),
         "<h2>Cycles per layer</h2>",
         layer_bars(bars),

@@ -71,7 +71,8 @@ def roofline(
     """Layers on the machine's roofline.
 
     `points`: (label, MACs per home byte, MACs per cycle, cycles); the roof is
-    min(peak, intensity * home bandwidth, both directions).  Both axes are logarithmic.
+    min(peak, intensity * home bandwidth), of both directions where they have a port each.  Both
+    axes are logarithmic.
     """
     kept = [p for p in points if p[1] > 0 and p[2] > 0]
     ridge = peak_macs_per_cycle / home_bytes_per_cycle

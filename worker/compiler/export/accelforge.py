@@ -19,6 +19,7 @@ from worker.compiler.export.unroll import Unrolled, unroll
 from worker.compiler.machine.machine import Machine, MemoryLevel
 
 _SEPARATE_PORTS = "max(a.n_calls / a.throughput for a in actions)"
+_SHARED_PORT = "sum(a.n_calls / a.throughput for a in actions)"
 
 
 def write_accelforge(nests: Sequence[LoopNest], machine: Machine) -> Export:
@@ -138,12 +139,13 @@ def _memory(level: MemoryLevel, size_bytes: int, tensors: str, *, is_timed: bool
         ("read", level.read_energy_pj_per_byte, level.read_bytes_per_cycle),
         ("write", level.write_energy_pj_per_byte, level.write_bytes_per_cycle),
     )
+    latency = _SHARED_PORT if level.half_duplex else _SEPARATE_PORTS
     return Tagged("Memory", {
         "name": level.name,
         "size": size_bytes * 8,
         "leak_power": 0,
         "area": 0,
-        "total_latency": _SEPARATE_PORTS if is_timed else 0,
+        "total_latency": latency if is_timed else 0,
         "tensors": {"keep": tensors},
         "actions": [
             {"name": name, "energy": round(energy / 8, 9), "throughput": rate * 8,

@@ -234,13 +234,16 @@ def _buffer(
     nest: LoopNest, hold: Hold, operand: str, level: MemoryLevel, served: list[str], fed: int
 ) -> dict[str, Any]:
     """A part of a scratchpad.  The port to the array never makes it wait, as in Tilewright's clock;
-    ports between memories are the level's."""
+    ports between memories are the level's, of which one for both directions has the slower rate."""
     into = bits_per_cycle(level.write_bytes_per_cycle)
     out = bits_per_cycle(level.read_bytes_per_cycle)
     feed, drain = (fed * hold.dtype.bits, fed * hold.dtype.bits) if fed else (out, into)
     ports = [_port("r_port_1", "read", feed, [f"{operand}, tl"]),
              _port("w_port_1", "write", into, [f"{operand}, fh"])]  # fmt: skip
-    if operand == "O":
+    if operand == "O" and level.half_duplex:
+        ports[1:] = [_port("rw_port_1", "read_write", min(into, out), ["O, fh", "O, th"]),
+                     _port("w_port_2", "write", drain, ["O, fl"])]  # fmt: skip
+    elif operand == "O":
         ports += [_port("r_port_2", "read", out, ["O, th"]),
                   _port("w_port_2", "write", drain, ["O, fl"])]  # fmt: skip
     size, is_doubled = _size_bits(nest, hold)
@@ -287,6 +290,14 @@ def _home(level: MemoryLevel, served: list[str]) -> dict[str, Any]:
     read, write = (
         bits_per_cycle(level.read_bytes_per_cycle), bits_per_cycle(level.write_bytes_per_cycle)
     )  # fmt: skip
+    leaving, coming = ["I1, tl", "I2, tl", "O, tl", "O, th"], ["I1, fh", "I2, fh", "O, fh", "O, fl"]
+    if level.half_duplex:
+        ports = [_port("rw_port_1", "read_write", min(read, write), [*leaving, *coming])]
+    else:
+        ports = [
+            _port("r_port_1", "read", read, leaving),
+            _port("w_port_1", "write", write, coming),
+        ]
     return {
         "size": level.capacity_bytes * 8,
         "r_cost": read_pj(level, read),
@@ -294,10 +305,7 @@ def _home(level: MemoryLevel, served: list[str]) -> dict[str, Any]:
         "area": 0.0,
         "latency": 1,
         "operands": list(_MEMORY_OPERANDS),
-        "ports": [
-            _port("r_port_1", "read", read, ["I1, tl", "I2, tl", "O, tl", "O, th"]),
-            _port("w_port_1", "write", write, ["I1, fh", "I2, fh", "O, fh", "O, fl"]),
-        ],
+        "ports": ports,
         "served_dimensions": served,
     }
 

@@ -125,7 +125,7 @@ def port_cycles(
                 size = _touched(op, access, tensors[name].shape, extents)
                 sizes[name] = max(sizes.get(name, 0), size * tensors[name].dtype.size_bytes)
     reading, writing = (sum(sizes.values()) * teams for sizes in moved)
-    return max(reading / home.read_bytes_per_cycle, writing / home.write_bytes_per_cycle)
+    return home.transfer_cycles(reading, writing)
 
 
 def _extents(op: TensorOp, domains: Mapping[str, Box] | None) -> dict[str, int]:

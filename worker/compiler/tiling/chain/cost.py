@@ -85,9 +85,10 @@ def predict(
 ) -> tuple[float, int]:
     """(cycles, instructions of one core) when `busy` cores work at once.
 
-    With double buffers the slowest of computing, fetching and storing counts, plus the first fetch
-    and the last store, which nothing hides; without, they add up.  The engines of a core work on
-    one tile one after the other, since what lies between them has one copy.
+    With double buffers the slowest of computing, fetching, storing and both on a port that they
+    share counts, plus the first fetch and the last store, which nothing hides; without, they add
+    up.  The engines of a core work on one tile one after the other, since what lies between them
+    has one copy.
     """
     compute = float(sum(_times(rows, trips) * cycles for rows, cycles in timing.computes))
     leaves = sum(_times(rows, trips) for rows, _ in timing.computes)
@@ -96,6 +97,8 @@ def predict(
     sums: list[float] = []
     first: list[float] = []
     waits = 0.0
+    turns: dict[str, float] = {}
+    """Cycles of ports that serve both directions, by level."""
     for flows, inward in ((timing.fetched, True), (timing.stored, False)):
         total = once = 0.0
         paths: dict[str, tuple[float, int]] = {}
@@ -107,6 +110,12 @@ def predict(
             times = _times(flow.held.rows, trips)
             leaves += times
             total += times * flow.tile_bytes / speed
+            for name, is_read in ((flow.memory, inward), (memory, not inward)):
+                level = machine.level(name)
+                if level.half_duplex:
+                    port = level.read_bytes_per_cycle if is_read else level.write_bytes_per_cycle
+                    spent = times * flow.tile_bytes * busy.sharers(level, machine) / port
+                    turns[name] = turns.get(name, 0.0) + spent
             once = max(once, latency) + flow.tile_bytes / speed
             waits = max(waits, float(times * latency))
         sums.append(total)
@@ -115,7 +124,7 @@ def predict(
         return compute + sum(sums) + waits * 2, leaves
     # Two copies: a pair of steps takes at least one load with its latency and one computation.
     paired = (waits + sums[0] + compute) / 2
-    return max(compute, *sums, paired) + sum(first), leaves
+    return max(compute, *sums, *turns.values(), paired) + sum(first), leaves
 
 
 def _times(rows: tuple[int, ...], trips: tuple[int, ...]) -> int:

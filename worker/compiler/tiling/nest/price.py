@@ -1,7 +1,8 @@
 """What a tiling of one layer is predicted to cost.
 
-Per level the slowest of computing, filling and draining counts, plus the first fill and the last
-drain, which nothing hides.  Bandwidth of a shared source is divided by its busy readers.
+Per level the slowest of computing, filling, draining and both on a port that they share counts,
+plus the first fill and the last drain, which nothing hides.  Bandwidth of a shared source is
+divided by its busy readers.
 
 Tens of thousands of tilings of one layer are priced on the same stages, in several orders of loops
 each.  What tiles do not change is worked out once per layer (`Pricer`), what orders do not change
@@ -29,6 +30,8 @@ class _Route:
     """(bytes per cycle, instances the working teams are attached to) of every level passed."""
     latency_cycles: int
     team: Team
+    ends: tuple[tuple[float, int] | None, tuple[float, int] | None]
+    """The ports of the first and the last level, None where they do not serve both directions."""
     rates: dict[int, float] = field(default_factory=dict, compare=False)
     """What `rate` has found."""
 
@@ -40,7 +43,9 @@ class _Route:
         rates.append(passed[-1].write_bytes_per_cycle)
         instances = [team.instances(level) for level in passed]
         latency = max(level.latency_cycles for level in passed)
-        return _Route(tuple(zip(rates, instances, strict=True)), latency, team)
+        ports = tuple(zip(rates, instances, strict=True))
+        first, last = (ports[k] if passed[k].half_duplex else None for k in (0, -1))
+        return _Route(ports, latency, team, (first, last))
 
     def rate(self, sharers: int) -> float:
         """Bytes per cycle of one destination when `sharers` per team pull at once."""
@@ -50,6 +55,16 @@ class _Route:
             found = max(min(rate / max(1, -(-readers // n)) for rate, n in self.ports), 1e-9)
             self.rates[sharers] = found
         return found
+
+    def turns(self, size_bytes: int, sharers: int) -> tuple[float, float]:
+        """Cycles of one transfer at each end whose port serves both directions, when `sharers` per
+        team move as much; 0 at others."""
+        readers = sharers * self.team.copies
+        first, last = (
+            0.0 if end is None else size_bytes * max(1, -(-readers // end[1])) / end[0]
+            for end in self.ends
+        )
+        return first, last
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +78,8 @@ class _Way:
     item_bytes: int
     is_early: bool
     route: _Route
+    is_drained_to: bool
+    """Whether results go where it comes from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +102,8 @@ class _Fill(NamedTuple):
     latency_cycles: int
     is_early: bool
     is_double: bool
+    turns: tuple[float, float]
+    """Cycles of one at the ports that the drain takes turns with: outside, and here."""
 
 
 class _Moves(NamedTuple):
@@ -95,6 +114,8 @@ class _Moves(NamedTuple):
     drain: float
     last: float
     """Cycles of the last drain, which nothing hides."""
+    drain_turns: tuple[float, float]
+    """Cycles of the drain at the ports that fills take turns with: outside, and here."""
     is_double: bool
     entries: int
     busy_units: int
@@ -121,10 +142,10 @@ class Price:
         slowest = exposed = waiting = 0.0
         leaves = 0
         for level, order in zip(self.moves, orders, strict=True):
-            fill, waits, moves, early = _filled(level, order)
+            fill, waits, moves, early, turns = _filled(level, order)
             entries, drain = level.entries, level.drain
             if level.is_double:
-                slowest = max(slowest, entries * fill, entries * drain)
+                slowest = max(slowest, entries * fill, entries * drain, entries * turns)
                 waiting += entries * (fill + waits)
             else:
                 slowest = max(slowest, entries * early)
@@ -138,13 +159,15 @@ class Price:
         return int(longest + exposed), leaves + self.leaves
 
 
-def _filled(level: _Moves, order: Sequence[str]) -> tuple[float, float, int, float]:
-    """(cycles of all fills, exposed cycles, moves, cycles of fills that may start early)."""
+def _filled(level: _Moves, order: Sequence[str]) -> tuple[float, float, int, float, float]:
+    """(cycles of all fills, exposed cycles, moves, cycles of fills that may start early, cycles of
+    the busiest port that fills and the drain share)."""
     trips = level.trips
+    outside, here = level.drain_turns
     busy = [0.0] * level.num_sources
     first = early = 0.0
     waits = moves = 0
-    for axes, source, size, rate, latency, is_early, is_double in level.fills:
+    for axes, source, size, rate, latency, is_early, is_double, turns in level.fills:
         # Its Place stands inside the loops up to the last that its box depends on.
         loads = running = 1
         for name in order:
@@ -158,10 +181,12 @@ def _filled(level: _Moves, order: Sequence[str]) -> tuple[float, float, int, flo
         else:
             first += latency + size / rate
         moves += loads
+        outside += loads * turns[0]
+        here += loads * turns[1]
         waits = max(waits, loads * latency)
     # Loads of different operands are in flight together: a step waits for the latency once.
     # One engine brings them all, so sources do not add their rates up.
-    return sum(busy), first + waits, moves, early
+    return sum(busy), first + waits, moves, early, max(outside, here)
 
 
 class Pricer:
@@ -186,6 +211,9 @@ class Pricer:
         memory = stage.level.name
         routes: dict[str, _Route] = {}
         fills: list[_Way] = []
+        target = None
+        if facts.stored is not None:
+            target = source_of(facts, facts.stored.tensor, stages, k, home)
         for operand in facts.fetched:
             source = source_of(facts, operand.tensor, stages, k, home)
             if source not in routes:
@@ -195,15 +223,14 @@ class Pricer:
                     operand.tensor, operand.axes, list(routes).index(source),
                     operand.dtype.size_bytes,
                     comes_early(facts, operand.tensor, stages, k, machine), routes[source],
+                    source == target,
                 )
             )  # fmt: skip
         drain = None
-        if facts.stored is not None:
+        if facts.stored is not None and target is not None and target != memory:
             name = facts.stored.tensor
-            target = source_of(facts, name, stages, k, home)
-            if target != memory:
-                size = facts.tensors[name].dtype.size_bytes
-                drain = name, size, _Route.between(machine, memory, target, stage.team)
+            size = facts.tensors[name].dtype.size_bytes
+            drain = name, size, _Route.between(machine, memory, target, stage.team)
         return _Port(tuple(fills), len(routes), drain)
 
     def price(self, levels: Sequence[LevelPlan]) -> Price:
@@ -214,24 +241,19 @@ class Pricer:
             used = busy * plan.units_used
             out_trips = prod(plan.trips[name] for name in plan.order[: plan.num_out_loops])
             drain = last = 0.0
+            drain_turns = 0.0, 0.0
             if port.drain is not None and port.drain[0] in plan.elems:
                 tensor, item_bytes, route = port.drain
                 last = route.latency_cycles + plan.elems[tensor] * item_bytes / route.rate(used)
                 drain = out_trips * last
-            fills = tuple(
-                _Fill(
-                    way.axes, way.source, plan.elems[way.tensor] * way.item_bytes,
-                    way.route.rate(used), way.route.latency_cycles, way.is_early,
-                    plan.copies[way.tensor] > 1,
-                )
-                for way in port.fills
-                if way.tensor in plan.elems
-            )  # fmt: skip
+                here, outside = route.turns(plan.elems[tensor] * item_bytes, used)
+                drain_turns = out_trips * outside, out_trips * here
+            fills = tuple(_fill(way, plan, used) for way in port.fills if way.tensor in plan.elems)
             is_double = any(c > 1 for c in plan.copies.values())
             found.append(
                 _Moves(
-                    fills, port.num_sources, drain, last, is_double, entries, used, out_trips,
-                    plan.trips,
+                    fills, port.num_sources, drain, last, drain_turns, is_double, entries, used,
+                    out_trips, plan.trips,
                 )
             )  # fmt: skip
             results = entries * out_trips * strips[1]
@@ -263,6 +285,16 @@ class Pricer:
         if plan.copies[facts.out.tensor] > 1:
             return max(busy.values())
         return sum(busy.values())
+
+
+def _fill(way: _Way, plan: LevelPlan, used: int) -> _Fill:
+    """What a tile takes to come, on its way to each of `used` units."""
+    size = plan.elems[way.tensor] * way.item_bytes
+    outside, here = way.route.turns(size, used)
+    return _Fill(
+        way.axes, way.source, size, way.route.rate(used), way.route.latency_cycles, way.is_early,
+        plan.copies[way.tensor] > 1, (outside if way.is_drained_to else 0.0, here),
+    )  # fmt: skip
 
 
 def _step_cycles(step: Pointwise, pace: EngineRate, widths: Sequence[int]) -> int:
