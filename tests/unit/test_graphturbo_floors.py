@@ -41,6 +41,11 @@ def slow_home(machine: Machine, read: float, write: float) -> Machine:
     return replace(machine, levels=(home, *inner))
 
 
+def half_home(machine: Machine) -> Machine:
+    home, *inner = machine.levels
+    return replace(machine, levels=(replace(home, half_duplex=True), *inner))
+
+
 def mixed(samples: int = 4) -> Graph:
     """Padded and strided convolutions, a residual sum, pooling, a classifier with its softmax."""
     net = Net()
@@ -71,6 +76,7 @@ MACHINES = {
     "clusters": TWO,
     "slow reads": slow_home(TWO, 0.5, 64.0),
     "slow writes": slow_home(TWO, 64.0, 0.5),
+    "one slow port": half_home(slow_home(TWO, 1.0, 0.5)),
     "one cluster": clustered(clusters=1, cores=2),
     "preset": PRESET,
 }
@@ -162,8 +168,12 @@ def test_weights_and_what_is_left_at_home_pass_its_port_for_every_team() -> None
     fetched, stored = moved_tensors(ops, planner_of(ctx, Spread(1, 2)).uses.facts[0], False, {y})
     assert (fetched, stored) == ({x, weights}, {y})
 
-    def cycles(fetched: Sequence[str], stored: Sequence[str], teams: int) -> float:
-        home = replace(TWO.home, read_bytes_per_cycle=4.0, write_bytes_per_cycle=2.0)
+    def cycles(
+        fetched: Sequence[str], stored: Sequence[str], teams: int, *, half: bool = False
+    ) -> float:
+        home = replace(
+            TWO.home, read_bytes_per_cycle=4.0, write_bytes_per_cycle=2.0, half_duplex=half
+        )
         return port_cycles(ops, graph.tensors, None, teams, fetched, stored, home)
 
     assert cycles([weights], [], 1) == 8 * 16
@@ -171,6 +181,7 @@ def test_weights_and_what_is_left_at_home_pass_its_port_for_every_team() -> None
     assert cycles([x, weights], [], 1) == 16 * 16 + 8 * 16
     assert cycles([], [y], 1) == 2 * 8 * 16
     assert cycles([weights], [y], 1) == 2 * 8 * 16  # reads and writes at the same time
+    assert cycles([weights], [y], 1, half=True) == 8 * 16 + 2 * 8 * 16  # or in turns
     assert cycles([], [], 1) == 0
 
 

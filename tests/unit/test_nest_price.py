@@ -104,3 +104,45 @@ def test_copies_into_the_cores_are_priced_as_any_operand_s(early: frozenset[str]
     found = Pricer(facts, machine.engines[0], stages, machine)
     ways = {(k, way.tensor): way.is_early for k, p in enumerate(found.ports) for way in p.fills}
     assert ways == {(k, t): k == 0 and t in early for k in (0, 1) for t in "ab"}
+
+
+def home_bound(*half: str) -> Machine:
+    """One core behind a home that gives 1 byte a cycle and takes half of one, without latencies."""
+    machine = toy_machine(1, l1_bytes=1 << 16)
+    slow = {"read_bytes_per_cycle": 1.0, "write_bytes_per_cycle": 0.5}
+    return replace(machine, levels=tuple(
+        replace(m, latency_cycles=0, half_duplex=m.name in half,
+                **(slow if m.name == "DDR" else {}))
+        for m in machine.levels))  # fmt: skip
+
+
+def cycles_of(machine: Machine, memories: tuple[str, ...], *, two_copies: bool) -> int:
+    """A product of 16 x 16 matrices in tiles of 8 x 8, rows outside, through `memories`."""
+    facts = matmul(16)
+    stages = stages_of(machine, tuple(machine.level(name) for name in memories))
+    tile = {"m": 8, "n": 8, "k": 16}
+    levels = levels_of(StageFrame(facts, stages), Sizes((tile,) * len(stages), two_copies))
+    assert levels is not None
+    price = Pricer(facts, machine.engines[0], stages, machine).price(levels)
+    return price.of([plan.order for plan in levels])[0]
+
+
+def test_fills_and_drains_take_turns_at_a_port_of_both_directions() -> None:
+    """Tiles of 512 bytes come twice (a) and four times (b), four of 256 bytes leave.
+
+    Apart: fills take 3072 cycles, drains 2048; the last drain, 512, is not hidden.  In turns:
+    3072 + 2048, of which it is one.
+    """
+    assert cycles_of(home_bound(), ("L1",), two_copies=True) == 3072 + 512
+    assert cycles_of(home_bound("DDR"), ("L1",), two_copies=True) == 3072 + 2048
+    # L1's port is 16 wide.
+    assert cycles_of(home_bound("L1"), ("L1",), two_copies=True) == 3072 + 512
+    # One copy takes turns anyway.
+    alone = [cycles_of(home_bound(*half), ("L1",), two_copies=False) for half in ((), ("DDR",))]
+    assert alone[0] == alone[1]
+
+
+def test_all_that_passes_homes_port_adds_up() -> None:
+    """Both operands to GB and the result from it: each byte once."""
+    staged = cycles_of(home_bound("DDR"), ("GB", "L1"), two_copies=True)
+    assert staged >= 6 * 512 + 4 * 256 * 2

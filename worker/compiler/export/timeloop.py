@@ -188,6 +188,9 @@ def _component(
         "write_bandwidth": level.write_bytes_per_cycle * 8 / bits,
         "multiple_buffering": 2 if is_doubled else 1,
     }
+    if level.half_duplex:
+        slower = min(level.read_bytes_per_cycle, level.write_bytes_per_cycle)
+        attributes["shared_bandwidth"] = slower * 8 / bits
     return Tagged("Component", {"name": level.name, "class": kind, "attributes": attributes})
 
 

@@ -124,7 +124,9 @@ def predict(
         return compute + sum(sums) + waits * 2, leaves
     # Two copies: a pair of steps takes at least one load with its latency and one computation.
     paired = (waits + sums[0] + compute) / 2
-    return max(compute, *sums, *turns.values(), paired) + sum(first), leaves
+    # First fetch and last store are among what a port of both directions takes one by one.
+    in_turns = max(turns.values(), default=0.0)
+    return max(max(compute, *sums, paired) + sum(first), in_turns), leaves
 
 
 def _times(rows: tuple[int, ...], trips: tuple[int, ...]) -> int:

@@ -14,12 +14,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from worker.compiler.cost.compute import EngineRate, pace_of
 from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
 from worker.compiler.tiling.nest.facts import Facts, Pointwise
 from worker.compiler.tiling.nest.plan import LevelPlan, Stage, Team, comes_early, source_of
+
+Turns: TypeAlias = tuple[tuple[int, float], ...]
+"""(number of a memory, cycles) of ports that serve both directions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +59,15 @@ class _Route:
             self.rates[sharers] = found
         return found
 
-    def turns(self, size_bytes: int, sharers: int) -> tuple[float, float]:
-        """Cycles of one transfer at each end whose port serves both directions, when `sharers` per
-        team move as much; 0 at others."""
+    def turns(self, size_bytes: int, sharers: int, ends: tuple[int, int]) -> Turns:
+        """What a transfer takes of ports that serve both directions at its ends (their numbers),
+        when `sharers` per team move as much."""
         readers = sharers * self.team.copies
-        first, last = (
-            0.0 if end is None else size_bytes * max(1, -(-readers // end[1])) / end[0]
-            for end in self.ends
+        return tuple(
+            (number, size_bytes * max(1, -(-readers // port[1])) / port[0])
+            for port, number in zip(self.ends, ends, strict=True)
+            if port is not None
         )
-        return first, last
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +81,8 @@ class _Way:
     item_bytes: int
     is_early: bool
     route: _Route
-    is_drained_to: bool
-    """Whether results go where it comes from."""
+    ends: tuple[int, int]
+    """Numbers of the memories it comes from and to, in the machine's order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +91,8 @@ class _Port:
 
     fills: tuple[_Way, ...]
     num_sources: int
-    drain: tuple[str, int, _Route] | None
-    """(tensor, bytes of an element, way) of the result; None: it stays."""
+    drain: tuple[str, int, _Route, tuple[int, int]] | None
+    """(tensor, bytes of an element, way, numbers of its memories) of the result; None: it stays."""
 
 
 class _Fill(NamedTuple):
@@ -102,8 +105,8 @@ class _Fill(NamedTuple):
     latency_cycles: int
     is_early: bool
     is_double: bool
-    turns: tuple[float, float]
-    """Cycles of one at the ports that the drain takes turns with: outside, and here."""
+    turns: Turns
+    """Of one."""
 
 
 class _Moves(NamedTuple):
@@ -114,8 +117,8 @@ class _Moves(NamedTuple):
     drain: float
     last: float
     """Cycles of the last drain, which nothing hides."""
-    drain_turns: tuple[float, float]
-    """Cycles of the drain at the ports that fills take turns with: outside, and here."""
+    drain_turns: Turns
+    """Of all drains."""
     is_double: bool
     entries: int
     busy_units: int
@@ -141,11 +144,12 @@ class Price:
         """(cycles, executed leaves) with the loops of every level in the order given."""
         slowest = exposed = waiting = 0.0
         leaves = 0
+        turns: dict[int, float] = {}
         for level, order in zip(self.moves, orders, strict=True):
-            fill, waits, moves, early, turns = _filled(level, order)
+            fill, waits, moves, early = _filled(level, order, turns)
             entries, drain = level.entries, level.drain
             if level.is_double:
-                slowest = max(slowest, entries * fill, entries * drain, entries * turns)
+                slowest = max(slowest, entries * fill, entries * drain)
                 waiting += entries * (fill + waits)
             else:
                 slowest = max(slowest, entries * early)
@@ -156,18 +160,24 @@ class Price:
         # least one load with its latency and one computation.
         paired = (waiting + self.compute) / 2
         longest = max(slowest, self.compute, self.at_home, paired)
-        return int(longest + exposed), leaves + self.leaves
+        # The last drain is among what a port of both directions takes one by one.
+        return int(max(longest + exposed, max(turns.values(), default=0.0))), leaves + self.leaves
 
 
-def _filled(level: _Moves, order: Sequence[str]) -> tuple[float, float, int, float, float]:
-    """(cycles of all fills, exposed cycles, moves, cycles of fills that may start early, cycles of
-    the busiest port that fills and the drain share)."""
+def _filled(
+    level: _Moves, order: Sequence[str], turns: dict[int, float]
+) -> tuple[float, float, int, float]:
+    """(cycles of all fills, exposed cycles, moves, cycles of fills that may start early).
+
+    Adds to `turns`, by memory, what fills and drains take of ports that serve both directions.
+    """
     trips = level.trips
-    outside, here = level.drain_turns
+    for memory, cycles in level.drain_turns:
+        turns[memory] = turns.get(memory, 0.0) + level.entries * cycles
     busy = [0.0] * level.num_sources
     first = early = 0.0
     waits = moves = 0
-    for axes, source, size, rate, latency, is_early, is_double, turns in level.fills:
+    for axes, source, size, rate, latency, is_early, is_double, taken in level.fills:
         # Its Place stands inside the loops up to the last that its box depends on.
         loads = running = 1
         for name in order:
@@ -181,12 +191,12 @@ def _filled(level: _Moves, order: Sequence[str]) -> tuple[float, float, int, flo
         else:
             first += latency + size / rate
         moves += loads
-        outside += loads * turns[0]
-        here += loads * turns[1]
+        for memory, cycles in taken:
+            turns[memory] = turns.get(memory, 0.0) + level.entries * loads * cycles
         waits = max(waits, loads * latency)
     # Loads of different operands are in flight together: a step waits for the latency once.
     # One engine brings them all, so sources do not add their rates up.
-    return sum(busy), first + waits, moves, early, max(outside, here)
+    return sum(busy), first + waits, moves, early
 
 
 class Pricer:
@@ -211,9 +221,7 @@ class Pricer:
         memory = stage.level.name
         routes: dict[str, _Route] = {}
         fills: list[_Way] = []
-        target = None
-        if facts.stored is not None:
-            target = source_of(facts, facts.stored.tensor, stages, k, home)
+        number = {level.name: i for i, level in enumerate(machine.levels)}
         for operand in facts.fetched:
             source = source_of(facts, operand.tensor, stages, k, home)
             if source not in routes:
@@ -223,14 +231,17 @@ class Pricer:
                     operand.tensor, operand.axes, list(routes).index(source),
                     operand.dtype.size_bytes,
                     comes_early(facts, operand.tensor, stages, k, machine), routes[source],
-                    source == target,
+                    (number[source], number[memory]),
                 )
             )  # fmt: skip
         drain = None
-        if facts.stored is not None and target is not None and target != memory:
+        if facts.stored is not None:
             name = facts.stored.tensor
-            size = facts.tensors[name].dtype.size_bytes
-            drain = name, size, _Route.between(machine, memory, target, stage.team)
+            target = source_of(facts, name, stages, k, home)
+            if target != memory:
+                size = facts.tensors[name].dtype.size_bytes
+                route = _Route.between(machine, memory, target, stage.team)
+                drain = name, size, route, (number[memory], number[target])
         return _Port(tuple(fills), len(routes), drain)
 
     def price(self, levels: Sequence[LevelPlan]) -> Price:
@@ -241,13 +252,12 @@ class Pricer:
             used = busy * plan.units_used
             out_trips = prod(plan.trips[name] for name in plan.order[: plan.num_out_loops])
             drain = last = 0.0
-            drain_turns = 0.0, 0.0
+            drain_turns: Turns = ()
             if port.drain is not None and port.drain[0] in plan.elems:
-                tensor, item_bytes, route = port.drain
+                tensor, item_bytes, route, ends = port.drain
                 last = route.latency_cycles + plan.elems[tensor] * item_bytes / route.rate(used)
                 drain = out_trips * last
-                here, outside = route.turns(plan.elems[tensor] * item_bytes, used)
-                drain_turns = out_trips * outside, out_trips * here
+                drain_turns = route.turns(out_trips * plan.elems[tensor] * item_bytes, used, ends)
             fills = tuple(_fill(way, plan, used) for way in port.fills if way.tensor in plan.elems)
             is_double = any(c > 1 for c in plan.copies.values())
             found.append(
@@ -290,10 +300,9 @@ class Pricer:
 def _fill(way: _Way, plan: LevelPlan, used: int) -> _Fill:
     """What a tile takes to come, on its way to each of `used` units."""
     size = plan.elems[way.tensor] * way.item_bytes
-    outside, here = way.route.turns(size, used)
     return _Fill(
         way.axes, way.source, size, way.route.rate(used), way.route.latency_cycles, way.is_early,
-        plan.copies[way.tensor] > 1, (outside if way.is_drained_to else 0.0, here),
+        plan.copies[way.tensor] > 1, way.route.turns(size, used, way.ends),
     )  # fmt: skip
 
 
