@@ -87,7 +87,7 @@ def run_cell(model: ZooModel, preset: str, mode: str, scratch: Path) -> Row:
     from worker.job.hardware import resolve_machine
     from worker.job.ports import open_ports
     from worker.job.simulation import refuse_violations, simulate_model
-    from worker.simulator.bounds import floor_cycles
+    from worker.simulator.bounds import port_floor
 
     chosen = (
         {"strategy": NAIVE}
@@ -107,8 +107,7 @@ def run_cell(model: ZooModel, preset: str, mode: str, scratch: Path) -> Row:
     views = {view.tensor: view.source for view in compiled.linked.views}
     inward, outward = compulsory_bytes(program, sims, views)
     home = machine.home
-    floor = max(floor_cycles(inward, home.read_bytes_per_cycle),
-                floor_cycles(outward, home.write_bytes_per_cycle))  # fmt: skip
+    floor = port_floor(home, inward, outward)
     bound = next(b.cycles for b in whole.bounds if b.name == f"traffic:{home.name}")
     if floor > bound:
         raise ValueError(f"compulsory bytes take {floor} cycles, the bound is {bound}")

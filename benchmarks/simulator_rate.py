@@ -95,10 +95,10 @@ def synthetic_unit(machine: Machine, num_instructions: int) -> UnitProgram:
         buffers,
         tuple(Stream(c, e) for c in range(cores) for e in (dma_in, matrix, dma_out)),
         (
-            Resource(home.name, 0, "read", home.read_bytes_per_cycle),
-            Resource(home.name, 0, "write", home.write_bytes_per_cycle),
+            Resource(home.name, 0, "read", home.read_bytes_per_cycle, home.half_duplex),
+            Resource(home.name, 0, "write", home.write_bytes_per_cycle, home.half_duplex),
             *(
-                Resource(inner.name, c, way, rate)
+                Resource(inner.name, c, way, rate, inner.half_duplex)
                 for c in range(cores)
                 for way, rate in (
                     ("read", inner.read_bytes_per_cycle), ("write", inner.write_bytes_per_cycle),

@@ -151,7 +151,7 @@ def accelforge_figures(
             ("read", traffic[home.name].read_bytes), ("write", traffic[home.name].write_bytes)
         )
     ]  # fmt: skip
-    causes = {"nothing waits for anything": max(_passes(nest), *ports) - total}
+    causes = {"nothing waits for anything": max(_passes(nest), home.port_cycles(*ports)) - total}
     return (Figure("cycles", total, found["cycles"], causes), *figures)
 
 

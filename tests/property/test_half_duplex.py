@@ -26,6 +26,8 @@ from worker.compiler.machine import (
 from worker.compiler.machine.digest import machine_document, machine_of
 from worker.compiler.machine.machine import Machine, Managed, MemoryLevel
 from worker.compiler.machine.presets import preset_document
+from worker.compiler.tiling.chain.cost import Busy, Flow, Timing, predict
+from worker.compiler.tiling.chain.cut import Held
 
 POINTER = "/levels/0/duplex"
 
@@ -197,3 +199,29 @@ def test_a_program_and_its_machine_must_agree() -> None:
     link = replace(unit.resources[first], direction="link")
     with pytest.raises(VerifyError, match="no level or link"):
         verify_program(replace(unit, resources=(*unit.resources[:first], link)), half)
+
+
+@pytest.mark.parametrize("half", [(), ("DDR",), ("L1",), ("DDR", "L1")])
+def test_row_chains_take_turns_at_a_port_of_both_directions(half: tuple[str, ...]) -> None:
+    """Eight rows of 64 bytes in and of 32 out on each of two cores, which share home.
+
+    A core gets home's 1 byte a cycle in halves for reads, and 2 in halves for writes; its own
+    memory takes 16 either way: 1024 cycles and 256 at home, 48 in all at L1.
+    """
+    machine = toys.flat_machine()
+    rates = {"DDR": (1.0, 2.0), "L1": (16.0, 16.0)}
+    levels = tuple(
+        replace(m, latency_cycles=0, read_bytes_per_cycle=rates[m.name][0],
+                write_bytes_per_cycle=rates[m.name][1], half_duplex=m.name in half)
+        for m in machine.levels if m.name in rates
+    )  # fmt: skip
+    rows = (0,)
+    flows = [Flow(Held("t", (toys.span(0, n),), rows), "DDR", 4) for n in (16, 8)]
+    timing = Timing(((rows, 10),), (), (flows[0],), (flows[1],))
+    cycles, _ = predict(
+        timing, (8,), Busy(2, 1), "L1", replace(machine, levels=levels), overlaps=True
+    )
+    apart = 8 * 64 * 2 + 64 * 2 + 32  # the slower of both, the first fetch, the last store
+    in_turns = 8 * 64 * 2 + 8 * 32
+    assert cycles == (max(apart, in_turns) if "DDR" in half else apart)
+    assert in_turns > apart
