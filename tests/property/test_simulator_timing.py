@@ -38,6 +38,9 @@ PORTS = (
     Resource("L2", 0, "read", RATES[2]), Resource("L1", 0, "write", RATES[3]),
     Resource("L1", 1, "read", RATES[4]),
 )  # fmt: skip
+ONE_BUS = tuple(replace(p, half_duplex=p.level == "DDR") for p in PORTS)
+WIRE = [0, 0, 2, 3, 4]
+"""Of `ONE_BUS`: what passes through one at a time."""
 
 
 @st.composite
@@ -69,10 +72,10 @@ def programs(draw: st.DrawFn) -> list[Step]:
     return steps
 
 
-def _interpreted(steps: list[Step]) -> Timing:
+def _interpreted(program: UnitProgram) -> Timing:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("worker.compiler.clock.run.loop_for", lambda loop, count: loop)
-        return run_unit(unit_program(steps, STREAMS, PORTS), flat_machine())
+        return run_unit(program, flat_machine())
 
 
 def _same(a: Timing, b: Timing) -> None:
@@ -80,14 +83,15 @@ def _same(a: Timing, b: Timing) -> None:
         assert np.array_equal(getattr(a, field.name), getattr(b, field.name)), field.name
 
 
-@given(programs())
-def test_loop_equals_oracle(steps: list[Step]) -> None:
-    run = run_unit(unit_program(steps, STREAMS, PORTS), flat_machine())
-    expected = oracle(steps, RATES)
+@given(programs(), st.booleans())
+def test_loop_equals_oracle(steps: list[Step], shared: bool) -> None:
+    program = unit_program(steps, STREAMS, ONE_BUS if shared else PORTS)
+    run = run_unit(program, flat_machine())
+    expected = oracle(steps, RATES, WIRE if shared else None)
     assert run.cycles == expected.cycles
     compiled(forward), compiled(by_readiness)  # from here on run_unit uses the compiled loops
-    _same(run, run_unit(unit_program(steps, STREAMS, PORTS), flat_machine()))
-    _same(run, _interpreted(steps))
+    _same(run, run_unit(program, flat_machine()))
+    _same(run, _interpreted(program))
     assert run.begin[np.argsort(run.row)].tolist() == expected.start
     assert run.stream_stats[:, IDLE].tolist() == [expected.idle[s] for s in range(len(STREAMS))]
     assert run.stream_stats[:, BUSY].tolist() == [expected.busy[s] for s in range(len(STREAMS))]

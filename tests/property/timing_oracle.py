@@ -101,9 +101,10 @@ def oracle(steps: list[Step], rates: list[float], wire: list[int] | None = None)
                     for p in steps[k].ports
                 }
                 for p, length in lengths.items():
-                    wire_free[wires[p]] = max(wire_free[wires[p]], time + length)
+                    wire_free[wires[p]] = max(wire_free[wires[p]], time) + length
                     result.port_bytes[p] += steps[k].num_bytes
-                length = max([steps[k].cycles, *lengths.values()])
+                ends = [wire_free[wires[p]] - time for p in lengths]
+                length = max([steps[k].cycles, *ends])
                 result.start[k], result.end[k] = time, time + length
                 finish[k] = time + length + steps[k].latency
                 result.busy[steps[k].stream] += length

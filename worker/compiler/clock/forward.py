@@ -126,7 +126,6 @@ def forward(
         ready = max(free, token)
         port = 0
         full = -1
-        busy = cycles[i]
         for p in range(num_ports):
             r = resource[i, p]
             if r < 0:
@@ -140,9 +139,6 @@ def forward(
             if resource_free[o] > port:
                 port = resource_free[o]
                 full = r
-            need = ceil(num_bytes[i] / rate[r])
-            if need > busy:
-                busy = need
         start = max(ready, port)
         via[e] = -1
         if start == free:
@@ -153,6 +149,7 @@ def forward(
         else:
             before[e] = sender
         stamps[s] = entry
+        end = start + cycles[i]
         for p in range(num_ports):
             r = resource[i, p]
             if r < 0:
@@ -162,16 +159,16 @@ def forward(
                     r += counter[d] * step_resource[i, d, p]
             need = ceil(num_bytes[i] / rate[r])
             o = port_of[r]
-            resource_free[o] = start + need
+            resource_free[o] = max(start, resource_free[o]) + need
+            end = max(end, resource_free[o])
             port_ready[o] = ready
             stamps[first_port + o] = entry
             stamps[first_ready + o] = entry
             resource_busy[r] += need
             resource_bytes[r] += num_bytes[i]
         begin[e] = start
-        end = start + busy
         stream_free[s] = end
-        stream_busy[s] += busy
+        stream_busy[s] += end - start
         stream_macs[s] += macs[i]
         finish = end + latency[i]
         if finish > last:

@@ -213,7 +213,6 @@ def by_readiness(
             free = stream_free[s]
             taken = 0
             full = -1
-            busy = cycles[i]
             for p in range(num_ports):
                 r = ports[q, p]
                 if r < 0:
@@ -221,9 +220,6 @@ def by_readiness(
                 if resource_free[port[r]] > taken:
                     taken = resource_free[port[r]]
                     full = r
-                need = ceil(num_bytes[i] / rate[r])
-                if need > busy:
-                    busy = need
             start = max(now, taken)
             via[entry] = -1
             if start == free:
@@ -234,21 +230,22 @@ def by_readiness(
             else:
                 before[entry] = ring[q, SENDER]
             stream_stamp[s] = entry
+            end = start + cycles[i]
             for p in range(num_ports):
                 r = ports[q, p]
                 if r < 0:
                     break
                 need = ceil(num_bytes[i] / rate[r])
-                resource_free[port[r]] = start + need
+                resource_free[port[r]] = max(start, resource_free[port[r]]) + need
+                end = max(end, resource_free[port[r]])
                 port_stamp[port[r]] = entry
                 resource_busy[r] += need
                 resource_bytes[r] += num_bytes[i]
             row[entry] = i
             queue[entry] = s
             begin[entry] = start
-            end = start + busy
             stream_free[s] = end
-            stream_busy[s] += busy
+            stream_busy[s] += end - start
             stream_macs[s] += macs[i]
             finish = end + latency[i]
             if finish > last:

@@ -18,6 +18,7 @@ from worker.compiler.isa.program import (
     Stream,
     UnitProgram,
     instructions_of,
+    port_numbers,
     steps_of,
 )
 from worker.compiler.jit import loop_for
@@ -143,7 +144,7 @@ class _Tables:
             rows["node"], rows["resource"], program.wait_ptr, program.wait_token,
             program.signal_ptr, program.signal_token,
             np.array([r.bytes_per_cycle for r in program.resources], np.float64),
-            np.arange(num_ports),
+            port_numbers(program.resources),
             np.array([s.core for s in program.streams], np.int64), num_cores,
         )  # fmt: skip
         self.may_jump = ~steps_of(program) & (loops.table["trip"] >= _FEWEST)

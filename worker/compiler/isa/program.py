@@ -1,15 +1,18 @@
 """Programs: what lowering emits, the bundle carries, and the simulator runs.
 
 A `UnitProgram` is one kernel's instruction list, held as arrays, in an order in which every wait is
-on a token signalled earlier (dependences point backwards), so that timing needs one forward pass.
+on a token signalled earlier (dependences point backwards).
 Large ones have loops (`loops`): what is said of the list holds for its expansion.
 Each instruction belongs to one in-order stream (a core's engine).  Instructions of one stream run
 in list order; different streams are held back only by tokens and shared resources.
 
 Token semantics: a token's time is the latest finish among the instructions that signalled it so
 far in list order; an instruction starts no earlier than the time of every token it waits for.
-Resources: a transfer occupies each of its resources for ceil(bytes / bytes_per_cycle) cycles.
-Those of a half-duplex memory are one port (`port_numbers`), which serves one transfer at a time.
+Resources: a transfer occupies each of its resources for ceil(bytes / bytes_per_cycle) cycles, its
+stream for the longest.  Those of a half-duplex memory are one port (`port_numbers`); a transfer that
+reads and writes there takes it twice in turn.
+Ports serve who is ready first, its stream free and its tokens signalled; of equals, who is listed
+first.  A transfer begins when it has all of its ports, and keeps its turn at each until then.
 """
 
 from __future__ import annotations
