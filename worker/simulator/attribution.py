@@ -23,7 +23,7 @@ import numpy as np
 
 from worker.compiler.clock.forward import COMPUTE, Ints
 from worker.compiler.clock.run import Timing
-from worker.compiler.isa.program import Resource, UnitProgram
+from worker.compiler.isa.program import Resource, UnitProgram, port_numbers
 from worker.compiler.jit import loop_for
 from worker.compiler.machine.machine import EngineKind, Machine
 from worker.simulator.results import Blame
@@ -48,7 +48,8 @@ def blame(program: UnitProgram, machine: Machine, run: Timing) -> tuple[Blame, .
         np.zeros((depth, 5), np.int64), np.zeros((depth, *table.shape), np.int64),
         rows["opcode"], rows["stream"], rows["bytes"], rows["cycles"], rows["node"],
         rows["resource"], np.array([r.bytes_per_cycle for r in program.resources], np.float64),
-        engine_of, fill_of, startup, port_of, len(names) - 1, table,
+        port_numbers(program.resources), engine_of, fill_of, startup, port_of, len(names) - 1,
+        table,
     )  # fmt: skip
     return tuple(
         Blame(names[cause], program.nodes[node], int(table[node, cause]))
@@ -82,7 +83,7 @@ def trace_back(
     k: int, cycles: int, row: Ints, begin: Ints, before: Ints, via: Ints,
     jumps: Ints, laps: Ints, tables: Ints,
     opcode: Ints, stream: Ints, num_bytes: Ints, engine_cycles: Ints, node: Ints,
-    resource: Ints, rate: np.ndarray, engine_of: Ints, fill_of: Ints, startup: Ints,
+    resource: Ints, rate: np.ndarray, shared: Ints, engine_of: Ints, fill_of: Ints, startup: Ints,
     port_of: Ints, latency: int, table: Ints,
 ) -> None:  # fmt: skip
     """From entry `k` of the log, whose finish ends the run, backward; adds to `table` [nodes,
@@ -107,6 +108,9 @@ def trace_back(
             if r < 0:
                 break
             need = ceil(num_bytes[i] / rate[r])
+            for q in range(p):
+                if shared[resource[i, q]] == shared[r]:  # one port, both ways in turn
+                    need += ceil(num_bytes[i] / rate[resource[i, q]])
             if need > busy:
                 busy = need
                 slowest = r

@@ -15,7 +15,7 @@ import numpy as np
 
 from worker.compiler.clock.forward import COMPUTE
 from worker.compiler.clock.run import Ints, Timing
-from worker.compiler.isa.program import UnitProgram
+from worker.compiler.isa.program import UnitProgram, port_numbers
 
 _AT, _LENGTH, _COUNT, _MOVED = range(4)
 
@@ -40,10 +40,11 @@ def compute_cycles(program: UnitProgram, run: Timing) -> int:
 def busy_cycles(program: UnitProgram, run: Timing, entry: int) -> int:
     """How long an instruction keeps its engine; all instances of a port are equally fast."""
     row = program.instructions[run.row[entry]]
-    rates = [program.resources[r].bytes_per_cycle for r in row["resource"].tolist() if r >= 0]
-    size = int(row["bytes"])
-    needs: list[int] = [int(row["cycles"]), *(ceil(size / rate) for rate in rates)]
-    return max(needs)
+    ports = [program.resources[r] for r in row["resource"].tolist() if r >= 0]
+    needs = [0] * len(ports)
+    for port, number in zip(ports, port_numbers(ports).tolist(), strict=True):
+        needs[number] += ceil(int(row["bytes"]) / port.bytes_per_cycle)
+    return max(int(row["cycles"]), *needs, 0)
 
 
 def spread(place: Ints, start: Ints, end: Ints, jumps: Ints) -> tuple[Ints, Ints]:

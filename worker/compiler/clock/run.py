@@ -100,17 +100,17 @@ def last_finish(
     waits: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]],
     signals: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]],
     num_tokens: int,
-    rates: Sequence[float],
+    ports: Sequence[Resource],
 ) -> int:
     """When a list of instructions has run whose tables do not stand yet.
 
-    `waits`, `signals`: pointers and tokens as a program has them; `rates`: of each port.
+    `waits`, `signals`: pointers and tokens as a program has them; `ports`: all that the
+    instructions name.
     """
     streams = tuple(Stream(0, str(k)) for k in range(int(rows["stream"].max(initial=-1)) + 1))
-    resources = tuple(Resource("", k, "read", rate) for k, rate in enumerate(rates))
     nodes = ("",) * (int(rows["node"].max(initial=0)) + 1)
     program = UnitProgram(
-        "", (), (), streams, resources, nodes, rows, *waits, *signals, num_tokens, NO_LOOPS
+        "", (), (), streams, tuple(ports), nodes, rows, *waits, *signals, num_tokens, NO_LOOPS
     )
     return _run(program, 1).cycles
 

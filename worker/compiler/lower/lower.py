@@ -88,8 +88,8 @@ def lower_unit(
         tokens, loops = synchronise(touches, storages, instructions["stream"]), NO_LOOPS
         if early and Heuristic.TIME_ORDER not in without:  # layers may overlap
             moves = _moves(instructions["stream"], touches, storages, machine)
-            rates = transfers.routes.rates()
-            instructions, tokens = in_time_order(instructions, tokens, rates, moves)
+            ports = transfers.routes.resources()
+            instructions, tokens = in_time_order(instructions, tokens, ports, moves)
         used_streams, number_of = _compact(
             instructions["stream"], machine.num_cores * len(machine.engines)
         )

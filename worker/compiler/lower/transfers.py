@@ -9,9 +9,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from worker.compiler.errors import VerifyError
 from worker.compiler.isa.program import MAX_RESOURCES, Resource
 from worker.compiler.lower.grid import Ints
@@ -115,10 +112,9 @@ class Routes:
         first, name, direction, rate, is_half = self._groups[at]
         return Resource(name, number - first, direction, rate, is_half)
 
-    def rates(self) -> npt.NDArray[np.float64]:
-        """Bytes per cycle of every port."""
-        numbers = range(self.count)
-        return np.array([self.resource(k).bytes_per_cycle for k in numbers], dtype=np.float64)
+    def resources(self) -> list[Resource]:
+        """Every port."""
+        return [self.resource(number) for number in range(self.count)]
 
     def _add(
         self, name: str, direction: str, instances: int, rate: float, *, is_half: bool = False

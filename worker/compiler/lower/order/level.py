@@ -1,7 +1,7 @@
 """How far ahead fills of a buffer outside of the cores are worth issuing: home's spare time.
 
 Such fills have an engine of their own, so they keep no activation waiting; but home's port is
-shared and granted in program order, so a fill that is issued long before it is needed delays those
+shared and serves who is ready first, so a fill that is issued long before it is needed delays those
 that are needed now.  Here every fill is issued as late as it may be: from the last layer to the
 first, a fill takes what home's port has to spare in the layer before its own, then in the one
 before that.  Where weights are more than their layer's time can bring, they spread over the layers

@@ -20,7 +20,7 @@ jobs (a later job may go first if it delays none before it, as far as is known).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, TypeAlias
@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from worker.compiler.clock.run import last_finish
+from worker.compiler.isa.program import Resource, port_numbers
 from worker.compiler.jit import loop_for
 from worker.compiler.lower.grid import Ints
 from worker.compiler.lower.order.sync import Tokens
@@ -59,45 +60,45 @@ class Moves:
 def in_time_order(
     instructions: npt.NDArray[np.void],
     tokens: Tokens,
-    rate: npt.NDArray[np.float64],
+    ports: Sequence[Resource],
     moves: Moves,
 ) -> Program:
     """A program in the best of the orders.
 
-    `rate`: bytes per cycle of each port.
+    `ports`: all that the instructions name.
     Cost: per order, instructions times the logarithm of the streams; `_WINDOW` looks where a
     transfer waits.
     """
-    order, kept = _best(instructions, tokens, rate, moves)
+    order, kept = _best(instructions, tokens, ports, moves)
     return instructions if order is None else instructions[order], kept
 
 
 def _best(
-    program: npt.NDArray[np.void], tokens: Tokens, rate: npt.NDArray[np.float64], moves: Moves
+    program: npt.NDArray[np.void], tokens: Tokens, ports: Sequence[Resource], moves: Moves
 ) -> tuple[Ints | None, Tokens]:
     """The order that ends first (None: the old one), and its tokens."""
     columns = _columns(program)
     best: Ints | None = None
     kept = tokens
-    least = _finish(program, tokens, rate)
-    for order in _orders(columns, moves.full or tokens, rate, moves):
+    least = _finish(program, tokens, ports)
+    for order in _orders(columns, moves.full or tokens, ports, moves):
         found = moves.tokens(order)
-        end = _finish(program[order], found, rate)
+        end = _finish(program[order], found, ports)
         if end < least:
             best, kept, least = order, found, end
     return best, kept
 
 
 def orders(
-    program: npt.NDArray[np.void], tokens: Tokens, rate: npt.NDArray[np.float64], moves: Moves
+    program: npt.NDArray[np.void], tokens: Tokens, ports: Sequence[Resource], moves: Moves
 ) -> Iterator[Ints]:
     """Numbers of the instructions by the time at which they start: nobody passes a transfer of
     unknown start; who is done before its start in that order does; everybody does."""
-    return _orders(_columns(program), moves.full or tokens, rate, moves)
+    return _orders(_columns(program), moves.full or tokens, ports, moves)
 
 
 def _orders(
-    columns: tuple[Any, ...], tokens: Tokens, rate: npt.NDArray[np.float64], moves: Moves
+    columns: tuple[Any, ...], tokens: Tokens, ports: Sequence[Resource], moves: Moves
 ) -> Iterator[Ints]:
     stream = columns[0]
     count, number = len(stream), tokens.num_tokens
@@ -109,6 +110,8 @@ def _orders(
     heads: Ints = np.full(width, -1, dtype=np.int64)
     heads[stream[::-1]] = np.arange(count)[::-1]
     rank, token_ptr, needed = _signals(tokens)
+    rate = np.array([port.bytes_per_cycle for port in ports], dtype=np.float64)
+    port_of = port_numbers(ports)
     expected: Ints = np.full(count, -1, dtype=np.int64)
     for last in (False, False, True):
         if last:
@@ -117,7 +120,7 @@ def _orders(
         order, begin = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
         done = loop_for(_play, _PLAY_STEPS * count)(
             *columns, following, tokens.wait_ptr, tokens.wait_token, needed,
-            tokens.signal_ptr, tokens.signal_token, rank, token_ptr, rate,
+            tokens.signal_ptr, tokens.signal_token, rank, token_ptr, rate, port_of,
             moves.streams, moves.latest, _WINDOW, expected, head, earliest, _tree(head, earliest),
             np.zeros(number, dtype=np.int64), np.zeros(width, dtype=np.int64),
             np.zeros(len(rate), dtype=np.int64), np.zeros(len(rank), dtype=np.bool_),
@@ -167,10 +170,10 @@ def _count(
             sent[signal_token[w]] += 1
 
 
-def _finish(program: npt.NDArray[np.void], tokens: Tokens, rate: npt.NDArray[np.float64]) -> int:
+def _finish(program: npt.NDArray[np.void], tokens: Tokens, ports: Sequence[Resource]) -> int:
     """When the last instruction ends."""
     waits, signals = (tokens.wait_ptr, tokens.wait_token), (tokens.signal_ptr, tokens.signal_token)
-    return last_finish(program, waits, signals, tokens.num_tokens, rate.tolist())
+    return last_finish(program, waits, signals, tokens.num_tokens, ports)
 
 
 def _columns(program: npt.NDArray[np.void]) -> tuple[Any, ...]:
@@ -182,6 +185,7 @@ def _play(
     stream: Any, num_bytes: Any, cycles: Any, latency: Any, resource: Any,
     following: Ints, wait_ptr: Any, wait_token: Any, needed: Any,
     signal_ptr: Any, signal_token: Any, signal_rank: Any, token_ptr: Ints, rate: Any,
+    port_of: Ints,
     may_move: Any, latest: Ints, window: int, expected: Ints,
     head: Ints, earliest: Ints, first: Ints,
     token_time: Ints, stream_free: Ints, resource_free: Ints, is_sent: Any,
@@ -238,7 +242,7 @@ def _play(
                         r = resource[k, p]
                         if r < 0:
                             break
-                        start = max(start, resource_free[r])
+                        start = max(start, resource_free[port_of[r]])
                         busy = max(busy, ceil(num_bytes[k] / rate[r]))
                     if k == head[s]:
                         own = start
@@ -269,7 +273,8 @@ def _play(
                 r = resource[k, p]
                 if r < 0:
                     break
-                resource_free[r] = start + ceil(num_bytes[k] / rate[r])
+                o = port_of[r]
+                resource_free[o] = max(start, resource_free[o]) + ceil(num_bytes[k] / rate[r])
             stream_free[s] = start + busy
             finish = start + busy + int(latency[k])
             end[k] = finish
