@@ -63,8 +63,6 @@ class Cause(StrEnum):
     """The compiler does not find what its own clock would reward."""
     NO_CACHE_HITS = "no cache hits"
     """Every core's transfer reaches the home memory, also of what another core just read."""
-    FULL_DUPLEX = "full-duplex DRAM"
-    """Reads and writes of one memory do not disturb each other."""
     FEEDS = "feeds not timed"
     """Engines take operands from their buffer, and weights into the array, in no time."""
     DATAFLOW = "dataflow not in the spec"
