@@ -38,7 +38,7 @@ def blame(program: UnitProgram, machine: Machine, run: Timing) -> tuple[Blame, .
 
     They sum to `run.cycles`.  Cost: linear in the instructions of the chain, at most those timed.
     """
-    names, engine_of, fill_of, port_of = _causes(program, machine)
+    names, engine_of, fill_of, port_of, way_of = _causes(program, machine)
     startup = np.array([machine.engine(s.engine).startup_cycles for s in program.streams], np.int64)
     table = np.zeros((max(len(program.nodes), 1), len(names)), np.int64)
     rows = program.instructions
@@ -48,7 +48,7 @@ def blame(program: UnitProgram, machine: Machine, run: Timing) -> tuple[Blame, .
         np.zeros((depth, 5), np.int64), np.zeros((depth, *table.shape), np.int64),
         rows["opcode"], rows["stream"], rows["bytes"], rows["cycles"], rows["node"],
         rows["resource"], np.array([r.bytes_per_cycle for r in program.resources], np.float64),
-        port_numbers(program.resources), engine_of, fill_of, startup, port_of, len(names) - 1,
+        port_numbers(program.resources), engine_of, fill_of, startup, port_of, way_of, len(names) - 1,
         table,
     )  # fmt: skip
     return tuple(
@@ -57,9 +57,12 @@ def blame(program: UnitProgram, machine: Machine, run: Timing) -> tuple[Blame, .
     )
 
 
-def _causes(program: UnitProgram, machine: Machine) -> tuple[tuple[str, ...], Ints, Ints, Ints]:
+def _causes(
+    program: UnitProgram, machine: Machine
+) -> tuple[tuple[str, ...], Ints, Ints, Ints, Ints]:
     """Names of all causes, `latency` last; of each stream its engine's and its pipeline's number,
-    of each port its own.  A port has one name in all instances of its level."""
+    of each port its own, and a number that both directions of a half-duplex one share.  A port has
+    one name in all instances of its level."""
     engines = [e.name for e in machine.engines if e.kind not in _MOVERS]
     names = dict.fromkeys(f"{kind}:{name}" for name in engines for kind in ("engine", "fill"))
     names |= dict.fromkeys(map(_port, program.resources))
@@ -67,7 +70,12 @@ def _causes(program: UnitProgram, machine: Machine) -> tuple[tuple[str, ...], In
     engine = np.array([number.get(f"engine:{s.engine}", -1) for s in program.streams], np.int64)
     fill = np.array([number.get(f"fill:{s.engine}", -1) for s in program.streams], np.int64)
     port = np.array([number[_port(r)] for r in program.resources], np.int64)
-    return tuple(number), engine, fill, port
+    level = {name: k for k, name in enumerate(dict.fromkeys(r.level for r in program.resources))}
+    way = np.array(
+        [len(names) + level[r.level] if r.half_duplex else port[k]
+         for k, r in enumerate(program.resources)], np.int64,
+    )  # fmt: skip
+    return tuple(number), engine, fill, port, way
 
 
 _MOVERS = (EngineKind.DMA_IN, EngineKind.DMA_OUT)
@@ -84,12 +92,14 @@ def trace_back(
     jumps: Ints, laps: Ints, tables: Ints,
     opcode: Ints, stream: Ints, num_bytes: Ints, engine_cycles: Ints, node: Ints,
     resource: Ints, rate: np.ndarray, shared: Ints, engine_of: Ints, fill_of: Ints, startup: Ints,
-    port_of: Ints, latency: int, table: Ints,
+    port_of: Ints, way_of: Ints, latency: int, table: Ints,
 ) -> None:  # fmt: skip
     """From entry `k` of the log, whose finish ends the run, backward; adds to `table` [nodes,
     causes].
 
     `before`: who made each instruction start, -1 if nobody; `via`: the port they met at, else -1.
+    `shared`: what each resource occupies (`port_numbers`); `way_of`: equal for both directions of a
+    half-duplex level.
     Iterations that the log lacks (`jumps`, see `timing.forward`) are walked in the one that they
     are copies of, lap after lap; once the chain enters a lap where it entered one before, whole
     cycles of laps are added at once.  `laps` and `tables` are as long as loops nest.
@@ -125,7 +135,14 @@ def trace_back(
             table[node[i], fill_of[s]] += filling
             table[node[i], engine_of[s]] += length - filling
         elif length > 0:
-            table[node[i], port_of[met if met >= 0 else slowest]] += length
+            own = port_of[met if met >= 0 else slowest]
+            for p in range(resource.shape[1]):
+                r = resource[i, p]
+                if r < 0 or met < 0 or port_of[r] == port_of[met]:
+                    break
+                if way_of[r] == way_of[met]:  # it went the other way through the same port
+                    own = port_of[r]
+            table[node[i], own] += length
         time = start
         met = via[k]
         waited = before[k]
