@@ -109,8 +109,8 @@ def test_what_comes_late_anyway_is_not_asked_for_first() -> None:
 def test_the_second_layer_s_weights_come_under_the_first_layer_s_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Ports are granted in program order: behind the first layer's stores they would wait (unless
-    the program is put in the order of time afterwards, which is switched off here)."""
+    """They are listed in front of it (before the program is put in the order of time, which is
+    switched off here); their engine is their own, so the list alone costs no cycles."""
     monkeypatch.setattr(
         "worker.compiler.lower.lower.in_time_order", lambda table, tokens, *_: (table, tokens)
     )
@@ -122,7 +122,7 @@ def test_the_second_layer_s_weights_come_under_the_first_layer_s_work(
     first, behind = (order_of_second_weights(program) for program in (early, late))
     assert first[0] < first[1]
     assert behind[0] > behind[2]
-    assert simulate_unit(early, on).cycles < simulate_unit(late, on).cycles
+    assert simulate_unit(early, on).cycles <= simulate_unit(late, on).cycles
 
 
 def test_weights_of_later_layers_come_behind_the_first_layer_s_input() -> None:
