@@ -186,6 +186,21 @@ def chain_graph(rows: int, cols: int, halo: int = 0) -> Graph:
     )  # fmt: skip
 
 
+def scalar() -> Schedule:
+    """One number doubled: tensors without a dimension."""
+    op = TensorOp(
+        "op0", (), (Access("t0", ()),), Access("t1", ()), Apply(Fn.ADD, (Read(0), Read(0))), None,
+        ORIGIN,
+    )  # fmt: skip
+    graph = Graph.build((op,), tuple(Tensor(f"t{i}", (), DType.F32) for i in range(2)),
+                        ("t0",), ("t1",))  # fmt: skip
+    body = Place("t0", "L1", (), 1, Seq((
+        Move("t0", "DDR", "L1", ()),
+        Place("t1", "L1", (), 1, Seq((Compute("op0", (), "vec"), Move("t1", "L1", "DDR", ())))),
+    )))  # fmt: skip
+    return Schedule(graph, body, "hand", 0)
+
+
 def fused_rows(rows: int, cols: int, tile: int, copies: int = 2) -> Schedule:
     """Row tiles through two operators; the intermediate never leaves the scratchpad."""
     box = (span(var("i") * tile, tile), span(0, cols))

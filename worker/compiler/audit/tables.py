@@ -128,7 +128,7 @@ class Tables:
             for interval in pattern:
                 cuts.extend(interval)
         at = {key: np.unique(np.array(found, dtype=np.int64)) for key, found in edges.items()}
-        pointer = np.concatenate([[0], np.cumsum([len(p) for _, _, p in self._sets])])
+        pointer = np.cumsum([0, *(len(p) for _, _, p in self._sets)])
         lows, highs = np.zeros((2, int(pointer[-1])), dtype=np.int64)
         for number, (tensor, dim, pattern) in enumerate(self._sets):
             own = slice(pointer[number], pointer[number + 1])
