@@ -53,18 +53,30 @@ class Oracle:
     port_bytes: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
 
-def oracle(steps: list[Step], rates: list[float], wire: list[int] | None = None) -> Oracle:
+def oracle(
+    steps: list[Step],
+    rates: list[float],
+    wire: list[int] | None = None,
+    cores: list[int] | None = None,
+    signal_cycles: int = 0,
+) -> Oracle:
     """Let time pass: at each moment, whoever asks for ports and is next at all of them starts.
 
     Who asked first is next, of several the one listed first.  `wire`: of each port the number of
-    what it passes bytes through, ports of equal number one at a time.
+    what it passes bytes through, ports of equal number one at a time.  `cores`: of each stream;
+    tokens that several cores use are seen `signal_cycles` late.
     """
     wires = wire or list(range(len(rates)))
+    users: dict[int, set[int]] = defaultdict(set)
+    for step in steps:
+        for token in (*step.waits, *step.signals):
+            users[token].add(cores[step.stream] if cores else 0)
+    late = {token: signal_cycles * (len(used) > 1) for token, used in users.items()}
     result = Oracle([-1] * len(steps), [-1] * len(steps))
     finish = [-1] * len(steps)
     asked: dict[int, int] = {}
     needs = [
-        [k for t in step.waits for k in range(number) if t in steps[k].signals]
+        [(k, late[t]) for t in step.waits for k in range(number) if t in steps[k].signals]
         for number, step in enumerate(steps)
     ]
     earlier = [
@@ -81,7 +93,7 @@ def oracle(steps: list[Step], rates: list[float], wire: list[int] | None = None)
                 if (
                     k not in asked
                     and all(result.start[e] >= 0 and result.end[e] <= time for e in earlier[k])
-                    and all(result.start[n] >= 0 and finish[n] <= time for n in needs[k])
+                    and all(result.start[n] >= 0 and finish[n] + w <= time for n, w in needs[k])
                 ):
                     asked[k] = time
                     changes = True
@@ -110,9 +122,8 @@ def oracle(steps: list[Step], rates: list[float], wire: list[int] | None = None)
                 result.busy[steps[k].stream] += length
                 changes = True
                 break
-        time = min(
-            (t for t in (*result.end, *finish, *wire_free.values()) if t > time), default=time
-        )
+        moments = *result.end, *finish, *wire_free.values(), *(f + signal_cycles for f in finish)
+        time = min((t for t in moments if t > time), default=time)
     for stream in {step.stream for step in steps}:
         ends = [end for step, end in zip(steps, result.end, strict=True) if step.stream == stream]
         result.idle[stream] = max(ends) - result.busy[stream]

@@ -72,10 +72,10 @@ def programs(draw: st.DrawFn) -> list[Step]:
     return steps
 
 
-def _interpreted(program: UnitProgram) -> Timing:
+def _interpreted(program: UnitProgram, on: Machine) -> Timing:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("worker.compiler.clock.run.loop_for", lambda loop, count: loop)
-        return run_unit(program, flat_machine())
+        return run_unit(program, on)
 
 
 def _same(a: Timing, b: Timing) -> None:
@@ -83,15 +83,17 @@ def _same(a: Timing, b: Timing) -> None:
         assert np.array_equal(getattr(a, field.name), getattr(b, field.name)), field.name
 
 
-@given(programs(), st.booleans())
-def test_loop_equals_oracle(steps: list[Step], shared: bool) -> None:
+@given(programs(), st.booleans(), st.sampled_from([0, 1, 30]))
+def test_loop_equals_oracle(steps: list[Step], shared: bool, signal_cycles: int) -> None:
     program = unit_program(steps, STREAMS, ONE_BUS if shared else PORTS)
-    run = run_unit(program, flat_machine())
-    expected = oracle(steps, RATES, WIRE if shared else None)
+    on = replace(flat_machine(), signal_cycles=signal_cycles)
+    run = run_unit(program, on)
+    cores = [s.core for s in STREAMS]
+    expected = oracle(steps, RATES, WIRE if shared else None, cores, signal_cycles)
     assert run.cycles == expected.cycles
     compiled(forward), compiled(by_readiness)  # from here on run_unit uses the compiled loops
-    _same(run, run_unit(program, flat_machine()))
-    _same(run, _interpreted(program))
+    _same(run, run_unit(program, on))
+    _same(run, _interpreted(program, on))
     assert run.begin[np.argsort(run.row)].tolist() == expected.start
     assert run.stream_stats[:, IDLE].tolist() == [expected.idle[s] for s in range(len(STREAMS))]
     assert run.stream_stats[:, BUSY].tolist() == [expected.busy[s] for s in range(len(STREAMS))]
@@ -116,7 +118,7 @@ def test_every_cycle_has_a_cause(steps: list[Step]) -> None:
 
     What is not to blame may not be made faster for nothing: who is ready first changes with it.
     """
-    on, program = flat_machine(), unit_program(steps, STREAMS, PORTS)
+    on, program = replace(flat_machine(), signal_cycles=7), unit_program(steps, STREAMS, PORTS)
     sim = simulate_unit(program, on)
     assert sum(b.cycles for b in sim.blame) == sum(c.cycles for c in sim.causes) == sim.cycles
     assert all(b.cycles > 0 for b in sim.blame)

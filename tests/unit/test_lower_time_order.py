@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wait_reference import all_waits, beside
 
-from worker.compiler.clock.run import run_unit
+from worker.compiler.clock.run import Wiring, run_unit
 from worker.compiler.ir.graph import Graph
 from worker.compiler.isa.program import INSTRUCTION, Opcode, Resource, Stream, UnitProgram
 from worker.compiler.lower import lower as lowering
@@ -32,7 +32,8 @@ from worker.simulator.run import simulate_unit
 
 STREAMS, TOKENS = 4, 5
 RATES = [1.0, 2.0, 4.0]
-PORTS = [Resource("M", k, "read", rate) for k, rate in enumerate(RATES)]
+PORTS = tuple(Resource("M", k, "read", rate) for k, rate in enumerate(RATES))
+WIRING = Wiring(PORTS, (0,) * STREAMS, 0)
 
 
 @dataclass(frozen=True)
@@ -125,9 +126,9 @@ def test_any_program_keeps_its_dependences_and_never_ends_later(
     table, tokens = program(steps)
     table["node"] = np.arange(len(table))  # numbers them, to be found again
     free = moves(tokens, moving)
-    for order in orders(table, tokens, PORTS, free):
+    for order in orders(table, tokens, WIRING, free):
         is_kept(table, tokens, (table[order], free.tokens(order)), moving)
-    new, found = in_time_order(table, tokens, PORTS, free)
+    new, found = in_time_order(table, tokens, WIRING, free)
     assert starts(new, found)[1] <= starts(table, tokens)[1]
 
 
@@ -166,13 +167,13 @@ def test_a_transfer_passes_one_that_has_to_wait_if_it_is_done_before(
     ]
     table, tokens = program(steps)
     assert starts(table, tokens) == ([0, 100, 110, 110 + size], 260 + size)
-    kept, same = in_time_order(table, tokens, PORTS, moves(tokens, ()))
+    kept, same = in_time_order(table, tokens, WIRING, moves(tokens, ()))
     assert starts(kept, same)[1] == 260 + size
-    new, found = in_time_order(table, tokens, PORTS, moves(tokens, (0,)))
+    new, found = in_time_order(table, tokens, WIRING, moves(tokens, (0,)))
     assert starts(new, found) == ([0, 0, size, 100], expected)
     steps[2] = Step(0, 120, (0,), 0, 0, (), (1,))
     table, tokens = program(steps)
-    kept, same = in_time_order(table, tokens, PORTS, moves(tokens, (0,)))
+    kept, same = in_time_order(table, tokens, WIRING, moves(tokens, (0,)))
     assert starts(kept, same) == ([0, 100, 110, 230], 380)
 
 
@@ -193,9 +194,9 @@ def test_a_transfer_passes_one_that_waits_for_what_has_not_run() -> None:
     ]
     table, tokens = program(steps)
     free = moves(tokens, (0,))
-    ends = [starts(table[o], free.tokens(o))[1] for o in orders(table, tokens, PORTS, free)]
+    ends = [starts(table[o], free.tokens(o))[1] for o in orders(table, tokens, WIRING, free)]
     assert ends == [101 + 10 + 50 + 150, 60 + 30 + 150, 60 + 30 + 150]
-    assert starts(*in_time_order(table, tokens, PORTS, free))[1] == 240
+    assert starts(*in_time_order(table, tokens, WIRING, free))[1] == 240
 
 
 @pytest.mark.parametrize("size", [101, 102])
@@ -211,11 +212,11 @@ def test_who_is_not_done_in_time_passes_in_the_last_order_alone(size: int) -> No
     ]
     table, tokens = program(steps)
     free = moves(tokens, (0,))
-    _, passed, eager = orders(table, tokens, PORTS, free)
+    _, passed, eager = orders(table, tokens, WIRING, free)
     assert (passed.tolist().index(3) < passed.tolist().index(2)) == (size <= 101)
     assert starts(table[passed], free.tokens(passed))[1] == 101 + 10 + 200
     assert starts(table[eager], free.tokens(eager))[1] == size + 10 + 200
-    assert starts(*in_time_order(table, tokens, PORTS, free))[1] == 311
+    assert starts(*in_time_order(table, tokens, WIRING, free))[1] == 311
 
 
 def test_a_passing_transfer_waits_for_the_reader_of_its_bytes() -> None:
@@ -230,7 +231,7 @@ def test_a_passing_transfer_waits_for_the_reader_of_its_bytes() -> None:
         Step(1, 0, (), 200, 0, (3,), ()),
     ]
     table, tokens = program(steps)
-    new, found = in_time_order(table, tokens, PORTS, moves(tokens, (0,)))
+    new, found = in_time_order(table, tokens, WIRING, moves(tokens, (0,)))
     new_starts, end = starts(new, found)
     place = {int(b): s for b, s in zip(new["bytes"], new_starts, strict=True) if b}
     assert (place[20], end) == (30, 250)
@@ -252,7 +253,7 @@ def test_a_stream_is_asked_again_when_a_conflict_is_over() -> None:
     ]
     table, tokens = program(steps)
     free = moves(tokens, (0,))
-    ends = [starts(table[o], free.tokens(o))[1] for o in orders(table, tokens, PORTS, free)]
+    ends = [starts(table[o], free.tokens(o))[1] for o in orders(table, tokens, WIRING, free)]
     assert ends == [101 + 10 + 20 + 200, 35 + 20 + 200, 35 + 20 + 200]
 
 
@@ -299,7 +300,7 @@ def test_who_passes_waits_for_everything_where_that_can_be_listed(
     """Repeated waits, which tokens leave out, hold back what comes out of its stream's order."""
     seen: dict[str, Any] = {}
 
-    def kept(table: Any, tokens: Tokens, ports: Any, moves: Moves) -> Any:
+    def kept(table: Any, tokens: Tokens, wiring: Any, moves: Moves) -> Any:
         seen.update(tokens=tokens, moves=moves)
         return table, tokens
 
@@ -335,16 +336,16 @@ def test_accesses_of_the_same_bytes_stay_apart_in_time(
         seen["touched"] = touched(touches, storages.extents)
         return latest_conflicts(touches, storages)
 
-    def ordered(table: Any, tokens: Tokens, ports: Any, moves: Moves) -> Any:
-        for order in orders(table, tokens, ports, moves):
+    def ordered(table: Any, tokens: Tokens, wiring: Any, moves: Moves) -> Any:
+        for order in orders(table, tokens, wiring, moves):
             assert not np.array_equal(order, np.arange(len(table)))
             new = table[order], moves.tokens(order)
-            streams = tuple(Stream(0, str(k)) for k in range(len(moves.streams)))
+            streams = tuple(Stream(core, "") for core in wiring.cores)
             nodes = ("",) * (int(table["node"].max()) + 1)
             waits = new[1].wait_ptr, new[1].wait_token
             signals = new[1].signal_ptr, new[1].signal_token
             made = UnitProgram(
-                "", (), (), streams, tuple(ports), nodes, new[0], *waits, *signals,
+                "", (), (), streams, wiring.ports, nodes, new[0], *waits, *signals,
                 new[1].num_tokens,
             )  # fmt: skip
             timed.append((order, *times(made)))

@@ -84,6 +84,9 @@ def insights(rows: Sequence[dict[str, Detail]], whole: ModelSimulation) -> list[
     add("latency-bound", blamed.get("latency", 0),
         "single transfers and computations are waited for while nothing else can start: larger"
         " tiles or more buffers hide their latency", _nodes(costliest(("latency",))))  # fmt: skip
+    add("synchronisation-bound", blamed.get("synchronisation", 0),
+        "cores wait for each other's signals: larger tiles, or parts that a core computes alone,"
+        " need fewer of them", _nodes(costliest(("synchronisation",))))  # fmt: skip
     slack = [
         r
         for r in units

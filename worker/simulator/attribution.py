@@ -8,7 +8,8 @@ every cycle has exactly one cause:
 - `engine:NAME`: a compute engine works; `fill:NAME`: its pipeline fills and drains.
 - `port:LEVEL.read`, `port:LEVEL.write`, `link:NAME`: bytes pass; the slowest port of the transfer,
   or the one that the next instruction of the chain waited for.
-- `latency`: a transfer or computation is over, but what waits for it does not see it yet.
+- `latency`: a transfer or computation is over, but what waits for it does not see it yet;
+  `synchronisation`: the same where its signal is on its way to another core.
 
 Where several things happen at the same time, the engine comes first, then the port.  Making a cause
 faster shortens the chain, until another one takes as long; what is not on it costs nothing.
@@ -29,6 +30,7 @@ from worker.compiler.machine.machine import EngineKind, Machine
 from worker.simulator.results import Blame
 
 LATENCY = "latency"
+SYNCHRONISATION = "synchronisation"
 _STEPS = 6
 """What one instruction of the chain takes, in steps of a usual loop (`jit.INTERPRETED_STEPS`)."""
 
@@ -46,8 +48,9 @@ def blame(program: UnitProgram, machine: Machine, run: Timing) -> tuple[Blame, .
     loop_for(trace_back, _STEPS * len(run.row))(
         run.last, run.cycles, run.row, run.begin, run.before, run.via, run.jumps,
         np.zeros((depth, 5), np.int64), np.zeros((depth, *table.shape), np.int64),
-        rows["opcode"], rows["stream"], rows["bytes"], rows["cycles"], rows["node"],
-        rows["resource"], np.array([r.bytes_per_cycle for r in program.resources], np.float64),
+        rows["opcode"], rows["stream"], rows["bytes"], rows["cycles"], rows["latency"],
+        rows["node"], rows["resource"],
+        np.array([r.bytes_per_cycle for r in program.resources], np.float64),
         port_numbers(program.resources), engine_of, fill_of, startup, port_of, way_of,
         len(names) - 1, table,
     )  # fmt: skip
@@ -60,19 +63,19 @@ def blame(program: UnitProgram, machine: Machine, run: Timing) -> tuple[Blame, .
 def _causes(
     program: UnitProgram, machine: Machine
 ) -> tuple[tuple[str, ...], Ints, Ints, Ints, Ints]:
-    """Names of all causes, `latency` last; of each stream its engine's and its pipeline's number,
-    of each port its own, and a number that both directions of a half-duplex one share.  A port has
-    one name in all instances of its level."""
+    """Names of all causes, `synchronisation` and `latency` last; of each stream its engine's and
+    its pipeline's number, of each port its own, and a number that both directions of a half-duplex
+    one share.  A port has one name in all instances of its level."""
     engines = [e.name for e in machine.engines if e.kind not in _MOVERS]
     names = dict.fromkeys(f"{kind}:{name}" for name in engines for kind in ("engine", "fill"))
     names |= dict.fromkeys(map(_port, program.resources))
-    number = {name: k for k, name in enumerate((*names, LATENCY))}
+    number = {name: k for k, name in enumerate((*names, SYNCHRONISATION, LATENCY))}
     engine = np.array([number.get(f"engine:{s.engine}", -1) for s in program.streams], np.int64)
     fill = np.array([number.get(f"fill:{s.engine}", -1) for s in program.streams], np.int64)
     port = np.array([number[_port(r)] for r in program.resources], np.int64)
     level = {name: k for k, name in enumerate(dict.fromkeys(r.level for r in program.resources))}
     way = np.array(
-        [len(names) + level[r.level] if r.half_duplex else port[k]
+        [len(number) + level[r.level] if r.half_duplex else port[k]
          for k, r in enumerate(program.resources)], np.int64,
     )  # fmt: skip
     return tuple(number), engine, fill, port, way
@@ -90,7 +93,7 @@ def _port(port: Resource) -> str:
 def trace_back(
     k: int, cycles: int, row: Ints, begin: Ints, before: Ints, via: Ints,
     jumps: Ints, laps: Ints, tables: Ints,
-    opcode: Ints, stream: Ints, num_bytes: Ints, engine_cycles: Ints, node: Ints,
+    opcode: Ints, stream: Ints, num_bytes: Ints, engine_cycles: Ints, lag: Ints, node: Ints,
     resource: Ints, rate: np.ndarray, shared: Ints, engine_of: Ints, fill_of: Ints, startup: Ints,
     port_of: Ints, way_of: Ints, latency: int, table: Ints,
 ) -> None:  # fmt: skip
@@ -127,7 +130,9 @@ def trace_back(
         start = begin[k] + moved
         end = start + busy
         if time > end:
-            table[node[i], latency] += time - end
+            late = min(time - end, lag[i])
+            table[node[i], latency] += late
+            table[node[i], latency - 1] += time - end - late  # the signal's way to another core
             time = end
         length = time - start
         if opcode[i] == COMPUTE:

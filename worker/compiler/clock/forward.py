@@ -5,8 +5,9 @@ instruction is ready when its in-order stream is free and the tokens it waits fo
 ports serve who is ready first, and of equals who stands first in the program.  A transfer occupies
 each port for ceil(bytes / bytes_per_cycle) cycles and its stream for the longest of these; a
 compute occupies its engine for `cycles`.  `latency` delays what waits for the finish, not the
-stream.  This pass serves ports in the program's order, so it ends where somebody is ready before
-one that stands in front of it and takes the same port: `readiness` times such programs.
+stream, and so does the `delay` of a token (`signals`).  This pass serves ports in the program's
+order, so it ends where somebody is ready before one that stands in front of it and takes the same
+port: `readiness` times such programs.
 
 **Jumps.**  Every start is a maximum of earlier times plus constants, so the pass is linear in the
 max-plus algebra.  Where two iterations of a loop in a row have moved every stream, port and token
@@ -39,7 +40,7 @@ OUT_OF_ORDER = -3
 def forward(
     stream: Ints, num_bytes: Ints, macs: Ints, cycles: Ints, latency: Ints,
     node: Ints, resource: Ints, wait_ptr: Ints, wait_token: Ints, signal_ptr: Ints,
-    signal_token: Ints, rate: npt.NDArray[np.float64], port_of: Ints,
+    signal_token: Ints, delay: Ints, rate: npt.NDArray[np.float64], port_of: Ints,
     stream_core: Ints, num_cores: int,
     loop_first: Ints | None, loop_end: Ints, loop_trip: Ints, loop_jumps: npt.NDArray[np.bool_],
     step_stream: Ints, step_resource: Ints, step_wait: Ints, step_signal: Ints,
@@ -97,7 +98,7 @@ def forward(
                     window[level, 2] = 0  # entries of the last one
                     window[level, 3] = 0  # iterations in a row that moved them so
                     window[level, 4] = -1  # first start in this one
-                    window[level, 5] = 0  # last finish in it
+                    window[level, 5] = 0  # last finish in it, as seen by all
                     window[level, 6] = 0  # whether it has jumped
                 level += 1
                 following += 1
@@ -174,14 +175,16 @@ def forward(
         if finish > last:
             last = finish
             latest = entry
+        seen = finish
         for w in range(signal_ptr[i], signal_ptr[i + np.uint64(1)]):
             t = signal_token[w]
             if loop_first is not None:
                 for d in range(level):
                     t += counter[d] * step_signal[w, d]
-            if finish > token_time[t]:
-                token_time[t] = finish
+            if finish + delay[t] > token_time[t]:
+                token_time[t] = finish + delay[t]
                 token_last[t] = entry
+            seen = max(seen, finish + delay[t])
             if loop_first is not None:
                 stamps[first_token + t] = entry
         cell = node[i] * num_cores + stream_core[s]
@@ -204,8 +207,8 @@ def forward(
             for d in range(level):
                 if window[d, 4] < 0 or start < window[d, 4]:
                     window[d, 4] = start
-                if finish > window[d, 5]:
-                    window[d, 5] = finish
+                if seen > window[d, 5]:
+                    window[d, 5] = seen
         entry += 1
         k += 1
         if loop_first is not None:

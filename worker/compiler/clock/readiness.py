@@ -49,7 +49,7 @@ time; entry; size; crossings until it is replaced; crossings since; activation t
 def by_readiness(
     stream: Ints, num_bytes: Ints, macs: Ints, cycles: Ints, latency: Ints, node: Ints,
     resource: Ints, wait_ptr: Ints, wait_token: Ints, signal_ptr: Ints, signal_token: Ints,
-    rate: npt.NDArray[np.float64], port: Ints, stream_core: Ints, num_cores: int,
+    delay: Ints, rate: npt.NDArray[np.float64], port: Ints, stream_core: Ints, num_cores: int,
     loop_first: Ints | None, loop_end: Ints, loop_trip: Ints, loop_jumps: npt.NDArray[np.bool_],
     step_stream: Ints, step_resource: Ints, step_wait: Ints, step_signal: Ints, expected: Ints,
     slice_base: Ints, slice_chunk: Ints,
@@ -280,7 +280,7 @@ def by_readiness(
                 z = n & signal_mask
                 t = signals[z, TOKEN]
                 signals[z, SENT] = 1
-                signals[z, TIME] = finish
+                signals[z, TIME] = finish + delay[t]
                 signals[z, BY] = entry
                 if tokens[t, HEAD] != n:
                     continue

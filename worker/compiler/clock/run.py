@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy.typing as npt
 
 from worker.compiler.clock.forward import NO_ROOM, OUT_OF_ORDER, forward
 from worker.compiler.clock.readiness import LAST, NEVER, by_readiness
+from worker.compiler.clock.signals import token_delays
 from worker.compiler.errors import Deadlock
 from worker.compiler.isa.loops import NO_LOOPS
 from worker.compiler.isa.program import (
@@ -84,6 +84,17 @@ class Timing:
     """[jumps, 4] Iterations that the log lacks: `timing.forward`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """What of a machine decides about the time of instructions."""
+
+    ports: tuple[Resource, ...]
+    """All that they name."""
+    cores: tuple[int, ...]
+    """Of every stream."""
+    signal_cycles: int
+
+
 def run_unit(program: UnitProgram, machine: Machine) -> Timing:
     """Time one unit.
 
@@ -92,7 +103,7 @@ def run_unit(program: UnitProgram, machine: Machine) -> Timing:
     Cost: linear in what runs, but for loops whose iterations repeat; millions of instructions per
     second once compiled, about a fifth of that where ports are granted out of the program's order.
     """
-    return _run(program, machine.num_cores)
+    return _run(program, machine.num_cores, machine.signal_cycles)
 
 
 def last_finish(
@@ -100,32 +111,36 @@ def last_finish(
     waits: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]],
     signals: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]],
     num_tokens: int,
-    ports: Sequence[Resource],
+    wiring: Wiring,
 ) -> int:
     """When a list of instructions has run whose tables do not stand yet.
 
-    `waits`, `signals`: pointers and tokens as a program has them; `ports`: all that the
-    instructions name.
+    `waits`, `signals`: pointers and tokens as a program has them.
     """
-    streams = tuple(Stream(0, str(k)) for k in range(int(rows["stream"].max(initial=-1)) + 1))
+    streams = tuple(Stream(core, "") for core in wiring.cores)
     nodes = ("",) * (int(rows["node"].max(initial=0)) + 1)
     program = UnitProgram(
-        "", (), (), streams, tuple(ports), nodes, rows, *waits, *signals, num_tokens, NO_LOOPS
+        "", (), (), streams, wiring.ports, nodes, rows, *waits, *signals, num_tokens, NO_LOOPS
     )
-    return _run(program, 1).cycles
+    return _run(program, max(wiring.cores, default=0) + 1, wiring.signal_cycles).cycles
 
 
-def _run(program: UnitProgram, num_cores: int) -> Timing:
+def _run(program: UnitProgram, num_cores: int, signal_cycles: int) -> Timing:
+    delays = token_delays(
+        program.instructions["stream"], np.array([s.core for s in program.streams], np.int64),
+        ((program.wait_ptr, program.wait_token), (program.signal_ptr, program.signal_token)),
+        program.loops, program.num_tokens, signal_cycles,
+    )  # fmt: skip
     listed = program.num_instructions
     has_loops = bool(len(program.loops.table))
     room = min(listed, _LOG) if has_loops else listed
     found: Timing | int = NO_ROOM
     while found == NO_ROOM:
-        found = _in_order(program, num_cores, room)
+        found = _in_order(program, num_cores, delays, room)
         room *= 4
     room, known = min(listed, _LOG) if has_loops else listed, min(listed, _KNOWN)
     while isinstance(found, int):
-        found = _by_readiness(program, num_cores, room, known)
+        found = _by_readiness(program, num_cores, delays, room, known)
         room, known = room * (4 if has_loops else 1), known * 4
     return found
 
@@ -133,7 +148,7 @@ def _run(program: UnitProgram, num_cores: int) -> Timing:
 class _Tables:
     """What both loops are given: columns of a program, and what they fill."""
 
-    def __init__(self, program: UnitProgram, num_cores: int, room: int) -> None:
+    def __init__(self, program: UnitProgram, num_cores: int, delays: Ints, room: int) -> None:
         rows, loops = program.instructions, program.loops
         num_streams, num_ports = len(program.streams), len(program.resources)
         self.num_cores = num_cores
@@ -142,7 +157,7 @@ class _Tables:
         self.columns = (
             rows["stream"], rows["bytes"], rows["macs"], rows["cycles"], rows["latency"],
             rows["node"], rows["resource"], program.wait_ptr, program.wait_token,
-            program.signal_ptr, program.signal_token,
+            program.signal_ptr, program.signal_token, delays,
             np.array([r.bytes_per_cycle for r in program.resources], np.float64),
             port_numbers(program.resources),
             np.array([s.core for s in program.streams], np.int64), num_cores,
@@ -188,9 +203,9 @@ class _Tables:
         )  # fmt: skip
 
 
-def _in_order(program: UnitProgram, num_cores: int, room: int) -> Timing | int:
+def _in_order(program: UnitProgram, num_cores: int, delays: Ints, room: int) -> Timing | int:
     """NO_ROOM when the log, which has this room, got full; OUT_OF_ORDER."""
-    tables = _Tables(program, num_cores, room)
+    tables = _Tables(program, num_cores, delays, room)
     rows, depth = program.instructions, tables.depth
     num_streams, num_ports = len(program.streams), len(program.resources)
     times = np.zeros(num_streams + 2 * num_ports + max(program.num_tokens, 1), np.int64)
@@ -216,9 +231,11 @@ def _in_order(program: UnitProgram, num_cores: int, room: int) -> Timing | int:
     return tables.timing(found, row, rows["stream"] if tables.is_listed else queue, stream_free)
 
 
-def _by_readiness(program: UnitProgram, num_cores: int, room: int, known: int) -> Timing | int:
+def _by_readiness(
+    program: UnitProgram, num_cores: int, delays: Ints, room: int, known: int
+) -> Timing | int:
     """NO_ROOM when the log, or what is kept of `known` instructions, got full."""
-    tables = _Tables(program, num_cores, room)
+    tables = _Tables(program, num_cores, delays, room)
     depth, num_tokens = tables.depth, max(program.num_tokens, 1)
     num_streams, num_ports = len(program.streams), len(program.resources)
     known = _power_of_two(known)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from worker.compiler.clock.run import Wiring
 from worker.compiler.heuristics import Heuristic
 from worker.compiler.isa.loops import NO_LOOPS
 from worker.compiler.isa.program import Stream, UnitProgram
@@ -88,8 +89,12 @@ def lower_unit(
         tokens, loops = synchronise(touches, storages, instructions["stream"]), NO_LOOPS
         if early and Heuristic.TIME_ORDER not in without:  # layers may overlap
             moves = _moves(instructions["stream"], touches, storages, machine)
-            ports = transfers.routes.resources()
-            instructions, tokens = in_time_order(instructions, tokens, ports, moves)
+            wiring = Wiring(
+                transfers.routes.resources(),
+                tuple(np.arange(machine.num_cores).repeat(len(machine.engines)).tolist()),
+                machine.signal_cycles,
+            )
+            instructions, tokens = in_time_order(instructions, tokens, wiring, moves)
         used_streams, number_of = _compact(
             instructions["stream"], machine.num_cores * len(machine.engines)
         )

@@ -112,9 +112,9 @@ class Routes:
         first, name, direction, rate, is_half = self._groups[at]
         return Resource(name, number - first, direction, rate, is_half)
 
-    def resources(self) -> list[Resource]:
+    def resources(self) -> tuple[Resource, ...]:
         """Every port."""
-        return [self.resource(number) for number in range(self.count)]
+        return tuple(self.resource(number) for number in range(self.count))
 
     def _add(
         self, name: str, direction: str, instances: int, rate: float, *, is_half: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -128,9 +128,20 @@ class _Builder:
             targets=build_targets(spec),
             launch_overhead_cycles=_int(spec.launch_overhead_cycles),
             static_power_w=_num(spec.static_power_w),
+            signal_cycles=self._signal_cycles(levels),
             # By pointer: the order of a document's keys must not reach digests or reports.
             guesses=tuple(sorted(self._guesses, key=lambda guess: guess.pointer)),
         )
+
+    def _signal_cycles(self, levels: Sequence[MemoryLevel]) -> int:
+        """Left out: as long as it takes to set a flag and to see it where all cores can."""
+        if self._spec.signal_cycles is not None or _int(self._spec.num_cores) == 1:
+            return _int(self._spec.signal_cycles)
+        shared = next(level for level in reversed(levels) if level.instances == 1)
+        cycles = 2 * shared.latency_cycles
+        note = f"not given; a flag in {shared.name}, one access to set it and one to see it"
+        self._guesses.append(Guess("/signal_cycles", str(cycles), note))
+        return cycles
 
     def _energy(self, given: Quantity | None, pointer: str, generic: float, what: str) -> float:
         if given is not None:

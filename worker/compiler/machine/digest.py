@@ -68,6 +68,7 @@ def machine_of(document: Mapping[str, Any]) -> Machine:
         host=msgspec.convert(document["host"], Host),
         targets=targets,
         launch_overhead_cycles=msgspec.convert(document["launch_overhead_cycles"], int),
+        signal_cycles=msgspec.convert(document["signal_cycles"], int),
     )
 
 

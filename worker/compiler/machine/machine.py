@@ -324,6 +324,8 @@ class Machine:
     launch_overhead_cycles: int
     """Paid once per launch."""
     static_power_w: float = 0.0
+    signal_cycles: int = 0
+    """From the finish of an instruction to when another core sees its signal."""
     guesses: tuple[Guess, ...] = ()
 
     @property

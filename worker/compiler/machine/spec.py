@@ -417,6 +417,8 @@ class HardwareSpec(_Part):
     num_cores: Count
     num_clusters: Count | None = None
     launch_overhead_cycles: Cycles
+    signal_cycles: Cycles | None = None
+    """Absent: a guess, two accesses to the innermost level that all cores share."""
     static_power_w: Annotated[Quantity, Range(0, 1e5)] | None = None
     levels: Annotated[list[LevelSpec], Field(min_length=2, max_length=16)]
     engines: Annotated[list[EngineSpec], Field(min_length=1, max_length=64)]

@@ -20,7 +20,7 @@ jobs (a later job may go first if it delays none before it, as far as is known).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, TypeAlias
@@ -28,8 +28,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from worker.compiler.clock.run import last_finish
-from worker.compiler.isa.program import Resource, port_numbers
+from worker.compiler.clock.run import Wiring, last_finish
+from worker.compiler.clock.signals import token_delays
+from worker.compiler.isa.loops import NO_LOOPS
+from worker.compiler.isa.program import port_numbers
 from worker.compiler.jit import loop_for
 from worker.compiler.lower.grid import Ints
 from worker.compiler.lower.order.sync import Tokens
@@ -60,45 +62,44 @@ class Moves:
 def in_time_order(
     instructions: npt.NDArray[np.void],
     tokens: Tokens,
-    ports: Sequence[Resource],
+    wiring: Wiring,
     moves: Moves,
 ) -> Program:
     """A program in the best of the orders.
 
-    `ports`: all that the instructions name.
     Cost: per order, instructions times the logarithm of the streams; `_WINDOW` looks where a
     transfer waits.
     """
-    order, kept = _best(instructions, tokens, ports, moves)
+    order, kept = _best(instructions, tokens, wiring, moves)
     return instructions if order is None else instructions[order], kept
 
 
 def _best(
-    program: npt.NDArray[np.void], tokens: Tokens, ports: Sequence[Resource], moves: Moves
+    program: npt.NDArray[np.void], tokens: Tokens, wiring: Wiring, moves: Moves
 ) -> tuple[Ints | None, Tokens]:
     """The order that ends first (None: the old one), and its tokens."""
     columns = _columns(program)
     best: Ints | None = None
     kept = tokens
-    least = _finish(program, tokens, ports)
-    for order in _orders(columns, moves.full or tokens, ports, moves):
+    least = _finish(program, tokens, wiring)
+    for order in _orders(columns, moves.full or tokens, wiring, moves):
         found = moves.tokens(order)
-        end = _finish(program[order], found, ports)
+        end = _finish(program[order], found, wiring)
         if end < least:
             best, kept, least = order, found, end
     return best, kept
 
 
 def orders(
-    program: npt.NDArray[np.void], tokens: Tokens, ports: Sequence[Resource], moves: Moves
+    program: npt.NDArray[np.void], tokens: Tokens, wiring: Wiring, moves: Moves
 ) -> Iterator[Ints]:
     """Numbers of the instructions by the time at which they start: nobody passes a transfer of
     unknown start; who is done before its start in that order does; everybody does."""
-    return _orders(_columns(program), moves.full or tokens, ports, moves)
+    return _orders(_columns(program), moves.full or tokens, wiring, moves)
 
 
 def _orders(
-    columns: tuple[Any, ...], tokens: Tokens, ports: Sequence[Resource], moves: Moves
+    columns: tuple[Any, ...], tokens: Tokens, wiring: Wiring, moves: Moves
 ) -> Iterator[Ints]:
     stream = columns[0]
     count, number = len(stream), tokens.num_tokens
@@ -110,8 +111,11 @@ def _orders(
     heads: Ints = np.full(width, -1, dtype=np.int64)
     heads[stream[::-1]] = np.arange(count)[::-1]
     rank, token_ptr, needed = _signals(tokens)
-    rate = np.array([port.bytes_per_cycle for port in ports], dtype=np.float64)
-    port_of = port_numbers(ports)
+    rate = np.array([port.bytes_per_cycle for port in wiring.ports], dtype=np.float64)
+    port_of = port_numbers(wiring.ports)
+    uses = (tokens.wait_ptr, tokens.wait_token), (tokens.signal_ptr, tokens.signal_token)
+    cores = np.array(wiring.cores, dtype=np.int64)
+    delay = token_delays(stream, cores, uses, NO_LOOPS, number, wiring.signal_cycles)
     expected: Ints = np.full(count, -1, dtype=np.int64)
     for last in (False, False, True):
         if last:
@@ -120,7 +124,7 @@ def _orders(
         order, begin = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
         done = loop_for(_play, _PLAY_STEPS * count)(
             *columns, following, tokens.wait_ptr, tokens.wait_token, needed,
-            tokens.signal_ptr, tokens.signal_token, rank, token_ptr, rate, port_of,
+            tokens.signal_ptr, tokens.signal_token, delay, rank, token_ptr, rate, port_of,
             moves.streams, moves.latest, _WINDOW, expected, head, earliest, _tree(head, earliest),
             np.zeros(number, dtype=np.int64), np.zeros(width, dtype=np.int64),
             np.zeros(len(rate), dtype=np.int64), np.zeros(len(rank), dtype=np.bool_),
@@ -170,10 +174,10 @@ def _count(
             sent[signal_token[w]] += 1
 
 
-def _finish(program: npt.NDArray[np.void], tokens: Tokens, ports: Sequence[Resource]) -> int:
+def _finish(program: npt.NDArray[np.void], tokens: Tokens, wiring: Wiring) -> int:
     """When the last instruction ends."""
     waits, signals = (tokens.wait_ptr, tokens.wait_token), (tokens.signal_ptr, tokens.signal_token)
-    return last_finish(program, waits, signals, tokens.num_tokens, ports)
+    return last_finish(program, waits, signals, tokens.num_tokens, wiring)
 
 
 def _columns(program: npt.NDArray[np.void]) -> tuple[Any, ...]:
@@ -184,7 +188,7 @@ def _columns(program: npt.NDArray[np.void]) -> tuple[Any, ...]:
 def _play(
     stream: Any, num_bytes: Any, cycles: Any, latency: Any, resource: Any,
     following: Ints, wait_ptr: Any, wait_token: Any, needed: Any,
-    signal_ptr: Any, signal_token: Any, signal_rank: Any, token_ptr: Ints, rate: Any,
+    signal_ptr: Any, signal_token: Any, delay: Ints, signal_rank: Any, token_ptr: Ints, rate: Any,
     port_of: Ints,
     may_move: Any, latest: Ints, window: int, expected: Ints,
     head: Ints, earliest: Ints, first: Ints,
@@ -289,7 +293,7 @@ def _play(
             earliest[s] = stream_free[s] if head[s] >= 0 else _NEVER
             for w in range(signal_ptr[k], signal_ptr[k + 1]):
                 t = signal_token[w]
-                token_time[t] = max(token_time[t], finish)
+                token_time[t] = max(token_time[t], finish + delay[t])
                 is_sent[token_ptr[t] + signal_rank[w]] = True
                 while token_ptr[t] + sent[t] < token_ptr[t + 1] and is_sent[token_ptr[t] + sent[t]]:
                     sent[t] += 1
