@@ -31,6 +31,7 @@ MODULES = (
     "simulator/attribution.py",
     "compiler/clock/forward.py",
     "compiler/clock/readiness.py",
+    "compiler/clock/signals.py",
 )
 """What calls the loops, and where they are: compiled they are good while these files stay."""
 _KEPT = 8
