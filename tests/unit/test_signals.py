@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from graphturbo_nets import Net, clustered, scheduled
 from timing_oracle import Step, unit_program
 from toy_schedules import machine
 
 from worker.compiler.clock.signals import token_delays
 from worker.compiler.isa.loops import LOOP, NO_LOOPS, STRIDE, Loops, frozen
 from worker.compiler.isa.program import Stream
+from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine import digest, load_machine, load_preset, preset_names
 from worker.compiler.machine.digest import machine_document, machine_of
 from worker.compiler.machine.presets import preset_document
@@ -36,6 +38,23 @@ def test_between_the_engines_of_a_core_they_take_nothing() -> None:
     steps = [Step(0, cycles=10, signals=(0,)), Step(2, cycles=5, waits=(0,))]
     sim = simulate_unit(unit_program(steps, TWO, ()), replace(machine(2), signal_cycles=7))
     assert sim.cycles == 15
+
+
+def test_a_kernel_whose_cores_wait_for_each_other_is_slow_for_it() -> None:
+    """Compiled for signals that take nothing, run where they take long.  (Compiled for slow ones,
+    networks become kernels whose cores need none.)"""
+    on = clustered(clusters=2, cores=2, gb_bytes=1 << 16, l1_bytes=1 << 13)
+    net = Net()
+    x = net.given(1, 4, 16, 16)
+    for _ in range(3):
+        x = net.relu(net.conv(x, 8, 3))
+    schedule = scheduled(net.graph(x), on)
+    slow = replace(on, signal_cycles=100_000)
+    fast, late = (simulate_unit(lower_unit(schedule, m, "s"), m) for m in (on, slow))
+    causes = {c.cause: c.cycles for c in late.causes}
+    assert "synchronisation" not in {c.cause for c in fast.causes}
+    assert max(causes, key=lambda name: causes[name]) == "synchronisation"
+    assert causes["synchronisation"] > 0.75 * late.cycles
 
 
 def test_a_flag_that_several_cores_use_is_slow_for_all_of_them() -> None:
