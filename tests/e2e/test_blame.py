@@ -45,7 +45,10 @@ SLOW: dict[str, tuple[str, str, dict[str, Any]]] = {
     "starved writes": ("layers", "port:DRAM.write", memory(write_bytes_per_cycle=0.001)),
     "weak engine": ("layers", "engine:PE", engines({"macs_per_cycle": {"f32": 0.05}}, 0.02)),
     "weak vector unit": ("conv", "engine:VEC", engines({}, 0.001)),
-    "long pipeline": ("layers", "fill:PE", engines({"startup_cycles": 100_000}, 0.005)),
+    "long pipeline": (
+        "layers", "fill:PE",
+        engines({"startup_cycles": 100_000, "macs_per_cycle": {"f32": 16}}, 0.005),
+    ),
     "long latency": ("layers", "latency", memory(latency_cycles=100_000)),
     "long launch": ("layers", "launch", {"launch_overhead_cycles": 10_000_000}),
     "weak host": ("host", "host", {"host": {"flops_per_s": 1e3}}),

@@ -38,6 +38,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """A model with a host part on a chip with registers and a host link of its own."""
     folder = tmp_path_factory.mktemp("figures")
     chip = {"inherits": "kapla-16x16", "name": "c", "schema_version": 1,
+            "engines": [{"name": "PE", "macs_per_cycle": {"f32": 16}}],  # an array that works
             "host": {"shared_memory": False}}  # fmt: skip
     found = []
     for hardware in (chip, {"preset": "a100"}):

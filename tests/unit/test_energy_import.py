@@ -71,7 +71,7 @@ def test_a_reference_table_gives_picojoules_per_byte_and_operation() -> None:
     }  # fmt: skip
     before = load_machine(spec())
     assert machine.level("DRAM") == before.level("DRAM")
-    assert machine.engine("PE").op_energy_pj["f32"] == before.engine("PE").op_energy_pj["f32"]  # type: ignore[index]
+    assert machine.engine("PE").op_energy_pj["i8"] == before.engine("PE").op_energy_pj["i8"]  # type: ignore[index]
 
 
 def test_component_costs_are_joules() -> None:

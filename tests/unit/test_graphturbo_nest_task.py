@@ -6,7 +6,9 @@ from math import inf
 
 import pytest
 from graphturbo_nets import Net, unit_context
+from machine_rates import with_rate
 
+from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.graph import Graph
 from worker.compiler.machine import load_preset
 from worker.compiler.strategies.graphturbo.site import Part, Site, Spread
@@ -15,7 +17,8 @@ from worker.compiler.tiling.layer import nest_task
 from worker.compiler.tiling.layer.plan_layer import bytes_in
 from worker.compiler.tiling.nest.plan import Plan
 
-ON = load_preset("stcp920-inferred")
+ON = with_rate(load_preset("stcp920-inferred"), "MME", DType.F32, 512)
+"""With an FP32 rate on its matrix engine: the sizes below are of 4-byte words."""
 SHARE = int(ON.level("LLB").usable_bytes * nest_task.WEIGHT_SHARE)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from graphturbo_nets import Net, clustered, down_sampled, towers
+from machine_rates import with_rate
 from onnx_models import conv_net, saved
 from test_graphturbo_bands import attended
 from test_graphturbo_loosen import projection
@@ -20,6 +21,7 @@ from benchmarks.ablation import GENERAL, JUDGE, ROWS, options_of, table
 from worker.compiler.cache import MemoryCache
 from worker.compiler.errors import OptionError, Shortfall, VerifyError
 from worker.compiler.heuristics import LOWERING, Heuristic
+from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.scalar import Read
 from worker.compiler.judge.elect import ways_for
@@ -36,7 +38,7 @@ from worker.compiler.strategies.graphturbo.strategy import GRAPHTURBO
 from worker.job.job import run_job
 from worker.job.request import JobRequest, NoProgress
 
-CHIP = load_preset("stcp920-inferred")
+CHIP = with_rate(load_preset("stcp920-inferred"), "MME", DType.F32, 512)
 FOUR = clustered(clusters=4, cores=2, gb_bytes=1 << 16, l1_bytes=1 << 13)
 
 

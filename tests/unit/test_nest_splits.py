@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from machine_rates import with_rate
 
 from worker.compiler.ir.affine import var
 from worker.compiler.ir.axis import Axis, AxisKind
@@ -22,8 +23,8 @@ from worker.compiler.tiling.nest.splits import ranked_splits
 
 @pytest.fixture(scope="module")
 def stcp() -> Machine:
-    """32 cores, 4 LLBs of 8 cores each."""
-    return load_preset("stcp920-inferred")
+    """32 cores, 4 LLBs of 8 cores each; FP32 on the array, as the sizes are of 4-byte words."""
+    return with_rate(load_preset("stcp920-inferred"), "MME", DType.F32, 512)
 
 
 def convolution(channels: int, size: int, depth: int, pad: int) -> Facts:
