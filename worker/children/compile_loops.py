@@ -9,6 +9,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numba
 import numpy as np
 
 from worker.compiler import jit
@@ -35,6 +36,9 @@ def main() -> None:
         run_job(request, work / "out", NullCache(), NoProgress())
     simulate_unit(_with_a_loop(), load_preset("stcp920-inferred"))
     allocate([Request(64, 1, frozenset({k})) for k in (1, 0)], enough_bytes=100)  # they cannot fit
+    kept_in = getattr(numba.config, "CACHE_DIR", "")
+    if kept_in:
+        jit.save_objects(Path(kept_in))
 
 
 def _with_a_loop() -> UnitProgram:

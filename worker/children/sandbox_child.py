@@ -1,7 +1,8 @@
 """The payload: runs one job in the sandbox, with cache and progress over a socket to the worker.
 
 `python -P -m worker.children.sandbox_child REQUEST.json CHANNEL [--runner module:function]
-[--strategy-limit-s SECONDS]`.
+[--strategy-limit-s SECONDS]
+[--loops FOLDER]`.
 What happens to it does not matter to anybody else: it may crash, hang, or be killed at any
 instruction.
 """
@@ -12,6 +13,7 @@ import argparse
 import gc
 import importlib
 import json
+import os
 import socket
 import sys
 import threading
@@ -28,6 +30,7 @@ from worker.job.request import JobOutcome, JobRequest, ProgressSink
 from worker.job.watchdog import LIMIT_S, Watchdog
 from worker.sandbox import wire
 from worker.sandbox.answering import failure_frame
+from worker.sandbox.lazy_modules import import_lazily
 
 Runner = Callable[[JobRequest, Path, Cache, ProgressSink], JobOutcome]
 
@@ -89,12 +92,15 @@ class ChannelProgress:
         self._channel.tell({"op": "artifact", "name": name, "file": file_name})
 
 
-def load_runner(path: str) -> Runner:
-    """Import `module:function`."""
+def load_runner(path: str, loops: Path | None = None) -> Runner:
+    """Import `module:function`.  `loops`: where compiled loops are."""
     module, _, name = path.partition(":")
+    import_lazily()
     gc.disable()  # what an import makes stays: looking for garbage in it costs a tenth of it
     try:
         runner: Runner = getattr(importlib.import_module(module), name)
+        if loops is not None:
+            importlib.import_module("worker.compiler.jit").use_objects(loops)
     finally:
         gc.freeze()
         gc.enable()
@@ -119,12 +125,14 @@ def read_request(document: Mapping[str, Any]) -> tuple[JobRequest, Path]:
     return request, Path(document["out_dir"])
 
 
-def run(channel: Channel, request_path: Path, runner: str, strategy_limit_s: float) -> int:
+def run(
+    channel: Channel, request_path: Path, runner: str, strategy_limit_s: float, loops: Path | None
+) -> int:
     """Run the job and report its end over the channel; give the exit code."""
     try:
         request, out_dir = read_request(json.loads(request_path.read_text(encoding="utf-8")))
         cache: Cache = NullCache() if request.options.no_cache else ChannelCache(channel)
-        work = load_runner(runner)
+        work = load_runner(runner, loops)
         with limited_by(Watchdog(strategy_limit_s)):
             outcome = work(request, out_dir, cache, ChannelProgress(channel))
     except Exception as error:  # the task boundary: the worker hears of anything
@@ -148,13 +156,17 @@ def main(argv: list[str]) -> int:
     parser.add_argument("channel", type=int)
     parser.add_argument("--runner", default="worker.job.job:run_job")
     parser.add_argument("--strategy-limit-s", type=float, default=LIMIT_S)
+    parser.add_argument("--loops", type=Path, help="where compiled loops are")
     arguments = parser.parse_args(argv)
     with socket.socket(fileno=arguments.channel) as sock:
         # Processes the job starts (C compilers, tests of kernels) must not hold the channel open.
         sock.set_inheritable(False)
         limit_s = arguments.strategy_limit_s
-        return run(Channel(sock), arguments.request, arguments.runner, limit_s)
+        return run(Channel(sock), arguments.request, arguments.runner, limit_s, arguments.loops)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # all is said: taking the model and its programs apart costs 0.1 s

@@ -247,6 +247,8 @@ class ItemRunner:
                 settings.runner,
                 "--strategy-limit-s",
                 str(settings.strategy_limit_s),
+                "--loops",
+                str(place.loops),
             ),
             env=payload_env(
                 place,

@@ -23,6 +23,7 @@ from tempfile import mkdtemp
 PACKAGE = Path(__file__).parents[1]
 MODULES = (
     "children/compile_loops.py",
+    "compiler/loop_object.py",
     "compiler/audit/walk.py",
     "compiler/lower/order/conflicts.py",
     "compiler/lower/order/sync.py",

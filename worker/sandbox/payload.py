@@ -46,6 +46,11 @@ class Workplace:
         return self.root / "build"
 
     @property
+    def loops(self) -> Path:
+        """Where compiled loops are, and numba puts what it compiles."""
+        return self.temp / _NUMBA
+
+    @property
     def log(self) -> Path:
         """What it prints."""
         return self.root / "output.log"
@@ -54,7 +59,7 @@ class Workplace:
         """Make the folders, and put the compiled loops where numba looks for them."""
         for folder in (self.given, self.out, self.temp, self.build):
             folder.mkdir(parents=True)
-        copy_compiled_loops(self.temp / _NUMBA)
+        copy_compiled_loops(self.loops)
 
     def view(self, search_path: str, hidden: Path, more_read_only: tuple[Path, ...] = ()) -> Mounts:
         """What the payload sees."""
@@ -88,7 +93,7 @@ def payload_env(
         "LANG": "C.UTF-8",
         "HOME": str(place.temp),
         "TMPDIR": str(place.temp),
-        "NUMBA_CACHE_DIR": str(place.temp / _NUMBA),
+        "NUMBA_CACHE_DIR": str(place.loops),
         "OMP_NUM_THREADS": str(threads),
         "OPENBLAS_NUM_THREADS": str(threads),
         "OMP_WAIT_POLICY": "passive",
