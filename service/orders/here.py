@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from service.settings import Settings
     from worker.job.request import ProgressSink
     from worker.runner.conversation import Conversation
+    from worker.runner.local_cache import LocalCache
     from worker.runner.store_cache import StoreCache
     from worker.sandbox.payload import Workplace
     from worker.sandbox.sandbox import Report, Sandbox
@@ -66,25 +68,14 @@ def compile_here(order: Order, settings: Settings, sink: ProgressSink) -> dict[s
     The cache is the data directory's database, so that local and served jobs share it.  Limits of
     time, memory and files are the settings'.  A refusal is the document's `error`.
     """
-    from service.store.open_blobs import open_blob_store
-    from service.store.session import Database, migrate
     from worker.compiler.errors import CompilerError
-    from worker.runner.store_cache import StoreCache
     from worker.sandbox.compiled_loops import ensure_compiled_loops
     from worker.sandbox.payload import Workplace
 
     parent = _parent(settings)
-    migrate(settings.database_url)
-    database = Database(settings.database_url)
-    stored = StoreCache(
-        database,
-        open_blob_store(settings),
-        job_id=None,
-        inline_bytes=settings.cache_inline_bytes,
-    )
     order.output.mkdir(parents=True, exist_ok=True)
     error, summary, bundle = None, None, None
-    with TemporaryDirectory(dir=parent) as folder:
+    with TemporaryDirectory(dir=parent) as folder, _cache(settings) as stored:
         place = Workplace(Path(folder) / "job")
         ensure_compiled_loops()
         place.create()
@@ -97,9 +88,6 @@ def compile_here(order: Order, settings: Settings, sink: ProgressSink) -> dict[s
                 summary, bundle = said.done.head["summary"], said.done.text("bundle_digest")
         except CompilerError as failure:
             error = failure.to_problem()
-        finally:
-            stored.flush_hits()
-            database.close()
     solved, cached, total = kept.counts
     return {
         "id": None,
@@ -113,6 +101,42 @@ def compile_here(order: Order, settings: Settings, sink: ProgressSink) -> dict[s
         "output_dir": str(order.output),
         "files": {name: str(order.output / file) for name, file in sorted(kept.files.items())},
     }
+
+
+@contextmanager
+def _cache(settings: Settings) -> Iterator[LocalCache]:
+    """The data directory's, its store brought to the present schema; writes hit counts at the end.
+
+    What SQLAlchemy is needed for is opened when it is asked for.
+    """
+    from migrations import HEAD
+    from service.store.glance import CacheGlance, schema_revision
+    from service.store.open_blobs import open_blob_store
+    from worker.runner.local_cache import LocalCache
+
+    url = settings.database_url
+    if schema_revision(url) != HEAD:
+        from service.store.session import migrate
+
+        migrate(url)
+    blobs, glance = open_blob_store(settings), CacheGlance(url)
+    with ExitStack() as opened:
+        opened.callback(glance.close)
+
+        def open_store() -> StoreCache:
+            from service.store.session import Database
+            from worker.runner.store_cache import StoreCache
+
+            database = Database(url)
+            opened.callback(database.close)
+            inline_bytes = settings.cache_inline_bytes
+            return StoreCache(database, blobs, job_id=None, inline_bytes=inline_bytes)
+
+        cache = LocalCache(glance, blobs, open_store)
+        try:
+            yield cache
+        finally:
+            cache.flush_hits()
 
 
 def _parent(settings: Settings) -> Path:
@@ -131,7 +155,7 @@ def _parent(settings: Settings) -> Path:
 
 def _run(
     order: Order, model: Path, settings: Settings, place: Workplace, kept: _Keeper,
-    cache: StoreCache,
+    cache: LocalCache,
 ) -> tuple[Conversation, Report]:  # fmt: skip
     """Start the payload and serve it until it ends; interrupting kills it."""
     from worker.job.request import request_document
@@ -175,6 +199,7 @@ def _sandbox(order: Order, model: Path, settings: Settings, place: Workplace) ->
         payload_argv(
             "worker.children.sandbox_child", str(place.given / "request.json"), "{channel}",
             "--runner", settings.runner, "--strategy-limit-s", str(settings.strategy_limit_s),
+            "--loops", str(place.loops),
         ),
         env=payload_env(
             place, settings.child_path, threads=settings.child_threads, python_path=python

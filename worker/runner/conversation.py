@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from service.store.records import BlobRef
 from service.text import is_carried
-from worker.compiler.cache import CacheKey, CacheKind
+from worker.compiler.cache import Cache, CacheKey, CacheKind
 from worker.compiler.errors import Detail
 from worker.job.request import ProgressSink
-from worker.runner.progress import ProgressRecorder
-from worker.runner.store_cache import StoreCache
 from worker.sandbox import wire
 from worker.sandbox.problems import problem_in
 from worker.sandbox.sandbox import Sandbox
 from worker.sandbox.stage_clock import StageClock
+
+if TYPE_CHECKING:
+    from service.store.records import BlobRef
+    from worker.runner.progress import ProgressRecorder
 
 _MOST_FIELDS = 16
 _LONGEST_FIELD = 256
@@ -47,7 +48,7 @@ def answer(
     frame: wire.Message,
     sandbox: Sandbox,
     progress: ProgressSink,
-    cache: StoreCache,
+    cache: Cache,
     said: Conversation,
 ) -> None:
     """Serve one frame of the child."""
