@@ -35,7 +35,7 @@ from worker.job.request import JobOutcome, JobRequest, ProgressSink
 from worker.job.simulation import Simulated, refuse_violations, simulate_model
 from worker.job.stages import AFTER, STAGES
 from worker.job.unlocking import unlock_rows
-from worker.report.document import Verification, report_document
+from worker.report.document import NOT_ASKED, Verification, report_document
 from worker.report.graph import graph_document
 from worker.report.layers import layers_csv
 from worker.report.nulls import null_reasons
@@ -213,6 +213,8 @@ def verified(job: Job, compiled: CompiledModel) -> Verification:
 
     Raises: as `given_inputs` and `verify_model`.
     """
+    if job.options.verify is VerifyMode.NONE:
+        return NOT_ASKED
     from worker.verification.drive import verify_model
     from worker.verification.given_inputs import given_inputs
 
@@ -236,8 +238,6 @@ def reported(
         SimulationError: an invariant of the simulation is violated.
         Mismatch: a kernel is wrong.
     """
-    from worker.verification.drive import refuse_mismatch
-
     options, save = job.options, job.writer.save
     document = report_document(
         compiled, found.units, found.whole, options, verification, toolchain(options),
@@ -256,6 +256,8 @@ def reported(
     save("run", "run.json", canonical_json(run))
     refuse_violations(found.units, found.whole)
     if options.verify is not VerifyMode.NONE:
+        from worker.verification.drive import refuse_mismatch
+
         refuse_mismatch(verification)
     summary = document["summary"]
     assert isinstance(summary, dict)

@@ -52,6 +52,9 @@ class Verification:
     """The row that is nearest to its tolerance, or farthest beyond."""
 
 
+NOT_ASKED = Verification("none", "none", None, None, None, None, "not asked for")
+
+
 def report_document(
     compiled: CompiledModel,
     sims: Sequence[UnitSimulation],

@@ -33,7 +33,7 @@ from worker.compiler.options import CompileOptions, VerifyMode
 from worker.compiler.package.build import build_library
 from worker.compiler.package.executor import Feeder
 from worker.compiler.package.runtime import ModelRunner, load_program
-from worker.report.document import Verification
+from worker.report.document import NOT_ASKED, Verification
 from worker.report.node_names import node_span
 from worker.report.verified_row import VerifiedRow
 from worker.verification.budget import over_budget
@@ -76,7 +76,7 @@ def verify_model(
     """
     mode = options.verify
     if mode is VerifyMode.NONE:
-        return Verification("none", "none", None, None, None, None, "not asked for")
+        return NOT_ASKED
     why = over_budget(compiled.source, path.stat().st_size)
     if why is not None:
         return _unverified(mode, why)
