@@ -13,7 +13,7 @@ from worker.compiler.ir.axis import AxisKind
 from worker.compiler.ir.evaluate import affine_values
 from worker.compiler.ir.op import Access, TensorOp
 from worker.compiler.schedule.grid import Ints, Range, span_range
-from worker.compiler.schedule.nodes import Box, Compute
+from worker.compiler.schedule.nodes import Compute
 from worker.compiler.schedule.walk import Scope
 
 _FAR = 1 << 40
@@ -69,23 +69,25 @@ def num_points(box: Mapping[str, Range]) -> Ints:
     return points
 
 
-def room(scope: Scope | None, shape: Sequence[int], coords: Mapping[str, Ints]) -> Touched:
-    """The tile of a Place or Queue, or a whole tensor at home."""
-    sets: list[Sets] = [(np.zeros((), dtype=np.int64), np.array(size)) for size in shape]
-    if scope is not None:
-        ranges = [span_range(span, coords) for span in scope.tile]
-        sets = [(low, high - low + 1) for low, high in ranges]
-    return Touched(tuple(sets), ((-_FAR, _FAR),) * len(sets))
+def whole(shape: Sequence[int]) -> Touched:
+    """A tensor at home."""
+    sets = tuple((np.zeros((), dtype=np.int64), np.array(size)) for size in shape)
+    return Touched(sets, ((-_FAR, _FAR),) * len(sets))
 
 
-def moved(box: Box, shape: Sequence[int], coords: Mapping[str, Ints], *, is_cut: bool) -> Touched:
+def room(tile: Sequence[Range]) -> Touched:
+    """The tile of a Place or Queue."""
+    return Touched(_sets_of(tile), ((-_FAR, _FAR),) * len(tile))
+
+
+def moved(box: Sequence[Range], shape: Sequence[int], *, is_cut: bool) -> Touched:
     """The box of a Move, cut to its tensor or whole."""
-    sets: list[Sets] = []
-    for span in box:
-        low, high = span_range(span, coords)
-        sets.append((low, high - low + 1))
     bounds = tuple((0, size) if is_cut else (-_FAR, _FAR) for size in shape)
-    return Touched(tuple(sets), bounds)
+    return Touched(_sets_of(box), bounds)
+
+
+def _sets_of(ranges: Sequence[Range]) -> tuple[Sets, ...]:
+    return tuple((low, high - low + 1) for low, high in ranges)
 
 
 def read(

@@ -63,9 +63,10 @@ def _audit(
     for leaf in flat.leaves:
         for part in expected.parts(leaf, PART):
             batches = list(expected.batches(part))
+            is_kept = num_kept + part.total <= KEPT
             for batch in batches:
-                tables.collect(batch)
-            if num_kept + part.total <= KEPT:
+                tables.collect(batch, is_kept=is_kept)
+            if is_kept:
                 kept.setdefault(leaf.path, []).append((part, batches))
         num_kept += part.total if leaf.path in kept else 0
     results = [

@@ -90,6 +90,9 @@ class Expected:
         self.patterns = Patterns()
         self.reading = self.patterns if is_precise else None
         self.given = {*self.graph.inputs, *self.graph.constants}
+        self._coords: Mapping[str, Ints] = {}
+        self._tiles: dict[str, tuple[Range, ...]] = {}
+        """Of scopes, by path, at `_coords`: a part asks for them as ends and as rooms."""
 
     def parts(self, leaf: Leaf, most: int) -> Iterator[Part]:
         """The iterations of a leaf, in order, at most about `most` of them in each part."""
@@ -111,8 +114,16 @@ class Expected:
                 box = {a.name: (_ZERO, np.array(a.extent - 1)) for a in op.domain}
                 touched = accesses.written(op.write, box, self.patterns)
                 name = op.write.tensor
-                whole = accesses.room(None, self.graph.tensors[name].shape, {})
+                whole = accesses.whole(self.graph.tensors[name].shape)
                 yield name, self.stores.of_home(name), whole, touched
+
+    def _tile(self, scope: Scope, coords: Mapping[str, Ints]) -> tuple[Range, ...]:
+        """Bounds of a scope's tile at every iteration of a part."""
+        if coords is not self._coords:
+            self._coords, self._tiles = coords, {}
+        if scope.path not in self._tiles:
+            self._tiles[scope.path] = tuple(span_range(span, coords) for span in scope.tile)
+        return self._tiles[scope.path]
 
     def _folded(self, leaf: Leaf) -> tuple[Frame, ...]:
         """Loops over lanes around nothing but computes."""
@@ -135,16 +146,16 @@ class Expected:
         assert not isinstance(ends, str), ends  # schedules are verified
         tensor = self.graph.tensors[move.tensor]
         start, elems = [], np.ones((), dtype=np.int64)
-        for span, size in zip(move.box, tensor.shape, strict=True):
-            low, high = span_range(span, coords)
+        box = [span_range(span, coords) for span in move.box]
+        for (low, high), size in zip(box, tensor.shape, strict=True):
             start.append(np.maximum(low, 0))
             elems = elems * np.maximum(np.minimum(high + 1, size) - np.maximum(low, 0), 0)
         src = self._end(move.tensor, ends.reads[0], coords, core, start)
         dst = self._end(move.tensor, ends.write, coords, core, start)
         slower = min(src, dst, key=lambda end: self.machine.level_index(end.level))
         keep = elems > 0 if move.fill is None else np.ones((), dtype=np.bool_)
-        cut = accesses.moved(move.box, tensor.shape, coords, is_cut=True)
-        full = accesses.moved(move.box, tensor.shape, coords, is_cut=move.fill is None)
+        cut = accesses.moved(box, tensor.shape, is_cut=True)
+        full = accesses.moved(box, tensor.shape, is_cut=move.fill is None)
         one = np.ones((), dtype=np.int64)
         # One that only fills, all of its box being padding, reads nothing.
         reads = self._row(move.tensor, ends.reads[0], cut, coords, is_write=False, is_copy=True)
@@ -178,7 +189,7 @@ class Expected:
         buffer = self.stores.buffers[number]
         spot = spot_of(scope, buffer, coords, self.machine)
         inside = [
-            low - span_range(span, coords)[0] for low, span in zip(start, scope.tile, strict=True)
+            low - first for low, (first, _) in zip(start, self._tile(scope, coords), strict=True)
         ]
         offset = spot.local * buffer.slot_bytes
         offset = offset + _row_major(inside, buffer.extents) * scope.dtype.size_bytes
@@ -200,7 +211,10 @@ class Expected:
         else:
             return
         entry = self.stores.all[number].first_entry + entry
-        tile = accesses.room(scope, self.graph.tensors[tensor].shape, coords)
+        if scope is None:
+            tile = accesses.whole(self.graph.tensors[tensor].shape)
+        else:
+            tile = accesses.room(self._tile(scope, coords))
         yield Row(
             number, entry, slot, tile, touched, is_write, amount, need, is_own, is_copy
         )  # fmt: skip
@@ -331,7 +345,7 @@ class Expected:
         if any(expr.has_lookup for expr in access.index):
             if scope is None:
                 return [_ZERO] * len(shape), points
-            return [span_range(span, coords)[0] for span in scope.tile], points
+            return [first for first, _ in self._tile(scope, coords)], points
         start: list[Ints] = []
         elems: Ints = np.ones((), dtype=np.int64)
         for (low, high), size in zip(access_range(access, box, shape), shape, strict=True):

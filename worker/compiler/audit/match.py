@@ -39,8 +39,10 @@ class _Queue:
         following = next(self.source, None)
         if following is None:
             return False
-        rest = self.waiting.some(np.arange(self.head, len(self.waiting)))
-        self.waiting, self.head = rest.then(following) if len(rest) else following, 0
+        if len(self):
+            rest = self.waiting.some(np.arange(self.head, len(self.waiting)))
+            following = rest.then(following)
+        self.waiting, self.head = following, 0
         return True
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import product
+from math import prod
 from typing import TypeAlias
 
 import numpy as np
@@ -24,6 +25,8 @@ Sets: TypeAlias = "tuple[Ints, Ints]"
 
 _MOST_POINTS = 1 << 20
 """Points of a box that are listed for one index without a closed form; beyond: not exact."""
+_FEW = 64
+"""Rows that are told apart one by one, at 0.2 us, and not sorted, which takes 15 us a column."""
 
 
 class Patterns:
@@ -77,6 +80,11 @@ def _each_distinct(columns: list[Ints], of: object) -> tuple[Ints, Ints]:
     """(`of` each distinct row of columns, which of them stands where)."""
     assert callable(of)
     shape = np.broadcast_shapes(*(c.shape for c in columns))
+    if prod(shape) <= _FEW:
+        rows = zip(*(np.broadcast_to(c, shape).ravel().tolist() for c in columns), strict=True)
+        number: dict[tuple[int, ...], int] = {}
+        each = [number.setdefault(row, len(number)) for row in rows]
+        return np.array([of(row) for row in number], dtype=np.int64), np.reshape(each, shape)
     code: Ints = np.zeros(shape, dtype=np.int64)
     for column in columns:
         values, where = np.unique(column, return_inverse=True)

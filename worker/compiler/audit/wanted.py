@@ -102,7 +102,7 @@ def wanted(part: Part, batches: Sequence[Batch], tables: Tables, machine: Machin
 
     Side by side on the cores, and on each in the order of the batches.
     """
-    kept = [np.flatnonzero(np.broadcast_to(b.keep, b.shape).ravel()) for b in batches]
+    kept = [np.flatnonzero(_flat(b.keep, b.shape)) for b in batches]
     fields = [_fields(batch, keep) for batch, keep in zip(batches, kept, strict=True)]
     ports = [_ports(batch, keep, machine) for batch, keep in zip(batches, kept, strict=True)]
     turn = np.concatenate([np.zeros(0, np.int64), *(keep // part.num_cores for keep in kept)])
@@ -154,11 +154,14 @@ def _some(
 def _put(
     rows: Rows, to: Ints, row: Row, shape: tuple[int, ...], which: Ints, tables: Tables
 ) -> None:
+    room = np.empty(shape, dtype=np.int64)
+
     def listed(values: Ints) -> Ints:
         if values.size == 1:
             return values.ravel()
-        flat: Ints = np.broadcast_to(values, shape).ravel()[which]
-        return flat
+        room[...] = values  # broadcasts; `np.broadcast_to` takes ten times as long to say so
+        found: Ints = room.reshape(-1)[which]
+        return found
 
     flags = WRITES * row.is_write + ADDS * (row.is_write and row.need > 0)
     flags += IS_OWN * row.is_own + COPIES * row.is_copy
@@ -180,7 +183,10 @@ def _fields(batch: Batch, keep: Ints) -> Ints:
         batch.core, np.array(int(batch.opcode)), np.array(batch.src), np.array(batch.dst),
         batch.src_offset, batch.dst_offset, batch.num_bytes,
     )  # fmt: skip
-    return np.stack([_flat(v, batch.shape)[keep].astype(np.int64) for v in values])
+    found = np.empty((len(values), *batch.shape), dtype=np.int64)
+    for k, each in enumerate(values):
+        found[k] = _without_lanes(each, batch.shape)
+    return found.reshape(len(values), prod(batch.shape))[:, keep]
 
 
 def _ports(batch: Batch, keep: Ints, machine: Machine) -> Ints:
@@ -194,7 +200,12 @@ def _ports(batch: Batch, keep: Ints, machine: Machine) -> Ints:
 
 
 def _flat(values: Ints, shape: tuple[int, ...]) -> Ints:
+    flat = np.empty(shape, dtype=values.dtype)
+    flat[...] = _without_lanes(values, shape)
+    return flat.reshape(prod(shape))
+
+
+def _without_lanes(values: Ints, shape: tuple[int, ...]) -> Ints:
     while values.ndim > len(shape):
         values = values[..., 0]
-    flat: Ints = np.broadcast_to(values, shape).reshape(prod(shape))
-    return flat
+    return values
