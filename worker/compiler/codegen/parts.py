@@ -31,7 +31,8 @@ PART_MACRO = (
 )
 """Parts must not be merged again: a function called once would be."""
 _COMMENT = re.compile(r"/\*.*?\*/")
-_IDENTIFIER = re.compile(r"\b[vth][0-9]+\b")
+_IDENTIFIER = re.compile(r"[vth](?<!\w[vth])[0-9]+\b")
+r"""As \b[vth][0-9]+\b, which cannot be searched for: a set of characters in front can."""
 _OPERAND = re.compile(r"h[0-9]+")
 
 
@@ -56,9 +57,7 @@ class Parts:
             return False
         macro = self._macros.setdefault(path, f"{self._kernel}_at{len(self._macros)}")
         body = [_relative(line, path, macro) for line in self._writer.cut(start)]
-        used: dict[str, None] = {}
-        for line in body:
-            used.update(dict.fromkeys(_IDENTIFIER.findall(_COMMENT.sub("", line))))
+        used = dict.fromkeys(_IDENTIFIER.findall(_COMMENT.sub("", "\n".join(body))))
         variables = [name for name in scope.ranges if name in used]
         pointers = [s.pointer for s in scope.storages if s.pointer in used]
         operands = [name for name in used if _OPERAND.fullmatch(name)]

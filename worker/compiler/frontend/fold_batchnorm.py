@@ -106,8 +106,13 @@ def _shaped(before: onnx_ir.Node, weight: Any, scale: _F64) -> _F64 | None:
 
 def _scaled(weight: Any, shaped: _F64, name: str) -> Callable[[], Any]:
     def compute() -> Any:
-        exact = weight.numpy().astype(np.float64) * shaped
-        return onnx_ir.tensor(exact.astype(weight.dtype.numpy()), dtype=weight.dtype, name=name)
+        values, kind = weight.numpy(), np.dtype(weight.dtype.numpy())
+        if kind.kind == "f":  # products in float64 as below, a buffer of them at a time
+            folded = np.empty(np.broadcast_shapes(values.shape, shaped.shape), dtype=kind)
+            np.multiply(values, shaped, out=folded, casting="same_kind")
+        else:
+            folded = (values.astype(np.float64) * shaped).astype(kind)
+        return onnx_ir.tensor(folded, dtype=weight.dtype, name=name)
 
     return compute
 

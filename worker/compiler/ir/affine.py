@@ -90,13 +90,16 @@ class Affine:
     def __add__(self, other: Affine | int) -> Affine:
         other = Affine.of(other)
         if not (self.terms and other.terms):  # what is canonical stays so
+            if not (other.terms or other.const):
+                return self
             return Affine(self.terms or other.terms, self.const + other.const)
         return _make((*self.terms, *other.terms), self.const + other.const)
 
     __radd__ = __add__
 
     def __sub__(self, other: Affine | int) -> Affine:
-        return self + Affine.of(other) * -1
+        other = Affine.of(other)
+        return self + other * -1 if other.terms else self + -other.const
 
     def __rsub__(self, other: int) -> Affine:
         return self * -1 + other
@@ -168,10 +171,10 @@ class Affine:
 
     @property
     def has_lookup(self) -> bool:
-        return any(
-            isinstance(a, Lookup) or (isinstance(a, (FloorDiv, Mod)) and a.arg.has_lookup)
-            for a, _ in self.terms
-        )
+        for atom, _ in self.terms:  # a loop: asked tens of thousands of times in one compile
+            if not isinstance(atom, Var) and (isinstance(atom, Lookup) or atom.arg.has_lookup):
+                return True
+        return False
 
     def coeff(self, name: str) -> int:
         """Coefficient of the plain variable `name` (0 if it occurs only inside // or %)."""
@@ -322,6 +325,14 @@ def _sweeps_unit_steps(expr: Affine) -> bool:
 
 
 def _make(terms: tuple[tuple[Atom, int], ...], const: int) -> Affine:
+    plain: dict[str, tuple[Var, int]] = {}
+    for atom, c in terms:
+        if not isinstance(atom, Var):
+            break
+        name = atom.name
+        plain[name] = atom, c + plain[name][1] if name in plain else c
+    else:  # most are: neither hashes of atoms nor keys of parts
+        return Affine(tuple([plain[name] for name in sorted(plain) if plain[name][1]]), const)
     merged: dict[Atom, int] = {}
     for atom, c in terms:
         merged[atom] = merged.get(atom, 0) + c

@@ -53,12 +53,13 @@ class Tokens:
     def __post_init__(self) -> None:
         position = 0
         stripped = self.text.rstrip()
-        while position < len(stripped):
-            match = _TOKEN.match(stripped, position)
+        end, token, found = len(stripped), _TOKEN.match, self.items.append
+        while position < end:
+            match = token(stripped, position)
             if match is None:
                 raise self.error(f"cannot read {stripped[position : position + 12]!r}")
             kind = match.lastgroup or ""
-            self.items.append((kind, match.group(kind)))
+            found((kind, match[kind]))
             position = match.end()
 
     def error(self, message: str) -> VerifyError:
@@ -104,7 +105,7 @@ class Tokens:
 
     def integer(self) -> int:
         kind, text = self.next()
-        if kind != "number" or not re.fullmatch(r"-?\d+", text):
+        if kind != "number" or not _is_whole(text):
             raise self.error(f"expected an integer, found {text[:_MOST_DIGITS]!r}")
         return self._int(text)
 
@@ -112,7 +113,7 @@ class Tokens:
         kind, text = self.next()
         if kind != "number":
             raise self.error(f"expected a number, found {text[:_MOST_DIGITS]!r}")
-        return self._int(text) if re.fullmatch(r"-?\d+", text) else float(text)
+        return self._int(text) if _is_whole(text) else float(text)
 
     def _int(self, text: str) -> int:
         if len(text) > _MOST_DIGITS:
@@ -127,6 +128,10 @@ class Tokens:
                 self.expect(",")
             found.append(item())
         return tuple(found)
+
+
+def _is_whole(number: str) -> bool:
+    return number.removeprefix("-").isdecimal()
 
 
 def parse_affine(tokens: Tokens) -> Affine:

@@ -93,8 +93,8 @@ class _Residency:
         clip = move.fill is None
         # What lies outside the tensor is written by the fill, or not at all: it is never read.
         source = _Need(move.tensor, ends.reads[0], ranges, clip=True)
-        self._check_inside(leaf, source, None)
-        self._check_inside(leaf, _Need(move.tensor, ends.write, ranges, clip=clip), None)
+        self._check_inside(leaf, source, coords, None)
+        self._check_inside(leaf, _Need(move.tensor, ends.write, ranges, clip=clip), coords, None)
         self._check_filled(leaf, source, coords, is_drain=_is_drain(ends))
         self._check_drain(leaf, move, ends)
 
@@ -118,21 +118,24 @@ class _Residency:
             if access.tensor == op.write.tensor:
                 # A recurrence reads what its own earlier steps wrote; order is the axis's business.
                 continue
-            self._check_inside(leaf, need, empty)
+            self._check_inside(leaf, need, coords, empty)
             self._check_filled(leaf, need, coords, empty)
             self._check_padding(leaf, need)
             self._check_complete(leaf, need)
         shape = self.graph.tensors[op.write.tensor].shape
         written = access_range(op.write, box, shape)
-        self._check_inside(leaf, _Need(op.write.tensor, ends.write, written, clip=True), empty)
+        self._check_inside(
+            leaf, _Need(op.write.tensor, ends.write, written, clip=True), coords, empty
+        )
         if op.reduce is not None:
             self._check_accumulation(leaf, op, compute, ends.write)
 
-    def _check_inside(self, leaf: Leaf, need: _Need, empty: Ints | None) -> None:
+    def _check_inside(
+        self, leaf: Leaf, need: _Need, coords: dict[str, Ints], empty: Ints | None
+    ) -> None:
         """The needed box lies in the storage's tile."""
         if need.scope is None:
             return
-        coords = coordinates(leaf.frames)
         sizes = self.graph.tensors[need.tensor].shape
         for dim, ((low, high), span, size) in enumerate(
             zip(need.ranges, need.scope.tile, sizes, strict=True)
@@ -141,7 +144,7 @@ class _Residency:
             if need.clip:
                 low, high = np.maximum(low, 0), np.minimum(high, size - 1)
             outside = ((low < first) | (high > last)) & (low <= high)
-            if np.any(outside) and (empty is None or np.any(outside & ~empty)):
+            if outside.any() and (empty is None or (outside & ~empty).any()):
                 raise refuse(
                     leaf.path, "resident",
                     f"dimension {dim} of {need.tensor} leaves the tile of {need.scope.path}",
