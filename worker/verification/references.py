@@ -13,6 +13,7 @@ from typing import Any
 import numpy.typing as npt
 
 from worker.compiler.judge.compiled import CompiledModel
+from worker.verification.carried import carried
 from worker.verification.measured import OwnErrors, measure, nudged
 from worker.verification.noise import converted_float64, converted_reference
 from worker.verification.reference import Float64Values, float64_outputs, reference_outputs
@@ -59,4 +60,5 @@ def own_errors(
             return converted_float64(compiled, inputs, tuple(values), forced, taken)
         return float64_outputs(path, inputs, tuple(values), forced, taken)
 
-    return measure(values, exact, moved, bool(names))
+    found = measure(values, exact, moved, bool(names))
+    return carried(found, values, compiled.source.ir.graph)
