@@ -103,7 +103,7 @@ def trace_back(
     `before`: who made each instruction start, -1 if nobody; `via`: the port they met at, else -1.
     `shared`: what each resource occupies (`port_numbers`); `way_of`: equal for both directions of a
     half-duplex level.
-    Iterations that the log lacks (`jumps`, see `timing.forward`) are walked in the one that they
+    Iterations that the log lacks (`jumps`, see `forward.forward`) are walked in the one that they
     are copies of, lap after lap; once the chain enters a lap where it entered one before, whole
     cycles of laps are added at once.  `laps` and `tables` are as long as loops nest.
     """

@@ -1,8 +1,8 @@
 """What the iterations that the timing loop skipped add to a run: they are copies, moved in time.
 
-The log of a run lacks them (`timing.forward`); a jump in front of entry e stands for `count` copies
-of the last `length` entries before it, the c-th moved by c times `moved` cycles, with all jumps
-inside.  The entries behind it are at their true times.
+The log of a run lacks them (`forward.forward`); a jump in front of entry e stands for `count`
+copies of the last `length` entries before it, the c-th moved by c times `moved` cycles, with all
+jumps inside.  The entries behind it are at their true times.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class Timing:
     via: npt.NDArray[np.int32]
     """[log] the port that the two met at, -1 where it was the engine or a token."""
     jumps: Ints
-    """[jumps, 4] Iterations that the log lacks: `timing.forward`."""
+    """[jumps, 4] Iterations that the log lacks: `forward.forward`."""
 
 
 @dataclass(frozen=True, slots=True)
