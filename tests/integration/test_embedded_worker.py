@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from itertools import product
 
@@ -14,7 +15,8 @@ from service.queue import RUN_ITEM, ring
 from service.settings import Settings
 from service.states import JobState
 from service.store.blobs import read_bytes
-from worker.runner.main import DataDirectory, EmbeddedWorker
+from worker.runner import tasks
+from worker.runner.main import DataDirectory, EmbeddedWorker, sweep_workplaces
 
 OpenDesk = Callable[[Settings], Desk]
 
@@ -77,6 +79,27 @@ def test_bells_that_are_none_are_ignored(desk: Desk) -> None:
         again = desk.wait(desk.submit({"n": 2}).id)
     assert (done.state, again.state) == (JobState.SUCCEEDED, JobState.SUCCEEDED)
     assert (done.attempts, again.attempts) == (1, 1)
+
+
+def test_preparing_for_longer_than_a_lease_lasts_keeps_it(
+    make_settings: MakeSettings, open_desk: OpenDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "ensure_compiled_loops", lambda: time.sleep(2.5))
+    desk = open_desk(make_settings("quick", lease_ttl_s=1.0, heartbeat_s=0.2))
+    with EmbeddedWorker(desk.services):
+        job = desk.wait(desk.submit().id)
+    assert (job.state, job.attempts) == (JobState.SUCCEEDED, 1)
+
+
+def test_folders_in_use_outlast_the_lease(make_settings: MakeSettings, open_desk: OpenDesk) -> None:
+    """Who lost its lease may run for a moment longer; who was killed left its folder behind."""
+    desk = open_desk(make_settings("quick"))
+    folder = desk.services.settings.work_dir / "job_x.compile.1"
+    with tasks.held_folder(folder):
+        assert sweep_workplaces(desk.services) == 0
+        assert folder.is_dir()
+    assert sweep_workplaces(desk.services) == 1
+    assert not folder.exists()
 
 
 def test_a_long_queue_drains_through_two_slots(desk: Desk) -> None:

@@ -13,6 +13,7 @@ from strategy_options import of_variant
 
 from worker.compiler.cache import CacheKey, CacheKind, MemoryCache
 from worker.compiler.errors import Infeasible, Shortfall
+from worker.compiler.faults import Fault
 from worker.compiler.ir.signature import Canonical, canonicalize
 from worker.compiler.isa.program import Opcode
 from worker.compiler.isa.verify import verify_program
@@ -77,6 +78,24 @@ def test_what_lowering_finds_no_addresses_for_is_a_shortfall(
     monkeypatch.setattr("worker.compiler.judge.units.lower_unit", overflow)
     one = solver()
     assert one.solve(canonicalize(conv(1, 3, 8, 6, 3, 1, 1)), "conv") == short
+
+
+@pytest.mark.parametrize("step", ["_planned", "_program"])
+@pytest.mark.parametrize("error", [FileNotFoundError, ZeroDivisionError])
+def test_what_the_machine_is_to_blame_for_is_asked_again(
+    monkeypatch: pytest.MonkeyPatch, step: str, error: type[Exception]
+) -> None:
+    """A folder that vanished, a full disk: no other run may be told so from the cache."""
+    one, canonical = solver(), canonicalize(conv(1, 3, 8, 6, 3, 1, 1))
+
+    def broken(*_: object) -> NoReturn:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(UnitSolver, step, broken)
+        assert isinstance(one.solve(canonical, "conv"), Fault)
+    again = one.solve(canonical, "conv")
+    assert isinstance(again, Unit if error is FileNotFoundError else Fault)
 
 
 def test_machine_is_in_the_key_by_content_not_by_name() -> None:

@@ -78,7 +78,7 @@ def test_a_step_that_hangs_is_a_fault(work: Callable[[], Any], spent: str) -> No
     with limited_by(dog()):
         found = attempt("toy", "1", "schedule", work)
     says = f"timed out after {LIMIT_S} s of {spent}"
-    assert found == Fault("toy", "1", "schedule", says, is_timed=True)
+    assert found == Fault("toy", "1", "schedule", says, is_passing=True)
 
 
 def test_what_ends_is_left_alone_and_no_timer_stays() -> None:
@@ -86,7 +86,7 @@ def test_what_ends_is_left_alone_and_no_timer_stays() -> None:
     with limited_by(dog()):
         assert attempt("toy", "1", "schedule", lambda: 3) == 3
         broken = attempt("toy", "1", "schedule", lambda: 1 // 0)
-    assert isinstance(broken, Fault) and not broken.is_timed
+    assert isinstance(broken, Fault) and not broken.is_passing
     assert signal.getsignal(signal.SIGALRM) == before
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
@@ -128,7 +128,7 @@ def test_a_strategy_that_hangs_again_and_again_is_not_asked_any_more() -> None:
         late = attempt("toy", "1", "group", lambda: 3)
         other = attempt("fine", "1", "group", lambda: 3)
     assert late == Fault(
-        "toy", "1", "group", f"not asked, because {STRIKES} of its steps timed out", is_timed=True
+        "toy", "1", "group", f"not asked, because {STRIKES} of its steps timed out", is_passing=True
     )
     assert other == 3
 

@@ -55,8 +55,9 @@ class Fault:
     """load, group, schedule, lower, audit, codegen, summary or page."""
     reason: str
     """Type and message of what was raised, the same in every process."""
-    is_timed: bool = False
-    """It was stopped: another machine may end otherwise, so no cache keeps it."""
+    is_passing: bool = False
+    """It was stopped, or the machine let it down (a file was gone, a disk full): another run may
+    end otherwise, so no cache keeps it."""
 
     @property
     def sentence(self) -> str:
@@ -90,6 +91,6 @@ def attempt(strategy: str, version: str, step: str, work: Callable[[], T]) -> T 
     except (MemoryError, Infeasible):
         raise
     except Overrun as late:
-        return Fault(strategy, version, step, str(late), is_timed=True)
+        return Fault(strategy, version, step, str(late), is_passing=True)
     except Exception as error:  # the boundary of a strategy: see decisions/0017
-        return Fault(strategy, version, step, said(error))
+        return Fault(strategy, version, step, said(error), is_passing=isinstance(error, OSError))

@@ -34,7 +34,7 @@ from service.store.repos import items, workers
 from service.store.session import migrate
 from service.store.strategy_sets import offered
 from worker.runner.polling import Poller
-from worker.runner.tasks import ItemRunner, Step, register, workplace_name
+from worker.runner.tasks import ItemRunner, Step, is_held, register, workplace_name
 from worker.sandbox.isolation import isolation
 
 _GARBAGE_EVERY_S = 3600.0
@@ -50,13 +50,17 @@ def package_version() -> str:
 
 
 def sweep_workplaces(services: Services) -> int:
-    """Remove folders of attempts that hold no lease any more (their worker was killed)."""
+    """Remove folders of attempts whose worker was killed: without a lease, and held by no process.
+
+    A worker that lost its lease may still be running its payload for a moment: pulled away from
+    under it, the folder would look like a fault of whatever opens a file next.
+    """
     found = sorted(services.settings.work_dir.glob("*"))
     if not found:
         return 0
     with services.database.read() as session:
         leased = {workplace_name(item.id, item.fence) for item in items.leased_by(session, "")}
-    stale = [path for path in found if path.name not in leased]
+    stale = [path for path in found if path.name not in leased and not is_held(path)]
     for path in stale:
         shutil.rmtree(path, ignore_errors=True)
     return len(stale)

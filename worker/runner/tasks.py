@@ -6,11 +6,14 @@ one of the ways of `service.jobs.claim`.  Whatever the child does, this process 
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 
@@ -61,6 +64,34 @@ class Step(StrEnum):
 def workplace_name(item_id: str, fence: int) -> str:
     """Name the folder of one attempt."""
     return f"{item_id.replace(':', '.')}.{fence}"
+
+
+@contextmanager
+def held_folder(folder: Path) -> Iterator[None]:
+    """Make it anew, and let others see that it is in use until the block, or this process, ends."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a process is within `held_folder`; False also if there is no such folder."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _no_hook(step: Step, held: Claim) -> None:
@@ -145,9 +176,6 @@ class ItemRunner:
 
     def _work(self, held: Claim, place: Workplace) -> None:
         services, settings = self._services, self._settings
-        shutil.rmtree(place.root, ignore_errors=True)
-        ensure_compiled_loops()
-        place.create()
         sandbox = self._sandbox(held, place)
         progress = ProgressRecorder(
             services.database,
@@ -170,7 +198,11 @@ class ItemRunner:
             watch_s=settings.watch_s,
             on_stop=sandbox.kill,
         )
-        with sandbox, heartbeat:
+        # The lease is renewed from here on: on a busy machine, compiling the loops may take longer
+        # than it lasts.
+        with sandbox, heartbeat, held_folder(place.root):
+            ensure_compiled_loops()
+            place.create()
             self._prepare(held, place)
             with self._lock:
                 self._running.add(sandbox)

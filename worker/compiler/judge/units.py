@@ -211,7 +211,7 @@ class UnitSolver:
             self.cache.put(key, _stored_no(error.shortfall))
             return error.shortfall
         if isinstance(found, Fault):
-            self.cache.put(key, _stored_no(found))
+            self._keep_no(key, found)
             return found
         self.cache.put(key, encode_unit(found))
         return Unit(signature, schedule, text, found, name, "")
@@ -301,9 +301,13 @@ class UnitSolver:
         planned = self._attempt("schedule", lambda: self._planned(graph, signature, number))
         if isinstance(planned, tuple):
             self.cache.put(key, planned[1].encode())
-        elif not (isinstance(planned, Fault) and planned.is_timed):
-            self.cache.put(key, _stored_no(planned))
+        else:
+            self._keep_no(key, planned)
         return planned
+
+    def _keep_no(self, key: CacheKey, answer: Shortfall | Fault | None) -> None:
+        if not (isinstance(answer, Fault) and answer.is_passing):
+            self.cache.put(key, _stored_no(answer))
 
     def _planned(
         self, graph: Graph, signature: str, number: int
