@@ -73,7 +73,7 @@ def test_finds_each_of_fifty_faults() -> None:
 BROKEN: dict[str, tuple[object, str, Callable[..., object]]] = {
     "no order of writes": (storage, "ordered_writes", lambda *_: False),
     "identities are not values": (storage, "reads_identity", lambda *_: False),
-    "no shared addresses": (storage.Storages, "is_shared", lambda *_: False),
+    "no shared addresses": (storage.Storages, "shares_addresses", lambda *_: False),
     "nothing conflicts": (buffers, "conflicts", lambda spans, _: (frozenset(),) * len(spans)),
     "one slot": (storage, "slots", lambda *_: np.zeros((), dtype=np.int64)),
     "one core's iterations": (

@@ -21,6 +21,8 @@ class Heuristic(StrEnum):
     """Lowering: fills that have an engine of their own are spread over home's spare time."""
     SPREAD = "spread"
     """Lowering: addresses are used again as late as possible."""
+    TILES = "tiles"
+    """Lowering: a tensor on chip is protected tile by tile, not as a whole."""
     TIME_ORDER = "time_order"
     """Lowering: program order follows simulated time."""
     HALVES = "halves"
@@ -30,6 +32,13 @@ class Heuristic(StrEnum):
 
 
 LOWERING = frozenset(
-    {Heuristic.AHEAD, Heuristic.PACE, Heuristic.LEVEL, Heuristic.SPREAD, Heuristic.TIME_ORDER}
+    {
+        Heuristic.AHEAD,
+        Heuristic.PACE,
+        Heuristic.LEVEL,
+        Heuristic.SPREAD,
+        Heuristic.TILES,
+        Heuristic.TIME_ORDER,
+    }
 )
 """Those that a schedule carries."""

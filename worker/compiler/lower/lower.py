@@ -30,11 +30,16 @@ from worker.compiler.lower.rows.batch import merge
 from worker.compiler.lower.rows.hazards import home_hazards
 from worker.compiler.lower.rows.storage import Storages
 from worker.compiler.lower.rows.touches import Touches, touches_of
-from worker.compiler.lower.window import EVERYTHING, periods_of, window_of, without_gaps
+from worker.compiler.lower.window import (
+    EVERYTHING,
+    periods_of,
+    window_of,
+    without_gaps,
+)
 from worker.compiler.machine.machine import EngineKind, Machine
 from worker.compiler.schedule.nodes import Schedule
 
-LOWER_VERSION = "11"
+LOWER_VERSION = "12"
 """Bump when programs change for the same schedule: cached kernels must miss."""
 LISTED_ROWS = 1 << 14
 """Instructions that a program lists one by one at most, if it can: 1.5 MB of them."""
@@ -68,10 +73,11 @@ def lower_unit(
     buffers = planned.buffers
     widths = [staged_width(r) for r in refs]
     timing = timings(nest, refs, ahead, widths, planned.leads)
-    hazards = home_hazards(nest, refs)
     num_staged = sum(ref.staged for r in refs for ref in (*r.reads, r.write))
-    storages = Storages(nest, refs, buffers, machine, hazards.tensors, num_staged)
-    transfers = TransferEmitter(nest, machine, storages, hazards.disjoint)
+    hazards = home_hazards(nest, refs)
+    by_tile = bool(early) and Heuristic.TILES not in without  # layers may overlap, nothing loops
+    storages = Storages(nest, refs, buffers, machine, hazards, num_staged, by_tile=by_tile)
+    transfers = TransferEmitter(nest, machine, storages)
     window = EVERYTHING if early else window_of(nest, refs, ahead, widths, most_rows)
     while True:
         emitter = Emitter(transfers)

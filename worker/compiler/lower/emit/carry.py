@@ -39,13 +39,10 @@ class End:
 class TransferEmitter:
     """Emits transfers of one unit."""
 
-    def __init__(
-        self, nest: Walk, machine: Machine, storages: Storages, disjoint_home: frozenset[str]
-    ) -> None:
+    def __init__(self, nest: Walk, machine: Machine, storages: Storages) -> None:
         self.nest = nest
         self.machine = machine
         self.storages = storages
-        self.disjoint_home = disjoint_home
         self.routes = Routes(machine)
         self.tensors = nest.schedule.graph.tensors
         self.engine_number = {e.name: k for k, e in enumerate(machine.engines)}
@@ -65,7 +62,7 @@ class TransferEmitter:
         if ref.scope is None:
             home = self.machine.home.name
             offset = flat_offset(start, tensor.shape) * tensor.dtype.size_bytes
-            touches = self.home_touches(ref.tensor, is_write=is_write)
+            touches = self.storages.touch_home(ref.tensor, leaf, grid, is_write=is_write)
             return End(
                 home, -1, instance_of(home, core, self.machine), offset, tensor.dtype, touches
             )
@@ -77,17 +74,8 @@ class TransferEmitter:
         ]
         offset = local * buffer.slot_bytes
         offset = offset + flat_offset(inside, buffer.extents) * scope.dtype.size_bytes
-        touches = self.storages.touch(ref.scope, leaf, grid.values, is_write=is_write)
+        touches = self.storages.touch(ref.scope, leaf, grid, is_write=is_write)
         return End(scope.memory, ref.scope, instance, offset, scope.dtype, touches)
-
-    def home_touches(self, tensor: str, *, is_write: bool) -> tuple[Touch, ...]:
-        """Access to a tensor at home; nothing when no token protects it."""
-        storage = self.storages.of_home(tensor)
-        if storage is None:
-            return ()
-        ordered = tensor not in self.disjoint_home
-        number = np.array(storage, dtype=np.int64)
-        return (Touch(number, is_write, ordered or not is_write, ordered and is_write),)
 
     def transfer(
         self,

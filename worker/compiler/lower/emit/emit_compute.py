@@ -113,8 +113,8 @@ class ComputeEmitter:
 
     def _direct(self, ref: Ref, leaf: Leaf, grid: Grid, *, is_write: bool) -> tuple[Touch, ...]:
         if ref.scope is None:
-            return self.transfers.home_touches(ref.tensor, is_write=is_write)
-        return self.storages.touch(ref.scope, leaf, grid.values, is_write=is_write)
+            return self.storages.touch_home(ref.tensor, leaf, grid, is_write=is_write)
+        return self.storages.touch(ref.scope, leaf, grid, is_write=is_write)
 
     def _slot_offset(self, scope: int | None, grid: Grid) -> Ints:
         if scope is None:

@@ -21,7 +21,8 @@ from worker.compiler.schedule.grid import core_ids
 from worker.compiler.schedule.nodes import Box, Compute, Init, LoopKind, Move, Span
 from worker.compiler.schedule.walk import Frame, Leaf, Scope, Walk
 
-_EVERYTHING = 1 << 40
+EVERYTHING = 1 << 40
+"""Extent of a span that covers any tensor."""
 _MOST_PIECES = 64
 
 
@@ -127,7 +128,7 @@ def access_box(op: TensorOp, access: Access, compute: Compute) -> Box:
     for expr in access.index:
         placed = expr.substitute(starts)
         if not placed.is_linear:
-            spans.append(Span(const(0), _EVERYTHING))
+            spans.append(Span(const(0), EVERYTHING))
             continue
         low = placed.substitute(dict.fromkeys(inside, 0))
         reach = 0

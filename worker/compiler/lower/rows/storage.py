@@ -1,29 +1,36 @@
 """Numbers for every piece of storage that tokens protect.
 
-One number per (buffer, instance, block, slot), split into pieces where the cores of an instance
-touch disjoint parts of the slot (lower/hazards.py); one per tensor at home that the unit both
-writes and uses; two per core for each staged operand of a compute (its transfer may run one step
-ahead).
+One number per (buffer, instance, block, slot), or one for every piece that its users touch apart
+(`rows.tiles`; without those, for every core where the cores of an instance touch disjoint parts of
+the slot: `rows.hazards`); likewise per tensor at home that the unit both writes and uses; two per
+core for each staged operand of a compute (its transfer may run one step ahead).
+
+Pieces are boxes and protect the elements of one value.  Who begins the next value, in the same slot
+or in another buffer at its addresses, waits for all of the one before: a slot that is cut into
+tiles has one more number for that, which all of its accesses touch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from worker.compiler.isa.program import Buffer
-from worker.compiler.lower.grid import Ints, slots
+from worker.compiler.lower.grid import Grid, Ints, slots
 from worker.compiler.lower.issue import users_of
 from worker.compiler.lower.resolve import Refs
 from worker.compiler.lower.rows.hazards import (
+    HomeHazards,
     core_pieces,
     inner_frames,
     ordered_writes,
     reads_identity,
 )
+from worker.compiler.lower.rows.reach import Place, bounds, boxes_in
+from worker.compiler.lower.rows.tiles import TilePieces, tile_pieces
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.grid import core_ids
 from worker.compiler.schedule.nodes import LoopKind
@@ -35,7 +42,7 @@ class Touch:
     """One access of every instruction of a batch to storage."""
 
     storage: Ints
-    """Storage number per instruction."""
+    """Storage number per instruction; -1 where there is none."""
     is_write: bool
     waits_ready: bool
     """Whether earlier writes must have finished."""
@@ -57,6 +64,16 @@ class StorageExtents:
     """Addresses low : high in that instance."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Home:
+    """Storages of a tensor at home."""
+
+    first: int
+    tiles: TilePieces | None
+    is_ordered: bool
+    """Whether its writes may overlap."""
+
+
 class Storages:
     """The numbering."""
 
@@ -66,19 +83,31 @@ class Storages:
         refs: Sequence[Refs],
         buffers: Sequence[Buffer],
         machine: Machine,
-        home_tensors: Sequence[str],
+        hazards: HomeHazards,
         num_staged: int,
+        *,
+        by_tile: bool,
     ) -> None:
+        """`by_tile`: slots are cut into tiles, where that keeps users apart."""
         self.nest = nest
+        self.refs = refs
+        self.by_tile = by_tile
         self.buffers = buffers
         self.machine = machine
         touched = users_of(refs)
         users = [touched.get(k, []) for k in range(len(buffers))]
-        self.pieces = tuple(core_pieces(nest, refs, k, users[k]) for k in range(len(buffers)))
-        """Per scope: core offsets that own one piece each; empty when slots are not split."""
         self.needs_order = tuple(
             ordered_writes(nest, refs, k, users[k]) for k in range(len(buffers))
         )
+        cut = [self._cut(k, users[k]) for k in range(len(buffers))]
+        self.tiles = tuple(tiles for tiles, _ in cut)
+        """Per scope: how its slots are cut."""
+        self.cores = tuple(owners for _, owners in cut)
+        """Per scope: core offsets that own one piece each; empty when slots are not split so."""
+        self.is_shared = tuple(self.shares_addresses(buffer) for buffer in buffers)
+        """Per scope: whether another has some of its addresses."""
+        self.parts = tuple(self._parts(k) for k in range(len(buffers)))
+        """Per scope: storages of one slot."""
         self.is_read_first = tuple(
             reads_identity(nest, refs, k, users[k]) for k in range(len(buffers))
         )
@@ -89,8 +118,13 @@ class Storages:
             instances = machine.level(buffer.level).instances
             total += instances * self._cells(len(self._base) - 1)
         self._num_placed = total
-        self._home = {name: total + i for i, name in enumerate(home_tensors)}
-        total += len(home_tensors)
+        self._home_users = _home_users(refs)
+        self._home: dict[str, _Home] = {}
+        for name in hazards.tensors:
+            ordered = name not in hazards.disjoint
+            kept = self._at_home(name, total, is_ordered=ordered)
+            self._home[name] = kept
+            total += 1 if kept.tiles is None else kept.tiles.count
         self._staged = total
         total += num_staged * machine.num_cores * 2
         self.count = total
@@ -109,41 +143,106 @@ class Storages:
             local = local + block * buffer.copies
         return core, instance, local
 
-    def touch(
-        self, scope: int, leaf: Leaf, values: Mapping[str, Ints], *, is_write: bool
-    ) -> tuple[Touch, ...]:
-        """Accesses of `leaf` to the current slot of `scope`: its core's piece, or every piece."""
-        _, instance, local = self.place(scope, values)
-        owners = self.pieces[scope]
-        first = self._base[scope] + instance * self._cells(scope) + local * max(len(owners), 1)
-        numbers = [first]
-        if len(owners):
-            inner = inner_frames(leaf, self.nest.scopes[scope])
-            if any(f.kind is LoopKind.CORES for f in inner):
-                numbers = [first + np.searchsorted(owners, core_ids(0, inner, values))]
-            else:
-                numbers = [first + k for k in range(len(owners))]
+    def touch(self, scope: int, leaf: Leaf, grid: Grid, *, is_write: bool) -> tuple[Touch, ...]:
+        """Accesses of `leaf` to the current slot of `scope`: of each piece that it meets, and of
+        the slot where its addresses are used again."""
+        _, instance, local = self.place(scope, grid.values)
+        first = self._base[scope] + instance * self._cells(scope) + local * self.parts[scope]
         starts_value = is_write or self.is_read_first[scope]
-        return tuple(
-            Touch(
-                np.asarray(n), is_write, not is_write or self.needs_order[scope], starts_value,
-                starts_value,
-            )
-            for n in numbers
-        )  # fmt: skip
+        needs_order = self.needs_order[scope]
+        tiles = self.tiles[scope]
+        if tiles is None:
+            return tuple(
+                Touch(np.asarray(n), is_write, not is_write or needs_order, starts_value,
+                      starts_value)
+                for n in self._of_cores(scope, leaf, grid, first)
+            )  # fmt: skip
+        waits_ready = not is_write or needs_order
+        place = Place.of_scope(self.nest.scopes[scope])
+        touches = [
+            Touch(number, is_write, waits_ready, starts_value)
+            for number in self._met(place, tiles, first, leaf, grid, is_write=is_write)
+        ]
+        if self.parts[scope] > tiles.count:
+            whole = np.asarray(first + tiles.count)
+            frees = starts_value and tiles.is_used_again
+            touches.append(Touch(whole, is_write, False, frees, starts_value))
+        return tuple(touches)
 
-    def of_home(self, tensor: str) -> int | None:
-        """Storage number of a tensor at home, if it needs one."""
-        return self._home.get(tensor)
+    def _of_cores(self, scope: int, leaf: Leaf, grid: Grid, first: Ints) -> list[Ints]:
+        """The storage of the core's piece, or of every piece."""
+        owners = self.cores[scope]
+        if not len(owners):
+            return [first]
+        inner = inner_frames(leaf, self.nest.scopes[scope])
+        if any(f.kind is LoopKind.CORES for f in inner):
+            return [first + np.searchsorted(owners, core_ids(0, inner, grid.values))]
+        return [first + k for k in range(len(owners))]
+
+    def _cut(self, scope: int, users: Sequence[int]) -> tuple[TilePieces | None, Ints]:
+        """Pieces of the slots of a scope: tiles, else those of cores (none: whole)."""
+        none = np.zeros(0, dtype=np.int64)
+        place, ordered = Place.of_scope(self.nest.scopes[scope]), self.needs_order[scope]
+        tiles, is_exact = self._tiles(place, users, are_ordered=ordered)
+        if is_exact:
+            return tiles, none
+        owners = core_pieces(self.nest, self.refs, scope, users)
+        return (None, owners) if len(owners) else (tiles, none)
+
+    def _tiles(
+        self, place: Place, users: Sequence[int], *, are_ordered: bool
+    ) -> tuple[TilePieces | None, bool]:
+        """(tiles, whether they keep apart all that may be kept apart)."""
+        if not self.by_tile:
+            return None, False
+        return tile_pieces(self.nest, self.refs, place, users, are_ordered=are_ordered)
+
+    def touch_home(
+        self, tensor: str, leaf: Leaf, grid: Grid, *, is_write: bool
+    ) -> tuple[Touch, ...]:
+        """Accesses of `leaf` to a tensor at home; nothing when no token protects it."""
+        home = self._home.get(tensor)
+        if home is None:
+            return ()
+        first: Ints = np.array(home.first, dtype=np.int64)
+        numbers = iter((first,))
+        if home.tiles is not None:
+            place = Place.of_home(self.nest, tensor)
+            numbers = self._met(place, home.tiles, first, leaf, grid, is_write=is_write)
+        ordered = home.is_ordered
+        return tuple(
+            Touch(n, is_write, ordered or not is_write, ordered and is_write) for n in numbers
+        )
+
+    def _at_home(self, tensor: str, first: int, *, is_ordered: bool) -> _Home:
+        place, users = Place.of_home(self.nest, tensor), self._home_users[tensor]
+        tiles, _ = self._tiles(place, users, are_ordered=is_ordered)
+        return _Home(first, tiles, is_ordered)
+
+    def _met(
+        self, place: Place, tiles: TilePieces, first: Ints, leaf: Leaf, grid: Grid, *,
+        is_write: bool,
+    ) -> Iterator[Ints]:  # fmt: skip
+        """Storages of the pieces, from `first` on, that `leaf` meets in a place; -1: no more."""
+        refs = self.refs[leaf.number]
+        boxes = boxes_in(self.nest, leaf, refs, place, is_write=is_write)
+        for number in tiles.met(*bounds(boxes, place, grid, tiles.dims)):
+            yield np.where(number >= 0, first + number, -1)
 
     def of_staged(self, number: int, core: Ints, step: Ints) -> Ints:
         """Storage number of staged operand `number`; `step` counts the iterations in one core."""
         return np.asarray(self._staged + (number * self.machine.num_cores + core) * 2 + step % 2)
 
+    def _parts(self, scope: int) -> int:
+        tiles = self.tiles[scope]
+        if tiles is None:
+            return max(len(self.cores[scope]), 1)
+        return tiles.count + (self.is_shared[scope] or tiles.is_used_again)
+
     def _cells(self, scope: int) -> int:
         """Storages of one instance of a buffer."""
         buffer = self.buffers[scope]
-        return buffer.blocks * buffer.copies * max(len(self.pieces[scope]), 1)
+        return buffer.blocks * buffer.copies * self.parts[scope]
 
     def _all_extents(self) -> StorageExtents:
         extents = StorageExtents(
@@ -159,12 +258,14 @@ class Storages:
             total += self.machine.level(level).instances
         for k, buffer in enumerate(self.buffers):
             cells = self._cells(k)
-            if not cells or not self.is_shared(buffer):
+            if not cells or not self.is_shared[k]:
                 continue
             instances = self.machine.level(buffer.level).instances
             number = np.arange(instances * cells)
-            slot = number % cells // max(len(self.pieces[k]), 1)
-            own = slice(self._base[k], self._base[k] + len(number))
+            if self.tiles[k] is not None:
+                number = number[self.parts[k] - 1 :: self.parts[k]]
+            slot = number % cells // self.parts[k]
+            own = self._base[k] + number
             extents.memory[own] = first_of[buffer.level] + number // cells
             extents.scope[own] = k
             extents.low[own] = buffer.address + slot * buffer.slot_bytes
@@ -179,18 +280,18 @@ class Storages:
         overlap_counts: Ints = np.zeros(len(self.buffers), dtype=np.int64)
         memory, extents = self.extents.memory, self.extents
         for k in range(len(self.buffers)):
-            first = self._base[k]
-            if first == self.count or memory[first] < 0:
+            if not self._cells(k) or not self.is_shared[k]:
                 continue
+            first = self._base[k] + (0 if self.tiles[k] is None else self.parts[k] - 1)
             others = np.flatnonzero((memory == memory[first]) & (extents.scope != k))
-            own = slice(first, first + self._cells(k), max(len(self.pieces[k]), 1))
+            own = slice(first, self._base[k] + self._cells(k), self.parts[k])
             meets = (extents.low[own, None] < extents.high[others]) & (
                 extents.high[own, None] > extents.low[others]
             )
             overlap_counts[k] = meets.sum(axis=1).max(initial=0)
         return overlap_counts
 
-    def is_shared(self, buffer: Buffer) -> bool:
+    def shares_addresses(self, buffer: Buffer) -> bool:
         """Whether another buffer of its level has some of its addresses."""
         low, high = buffer.address, buffer.address + buffer.size_bytes
         return low < high and any(
@@ -198,3 +299,14 @@ class Storages:
             and other.address < high and other.address + other.size_bytes > low
             for other in self.buffers
         )  # fmt: skip
+
+
+def _home_users(refs: Sequence[Refs]) -> Mapping[str, list[int]]:
+    """Leaves that touch each tensor at home, ascending."""
+    users: dict[str, list[int]] = {}
+    for number, leaf_refs in enumerate(refs):
+        for name in dict.fromkeys(
+            ref.tensor for ref in (*leaf_refs.reads, leaf_refs.write) if ref.scope is None
+        ):
+            users.setdefault(name, []).append(number)
+    return users

@@ -46,9 +46,15 @@ def touches_of(batches: Sequence[Batch], places: Sequence[Ints]) -> Touches:
                 + WAITS_FREE * touch.waits_free
                 + STARTS_VALUE * touch.starts_value
             )
-            place.append(at)
-            storage.append(np.broadcast_to(touch.storage, (batch.count,)).astype(np.int32))
-            flags.append(np.full(batch.count, flag, dtype=np.int8))
+            own = np.broadcast_to(touch.storage, (batch.count,)).astype(np.int32)
+            is_there = own >= 0
+            if not np.all(is_there):
+                own, at_those = own[is_there], at[is_there]
+            else:
+                at_those = at
+            place.append(at_those)
+            storage.append(own)
+            flags.append(np.full(len(own), flag, dtype=np.int8))
     by_place = np.concatenate(place)
     order = np.argsort(by_place, kind="stable")
     sizes = np.bincount(by_place, minlength=sum(b.count for b in batches))
