@@ -104,7 +104,8 @@ def test_the_nodes_of_a_fused_kernel_share_its_cycles(tmp_path: Path) -> None:
             name = part["onnx_nodes"][0].split("/")[0]
             of_node[name] = of_node.get(name, 0) + part["cycles_total"]
     assert list(of_node) == [f"layer{k}" for k in range(4)]
-    assert max(of_node.values()) < 1.02 * min(of_node.values())  # the first waits for its input
+    # The first waits for its input, the last for its output; between, tiles of two layers overlap.
+    assert max(of_node.values()) < 1.05 * min(of_node.values())
     assert sum(of_node.values()) > 0.95 * total
 
 

@@ -80,7 +80,7 @@ def test_what_lowering_finds_no_addresses_for_is_a_shortfall(
     assert one.solve(canonicalize(conv(1, 3, 8, 6, 3, 1, 1)), "conv") == short
 
 
-@pytest.mark.parametrize("step", ["_planned", "_program"])
+@pytest.mark.parametrize("step", ["verify", "lower_unit"])
 @pytest.mark.parametrize("error", [FileNotFoundError, ZeroDivisionError])
 def test_what_the_machine_is_to_blame_for_is_asked_again(
     monkeypatch: pytest.MonkeyPatch, step: str, error: type[Exception]
@@ -92,7 +92,7 @@ def test_what_the_machine_is_to_blame_for_is_asked_again(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(UnitSolver, step, broken)
+        patch.setattr(f"worker.compiler.judge.units.{step}", broken)
         assert isinstance(one.solve(canonical, "conv"), Fault)
     again = one.solve(canonical, "conv")
     assert isinstance(again, Unit if error is FileNotFoundError else Fault)
