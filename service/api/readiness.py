@@ -116,7 +116,10 @@ def _ask_database(database: Database) -> Report:
     if stats.workers_alive == 0:
         return facts, (Finding("TW-SVC-005", "no worker is alive", "/workers_alive", None, 1, 0),)
     is_worked_on = dict(stats.items_by_state).get(ItemState.LEASED, 0) > 0
-    if stats.oldest_ready_s > STALLED_S and not is_worked_on:
+    # Between one item and the next nothing is leased for a moment, and the one of lowest priority
+    # may have waited for long.
+    is_quiet = stats.quiet_s is None or stats.quiet_s > STALLED_S
+    if stats.oldest_ready_s > STALLED_S and is_quiet and not is_worked_on:
         message = "work is ready but no worker takes it"
         oldest = round(stats.oldest_ready_s, 1)
         return facts, (Finding("TW-SVC-005", message, "/oldest_ready_s", None, STALLED_S, oldest),)

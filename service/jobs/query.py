@@ -343,6 +343,7 @@ def queue_stats(database: Database, *, alive_within_s: float = workers.ALIVE_S) 
             jobs_by_state=jobs.count_by_state(session),
             items_by_state=items.count_by_state(session),
             oldest_ready_s=items.oldest_ready_s(session),
+            quiet_s=results.quiet_s(session),
             workers_alive=workers.count_alive(session, alive_within_s),
             attempts_total=sum(count for _, count in outcomes),
             attempts_by_outcome=outcomes,

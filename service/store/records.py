@@ -208,6 +208,8 @@ class QueueStats:
     items_by_state: tuple[tuple[str, int], ...]
     oldest_ready_s: float
     """Age of the longest-waiting ready item, 0 when none waits."""
+    quiet_s: float | None
+    """Since an attempt last began or ended; None before the first."""
     workers_alive: int
     attempts_total: int
     attempts_by_outcome: tuple[tuple[str, int], ...]

@@ -14,7 +14,7 @@ from service.jobs.reconcile import note_waiting, reconcile, restate_wants
 from service.settings import Settings
 from service.store.repos import workers
 from service.store.strategy_sets import is_served, offered, wanted, why_waiting
-from service.store.tables import ItemRow, JobRow, db_now
+from service.store.tables import AttemptRow, ItemRow, JobRow, db_now
 from worker.compiler.descriptors import strategies
 from worker.compiler.options import CompileOptions
 
@@ -118,6 +118,21 @@ def test_a_job_without_a_worker_is_no_sign_of_unheard_bells(desk: Desk) -> None:
     assert query.queue_stats(desk.services.database).oldest_ready_s > 900.0
     note_waiting(desk.services.database)
     assert query.queue_stats(desk.services.database).oldest_ready_s == 0.0
+
+
+def test_it_is_quiet_since_an_attempt_began_or_ended(desk: Desk) -> None:
+    database = desk.services.database
+    desk.submit()
+    assert query.queue_stats(database).quiet_s is None
+    held = protocol.claim(database, "w", 10.0)
+    assert held is not None
+    with database.write() as session:
+        session.execute(update(AttemptRow).values(started=db_now() - 1000.0))
+    began = query.queue_stats(database).quiet_s
+    assert began is not None and began > 900.0
+    protocol.fail(database, held, {"code": "TW-MODEL-004"}, protocol.Usage())
+    ended = query.queue_stats(database).quiet_s
+    assert ended is not None and ended < 100.0
 
 
 def test_a_claim_ends_the_waiting(desk: Desk) -> None:

@@ -15,7 +15,13 @@ from service.errors import Unavailable
 
 def checked(monkeypatch: pytest.MonkeyPatch, **stats: Any) -> dict[str, Any]:
     found = SimpleNamespace(
-        **{"workers_alive": 1, "oldest_ready_s": 0.0, "items_by_state": (), **stats}
+        **{
+            "workers_alive": 1,
+            "oldest_ready_s": 0.0,
+            "quiet_s": None,
+            "items_by_state": (),
+            **stats,
+        }
     )
     monkeypatch.setattr(readiness.query, "queue_stats", lambda _: found)
     monkeypatch.setattr(readiness.query, "list_workers", lambda _: ())
@@ -31,11 +37,24 @@ def test_work_that_waits_behind_other_work_is_a_queue(monkeypatch: pytest.Monkey
     assert facts["oldest_ready_s"] == STALLED_S * 9
 
 
+def test_between_two_items_nothing_is_leased(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by 20 minutes of hostile requests: 503 while the queue was being worked off."""
+    checked(monkeypatch, oldest_ready_s=STALLED_S * 2, quiet_s=0.4, items_by_state=(("ready", 2),))
+
+
 @pytest.mark.parametrize(
     ("stats", "said"),
     [
         (
             {"oldest_ready_s": STALLED_S + 1, "items_by_state": (("ready", 2),)},
+            "no worker takes it",
+        ),
+        (
+            {
+                "oldest_ready_s": STALLED_S + 9,
+                "quiet_s": STALLED_S + 1,
+                "items_by_state": (("ready", 2),),
+            },
             "no worker takes it",
         ),
         ({"workers_alive": 0}, "no worker is alive"),

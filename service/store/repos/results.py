@@ -119,6 +119,15 @@ def start_attempt(session: Session, item_id: str, fence: int, worker_id: str) ->
     session.flush()
 
 
+def quiet_s(session: Session) -> float | None:
+    """Give the seconds since an attempt last began or ended, None before the first."""
+    last = session.scalar(select(func.max(func.coalesce(AttemptRow.ended, AttemptRow.started))))
+    if last is None:
+        return None
+    now = session.scalar(select(db_now()))
+    return max(0.0, float(now or 0.0) - float(last))
+
+
 def end_attempt(
     session: Session,
     item_id: str,
