@@ -27,7 +27,7 @@ def document(ops: list[dict[str, Any]], dtypes: list[str], **more: Any) -> dict[
     found: dict[str, Any] = deepcopy(dict(parse_document(kit_files("liar")["liar.yaml"])))
     for engine in found["engines"]:
         if "macs_per_cycle" in engine:
-            engine["macs_per_cycle"] = dict.fromkeys(dtypes, 16)
+            engine["macs_per_cycle"] = dict.fromkeys(dtypes, 512)
     found["capabilities"] = {"dtypes": dtypes, "max_rank": 4, "ops": ops, **more}
     return found
 

@@ -185,6 +185,19 @@ REFUSALS: list[tuple[str, Callable[[Document], None], str, str, str]] = [
      "TW-SPEC-002", "/capabilities/ops/0/limits/kernel", "cannot be limited|not a quantity"),
     ("limits reversed", edit("/capabilities/ops/0/limits/kernel_h", {"min": 3, "max": 2}),
      "TW-SPEC-002", "/capabilities/ops/0/limits/kernel_h/max", "below the minimum"),
+    ("special rate of a matrix engine", edit("/engines/0/special_ops_per_cycle", 4),
+     "TW-SPEC-002", "/engines/0/special_ops_per_cycle", "nothing reads this rate"),
+    # 16 MACs a cycle: 8 x 4 x 4 take 8 cycles, not 4.
+    ("intrinsic above the rate", edit("/engines/0/intrinsics", [
+        {"name": "mm", "op": "matmul", "extents": [8, 4, 4], "cycles": 4}]), "TW-SPEC-002",
+     "/engines/0/intrinsics/0/cycles", "are 32 per cycle, but the engine does 16 in f32"),
+    ("intrinsic of a vector engine above the rate", edit("/engines/1/intrinsics", [
+        {"name": "add", "op": "elementwise", "extents": [64], "cycles": 15}]), "TW-SPEC-002",
+     "/engines/1/intrinsics/0/cycles", "64 operations in 15 cycles"),
+    # 4 x 4 lanes, of which n = 2 leaves half idle: 8 x 4 x 4 again.
+    ("intrinsic that leaves lanes idle", edit("/engines/0/intrinsics", [
+        {"name": "mm", "op": "matmul", "extents": [8, 2, 4], "cycles": 4}]), "TW-SPEC-002",
+     "/engines/0/intrinsics/0/cycles", "lanes of the array of 4 x 4 idle: filled up they are 128"),
     ("intrinsic extents", edit("/engines/0/intrinsics", [
         {"name": "mm", "op": "matmul", "extents": [4, 4], "cycles": 1}]), "TW-SPEC-002",
      "/engines/0/intrinsics/0/extents", "m, n, k"),
@@ -452,3 +465,23 @@ class TestText:
 
     def test_json_is_read_too(self) -> None:
         assert parse_document('{"name": "x", "clock_hz": 1e9}') == {"name": "x", "clock_hz": 1e9}
+
+
+@pytest.mark.parametrize(
+    ("extents", "cycles", "least"),
+    [([8, 4, 4], 7, 8), ([8, 2, 4], 4, 8), ([1, 1, 1], 1, None), ([8, 4, 4], 8, None)],
+)
+def test_the_remedy_of_an_intrinsic_is_the_first_count_that_is_accepted(
+    extents: list[int], cycles: int, least: int | None
+) -> None:
+    document = tiny()
+    intrinsic = {"name": "mm", "op": "matmul", "extents": extents, "cycles": cycles}
+    edit("/engines/0/intrinsics", [intrinsic])(document)
+    found = lint_document(document)
+    if least is None:
+        assert found == ()
+        return
+    assert str(found[0].allowed).startswith(f">= {least},")
+    for number, accepted in ((least - 1, False), (least, True)):
+        intrinsic["cycles"] = number
+        assert (lint_document(document) == ()) is accepted

@@ -152,7 +152,7 @@ def test_refusal(rows: list[Document], pointer: str, part: str, prefix: str) -> 
 def machine_with_intrinsic() -> Document:
     document = with_table(row(relu(CONV), intrinsic="mm"), prefix="/targets/1/capabilities")
     document["engines"][0]["intrinsics"] = [
-        {"name": "mm", "op": "matmul", "extents": [4, 4, 4], "cycles": 1}
+        {"name": "mm", "op": "matmul", "extents": [4, 4, 4], "cycles": 4}
     ]
     return document
 

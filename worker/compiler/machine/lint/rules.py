@@ -9,10 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from math import prod
 
 from worker.compiler.ir.dtype import DType
-from worker.compiler.machine.lint.targets import COMPUTE, TARGET_RULES, places
+from worker.compiler.machine.lint.rates import (
+    intrinsic_extents,
+    intrinsics_keep_the_rate,
+    rates_of_compute_engines,
+    special_rates_are_read,
+)
+from worker.compiler.machine.lint.targets import TARGET_RULES, places
 from worker.compiler.machine.lint.view import Defect, SpecReader, one_of
 
 __all__ = ["RULES", "Defect", "SpecReader"]
@@ -193,41 +198,6 @@ def engines_sit_at_scratchpads(view: SpecReader) -> Iterator[Defect]:
             )  # fmt: skip
 
 
-def rates_of_compute_engines(view: SpecReader) -> Iterator[Defect]:
-    for engine in view.items("/engines"):
-        kind = view.text(f"{engine}/kind")
-        rates = view.keys(f"{engine}/macs_per_cycle")
-        if kind in COMPUTE and not rates:
-            yield Defect(
-                f"{engine}/macs_per_cycle", f"a {kind} engine needs a rate for at least one dtype",
-                "a mapping of dtypes to rates > 0", None,
-            )  # fmt: skip
-        if kind in ("dma_in", "dma_out") and rates:
-            yield Defect(
-                f"{engine}/macs_per_cycle", "a DMA engine computes nothing: remove its rates",
-                "absent", ", ".join(rates),
-            )  # fmt: skip
-        best = max((view.number(f"{engine}/macs_per_cycle/{d}") or 0 for d in rates), default=0)
-        dims = [view.number(dim) for dim in view.items(f"{engine}/array")]
-        cells = prod(int(d) for d in dims if d)
-        if kind == "matrix" and dims and all(dims) and best > 64 * cells:
-            yield Defect(
-                f"{engine}/array", f"{cells} cells cannot do {best:g} operations per cycle",
-                f"at least {best / 64:g} cells", cells,
-            )  # fmt: skip
-
-
-def intrinsic_extents(view: SpecReader) -> Iterator[Defect]:
-    for engine in view.items("/engines"):
-        for intrinsic in view.items(f"{engine}/intrinsics"):
-            num = len(list(view.items(f"{intrinsic}/extents")))
-            if view.text(f"{intrinsic}/op") == "matmul" and num != 3:
-                yield Defect(
-                    f"{intrinsic}/extents", "a matmul intrinsic has the extents m, n, k",
-                    "three extents", num,
-                )  # fmt: skip
-
-
 def one_way_to_give_targets(view: SpecReader) -> Iterator[Defect]:
     given = [key for key in ("capabilities", "targets") if view.raw(f"/{key}")]
     if len(given) != 1:
@@ -252,7 +222,9 @@ RULES: tuple[Callable[[SpecReader], Iterator[Defect]], ...] = (
     has_engines,
     engines_sit_at_scratchpads,
     rates_of_compute_engines,
+    special_rates_are_read,
     intrinsic_extents,
+    intrinsics_keep_the_rate,
     one_way_to_give_targets,
     *TARGET_RULES,
 )
