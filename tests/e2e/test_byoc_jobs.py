@@ -173,13 +173,14 @@ def test_automatic_mode_is_never_slower(tmp_path: Path, preset: str) -> None:
 
 TWO_TARGETS: dict[str, Any] = {
     "inherits": "xavier",
+    "engines": [{"name": "TC", "macs_per_cycle": {"f32": 128}}],
     "name": "two",
     "capabilities": None,
     "targets": [
         {
             "name": "tensor",
             "priority": 10,
-            "engines": ["TC"],
+            "engines": ["TC", "CUDA"],  # biases are added on CUDA
             "capabilities": {
                 "dtypes": ["f16", "f32"],
                 "max_rank": 4,
