@@ -66,13 +66,13 @@ def machine(num_cores: int = 2, l1_bytes: int = 4096) -> Machine:
         )
 
     rates = {DType.F32: 16.0, DType.F16: 32.0}
-    halves = {dtype: value / 2 for dtype, value in rates.items()}
+    halves = {**dict.fromkeys(DType, 8.0), DType.F16: 16.0, DType.BF16: 16.0}
     return Machine(
         "toy", 1e9, num_cores, 1,
         (level("DDR", 1 << 20, 1), level("GB", 1 << 14, 1), level("L1", l1_bytes, num_cores)),
         (
             Engine("mme", EngineKind.MATRIX, "L1", rates, (4, 4), 4),
-            Engine("vec", EngineKind.VECTOR, "L1", halves, (), 2),
+            Engine("vec", EngineKind.VECTOR, "L1", halves, (), 2, special_ops_per_cycle=2.0),
             Engine("in", EngineKind.DMA_IN, "L1", {}),
             Engine("out", EngineKind.DMA_OUT, "L1", {}),
         ),

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
 
 from kernel_toys import conv_graph, elementwise_graph, matmul_graph
 
+from worker.compiler.cost.compute import pick_engine
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.scalar import Apply, Fn, Read
@@ -47,6 +48,9 @@ def lines() -> list[str]:
     for preset in PRESETS:
         machine = load_preset(preset)
         for name, graph in GRAPHS.items():
+            if pick_engine(graph.ops[0], machine, graph.tensors) is None:
+                found.append(f"{preset} {name} no engine has the format")
+                continue
             schedule = naive_schedule(graph, machine)
             digest = sha256(print_schedule(schedule).encode()).hexdigest()[:16]
             found.append(f"{preset} {name} {digest}")

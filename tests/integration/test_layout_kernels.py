@@ -78,7 +78,7 @@ CASES: tuple[tuple[Callable[[], Expressed], LayoutPolicy], ...] = tuple(
 )
 
 
-@pytest.mark.parametrize("preset", ["a100", "ethos-u65"])
+@pytest.mark.parametrize("preset", ["a100", "stcp920"])
 def test_every_operator_runs(preset: str) -> None:
     machine = load_preset(preset)
     options = CompileOptions()

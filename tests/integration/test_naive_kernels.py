@@ -33,7 +33,7 @@ GRAPHS: tuple[tuple[Graph, float], ...] = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("preset", ["a100", "ascend910", "ethos-u65", "ipu-gc200", "eyeriss"])
+@pytest.mark.parametrize("preset", ["a100", "ascend910", "stcp920", "ipu-gc200", "eyeriss"])
 def test_naive_schedules_compute_the_right_numbers(preset: str) -> None:
     machine = load_preset(preset)
     cases, graphs = [], []

@@ -48,7 +48,9 @@ def level(
 
 def engine(name: str, kind: EngineKind, memory: str) -> Engine:
     rates = dict.fromkeys(DType, 16.0) if kind in (EngineKind.MATRIX, EngineKind.VECTOR) else {}
-    return Engine(name, kind, memory, rates, (4, 4) if kind is EngineKind.MATRIX else ())
+    array = (4, 4) if kind is EngineKind.MATRIX else ()
+    special = 4.0 if kind is EngineKind.VECTOR else 0.0
+    return Engine(name, kind, memory, rates, array, special_ops_per_cycle=special)
 
 
 def flat_machine(num_cores: int = 2, capacity: int = 1 << 16, dmas: int = 2) -> Machine:

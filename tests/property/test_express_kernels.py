@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from machine_rates import with_every_format
 from naive_schedules import naive_answer
 
 from benchmarks.onnx_coverage import Case, feeds_of, node_cases, prepare, sample
@@ -84,7 +85,7 @@ def unit(trial: Trial, machine: Machine) -> tuple[UnitProgram, str]:
 
 def check(preset: str, cases: Iterable[Case], build_dir: Path) -> int:
     """Run every operator of the cases as C; gives how many were compared."""
-    machine = load_preset(preset)
+    machine = with_every_format(load_preset(preset))
     trials = trials_of(cases)
     units: dict[str, tuple[UnitProgram, str]] = {}
     for trial in trials:

@@ -25,6 +25,7 @@ from lower_toys import (
     private_rows,
     split_halo,
 )
+from machine_rates import with_every_format
 from naive_schedules import naive_answer
 from test_lower_naive import conv_graph
 from timing_oracle import Step, unit_program
@@ -112,7 +113,7 @@ def test_naive_folds_to_what_it_is(graph: Graph, machine: Machine) -> None:
 @pytest.mark.parametrize("preset", ["a100", "kapla-16x16", "dpu-u250"])
 def test_large_ones_are_short(preset: str) -> None:
     """Rows do not grow with the work: 64 times as much has at most twice as many."""
-    machine = load_preset(preset)
+    machine = with_every_format(load_preset(preset))
     units = []
     for size in (512, 2048):
         schedule = naive_answer(matmul_graph(size, size, size), machine)

@@ -7,6 +7,7 @@ from collections import Counter
 import lower_toys as toys
 import pytest
 from lower_oracle import Walk, finish_before, listed, order_of_events
+from machine_rates import with_every_format
 from naive_schedules import naive_schedule
 
 from worker.compiler.ir.affine import var
@@ -97,6 +98,6 @@ def test_naive_on_small_memories(machine: str, graph: str) -> None:
 
 @pytest.mark.parametrize("name", ["stcp920-inferred", "a100", "kapla-16x16", "ipu-gc2", "dpu-u250"])
 def test_naive_on_presets(name: str) -> None:
-    machine = load_preset(name)
+    machine = with_every_format(load_preset(name))
     for graph in (toys.matmul_graph(24, 20, 18, DType.F32), conv_graph(4, 8, 3, 8, 1)):
         check(planned(graph, machine), machine)

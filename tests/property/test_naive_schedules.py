@@ -212,7 +212,7 @@ def machines(draw: st.DrawFn) -> Machine:
     rates = dict.fromkeys(DType, 8.0)
     engines = (
         Engine("mme", EngineKind.MATRIX, "L1", rates, draw(st.sampled_from([(), (4, 4)]))),
-        Engine("vec", EngineKind.VECTOR, "L1", rates),
+        Engine("vec", EngineKind.VECTOR, "L1", rates, special_ops_per_cycle=2.0),
         Engine("in", EngineKind.DMA_IN, "L1", {}), Engine("out", EngineKind.DMA_OUT, "L1", {}),
     )  # fmt: skip
     return Machine(

@@ -64,7 +64,7 @@ MACHINE = Machine(
     (level("DDR", 1 << 30, 1, 16.0), level("LLB", 1 << 16, CLUSTERS, 24.0),
      level("L1", 1 << 12, CLUSTERS * CORES, 32.0)),
     (Engine("mme", EngineKind.MATRIX, "L1", RATES, (4, 4), startup_cycles=3),
-     Engine("vec", EngineKind.VECTOR, "L1", RATES),
+     Engine("vec", EngineKind.VECTOR, "L1", RATES, special_ops_per_cycle=2.0),
      Engine("in", EngineKind.DMA_IN, "L1", {}), Engine("out", EngineKind.DMA_OUT, "L1", {}),
      Engine("gin", EngineKind.DMA_IN, "LLB", {}), Engine("gout", EngineKind.DMA_OUT, "LLB", {})),
     (), Host("host", 1e9, 1e9, 1e9, 1e-6, 1e-5),

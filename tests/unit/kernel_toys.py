@@ -60,6 +60,7 @@ def machine(num_cores: int = 16, capacity_bytes: int = 1 << 24) -> Machine:
          MemoryLevel("L1", capacity_bytes, num_cores, 64.0, 64.0, 1, 1.0, 1.0,
                      Managed.SCRATCHPAD)),
         (Engine("mme", EngineKind.MATRIX, "L1", rates, (4, 4)),
+         Engine("vec", EngineKind.VECTOR, "L1", rates, special_ops_per_cycle=4.0),
          Engine("din", EngineKind.DMA_IN, "L1", {}), Engine("dout", EngineKind.DMA_OUT, "L1", {})),
         (), Host("host", 1e9, 1e9, 1e9, 1e-6, 1e-5),
         (AcceleratorTarget("accelerator", Capabilities((), tuple(DType), 8)),),

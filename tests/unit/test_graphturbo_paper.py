@@ -222,7 +222,7 @@ def _without(node: Node, gone: Node) -> Node:
 # -- no instances ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("preset", ["stcp920-inferred", "a100", "dpu-zu"])
+@pytest.mark.parametrize("preset", ["stcp920-inferred", "a100", "kapla-16x16"])
 def test_one_sample_keeps_one_cluster_and_has_no_order(preset: str) -> None:
     on = load_preset(preset)
     schedule = scheduled(down_sampled(1), on, Variant.PAPER)

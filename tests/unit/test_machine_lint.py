@@ -485,3 +485,13 @@ def test_the_remedy_of_an_intrinsic_is_the_first_count_that_is_accepted(
     for number, accepted in ((least - 1, False), (least, True)):
         intrinsic["cycles"] = number
         assert (lint_document(document) == ()) is accepted
+
+
+def test_a_float_type_without_a_rate_has_two_remedies() -> None:
+    """The field, or the option that turns models into what engines have; integers: the field."""
+    for dtype, converts in (("bf16", True), ("u32", False)):
+        document = tiny()
+        edit("/capabilities/dtypes", ["f32", dtype])(document)
+        (found,) = lint_document(document)
+        assert f"macs_per_cycle/{dtype}" in str(found.allowed)
+        assert ("option precision" in str(found.allowed)) is converts

@@ -24,7 +24,7 @@ from worker.compiler.ir.scalar import Apply, Const, Fn, Read
 from worker.compiler.isa.verify import verify_program
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine import load_preset
-from worker.compiler.machine.machine import Engine, EngineKind, Machine
+from worker.compiler.machine.machine import EngineKind, Machine
 from worker.compiler.schedule.interpret import interpret
 from worker.compiler.schedule.nodes import Compute, Init, Loop, LoopKind, Move, Place, Schedule, Seq
 from worker.compiler.schedule.text import parse_schedule, print_schedule
@@ -42,8 +42,10 @@ def two_engines(capacity_bytes: int = 1 << 24, cores: int = 2) -> Machine:
     The vector engine does half the MACs of the matrix engine: products stay on the latter.
     """
     toy = roomy(cores, capacity_bytes)
-    vector = Engine("vec", EngineKind.VECTOR, "L1", dict.fromkeys(DType, 8.0))
-    return replace(toy, engines=(*toy.engines, vector))
+    halves = dict.fromkeys(DType, 8.0)
+    return replace(toy, engines=tuple(
+        replace(e, macs_per_cycle=halves, special_ops_per_cycle=2.0) if e.name == "vec" else e
+        for e in toy.engines))  # fmt: skip
 
 
 def gelu_like() -> tuple[Step, ...]:

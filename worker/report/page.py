@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
+from worker.compiler.cost.compute import compute_dtype, contraction, rate
 from worker.compiler.errors import Detail
-from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.program import UnitCall
 from worker.compiler.judge.compiled import CompiledModel
-from worker.compiler.machine.machine import EngineKind, Machine
 from worker.report.node_names import node_span, short_op_type
 from worker.report.parts import layer_parts
 from worker.report.plots import energy_bars, layer_bars, occupancy, roofline, si
@@ -43,13 +42,19 @@ _LAYER_COLUMNS = (
 )  # fmt: skip
 
 
-def peak_rate(machine: Machine) -> float:
-    """MACs per cycle of the whole machine at its fastest f32 (else fastest) matrix rate."""
-    rates = [
-        e.macs_per_cycle.get(DType.F32) or max(e.macs_per_cycle.values(), default=0.0)
-        for e in machine.engines_of(EngineKind.MATRIX)
-    ]
-    return machine.num_cores * (max(rates, default=0.0) or 1.0)
+def peak_rate(compiled: CompiledModel) -> float:
+    """MACs per cycle of the whole machine in the fastest number format that its kernels multiply.
+
+    1 where they multiply nothing: there is no roof to draw.
+    """
+    formats = {
+        compute_dtype(op, graph.tensors)
+        for graph in (unit.schedule.graph for unit in compiled.units)
+        for op in graph.ops
+        if contraction(op) is not None
+    }
+    rates = [rate(engine, dtype) for engine in compiled.machine.engines for dtype in formats]
+    return compiled.machine.num_cores * (max(rates, default=0.0) or 1.0)
 
 
 def occupancy_steps(
@@ -128,7 +133,7 @@ def report_page(
         "<h2>Roofline</h2>",
         roofline(
             points,
-            peak_rate(machine),
+            peak_rate(compiled),
             machine.home.both_bytes_per_cycle,
         ),
         "<h2>Cycles per layer</h2>",

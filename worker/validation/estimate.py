@@ -164,7 +164,9 @@ class Estimator:
         steps = product_of(batch.trips.values(), len(batch))
         work = self._facts.op.num_points
         plain, special = (1, 0) if pace.roles is not None else pace.ops
-        least = work * plain / pace.speed + work * special / pace.special_speed
+        least = work * plain / pace.speed
+        if special:
+            least += work * special / pace.special_speed
         started = batch.tiles * pace.startup_cycles
         return steps * batch.cycles, (started + least) / batch.cores
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, prod
 
+from worker.compiler.errors import VerifyError
 from worker.compiler.ir.axis import AxisKind
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.op import Access, Reduce, Tensor, TensorOp
@@ -26,13 +27,6 @@ SPECIAL_FNS = frozenset(
     }
 )  # fmt: skip
 """Functions that run at an engine's special rate."""
-
-_SIBLING = {
-    DType.U8: DType.I8, DType.I8: DType.U8, DType.U16: DType.I16, DType.I16: DType.U16,
-    DType.U32: DType.I32, DType.U64: DType.I64, DType.BOOL: DType.U8, DType.BF16: DType.F16,
-    DType.I4: DType.I8, DType.U4: DType.U8, DType.I2: DType.I8, DType.U2: DType.U8,
-    **{dtype: DType.F16 for dtype in DType if dtype.is_narrow_float},
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,14 +148,23 @@ def work(op: TensorOp, num_points: int) -> int:
 
 
 def compute_dtype(op: TensorOp, tensors: Mapping[str, Tensor]) -> DType:
-    """Type whose rate applies: the left factor's, the widest read's, or the result's."""
+    """Type whose rate applies: the left factor's, the widest read's, or the result's.
+
+    Floats that an operator from integers to integers reads beside its data are scales, which
+    integer units keep in fixed point: it computes in 32-bit integers, or the wider of its data.
+    """
     roles = contraction(op)
     if roles is not None:
         return tensors[op.reads[roles.slots[0]].tensor].dtype
-    used = [tensors[op.reads[s].tensor].dtype for s in _slots_read(op)]
+    used = [tensors[op.reads[s].tensor] for s in _slots_read(op)]
+    result = tensors[op.write.tensor].dtype
     if not used:
-        return tensors[op.write.tensor].dtype
-    return max(used, key=lambda d: d.size_bytes)
+        return result
+    widest = max((t.dtype for t in used), key=lambda d: d.size_bytes)
+    data = max(used, key=lambda t: (t.num_elems, t.dtype.is_float)).dtype
+    if widest.is_float and not (data.is_float or result.is_float or op.reduce):
+        return data if data.size_bytes > DType.I32.size_bytes else DType.I32
+    return widest
 
 
 @lru_cache(maxsize=4096)
@@ -172,17 +175,22 @@ def _slots_read(op: TensorOp) -> tuple[int, ...]:
 def rate(engine: Engine, dtype: DType) -> float:
     """MACs, on VECTOR and SCALAR also other operations, per cycle for `dtype`; 0: it cannot.
 
-    A MATRIX engine needs the type itself or its sign sibling.  VECTOR and SCALAR engines run any
-    type: one they do not list goes at the slowest listed rate.
+    Only what the spec states: no format has the rate of another, however alike (decision 0041).
     """
-    found = engine.macs_per_cycle.get(dtype)
-    if found is None and dtype in _SIBLING:
-        found = engine.macs_per_cycle.get(_SIBLING[dtype])
-    if found is not None:
-        return found
-    if engine.kind is EngineKind.MATRIX or not engine.macs_per_cycle:
-        return 0.0
-    return min(engine.macs_per_cycle.values())
+    return engine.macs_per_cycle.get(dtype, 0.0)
+
+
+def can_run(op: TensorOp, engine: Engine, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether the spec gives `engine` every rate that the operator needs."""
+    return _is_rated(op, engine, rate(engine, compute_dtype(op, tensors)))
+
+
+def _is_rated(op: TensorOp, engine: Engine, speed: float) -> bool:
+    if speed <= 0:
+        return False
+    if engine.kind is EngineKind.MATRIX:
+        return contraction(op) is not None
+    return elementary_ops(op)[1] == 0 or engine.special_ops_per_cycle > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +201,7 @@ class EngineRate:
     speed: float
     """MACs or plain operations per cycle."""
     special_speed: float
+    """0: the operator needs none, or there is none."""
     ops: tuple[int, int]
     """(plain, special) elementary operations per point."""
     roles: Contraction | None
@@ -208,21 +217,33 @@ class EngineRate:
             padded = _padded(extents, self.roles, self.array, lanes)
             return self.startup_cycles + ceil(padded / self.speed)
         plain, special = self.ops
-        return self.startup_cycles + ceil(
-            points * plain / self.speed + points * special / self.special_speed
-        )
+        cycles = points * plain / self.speed
+        if special:
+            cycles += points * special / self.special_speed
+        return self.startup_cycles + ceil(cycles)
+
+    @property
+    def point_cycles(self) -> float:
+        """Of one point where operations are counted."""
+        plain, special = self.ops
+        return plain / self.speed + (special / self.special_speed if special else 0.0)
 
 
 def pace_of(op: TensorOp, engine: Engine, tensors: Mapping[str, Tensor]) -> EngineRate:
-    """The pace of `engine` at `op`: worth keeping where many boxes are asked for."""
-    speed = rate(engine, compute_dtype(op, tensors))
-    roles = contraction(op)
-    if engine.kind is not EngineKind.MATRIX or speed <= 0:
-        roles = None
-    speed = speed or 1.0
-    special_speed = engine.special_ops_per_cycle or speed / 4
+    """The pace of `engine` at `op`: worth keeping where many boxes are asked for.
+
+    Raises:
+        VerifyError: the engine cannot run it (a schedule names the wrong engine).
+    """
+    dtype = compute_dtype(op, tensors)
+    speed = rate(engine, dtype)
+    if not _is_rated(op, engine, speed):
+        raise VerifyError("cost", op.name, "rates", f"{engine.name} lacks a rate for it in {dtype}")
+    roles = contraction(op) if engine.kind is EngineKind.MATRIX else None
     ops = (0, 0) if roles is not None else elementary_ops(op)
-    return EngineRate(engine.startup_cycles, speed, special_speed, ops, roles, engine.array)
+    return EngineRate(
+        engine.startup_cycles, speed, engine.special_ops_per_cycle, ops, roles, engine.array
+    )
 
 
 def engine_cycles(
@@ -285,17 +306,13 @@ def pick_engine(op: TensorOp, machine: Machine, tensors: Mapping[str, Tensor]) -
 def able_engines(
     op: TensorOp, machine: Machine, tensors: Mapping[str, Tensor]
 ) -> tuple[Engine, ...]:
-    """Every compute engine that may run the operator: MATRIX first, then VECTOR, then SCALAR.
+    """Every compute engine that has the rates for the operator: MATRIX, then VECTOR, then SCALAR.
 
-    A matrix engine alone still serves for what it has no rate for: the first runs it element by
-    element at one operation a cycle.  Empty when the machine has no engine at all.
+    Empty: the machine cannot run it.
     """
-    dtype = compute_dtype(op, tensors)
-    kinds = [EngineKind.VECTOR, EngineKind.SCALAR]
-    if contraction(op) is not None:
-        kinds.insert(0, EngineKind.MATRIX)
-    found = tuple(e for kind in kinds for e in machine.engines_of(kind) if rate(e, dtype) > 0)
-    return found or machine.engines_of(EngineKind.MATRIX)[:1]
+    kinds = (EngineKind.MATRIX, EngineKind.VECTOR, EngineKind.SCALAR)
+    found = (engine for kind in kinds for engine in machine.engines_of(kind))
+    return tuple(engine for engine in found if can_run(op, engine, tensors))
 
 
 def engines_of(

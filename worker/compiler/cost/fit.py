@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
+from worker.compiler.cost.compute import compute_dtype, rate
 from worker.compiler.errors import Shortfall
-from worker.compiler.machine.machine import MemoryLevel
+from worker.compiler.ir.dtype import DType
+from worker.compiler.ir.op import Tensor, TensorOp
+from worker.compiler.machine.machine import EngineKind, Machine, MemoryLevel
 
 
 def shortfall_of(
@@ -29,12 +34,39 @@ def shortfall_of(
     return Shortfall(f"memory:{level.name}", demand, bound, "bytes", terms, tuple(levers))
 
 
-def missing_engine(name: str) -> Shortfall:
-    """The machine has no compute engine at all for an operator."""
+def missing_engine(op: TensorOp, tensors: Mapping[str, Tensor], machine: Machine) -> Shortfall:
+    """No compute engine has the rates that an operator needs.
+
+    The first lever names the field to write, by engine: `/engines/VEC/macs_per_cycle/i64`.
+    """
+    dtype = compute_dtype(op, tensors)
+    others = [
+        e for kind in (EngineKind.VECTOR, EngineKind.SCALAR) for e in machine.engines_of(kind)
+    ]
+    fast = [engine for engine in others if rate(engine, dtype) > 0]
+    if not others:
+        what, lever = f"{dtype} operations", "let the target use a vector engine"
+    elif fast:
+        what = f"special {dtype} operations (exp, division, roots)"
+        lever = f"give one a rate for them: /engines/{fast[0].name}/special_ops_per_cycle"
+    else:
+        what = f"{dtype} operations"
+        lever = f"give one a rate for them: /engines/{others[0].name}/macs_per_cycle/{dtype}"
+    levers = [lever]
+    if others and not fast:
+        levers += _conversions(dtype, machine)
     return Shortfall(
-        "engine", 1, 0, "compute engines", ((name, 1),),
-        ("add a VECTOR or SCALAR engine to the hardware spec", f"run {name} on the host"),
+        "engine", 1, 0, f"engines with a rate for {what}", ((op.name, 1),),
+        (*levers, f"run {op.name} on the host"),
     )  # fmt: skip
+
+
+def _conversions(dtype: DType, machine: Machine) -> Iterator[str]:
+    """What the option `precision` would turn a type into that engines have a rate for."""
+    offered = {c.dtype for t in machine.targets for c in t.conversions if dtype in c.sources}
+    rated = sorted(d for d in offered if any(rate(e, d) > 0 for e in machine.engines))
+    if rated:
+        yield f"convert the model: option precision={' or '.join(rated)}"
 
 
 def not_fusible(names: tuple[str, ...]) -> Shortfall:

@@ -140,6 +140,8 @@ def work_of(graph: Graph, machine: Machine) -> Work:
             (engine, pace_of(op, engine, graph.tensors))
             for engine in able_engines(op, machine, graph.tensors)
         ]
+        if not paces:
+            continue  # no schedule has it, so nothing is claimed of one
         array = [pace for _, pace in paces if pace.roles is not None]
         single = [
             _point_cycles(graph, op, engine, pace) for engine, pace in paces if pace.roles is None
@@ -235,8 +237,7 @@ def _point_cycles(graph: Graph, op: TensorOp, engine: Engine, pace: EngineRate) 
         ):
             return 0.0
         return 1 / max(pace.speed, *(rate(engine, dtype) for dtype in types))
-    plain, special = pace.ops
-    return plain / pace.speed + special / pace.special_speed
+    return pace.point_cycles
 
 
 def _is_output_stage(graph: Graph, op: TensorOp) -> bool:

@@ -117,7 +117,7 @@ class Engine:
     """Level its operands live in (compute) or it fills/drains (DMA)."""
     macs_per_cycle: Mapping[DType, float]
     """MATRIX: peak MACs.  VECTOR/SCALAR: elementary operations per cycle, of which a
-    multiply-accumulate is one.  Empty for DMA."""
+    multiply-accumulate is one.  A format that is not listed is not executed.  Empty for DMA."""
     array: tuple[int, ...] = ()
     """Spatial dimensions (rows, columns) of a MATRIX engine; work is padded up to them."""
     startup_cycles: int = 0
@@ -125,7 +125,7 @@ class Engine:
     op_energy_pj: Mapping[DType, float] | None = None
     """Per MAC (MATRIX) or per operation (VECTOR/SCALAR), of which a MAC is one."""
     special_ops_per_cycle: float = 0.0
-    """Rate of exp/log/div/sqrt on VECTOR/SCALAR engines; 0 means a quarter of the plain rate."""
+    """Rate of exp/log/div/sqrt on VECTOR/SCALAR engines, in every format; 0: none."""
     intrinsics: tuple[Intrinsic, ...] = ()
 
 

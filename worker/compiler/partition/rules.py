@@ -171,7 +171,10 @@ def _dtype_lever(
     for conversion in conversions:
         covers = not conversion.op_types or op_type in conversion.op_types
         if dtype in conversion.sources and conversion.dtype in allowed and covers:
-            return f"converting it to {conversion.dtype} would allow it"
+            return (
+                f"converting it to {conversion.dtype} would allow it"
+                f" (option precision={conversion.dtype})"
+            )
     return f"a model in {dtypes_text(allowed)} would be allowed"
 
 

@@ -1,6 +1,6 @@
 """Rules about how fast engines are: rates against arrays, instructions against both.
 
-A rate that is left out is none (decision 0040), so what is promised elsewhere has to agree with
+A rate that is left out is none (decision 0041), so what is promised elsewhere has to agree with
 those that are given.
 """
 

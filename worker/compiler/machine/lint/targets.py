@@ -87,10 +87,15 @@ def dtype_has_engine(view: SpecReader) -> Iterator[Defect]:
         for pointer in view.items(f"{place.capabilities}/dtypes"):
             dtype = view.text(pointer)
             if dtype is not None and dtype not in offered:
+                remedy = f"or give an engine macs_per_cycle/{dtype}"
+                if dtype in _FLOATS:
+                    remedy += (
+                        f", or leave {dtype} out: a row of conversions (option precision) turns "
+                        "models into a format that engines have"
+                    )
                 yield Defect(
                     pointer, f"dtype {dtype} is declared, but no engine has a rate for it",
-                    f"one of {', '.join(sorted(offered))}, or give an engine "
-                    f"macs_per_cycle/{dtype}", dtype,
+                    f"one of {', '.join(sorted(offered))}, {remedy}", dtype,
                 )  # fmt: skip
 
 

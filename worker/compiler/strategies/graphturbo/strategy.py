@@ -95,7 +95,7 @@ class GraphTurboStrategy:
         """
         engines = engines_of(unit.ops, unit.tensors, machine)
         if isinstance(engines, str):
-            yield missing_engine(engines)
+            yield missing_engine(unit.op(engines), unit.tensors, machine)
             return
         is_ablation = options.variant is not Variant.FULL
         variants = [options.variant]

@@ -71,7 +71,7 @@ class NaiveStrategy:
         """
         engines = engines_of(unit.ops, unit.tensors, machine)
         if isinstance(engines, str):
-            return missing_engine(engines)
+            return missing_engine(unit.op(engines), unit.tensors, machine)
         first = unit.ops[0].name
         engine = engines[first]
         if len(unit.ops) > 1:

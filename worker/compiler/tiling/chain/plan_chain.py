@@ -115,7 +115,8 @@ def _engines(chain: Chain, machine: Machine) -> Mapping[str, Engine] | Shortfall
     """An engine per operator, all at one memory."""
     found = engines_of(chain.ops, chain.tensors, machine)
     if isinstance(found, str):
-        return missing_engine(found)
+        unable = next(op for op in chain.ops if op.name == found)
+        return missing_engine(unable, chain.tensors, machine)
     if len({reach_memory(engine.name, machine) for engine in found.values()}) > 1:
         return not_fusible(tuple(found))
     return found
