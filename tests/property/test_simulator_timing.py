@@ -100,6 +100,48 @@ def test_loop_equals_oracle(steps: list[Step], shared: bool, signal_cycles: int)
     assert run.resource_bytes.tolist() == [expected.port_bytes[p] for p in range(len(PORTS))]
 
 
+def _bursts(sizes: list[tuple[int, int]]) -> list[Step]:
+    """For each pair: in turns, a transfer and what waits for it, so that few instructions are known
+    at a time; then many of one engine behind a long transfer, while other streams go on."""
+    steps = [  # ports are not granted in the program's order
+        Step(0, cycles=10, signals=(0,)),
+        Step(2, Opcode.LOAD, num_bytes=8, ports=(0, 1), waits=(0,)),
+        Step(3, Opcode.LOAD, num_bytes=8, ports=(0, 3)),
+    ]
+    for turns, behind in sizes:
+        for k in range(turns):
+            steps.append(Step(2, Opcode.LOAD, num_bytes=5 + k, ports=(0, 1), signals=(1,)))
+            steps.append(Step(0, cycles=3, waits=(1,), signals=(2,), latency=k % 5))
+            steps.append(Step(3, Opcode.LOAD, num_bytes=k % 7, ports=(0, 3), waits=(2,)))
+            steps.append(Step(2, cycles=1, waits=(2,)))
+        steps.append(Step(6, Opcode.LOAD, num_bytes=900, ports=(4, 3), signals=(3, 5)))
+        steps.append(Step(0, cycles=1, waits=(3,)))
+        for k in range(behind):
+            steps.append(Step(0, cycles=1 + k % 3, signals=(4, 6) if k % 2 else ()))
+            steps.append(Step(4, cycles=2, signals=(7,)))
+            steps.append(Step(7, Opcode.LOAD, num_bytes=k % 4, ports=(0, 1), waits=(7, 5)))
+            steps.append(Step(2, Opcode.LOAD, num_bytes=4, ports=(0, 3), waits=(7,)))
+    return steps
+
+
+@pytest.mark.parametrize(
+    "sizes", [[(3, 9)], [(7, 3), (5, 40)], [(1, 1), (2, 5), (9, 17), (30, 80)], [(41, 0), (0, 41)]]
+)
+def test_a_clock_that_runs_out_of_room_goes_on(sizes: list[tuple[int, int]]) -> None:
+    """Log and rings begin with almost nothing and grow once they have wrapped."""
+    steps = _bursts(sizes)
+    program = unit_program(steps, STREAMS, PORTS)
+    usual = run_unit(program, flat_machine())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("worker.compiler.clock.run._LOG", 1)
+        patch.setattr("worker.compiler.clock.run._KNOWN", 2)
+        tight = run_unit(program, flat_machine())
+    expected = oracle(steps, RATES)
+    assert tight.begin[np.argsort(tight.row)].tolist() == expected.start
+    assert (np.diff(tight.row) < 0).any()  # not in the program's order
+    _same(tight, usual)
+
+
 @given(programs())
 def test_compute_cycles_is_the_union_of_busy_cycles(steps: list[Step]) -> None:
     program = unit_program(steps, STREAMS, PORTS)

@@ -44,6 +44,10 @@ AT, LOOP, ACTIVATION, ITERATION = range(4)
 OF, COUNT, NOW, ENTRY, LENGTH, POWER, SINCE, OVER = range(8)
 """Columns of `kept`: the state of a depth that others are compared with: activation; iteration;
 time; entry; size; crossings until it is replaced; crossings since; activation that has jumped."""
+TAIL, KNOWN, SIGNALS, WAITS, MARK_TAIL, MARKS = range(4, 10)
+"""Of `place`: the first instruction that has not run, and how many instructions, signals and waits
+are known; the first mark that was not passed, and how many there are."""
+PLACES = 15
 
 
 def by_readiness(
@@ -62,7 +66,7 @@ def by_readiness(
     head: Ints, newest: Ints, earliest: Ints, first: Ints, changed: Ints,
     stream_stamp: Ints, port_stamp: Ints,
     open_loop: Ints, counter: Ints, activation: Ints, kept: Ints, states: Ints, state: Ints,
-    was_totals: Ints, crossed: Ints, jumps: Ints,
+    was_totals: Ints, crossed: Ints, jumps: Ints, place: Ints,
 ) -> tuple[int, int, int, int, int]:  # fmt: skip
     """Run the program; fill the arrays from `row` on.  Parameters and result as of
     `forward.forward`, and
@@ -72,6 +76,8 @@ def by_readiness(
     lengths, powers of two; the tree `first` [2 w] of streams says who is next: node n has the first
     of nodes 2 n and 2 n + 1, by `earliest` [w] and `head` [w] (-1: not known yet; goes first).
     `changed` [2 w]: streams to sort in again.  `states` and `was_totals`: what `kept` is about.
+    `place` [PLACES]: where it is, zeros at first.  With NO_ROOM, nothing is lost: called again with
+    longer arrays of the same content (`run.py` moves the rings), it goes on.
 
     Cost: per instruction the logarithm of the streams, its ports and tokens; per iteration of a
     loop that may jump the streams, ports, tokens and instructions that are known.
@@ -80,21 +86,23 @@ def by_readiness(
     wait_mask, mark_mask = len(waits) - 1, len(marks) - 1
     width = len(head)
     num_ports = resource.shape[1]
-    last = 0
-    latest = -1
-    entry = 0
-    num_jumps = 0
-    tail = known = 0
-    next_signal = next_wait = 0
-    mark_tail = mark_next = 0
-    k = level = following = 0
-    opened = 0  # activations of loops so far
-    begun = 0  # depths, as bits, at which the next instruction begins an iteration
+    last, latest, entry, num_jumps = place[0], place[1] - 1, place[2], place[3]
+    tail, known, next_signal, next_wait = place[TAIL], place[KNOWN], place[SIGNALS], place[WAITS]
+    mark_tail, mark_next = place[MARK_TAIL], place[MARKS]
+    k, level, following = place[10], place[11], place[12]
+    opened = place[13]  # activations of loops so far
+    begun = place[14]  # depths, as bits, at which the next instruction begins an iteration
+    is_full = False
     while True:
         s = first[1]
         now = earliest[s]
         if now == NEVER:
             return last, -1, entry, latest, num_jumps
+        if is_full or entry == len(begin) or num_jumps == len(jumps):
+            place[:4] = last, latest + 1, entry, num_jumps
+            place[4:10] = tail, known, next_signal, next_wait, mark_tail, mark_next
+            place[10:] = k, level, following, opened, begun
+            return last, NO_ROOM, entry, latest, num_jumps
         num_changed = 0
         if head[s] < 0:
             # The program goes on until this stream has something.
@@ -108,16 +116,25 @@ def by_readiness(
                         begun |= 1 << level
                         level += 1
                         following += 1
-                if known - tail > ring_mask:
-                    return last, NO_ROOM, entry, latest, num_jumps
+                num_signals = signal_ptr[k + 1] - signal_ptr[k]
+                num_waits = wait_ptr[k + 1] - wait_ptr[k]
+                if tail < known:
+                    num_signals += next_signal - ring[tail & ring_mask, FIRST_SIGNAL]
+                    num_waits += next_wait - ring[tail & ring_mask, FIRST_WAIT]
+                if (
+                    known - tail > ring_mask
+                    or num_signals > len(signals)
+                    or num_waits > len(waits)
+                    or mark_next - mark_tail + level > len(marks)
+                ):
+                    is_full = True
+                    break
                 q = known & ring_mask
                 own = stream[k]
                 if loop_first is not None:
                     for d in range(level):
                         own += counter[d] * step_stream[k, d]
                         if begun >> d & 1 and loop_jumps[open_loop[d]]:
-                            if mark_next - mark_tail > mark_mask:
-                                return last, NO_ROOM, entry, latest, num_jumps
                             m = mark_next & mark_mask
                             marks[m, AT] = known
                             marks[m, LOOP] = d
@@ -150,8 +167,6 @@ def by_readiness(
                     if sender < 0:
                         return last, k, entry, latest, num_jumps
                     if tokens[t, HEAD] >= 0:
-                        if next_wait - ring[tail & ring_mask, FIRST_WAIT] > wait_mask:
-                            return last, NO_ROOM, entry, latest, num_jumps
                         n = next_wait & wait_mask
                         next_wait += 1
                         waits[n, WHO] = known
@@ -169,8 +184,6 @@ def by_readiness(
                     if loop_first is not None:
                         for d in range(level):
                             t += counter[d] * step_signal[w, d]
-                    if next_signal - ring[tail & ring_mask, FIRST_SIGNAL] > signal_mask:
-                        return last, NO_ROOM, entry, latest, num_jumps
                     n = next_signal & signal_mask
                     signals[n, TOKEN] = t
                     signals[n, SENT] = 0
@@ -206,8 +219,6 @@ def by_readiness(
                         following = loop + 1
                         break
         else:
-            if entry == len(begin):
-                return last, NO_ROOM, entry, latest, num_jumps
             q = head[s] & ring_mask
             i = ring[q, RUN]
             free = stream_free[s]
@@ -416,8 +427,6 @@ def by_readiness(
                 reach = max(reach, e - before[e])
             if reach > length:
                 continue  # who waits for an earlier iteration than the last needs longer ones
-            if num_jumps == len(jumps):
-                return last, NO_ROOM, entry, latest, num_jumps
             jumps[num_jumps, 0] = entry
             jumps[num_jumps, 1] = length
             jumps[num_jumps, 2] = skipped

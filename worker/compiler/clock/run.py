@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from worker.compiler.clock.forward import NO_ROOM, OUT_OF_ORDER, forward
-from worker.compiler.clock.readiness import LAST, NEVER, by_readiness
+from worker.compiler.clock.readiness import (
+    KNOWN,
+    LAST,
+    MARKS,
+    NEVER,
+    OF,
+    PLACES,
+    SIGNALS,
+    WAITS,
+    by_readiness,
+)
 from worker.compiler.clock.signals import token_delays
 from worker.compiler.errors import Deadlock
 from worker.compiler.isa.loops import NO_LOOPS
@@ -138,11 +149,10 @@ def _run(program: UnitProgram, num_cores: int, signal_cycles: int) -> Timing:
     while found == NO_ROOM:
         found = _in_order(program, num_cores, delays, room)
         room *= 4
-    room, known = min(listed, _LOG) if has_loops else listed, min(listed, _KNOWN)
-    while isinstance(found, int):
-        found = _by_readiness(program, num_cores, delays, room, known)
-        room, known = room * (4 if has_loops else 1), known * 4
-    return found
+    if isinstance(found, Timing):
+        return found
+    room = min(listed, _LOG) if has_loops else listed
+    return _by_readiness(program, num_cores, delays, room, min(listed, _KNOWN))
 
 
 class _Tables:
@@ -179,8 +189,14 @@ class _Tables:
         self.spans = np.full((2, cells), -1, np.int64)
         self.slices = np.zeros((4, int(base[-1])), np.int64)
         self.begin = np.empty(room, np.int64)
-        self.causes = np.empty((2, room), np.int32)
-        self.jumps = np.zeros((len(self.may_jump) and max(room // 8, 64), 4), np.int64)
+        self.causes = np.empty(room, np.int32), np.empty(room, np.int32)
+        self.jumps = np.zeros((max(room // 8, 64) if len(self.may_jump) else 1, 4), np.int64)
+
+    def lengthen(self, room: int) -> None:
+        """Give the log, begun already, this room."""
+        before, via = self.causes
+        self.begin = _longer(self.begin, room)
+        self.causes = _longer(before, room), _longer(via, room)
 
     def timing(
         self,
@@ -233,18 +249,18 @@ def _in_order(program: UnitProgram, num_cores: int, delays: Ints, room: int) -> 
 
 def _by_readiness(
     program: UnitProgram, num_cores: int, delays: Ints, room: int, known: int
-) -> Timing | int:
-    """NO_ROOM when the log, or what is kept of `known` instructions, got full."""
+) -> Timing:
+    """`room`, `known`: entries of the log and instructions that there is space for at first."""
     tables = _Tables(program, num_cores, delays, room)
     depth, num_tokens = tables.depth, max(program.num_tokens, 1)
     num_streams, num_ports = len(program.streams), len(program.resources)
     known = _power_of_two(known)
     ring = np.zeros((known, 10), np.int64)
-    ports = np.empty((known, program.instructions["resource"].shape[1]), np.int64)
+    ports = np.empty((known, program.instructions["resource"].shape[1]), np.int32)
     signals = np.zeros((2 * known, 6), np.int64)
     waits = np.zeros((2 * known, 3), np.int64)
     tokens = np.full((num_tokens, 4), -1, np.int64)
-    marks = np.zeros((1 if tables.is_listed else 2 * known, 4), np.int64)
+    marks = np.zeros((1 if tables.is_listed else _power_of_two(max(2 * known, depth)), 4), np.int64)
     width = _power_of_two(num_streams + 1)
     expected = instructions_of(program)
     head = np.full(width, -1, np.int64)
@@ -255,29 +271,60 @@ def _by_readiness(
         a, b = first[2 * node], first[2 * node + 1]
         first[node] = b if earliest[b] < earliest[a] else a
     stream_free, port_free = np.zeros(num_streams, np.int64), np.zeros(num_ports, np.int64)
-    size = 0
-    if not tables.is_listed:
-        size = 4 + depth + 3 * num_streams + 2 * num_ports + 4 * num_tokens
-        size += known * (5 + ports.shape[1]) + 4 * len(signals)
-    row, queue = np.empty((2, room), np.int32)
-    kept = np.full((depth, 8), -1, np.int64)
-    found = loop_for(by_readiness, _EVENT_STEPS * room)(
-        *tables.columns, *tables.loops, expected, *tables.drawn,
-        row, queue, tables.begin, *tables.causes, tables.totals, stream_free, port_free,
-        *tables.per_stream, *tables.per_port, *tables.spans, *tables.slices,
-        ring, ports, signals, waits, tokens, marks,
+    row, queue = np.empty(room, np.int32), np.empty(room, np.int32)
+    states = np.empty((depth, 0), np.int64)
+    streams = (
         head, np.full(width, -1, np.int64), earliest, first, np.zeros(2 * width, np.int64),
         np.full(num_streams, -1, np.int64), np.full(num_ports, -1, np.int64),
-        *np.zeros((3, depth), np.int64), kept,
-        np.empty((depth, size), np.int64), np.empty(size, np.int64),
-        np.zeros((depth, len(tables.totals)), np.int64), np.full((depth, 2), -1, np.int64),
-        tables.jumps,
     )  # fmt: skip
-    if found[1] == NO_ROOM:
-        return NO_ROOM
+    loops = (*np.zeros((3, depth), np.int64), np.full((depth, 8), -1, np.int64))
+    was_totals = np.zeros((depth, len(tables.totals)), np.int64)
+    crossed, place = np.full((depth, 2), -1, np.int64), np.zeros(PLACES, np.int64)
+    while True:
+        size = 0
+        if not tables.is_listed:
+            size = 4 + depth + 3 * num_streams + 2 * num_ports + 4 * num_tokens
+            size += len(ring) * (5 + ports.shape[1]) + 4 * len(signals)
+        if states.shape[1] < size:
+            states = np.empty((depth, size), np.int64)
+            loops[-1][:, OF] = -1  # what was kept is forgotten, not moved
+        found = loop_for(by_readiness, _EVENT_STEPS * len(row))(
+            *tables.columns, *tables.loops, expected, *tables.drawn,
+            row, queue, tables.begin, *tables.causes, tables.totals, stream_free, port_free,
+            *tables.per_stream, *tables.per_port, *tables.spans, *tables.slices,
+            ring, ports, signals, waits, tokens, marks, *streams, *loops,
+            states, np.empty(size, np.int64), was_totals, crossed, tables.jumps, place,
+        )  # fmt: skip
+        if found[1] != NO_ROOM:
+            break
+        if found[2] == len(row):
+            room = 2 * len(row)
+            row, queue = _longer(row, room), _longer(queue, room)
+            tables.lengthen(room)
+        elif found[4] == len(tables.jumps):
+            tables.jumps = _longer(tables.jumps, 2 * len(tables.jumps))
+        else:
+            ring, ports = _wider(ring, place[KNOWN]), _wider(ports, place[KNOWN])
+            signals, waits = _wider(signals, place[SIGNALS]), _wider(waits, place[WAITS])
+            marks = _wider(marks, place[MARKS])
     if found[1] >= 0:
         raise _deadlock(program, int(found[1]), tokens[:, LAST])
     return tables.timing(found, row, queue, stream_free)
+
+
+def _longer(array: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
+    """The same with room for more behind it."""
+    longer = np.empty((length, *array.shape[1:]), array.dtype)
+    longer[: len(array)] = array
+    return longer
+
+
+def _wider(ring: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
+    """Twice the length, powers of two; the last of `count` numbers stand where they belong."""
+    wider = np.zeros((2 * len(ring), *ring.shape[1:]), ring.dtype)
+    numbers = np.arange(max(count - len(ring), 0), count)
+    wider[numbers & (len(wider) - 1)] = ring[numbers & (len(ring) - 1)]
+    return wider
 
 
 def _power_of_two(count: int) -> int:
