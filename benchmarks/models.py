@@ -129,11 +129,17 @@ def main(argv: list[str] | None = None) -> int:
                 last = (child.stderr.strip().splitlines() or ["no output"])[-1]
                 done[key] = {"model": model.name, "preset": preset, "failure": last[:200]}
             sys.stderr.write(f"{key}: {done[key].get('failure', 'ok')}\n")
-            order = [f"{m.name} {p}" for m in ZOO for p in args.presets]
-            ledger.write_text(json.dumps({k: done[k] for k in order if k in done}, indent=1))
-            rows = [done[k] for k in order if k in done]
-            args.out.write_text(HEADER + table(rows))
+            _keep(args.out, done)
+    _keep(args.out, done)
     return int(failed)
+
+
+def _keep(page: Path, done: dict[str, dict[str, Any]]) -> None:
+    """Write page and ledger: all finished cells, whichever were asked for now."""
+    order = [f"{m.name} {p}" for m in ZOO for p in PRESETS]
+    rows = {key: done[key] for key in order if key in done}
+    page.with_suffix(".json").write_text(json.dumps(rows, indent=1))
+    page.write_text(HEADER + table(list(rows.values())))
 
 
 HEADER = """# Models x presets
