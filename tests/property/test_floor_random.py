@@ -87,7 +87,7 @@ def chips(draw: st.DrawFn) -> Machine:
         elif engine.kind is EngineKind.VECTOR:
             rates = {DType.F32: draw(st.sampled_from([0.5, 1.0, 3.0, 8.0]))}
             engine = replace(engine, macs_per_cycle=rates,
-                             special_ops_per_cycle=draw(st.sampled_from([0.0, 2.0])))  # fmt: skip
+                             special_ops_per_cycle=draw(st.sampled_from([0.5, 2.0])))  # fmt: skip
         engines.append(replace(engine, startup_cycles=draw(st.integers(0, 4))))
     widths = st.sampled_from([1.0, 5.0, 16.0, 1000.0])
     levels = tuple(

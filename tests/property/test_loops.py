@@ -136,8 +136,8 @@ def test_loops_take_what_their_expansion_takes(unit: UnitProgram) -> None:
 def test_a_clock_that_runs_out_of_room_goes_on(unit: UnitProgram) -> None:
     """Log and rings begin with almost nothing and grow in the middle of the run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("worker.compiler.clock.run._LOG", 1)
-        patch.setattr("worker.compiler.clock.run._KNOWN", 2)
+        patch.setattr("worker.compiler.clock.run.FIRST_LOG", 1)
+        patch.setattr("worker.compiler.clock.run.FIRST_KNOWN", 2)
         tight = simulate_unit(unit, flat_machine())
         assert tight == simulate_unit(expanded(unit), flat_machine())
     assert tight == simulate_unit(unit, flat_machine())

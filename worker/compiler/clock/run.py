@@ -41,9 +41,9 @@ BUSY, IDLE = range(2)
 
 _STEPS, _EVENT_STEPS = 12, 40
 """What one instruction takes, in steps of a usual loop (`jit.INTERPRETED_STEPS`)."""
-_KNOWN = 1 << 16
+FIRST_KNOWN = 1 << 16
 """Instructions that are looked at ahead of the first that has not run, at first."""
-_LOG = 1 << 20
+FIRST_LOG = 1 << 20
 """Instructions for which the log of a program with loops has room at first; what is not used costs
 nothing."""
 _FEWEST = 6
@@ -93,6 +93,8 @@ class Timing:
     """[log] the port that the two met at, -1 where it was the engine or a token."""
     jumps: Ints
     """[jumps, 4] Iterations that the log lacks: `forward.forward`."""
+    in_order: bool
+    """Every port was granted in the order of the program: one pass over it found the times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +146,15 @@ def _run(program: UnitProgram, num_cores: int, signal_cycles: int) -> Timing:
     )  # fmt: skip
     listed = program.num_instructions
     has_loops = bool(len(program.loops.table))
-    room = min(listed, _LOG) if has_loops else listed
+    room = min(listed, FIRST_LOG) if has_loops else listed
     found: Timing | int = NO_ROOM
     while found == NO_ROOM:
         found = _in_order(program, num_cores, delays, room)
         room *= 4
     if isinstance(found, Timing):
         return found
-    room = min(listed, _LOG) if has_loops else listed
-    return _by_readiness(program, num_cores, delays, room, min(listed, _KNOWN))
+    room = min(listed, FIRST_LOG) if has_loops else listed
+    return _by_readiness(program, num_cores, delays, room, min(listed, FIRST_KNOWN))
 
 
 class _Tables:
@@ -204,6 +206,8 @@ class _Tables:
         row: npt.NDArray[np.int32],
         stream: npt.NDArray[np.int32],
         stream_free: Ints,
+        *,
+        in_order: bool,
     ) -> Timing:
         cycles, _, entries, last, num_jumps = map(int, found)
         busy, macs, count = self.per_stream
@@ -215,7 +219,7 @@ class _Tables:
             cycles, row[:entries], stream[:entries], self.begin[:entries], stream_free,
             np.stack([busy, stream_free - busy], axis=1), macs, count, port_bytes,
             port_busy, span_first, span_last, self.drawn[0], start, end, merged, first, last,
-            before[:entries], via[:entries], self.jumps[:num_jumps],
+            before[:entries], via[:entries], self.jumps[:num_jumps], in_order,
         )  # fmt: skip
 
 
@@ -244,7 +248,8 @@ def _in_order(program: UnitProgram, num_cores: int, delays: Ints, room: int) -> 
         return stuck
     if stuck >= 0:
         raise _deadlock(program, stuck, token_time)
-    return tables.timing(found, row, rows["stream"] if tables.is_listed else queue, stream_free)
+    streams = rows["stream"] if tables.is_listed else queue
+    return tables.timing(found, row, streams, stream_free, in_order=True)
 
 
 def _by_readiness(
@@ -309,7 +314,7 @@ def _by_readiness(
             marks = _wider(marks, place[MARKS])
     if found[1] >= 0:
         raise _deadlock(program, int(found[1]), tokens[:, LAST])
-    return tables.timing(found, row, queue, stream_free)
+    return tables.timing(found, row, queue, stream_free, in_order=False)
 
 
 def _longer(array: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
