@@ -35,11 +35,11 @@ Made = tuple[Schedule, Machine]
 WIDTH = 8
 
 
-def _graph(rows: int, read_columns: int, halo: int) -> Graph:
+def _graph(rows: int, read_rows: int, read_columns: int, halo: int) -> Graph:
     """x1 = x0 w1; x2[r] = sum of x1[r + k - halo] w2[k], of the first columns alone."""
     blur = TensorOp(
         "blur",
-        (Axis("i", rows), Axis("j", read_columns), Axis("k", 2 * halo + 1, AxisKind.REDUCE)),
+        (Axis("i", read_rows), Axis("j", read_columns), Axis("k", 2 * halo + 1, AxisKind.REDUCE)),
         (Access("x1", (ROW + RED - halo, COL), 0), Access("w2", (RED, COL))),
         Access("x2", (ROW, COL)), MUL, Reduce.ADD, ORIGIN,
     )  # fmt: skip
@@ -47,7 +47,8 @@ def _graph(rows: int, read_columns: int, halo: int) -> Graph:
         (matmul("mm", "x0", "w1", "x1", rows, WIDTH, WIDTH), blur),
         (
             *(Tensor(f"x{i}", (rows, WIDTH), DType.F32) for i in range(2)),
-            Tensor("x2", (rows, read_columns), DType.F32), Tensor("w1", (WIDTH, WIDTH), DType.F32),
+            Tensor("x2", (read_rows, read_columns), DType.F32),
+            Tensor("w1", (WIDTH, WIDTH), DType.F32),
             Tensor("w2", (2 * halo + 1, read_columns), DType.F32),
         ),
         ("x0",), ("x2",), ("w1", "w2"),
@@ -56,14 +57,15 @@ def _graph(rows: int, read_columns: int, halo: int) -> Graph:
 
 def two_layers(
     tiles: int = 8, height: int = 4, read_height: int = 4, *, halo: int = 0, parts: int = 1,
-    slices: int = 1, read_columns: int = WIDTH, cores: int = 1, memory: str = "GB",
-    vector: float = 1.0,
+    slices: int = 1, read_rows: int = 0, read_columns: int = WIDTH, cores: int = 1,
+    memory: str = "GB", vector: float = 1.0,
 ) -> Made:  # fmt: skip
     """Rows of x1 in tiles of `height`, read in tiles of `read_height` with a halo.
 
     `parts`: in how many sums x1 is made, each of which takes the one before from the buffer and
-    stores it again.  `slices`: one after the other, through the same slot.  `read_columns`: of x1
-    that are read at all.  `cores`: the columns of the first layer are divided among them.
+    stores it again.  `slices`: one after the other, through the same slot.  `read_rows` (0: all)
+    and `read_columns`: of x1 that are read at all.  `cores`: the columns of the first layer are
+    divided among them.
     `memory`: that x1 is kept in, "DDR": at home.  `vector`: operations per cycle of that engine.
     """
     rows, share, depth = tiles * height, WIDTH // cores, WIDTH // parts
@@ -100,7 +102,7 @@ def two_layers(
         whole: Box = (span(base, rows), span(0, WIDTH))
         body = Place("x1", memory, whole, 1, body, None, init)
     root = Loop("it", slices, LoopKind.TIME, body)
-    graph = _graph(slices * rows, read_columns, halo)
+    graph = _graph(slices * rows, read_rows or slices * rows, read_columns, halo)
     return Schedule(graph, root, "hand", 0), _machine(cores, vector)
 
 

@@ -172,6 +172,23 @@ def test_a_slot_whose_values_are_not_all_read_stays_whole(monkeypatch: pytest.Mo
         lowered(unread)
 
 
+@pytest.mark.parametrize(("read_rows", "is_ordered"), [(32, False), (30, False), (26, True)])
+def test_writes_keep_their_order_where_a_value_may_have_no_reader(
+    read_rows: int, is_ordered: bool
+) -> None:
+    """A transfer whose reader is cut to nothing: no reader keeps the next one behind it.  Moved in
+    front of it, that one's value was lost (basic_pitch on stcp920-inferred; the audit refused)."""
+    made = two_layers(read_rows=read_rows)
+    nest = flatten(*made)
+    refs = resolve(nest, made[1])
+    (tile,) = (
+        s for s in nest.scopes
+        if s.memory == "L1" and s.tensor == "x1" and any(f.var == "v" for f in s.frames)
+    )  # fmt: skip
+    assert ordered_writes(nest, refs, tile.number, users_of(refs)[tile.number]) == is_ordered
+    lowered(made)
+
+
 def test_the_next_value_waits_for_the_last_reader_of_the_one_before() -> None:
     made = two_layers(slices=3)
     program = lowered(made)

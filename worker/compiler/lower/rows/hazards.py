@@ -202,8 +202,12 @@ def ordered_writes(nest: Walk, refs: Sequence[Refs], index: int, users: Sequence
     """Whether writes of one entry of scope `index` may overlap, so that they need an order."""
     scope = nest.scopes[index]
     boxes: list[Boxes] = []
-    if not any(ref.scope == index for n in users for ref in refs[n].reads):
-        return True  # no reader between two entries would keep their writes apart
+    if not any(
+        ref.scope == index and is_never_empty(nest, nest.leaves[n])
+        for n in users
+        for ref in refs[n].reads
+    ):
+        return True  # there may be no reader between two entries to keep their writes apart
     for leaf, leaf_refs in ((nest.leaves[n], refs[n]) for n in users):
         if leaf_refs.write.scope != index:
             continue
@@ -214,6 +218,23 @@ def ordered_writes(nest: Walk, refs: Sequence[Refs], index: int, users: Sequence
             return True
         boxes.append(found)
     return not are_disjoint(boxes)
+
+
+def is_never_empty(nest: Walk, leaf: Leaf) -> bool:
+    """Whether every iteration of a leaf is an instruction, none being cut to nothing."""
+    graph = nest.schedule.graph
+    if isinstance(leaf.node, Move):
+        if leaf.node.fill is not None:
+            return True
+        sizes = graph.tensors[leaf.node.tensor].shape
+    else:
+        sizes = tuple(axis.extent for axis in graph.op(leaf.node.op).domain)
+    ranges = {f.var: (0, f.trip - 1) for f in leaf.frames}
+    for span, size in zip(leaf.node.box, sizes, strict=True):
+        low, high, _ = span.start.bounds(ranges)
+        if low + span.extent <= 0 or high >= size:
+            return False
+    return True
 
 
 def reads_identity(nest: Walk, refs: Sequence[Refs], index: int, users: Sequence[int]) -> bool:

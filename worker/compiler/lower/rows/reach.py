@@ -11,7 +11,7 @@ from worker.compiler.ir.affine import const
 from worker.compiler.ir.evaluate import affine_values
 from worker.compiler.lower.grid import Grid, Ints
 from worker.compiler.lower.resolve import Ref, Refs
-from worker.compiler.lower.rows.hazards import EVERYTHING, access_box, inner_frames
+from worker.compiler.lower.rows.hazards import EVERYTHING, access_box, inner_frames, is_never_empty
 from worker.compiler.schedule.nodes import Box, Move, Span
 from worker.compiler.schedule.walk import Frame, Leaf, Scope, Walk
 
@@ -100,24 +100,8 @@ def reaches_of(
                     return None
             if boxes:
                 low, high = bounds(boxes, place, grid, dims)
-                found.append(Reach(low, high, is_write, _is_never_empty(nest, leaf)))
+                found.append(Reach(low, high, is_write, is_never_empty(nest, leaf)))
     return found
-
-
-def _is_never_empty(nest: Walk, leaf: Leaf) -> bool:
-    graph = nest.schedule.graph
-    if isinstance(leaf.node, Move):
-        if leaf.node.fill is not None:
-            return True
-        sizes = graph.tensors[leaf.node.tensor].shape
-    else:
-        sizes = tuple(axis.extent for axis in graph.op(leaf.node.op).domain)
-    ranges = {f.var: (0, f.trip - 1) for f in leaf.frames}
-    for span, size in zip(leaf.node.box, sizes, strict=True):
-        low, high, _ = span.start.bounds(ranges)
-        if low + span.extent <= 0 or high >= size:
-            return False
-    return True
 
 
 def boxes_in(nest: Walk, leaf: Leaf, refs: Refs, place: Place, *, is_write: bool) -> list[Box]:
