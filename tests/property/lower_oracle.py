@@ -7,6 +7,7 @@ here, from the docstring of schedule/nodes.py.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
@@ -30,6 +31,8 @@ from worker.compiler.schedule.nodes import (
 
 Byte = tuple[str, int, int]
 """(memory or tensor, instance, byte)"""
+Entry = tuple[str, tuple[tuple[str, int], ...]]
+"""Path of a Place, and the iteration of the loops around it."""
 
 
 @dataclass
@@ -44,6 +47,9 @@ class Event:
     dst_address: int
     reads: frozenset[Byte] = frozenset()
     writes: frozenset[Byte] = frozenset()
+    takes: frozenset[Entry] = frozenset()
+    fills: Entry | None = None
+    """Of a Move into a Place."""
 
 
 @dataclass
@@ -60,6 +66,8 @@ class Live:
     """Arena address of the current slot."""
     producer: bool | None = None
     """Queues: whether the walk is inside the producing stage."""
+    entry: Entry | None = None
+    """Places only."""
     fresh: set[int] = field(default_factory=set)
     """Bytes that still hold the identity nobody has written."""
 
@@ -83,7 +91,21 @@ class Walk:
         self.buffers = {b.path: b for b in program.buffers}
         self.entries: Counter[tuple[str, int]] = Counter()
         self.events: list[Event] = []
+        self.computed: set[str] = set()
+        """Places that computes write."""
         self.visit(schedule.root, "0", {}, 0, [])
+        while self.prune():
+            pass
+
+    def prune(self) -> bool:
+        """Drop moves into what nothing takes; whether there were any."""
+        taken = {entry for event in self.events for entry in event.takes}
+        kept = [
+            e for e in self.events
+            if e.fills is None or e.fills in taken or e.fills[0] in self.computed
+        ]  # fmt: skip
+        self.events, before = kept, len(self.events)
+        return len(kept) < before
 
     def visit(
         self, node: Node, path: str, env: dict[str, int], core: int, live: list[Live]
@@ -102,6 +124,7 @@ class Walk:
                 self.entries[path, core] += 1
                 opened = self.open(path, node.tensor, node.memory, node.tile, node.dtype, slot,
                                    env, core)  # fmt: skip
+                opened.entry = path, tuple(env.items())
                 if node.init is Init.IDENTITY:
                     opened.fresh = set(
                         range(opened.base, opened.base + prod(opened.extents) * opened.size)
@@ -194,7 +217,7 @@ class Walk:
         self.add(
             path, core, opcode, len(points) * size,
             self.address(src, move.tensor, first), self.address(dst, move.tensor, first),
-            reads, writes, live,
+            reads, writes, live, (src,), dst,
         )  # fmt: skip
 
     def address(self, storage: Live | None, tensor: str, point: tuple[int, ...]) -> int:
@@ -222,6 +245,10 @@ class Walk:
         reads: list[Byte] = []
         writes: list[Byte] = []
         after: list[tuple[object, ...]] = []
+        sources = [self.find(live, access.tensor, memory) for access in op.reads]
+        target = self.find(live, op.write.tensor, memory)
+        if target is not None and target.entry is not None:
+            self.computed.add(target.entry[0])
         for slot, access in enumerate((*op.reads, op.write)):
             storage = self.find(live, access.tensor, memory)
             is_write = slot == len(op.reads)
@@ -244,13 +271,14 @@ class Walk:
                 writes += spans
             else:
                 reads += spans
-        self.add(path, core, Opcode.COMPUTE, 0, 0, 0, reads, writes, live)
+        self.add(path, core, Opcode.COMPUTE, 0, 0, 0, reads, writes, live, sources)
         for num_bytes, offset, spans, staged in after:
             self.add(path, core, Opcode.STORE, num_bytes, 0, offset, staged, spans, live)
 
     def add(
         self, path: str, core: int, opcode: Opcode, num_bytes: int, src: int, dst: int,
         reads: list[Byte], writes: list[Byte], live: list[Live],
+        sources: Sequence[Live | None] = (), filled: Live | None = None,
     ) -> None:  # fmt: skip
         # Whoever touches identity bytes first has, in effect, written them.
         for storage in live:
@@ -261,7 +289,18 @@ class Walk:
             storage.fresh -= {b[2] for b in mine}
             writes = [*writes, *mine]
         self.events.append(
-            Event(path, core, opcode, num_bytes, src, dst, frozenset(reads), frozenset(writes))
+            Event(
+                path,
+                core,
+                opcode,
+                num_bytes,
+                src,
+                dst,
+                frozenset(reads),
+                frozenset(writes),
+                frozenset(s.entry for s in sources if s is not None and s.entry is not None),
+                None if filled is None else filled.entry,
+            )
         )
 
 

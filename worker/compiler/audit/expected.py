@@ -32,6 +32,7 @@ from worker.compiler.schedule.grid import (
     span_range,
 )
 from worker.compiler.schedule.nodes import Compute, LoopKind, Move, Schedule
+from worker.compiler.schedule.unread import Unread
 from worker.compiler.schedule.walk import (
     Frame,
     Leaf,
@@ -88,6 +89,7 @@ class Expected:
         self.stores = stores
         self.machine = machine
         self.patterns = Patterns()
+        self.unread = Unread(flat, machine)
         self.reading = self.patterns if is_precise else None
         self.given = {*self.graph.inputs, *self.graph.constants}
         self._coords: Mapping[str, Ints] = {}
@@ -154,6 +156,9 @@ class Expected:
         dst = self._end(move.tensor, ends.write, coords, core, start)
         slower = min(src, dst, key=lambda end: self.machine.level_index(end.level))
         keep = elems > 0 if move.fill is None else np.ones((), dtype=np.bool_)
+        wanted = self.unread.wanted(part.leaf.number, coords)
+        if wanted is not None:
+            keep = keep & wanted
         cut = accesses.moved(box, tensor.shape, is_cut=True)
         full = accesses.moved(box, tensor.shape, is_cut=move.fill is None)
         one = np.ones((), dtype=np.int64)

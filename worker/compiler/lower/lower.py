@@ -38,8 +38,9 @@ from worker.compiler.lower.window import (
 )
 from worker.compiler.machine.machine import EngineKind, Machine
 from worker.compiler.schedule.nodes import Schedule
+from worker.compiler.schedule.unread import Unread
 
-LOWER_VERSION = "14"
+LOWER_VERSION = "15"
 """Bump when programs change for the same schedule: cached kernels must miss."""
 LISTED_ROWS = 1 << 14
 """Instructions that a program lists one by one at most, if it can: 1.5 MB of them."""
@@ -61,7 +62,7 @@ def lower_unit(
     Cost: linear in listed instructions and touches; `in_time_order` has more than half of it.
     """
     nest = flatten(schedule, machine)
-    refs = resolve(nest, machine)
+    refs, unread = resolve(nest, machine), Unread(nest, machine)
     ahead = prefetches(nest, refs)
     without = frozenset(schedule.without)
     early = () if Heuristic.AHEAD in without else early_fills(nest, refs, ahead, machine)
@@ -78,9 +79,9 @@ def lower_unit(
     by_tile = bool(early) and Heuristic.TILES not in without  # layers may overlap, nothing loops
     storages = Storages(nest, refs, buffers, machine, hazards, num_staged, by_tile=by_tile)
     transfers = TransferEmitter(nest, machine, storages)
-    window = EVERYTHING if early else window_of(nest, refs, ahead, widths, most_rows)
+    window = EVERYTHING if early else window_of(nest, refs, unread, ahead, widths, most_rows)
     while True:
-        emitter = Emitter(transfers)
+        emitter = Emitter(transfers, unread)
         batches = [
             batch
             for number, leaf in enumerate(nest.leaves)

@@ -18,6 +18,7 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.grid import coordinates, core_ids, instance_of
 from worker.compiler.schedule.nodes import Compute, LoopKind, Move, Schedule
+from worker.compiler.schedule.unread import Unread
 from worker.compiler.schedule.walk import (
     Leaf,
     Scope,
@@ -46,6 +47,8 @@ class Refs:
 
     reads: tuple[Ref, ...]
     write: Ref
+    may_be_unread: bool = False
+    """Whether it fills something, in some iteration, that nothing reads (`schedule.unread`)."""
 
     def scopes(self) -> tuple[int, ...]:
         """Scopes touched, each once."""
@@ -74,20 +77,21 @@ def resolve(nest: Walk, machine: Machine) -> tuple[Refs, ...]:
     Raises:
         VerifyError: a Move names a memory without a scope of its tensor.
     """
+    unread = Unread(nest, machine)
     return tuple(
-        _resolve_move(leaf, leaf.node, machine)
+        _resolve_move(leaf, leaf.node, machine, may_be_unread=unread.ever(leaf.number))
         if isinstance(leaf.node, Move)
         else _resolve_compute(nest.schedule.graph, leaf, leaf.node, machine)
         for leaf in nest.leaves
     )
 
 
-def _resolve_move(leaf: Leaf, move: Move, machine: Machine) -> Refs:
+def _resolve_move(leaf: Leaf, move: Move, machine: Machine, *, may_be_unread: bool) -> Refs:
     ends = move_ends(leaf, move, machine.home.name)
     if isinstance(ends, str):
         raise VerifyError("lower", leaf.path, "resident", ends)
     src, dst = (None if s is None else s.number for s in (*ends.reads, ends.write))
-    return Refs((Ref(move.tensor, src),), Ref(move.tensor, dst))
+    return Refs((Ref(move.tensor, src),), Ref(move.tensor, dst), may_be_unread)
 
 
 def _resolve_compute(graph: Graph, leaf: Leaf, compute: Compute, machine: Machine) -> Refs:

@@ -17,8 +17,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd, lcm, prod
 from types import MappingProxyType
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from worker.compiler.ir.affine import Affine
 from worker.compiler.ir.evaluate import affine_values
@@ -27,7 +29,10 @@ from worker.compiler.lower.issue import Ahead
 from worker.compiler.lower.resolve import Refs
 from worker.compiler.schedule.grid import expr_range
 from worker.compiler.schedule.nodes import Compute
+from worker.compiler.schedule.unread import Hull, Unread
 from worker.compiler.schedule.walk import Frame, Leaf, Walk
+
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,7 @@ EVERYTHING = Window(MappingProxyType({}))
 def window_of(
     nest: Walk,
     refs: Sequence[Refs],
+    unread: Unread,
     ahead: Sequence[Ahead | None],
     widths: Sequence[int],
     most: int,
@@ -117,7 +123,9 @@ def window_of(
         bad = {
             path
             for leaf, leaf_refs, plan in zip(nest.leaves, refs, ahead, strict=True)
-            for path in _irregular(nest, leaf, leaf_refs, window, window.grid(leaf.frames, plan))
+            for path in _irregular(
+                nest, leaf, leaf_refs, unread, window, window.grid(leaf.frames, plan)
+            )
         }
         if not bad:
             break
@@ -198,7 +206,9 @@ def _staged(nest: Walk, leaf: Leaf, refs: Refs) -> list[tuple[Affine, ...]]:
     return [access.index for access, ref in pairs if ref.staged]
 
 
-def _irregular(nest: Walk, leaf: Leaf, refs: Refs, window: Window, grid: Grid) -> Iterator[str]:
+def _irregular(
+    nest: Walk, leaf: Leaf, refs: Refs, unread: Unread, window: Window, grid: Grid
+) -> Iterator[str]:
     """Loops with a gap in which what the leaf touches is cut in another way than around it."""
     graph = nest.schedule.graph
     if isinstance(leaf.node, Compute):
@@ -223,12 +233,25 @@ def _irregular(nest: Walk, leaf: Leaf, refs: Refs, window: Window, grid: Grid) -
                     if expr.is_linear:
                         low, high = expr_range(expr, ranges)
                         spans.append((low, high + 1, size))
+    hulls = [h for r in unread.hulls(leaf.number, grid.values) for h in r]
     for axis, frame in enumerate(grid.frames):
         gap = window.gaps.get(frame.path)
         if gap is not None:
             at = int(np.searchsorted(grid.digits[frame.path].ravel(), gap.end))
-            if not all(_is_regular(span, axis, at, gap) for span in spans):
+            is_regular = all(_is_regular(span, axis, at, gap) for span in spans)
+            if not is_regular or not all(_is_read_alike(h, axis, at, gap) for h in hulls):
                 yield frame.path
+
+
+def _is_read_alike(hull: Hull, axis: int, at: int, gap: Gap) -> bool:
+    """Whether a reader is cut to nothing either in all or in none of the blocks of a gap, as far as
+    this dimension goes; `at`: the first block behind it."""
+    if hull.low.ndim == 0 or hull.low.shape[axis] == 1:
+        return True
+    one, two, three = _beside(hull.is_empty, axis, at, gap)
+    if not (np.array_equal(one, two) and np.array_equal(two, three)):
+        return False
+    return not _passes((hull.low, hull.end, hull.size), axis, at, gap)
 
 
 def _is_regular(span: tuple[Ints, Ints, int], axis: int, at: int, gap: Gap) -> bool:
@@ -236,22 +259,32 @@ def _is_regular(span: tuple[Ints, Ints, int], axis: int, at: int, gap: Gap) -> b
     raw_low, raw_end, size = span
     if raw_low.ndim == 0 or raw_low.shape[axis] == 1:
         return True
-    own, step = np.arange(gap.period), (gap.end - gap.first) // gap.period + 1
-
-    def beside(values: Ints) -> tuple[Ints, Ints, Ints]:
-        one, two, three = (
-            np.take(values, at + own + shift, axis) for shift in (-2 * gap.period, -gap.period, 0)
-        )
-        return one, two, three
-
+    step = (gap.end - gap.first) // gap.period + 1
     low, end = np.maximum(raw_low, 0), np.minimum(raw_end, size)
-    one, two, three = beside(np.maximum(end - low, 0))
+    one, two, three = _beside(np.maximum(end - low, 0), axis, at, gap)
     if not (np.array_equal(one, two) and np.array_equal(two, three)):
         return False
-    one, two, three = beside(low)
+    one, two, three = _beside(low, axis, at, gap)
     if not np.array_equal(three - two, (two - one) * step):
         return False
-    _, low_before, low_behind = beside(raw_low)
-    _, end_before, end_behind = beside(raw_end)
+    return not _passes(span, axis, at, gap)
+
+
+def _passes(span: tuple[Ints, Ints, int], axis: int, at: int, gap: Gap) -> bool:
+    """Whether something lies on one side of [0, size) before a gap and on the other behind it."""
+    low, end, size = span
+    _, low_before, low_behind = _beside(low, axis, at, gap)
+    _, end_before, end_behind = _beside(end, axis, at, gap)
     passes = ((end_before <= 0) & (low_behind >= size)) | ((end_behind <= 0) & (low_before >= size))
-    return not bool(np.any(passes))
+    return bool(np.any(passes))
+
+
+def _beside(
+    values: npt.NDArray[_Scalar], axis: int, at: int, gap: Gap
+) -> tuple[npt.NDArray[_Scalar], npt.NDArray[_Scalar], npt.NDArray[_Scalar]]:
+    """Values along an axis in the two periods before a gap and the one behind it."""
+    own = np.arange(gap.period)
+    one, two, three = (
+        np.take(values, at + own + shift, axis) for shift in (-2 * gap.period, -gap.period, 0)
+    )
+    return one, two, three

@@ -1,11 +1,16 @@
 """Leaves become batches of instructions: one per Move; staged transfers and one per Compute.
 
 All iterations of a leaf are handled at once.  A Move whose box is clipped to nothing is dropped,
-unless it has a fill: then it still writes padding and stays as a transfer of 0 bytes.
+unless it has a fill: then it still writes padding and stays as a transfer of 0 bytes.  So is one
+that brings what nothing reads (`schedule.unread`).
 Bytes of a converting Move are counted in the element type of its slower end.
 """
 
 from __future__ import annotations
+
+from functools import reduce
+
+import numpy as np
 
 from worker.compiler.isa.program import Opcode
 from worker.compiler.lower.emit.carry import TransferEmitter
@@ -17,14 +22,16 @@ from worker.compiler.lower.rows.batch import Batch
 from worker.compiler.lower.window import EVERYTHING, Window
 from worker.compiler.schedule.grid import core_ids
 from worker.compiler.schedule.nodes import Move
+from worker.compiler.schedule.unread import Unread
 from worker.compiler.schedule.walk import Leaf
 
 
 class Emitter:
     """Emits the batches of every leaf of one unit."""
 
-    def __init__(self, transfers: TransferEmitter) -> None:
+    def __init__(self, transfers: TransferEmitter, unread: Unread) -> None:
         self.transfers = transfers
+        self.unread = unread
         self.computes = ComputeEmitter(transfers)
         self.nest = transfers.nest
         self.machine = transfers.machine
@@ -62,9 +69,12 @@ class Emitter:
         dst = self.transfers.end(refs.write, leaf, grid, core, box.start, is_write=True)
         slower = min(src, dst, key=lambda end: self.machine.level_index(end.level))
         num_bytes = box.num_elems * slower.dtype.size_bytes
-        keep = None if move.fill is not None else num_bytes > 0
-        if grid.is_there is not None:
-            keep = grid.is_there if keep is None else keep & grid.is_there
+        wanted = (
+            None if move.fill is not None else num_bytes > 0,
+            grid.is_there,
+            self.unread.wanted(number, grid.values),
+        )
+        keep = reduce(np.logical_and, (w for w in wanted if w is not None), np.array(True))
         opcode, outward = self._opcode(leaf, refs, src.level, dst.level)
         return self.transfers.transfer(
             number, grid, position, core, opcode, src, dst, num_bytes, keep, outward

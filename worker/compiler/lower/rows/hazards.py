@@ -203,7 +203,7 @@ def ordered_writes(nest: Walk, refs: Sequence[Refs], index: int, users: Sequence
     scope = nest.scopes[index]
     boxes: list[Boxes] = []
     if not any(
-        ref.scope == index and is_never_empty(nest, nest.leaves[n])
+        ref.scope == index and is_never_empty(nest, nest.leaves[n], refs[n])
         for n in users
         for ref in refs[n].reads
     ):
@@ -220,9 +220,11 @@ def ordered_writes(nest: Walk, refs: Sequence[Refs], index: int, users: Sequence
     return not are_disjoint(boxes)
 
 
-def is_never_empty(nest: Walk, leaf: Leaf) -> bool:
-    """Whether every iteration of a leaf is an instruction, none being cut to nothing."""
+def is_never_empty(nest: Walk, leaf: Leaf, refs: Refs) -> bool:
+    """Whether every iteration of a leaf is an instruction, none cut to nothing nor unread."""
     graph = nest.schedule.graph
+    if refs.may_be_unread:
+        return False
     if isinstance(leaf.node, Move):
         if leaf.node.fill is not None:
             return True

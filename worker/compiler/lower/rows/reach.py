@@ -100,7 +100,7 @@ def reaches_of(
                     return None
             if boxes:
                 low, high = bounds(boxes, place, grid, dims)
-                found.append(Reach(low, high, is_write, is_never_empty(nest, leaf)))
+                found.append(Reach(low, high, is_write, is_never_empty(nest, leaf, leaf_refs)))
     return found
 
 
