@@ -97,6 +97,40 @@ def _step(draw: st.DrawFn, drawn: _Drawn) -> Step:
     )  # fmt: skip
 
 
+def in_turns(seed: int) -> UnitProgram:
+    """A loop of a few instructions in another one, whose engines come into step in a cycle that the
+    trips of neither are a multiple of; by some seeds."""
+    rng = np.random.default_rng(seed)
+    steps: list[Step] = []
+    bounds = [0]
+    for count in (rng.integers(0, 3), rng.integers(3, 8), rng.integers(0, 3)):
+        for _ in range(count):
+            known = sorted({token for step in steps for token in step.signals})
+            steps.append(_random_step(rng, known))
+        bounds.append(len(steps))
+    outer = (0, len(steps), int(rng.integers(6, 12)))
+    inner = (bounds[1], bounds[2], int(rng.integers(15, 40)))
+    unit = unit_program(steps, STREAMS, PORTS)
+    still = (np.zeros((len(t), 2), np.int32) for t in (unit.wait_token, unit.signal_token))
+    stride = np.zeros((len(steps), 2), dtype=STRIDE)
+    return replace(unit, loops=Loops(np.array([outer, inner], dtype=LOOP), stride, *still))
+
+
+def _random_step(rng: np.random.Generator, known: list[int]) -> Step:
+    core, latency = int(rng.integers(2)), int(rng.choice([0, 0, 3, 20]))
+    count = min(len(known), int(rng.integers(3)))
+    waits = tuple(rng.choice(known, count, replace=False).tolist()) if count else ()
+    signals = (int(rng.integers(4)),) if rng.integers(2) else ()
+    if rng.integers(2):
+        stream, cycles = core * 4 + int(rng.integers(2)), int(rng.integers(1, 30))
+        return Step(stream, Opcode.COMPUTE, cycles, 0, 1, latency, (), waits, signals)
+    inward, size = bool(rng.integers(2)), int(rng.integers(1, 60))
+    return Step(
+        core * 4 + (2 if inward else 3), Opcode.LOAD if inward else Opcode.STORE, 0, size, 0,
+        latency, (0, 2 + core) if inward else (1,), waits, signals,
+    )  # fmt: skip
+
+
 def hand_made(trip: int = 4) -> UnitProgram:
     """A load and a compute that waits for it, `trip` times on each of two cores."""
     load = Step(2, Opcode.LOAD, 0, 16, 0, 5, (0, 2), (), (0,))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis_profiles import COSTLY
-from looped_programs import PORTS, STREAMS, WRONG, hand_made, looped
+from looped_programs import PORTS, STREAMS, WRONG, hand_made, in_turns, looped
 from lower_toys import (
     cluster_machine,
     cluster_matmul,
@@ -30,6 +30,7 @@ from naive_schedules import naive_answer
 from test_lower_naive import conv_graph
 from timing_oracle import Step, unit_program
 
+from worker.compiler.clock.copies import BACK, MANY, locate
 from worker.compiler.clock.run import run_unit
 from worker.compiler.errors import InputError, Shortfall, VerifyError
 from worker.compiler.ir.graph import Graph
@@ -148,17 +149,42 @@ def test_what_was_skipped_is_found(unit: UnitProgram) -> None:
     """Every instruction of a stream, by its number, is where the full run has it."""
     short, full = (run_unit(u, flat_machine()) for u in (unit, expanded(unit)))
     for stream in range(len(unit.streams)):
-        runs = Repeats(np.flatnonzero(short.stream == stream), short.jumps)
+        runs = Repeats(np.flatnonzero(short.stream == stream), short.copies)
         places = [runs.find(k) for k in range(int(short.stream_count[stream]))]
         begins = [int(short.begin[entry]) + moved for entry, moved in places]
         assert begins == full.begin[full.stream == stream].tolist()
+
+
+TURNED = (4, 190, 205, 465, 1408, 1842, 2233)
+"""Seeds of `in_turns`: a run of the inner loop begins in the middle of a cycle that is known."""
+
+
+@pytest.mark.parametrize("seed", TURNED)
+def test_cycles_of_earlier_runs_are_copied(seed: int) -> None:
+    """The rest of one first, then its beginning, then whole ones."""
+    unit = in_turns(seed)
+    run = run_unit(unit, flat_machine())
+    assert (run.copies[:, MANY] < run.copies[:, BACK]).any()
+    assert len(run.row) < unit.num_instructions // 2
+    same_simulation(unit, flat_machine())
+    short, full = run, run_unit(expanded(unit), flat_machine())
+    for stream in range(len(unit.streams)):
+        runs = Repeats(np.flatnonzero(short.stream == stream), short.copies)
+        places = [runs.find(k) for k in range(int(short.stream_count[stream]))]
+        begins = [int(short.begin[entry]) + moved for entry, moved in places]
+        assert begins == full.begin[full.stream == stream].tolist()
+    everything = np.arange(len(short.row))
+    start, end = spread(everything, short.begin, short.begin + 1, short.copies)
+    assert start.tolist() == full.begin.tolist() == (end - 1).tolist()
+    found = [locate(short.copies, k) for k in range(len(full.row))]
+    assert [int(short.begin[k]) + moved for k, moved in found] == full.begin.tolist()
 
 
 @given(looped())
 def test_spreading_gives_every_interval(unit: UnitProgram) -> None:
     short, full = (run_unit(u, flat_machine()) for u in (unit, expanded(unit)))
     place = np.arange(len(short.row))
-    start, _ = spread(place, short.begin, short.begin, short.jumps)
+    start, _ = spread(place, short.begin, short.begin, short.copies)
     assert start.tolist() == full.begin.tolist()
     assert compute_cycles(unit, short) == compute_cycles(expanded(unit), full)
 
@@ -227,7 +253,7 @@ def test_engines_that_drift_apart_are_run_in_full() -> None:
     unit = unit_program(steps, STREAMS, PORTS)
     unit = replace(unit, loops=Loops(table, np.zeros((2, 1), dtype=STRIDE), nothing, nothing))
     run = run_unit(unit, flat_machine())
-    assert (len(run.jumps), len(run.row), run.cycles) == (0, 100, 250)
+    assert (len(run.copies), len(run.row), run.cycles) == (0, 100, 250)
     same_simulation(unit, flat_machine())
 
 
@@ -237,7 +263,7 @@ def test_a_loop_by_hand() -> None:
     unit = hand_made(trip=40)
     run = run_unit(unit, flat_machine())
     assert run.cycles == 40 * 32 + 5 + 9
-    assert len(run.jumps) == 1
+    assert len(run.copies) == 1
     assert len(run.row) < 40
     assert run.stream_count.tolist() == [40, 0, 40, 0, 40, 0, 40, 0]
     assert run.resource_bytes.tolist() == [80 * 16, 0, 40 * 16, 40 * 16]

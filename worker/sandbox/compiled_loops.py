@@ -29,6 +29,7 @@ MODULES = (
     "compiler/lower/order/time_order.py",
     "compiler/memory/allocate.py",
     "simulator/attribution.py",
+    "compiler/clock/cycles.py",
     "compiler/clock/forward.py",
     "compiler/clock/readiness.py",
     "compiler/clock/signals.py",

@@ -22,6 +22,7 @@ from math import ceil
 
 import numpy as np
 
+from worker.compiler.clock.copies import BACK, LOGGED, MANY, MOVED, PUT
 from worker.compiler.clock.forward import COMPUTE, Ints
 from worker.compiler.clock.run import Timing
 from worker.compiler.isa.program import Resource, UnitProgram, port_numbers
@@ -44,10 +45,10 @@ def blame(program: UnitProgram, machine: Machine, run: Timing) -> tuple[Blame, .
     startup = np.array([machine.engine(s.engine).startup_cycles for s in program.streams], np.int64)
     table = np.zeros((max(len(program.nodes), 1), len(names)), np.int64)
     rows = program.instructions
-    depth = program.loops.depth + 1
+    laps = np.full((program.loops.depth + 1, 5), -1, np.int64)
     loop_for(trace_back, _STEPS * len(run.row))(
-        run.last, run.cycles, run.row, run.begin, run.before, run.via, run.jumps,
-        np.zeros((depth, 5), np.int64), np.zeros((depth, *table.shape), np.int64),
+        run.last, run.cycles, run.row, run.begin, run.before, run.via, run.copies,
+        laps, np.zeros((len(laps), *table.shape), np.int64),
         rows["opcode"], rows["stream"], rows["bytes"], rows["cycles"], rows["latency"],
         rows["node"], rows["resource"],
         np.array([r.bytes_per_cycle for r in program.resources], np.float64),
@@ -91,27 +92,76 @@ def _port(port: Resource) -> str:
 
 
 def trace_back(
-    k: int, cycles: int, row: Ints, begin: Ints, before: Ints, via: Ints,
-    jumps: Ints, laps: Ints, tables: Ints,
+    number: int, cycles: int, row: Ints, begin: Ints, before: Ints, via: Ints,
+    copies: Ints, laps: Ints, tables: Ints,
     opcode: Ints, stream: Ints, num_bytes: Ints, engine_cycles: Ints, lag: Ints, node: Ints,
     resource: Ints, rate: np.ndarray, shared: Ints, engine_of: Ints, fill_of: Ints, startup: Ints,
     port_of: Ints, way_of: Ints, latency: int, table: Ints,
 ) -> None:  # fmt: skip
-    """From entry `k` of the log, whose finish ends the run, backward; adds to `table` [nodes,
+    """From instruction `number`, whose finish ends the run, backward; adds to `table` [nodes,
     causes].
 
     `before`: who made each instruction start, -1 if nobody; `via`: the port they met at, else -1.
     `shared`: what each resource occupies (`port_numbers`); `way_of`: equal for both directions of a
     half-duplex level.
-    Iterations that the log lacks (`jumps`, see `forward.forward`) are walked in the one that they
-    are copies of, lap after lap; once the chain enters a lap where it entered one before, whole
-    cycles of laps are added at once.  `laps` and `tables` are as long as loops nest.
+    Where the chain goes through a copy that repeats itself (`clock.copies`), it is walked lap after
+    lap until it enters one where it entered one before; then whole cycles of laps are added at
+    once.  `laps` [n, 5], -1, and `tables` [n, nodes, causes]: for copies within copies, n deep.
     """
     time = cycles
     met = -1
-    depth = 0
-    moved = 0  # of the copies that the chain is in, together
-    while k >= 0:
+    while number >= 0:
+        at = number
+        moved = 0
+        level = 0
+        least = 0  # of numbers that are in one lap of the copy around this one
+        while True:
+            low = 0
+            high = len(copies)
+            while low < high:
+                middle = (low + high) // 2
+                if copies[middle, PUT] <= at:
+                    low = middle + 1
+                else:
+                    high = middle
+            j = low - 1
+            k = at
+            if j < 0:
+                break
+            put = copies[j, PUT]
+            back = copies[j, BACK]
+            k = copies[j, LOGGED] + at - put - copies[j, MANY]
+            if k >= copies[j, LOGGED]:
+                break
+            if level < len(laps) and copies[j, MANY] > 2 * back:
+                gone = laps[level, 1] - at
+                is_same = (
+                    laps[level, 0] == j and gone > 0 and gone % back == 0 and laps[level, 2] == met
+                )
+                took = laps[level, 3] - time
+                if is_same and took == gone // back * copies[j, MOVED]:
+                    turns = (at - max(put, least)) // gone
+                    if turns > 0:
+                        for n in range(table.shape[0]):
+                            for c in range(table.shape[1]):
+                                table[n, c] += turns * (table[n, c] - tables[level, n, c])
+                        time -= turns * took
+                        number -= turns * gone
+                        at -= turns * gone
+                    laps[level, 0] = -1
+                elif laps[level, 0] != j or gone < 0 or gone >= laps[level, 4] * back:
+                    is_next = laps[level, 0] == j and gone > 0
+                    laps[level, 4] = 2 * laps[level, 4] if is_next else 1
+                    laps[level, 0] = j
+                    laps[level, 1] = at
+                    laps[level, 2] = met
+                    laps[level, 3] = time
+                    tables[level] = table
+            turns = (at - put) // back + 1
+            at -= turns * back
+            moved += turns * copies[j, MOVED]
+            least = put - back
+            level += 1
         i = row[k]
         s = stream[i]
         busy = engine_cycles[i]
@@ -150,64 +200,4 @@ def trace_back(
             table[node[i], own] += length
         time = start
         met = via[k]
-        waited = before[k]
-        if len(jumps) > 0 and waited >= 0:
-            low = 0
-            high = len(jumps)
-            while low < high:
-                middle = (low + high) // 2
-                if jumps[middle, 0] <= k:
-                    low = middle + 1
-                else:
-                    high = middle
-            j = low - 1
-            entered = False
-            while j >= 0 and jumps[j, 0] > waited:
-                size = jumps[j, 1]
-                if k < jumps[j, 0] + size and waited >= jumps[j, 0] - size:
-                    laps[depth, 0] = j
-                    laps[depth, 1] = jumps[j, 2]  # copies to walk
-                    laps[depth, 2] = -1  # where the chain entered the lap it is compared with
-                    laps[depth, 3] = 0  # copies that were left then
-                    laps[depth, 4] = 1  # laps to the next one to compare with
-                    moved += jumps[j, 2] * jumps[j, 3]
-                    depth += 1
-                    entered = True
-                    break
-                j -= 1
-            while depth > 0 and not entered:
-                top = depth - 1
-                j = laps[top, 0]
-                size = jumps[j, 1]
-                first = jumps[j, 0] - size
-                if waited >= first:
-                    break
-                if waited < first - size:  # what it waits for stands in front of the loop
-                    moved -= laps[top, 1] * jumps[j, 3]
-                    depth -= 1
-                    continue
-                waited += size
-                laps[top, 1] -= 1
-                moved -= jumps[j, 3]
-                left = laps[top, 1]
-                if left == 0:
-                    depth -= 1
-                elif waited == laps[top, 2]:
-                    cycle = laps[top, 3] - left
-                    turns = (left - 1) // cycle
-                    for n in range(table.shape[0]):
-                        for c in range(table.shape[1]):
-                            table[n, c] += turns * (table[n, c] - tables[top, n, c])
-                    laps[top, 1] -= turns * cycle
-                    moved -= turns * cycle * jumps[j, 3]
-                    time -= turns * cycle * jumps[j, 3]
-                    laps[top, 2] = -2
-                elif laps[top, 2] == -1 or (
-                    laps[top, 2] >= 0 and laps[top, 3] - left >= laps[top, 4]
-                ):
-                    laps[top, 2] = waited
-                    laps[top, 3] = left
-                    laps[top, 4] *= 2
-                    tables[top] = table
-                break
-        k = waited
+        number -= at - before[k]

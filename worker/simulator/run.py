@@ -107,8 +107,12 @@ def _repeated_slices(program: UnitProgram, run: Timing) -> tuple[Slice, ...]:
     chunk = slice_plan(run.stream_count)[1]
     drawn = np.flatnonzero(chunk)
     found: list[Slice] = []
+    narrow = run.stream.astype(np.uint16) if len(program.streams) <= 1 << 16 else run.stream
+    by_stream = np.argsort(narrow, kind="stable")
+    ends = np.cumsum(np.bincount(run.stream, minlength=len(program.streams)))
     for number in drawn.tolist():
-        runs = Repeats(np.flatnonzero(run.stream == number), run.jumps)
+        own = by_stream[ends[number - 1] if number else 0 : ends[number]]
+        runs = Repeats(own, run.copies)
         count, step = int(run.stream_count[number]), int(chunk[number])
         for first in range(0, count, step):
             merged = min(step, count - first)

@@ -9,12 +9,12 @@ stream, and so does the `delay` of a token (`signals`).  This pass serves ports 
 order, so it ends where somebody is ready before one that stands in front of it and takes the same
 port: `readiness` times such programs.
 
-**Jumps.**  Every start is a maximum of earlier times plus constants, so the pass is linear in the
+**Copies.**  Every start is a maximum of earlier times plus constants, so the pass is linear in the
 max-plus algebra.  Where two iterations of a loop in a row have moved every stream, port and token
 that they write by the same number of cycles, all further ones do so too: what else the maxima look
 at has lost against moving times once, and always will.  Then all but the last few iterations are
-skipped, their totals added, and the times moved.  Loops whose streams, ports or tokens step with
-their counter (over cores, say) are run in full.
+skipped, their totals added, and the times moved: they are copies (`copies`).  Loops whose streams,
+ports or tokens step with their counter (over cores, say) are run in full.
 Source: F. Baccelli et al., Synchronization and Linearity (1992), chapter 3: periodic regimes of
 max-plus linear systems; here found by comparing states, not by spectral theory.
 """
@@ -26,6 +26,7 @@ from math import ceil
 import numpy as np
 import numpy.typing as npt
 
+from worker.compiler.clock.copies import BACK, LOGGED, MANY, MOVED, PUT, WHEN
 from worker.compiler.isa.program import Opcode
 
 COMPUTE = int(Opcode.COMPUTE)
@@ -51,7 +52,7 @@ def forward(
     stream_macs: Ints, stream_count: Ints, resource_bytes: Ints, resource_busy: Ints,
     span_first: Ints, span_last: Ints, slice_start: Ints, slice_end: Ints, slice_count: Ints,
     slice_instruction: Ints, token_last: Ints,
-    open_loop: Ints, counter: Ints, window: Ints, was_times: Ints, was_totals: Ints, jumps: Ints,
+    open_loop: Ints, counter: Ints, window: Ints, was_times: Ints, was_totals: Ints, copies: Ints,
 ) -> tuple[int, int, int, int, int]:  # fmt: skip
     """Run the program; fill the output arrays (from `times` on, given zeroed or -1).
 
@@ -60,15 +61,14 @@ def forward(
     What runs is logged: `row` and `queue`, its row and stream (not filled where there are no loops:
     the k-th to run is row k); `begin`; `before`, the one that its start waited for, -1 where none;
     `via`, the port that they met at, -1 where it was the engine or a token.  The log lacks the
-    iterations that are skipped: `jumps` [.., 4] says in front of which entry, how many entries an
-    iteration has, how many iterations are skipped and by how many cycles each moves the times.
+    iterations that are skipped, `copies` [.., 7] has them; `before` counts them.
     `stream_free`, `resource_free`, `port_ready` (when who came last was ready) and `token_time` are
     parts of `times`, the totals of `totals`;
-    `stamps` says of each time which entry wrote it last.  The last line's are given empty; their
-    first dimension is the depth of the loops.
+    `stamps` says of each time which instruction wrote it last.  The last line's are given empty;
+    their first dimension is the depth of the loops.
 
     Returns:
-        (last finish, -1, entries of the log, the entry that finishes last, jumps); (_, k, ..) when
+        (last finish, -1, entries of the log, which finishes last, copies); (_, k, ..) when
         row k waits for a token never signalled, (_, NO_ROOM, ..) when the log is full, (_,
         OUT_OF_ORDER, ..).
     Cost: linear in what runs, its ports and tokens; an iteration of a loop that may jump adds what
@@ -77,7 +77,8 @@ def forward(
     last = 0
     latest = -1
     entry = 0
-    num_jumps = 0
+    logged = 0
+    num_copies = 0
     level = 0
     following = 0
     num_ports = resource.shape[1]
@@ -103,11 +104,11 @@ def forward(
                 level += 1
                 following += 1
         i = np.uint64(k)  # spares the compiled loop the case of a negative index
-        e = np.uint64(entry)
+        e = np.uint64(logged)
         s = stream[i]
         if loop_first is not None:
-            if entry == len(begin):
-                return last, NO_ROOM, entry, latest, num_jumps
+            if logged == len(begin):
+                return last, NO_ROOM, logged, latest, num_copies
             for d in range(level):
                 s += counter[d] * step_stream[i, d]
         free = stream_free[s]
@@ -120,7 +121,7 @@ def forward(
                     t += counter[d] * step_wait[w, d]
             time = token_time[t]
             if time < 0:
-                return last, k, entry, latest, num_jumps
+                return last, k, logged, latest, num_copies
             if time > token:
                 token = time
                 sender = token_last[t]
@@ -136,7 +137,7 @@ def forward(
                     r += counter[d] * step_resource[i, d, p]
             o = port_of[r]
             if ready < port_ready[o]:
-                return last, OUT_OF_ORDER, entry, latest, num_jumps
+                return last, OUT_OF_ORDER, logged, latest, num_copies
             if resource_free[o] > port:
                 port = resource_free[o]
                 full = r
@@ -210,6 +211,7 @@ def forward(
                 if seen > window[d, 5]:
                     window[d, 5] = seen
         entry += 1
+        logged += 1
         k += 1
         if loop_first is not None:
             while level > 0 and loop_end[open_loop[level - 1]] == k:
@@ -241,20 +243,27 @@ def forward(
                         reach = max(2, (window[at, 5] - window[at, 4] + moved - 1) // moved)
                     skipped = left - reach - 1
                     if window[at, 3] >= reach and skipped > 0:
-                        if num_jumps == len(jumps):
-                            return last, NO_ROOM, entry, latest, num_jumps
-                        jumps[num_jumps, 0] = entry
-                        jumps[num_jumps, 1] = length
-                        jumps[num_jumps, 2] = skipped
-                        jumps[num_jumps, 3] = moved
-                        num_jumps += 1
+                        if num_copies == len(copies):
+                            return last, NO_ROOM, logged, latest, num_copies
+                        copies[num_copies, PUT] = entry
+                        copies[num_copies, MANY] = skipped * length
+                        copies[num_copies, BACK] = length
+                        copies[num_copies, MOVED] = moved
+                        copies[num_copies, LOGGED] = logged
+                        copies[num_copies, WHEN] = -1
+                        num_copies += 1
                         window[at, 6] = 1
                         for c in range(len(times)):
                             if stamps[c] >= window[at, 0]:
                                 times[c] += skipped * moved
+                                stamps[c] += skipped * length
+                        for c in range(len(token_last)):
+                            if token_last[c] >= window[at, 0]:
+                                token_last[c] += skipped * length
                         for c in range(len(totals)):
                             totals[c] += skipped * (totals[c] - was_totals[at, c])
                         counter[at] += skipped
+                        entry += skipped * length
                     else:
                         was_times[at] = times
                         was_totals[at] = totals
@@ -264,4 +273,4 @@ def forward(
                 k = loop_first[loop]
                 following = loop + 1
                 break
-    return last, -1, entry, latest, num_jumps
+    return last, -1, logged, latest, num_copies

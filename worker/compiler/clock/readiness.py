@@ -6,12 +6,9 @@ nothing that comes later can be ready before it (a finish is no earlier than the
 came of).  What runs is taken from the program in its order, loops unrolled, as far ahead as the
 search for the earliest has to look: until every stream that has work left shows its next one.
 
-**Jumps.**  When all in front of an iteration of a loop have run, the state is taken: how far the
-streams are ahead, what is waited for, and every time that still matters, from the present one on.
-Two equal states are followed by the same again, so all iterations but the last few are skipped in
-multiples of those between the two.
-Source: discrete-event simulation; R. P. Brent, An improved Monte Carlo factorization algorithm
-(1980), for which states are compared.
+When all in front of an iteration of a loop have run, whoever called may look at the state
+(`cycles`).
+Source: discrete-event simulation.
 """
 
 from __future__ import annotations
@@ -41,13 +38,16 @@ LAST, HEAD, LATEST, LATEST_BY = range(4)
 finish of those that are; whose."""
 AT, LOOP, ACTIVATION, ITERATION = range(4)
 """Columns of `marks`: instruction that begins an iteration; depth; run of the loop; its number."""
-OF, COUNT, NOW, ENTRY, LENGTH, POWER, SINCE, OVER = range(8)
-"""Columns of `kept`: the state of a depth that others are compared with: activation; iteration;
-time; entry; size; crossings until it is replaced; crossings since; activation that has jumped."""
 TAIL, KNOWN, SIGNALS, WAITS, MARK_TAIL, MARKS = range(4, 10)
 """Of `place`: the first instruction that has not run, and how many instructions, signals and waits
 are known; the first mark that was not passed, and how many there are."""
-PLACES = 15
+ENTRY, NOW = 2, 3
+"""How many instructions have run, and when the last of them was ready."""
+NEXT_ROW, LEVEL, IN_LOG, DEPTHS = 10, 11, 15, 16
+"""The row that is read next, loops open there; entries of the log; depths in `crossed`."""
+PLACES = 17
+CROSSED = -4
+"""Instead of a stuck instruction: all in front of an iteration have run."""
 
 
 def by_readiness(
@@ -65,8 +65,8 @@ def by_readiness(
     ring: Ints, ports: Ints, signals: Ints, waits: Ints, tokens: Ints, marks: Ints,
     head: Ints, newest: Ints, earliest: Ints, first: Ints, changed: Ints,
     stream_stamp: Ints, port_stamp: Ints,
-    open_loop: Ints, counter: Ints, activation: Ints, kept: Ints, states: Ints, state: Ints,
-    was_totals: Ints, crossed: Ints, jumps: Ints, place: Ints,
+    open_loop: Ints, counter: Ints, activation: Ints, done_with: Ints, crossed: Ints,
+    place: Ints,
 ) -> tuple[int, int, int, int, int]:  # fmt: skip
     """Run the program; fill the arrays from `row` on.  Parameters and result as of
     `forward.forward`, and
@@ -75,34 +75,37 @@ def by_readiness(
     `ring` and those behind it in its line hold what is known and has not run, modulo their
     lengths, powers of two; the tree `first` [2 w] of streams says who is next: node n has the first
     of nodes 2 n and 2 n + 1, by `earliest` [w] and `head` [w] (-1: not known yet; goes first).
-    `changed` [2 w]: streams to sort in again.  `states` and `was_totals`: what `kept` is about.
+    `changed` [2 w]: streams to sort in again.  `done_with` [loops]: the run of each in which no
+    state is asked for any more; `crossed` [depth, 2]: run and iteration.
     `place` [PLACES]: where it is, zeros at first.  With NO_ROOM, nothing is lost: called again with
-    longer arrays of the same content (`run.py` moves the rings), it goes on.
+    longer arrays of the same content (`run.py` moves the rings), it goes on; so it does after
+    CROSSED, also where all times that still matter, and what they are of, were moved.
 
-    Cost: per instruction the logarithm of the streams, its ports and tokens; per iteration of a
-    loop that may jump the streams, ports, tokens and instructions that are known.
+    Cost: per instruction the logarithm of the streams, its ports and tokens.
     """
     ring_mask, signal_mask = len(ring) - 1, len(signals) - 1
     wait_mask, mark_mask = len(waits) - 1, len(marks) - 1
     width = len(head)
     num_ports = resource.shape[1]
-    last, latest, entry, num_jumps = place[0], place[1] - 1, place[2], place[3]
+    last, latest, entry = place[0], place[1] - 1, place[ENTRY]
     tail, known, next_signal, next_wait = place[TAIL], place[KNOWN], place[SIGNALS], place[WAITS]
     mark_tail, mark_next = place[MARK_TAIL], place[MARKS]
     k, level, following = place[10], place[11], place[12]
     opened = place[13]  # activations of loops so far
     begun = place[14]  # depths, as bits, at which the next instruction begins an iteration
+    logged = place[15]
     is_full = False
     while True:
         s = first[1]
         now = earliest[s]
         if now == NEVER:
-            return last, -1, entry, latest, num_jumps
-        if is_full or entry == len(begin) or num_jumps == len(jumps):
-            place[:4] = last, latest + 1, entry, num_jumps
+            return last, -1, logged, latest, 0
+        if is_full or logged == len(begin):
+            place[:4] = last, latest + 1, entry, now
             place[4:10] = tail, known, next_signal, next_wait, mark_tail, mark_next
-            place[10:] = k, level, following, opened, begun
-            return last, NO_ROOM, entry, latest, num_jumps
+            place[10:15] = k, level, following, opened, begun
+            place[15:] = logged, 0
+            return last, NO_ROOM, logged, latest, 0
         num_changed = 0
         if head[s] < 0:
             # The program goes on until this stream has something.
@@ -165,7 +168,7 @@ def by_readiness(
                             t += counter[d] * step_wait[w, d]
                     sender = tokens[t, LAST]
                     if sender < 0:
-                        return last, k, entry, latest, num_jumps
+                        return last, k, logged, latest, 0
                     if tokens[t, HEAD] >= 0:
                         n = next_wait & wait_mask
                         next_wait += 1
@@ -232,14 +235,14 @@ def by_readiness(
                     taken = resource_free[port[r]]
                     full = r
             start = max(now, taken)
-            via[entry] = -1
+            via[logged] = -1
             if start == free:
-                before[entry] = stream_stamp[s]
+                before[logged] = stream_stamp[s]
             elif start == taken:
-                before[entry] = port_stamp[port[full]]
-                via[entry] = full
+                before[logged] = port_stamp[port[full]]
+                via[logged] = full
             else:
-                before[entry] = ring[q, SENDER]
+                before[logged] = ring[q, SENDER]
             stream_stamp[s] = entry
             end = start + cycles[i]
             for p in range(num_ports):
@@ -252,9 +255,9 @@ def by_readiness(
                 port_stamp[port[r]] = entry
                 resource_busy[r] += need
                 resource_bytes[r] += num_bytes[i]
-            row[entry] = i
-            queue[entry] = s
-            begin[entry] = start
+            row[logged] = i
+            queue[logged] = s
+            begin[logged] = start
             stream_free[s] = end
             stream_busy[s] += end - start
             stream_macs[s] += macs[i]
@@ -322,6 +325,7 @@ def by_readiness(
                     n = signals[z, FOLLOWING]
                 tokens[t, HEAD] = n
             entry += 1
+            logged += 1
             while tail < known and ring[tail & ring_mask, DONE]:
                 tail += 1
         for j in range(num_changed):
@@ -342,128 +346,16 @@ def by_readiness(
             crossed[marks[m, LOOP], 1] = marks[m, ITERATION]
             num_crossed = max(num_crossed, marks[m, LOOP] + 1)
             mark_tail += 1
-        for d in range(num_crossed - 1, -1, -1):
+        is_crossed = False
+        for d in range(num_crossed):
             run = crossed[d, 0]
-            crossed[d, 0] = -1
-            if run < 0 or level <= d or activation[d] != run or kept[d, OVER] == run:
-                continue
-            iteration = crossed[d, 1]
-            # The state, as numbers that are equal where what follows is.
-            state[0] = k
-            state[1] = known - tail
-            state[2] = counter[d] - iteration
-            state[3] = mark_next - mark_tail
-            size = 4
-            for e in range(level):
-                state[size] = counter[e] if e != d else level
-                size += 1
-            for c in range(len(stream_free)):
-                state[size] = head[c] - tail if head[c] >= 0 else -1
-                state[size + 1] = max(stream_free[c] - now, -1)
-                state[size + 2] = entry - stream_stamp[c] if stream_free[c] >= now else 0
-                size += 3
-            for c in range(len(resource_free)):
-                state[size] = max(resource_free[c] - now, -1)
-                state[size + 1] = entry - port_stamp[c] if resource_free[c] >= now else 0
-                size += 2
-            for t in range(len(tokens)):
-                state[size] = max(tokens[t, LATEST] - now, -1)
-                state[size + 1] = entry - tokens[t, LATEST_BY] if tokens[t, LATEST] >= now else 0
-                state[size + 2] = next_signal - tokens[t, HEAD] if tokens[t, HEAD] >= 0 else -1
-                state[size + 3] = next_signal - tokens[t, LAST] if tokens[t, HEAD] >= 0 else -1
-                size += 4
-            for n in range(tail, known):
-                q = n & ring_mask
-                state[size] = ring[q, RUN]
-                state[size + 1] = ring[q, STREAM]
-                state[size + 2] = -1 if ring[q, DONE] else ring[q, MISSING]
-                alive = ring[q, DONE] == 0 and ring[q, READY] >= now
-                state[size + 3] = ring[q, READY] - now if alive else -1
-                state[size + 4] = entry - ring[q, SENDER] if alive else 0
-                size += 5
-                for p in range(num_ports):
-                    state[size] = ports[q, p]
-                    size += 1
-            oldest = next_signal
-            if tail < known:
-                oldest = ring[tail & ring_mask, FIRST_SIGNAL]
-            for n in range(oldest, next_signal):
-                z = n & signal_mask
-                alive = signals[z, SENT] == 1 and signals[z, TIME] >= now
-                state[size] = signals[z, TOKEN]
-                state[size + 1] = signals[z, SENT]
-                state[size + 2] = signals[z, TIME] - now if alive else -1
-                state[size + 3] = entry - signals[z, BY] if alive else 0
-                size += 4
-            same = kept[d, OF] == run and kept[d, LENGTH] == size
-            c = 0
-            while same and c < size:
-                same = states[d, c] == state[c]
-                c += 1
-            if not same:
-                kept[d, SINCE] += 1
-                if kept[d, OF] != run:
-                    kept[d, POWER] = 1
-                if kept[d, OF] != run or kept[d, SINCE] >= kept[d, POWER]:
-                    kept[d, OF] = run
-                    kept[d, COUNT] = iteration
-                    kept[d, NOW] = now
-                    kept[d, ENTRY] = entry
-                    kept[d, LENGTH] = size
-                    kept[d, POWER] *= 2
-                    kept[d, SINCE] = 0
-                    states[d, :size] = state[:size]
-                    was_totals[d] = totals
-                continue
-            period = iteration - kept[d, COUNT]
-            length = entry - kept[d, ENTRY]
-            moved = now - kept[d, NOW]
-            skipped = (loop_trip[open_loop[d]] - 2 - counter[d]) // period
-            if skipped <= 0 or moved == 0:
-                kept[d, OVER] = run
-                continue
-            reach = 0
-            for e in range(entry - length, entry):
-                reach = max(reach, e - before[e])
-            if reach > length:
-                continue  # who waits for an earlier iteration than the last needs longer ones
-            jumps[num_jumps, 0] = entry
-            jumps[num_jumps, 1] = length
-            jumps[num_jumps, 2] = skipped
-            jumps[num_jumps, 3] = moved
-            num_jumps += 1
-            kept[d, OVER] = run
-            by = skipped * moved
-            for c in range(len(stream_free)):
-                if stream_free[c] >= now:
-                    stream_free[c] += by
-                if now <= earliest[c] < NEVER:
-                    earliest[c] += by
-            for c in range(len(resource_free)):
-                if resource_free[c] >= now:
-                    resource_free[c] += by
-            for t in range(len(tokens)):
-                if tokens[t, LATEST] >= now:
-                    tokens[t, LATEST] += by
-            for n in range(tail, known):
-                if ring[n & ring_mask, READY] >= now:
-                    ring[n & ring_mask, READY] += by
-            for n in range(oldest, next_signal):
-                if signals[n & signal_mask, TIME] >= now:
-                    signals[n & signal_mask, TIME] += by
-            for n in range(mark_tail, mark_next):
-                m = n & mark_mask
-                if marks[m, LOOP] == d and marks[m, ACTIVATION] == run:
-                    marks[m, ITERATION] += skipped * period
-            for c in range(len(totals)):
-                totals[c] += skipped * (totals[c] - was_totals[d, c])
-            counter[d] += skipped * period
-            for at in range(width - 1, 0, -1):
-                a = first[2 * at]
-                b = first[2 * at + 1]
-                if earliest[b] < earliest[a] or (earliest[b] == earliest[a] and head[b] < head[a]):
-                    a = b
-                first[at] = a
-            for e in range(d):
-                crossed[e, 0] = -1
-            break
+            if run < 0 or level <= d or activation[d] != run or done_with[open_loop[d]] == run:
+                crossed[d, 0] = -1
+            else:
+                is_crossed = True
+        if is_crossed:
+            place[:4] = last, latest + 1, entry, now
+            place[4:10] = tail, known, next_signal, next_wait, mark_tail, mark_next
+            place[10:15] = k, level, following, opened, begun
+            place[15:] = logged, num_crossed
+            return last, CROSSED, logged, latest, 0

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from worker.compiler.clock.cycles import Arrays, Cycles
 from worker.compiler.clock.forward import NO_ROOM, OUT_OF_ORDER, forward
 from worker.compiler.clock.readiness import (
+    CROSSED,
     KNOWN,
     LAST,
     MARKS,
     NEVER,
-    OF,
     PLACES,
     SIGNALS,
     WAITS,
@@ -43,7 +44,7 @@ _STEPS, _EVENT_STEPS = 12, 40
 """What one instruction takes, in steps of a usual loop (`jit.INTERPRETED_STEPS`)."""
 FIRST_KNOWN = 1 << 16
 """Instructions that are looked at ahead of the first that has not run, at first."""
-FIRST_LOG = 1 << 20
+FIRST_LOG = 1 << 23
 """Instructions for which the log of a program with loops has room at first; what is not used costs
 nothing."""
 _FEWEST = 6
@@ -56,7 +57,9 @@ MAX_SLICES = 512
 @dataclass(frozen=True, slots=True)
 class Timing:
     """What the timing loop measured.  Arrays are parallel to the unit's tables, or to the log of
-    the instructions that were timed: all, but for iterations of loops that were skipped."""
+    the instructions that were timed: all, but for iterations of loops that were skipped.  An
+    instruction's number counts all that ran before it; where none was skipped, that is its entry in
+    the log."""
 
     cycles: int
     row: npt.NDArray[np.int32]
@@ -86,13 +89,13 @@ class Timing:
     slice_instruction: Ints
     """First instruction of each slice."""
     last: int
-    """Entry of the log that finishes last, -1 where there is none."""
-    before: npt.NDArray[np.int32]
-    """[log] whose end made each instruction start, -1 where nobody's."""
+    """The instruction that finishes last, by its number; -1 where there is none."""
+    before: Ints
+    """[log] whose end made each instruction start, by its number; -1 where nobody's."""
     via: npt.NDArray[np.int32]
     """[log] the port that the two met at, -1 where it was the engine or a token."""
-    jumps: Ints
-    """[jumps, 4] Iterations that the log lacks: `forward.forward`."""
+    copies: Ints
+    """[copies, 7] Instructions that the log lacks: `copies`."""
     in_order: bool
     """Every port was granted in the order of the program: one pass over it found the times."""
 
@@ -174,7 +177,8 @@ class _Tables:
             port_numbers(program.resources),
             np.array([s.core for s in program.streams], np.int64), num_cores,
         )  # fmt: skip
-        self.may_jump = ~steps_of(program) & (loops.table["trip"] >= _FEWEST)
+        self.steps = steps_of(program)
+        self.may_jump = ~self.steps & (loops.table["trip"] >= _FEWEST)
         self.loops = (
             None if self.is_listed else loops.table["first"], loops.table["end"],
             loops.table["trip"], self.may_jump, loops.stride["stream"], loops.stride["resource"],
@@ -191,8 +195,8 @@ class _Tables:
         self.spans = np.full((2, cells), -1, np.int64)
         self.slices = np.zeros((4, int(base[-1])), np.int64)
         self.begin = np.empty(room, np.int64)
-        self.causes = np.empty(room, np.int32), np.empty(room, np.int32)
-        self.jumps = np.zeros((max(room // 8, 64) if len(self.may_jump) else 1, 4), np.int64)
+        self.causes = np.empty(room, np.int64), np.empty(room, np.int32)
+        self.copies = np.zeros((max(room // 8, 64) if len(self.may_jump) else 3, 7), np.int64)
 
     def lengthen(self, room: int) -> None:
         """Give the log, begun already, this room."""
@@ -209,7 +213,7 @@ class _Tables:
         *,
         in_order: bool,
     ) -> Timing:
-        cycles, _, entries, last, num_jumps = map(int, found)
+        cycles, _, entries, last, num_copies = map(int, found)
         busy, macs, count = self.per_stream
         before, via = self.causes
         port_bytes, port_busy = self.per_port
@@ -219,7 +223,7 @@ class _Tables:
             cycles, row[:entries], stream[:entries], self.begin[:entries], stream_free,
             np.stack([busy, stream_free - busy], axis=1), macs, count, port_bytes,
             port_busy, span_first, span_last, self.drawn[0], start, end, merged, first, last,
-            before[:entries], via[:entries], self.jumps[:num_jumps], in_order,
+            before[:entries], via[:entries], self.copies[:num_copies], in_order,
         )  # fmt: skip
 
 
@@ -241,7 +245,7 @@ def _in_order(program: UnitProgram, num_cores: int, delays: Ints, room: int) -> 
         np.full(len(token_time), -1, np.int64),
         np.zeros(depth, np.int64), np.zeros(depth, np.int64), np.zeros((depth, 7), np.int64),
         np.zeros((depth, len(times)), np.int64), np.zeros((depth, len(tables.totals)), np.int64),
-        tables.jumps,
+        tables.copies,
     )  # fmt: skip
     stuck = int(found[1])
     if stuck in (NO_ROOM, OUT_OF_ORDER):
@@ -277,43 +281,58 @@ def _by_readiness(
         first[node] = b if earliest[b] < earliest[a] else a
     stream_free, port_free = np.zeros(num_streams, np.int64), np.zeros(num_ports, np.int64)
     row, queue = np.empty(room, np.int32), np.empty(room, np.int32)
-    states = np.empty((depth, 0), np.int64)
     streams = (
         head, np.full(width, -1, np.int64), earliest, first, np.zeros(2 * width, np.int64),
         np.full(num_streams, -1, np.int64), np.full(num_ports, -1, np.int64),
     )  # fmt: skip
-    loops = (*np.zeros((3, depth), np.int64), np.full((depth, 8), -1, np.int64))
-    was_totals = np.zeros((depth, len(tables.totals)), np.int64)
-    crossed, place = np.full((depth, 2), -1, np.int64), np.zeros(PLACES, np.int64)
+    loops = (
+        *np.zeros((3, depth), np.int64), np.full(len(tables.may_jump), -1, np.int64),
+        np.full((depth, 2), -1, np.int64), np.zeros(PLACES, np.int64),
+    )  # fmt: skip
+    place, cycles = loops[-1], Cycles(program, tables.steps, tables.may_jump)
     while True:
-        size = 0
-        if not tables.is_listed:
-            size = 4 + depth + 3 * num_streams + 2 * num_ports + 4 * num_tokens
-            size += len(ring) * (5 + ports.shape[1]) + 4 * len(signals)
-        if states.shape[1] < size:
-            states = np.empty((depth, size), np.int64)
-            loops[-1][:, OF] = -1  # what was kept is forgotten, not moved
         found = loop_for(by_readiness, _EVENT_STEPS * len(row))(
             *tables.columns, *tables.loops, expected, *tables.drawn,
             row, queue, tables.begin, *tables.causes, tables.totals, stream_free, port_free,
             *tables.per_stream, *tables.per_port, *tables.spans, *tables.slices,
             ring, ports, signals, waits, tokens, marks, *streams, *loops,
-            states, np.empty(size, np.int64), was_totals, crossed, tables.jumps, place,
         )  # fmt: skip
-        if found[1] != NO_ROOM:
+        if found[1] == CROSSED:
+            cycles.look(
+                Arrays(
+                    ring,
+                    signals,
+                    tokens,
+                    marks,
+                    head,
+                    earliest,
+                    streams[-2],
+                    streams[-1],
+                    stream_free,
+                    port_free,
+                    loops[0],
+                    loops[1],
+                    loops[2],
+                    loops[3],
+                    loops[4],
+                    place,
+                    tables.totals,
+                )
+            )
+        elif found[1] != NO_ROOM:
             break
-        if found[2] == len(row):
+        elif found[2] == len(row):
             room = 2 * len(row)
             row, queue = _longer(row, room), _longer(queue, room)
             tables.lengthen(room)
-        elif found[4] == len(tables.jumps):
-            tables.jumps = _longer(tables.jumps, 2 * len(tables.jumps))
         else:
             ring, ports = _wider(ring, place[KNOWN]), _wider(ports, place[KNOWN])
             signals, waits = _wider(signals, place[SIGNALS]), _wider(waits, place[WAITS])
             marks = _wider(marks, place[MARKS])
     if found[1] >= 0:
         raise _deadlock(program, int(found[1]), tokens[:, LAST])
+    tables.copies = np.array(cycles.copies, np.int64).reshape(-1, 7)
+    found = *found[:4], len(tables.copies)
     return tables.timing(found, row, queue, stream_free, in_order=False)
 
 
