@@ -106,6 +106,7 @@ class Machine:
         rows += [
             f"engine {e.name} ({e.kind}) on {e.memory}"
             + "".join(f", {rate:g} {dtype} a cycle" for dtype, rate in e.macs_per_cycle.items())
+            + ("; output stage: " + ", ".join(e.output_stage) if e.output_stage else "")
             for e in built.engines
         ]
         rows += [

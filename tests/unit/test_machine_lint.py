@@ -187,6 +187,16 @@ REFUSALS: list[tuple[str, Callable[[Document], None], str, str, str]] = [
      "TW-SPEC-002", "/capabilities/ops/0/limits/kernel_h/max", "below the minimum"),
     ("special rate of a matrix engine", edit("/engines/0/special_ops_per_cycle", 4),
      "TW-SPEC-002", "/engines/0/special_ops_per_cycle", "nothing reads this rate"),
+    ("unknown operation of a stage", edit("/engines/1/output_stage", {"softmax": {"f32": 4}}),
+     "TW-SPEC-001", "/engines/1/output_stage/softmax", "'lookup'"),
+    ("unknown format of a stage", edit("/engines/1/output_stage", {"bias": {"f31": 4}}),
+     "TW-SPEC-001", "/engines/1/output_stage/bias/f31", "f31"),
+    ("rate of a stage", edit("/engines/1/output_stage", {"bias": {"f32": 0}}),
+     "TW-SPEC-001", "/engines/1/output_stage/bias/f32", "must be >= 1e-06"),
+    ("stage without formats", edit("/engines/1/output_stage", {"bias": {}}),
+     "TW-SPEC-002", "/engines/1/output_stage/bias", "in no number format"),
+    ("stage of a matrix engine", edit("/engines/0/output_stage", {"bias": {"f32": 4}}),
+     "TW-SPEC-002", "/engines/0/output_stage", "never asked"),
     # 16 MACs a cycle: 8 x 4 x 4 take 8 cycles, not 4.
     ("intrinsic above the rate", edit("/engines/0/intrinsics", [
         {"name": "mm", "op": "matmul", "extents": [8, 4, 4], "cycles": 4}]), "TW-SPEC-002",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from worker.compiler.cost.compute import able_engines, compute_dtype, elementary_ops, rate
+from worker.compiler.cost.compute import able_engines, pace_of
 from worker.compiler.cost.traffic import compulsory_bytes
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp
@@ -31,21 +31,13 @@ def bound_cycles(graph: Graph, machine: Machine) -> int:
 
 def _op_cycles(op: TensorOp, graph: Graph, machine: Machine) -> tuple[EngineKind, float]:
     """(kind, cycles of one core) of the fastest kind; no cycles where no engine can run it."""
-    dtype = compute_dtype(op, graph.tensors)
     able = able_engines(op, machine, graph.tensors)
-    plain, special = elementary_ops(op)
     best: tuple[EngineKind, float] | None = None
     for kind in (EngineKind.MATRIX, EngineKind.VECTOR, EngineKind.SCALAR):
-        engines = [e for e in able if e.kind is kind]
-        if not engines:
+        paces = [pace_of(op, e, graph.tensors) for e in able if e.kind is kind]
+        if not paces:
             continue
-        speed = sum(rate(e, dtype) for e in engines)
-        if kind is EngineKind.MATRIX:
-            cycles = op.num_points / speed
-        else:
-            cycles = op.num_points * plain / speed
-            if special:
-                cycles += op.num_points * special / sum(e.special_ops_per_cycle for e in engines)
+        cycles = op.num_points / sum(1 / pace.point_cycles for pace in paces)
         if best is None or cycles < best[1]:
             best = (kind, cycles)
     return best or (EngineKind.SCALAR, 0.0)

@@ -2,7 +2,8 @@
 
 Matrix-like operators (an ADD reduction of a product of two reads) are counted in MACs and may run
 on a MATRIX engine, where each group of axes is padded up to the array.  Everything else is counted
-in elementary operations of a VECTOR or SCALAR engine, of which a MAC is one.
+in elementary operations of a VECTOR or SCALAR engine, of which a MAC is one; where such an engine
+states an output stage, what is one pass of it (`output_stage.py`) takes its rate of elements.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, prod
 
+from worker.compiler.cost.output_stage import stage_rate
 from worker.compiler.errors import VerifyError
 from worker.compiler.ir.axis import AxisKind
 from worker.compiler.ir.dtype import DType
@@ -141,7 +143,10 @@ def _count(expr: Scalar) -> tuple[int, int]:
 
 
 def work(op: TensorOp, num_points: int) -> int:
-    """MACs of a matrix-like operator, else elementary operations, of `num_points` points."""
+    """MACs of a matrix-like operator, else elementary operations, of `num_points` points.
+
+    Of a pass of an output stage too: the stage does them side by side, not for nothing.
+    """
     if contraction(op) is not None:
         return num_points
     return num_points * sum(elementary_ops(op))
@@ -182,6 +187,8 @@ def rate(engine: Engine, dtype: DType) -> float:
 
 def can_run(op: TensorOp, engine: Engine, tensors: Mapping[str, Tensor]) -> bool:
     """Whether the spec gives `engine` every rate that the operator needs."""
+    if stage_rate(op, engine, tensors) > 0:
+        return True
     return _is_rated(op, engine, rate(engine, compute_dtype(op, tensors)))
 
 
@@ -199,11 +206,11 @@ class EngineRate:
 
     startup_cycles: int
     speed: float
-    """MACs or plain operations per cycle."""
+    """MACs or plain operations per cycle; elements, where an output stage takes the operator."""
     special_speed: float
     """0: the operator needs none, or there is none."""
     ops: tuple[int, int]
-    """(plain, special) elementary operations per point."""
+    """(plain, special) elementary operations per point; (1, 0) in an output stage."""
     roles: Contraction | None
     """Where boxes are padded up to an array of MACs; else operations are counted."""
     array: tuple[int, ...]
@@ -224,7 +231,9 @@ class EngineRate:
 
     @property
     def point_cycles(self) -> float:
-        """Of one point where operations are counted."""
+        """Of one point, without padding."""
+        if self.roles is not None:
+            return 1 / self.speed
         plain, special = self.ops
         return plain / self.speed + (special / self.special_speed if special else 0.0)
 
@@ -235,6 +244,9 @@ def pace_of(op: TensorOp, engine: Engine, tensors: Mapping[str, Tensor]) -> Engi
     Raises:
         VerifyError: the engine cannot run it (a schedule names the wrong engine).
     """
+    elements = stage_rate(op, engine, tensors)
+    if elements > 0:
+        return EngineRate(engine.startup_cycles, elements, 0.0, (1, 0), None, ())
     dtype = compute_dtype(op, tensors)
     speed = rate(engine, dtype)
     if not _is_rated(op, engine, speed):

@@ -14,11 +14,12 @@ engine that works until cycle T has done at most T - startup cycles of pure work
   than C points.  So R * floor(K / R) points of each depth cost the full rate, and the other K mod R
   together as much as R: two `Piece`s.  The cheap points come first, so what is paid for a part is
   convex, and the price also holds where other engines take the rest.
-- Everything else costs its elementary operations, with one exception.  Presets of integer
-  accelerators rate their output stage in elements, where the cost model bills each of the five to
-  nine operations of a requantisation.  So an element-wise operator from integers to integers counts
-  as one operation, at the fastest rate of any type that it touches, and as none where another such
-  operator reads its result: bias, requantisation, activation and addition may be one pass.
+- Everything else costs its elementary operations, or its elements where the engine states an output
+  stage that takes it.  Two exceptions favour the chip.  An element-wise operator from integers to
+  integers counts as none where another such operator reads its result: bias, requantisation,
+  activation and addition may be one pass.  And where an engine states no stage, it counts as one
+  operation at the fastest rate of any type that it touches: specs of integer accelerators may rate
+  their units in elements.
 
 **Which engine.**  Let a point cost a on the array and b beside it.  For any weight y in [0, 1], the
 sum of min((1 - y) a, y b) is at most the work that both sides do until T, weighted by 1 - y and y
@@ -236,6 +237,8 @@ def _point_cycles(graph: Graph, op: TensorOp, engine: Engine, pace: EngineRate) 
             if op.write.tensor in other.input_names()
         ):
             return 0.0
+        if engine.output_stage:
+            return pace.point_cycles
         return 1 / max(pace.speed, *(rate(engine, dtype) for dtype in types))
     return pace.point_cycles
 

@@ -28,6 +28,7 @@ from worker.compiler.machine.machine import (
     Machine,
     Managed,
     MemoryLevel,
+    StageOperation,
 )
 from worker.compiler.machine.presets import preset_document
 from worker.compiler.machine.spec import (
@@ -190,7 +191,7 @@ class _Builder:
         return True
 
     def _engine(self, k: int, engine: EngineSpec) -> Engine:
-        rates = {DType(name): rate.value for name, rate in engine.macs_per_cycle.items()}
+        speeds = {DType(name): rate.value for name, rate in engine.macs_per_cycle.items()}
         energies: dict[DType, float] | None = None
         if engine.kind in _COMPUTE:
             given = engine.op_energy_pj or {}
@@ -199,17 +200,21 @@ class _Builder:
                     given.get(dtype.value), f"/engines/{k}/op_energy_pj/{dtype}",
                     mac_pj(dtype, self._nm), f"one {dtype} operation",
                 )
-                for dtype in rates
+                for dtype in speeds
             }  # fmt: skip
         return Engine(
             name=engine.name,
             kind=EngineKind(engine.kind),
             memory=engine.memory,
-            macs_per_cycle=rates,
+            macs_per_cycle=speeds,
             array=tuple(_int(extent) for extent in engine.array),
             startup_cycles=_int(engine.startup_cycles),
             op_energy_pj=energies,
             special_ops_per_cycle=_num(engine.special_ops_per_cycle),
+            output_stage={
+                StageOperation(name): {DType(dtype): rate.value for dtype, rate in rates.items()}
+                for name, rates in engine.output_stage.items()
+            },
             intrinsics=tuple(
                 Intrinsic(
                     name=i.name,

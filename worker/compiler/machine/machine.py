@@ -9,7 +9,7 @@ Source: 2-architecture.md "The machine".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from worker.compiler.ir.dtype import DType
@@ -35,6 +35,29 @@ class EngineKind(StrEnum):
     """Issues transfers towards the core, in order."""
     DMA_OUT = "dma_out"
     """Issues transfers away from the core, in order."""
+
+
+class StageOperation(StrEnum):
+    """What an output stage may do to an element on its way; `cost/output_stage.py` says of which
+    operator bodies each one is."""
+
+    BIAS = "bias"
+    """Adds a value per channel."""
+    REQUANTISE = "requantise"
+    """Changes the number format: a factor and an offset (one of each, or a factor per channel), one
+    rounding, saturation."""
+    ACTIVATION = "activation"
+    """Piecewise linear: one lower and one upper limit, or another slope on one side of a limit."""
+    ADD = "add"
+    """Sum or difference of two tensors of one scale: the same factor before, any offsets."""
+    ADD_SCALED = "add_scaled"
+    """The same of tensors with scales of their own: one operand is multiplied before."""
+    MULTIPLY = "multiply"
+    """Product of two tensors."""
+    POOL = "pool"
+    """Sum, minimum or maximum over windows; an element is one value that a window takes in."""
+    LOOKUP = "lookup"
+    """Any function of one value of at most 8 bits."""
 
 
 class LinkKind(StrEnum):
@@ -126,6 +149,10 @@ class Engine:
     """Per MAC (MATRIX) or per operation (VECTOR/SCALAR), of which a MAC is one."""
     special_ops_per_cycle: float = 0.0
     """Rate of exp/log/div/sqrt on VECTOR/SCALAR engines, in every format; 0: none."""
+    output_stage: Mapping[StageOperation, Mapping[DType, float]] = field(default_factory=dict)
+    """Elements per cycle of a VECTOR or SCALAR engine whose operations follow each other in one
+    pass, by operation and number format.  An operator that consists of them takes as long as the
+    slowest of those it needs; operators of anything else cost their elementary operations."""
     intrinsics: tuple[Intrinsic, ...] = ()
 
 

@@ -47,6 +47,9 @@ DTypeName = Literal[
     "i2",
     "u2",
 ]
+StageOperationName = Literal[
+    "bias", "requantise", "activation", "add", "add_scaled", "multiply", "pool", "lookup"
+]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.+-]{0,63}$")]
 """Of a level, engine, link or pattern: it ends up in file names, C comments and traces."""
 Tag = Literal["P", "S", "R", "K", "D", "G"]
@@ -210,6 +213,10 @@ class EngineSpec(_Part):
     startup_cycles: Cycles | None = None
     op_energy_pj: dict[DTypeName, PicoJoule] | None = None
     special_ops_per_cycle: Annotated[Quantity, Range(0, 1e7)] | None = None
+    output_stage: dict[StageOperationName, dict[DTypeName, OpsPerCycle]] = Field(
+        default_factory=dict
+    )
+    """Elements per cycle, by operation and number format, of a unit that does them in one pass."""
     intrinsics: list[IntrinsicSpec] = Field(default_factory=list, max_length=256)
 
 

@@ -53,6 +53,24 @@ def special_rates_are_read(view: SpecReader) -> Iterator[Defect]:
             )  # fmt: skip
 
 
+def stages_of_vector_engines(view: SpecReader) -> Iterator[Defect]:
+    for engine in view.items("/engines"):
+        kind, stage = view.text(f"{engine}/kind"), f"{engine}/output_stage"
+        operations = view.keys(stage)
+        if operations and kind in ("matrix", *_MOVING):
+            yield Defect(
+                stage, f"the output stage of a {kind} engine is never asked: operators behind an "
+                "array run on a vector or scalar engine", "absent, or on such an engine",
+                ", ".join(operations),
+            )  # fmt: skip
+        for name in operations:
+            if not view.keys(f"{stage}/{name}"):
+                yield Defect(
+                    f"{stage}/{name}", f"the stage has {name} in no number format",
+                    "a mapping of dtypes to elements per cycle > 0", None,
+                )  # fmt: skip
+
+
 def intrinsic_extents(view: SpecReader) -> Iterator[Defect]:
     for engine in view.items("/engines"):
         for intrinsic in view.items(f"{engine}/intrinsics"):

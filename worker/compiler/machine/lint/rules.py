@@ -16,6 +16,7 @@ from worker.compiler.machine.lint.rates import (
     intrinsics_keep_the_rate,
     rates_of_compute_engines,
     special_rates_are_read,
+    stages_of_vector_engines,
 )
 from worker.compiler.machine.lint.targets import TARGET_RULES, places
 from worker.compiler.machine.lint.view import Defect, SpecReader, one_of
@@ -223,6 +224,7 @@ RULES: tuple[Callable[[SpecReader], Iterator[Defect]], ...] = (
     engines_sit_at_scratchpads,
     rates_of_compute_engines,
     special_rates_are_read,
+    stages_of_vector_engines,
     intrinsic_extents,
     intrinsics_keep_the_rate,
     one_way_to_give_targets,
