@@ -94,7 +94,8 @@ class Machine:
         rows = [
             f"{built.name}: {str(self._document.get('description') or '').strip()}",
             f"clock {built.clock_hz / 1e9:g} GHz, {built.num_cores} cores in"
-            f" {built.num_clusters} clusters, {built.launch_overhead_cycles} cycles a launch,"
+            f" {built.num_clusters} clusters, {built.launch_latency_cycles} cycles a launch"
+            f" ({built.launch_gap_cycles} behind a kernel),"
             f" {built.signal_cycles} a signal between cores",
         ]
         rows += [

@@ -47,7 +47,7 @@ SLOW: dict[str, tuple[str, str, dict[str, Any]]] = {
     "weak vector unit": ("conv", "engine:VEC", engines({}, 0.001)),
     "long pipeline": ("layers", "fill:PE", engines({"startup_cycles": 100_000}, 0.005)),
     "long latency": ("layers", "latency", memory(latency_cycles=100_000)),
-    "long launch": ("layers", "launch", {"launch_overhead_cycles": 10_000_000}),
+    "long launch": ("layers", "launch", {"launch_latency_cycles": 10_000_000}),
     "weak host": ("host", "host", {"host": {"flops_per_s": 1e3}}),
     "slow host link": (
         "host", "host-link", {"host": {"shared_memory": False, "link_bytes_per_s": 1e4}},

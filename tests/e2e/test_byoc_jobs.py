@@ -190,7 +190,7 @@ TWO_TARGETS: dict[str, Any] = {
         {
             "name": "general",
             "engines": ["CUDA"],
-            "launch_overhead_cycles": 777,
+            "launch_latency_cycles": 777,
             "capabilities": {"dtypes": ["f32"], "max_rank": 8, "groups": ["broad"]},
         },
     ],

@@ -92,7 +92,7 @@ def test_a_model_is_bytes_and_a_machine_a_value_as_well(result: tw.Result) -> No
 
 
 def test_a_machine_with_another_field_gives_another_result(result: tw.Result) -> None:
-    slow = tw.Machine(CHIP).with_field("/launch_overhead_cycles", 9999)
+    slow = tw.Machine(CHIP).with_field("/launch_latency_cycles", 9999)
     found = tw.compile(NET, slow, verify="none")
     assert found.summary["latency_cycles"] > result.summary["latency_cycles"]
     assert found.summary["launch_cycles"] == 9999 > result.summary["launch_cycles"]

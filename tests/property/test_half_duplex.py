@@ -39,7 +39,7 @@ def one_core(**duplex: Any) -> dict[str, Any]:
         name: one
         clock_hz: 1e9
         num_cores: 1
-        launch_overhead_cycles: 1
+        launch_latency_cycles: 1
         levels:
           - {name: DDR, capacity_bytes: 4096, instances: 1, read_bytes_per_cycle: 8,
              write_bytes_per_cycle: 4, latency_cycles: 1}

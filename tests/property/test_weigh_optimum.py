@@ -57,10 +57,13 @@ def toy_model(edges: Edges, outputs: list[int], folder: Path) -> OnnxModel:
 
 
 def toy_machine(
-    unit: LaunchUnit, launch: int, invocation: int, shared_memory: bool = False
-) -> Machine:
+    unit: LaunchUnit, launch: int, invocation: int, shared_memory: bool = False,
+    gap: int | None = None,
+) -> Machine:  # fmt: skip
     machine = load_preset("a100")
-    target = replace(machine.targets[0], launch_unit=unit, launch_overhead_cycles=launch)
+    target = replace(
+        machine.targets[0], launch_unit=unit, launch_latency_cycles=launch, launch_gap_cycles=gap
+    )
     host = replace(
         machine.host, link_latency_s=0.0, link_bytes_per_s=16 / COPY,
         launch_overhead_s=float(invocation), shared_memory=shared_memory,
@@ -77,15 +80,15 @@ def count_cycles(
     """
     cycles = 0
     target = machine.targets[0]
-    launch = machine.launch_cycles(target)
+    latency, gap = machine.launch_latency(target), machine.launch_gap(target)
     for k, region in enumerate(region_of):
         work = costs.host_cycles[k] if region < 0 else costs.accelerator_cycles[k]
         cycles += work
         if region >= 0 and work and target.launch_unit is LaunchUnit.KERNEL:
-            cycles += launch
-    if target.launch_unit is LaunchUnit.REGION:
-        busy = {r for k, r in enumerate(region_of) if r >= 0 and costs.accelerator_cycles[k]}
-        cycles += launch * len(busy)
+            cycles += gap
+    busy = {r for k, r in enumerate(region_of) if r >= 0 and costs.accelerator_cycles[k]}
+    # The first kernel of a region finds the device idle.
+    cycles += (latency - gap * (target.launch_unit is LaunchUnit.KERNEL)) * len(busy)
     for value in range(len(edges) + 1):
         users = [k for k, sources in enumerate(edges) if value in sources]
         sides = [region_of[k] >= 0 for k in users]
@@ -160,7 +163,7 @@ def sinks(edges: Edges) -> list[int]:
     return [k for k in range(len(edges)) if all(k + 1 not in sources for sources in edges)]
 
 
-Problem = tuple[Edges, list[int], list[int], list[int], LaunchUnit, int, int]
+Problem = tuple[Edges, list[int], list[int], list[int], LaunchUnit, tuple[int, int], int]
 
 
 @st.composite
@@ -171,14 +174,15 @@ def problems(draw: st.DrawFn) -> Problem:
     cycles = st.lists(st.integers(0, 200), min_size=count, max_size=count)
     unit = draw(st.sampled_from(list(LaunchUnit)))
     return (
-        edges, on_host, draw(cycles), draw(cycles), unit, draw(st.sampled_from([0, 5, 60])),
+        edges, on_host, draw(cycles), draw(cycles), unit,
+        draw(st.sampled_from([(0, 0), (5, 5), (60, 60), (60, 5), (25, 0)])),
         draw(st.sampled_from([0, 30])),
     )  # fmt: skip
 
 
 def solve(problem: Problem) -> tuple[Partitioning, Partitioning, Machine, NodeCosts]:
-    edges, on_host, fast, slow, unit, launch, invocation = problem
-    machine = toy_machine(unit, launch, invocation)
+    edges, on_host, fast, slow, unit, (launch, gap), invocation = problem
+    machine = toy_machine(unit, launch, invocation, gap=gap)
     costs = NodeCosts(tuple(fast), tuple(slow))
     refused = {f"n{k}": Rejection(ReasonCode.DOES_NOT_FIT, "by the test") for k in on_host}
     with tempfile.TemporaryDirectory() as folder:
@@ -233,7 +237,8 @@ def random_problems(count: int, seed: int) -> Iterator[Problem]:
         fast = [int(c) for c in rng.integers(0, 60, size)]
         slow = [int(c) for c in rng.integers(0, 150, size)]
         unit = LaunchUnit.KERNEL if rng.random() < 0.5 else LaunchUnit.REGION
-        yield edges, on_host, fast, slow, unit, int(rng.integers(0, 40)), int(rng.integers(0, 40))
+        launch, invocation = int(rng.integers(0, 40)), int(rng.integers(0, 40))
+        yield edges, on_host, fast, slow, unit, (launch, launch // (1 + size % 3)), invocation
 
 
 def test_weighing_finds_the_cheapest_trim_nearly_always() -> None:
@@ -259,7 +264,7 @@ def test_without_invocations_one_cut_is_optimal_for_one_region() -> None:
     """Head and tail trims, one region, no host part costs: the cuts must reach the optimum."""
     edges = [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4)]
     problem: Problem = (
-        edges, [], [90, 10, 10, 10, 90], [5, 99, 99, 99, 5], LaunchUnit.REGION, 7, 0
+        edges, [], [90, 10, 10, 10, 90], [5, 99, 99, 99, 5], LaunchUnit.REGION, (7, 7), 0
     )  # fmt: skip
     base, found, machine, costs = solve(problem)
     assert [part.nodes for part in found.regions] == [(1, 2, 3)]
@@ -286,6 +291,15 @@ def test_a_region_not_worth_its_transfers_is_dropped(tmp_path: Path) -> None:
     kept = weigh(model, shared, base, NodeCosts((5, 5), (50, 50)))
     assert kept.decisions[0].action is Action.KEPT
     assert kept.decisions[0].transfer_cycles == 0
+
+
+def test_one_region_pays_the_latency_once_and_a_gap_a_kernel(tmp_path: Path) -> None:
+    model = toy_model([(0, 0), (1, 1)], [1], tmp_path)
+    machine = toy_machine(LaunchUnit.KERNEL, 40, 0, shared_memory=True, gap=3)
+    found = weigh(model, machine, partition(model, machine, {}), NodeCosts((5, 5), (50, 50)))
+    # 10 work + 40 for the first + 3 behind it against 100
+    assert found.decisions[0].launch_cycles == 40 + 3
+    assert found.decisions[0].action is Action.KEPT
 
 
 def test_two_regions_are_dropped_together_where_neither_alone_pays(tmp_path: Path) -> None:

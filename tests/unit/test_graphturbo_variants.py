@@ -239,7 +239,7 @@ def test_the_note_is_the_summary_of_the_unit(variant: Variant) -> None:
     assert read_summary(describe(ctx, sections)) == summary
     assert "\n" not in note
     assert (summary.operators, summary.layers) == (6, len(ctx.layers))
-    assert summary.predicted_cycles + ON.launch_overhead_cycles == schedule.predicted_cycles
+    assert summary.predicted_cycles + ON.launch_latency_cycles == schedule.predicted_cycles
     assert summary.is_ahead is (variant is Variant.FULL)
     assert summary.groups == summary.orders == ()  # one sample is not cut into instances
     scopes = summary.tensors_by_scope

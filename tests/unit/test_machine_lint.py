@@ -30,7 +30,7 @@ def tiny() -> Document:
         "clock_hz": 1e9,
         "num_cores": 4,
         "num_clusters": 2,
-        "launch_overhead_cycles": 10,
+        "launch_latency_cycles": 10,
         "levels": [
             {"name": "DDR", "capacity_bytes": 1 << 30, "instances": 1, **level},
             {"name": "L2", "capacity_bytes": 1 << 20, "instances": 1, "managed": "cache", **level},
@@ -197,6 +197,15 @@ REFUSALS: list[tuple[str, Callable[[Document], None], str, str, str]] = [
      "TW-SPEC-002", "/engines/1/output_stage/bias", "in no number format"),
     ("stage of a matrix engine", edit("/engines/0/output_stage", {"bias": {"f32": 4}}),
      "TW-SPEC-002", "/engines/0/output_stage", "never asked"),
+    ("gap above the latency", edit("/launch_gap_cycles", 11), "TW-SPEC-002",
+     "/launch_gap_cycles", "later than the 10 that it takes"),
+    ("gap of a target above its latency", targets("/targets/1/launch_gap_cycles", 11),
+     "TW-SPEC-002", "/targets/1/launch_gap_cycles", "later than the 10 that it takes"),
+    ("split field beside a new one", edit("/launch_overhead_cycles", 10), "TW-SPEC-001",
+     "/launch_overhead_cycles", "leave launch_overhead_cycles out"),
+    ("lifted field out of range", both(drop("/launch_latency_cycles"),
+                                       edit("/launch_overhead_cycles", -1)), "TW-SPEC-001",
+     "/launch_overhead_cycles", ">= 0"),
     # 16 MACs a cycle: 8 x 4 x 4 take 8 cycles, not 4.
     ("intrinsic above the rate", edit("/engines/0/intrinsics", [
         {"name": "mm", "op": "matmul", "extents": [8, 4, 4], "cycles": 4}]), "TW-SPEC-002",
@@ -382,7 +391,7 @@ def test_junk_in_any_place_is_a_finding_not_a_crash(junk: object) -> None:
         findings = lint_document(document)
         if (key, junk) in (("description", "x"), ("name", "x"), ("links", [])):
             continue
-        if key in ("clock_hz", "num_cores", "launch_overhead_cycles") and junk == 3:
+        if key in ("clock_hz", "num_cores", "launch_latency_cycles") and junk == 3:
             continue
         if key == "num_clusters" and junk is None:
             continue

@@ -41,7 +41,7 @@ def islands() -> OnnxModel:
 def machine(conv: OpSupport) -> Machine:
     """Copies take 1 s each and no bandwidth, an invocation of the host 0.25 s; work is free."""
     host = Host("cpu", 1e18, 1e18, 1e18, 1.0, 0.25)
-    return replace(machine_of(target("npu", [conv, "Relu"])), host=host, launch_overhead_cycles=0)
+    return replace(machine_of(target("npu", [conv, "Relu"])), host=host, launch_latency_cycles=0)
 
 
 LIMITED = OpSupport("Conv", (), (("stride_h", 1, 1),))

@@ -67,7 +67,7 @@ MACHINE = Machine(
     links=(Link("bus", "DDR", "L1", LinkKind.BUS, 2.0, 3, 0.5),),
     host=HOST, targets=
         (AcceleratorTarget("accelerator", Capabilities((), (DType.F32,), 4)),),
-        launch_overhead_cycles=100,
+        launch_latency_cycles=100,
     static_power_w=0.001,
 )  # fmt: skip
 STREAMS = (Stream(0, "in"), Stream(0, "mm"), Stream(0, "out"), Stream(1, "in"), Stream(1, "vec"))

@@ -32,7 +32,7 @@ from worker.compiler.strategies.graphturbo.strategy import GraphTurboStrategy
 
 ON = load_preset("stcp920-inferred")
 LAYERS = 4
-LAUNCH = ON.launch_overhead_cycles
+LAUNCH = ON.launch_latency_cycles
 """A launch of each kernel counts as well."""
 
 

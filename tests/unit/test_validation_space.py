@@ -154,7 +154,7 @@ def test_the_best_is_that_of_plain_enumeration(work: Operator) -> None:
                 runs.append(run)
     best = best_mapping(graph, machine, 10**6)
     assert best is not None
-    assert best.cycles == min(runs) + machine.launch_overhead_cycles
+    assert best.cycles == min(runs) + machine.launch_latency_cycles
     assert best.floor == best.cycles
 
 

@@ -61,7 +61,7 @@ def machine_with(unit: LaunchUnit, launch: int, invocation: int = 0, **criteria:
     machine = load_preset("a100")
     target = machine.targets[0]
     target = replace(
-        target, launch_unit=unit, launch_overhead_cycles=launch,
+        target, launch_unit=unit, launch_latency_cycles=launch,
         criteria=replace(target.criteria, **criteria),
     )  # fmt: skip
     host = replace(

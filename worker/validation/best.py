@@ -70,6 +70,6 @@ def best_mapping(graph: Graph, machine: Machine, most: int) -> Best | None:
     if best is None:
         return None
     cycles, mapping, run = best
-    launch = machine.launch_overhead_cycles
+    launch = machine.launch_latency_cycles
     floor = min(float(cycles), others)
     return Best(mapping, run, cycles + launch, tried, number, floor + launch)

@@ -17,8 +17,9 @@ from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Origin, Tensor
 from worker.compiler.isa.program import Binding, HostCall, OperandRole, Program, UnitCall
+from worker.compiler.judge.launches import Launches
 from worker.compiler.judge.units import Unit
-from worker.compiler.machine.machine import LaunchUnit, Machine
+from worker.compiler.machine.machine import Machine
 from worker.compiler.memory.memory_map import CallUse, HomeMap, plan_home
 from worker.compiler.partition.host_work import host_flops
 
@@ -113,11 +114,12 @@ def link(
     views: list[View] = []
     names_of: list[Mapping[str, str]] = []
     origins: list[tuple[Origin, ...]] = []
-    launched: set[int] = set()
+    launches = Launches(machine)
     for call in calls:
         if isinstance(call, PlannedHost):
             bound.append(_host_call(call, len(hosts), model, tensors))
             hosts.append(call)
+            launches.host_part()
             names_of.append(MappingProxyType({}))
             origins.append(())
         elif call.unit is None:
@@ -131,8 +133,7 @@ def link(
                 Binding(names[o.tensor], plan.address_of[names[o.tensor]])
                 for o in units[call.unit].program.operands
             )
-            overhead = _launch_cycles(call, machine, call.region in launched)
-            launched.add(call.region)
+            overhead = launches.kernel(call.target, call.region)
             bound.append(
                 UnitCall(call.unit, bindings, call.onnx_nodes, call.op_type, call.region, overhead)
             )
@@ -146,15 +147,6 @@ def link(
         MappingProxyType(dict(plan.address_of)), tuple(stored), tuple(views), plan,
         tuple(names_of), tuple(origins),
     )  # fmt: skip
-
-
-def _launch_cycles(call: PlannedCall, machine: Machine, is_running: bool) -> int:
-    """What starting a kernel costs: nothing inside a region that was launched as one; the first of
-    a region pays for the invocation."""
-    target = machine.target(call.target)
-    if not is_running:
-        return machine.launch_cycles(target) + target.region_overhead_cycles
-    return 0 if target.launch_unit is LaunchUnit.REGION else machine.launch_cycles(target)
 
 
 def _view(call: PlannedCall | PlannedHost) -> tuple[str, str]:

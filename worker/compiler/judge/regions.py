@@ -203,11 +203,11 @@ class Weigher:
         return measure_of(cover.measure)(self._pool.figures(unit))
 
     def _launch(self, cover: Cover) -> float:
-        """What a launch adds to a kernel."""
+        """What one more kernel adds to its own cycles: it is queued behind others."""
         machine = self._machine(cover)
         target = machine.targets[0]
         is_counted = cover.measure is Objective.LATENCY and target.launch_unit is LaunchUnit.KERNEL
-        return float(machine.launch_cycles(target)) if is_counted else 0.0
+        return float(machine.launch_gap(target)) if is_counted else 0.0
 
     def _machine(self, cover: Cover) -> Machine:
         return self._pool.solver(self._target, cover.entrant).machine

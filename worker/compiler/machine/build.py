@@ -127,12 +127,29 @@ class _Builder:
             links=links,
             host=_host(spec.host),
             targets=build_targets(spec),
-            launch_overhead_cycles=_int(spec.launch_overhead_cycles),
+            launch_latency_cycles=_int(spec.launch_latency_cycles),
             static_power_w=_num(spec.static_power_w),
             signal_cycles=self._signal_cycles(levels),
+            launch_gap_cycles=self._launch_gap(spec),
             # By pointer: the order of a document's keys must not reach digests or reports.
             guesses=tuple(sorted(self._guesses, key=lambda guess: guess.pointer)),
         )
+
+    def _launch_gap(self, spec: HardwareSpec) -> int:
+        """Left out: as long as on an idle device, the worst that it can be."""
+        latency = spec.launch_latency_cycles
+        given: list[tuple[str, Quantity | None, Quantity | None]] = [
+            ("", latency, spec.launch_gap_cycles)
+        ]
+        given += [
+            (f"/targets/{k}", target.launch_latency_cycles, target.launch_gap_cycles)
+            for k, target in enumerate(spec.targets)
+        ]
+        for at, own, gap in given:
+            if own is not None and own.value and gap is None:
+                text = f"not given; as launch_latency_cycles, {_int(own)}"
+                self._guesses.append(Guess(f"{at}/launch_gap_cycles", str(_int(own)), text))
+        return _int(spec.launch_gap_cycles, _int(latency))
 
     def _signal_cycles(self, levels: Sequence[MemoryLevel]) -> int:
         """Left out: as long as it takes to set a flag and to see it where all cores can."""

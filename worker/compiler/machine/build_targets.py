@@ -46,11 +46,11 @@ ONLY_TARGET = "accelerator"
 def build_targets(spec: HardwareSpec) -> tuple[AcceleratorTarget, ...]:
     """Targets of a spec, highest priority first, ties in the order of the document."""
     if spec.capabilities is not None:
-        return (_target(ONLY_TARGET, 0, (), None, spec.capabilities),)
+        return (_target(ONLY_TARGET, 0, (), (None, None), spec.capabilities),)
     found = [
         _target(
-            t.name, _int(t.priority, 0), tuple(t.engines), _maybe(t.launch_overhead_cycles),
-            t.capabilities,
+            t.name, _int(t.priority, 0), tuple(t.engines),
+            (_maybe(t.launch_latency_cycles), _maybe(t.launch_gap_cycles)), t.capabilities,
         )
         for t in spec.targets
     ]  # fmt: skip
@@ -69,7 +69,7 @@ def _target(
     name: str,
     priority: int,
     engines: tuple[str, ...],
-    overhead: int | None,
+    launch: tuple[int | None, int | None],
     spec: CapabilitiesSpec,
 ) -> AcceleratorTarget:
     return AcceleratorTarget(
@@ -85,7 +85,8 @@ def _target(
             spec.layout.activations, spec.layout.weights, tuple(spec.layout.op_types)
         ),
         launch_unit=LaunchUnit(spec.launch_unit),
-        launch_overhead_cycles=overhead,
+        launch_latency_cycles=launch[0],
+        launch_gap_cycles=launch[1],
         region_overhead_cycles=_int(spec.region_overhead_cycles, 0),
     )
 

@@ -67,8 +67,9 @@ def machine_of(document: Mapping[str, Any]) -> Machine:
         links=msgspec.convert(document["links"], tuple[Link, ...]),
         host=msgspec.convert(document["host"], Host),
         targets=targets,
-        launch_overhead_cycles=msgspec.convert(document["launch_overhead_cycles"], int),
+        launch_latency_cycles=msgspec.convert(document["launch_latency_cycles"], int),
         signal_cycles=msgspec.convert(document["signal_cycles"], int),
+        launch_gap_cycles=msgspec.convert(document["launch_gap_cycles"], int | None),
     )
 
 

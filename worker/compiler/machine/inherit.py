@@ -6,6 +6,9 @@ the `match` of a pattern: half of one pattern in another would match what nobody
 with `remove: true` deletes the inherited one; `after: NAME` says where a new item goes (default:
 last).
 Each merged place remembers where in the user's document it came from, so that errors point there.
+
+A field that was split is lifted: `launch_overhead_cycles` (0.1.0) gives both fields that took its
+place, and with them every launch the cycles that it had.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ _KEY_OF_LIST = {
     "patterns": "name",
     "ops": "op_type",
 }
+_SPLIT = {"launch_overhead_cycles": ("launch_latency_cycles", "launch_gap_cycles")}
+"""Fields of older documents, at the top and in targets, by what takes their place."""
 _WHOLE = frozenset({"match"})
 """Mappings that replace what was inherited instead of merging with it."""
 
@@ -91,19 +96,55 @@ def resolve(document: Mapping[str, Any], preset: Callable[[str], dict[str, Any]]
             an edit names nothing.
     """
     own = {str(key): value for key, value in document.items() if key != "inherits"}
+    lifted, moved = _lifted(own)
     if "inherits" not in document:
-        return Resolved(own, {})
+        return Resolved(lifted, moved)
     base_name = document["inherits"]
     if not isinstance(base_name, str):
         raise _refuse("inherits must be the name of a preset", "/inherits", str(base_name))
     base = resolve(preset(base_name), preset).document
     origin: dict[str, str] = {}
-    merged = _merge_mapping(base, own, "", "", origin)
+    merged = _merge_mapping(base, lifted, "", "", origin)
     inherited = frozenset(place for place, mine in origin.items() if not mine)
     if "description" not in own:
         merged["description"] = f"Inherits {base_name}."
-    moved = {place: mine for place, mine in origin.items() if mine}
+    moved.update((place, mine) for place, mine in origin.items() if mine)
     return Resolved(merged, moved, inherited, own, base_name)
+
+
+def _lifted(own: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """(the document in today's fields, where each lifted one stands in the user's)."""
+    origin: dict[str, str] = {}
+    found = _lifted_fields(own, "", origin)
+    targets = found.get("targets")
+    if isinstance(targets, list):
+        found["targets"] = [
+            _lifted_fields(target, f"/targets/{k}", origin) if isinstance(target, dict) else target
+            for k, target in enumerate(targets)
+        ]
+    return found, origin
+
+
+def _lifted_fields(fields: dict[str, Any], at: str, origin: dict[str, str]) -> dict[str, Any]:
+    """
+    Raises:
+        SpecError: TW-SPEC-001, an old field stands beside a new one.
+    """
+    found = dict(fields)
+    for old, new in _SPLIT.items():
+        if old not in found:
+            continue
+        both = [name for name in new if name in found]
+        if both:
+            raise _refuse(
+                f"{old} is what {' and '.join(new)} were before, and {both[0]} is given too: "
+                f"leave {old} out", f"{at}/{old}", old, "absent",
+            )  # fmt: skip
+        value = found.pop(old)
+        for name in new:
+            found[name] = value
+            origin[f"{at}/{name}"] = f"{at}/{old}"
+    return found
 
 
 def _merge_mapping(
@@ -179,6 +220,6 @@ def _merge_named(
     return merged
 
 
-def _refuse(message: str, pointer: str, actual: str) -> SpecError:
-    finding = Finding("TW-SPEC-001", message, pointer, None, "a preset's name", actual)
+def _refuse(message: str, pointer: str, actual: str, allowed: str = "a preset's name") -> SpecError:
+    finding = Finding("TW-SPEC-001", message, pointer, None, allowed, actual)
     return SpecError("TW-SPEC-001", message, pointer=pointer, actual=actual, findings=(finding,))

@@ -316,8 +316,10 @@ class AcceleratorTarget:
     conversions: tuple[Conversion, ...] = ()
     layout: LayoutPolicy | None = None
     launch_unit: LaunchUnit = LaunchUnit.KERNEL
-    launch_overhead_cycles: int | None = None
-    """None: the machine's."""
+    launch_latency_cycles: int | None = None
+    """None: the machine's, and its gap."""
+    launch_gap_cycles: int | None = None
+    """None: as long as the target's own latency."""
     region_overhead_cycles: int = 0
     """Paid once per invocation of a region, beside its launches: binding and synchronisation."""
 
@@ -348,11 +350,14 @@ class Machine:
     host: Host
     targets: tuple[AcceleratorTarget, ...]
     """At least one; highest priority first."""
-    launch_overhead_cycles: int
-    """Paid once per launch."""
+    launch_latency_cycles: int
+    """From submitting a kernel to its start on an idle device."""
     static_power_w: float = 0.0
     signal_cycles: int = 0
     """From the finish of an instruction to when another core sees its signal."""
+    launch_gap_cycles: int | None = None
+    """From the end of a kernel to the start of the next, which is queued already; None: as long as
+    the latency."""
     guesses: tuple[Guess, ...] = ()
 
     @property
@@ -376,10 +381,17 @@ class Machine:
         )
         return replace(self, engines=engines, targets=(target,))
 
-    def launch_cycles(self, target: AcceleratorTarget) -> int:
-        """Overhead of one launch on `target`."""
-        own = target.launch_overhead_cycles
-        return self.launch_overhead_cycles if own is None else own
+    def launch_latency(self, target: AcceleratorTarget) -> int:
+        """Cycles from submitting a kernel to its start while `target` is idle."""
+        own = target.launch_latency_cycles
+        return self.launch_latency_cycles if own is None else own
+
+    def launch_gap(self, target: AcceleratorTarget) -> int:
+        """Cycles between two kernels of `target` of which the second is queued already."""
+        own, gap = target.launch_latency_cycles, target.launch_gap_cycles
+        if own is None and gap is None:
+            own, gap = self.launch_latency_cycles, self.launch_gap_cycles
+        return self.launch_latency(target) if gap is None else gap
 
     @property
     def scratchpads(self) -> tuple[MemoryLevel, ...]:

@@ -408,7 +408,9 @@ class TargetSpec(_Part):
     priority: Annotated[Quantity, Range(-1000, 1000, integer=True)] | None = None
     engines: list[Name] = Field(default_factory=list)
     """Compute engines it may use; absent: all."""
-    launch_overhead_cycles: Cycles | None = None
+    launch_latency_cycles: Cycles | None = None
+    launch_gap_cycles: Cycles | None = None
+    """Absent: as its latency, a guess, or with that absent too, the machine's."""
     capabilities: CapabilitiesSpec
 
 
@@ -423,7 +425,11 @@ class HardwareSpec(_Part):
     clock_hz: Annotated[Quantity, Range(1e5, 2e10)]
     num_cores: Count
     num_clusters: Count | None = None
-    launch_overhead_cycles: Cycles
+    launch_latency_cycles: Cycles
+    """From submitting a kernel to its start while the device is idle."""
+    launch_gap_cycles: Cycles | None = None
+    """From the end of a kernel to the start of the next, queued already.  Absent: a guess, the
+    latency."""
     signal_cycles: Cycles | None = None
     """Absent: a guess, two accesses to the innermost level that all cores share."""
     static_power_w: Annotated[Quantity, Range(0, 1e5)] | None = None

@@ -179,9 +179,11 @@ def balance_of(
     for number, part in enumerate(regions):
         target = machine.target(part.target)
         by_kernel = target.launch_unit is LaunchUnit.KERNEL
-        if not by_kernel or target.region_overhead_cycles:
-            launch = 0 if by_kernel else machine.launch_cycles(target)
-            launch_of[number] = launch + target.region_overhead_cycles
+        latency, gap = machine.launch_latency(target), machine.launch_gap(target)
+        # Every kernel pays the gap; the first finds the device idle and pays the rest as well.
+        once = target.region_overhead_cycles + latency - (gap if by_kernel else 0)
+        if once or not by_kernel:
+            launch_of[number] = once
         for node in part.nodes:
             unit = unit_of[node]
             region_of[unit] = number
@@ -189,7 +191,7 @@ def balance_of(
         for unit in {unit_of[node] for node in part.nodes}:
             runs_kernel[unit] = accelerator[unit] > 0
             if by_kernel and runs_kernel[unit]:
-                launch_by_unit[unit] = machine.launch_cycles(target)
+                launch_by_unit[unit] = gap
                 accelerator[unit] += launch_by_unit[unit]
     needs: dict[int, tuple[int, ...]] = {}
     for composite in composites:

@@ -54,7 +54,8 @@ def _region_cycles(
     if target.launch_unit is LaunchUnit.KERNEL:
         launches = num_ops(Region(part.target, part.nodes, part.composites))
     work = bound_cycles(expressed.graph, machine.restricted(target))
-    return work + launches * machine.launch_cycles(target) + target.region_overhead_cycles
+    launching = machine.launch_latency(target) + (launches - 1) * machine.launch_gap(target)
+    return work + launching + target.region_overhead_cycles
 
 
 def _clusters(part: Part, own: Sequence[onnx_ir.Node]) -> tuple[QdqCluster, ...]:

@@ -147,7 +147,8 @@ def _target(machine: Machine, target: AcceleratorTarget) -> Detail:
         "priority": target.priority,
         "engines": list[Detail](target.engines),
         "launch_unit": str(target.launch_unit),
-        "launch_overhead_cycles": machine.launch_cycles(target),
+        "launch_latency_cycles": machine.launch_latency(target),
+        "launch_gap_cycles": machine.launch_gap(target),
         "dtypes": [str(d) for d in offered.dtypes],
         "free_dtypes": [str(d) for d in _free(target)],
         "max_rank": offered.max_rank,
@@ -199,7 +200,9 @@ def _chapter(machine: Machine, target: AcceleratorTarget) -> list[str]:
     if target.engines:
         lines.append(f"- engines: {', '.join(target.engines)}")
     unit = "region" if target.launch_unit is LaunchUnit.REGION else "kernel"
-    lines.append(f"- one launch per {unit}, {machine.launch_cycles(target)} cycles")
+    latency, gap = machine.launch_latency(target), machine.launch_gap(target)
+    behind = f", {gap} behind a kernel" if gap != latency else ""
+    lines.append(f"- one launch per {unit}, {latency} cycles{behind}")
     lines += ["", "### Operators", "", "| operator | types | conditions | note |"]
     lines.append("|---|---|---|---|")
     for op in offered.ops:

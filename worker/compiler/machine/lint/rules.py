@@ -173,6 +173,21 @@ def has_scratchpad(view: SpecReader) -> Iterator[Defect]:
         )  # fmt: skip
 
 
+def a_gap_is_within_the_latency(view: SpecReader) -> Iterator[Defect]:
+    for at in ("", *view.items("/targets")):
+        latency = view.number(f"{at}/launch_latency_cycles")
+        if latency is None:
+            latency = view.number("/launch_latency_cycles")
+        gap = view.number(f"{at}/launch_gap_cycles")
+        if gap is not None and latency is not None and gap > latency:
+            yield Defect(
+                f"{at}/launch_gap_cycles",
+                f"a kernel that is queued already starts {gap:g} cycles after the one before it, "
+                f"later than the {latency:g} that it takes to start on an idle device",
+                f"<= launch_latency_cycles = {latency:g}", gap,
+            )  # fmt: skip
+
+
 def has_engines(view: SpecReader) -> Iterator[Defect]:
     kinds = {view.text(f"{engine}/kind") for engine in view.items("/engines")}
     needs = {
@@ -220,6 +235,7 @@ RULES: tuple[Callable[[SpecReader], Iterator[Defect]], ...] = (
     home_is_a_scratchpad,
     duplex_where_transfers_end,
     has_scratchpad,
+    a_gap_is_within_the_latency,
     has_engines,
     engines_sit_at_scratchpads,
     rates_of_compute_engines,

@@ -148,7 +148,7 @@ class GraphTurboStrategy:
         orders: tuple[OrderSummary, ...] = (),
     ) -> Schedule:
         """Of planned sections; its note says what was planned."""
-        cycles = _cycles(sections) + ctx.machine.launch_overhead_cycles
+        cycles = _cycles(sections) + ctx.machine.launch_latency_cycles
         without = () if ctx.features.prefetch else (Heuristic.AHEAD,)
         notes = (describe(ctx, sections, orders),)
         return Schedule(ctx.graph, emit_unit(sections), self.name, cycles, without, notes)

@@ -91,7 +91,7 @@ class NaiveStrategy:
                 best = found
         if best is None:
             return _shortfall(facts, machine, engine.memory)
-        cycles = best.predicted_cycles + machine.launch_overhead_cycles
+        cycles = best.predicted_cycles + machine.launch_latency_cycles
         return Schedule(unit, emit(best, machine.home.name), self.name, cycles)
 
 
