@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import msgspec
 import pytest
+from corpus_files import CORPUS, body, machine_named
 from kernel_toys import ORIGIN, conv_graph, elementwise_graph, graph_of
 from kernel_toys import machine as flat_machine
 from naive_schedules import naive_schedule
@@ -14,14 +16,18 @@ from worker.compiler.cost.bounds import bound_cycles
 from worker.compiler.cost.compute import able_engines, elementary_ops, engine_cycles, pick_engine
 from worker.compiler.cost.floor import kernel_floor
 from worker.compiler.cost.output_stage import stage_passes
+from worker.compiler.descriptors import strategies
 from worker.compiler.ir.affine import Affine, const, var
 from worker.compiler.ir.axis import Axis, AxisKind
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Access, Reduce, Tensor, TensorOp
+from worker.compiler.ir.parse import parse_graph
 from worker.compiler.ir.scalar import Apply, Cast, Const, Fn, Index, Read, Scalar, Select
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine.machine import EngineKind, Machine, StageOperation
+from worker.compiler.schedule.nodes import Schedule
+from worker.compiler.strategies.base import Budget
 from worker.simulator.run import simulate_unit
 
 B, Q, A, ADD, SCALED, MUL, POOL, TABLE = StageOperation
@@ -49,7 +55,7 @@ def saturated(value: Scalar) -> Scalar:
 
 
 def epilogue(
-    body: Scalar, reads: str, dtypes: tuple[DType, ...], out: DType = DType.I8,
+    value: Scalar, reads: str, dtypes: tuple[DType, ...], out: DType = DType.I8,
     shape: tuple[int, ...] = SHAPE,
 ) -> Graph:  # fmt: skip
     """`reads`: d an element for each point, c one per channel, b broadcast over rows, s all one."""
@@ -60,7 +66,7 @@ def epilogue(
         "b": ((const(0), const(0), *index[2:]), (1, 1, *shape[2:])),
     }  # fmt: skip
     accesses = tuple(Access(f"x{k}", kinds[kind][0]) for k, kind in enumerate(reads))
-    op = TensorOp("ew", axes, accesses, Access("z", index), body, None, ORIGIN)
+    op = TensorOp("ew", axes, accesses, Access("z", index), value, None, ORIGIN)
     tensors = tuple(
         Tensor(f"x{k}", kinds[kind][1], dtype)
         for k, (kind, dtype) in enumerate(zip(reads, dtypes, strict=True))
@@ -141,14 +147,14 @@ NO_PASS: dict[str, tuple[Scalar, str, tuple[DType, ...]]] = {
 
 @pytest.mark.parametrize("name", ONE_PASS)
 def test_one_pass(name: str) -> None:
-    body, reads, dtypes, needs = ONE_PASS[name]
-    assert needs in passes(epilogue(body, reads, dtypes))
+    value, reads, dtypes, needs = ONE_PASS[name]
+    assert needs in passes(epilogue(value, reads, dtypes))
 
 
 @pytest.mark.parametrize("name", NO_PASS)
 def test_no_pass(name: str) -> None:
-    body, reads, dtypes = NO_PASS[name]
-    assert passes(epilogue(body, reads, dtypes)) == []
+    value, reads, dtypes = NO_PASS[name]
+    assert passes(epilogue(value, reads, dtypes)) == []
 
 
 def test_any_function_of_a_byte_is_a_table() -> None:
@@ -166,12 +172,12 @@ def test_a_vector_is_added_as_a_bias_and_rows_of_one_place_as_tensors() -> None:
     assert passes(both) == [{Q, SCALED}]
 
 
-def window(reduce: Reduce, body: Scalar) -> Graph:
+def window(reduce: Reduce, value: Scalar) -> Graph:
     axes = (*(Axis(f"i{k}", n) for k, n in enumerate((4, 3, 3))),
             *(Axis(f"k{k}", 2, AxisKind.REDUCE) for k in range(2)))  # fmt: skip
     index = (var("i0"), var("i1") * 2 + var("k0"), var("i2") * 2 + var("k1"))
     write = Access("z", (var("i0"), var("i1"), var("i2")))
-    op = TensorOp("pool", axes, (Access("x0", index),), write, body, reduce, ORIGIN)
+    op = TensorOp("pool", axes, (Access("x0", index),), write, value, reduce, ORIGIN)
     out = DType.I8 if reduce is Reduce.MAX else DType.I32
     return graph_of(op, (Tensor("x0", (4, 6, 6), DType.I8), Tensor("z", (4, 3, 3), out)))
 
@@ -257,8 +263,8 @@ def test_a_table_is_taken_where_the_stage_has_no_limits() -> None:
 @pytest.mark.parametrize("num_cores", [1, 2])
 def test_bounds_stay_below_the_simulated_run(name: str, num_cores: int) -> None:
     """The fast stage too, where a run takes fewer cycles than operations / rate."""
-    body, reads, dtypes, _ = ONE_PASS[name]
-    graph = epilogue(body, reads, dtypes)
+    value, reads, dtypes, _ = ONE_PASS[name]
+    graph = epilogue(value, reads, dtypes)
     for rate in (0.5, 3.0, 64.0):
         on = staged({name: {DType.I8: rate} for name in StageOperation}, num_cores)
         run = simulate_unit(lower_unit(naive_schedule(graph, on), on, "stage"), on)
@@ -275,3 +281,33 @@ def test_the_roofline_of_a_lone_pass_is_its_elements_at_the_rate_of_all_cores() 
     graph = elementwise_graph(do(Fn.MAX, Read(0), i32(0)), (DType.I8,), DType.I8, (64, 64))
     on = staged({A: {DType.I8: 0.25}}, 4)
     assert bound_cycles(graph, on) == 64 * 64 * 4 // 4
+
+
+@pytest.mark.parametrize("strategy", ["naive", "graphturbo"])
+@pytest.mark.parametrize("name", ["one_core", "two_clusters"])
+def test_a_requantised_product_is_bounded_whatever_its_stage_does(strategy: str, name: str) -> None:
+    """Every candidate of a strategy: an array and a stage behind it, in one kernel."""
+    graph = parse_graph(body(CORPUS / "10_requantised.graph"))
+    chip = machine_named(name)
+    best: dict[float, int] = {}
+    for rate in (0.0, 1.0, 8.0, 64.0):
+        stage = {operation: {DType.I8: rate} for operation in (Q, A) if rate}
+        engines = tuple(
+            replace(e, output_stage=stage) if e.kind is EngineKind.VECTOR else e
+            for e in chip.engines
+        )
+        on = replace(chip, engines=engines)
+        descriptor = strategies()[strategy]
+        options = msgspec.convert({}, descriptor.options)
+        least = kernel_floor(graph, on)
+        found = []
+        for candidate in descriptor.load().candidates(graph, on, options, Budget(4)):
+            if isinstance(candidate, Schedule):
+                run = simulate_unit(lower_unit(candidate, on, name), on, floor=least)
+                assert all(check.passed for check in run.checks), run.checks
+                assert 0 < sum(cycles for _, cycles in least) <= run.cycles
+                found.append(run.cycles)
+        best[rate] = min(found)
+    # 96 elements of five operations at 4 a cycle without a stage.
+    assert best[64.0] <= best[8.0] <= best[1.0]
+    assert best[8.0] < best[0.0]

@@ -28,7 +28,8 @@ All else, and a mere copy, is no pass.
 
 A read is data when it varies with every axis that has more than one position; it is a parameter
 when it varies along one dimension of its tensor, and with fewer axes than the result does or in a
-tensor of lower rank (a result of one row has as many elements as channels).
+tensor of lower rank (a result of one row has as many elements as channels).  Which dimension holds
+the channels is not known here: a value per row counts as well.
 
 Whether a pass follows a contraction makes no difference to its rate (decision 0043).
 """
