@@ -39,7 +39,7 @@ from worker.compiler.lower.window import (
 from worker.compiler.machine.machine import EngineKind, Machine
 from worker.compiler.schedule.nodes import Schedule
 
-LOWER_VERSION = "14"
+LOWER_VERSION = "15"
 """Bump when programs change for the same schedule: cached kernels must miss."""
 LISTED_ROWS = 1 << 14
 """Instructions that a program lists one by one at most, if it can: 1.5 MB of them."""
