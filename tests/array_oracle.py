@@ -120,7 +120,7 @@ class _Fold(NamedTuple):
 def instruction(fed: Fed, m: int, n: int, k: int, batch: int, *, is_part: bool) -> int:
     """Cycles of one instruction, fold after fold; `is_part`: of the whole depth it has less."""
     flow = fed.flow
-    folds = [f for _ in range(batch) for f in _folds(fed, m, n, k, is_part=is_part)]
+    folds = _folds(fed, m, n, k, batch, is_part=is_part)
     rows = _cells(fed)[_axes(fed)[0]] if flow.is_systolic else 0
     skew = rows + _cells(fed)[_axes(fed)[1]] - 2 if flow.is_systolic else 0
     each, once = (0, skew) if flow.is_pipelined else (skew, 0)
@@ -174,13 +174,31 @@ def _cells(fed: Fed) -> dict[str, int]:
     raise AssertionError
 
 
-def _folds(fed: Fed, m: int, n: int, k: int, *, is_part: bool) -> Iterator[_Fold]:
+def _folds(fed: Fed, m: int, n: int, k: int, batch: int, *, is_part: bool) -> list[_Fold]:
+    """In order: a stripe of what streams past all folds of all batches, then the next."""
     size = {"m": m, "n": n, "k": k}
     tall, wide, long = _axes(fed)
     cells = _cells(fed)
     held = dict(zip((tall, wide), fed.flow.hold or (cells[tall], cells[wide]), strict=True))
-    whole = size[long] * min(held[wide], size[wide]) * fed.sizes[2]
-    stays = whole <= fed.flow.accumulator_bytes
+    fits = 0  # of what streams: as much as has its sums in the accumulators
+    while (fits + cells[long]) * min(held[wide], size[wide]) * fed.sizes[2] <= (
+        fed.flow.accumulator_bytes if fed.flow.stationary != "output" else -1
+    ):
+        fits += cells[long]
+    found: list[_Fold] = []
+    for begin in range(0, size[long], fits or size[long]):
+        length = min(fits or size[long], size[long] - begin)
+        part = {**size, long: length}
+        for _ in range(batch):
+            found += _stripe(fed, part, held, stays=fits > 0, is_part=is_part)
+    return found
+
+
+def _stripe(
+    fed: Fed, size: dict[str, int], held: dict[str, int], *, stays: bool, is_part: bool
+) -> Iterator[_Fold]:
+    tall, wide, long = _axes(fed)
+    cells = _cells(fed)
     for at_wide in range(0, size[wide], held[wide]):
         for at_tall in range(0, size[tall], held[tall]):
             box = {

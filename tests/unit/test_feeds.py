@@ -126,8 +126,11 @@ def test_sums_return_to_memory_unless_accumulators_hold_them() -> None:
     assert product(engine, 100, 4, 16) == 2 * 4 + 200 + 200
     held = replace(engine, dataflow=replace(flow, accumulator_bytes=400))
     assert product(held, 100, 4, 16) == 2 * 4 + 100 + 200
+    # A byte less holds 99 rows: a stripe of them, then one of a single row, each with its loads.
     short = replace(engine, dataflow=replace(flow, accumulator_bytes=399))
-    assert product(short, 100, 4, 16) == product(engine, 100, 4, 16)
+    assert product(short, 100, 4, 16) == (4 + 99 + 4 + 198) + (4 + 1 + 4 + 2)
+    none = replace(engine, dataflow=replace(flow, accumulator_bytes=3))
+    assert product(none, 100, 4, 16) == product(engine, 100, 4, 16)
     # A part of the depth takes sums in and gives them back, whichever part it is.
     fed = replace(held, feed_bytes_per_cycle=2.0, drain_bytes_per_cycle=0.0)
     assert product(fed, 100, 4, 8, whole=16) == 16 + (800 + 400) // 2

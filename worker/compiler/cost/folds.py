@@ -18,8 +18,10 @@ one leave: the longer counts, and what both take of the feed together.
 
 **Ports.**  The kept operand passes the feed once (or a way of its own); what streams once per fold
 of the others' extents, as often as the array needs it: every tap of a window is an element.  Sums
-that are not complete after a fold return to memory and come back, unless they fit the accumulators;
-so do those of an instruction that has only a part of the depth, as it may be any part.
+that are not complete after a fold return to memory and come back, unless there are accumulators.
+These hold the sums of a stripe: where more streams, it goes stripe by stripe through all folds,
+which are loaded for each.  An instruction that has only a part of the depth, as it may be any part,
+takes sums in with its first fold and gives them back with its last.
 
 Source: SCALE-Sim's closed form (ISPASS 2020) for the array; ports and second registers are ours.
 """
@@ -29,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, prod
+from math import ceil, inf, prod
 from typing import NamedTuple
 
 from worker.compiler.machine.machine import Dataflow, Engine, Stationary
@@ -128,6 +130,13 @@ class Folding:
         tall, wide, _ = self.split(self.cells)
         return tall + wide - 2 if self.dataflow.is_systolic else 0
 
+    def stripe(self, width: int) -> int:
+        """How much streams past folds of a width while their sums stay; 0: not even one step's."""
+        if self.keeps_sums:
+            return 0
+        step = self.split(self.cells)[2]
+        return self.dataflow.accumulator_bytes // (width * self.sum_bytes) // step * step
+
     @property
     def kept_bytes(self) -> int:
         match self.dataflow.stationary:
@@ -189,7 +198,10 @@ def _least(array: Folding, size: Extents) -> Least:
     tall, wide, long = array.split(array.cells)
     high, broad = min(first, array.hold[0]), min(then, array.hold[1])
     flow = array.dataflow
-    fold = 1 / (tall * min(then, wide) * stream)
+    # However narrow folds are made, so that more can stream past them before their sums must leave.
+    may_stay = array.stripe(1) > 0
+    past = min(stream, array.stripe(1)) if may_stay else stream
+    fold = 1 / (tall * min(min(then, wide) * stream, array.stripe(1) or inf))
     """Folds of a systolic array, per point of a full one."""
     work = max(1.0, wide / then) * max(1.0, long / stream) / array.speed
     skew = 0 if flow.is_pipelined else array.skew
@@ -199,11 +211,10 @@ def _least(array: Folding, size: Extents) -> Least:
         returned, kept, way = 0.0, array.sum_bytes / stream, array.drain
     else:
         other = array.passing_bytes
-        may_stay = array.sum_bytes <= flow.accumulator_bytes
         takes = 0.0 if may_stay else max(0.0, 1 / array.hold[0] - 1 / first)
         streamed = other / broad + takes * array.sum_bytes
         returned = array.sum_bytes / (first if may_stay else high)
-        kept, way = array.kept_bytes / stream, flow.load_bytes_per_cycle or array.feed
+        kept, way = array.kept_bytes / past, flow.load_bytes_per_cycle or array.feed
     ports = _paced(streamed, array.feed), _paced(returned, array.drain)
     during = [(work + skew * fold, 0.0), *((skew * fold, even) for even in ports)]
     moving = [(array.shift * fold, 0.0), (0.0, _paced(kept, way))]
@@ -230,29 +241,45 @@ def _paced(num_bytes: float, rate: float) -> float:
 def _cycles(array: Folding, size: Extents, batch: int) -> int:
     first, then, stream = array.split(size)
     tall, wide = array.hold
-    parts = _parts(array, first, tall, min(wide, then), stream, size.depth)
+    stripe = array.stripe(min(wide, then))
+    parts = _parts(array, first, tall, stays=stripe > 0, is_partial=size.depth < array.depth)
     widths = _runs(then, wide)
-    flow = array.dataflow
-    total = array.skew if flow.is_pipelined else 0
+    stripes = _runs(stream, stripe or stream)
+    total = array.skew if array.dataflow.is_pipelined else 0
+    for length, times in stripes:
+        total += _section(array, parts, widths, length, times * batch)
+    if len(stripes) > 1 and array.dataflow.is_double_buffered:
+        ends = _Fold(parts[-1][0], widths[-1][0]), _Fold(parts[0][0], widths[0][0])
+        total -= _hidden(array, *ends, stripes[0][0])
+    return total
+
+
+def _section(
+    array: Folding,
+    parts: Sequence[tuple[_Part, int]],
+    widths: Sequence[tuple[int, int]],
+    stream: int,
+    rounds: int,
+) -> int:
+    """Cycles of all folds, `rounds` times, with so much streaming past each."""
+    total = 0
     for width, columns in widths:
         for part, times in parts:
             fold = _Fold(part, width)
             own = _before(array, fold) + _during(array, fold, stream) + _after(array, fold)
-            total += own * columns * times * batch
-    if flow.is_double_buffered:
-        for fold, follower, times in _successions(parts, widths, batch):
+            total += own * columns * times * rounds
+    if array.dataflow.is_double_buffered:
+        for fold, follower, times in _successions(parts, widths, rounds):
             total -= times * _hidden(array, fold, follower, stream)
     return total
 
 
 def _parts(
-    array: Folding, extent: int, tall: int, width: int, stream: int, depth: int
+    array: Folding, extent: int, tall: int, *, stays: bool, is_partial: bool
 ) -> list[tuple[_Part, int]]:
     """The folds along the first axis, in order, equal ones together."""
-    is_partial = depth < array.depth
     if array.keeps_sums:
         return [(_Part(e, is_partial, True), n) for e, n in _runs(extent, tall)]
-    stays = stream * width * array.sum_bytes <= array.dataflow.accumulator_bytes
     folds: list[tuple[_Part, int]] = []
     left = -(-extent // tall)
     for size, times in _runs(extent, tall):
@@ -334,15 +361,15 @@ def _runs(extent: int, size: int) -> list[tuple[int, int]]:
 
 
 def _successions(
-    parts: Sequence[tuple[_Part, int]], widths: Sequence[tuple[int, int]], batch: int
+    parts: Sequence[tuple[_Part, int]], widths: Sequence[tuple[int, int]], rounds: int
 ) -> Iterator[tuple[_Fold, _Fold, int]]:
     """Folds that follow each other, with how often they do."""
     inner = list(_following([times for _, times in parts], 1))
     for width, columns in widths:
         for one, other, times in inner:
             pair = _Fold(parts[one][0], width), _Fold(parts[other][0], width)
-            yield *pair, times * columns * batch
-    for one, other, times in _following([columns for _, columns in widths], batch):
+            yield *pair, times * columns * rounds
+    for one, other, times in _following([columns for _, columns in widths], rounds):
         yield _Fold(parts[-1][0], widths[one][0]), _Fold(parts[0][0], widths[other][0]), times
 
 

@@ -139,7 +139,8 @@ class Dataflow:
     hold: tuple[int, ...] = ()
     """Extents of a fold where cells hold several elements; empty: one each."""
     accumulator_bytes: int = 0
-    """Sums that stay beside the array until their depth is done; 0: every fold's sums return."""
+    """Sums that stay beside the array until their depth is done, a stripe of what streams at a
+    time; 0: every fold's sums return."""
 
 
 @dataclass(frozen=True, slots=True)
