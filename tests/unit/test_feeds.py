@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from export_cases import matmul_nest
 from kernel_toys import conv_graph, elementwise_graph, matmul_graph
 from naive_schedules import naive_schedule
 from test_floor import chip, only
@@ -14,6 +15,7 @@ from toy_schedules import double_then_blur
 
 from worker.compiler.cost.compute import engine_cycles, pace_of, pick_engine
 from worker.compiler.cost.floor import kernel_floor
+from worker.compiler.export.unroll import Unrolled, unroll
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.scalar import Apply, Fn, Read
@@ -240,3 +242,22 @@ def test_a_starved_feed_is_the_engines_time(flow: Dataflow) -> None:
     (fast, _), (slow, causes) = run(graph, wide), run(graph, narrow)
     assert slow > 2 * fast
     assert max(causes, key=causes.__getitem__) == "engine:mme"
+
+
+# -- exports ---------------------------------------------------------------------------------------
+
+
+def test_exports_unroll_what_the_dataflow_lays_along_the_array() -> None:
+    """A tile of 4 x 16 x 4 on 4 x 4 cells takes 16 steps, over the extent that streams first."""
+    nest = matmul_nest()
+    rows, columns, depth = range(3)
+    for kept, sides in (
+        (Stationary.WEIGHT, (depth, columns)),
+        (Stationary.INPUT, (depth, rows)),
+        (Stationary.OUTPUT, (rows, columns)),
+    ):
+        engine = replace(nest.engine, dataflow=Dataflow(kept))
+        found = unroll(replace(nest, engine=engine))
+        assert isinstance(found, Unrolled)
+        assert found.spatial == tuple(((side, 4),) for side in sides)
+        assert found.num_passes == 16
