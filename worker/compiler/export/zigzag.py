@@ -118,7 +118,7 @@ def _caveats(nest: LoopNest) -> tuple[str, ...]:
     if nest.engine.startup_cycles:
         found.append("start-up of the engine, per instruction, is left out")
     if nest.engine.dataflow is not None:
-        found.append("loads, skew and ports of the array take time in Tilewright and none here")
+        found[0] = "loads, skew and ports of the array take time in Tilewright and none here"
     return tuple(found)
 
 
