@@ -8,7 +8,7 @@ from graphturbo_nets import Net, clustered
 from hypothesis import strategies as st
 
 from worker.compiler.ir.graph import Graph
-from worker.compiler.machine.machine import Machine
+from worker.compiler.machine.machine import Dataflow, EngineKind, Machine, Stationary
 
 
 @st.composite
@@ -22,7 +22,27 @@ def machines(draw: st.DrawFn) -> Machine:
     if draw(st.integers(0, 5)) == 0:
         engines = (replace(e, memory="GB") if e.name == "mme" else e for e in on.engines)
         on = replace(on, engines=tuple(engines))
+    if draw(st.booleans()):
+        on = fed(on, draw(st.sampled_from(list(Stationary))), draw(st.sampled_from([4.0, 64.0])),
+                 draw(st.sampled_from([0, 128])))  # fmt: skip
     return on
+
+
+def fed(on: Machine, kept: Stationary, port: float, accumulators: int) -> Machine:
+    """The machine with a described array and ports of its engines."""
+    flow = Dataflow(
+        kept, is_double_buffered=bool(accumulators), is_pipelined=bool(accumulators),
+        accumulator_bytes=0 if kept is Stationary.OUTPUT else accumulators,
+    )  # fmt: skip
+    ports = {"feed_bytes_per_cycle": port, "drain_bytes_per_cycle": port / 2}
+    engines = []
+    for engine in on.engines:
+        if engine.kind is EngineKind.MATRIX:
+            engine = replace(engine, dataflow=flow)
+        if engine.kind in (EngineKind.MATRIX, EngineKind.VECTOR):
+            engine = replace(engine, **ports)
+        engines.append(engine)
+    return replace(on, engines=tuple(engines))
 
 
 @st.composite

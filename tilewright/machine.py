@@ -14,6 +14,7 @@ from worker.compiler.errors import Detail, Finding, SpecError
 
 if TYPE_CHECKING:
     from worker.compiler.machine import Machine as Built
+    from worker.compiler.machine.machine import Engine
 
 Source: TypeAlias = "str | os.PathLike[str] | Mapping[str, Any]"
 _NAMES = ("name", "op_type")
@@ -108,6 +109,7 @@ class Machine:
             f"engine {e.name} ({e.kind}) on {e.memory}"
             + "".join(f", {rate:g} {dtype} a cycle" for dtype, rate in e.macs_per_cycle.items())
             + ("; output stage: " + ", ".join(e.output_stage) if e.output_stage else "")
+            + _fed(e)
             for e in built.engines
         ]
         rows += [
@@ -186,6 +188,19 @@ class Machine:
 
 def _parts(pointer: str) -> list[str]:
     return [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
+
+
+def _fed(engine: Engine) -> str:
+    """How an engine is fed, as far as its spec says."""
+    words: list[str] = []
+    if engine.dataflow is not None:
+        flow = engine.dataflow
+        words.append(f"keeps {flow.stationary}s")
+        words += ["systolic"] * flow.is_systolic
+        words += ["double-buffered"] * flow.is_double_buffered
+    ports = {"in": engine.feed_bytes_per_cycle, "out": engine.drain_bytes_per_cycle}
+    words += [f"{rate:g} bytes a cycle {way}" for way, rate in ports.items() if rate]
+    return "".join(f", {word}" for word in words)
 
 
 def _key(place: object, part: str, pointer: str) -> Any:

@@ -44,6 +44,11 @@ SLOW: dict[str, tuple[str, str, dict[str, Any]]] = {
     "starved reads": ("layers", "port:DRAM.read", memory(read_bytes_per_cycle=0.05)),
     "starved writes": ("layers", "port:DRAM.write", memory(write_bytes_per_cycle=0.001)),
     "weak engine": ("layers", "engine:PE", engines({"macs_per_cycle": {"f32": 0.05}}, 0.02)),
+    "starved array": ("layers", "engine:PE", engines(
+        {"dataflow": {"stationary": "weight"}, "feed_bytes_per_cycle": 0.05}, 0.005)),
+    "slow loads": ("layers", "engine:PE", engines(
+        {"dataflow": {"stationary": "weight", "double_buffered": True,
+                      "load_bytes_per_cycle": 0.02}}, 0.005)),
     "weak vector unit": ("conv", "engine:VEC", engines({}, 0.001)),
     "long pipeline": ("layers", "fill:PE", engines({"startup_cycles": 100_000}, 0.005)),
     "long latency": ("layers", "latency", memory(latency_cycles=100_000)),

@@ -23,7 +23,7 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Access, Origin, TensorOp
 from worker.compiler.ir.scalar import Apply, Fn, Read
 from worker.compiler.lower.lower import lower_unit
-from worker.compiler.machine.machine import Engine, EngineKind, Machine
+from worker.compiler.machine.machine import Dataflow, Engine, EngineKind, Machine, Stationary
 from worker.compiler.schedule.nodes import (
     Compute,
     Init,
@@ -75,6 +75,17 @@ def operators(draw: st.DrawFn) -> Graph:
 
 
 @st.composite
+def dataflows(draw: st.DrawFn, may_be_systolic: bool) -> Dataflow:
+    is_systolic = may_be_systolic and draw(st.booleans())
+    return Dataflow(
+        draw(st.sampled_from(list(Stationary))), is_systolic=is_systolic,
+        is_double_buffered=draw(st.booleans()), is_pipelined=is_systolic and draw(st.booleans()),
+        load_bytes_per_cycle=draw(st.sampled_from([0.0, 2.0, 50.0])),
+        accumulator_bytes=draw(st.sampled_from([0, 1 << 6])),
+    )  # fmt: skip
+
+
+@st.composite
 def chips(draw: st.DrawFn) -> Machine:
     """The toy chip with other numbers, in its memories' widths, ports and latencies too."""
     on = machine(draw(st.integers(1, 3)), l1_bytes=1 << 16)
@@ -84,10 +95,17 @@ def chips(draw: st.DrawFn) -> Machine:
         if engine.kind is EngineKind.MATRIX:
             rates = {DType.F32: draw(st.sampled_from([1.0, 4.0, 10.0, 16.0]))}
             engine = replace(engine, macs_per_cycle=rates, array=draw(st.sampled_from(arrays)))
+            if engine.array and draw(st.booleans()):
+                engine = replace(engine, dataflow=draw(dataflows(len(engine.array) == 2)))
         elif engine.kind is EngineKind.VECTOR:
             rates = {DType.F32: draw(st.sampled_from([0.5, 1.0, 3.0, 8.0]))}
             engine = replace(engine, macs_per_cycle=rates,
                              special_ops_per_cycle=draw(st.sampled_from([0.5, 2.0])))  # fmt: skip
+        if engine.kind is EngineKind.VECTOR or engine.dataflow is not None:
+            ports = st.sampled_from([0.0, 1.0, 3.0, 16.0, 1000.0])
+            engine = replace(
+                engine, feed_bytes_per_cycle=draw(ports), drain_bytes_per_cycle=draw(ports)
+            )
         engines.append(replace(engine, startup_cycles=draw(st.integers(0, 4))))
     widths = st.sampled_from([1.0, 5.0, 16.0, 1000.0])
     levels = tuple(
@@ -163,6 +181,9 @@ def test_more_of_anything_asks_for_no_more(graph: Graph, on: Machine, times: int
             replace(e, macs_per_cycle={d: times * r for d, r in e.macs_per_cycle.items()},
                     special_ops_per_cycle=times * e.special_ops_per_cycle)
             for e in on.engines)),
+        replace(on, engines=tuple(
+            replace(e, feed_bytes_per_cycle=times * e.feed_bytes_per_cycle,
+                    drain_bytes_per_cycle=0.0) for e in on.engines)),
     ]  # fmt: skip
     assert all(bound(graph, other) <= now for other in faster)
 

@@ -11,13 +11,14 @@ import pytest
 from graphturbo_nets import Net, clustered, unit_context
 from hypothesis import given
 from hypothesis import strategies as st
+from random_nets import fed
 from row_chain_graphs import gathered, group_norm, pooled, softmax
 
 from worker.compiler.ir.affine import Affine, var
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Access
 from worker.compiler.machine import load_preset
-from worker.compiler.machine.machine import Machine
+from worker.compiler.machine.machine import Machine, Stationary
 from worker.compiler.schedule.nodes import Span
 from worker.compiler.strategies.graphturbo.floors import (
     engine_floor,
@@ -78,6 +79,7 @@ MACHINES = {
     "slow writes": slow_home(TWO, 64.0, 0.5),
     "one slow port": half_home(slow_home(TWO, 1.0, 0.5)),
     "one cluster": clustered(clusters=1, cores=2),
+    "fed": fed(clustered(), Stationary.WEIGHT, 8.0, 0),
     "preset": PRESET,
 }
 

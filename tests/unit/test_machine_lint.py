@@ -206,6 +206,29 @@ REFUSALS: list[tuple[str, Callable[[Document], None], str, str, str]] = [
     ("lifted field out of range", both(drop("/launch_latency_cycles"),
                                        edit("/launch_overhead_cycles", -1)), "TW-SPEC-001",
      "/launch_overhead_cycles", ">= 0"),
+    ("dataflow of a vector engine", edit("/engines/1/dataflow", {"stationary": "weight"}),
+     "TW-SPEC-002", "/engines/1/dataflow", "a vector engine has none"),
+    ("systolic array of one dimension", both(
+        edit("/engines/0/array", [4]), edit("/engines/0/dataflow", {"stationary": "weight"})),
+     "TW-SPEC-002", "/engines/0/dataflow/systolic", "the array has 1 dimensions"),
+    ("accumulators of an array that keeps sums", edit("/engines/0/dataflow", {
+        "stationary": {"value": "output", "tag": "G"}, "accumulator_bytes": 64}), "TW-SPEC-002",
+     "/engines/0/dataflow/accumulator_bytes", "nothing reads this"),
+    ("folds follow each other where nothing is between", edit("/engines/0/dataflow", {
+        "stationary": "weight", "systolic": False, "pipelined": True}), "TW-SPEC-002",
+     "/engines/0/dataflow/pipelined", "nothing reads this"),
+    ("fold of a part of the array", edit("/engines/0/dataflow", {
+        "stationary": "output", "systolic": False, "hold": [8, 6]}), "TW-SPEC-002",
+     "/engines/0/dataflow/hold", "whole steps of the array"),
+    ("systolic cells that hold more", edit("/engines/0/dataflow", {
+        "stationary": "output", "hold": [8, 8]}), "TW-SPEC-002",
+     "/engines/0/dataflow/hold", "holds one element"),
+    ("unknown dataflow", edit("/engines/0/dataflow", {"stationary": "row"}), "TW-SPEC-001",
+     "/engines/0/dataflow/stationary", "weight"),
+    ("port of an array without a dataflow", edit("/engines/0/feed_bytes_per_cycle", 8),
+     "TW-SPEC-002", "/engines/0/feed_bytes_per_cycle", "say so at /engines/0/dataflow"),
+    ("port of a DMA engine", edit("/engines/2/drain_bytes_per_cycle", 8),
+     "TW-SPEC-002", "/engines/2/drain_bytes_per_cycle", "nothing reads this"),
     # 16 MACs a cycle: 8 x 4 x 4 take 8 cycles, not 4.
     ("intrinsic above the rate", edit("/engines/0/intrinsics", [
         {"name": "mm", "op": "matmul", "extents": [8, 4, 4], "cycles": 4}]), "TW-SPEC-002",

@@ -162,11 +162,14 @@ class Estimator:
         """Cycles of the busiest core, and what cores need at least on average."""
         pace = self._pace
         steps = product_of(batch.trips.values(), len(batch))
-        work = self._facts.op.num_points
-        plain, special = (1, 0) if pace.roles is not None else pace.ops
-        least = work * plain / pace.speed
-        if special:
-            least += work * special / pace.special_speed
+        if pace.folding is not None or pace.streams is not None:
+            least = float(pace.least(tuple(axis.extent for axis in self._facts.op.domain)))
+        else:
+            work = self._facts.op.num_points
+            plain, special = (1, 0) if pace.roles is not None else pace.ops
+            least = work * plain / pace.speed
+            if special:
+                least += work * special / pace.special_speed
         started = batch.tiles * pace.startup_cycles
         return steps * batch.cycles, (started + least) / batch.cores
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil
 
 from worker.compiler.cost.compute import able_engines, pace_of
 from worker.compiler.cost.traffic import compulsory_bytes
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp
-from worker.compiler.machine.machine import EngineKind, Machine
+from worker.compiler.machine.machine import Engine, EngineKind, Machine
 
 
 def bound_cycles(graph: Graph, machine: Machine) -> int:
@@ -16,7 +17,8 @@ def bound_cycles(graph: Graph, machine: Machine) -> int:
     home level's ports.
 
     Compute: each operator on its fastest kind of engine, all engines of that kind busy, no padding
-    and no startup; different kinds may overlap, so the busiest kind counts.  For a single operator
+    and no startup, but what a described array loads or its ports take longer for; different kinds
+    may overlap, so the busiest kind counts.  For a single operator
     no schedule is faster; of several, one that moves work to an idler kind may be.
     """
     by_kind: dict[EngineKind, float] = {}
@@ -38,6 +40,20 @@ def _op_cycles(op: TensorOp, graph: Graph, machine: Machine) -> tuple[EngineKind
         if not paces:
             continue
         cycles = op.num_points / sum(1 / pace.point_cycles for pace in paces)
+        cycles = max(cycles, _fed_cycles(op, [e for e in able if e.kind is kind], graph))
         if best is None or cycles < best[1]:
             best = (kind, cycles)
     return best or (EngineKind.SCALAR, 0.0)
+
+
+def _fed_cycles(op: TensorOp, engines: Sequence[Engine], graph: Graph) -> float:
+    """What loads and ports of engines that share an operator take at least; 0 if one's are free."""
+    extents = tuple(axis.extent for axis in op.domain)
+    shares = 0.0
+    for engine in engines:
+        pace = pace_of(op, engine, graph.tensors)
+        least = pace.least(extents) if pace.folding or pace.streams else 0
+        if not least:
+            return 0.0
+        shares += 1 / least
+    return 1 / shares

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, prod
+from math import ceil, floor, prod
 
+from worker.compiler.cost.folds import Extents, Folding, Least, folding, granule
 from worker.compiler.cost.output_stage import stage_rate
 from worker.compiler.errors import VerifyError
 from worker.compiler.ir.axis import AxisKind
@@ -29,6 +30,8 @@ SPECIAL_FNS = frozenset(
     }
 )  # fmt: skip
 """Functions that run at an engine's special rate."""
+_SLACK = 1e-9
+"""Relative: a rounding error of floats must not add a cycle to a bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +204,49 @@ def _is_rated(op: TensorOp, engine: Engine, speed: float) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class Streams:
+    """What an instruction brings from its engine's memory and takes there, element by element.
+
+    An operand comes once for each point of the axes that its index depends on: what a window reads
+    again comes again, what is the same along an axis stays in the engine.
+    """
+
+    reads: tuple[tuple[tuple[int, ...], int], ...]
+    """Per operand: positions of its axes in the domain, bytes of an element."""
+    result: tuple[tuple[int, ...], int] | None
+    """None: it is not among these."""
+    reduced: tuple[tuple[int, int], ...]
+    """(position, extent in the whole operator) of the axes that are summed over."""
+    feed: float
+    """Bytes per cycle; 0: any."""
+    drain: float
+
+    def cycles(self, extents: tuple[int, ...], lanes: int) -> int:
+        """Cycles that the busier port takes."""
+        inward = sum(prod(extents[i] for i in axes) * size for axes, size in self.reads)
+        outward = 0
+        if self.result is not None:
+            axes, size = self.result
+            outward = prod(extents[i] for i in axes) * size
+            if any(extents[i] < whole for i, whole in self.reduced):
+                inward += outward  # sums so far: it may be any part of them
+        return max(
+            ceil(num_bytes * lanes / rate) if rate else 0
+            for num_bytes, rate in ((inward, self.feed), (outward, self.drain))
+        )
+
+    def per_point(self, domain: tuple[int, ...]) -> float:
+        """Cycles of one point at least, in any box of an operator over `domain`."""
+        points = prod(domain)
+        inward, outward = (
+            sum(prod(domain[i] for i in axes) * size for axes, size in streams) / points
+            for streams in (self.reads, () if self.result is None else (self.result,))
+        )
+        ways = ((inward, self.feed), (outward, self.drain))
+        return max(num_bytes / rate if rate else 0.0 for num_bytes, rate in ways)
+
+
+@dataclass(frozen=True, slots=True)
 class EngineRate:
     """How fast an engine runs one operator: all that its cycles need besides the box."""
 
@@ -214,20 +260,43 @@ class EngineRate:
     roles: Contraction | None
     """Where boxes are padded up to an array of MACs; else operations are counted."""
     array: tuple[int, ...]
+    folding: Folding | None = None
+    """How the array works through boxes; None: nobody says, so it is never filled or drained."""
+    streams: Streams | None = None
+    """What passes its ports (of a folding array what is neither factor); None: they are free."""
 
     def cycles(self, extents: tuple[int, ...], lanes: int = 1) -> int:
         """Cycles of one instruction over a box of `extents`: see `engine_cycles`."""
         points = prod(extents) * lanes
         if points == 0:
             return 0
+        passing = 0 if self.streams is None else self.streams.cycles(extents, lanes)
+        if self.roles is not None and self.folding is not None:
+            size, batch = _sizes(extents, self.roles)
+            # Lanes are no columns: columns of one fold share what streams.
+            return self.startup_cycles + self.folding.cycles(size, batch * lanes) + passing
         if self.roles is not None:
-            padded = _padded(extents, self.roles, self.array, lanes)
-            return self.startup_cycles + ceil(padded / self.speed)
-        plain, special = self.ops
-        cycles = points * plain / self.speed
-        if special:
-            cycles += points * special / self.special_speed
-        return self.startup_cycles + ceil(cycles)
+            cycles = _padded(extents, self.roles, self.array, lanes) / self.speed
+        else:
+            plain, special = self.ops
+            cycles = points * plain / self.speed
+            if special:
+                cycles += points * special / self.special_speed
+        return self.startup_cycles + max(ceil(cycles), passing)
+
+    def least(self, extents: tuple[int, ...]) -> int:
+        """Cycles, starts left out, that instructions over all of a box take at least together."""
+        if self.roles is None or self.folding is None or not prod(extents):
+            return max(0, self.cycles(extents) - self.startup_cycles)
+        least, first = self.least_of(extents)
+        return floor(least.price(first) * (prod(extents) // first) * (1 - _SLACK))
+
+    def least_of(self, extents: tuple[int, ...]) -> tuple[Least, int]:
+        """Of a folding array: (what a point costs at least, points along the axis walked first)."""
+        assert self.roles is not None
+        assert self.folding is not None
+        size, _ = _sizes(extents, self.roles)
+        return self.folding.least(size), self.folding.split(size)[0]
 
     @property
     def point_cycles(self) -> float:
@@ -246,7 +315,10 @@ def pace_of(op: TensorOp, engine: Engine, tensors: Mapping[str, Tensor]) -> Engi
     """
     elements = stage_rate(op, engine, tensors)
     if elements > 0:
-        return EngineRate(engine.startup_cycles, elements, 0.0, (1, 0), None, ())
+        return EngineRate(
+            engine.startup_cycles, elements, 0.0, (1, 0), None, (),
+            streams=_streams(op, None, engine, tensors),
+        )  # fmt: skip
     dtype = compute_dtype(op, tensors)
     speed = rate(engine, dtype)
     if not _is_rated(op, engine, speed):
@@ -254,8 +326,61 @@ def pace_of(op: TensorOp, engine: Engine, tensors: Mapping[str, Tensor]) -> Engi
     roles = contraction(op) if engine.kind is EngineKind.MATRIX else None
     ops = (0, 0) if roles is not None else elementary_ops(op)
     return EngineRate(
-        engine.startup_cycles, speed, engine.special_ops_per_cycle, ops, roles, engine.array
+        engine.startup_cycles, speed, engine.special_ops_per_cycle, ops, roles, engine.array,
+        None if roles is None else _folding(op, roles, engine, speed, tensors),
+        _streams(op, roles, engine, tensors),
+    )  # fmt: skip
+
+
+def _folding(
+    op: TensorOp, roles: Contraction, engine: Engine, speed: float, tensors: Mapping[str, Tensor]
+) -> Folding | None:
+    accesses = (*(op.reads[slot] for slot in roles.slots), op.write)
+    left, right, total = (tensors[a.tensor].dtype.size_bytes for a in accesses)
+    depth = prod(op.domain[k].extent for k in roles.depth)
+    return folding(engine, speed, (left, right, total), depth)
+
+
+def _streams(
+    op: TensorOp, roles: Contraction | None, engine: Engine, tensors: Mapping[str, Tensor]
+) -> Streams | None:
+    """What passes an engine's ports beside the factors and sums of a `Folding`."""
+    if not engine.feed_bytes_per_cycle and not engine.drain_bytes_per_cycle:
+        return None
+    factors = () if roles is None else roles.slots
+    # Where something is looked up, any slot may hold the indices.
+    slots = range(len(op.reads)) if op.has_lookup else slots_read(op.body)
+    reads = tuple(
+        _stream(op, op.reads[slot], tensors) for slot in dict.fromkeys(slots) if slot not in factors
     )
+    if roles is not None and not reads:
+        return None
+    reduced = tuple(
+        (k, axis.extent) for k, axis in enumerate(op.domain) if axis.kind is AxisKind.REDUCE
+    )
+    result = _stream(op, op.write, tensors) if roles is None else None
+    return Streams(
+        reads, result, reduced, engine.feed_bytes_per_cycle, engine.drain_bytes_per_cycle
+    )
+
+
+def _stream(
+    op: TensorOp, access: Access, tensors: Mapping[str, Tensor]
+) -> tuple[tuple[int, ...], int]:
+    names = _axes_of(access)
+    if any(e.has_lookup for e in access.index):
+        names = frozenset(axis.name for axis in op.domain)  # anywhere, for each point
+    axes = tuple(k for k, axis in enumerate(op.domain) if axis.name in names)
+    return axes, tensors[access.tensor].dtype.size_bytes
+
+
+def _sizes(extents: tuple[int, ...], roles: Contraction) -> tuple[Extents, int]:
+    """(rows, columns and depth of a box, its batch)."""
+    m, n, k, b = (
+        prod(extents[i] for i in group)
+        for group in (roles.rows, roles.columns, roles.depth, roles.batch)
+    )
+    return Extents(m, n, k), b
 
 
 def engine_cycles(
@@ -280,20 +405,9 @@ def _padded(
 
     Lanes are further columns: the schedule asked for them to be spread over the array.
     """
-    m, n, k, b = (
-        prod(extents[i] for i in group)
-        for group in (roles.rows, roles.columns, roles.depth, roles.batch)
-    )
-    n *= lanes
-    match array:
-        case (rows, columns):
-            return b * m * _up(k, rows) * _up(n, columns)
-        case (depth_m, depth_n, depth_k):
-            return b * _up(m, depth_m) * _up(n, depth_n) * _up(k, depth_k)
-        case (rows,):
-            return b * m * k * _up(n, rows)
-        case _:
-            return b * m * n * k
+    (m, n, k), b = _sizes(extents, roles)
+    step = granule(array, None)
+    return b * _up(m, step.rows) * _up(n * lanes, step.columns) * _up(k, step.depth)
 
 
 def _up(value: int, multiple: int) -> int:

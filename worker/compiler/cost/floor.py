@@ -14,8 +14,11 @@ engine that works until cycle T has done at most T - startup cycles of pure work
   than C points.  So R * floor(K / R) points of each depth cost the full rate, and the other K mod R
   together as much as R: two `Piece`s.  The cheap points come first, so what is paid for a part is
   convex, and the price also holds where other engines take the rest.
+- On an array with a dataflow the same holds along the axis that it walks first; to it come what its
+  folds need besides, or its ports (`folds.py`, `Least`).
 - Everything else costs its elementary operations, or its elements where the engine states an output
-  stage that takes it.  Two exceptions favour the chip.  An element-wise operator from integers to
+  stage that takes it, or the bytes of a point through its engine's ports, whichever takes longer.
+  Two exceptions favour the chip.  An element-wise operator from integers to
   integers counts as none where another such operator reads its result: bias, requantisation,
   activation and addition may be one pass.  And where an engine states no stage, it counts as one
   operation at the fastest rate of any type that it touches: specs of integer accelerators may rate
@@ -134,7 +137,7 @@ def kernel_floor(graph: Graph, machine: Machine) -> Parts:
 def work_of(graph: Graph, machine: Machine) -> Work:
     """What the engines of a core have to do, by the price list of `compute.py`."""
     found: list[Piece] = []
-    sides: tuple[dict[str, Engine], dict[str, Engine]] = ({}, {})
+    sides: tuple[dict[str, int], dict[str, int]] = ({}, {})
     granules: tuple[set[float], set[float]] = (set(), set())
     for op in graph.ops:
         paces = [
@@ -148,8 +151,11 @@ def work_of(graph: Graph, machine: Machine) -> Work:
             _point_cycles(graph, op, engine, pace) for engine, pace in paces if pace.roles is None
         ]
         for engine, pace in paces:
-            sides[pace.roles is None][engine.name] = engine
-        granules[0].update(prod(pace.array) / pace.speed for pace in array)
+            started = pace.startup_cycles + _once(op, pace)
+            side = sides[pace.roles is None]
+            side[engine.name] = min(started, side.get(engine.name, started))
+        # Folds have no common measure: their work comes in any amount.
+        granules[0].update(0.0 if p.folding else prod(p.array) / p.speed for p in array)
         granules[1].update(single)
         found += _pieces(op, array, _pooled(single))
     return Work(tuple(found), *map(_side, sides, granules))
@@ -210,6 +216,8 @@ def _on_array(op: TensorOp, pace: EngineRate) -> list[tuple[int, float]]:
     """(points, cycles a point), the cheapest first: what padding no tiling avoids."""
     roles = pace.roles
     assert roles is not None
+    if pace.folding is not None:
+        return _on_folds(op, pace)
     depth, rows = (prod(op.domain[k].extent for k in group) for group in (roles.depth, roles.rows))
     results = op.num_points // depth
     match pace.array:
@@ -227,6 +235,24 @@ def _on_array(op: TensorOp, pace: EngineRate) -> list[tuple[int, float]]:
     return [(n * results, p) for n, p in ((full, price), (rest, price * tall / max(1, rest))) if n]
 
 
+def _on_folds(op: TensorOp, pace: EngineRate) -> list[tuple[int, float]]:
+    least, first = pace.least_of(_extents(op))
+    whole, rest = first // least.tall * least.tall, first % least.tall
+    others = op.num_points // first
+    last = least.padded * least.tall / max(1, rest) + least.even
+    pieces = ((whole, least.padded + least.even), (rest, last))
+    return [(n * others, price) for n, price in pieces if n]
+
+
+def _once(op: TensorOp, pace: EngineRate) -> int:
+    """Cycles of every instruction, beside its start, that no fold has."""
+    return 0 if pace.folding is None else pace.least_of(_extents(op))[0].once
+
+
+def _extents(op: TensorOp) -> tuple[int, ...]:
+    return tuple(axis.extent for axis in op.domain)
+
+
 def _point_cycles(graph: Graph, op: TensorOp, engine: Engine, pace: EngineRate) -> float:
     """Cycles of one point on an engine that takes points one by one."""
     if _is_output_stage(graph, op):
@@ -240,7 +266,9 @@ def _point_cycles(graph: Graph, op: TensorOp, engine: Engine, pace: EngineRate) 
         if engine.output_stage:
             return pace.point_cycles
         return 1 / max(pace.speed, *(rate(engine, dtype) for dtype in types))
-    return pace.point_cycles
+    if pace.streams is None:
+        return pace.point_cycles
+    return max(pace.point_cycles, pace.streams.per_point(_extents(op)))
 
 
 def _is_output_stage(graph: Graph, op: TensorOp) -> bool:
@@ -258,8 +286,9 @@ def _pooled(prices: Sequence[float]) -> float:
     return 0.0 if 0.0 in prices else 1 / sum(1 / price for price in prices)
 
 
-def _side(engines: Mapping[str, Engine], granules: Collection[float]) -> Side:
-    startup = min((e.startup_cycles for e in engines.values()), default=0)
+def _side(engines: Mapping[str, int], granules: Collection[float]) -> Side:
+    """`engines`: cycles before the work of each begins."""
+    startup = min(engines.values(), default=0)
     is_even = len(engines) == 1 == len(granules)
     return Side(tuple(engines), startup, next(iter(granules)) if is_even else 0.0)
 

@@ -1,8 +1,8 @@
 """SCALE-Sim: a folder per kernel with `scale.cfg`, `topology.csv` and `layout.csv`.
 
 SCALE-Sim maps for itself: layer, array, dataflow and the three buffers' sizes are all it takes, so
-the loop nest is not carried, and ragged tiles are no matter.  The dataflow is weight-stationary,
-that of Tilewright's clock (sums along the rows, columns along the columns, rows streamed).  Its
+the loop nest is not carried, and ragged tiles are no matter.  The dataflow is the engine's, else
+weight-stationary, as Tilewright pads work up to an array of which nothing is said.  Its
 buffers are the parts of the scratchpad that this kernel gives input, weights and result; its words
 are elements of the input.  A convolution's padding is part of its input.
 Source: the input formats of SCALE-Sim 3 (`scalesim` 3.0), its configuration and topology readers.
@@ -16,7 +16,7 @@ from math import ceil, prod
 from worker.compiler.export.documents import Export, Exported, plain_name
 from worker.compiler.export.nest import LoopNest, NoForm, Reason, Refusal
 from worker.compiler.export.windows import Convolution, convolution
-from worker.compiler.machine.machine import EngineKind, Machine
+from worker.compiler.machine.machine import EngineKind, Machine, Stationary
 
 _TOPOLOGY = (
     "Layer name", "IFMAP height", "IFMAP width", "Filter height", "Filter width", "Channels",
@@ -24,6 +24,7 @@ _TOPOLOGY = (
 )  # fmt: skip
 _LAYOUT_COLUMNS = 20
 _WORDS_PER_KB = 1024
+_DATAFLOWS = {Stationary.WEIGHT: "ws", Stationary.INPUT: "is", Stationary.OUTPUT: "os"}
 
 
 def write_scalesim(nests: Sequence[LoopNest], machine: Machine) -> Export:
@@ -110,6 +111,11 @@ def _side(nest: LoopNest, layer: Convolution, k: int) -> tuple[int, int, int]:
 def _caveats(nest: LoopNest) -> tuple[str, ...]:
     found = ["SCALE-Sim maps for itself: tiles and order are its own",
              "it counts skew, drain and the loading of weights of every fold"]  # fmt: skip
+    flow = nest.engine.dataflow
+    if flow is not None and not (flow.is_double_buffered or flow.is_pipelined):
+        found[-1] += ", as Tilewright does of this array"
+    elif flow is not None:
+        found[-1] += ", which Tilewright hides where the array does"
     if any(o.is_padded for o in nest.operands):
         found.append("padding is read as part of the input")
     return tuple(found)
@@ -120,6 +126,7 @@ def _configuration(nest: LoopNest, machine: Machine, name: str) -> str:
     assert roles is not None
     element = nest.operands[roles.left].dtype.size_bytes
     rows, columns = nest.engine.array
+    flow = nest.engine.dataflow
 
     def kilowords(operand: int) -> int:
         hold = nest.holds_of(operand)[-1]
@@ -138,7 +145,7 @@ def _configuration(nest: LoopNest, machine: Machine, name: str) -> str:
             "IfmapOffset": 0,
             "FilterOffset": 10_000_000_000,
             "OfmapOffset": 20_000_000_000,
-            "Dataflow": "ws",
+            "Dataflow": _DATAFLOWS[Stationary.WEIGHT if flow is None else flow.stationary],
             "Bandwidth": words,
             "ReadRequestBuffer": 512,
             "WriteRequestBuffer": 512,

@@ -101,6 +101,8 @@ def _caveats(nest: LoopNest) -> tuple[str, ...]:
         found.append("padding: rims of tiles are moved that Tilewright does not move")
     if nest.engine.startup_cycles:
         found.append("start-up of the engine, per instruction, is left out")
+    if nest.engine.dataflow is not None:
+        found.append("loads, skew and ports of the array take time in Tilewright and none here")
     return tuple(found)
 
 

@@ -16,7 +16,7 @@ from math import ceil, prod
 from typing import TypeAlias
 
 from worker.compiler.export.nest import LoopNest, NoForm, Reason
-from worker.compiler.machine.machine import EngineKind
+from worker.compiler.machine.machine import EngineKind, Stationary
 from worker.compiler.tiling.factors import divisors
 
 Factors: TypeAlias = "tuple[tuple[int, int], ...]"
@@ -72,13 +72,20 @@ def _spread(nest: LoopNest) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...
     """Dimensions along each side of the array, and its sides."""
     roles, array = nest.roles, nest.engine.array
     if nest.engine.kind is EngineKind.MATRIX and roles is not None:
+        flow = nest.engine.dataflow
+        kept = Stationary.WEIGHT if flow is None else flow.stationary
         match array:
             case (rows, columns):
-                return (roles.depth, roles.columns), (rows, columns)
+                return {
+                    Stationary.WEIGHT: (roles.depth, roles.columns),
+                    Stationary.INPUT: (roles.depth, roles.rows),
+                    Stationary.OUTPUT: (roles.rows, roles.columns),
+                }[kept], (rows, columns)
             case (m, n, k):
                 return (roles.rows, roles.columns, roles.depth), (m, n, k)
             case (columns,):
-                return (roles.columns,), (columns,)
+                side = roles.rows if kept is Stationary.INPUT else roles.columns
+                return (side,), (columns,)
             case _:
                 pass
     return (tuple(reversed(range(len(nest.dims)))),), (int(nest.rate),)

@@ -117,6 +117,8 @@ def _caveats(nest: LoopNest) -> tuple[str, ...]:
         found.append(f"{', '.join(single)}: two copies in Tilewright, one in ZigZag")
     if nest.engine.startup_cycles:
         found.append("start-up of the engine, per instruction, is left out")
+    if nest.engine.dataflow is not None:
+        found[0] = "loads, skew and ports of the array take time in Tilewright and none here"
     return tuple(found)
 
 

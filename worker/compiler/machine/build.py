@@ -18,6 +18,7 @@ from worker.compiler.machine.energy_table import (
 from worker.compiler.machine.inherit import escape, resolve
 from worker.compiler.machine.lint.document import lint_document
 from worker.compiler.machine.machine import (
+    Dataflow,
     Engine,
     EngineKind,
     Guess,
@@ -29,10 +30,13 @@ from worker.compiler.machine.machine import (
     Managed,
     MemoryLevel,
     StageOperation,
+    Stationary,
 )
 from worker.compiler.machine.presets import preset_document
 from worker.compiler.machine.spec import (
+    DataflowSpec,
     EngineSpec,
+    Flag,
     HardwareSpec,
     HostSpec,
     LevelSpec,
@@ -89,12 +93,17 @@ def _int(quantity: Quantity | None, default: int = 0) -> int:
     return default if quantity is None else int(quantity.value)
 
 
+def _flag(flag: Flag | None, *, default: bool) -> bool:
+    return default if flag is None else flag.value
+
+
 def tagged_guesses(document: object, at: str = "") -> Iterator[Guess]:
     """Find every number tagged G, in document order."""
     if isinstance(document, dict):
         if document.get("tag") == "G" and "value" in document:
             number = document["value"]
-            text = f"{number:g}" if isinstance(number, int | float) else str(number)
+            is_number = isinstance(number, int | float) and not isinstance(number, bool)
+            text = f"{number:g}" if is_number else str(number).lower()
             yield Guess(at, text, str(document.get("note") or _NO_SOURCE))
             return
         for key, value in document.items():
@@ -219,6 +228,7 @@ class _Builder:
                 )
                 for dtype in speeds
             }  # fmt: skip
+        feed, drain = self._ports(k, engine)
         return Engine(
             name=engine.name,
             kind=EngineKind(engine.kind),
@@ -242,7 +252,39 @@ class _Builder:
                 )
                 for i in engine.intrinsics
             ),
+            dataflow=None if engine.dataflow is None else _dataflow(engine.dataflow),
+            feed_bytes_per_cycle=feed,
+            drain_bytes_per_cycle=drain,
         )
+
+    def _ports(self, k: int, engine: EngineSpec) -> tuple[float, float]:
+        """Bytes per cycle into an engine and out of it; 0: any.
+
+        Left out beside a dataflow: the core's share of the memory's ports.  Without one nobody says
+        what streams, so nothing is timed.
+        """
+        given = _num(engine.feed_bytes_per_cycle), _num(engine.drain_bytes_per_cycle)
+        if engine.kind not in _COMPUTE:
+            return 0.0, 0.0
+        level = next(level for level in self._spec.levels if level.name == engine.memory)
+        share = _int(level.instances) / _int(self._spec.num_cores)
+        ports = level.read_bytes_per_cycle.value, level.write_bytes_per_cycle.value
+        found: list[float] = []
+        for way, stated, port in zip(("feed", "drain"), given, ports, strict=True):
+            rate = stated
+            if not stated:
+                rate = port * share if engine.dataflow is not None else 0.0
+                note = (
+                    f"not given; the core's share of {level.name}'s port" if rate
+                    else "not given; its operands cost the engine no time"
+                )  # fmt: skip
+                text = f"{rate:g}" if rate else "unlimited"
+                self._guesses.append(Guess(f"/engines/{k}/{way}_bytes_per_cycle", text, note))
+            found.append(rate)
+        if engine.kind == "matrix" and engine.dataflow is None:
+            note = "not given; loading, filling and draining its array costs no time"
+            self._guesses.append(Guess(f"/engines/{k}/dataflow", "none", note))
+        return found[0], found[1]
 
     def _link(self, k: int, link: LinkSpec) -> Link:
         return Link(
@@ -259,6 +301,18 @@ class _Builder:
             shared_by=_int(link.shared_by, 1),
             multicast=link.multicast,
         )  # fmt: skip
+
+
+def _dataflow(spec: DataflowSpec) -> Dataflow:
+    return Dataflow(
+        stationary=Stationary(spec.stationary.value),
+        is_systolic=_flag(spec.systolic, default=True),
+        is_double_buffered=_flag(spec.double_buffered, default=False),
+        is_pipelined=_flag(spec.pipelined, default=False),
+        load_bytes_per_cycle=_num(spec.load_bytes_per_cycle),
+        hold=tuple(_int(extent) for extent in spec.hold),
+        accumulator_bytes=_int(spec.accumulator_bytes),
+    )
 
 
 def _host(host: HostSpec) -> Host:

@@ -130,6 +130,42 @@ class Intrinsic:
     energy_pj: float = 0.0
 
 
+class Stationary(StrEnum):
+    """What an array keeps while the rest streams past it (`Dataflow`)."""
+
+    WEIGHT = "weight"
+    """The right factor: of a convolution its weights.  Sums are made along the rows."""
+    INPUT = "input"
+    """The left factor.  Sums are made along the rows."""
+    OUTPUT = "output"
+    """The sums themselves, until they are complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dataflow:
+    """How an array of MACs works through a product: fold by fold of what it keeps.
+
+    A fold is as much of the stationary operand as the array holds: depth x columns of weights,
+    depth x rows of inputs, or rows x columns of sums.
+    """
+
+    stationary: Stationary
+    is_systolic: bool = True
+    """Operands go from cell to cell: a fold is shifted in, or its sums out, in as many cycles as
+    the array has rows, and rows + columns - 2 pass between its first and its last cell."""
+    is_double_buffered: bool = False
+    """While one fold is computed, the next is loaded, or the sums of the last leave."""
+    is_pipelined: bool = False
+    """Folds follow each other without a gap: the array fills and drains once per instruction."""
+    load_bytes_per_cycle: float = 0.0
+    """Of a way of its own for stationary weights or inputs; 0: they come through the feed."""
+    hold: tuple[int, ...] = ()
+    """Extents of a fold where cells hold several elements; empty: one each."""
+    accumulator_bytes: int = 0
+    """Sums that stay beside the array until their depth is done, a stripe of what streams at a
+    time; 0: every fold's sums return."""
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
     """A unit inside every core that runs instructions in order."""
@@ -144,7 +180,7 @@ class Engine:
     array: tuple[int, ...] = ()
     """Spatial dimensions (rows, columns) of a MATRIX engine; work is padded up to them."""
     startup_cycles: int = 0
-    """Fill and drain of the pipeline per instruction."""
+    """Fill and drain of the pipeline per instruction, beside those of a `dataflow`."""
     op_energy_pj: Mapping[DType, float] | None = None
     """Per MAC (MATRIX) or per operation (VECTOR/SCALAR), of which a MAC is one."""
     special_ops_per_cycle: float = 0.0
@@ -154,6 +190,12 @@ class Engine:
     pass, by operation and number format.  An operator that consists of them takes as long as the
     slowest of those it needs; operators of anything else cost their elementary operations."""
     intrinsics: tuple[Intrinsic, ...] = ()
+    dataflow: Dataflow | None = None
+    """Of a MATRIX engine; None: loads, skew and feeds of its array cost no time."""
+    feed_bytes_per_cycle: float = 0.0
+    """From its memory, per core; 0: as many as it can use."""
+    drain_bytes_per_cycle: float = 0.0
+    """Into its memory."""
 
 
 @dataclass(frozen=True, slots=True)

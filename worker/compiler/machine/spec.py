@@ -149,27 +149,42 @@ Extent = Annotated[Quantity, Range(1, 1 << 20, integer=True)]
 LimitBound = Annotated[Quantity, Range(0, 2.0**40, integer=True)]
 
 
-class Duplex(_Part):
-    """Whether a memory reads and writes at the same time, with its evidence."""
+class _Tagged(_Part):
+    """A word or a yes with its evidence; the subclass says which."""
 
-    value: Literal["full", "half"]
-    """`full`: a port for each direction; `half`: one port, which serves one at a time."""
     tag: Tag | None = None
     note: str = Field(default="", max_length=500)
 
     @model_validator(mode="before")
     @classmethod
     def _accept_plain(cls, raw: object) -> object:
-        if isinstance(raw, dict | Duplex):
-            return raw
-        return {"value": raw}
+        return raw if isinstance(raw, dict | _Tagged) else {"value": raw}
 
     @classmethod
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
         tagged = handler.resolve_ref_schema(handler(schema))
-        return {"anyOf": [{"enum": ["full", "half"]}, dict(tagged)]}
+        return {"anyOf": [dict(tagged["properties"]["value"]), dict(tagged)]}
+
+
+class Duplex(_Tagged):
+    """Whether a memory reads and writes at the same time."""
+
+    value: Literal["full", "half"]
+    """`full`: a port for each direction; `half`: one port, which serves one at a time."""
+
+
+class Kept(_Tagged):
+    """What an array keeps while the rest streams past it."""
+
+    value: Literal["weight", "input", "output"]
+
+
+class Flag(_Tagged):
+    """Yes or no."""
+
+    value: bool
 
 
 class LevelSpec(_Part):
@@ -202,6 +217,24 @@ class IntrinsicSpec(_Part):
     energy_pj: PicoJoule | None = None
 
 
+class DataflowSpec(_Part):
+    """How an array of MACs works through a product; what is left out costs the most."""
+
+    stationary: Kept
+    systolic: Flag | None = None
+    """Absent: yes, folds are shifted in or out and the array fills and drains cell by cell."""
+    double_buffered: Flag | None = None
+    """Absent: no, nothing hides the load of a fold."""
+    pipelined: Flag | None = None
+    """Absent: no, the array fills and drains for every fold."""
+    load_bytes_per_cycle: BytesPerCycle | None = None
+    """Absent: what is kept comes through the feed."""
+    hold: list[Extent] = Field(default_factory=list, max_length=2)
+    """Absent: as many elements as the array has cells."""
+    accumulator_bytes: Bytes | None = None
+    """Absent: none, the sums of every fold return to the memory."""
+
+
 class EngineSpec(_Part):
     """A unit inside every core."""
 
@@ -218,6 +251,11 @@ class EngineSpec(_Part):
     )
     """Elements per cycle, by operation and number format, of a unit that does them in one pass."""
     intrinsics: list[IntrinsicSpec] = Field(default_factory=list, max_length=256)
+    dataflow: DataflowSpec | None = None
+    """Absent: loads, skew and feeds of an array cost no time, which is listed as a guess."""
+    feed_bytes_per_cycle: BytesPerCycle | None = None
+    """Absent: with a dataflow the engine's share of its memory's port, else any; a guess."""
+    drain_bytes_per_cycle: BytesPerCycle | None = None
 
 
 class LinkSpec(_Part):

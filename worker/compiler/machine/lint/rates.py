@@ -95,7 +95,9 @@ def intrinsics_keep_the_rate(view: SpecReader) -> Iterator[Defect]:
             cycles = view.number(f"{intrinsic}/cycles")
             if not best or not extents or not cycles or cycles < 1:
                 continue
-            done, padded = prod(extents), _padded(view.text(f"{intrinsic}/op"), extents, array)
+            done = prod(extents)
+            keeps_sums = view.choice(f"{engine}/dataflow/stationary") == "output"
+            padded = _padded(view.text(f"{intrinsic}/op"), extents, array, keeps_sums=keeps_sums)
             if done > best * cycles:
                 yield Defect(
                     f"{intrinsic}/cycles",
@@ -133,12 +135,16 @@ def _whole_numbers(view: SpecReader, pointer: str) -> tuple[int, ...]:
     return tuple(int(n) for n in found if n) if all(n and n >= 1 for n in found) else ()
 
 
-def _padded(op: str | None, extents: Sequence[int], array: tuple[int, ...]) -> int:
+def _padded(
+    op: str | None, extents: Sequence[int], array: tuple[int, ...], *, keeps_sums: bool
+) -> int:
     """Multiply-accumulates with those of idle lanes; as the cost model pads (m, n, k)."""
     if op != "matmul" or len(extents) != 3:
         return prod(extents)
     m, n, k = extents
     match array:
+        case (rows, columns) if keeps_sums:
+            return _up(m, rows) * _up(n, columns) * k
         case (rows, columns):
             return m * _up(n, columns) * _up(k, rows)
         case (high, wide, deep):

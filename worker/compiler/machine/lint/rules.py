@@ -11,6 +11,12 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from worker.compiler.ir.dtype import DType
+from worker.compiler.machine.lint.feeds import (
+    dataflows_have_an_array,
+    dataflows_say_what_is_read,
+    folds_are_whole_arrays,
+    ports_are_read,
+)
 from worker.compiler.machine.lint.rates import (
     intrinsic_extents,
     intrinsics_keep_the_rate,
@@ -243,6 +249,10 @@ RULES: tuple[Callable[[SpecReader], Iterator[Defect]], ...] = (
     stages_of_vector_engines,
     intrinsic_extents,
     intrinsics_keep_the_rate,
+    dataflows_have_an_array,
+    dataflows_say_what_is_read,
+    folds_are_whole_arrays,
+    ports_are_read,
     one_way_to_give_targets,
     *TARGET_RULES,
 )

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from math import gcd
 
 from worker.compiler.cost.compute import contraction
+from worker.compiler.cost.folds import granule
 from worker.compiler.ir.affine import Affine
 from worker.compiler.ir.axis import AxisKind
 from worker.compiler.ir.dtype import DType
@@ -375,27 +376,23 @@ def _write_rules(
     return exact, single, below
 
 
-def granules(facts: Facts, array: tuple[int, ...]) -> dict[str, int]:
-    """Smallest sensible tile per axis for an engine of `array`: fill its lanes, then grow.
+def granules(facts: Facts, engine: Engine) -> dict[str, int]:
+    """Smallest sensible tile per axis for an engine: fill its array, then grow.
 
     Axes of a matrix-like operator fill columns (n) and rows (k) of the array from the innermost
-    axis outwards, of a line of MACs columns only; other operators start with a row of the innermost
-    axis.
+    axis outwards, or whatever its dataflow lays along them, of a line of MACs columns only; other
+    operators start with a row of the innermost axis.
     """
     sizes = dict.fromkeys(facts.extents, 1)
     roles = contraction(facts.op)
     names = [a.name for a in facts.op.domain]
-    if roles is None or not array:
+    if roles is None or not engine.array:
         for name in reversed(facts.out_axes):
             if facts.extents[name] > 1:
                 sizes[name] = min(facts.extents[name], 16)
                 break
         return sizes
-    targets: tuple[int, ...] = array  # rows, columns, depth
-    if len(array) == 2:
-        targets = (0, array[1], array[0])
-    elif len(array) == 1:
-        targets = (0, array[0], 1)
+    targets = granule(engine.array, engine.dataflow)
     groups = (roles.rows, roles.columns, roles.depth)
     for group, target in zip(groups, targets, strict=True):
         left = target

@@ -137,7 +137,7 @@ def _score(cycles: int, leaves: int) -> float:
 def _first(
     facts: Facts, engine: Engine, stages: tuple[Stage, ...], *, smallest: bool, double: bool
 ) -> Sizes:
-    sizes = dict.fromkeys(facts.extents, 1) if smallest else granules(facts, engine.array)
+    sizes = dict.fromkeys(facts.extents, 1) if smallest else granules(facts, engine)
     for name in facts.extents:
         if name in facts.whole:
             sizes[name] = facts.extents[name]

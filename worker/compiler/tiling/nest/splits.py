@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations
 from math import prod
 
-from worker.compiler.cost.compute import engine_cycles
+from worker.compiler.cost.compute import pace_of
 from worker.compiler.machine.machine import Engine, Machine
 from worker.compiler.tiling.factors import divisors
 from worker.compiler.tiling.nest.facts import Facts, Operand
@@ -73,9 +73,8 @@ def _cycles(
     """The slowest of computing and of each memory's traffic, if every core reads its part once."""
     share = {n: -(-e // ways.get(n, 1)) for n, e in facts.extents.items()}
     cores = prod(ways.values())
-    busy = engine_cycles(
-        facts.op, tuple(share[a.name] for a in facts.op.domain), engine, facts.tensors
-    )
+    pace = pace_of(facts.op, engine, facts.tensors)
+    busy = pace.startup_cycles + pace.least(tuple(share[a.name] for a in facts.op.domain))
     home = machine.home.name
     bytes_at: dict[str, float] = {}
     for operand in (*facts.fetched, *(() if facts.stored is None else (facts.stored,))):
