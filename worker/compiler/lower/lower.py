@@ -27,6 +27,7 @@ from worker.compiler.lower.order.sync import Tokens, most_waits, synchronise
 from worker.compiler.lower.order.time_order import Moves, in_time_order
 from worker.compiler.lower.resolve import flatten, resolve
 from worker.compiler.lower.rows.batch import merge
+from worker.compiler.lower.rows.cached import Cached, has_cache
 from worker.compiler.lower.rows.hazards import home_hazards
 from worker.compiler.lower.rows.storage import Storages
 from worker.compiler.lower.rows.touches import Touches, touches_of
@@ -39,7 +40,7 @@ from worker.compiler.lower.window import (
 from worker.compiler.machine.machine import EngineKind, Machine
 from worker.compiler.schedule.nodes import Schedule
 
-LOWER_VERSION = "14"
+LOWER_VERSION = "15"
 """Bump when programs change for the same schedule: cached kernels must miss."""
 LISTED_ROWS = 1 << 14
 """Instructions that a program lists one by one at most, if it can: 1.5 MB of them."""
@@ -77,7 +78,8 @@ def lower_unit(
     hazards = home_hazards(nest, refs)
     by_tile = bool(early) and Heuristic.TILES not in without  # layers may overlap, nothing loops
     storages = Storages(nest, refs, buffers, machine, hazards, num_staged, by_tile=by_tile)
-    transfers = TransferEmitter(nest, machine, storages)
+    cached = Cached(nest, refs, ahead, timing, machine) if has_cache(machine) else None
+    transfers = TransferEmitter(nest, machine, storages, cached)
     window = EVERYTHING if early else window_of(nest, refs, ahead, widths, most_rows)
     while True:
         emitter = Emitter(transfers)
