@@ -122,14 +122,15 @@ class Routes:
 
     def shared(self, numbers: Ints, sharers: Ints) -> Ints:
         """Resources of the same ports for transfers that so many cores carry out together."""
-        found = numbers
-        for each in np.unique(sharers).tolist():
+        used = [int(sharers)] if sharers.ndim == 0 else np.unique(sharers).tolist()
+        for each in used:
             if each not in self._sharers:
                 self._sharers.append(each)
                 self.count += self._ports
-            shift = self._sharers.index(each) * self._ports
-            found = np.where(sharers == each, numbers + shift, found)
-        return found
+        shifts = [self._sharers.index(each) * self._ports for each in used]
+        if len(used) == 1:
+            return numbers + shifts[0]
+        return numbers + np.array(shifts, dtype=np.int64)[np.searchsorted(used, sharers)]
 
     def resource(self, number: int) -> Resource:
         """Resource `number`."""

@@ -111,7 +111,8 @@ class TransferEmitter:
             if found is not None:
                 is_in = src.level == self.machine.home.name
                 ports = self._through_cache(ports, found, is_in=is_in)
-                latency = np.where(found.is_held, path.cached_latency_cycles, latency)
+                if found.is_held.any():
+                    latency = np.where(found.is_held, path.cached_latency_cycles, latency)
         return Batch(
             flat.count, flat.full(position), flat.full(core), opcode,
             self.engine_number[path.engine], number, -1, flat(num_bytes), ZERO, ZERO,
@@ -127,5 +128,7 @@ class TransferEmitter:
         if not is_in:
             return [*ports[:-1], np.where(found.is_held, -1, ports[-1])]
         ports = [self.routes.shared(ports[0], found.sharers), *ports[1:]]
+        if not found.is_held.any():
+            return ports
         behind = [*ports[1:], np.array(-1, dtype=np.int64)]
         return [np.where(found.is_held, b, a) for a, b in zip(ports, behind, strict=True)]

@@ -147,6 +147,11 @@ class Cached:
 
     def _sharers(self, use: _Use, grid: Grid, core: Ints, num_bytes: Ints) -> Ints:
         """How many cores fetch the same in the same step."""
+        is_apart = max(self.machine.home.instances, self.cache.instances) > 1
+        if use.is_linear and isinstance(use.leaf.node, Move) and not is_apart:
+            alike = use.alike
+            if alike is not None:
+                return np.array(alike, dtype=np.int64)
         keys = [affine_values(key, grid.values) for key in use.keys]
         keys = [drop_last(key, key.ndim - num_dims(grid)) for key in keys]
         if isinstance(use.leaf.node, Move):
@@ -216,6 +221,17 @@ class _Use:
         ))  # fmt: skip
         each = _up(run + self.line - pitch, self.line)
         return min(prod(extents[:inner]) * each, self.whole)
+
+    @cached_property
+    def alike(self) -> int | None:
+        """Cores that touch the same in a step, if the others are told apart one by one: each loop
+        over cores that a linear key names has a key where it is the only one; else None."""
+        loops = {f.var: f.trip for f in self.cores}
+        named = [loops.keys() & set(key.variables()) for key in self.keys]
+        used = set().union(*named)
+        if any({name} not in named for name in used):
+            return None
+        return prod(trip for name, trip in loops.items() if name not in used)
 
     def varies(self, frame: Frame) -> bool:
         """Whether iterations of a loop touch different regions."""
