@@ -16,8 +16,13 @@ from test_lower_naive import conv_graph
 
 from worker.compiler.audit.audit import audit
 from worker.compiler.errors import Shortfall, VerifyError
+from worker.compiler.heuristics import Heuristic
 from worker.compiler.ir.affine import var
+from worker.compiler.ir.axis import Axis
+from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.graph import Graph
+from worker.compiler.ir.op import Access, Tensor, TensorOp
+from worker.compiler.ir.scalar import Apply, Fn, Read
 from worker.compiler.isa.binary import decode_program, encode_program
 from worker.compiler.isa.program import Program, Resource, UnitProgram, expanded, port_numbers
 from worker.compiler.isa.text import parse_program, print_program
@@ -26,7 +31,7 @@ from worker.compiler.lower.grid import Grid
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.lower.rows.cached import equal_cores
 from worker.compiler.machine.machine import Machine, Managed
-from worker.compiler.schedule.nodes import Compute, LoopKind, Move, Node, Place, Schedule, Seq
+from worker.compiler.schedule.nodes import Compute, Init, LoopKind, Move, Node, Place, Schedule, Seq
 from worker.compiler.schedule.walk import Frame
 from worker.simulator.run import simulate_unit
 
@@ -325,3 +330,113 @@ def test_without_a_cache_nothing_changes() -> None:
     one, other = (print_program(lower_unit(schedule, m, "s" * 64)) for m in (small, large))
     assert one == other
     assert "sharers" not in one and '"L2"' not in one
+
+
+def through_home(
+    rows: int, cols: int, halo: int, samples: int, tiles: tuple[int, int], repeats: int = 1
+) -> Schedule:
+    """Two layers of `samples` x `rows` rows, one after the other for each sample, on two cores.
+
+    The tensor between them lies at home; the second layer goes over it `repeats` times.
+    """
+    layers: list[Node] = []
+    for k, tile in enumerate(tiles):
+        at = var("s") * rows + var(f"c{k}") * (rows // 2) + var(f"i{k}") * tile
+        out = (toys.span(at, tile), toys.span(0, cols))
+        wide = (toys.span(at - halo * k, tile + 2 * halo * k), toys.span(0, cols))
+        domain = (*out, toys.span(0, 2 * halo + 1)) if k else out
+        tiled = toys.time(f"i{k}", -(-rows // 2 // tile), Place(f"t{k}", "L1", wide, 2, Place(
+            f"t{k + 1}", "L1", out, 1, Seq((
+                Move(f"t{k}", "DDR", "L1", wide, 0), Compute(f"op{k}", domain, "vec"),
+                Move(f"t{k + 1}", "L1", "DDR", out),
+            )), None, Init.IDENTITY if k else Init.UNDEFINED,
+        )))  # fmt: skip
+        again = toys.time("r", repeats, tiled) if k else tiled
+        layers.append(toys.cores(f"c{k}", 2, again))
+    graph = toys.chain_graph(samples * rows, cols, halo)
+    return Schedule(graph, toys.time("s", samples, Seq(tuple(layers))), "hand", 0)
+
+
+@given(
+    st.builds(
+        through_home, st.sampled_from([2, 4, 8]), st.integers(1, 4), st.integers(0, 2),
+        st.integers(1, 3), st.tuples(st.integers(1, 4), st.integers(1, 4)), st.integers(1, 2),
+    ),
+    CAPACITIES, st.sampled_from([2, 4, 16]),
+)  # fmt: skip
+def test_nothing_is_claimed_between_layers_that_no_cache_would_do(
+    schedule: Schedule, capacity: int, line: int
+) -> None:
+    check(schedule, with_cache(toys.flat_machine(2), capacity, line))
+
+
+@pytest.mark.parametrize(("halo", "samples"), [(0, 1), (1, 1), (0, 3)])
+def test_what_a_layer_wrote_the_next_one_finds(halo: int, samples: int) -> None:
+    """Three tensors of 8 rows of 16 bytes a sample: one comes, one goes, and the one between goes
+    but does not come back where all fit.  Of several samples the first tensor may be fetched for
+    the next one already, and what is written and read between counts twice."""
+    size = 8 * 4 * 4 * samples
+    schedule = through_home(8, 4, halo, samples, (2, 2))
+    room = (3 if samples == 1 else 5) * 8 * 4 * 4
+    mine, played = check(schedule, with_cache(toys.flat_machine(2), room, 4))
+    assert mine == played == (size, 2 * size)
+    mine, played = check(schedule, with_cache(toys.flat_machine(2), 64, 4))
+    assert mine[0] > size
+
+
+def read_twice(
+    rows: int, cols: int, tiles: tuple[int, int], part: int, *, is_ahead: bool
+) -> Schedule:
+    """Two layers that read one tensor: the second one all of it, the first one but `part` rows.
+
+    `is_ahead`: the second one begins to fetch before the first one does.
+    """
+    ops = [
+        TensorOp(
+            f"op{k}", (Axis("a0", n), Axis("a1", cols)), (Access("t0", (var("a0"), var("a1"))),),
+            Access(f"t{k + 1}", (var("a0"), var("a1"))), Apply(Fn.ADD, (Read(0), Read(0))), None,
+            toys.ORIGIN,
+        )
+        for k, n in enumerate((rows - part, rows))
+    ]  # fmt: skip
+    shapes = {"t0": rows, "t1": rows - part, "t2": rows}
+    graph = Graph.build(
+        tuple(ops), tuple(Tensor(name, (n, cols), DType.F32) for name, n in shapes.items()),
+        ("t0",), ("t1", "t2"),
+    )  # fmt: skip
+    layers: list[Node] = []
+    for k, (tile, n) in enumerate(zip(tiles, (rows - part, rows), strict=True)):
+        box = (toys.span(var(f"i{k}") * tile, tile), toys.span(0, cols))
+        layers.append(toys.time(f"i{k}", -(-n // tile), Place("t0", "L1", box, 2, Place(
+            f"t{k + 1}", "L1", box, 1, Seq((
+                Move("t0", "DDR", "L1", box), Compute(f"op{k}", box, "vec"),
+                Move(f"t{k + 1}", "L1", "DDR", box),
+            )),
+        ))))  # fmt: skip
+    without = () if is_ahead else (Heuristic.AHEAD,)
+    return Schedule(graph, Seq(tuple(layers)), "hand", 0, without)
+
+
+@given(
+    st.builds(
+        read_twice, st.integers(3, 8), st.integers(1, 4),
+        st.tuples(st.integers(1, 4), st.integers(1, 4)), st.integers(0, 2), is_ahead=st.booleans(),
+    ),
+    CAPACITIES, st.sampled_from([2, 4, 16]),
+)  # fmt: skip
+def test_nothing_is_claimed_of_second_readers_that_no_cache_would_do(
+    schedule: Schedule, capacity: int, line: int
+) -> None:
+    check(schedule, with_cache(toys.flat_machine(1), capacity, line))
+
+
+def test_a_second_reader_finds_what_the_first_one_read() -> None:
+    """Eight rows of 16 bytes, read twice, written to two tensors."""
+    machine = with_cache(toys.flat_machine(1), 3 * 8 * 16, 4)
+    schedule = read_twice(8, 4, (2, 3), 0, is_ahead=False)
+    mine, played = check(schedule, machine)
+    assert mine == played == (8 * 16, 2 * 8 * 16)
+    mine, _ = check(schedule, with_cache(machine, 2 * 8 * 16, 4))
+    assert mine[0] == 2 * 8 * 16
+    mine, _ = check(read_twice(8, 4, (1, 3), 1, is_ahead=False), machine)
+    assert mine[0] == 15 * 16  # a row that the first one leaves out
