@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lower_oracle import Walk, order_of_events
+from multi_layer_schedules import TREES
 from naive_schedules import naive_answer
 from test_lower_naive import conv_graph
 
@@ -30,7 +31,7 @@ from worker.compiler.isa.verify import verify_program
 from worker.compiler.lower.grid import Grid
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.lower.rows.cached import equal_cores
-from worker.compiler.machine.machine import Machine, Managed
+from worker.compiler.machine.machine import Machine, Managed, MemoryLevel
 from worker.compiler.schedule.nodes import Compute, Init, LoopKind, Move, Node, Place, Schedule, Seq
 from worker.compiler.schedule.walk import Frame
 from worker.simulator.run import simulate_unit
@@ -129,7 +130,8 @@ def check(schedule: Schedule, machine: Machine) -> tuple[tuple[float, float], tu
         assert (home.read_bytes, home.write_bytes) == (round(sum(reads)), writes)
         (passed,) = (t for t in run.traffic if t.level == "L2")
         assert passed.read_bytes == sum(
-            int(row["bytes"]) for row in program.instructions if row["resource"][0] >= 0
+            len([b for b in (*event.reads, *event.writes) if b[0].startswith("home:")])
+            for event in Walk(schedule, machine, program).events
         )
     return (sum(reads), writes), (sum(played.missed), played.written)
 
@@ -440,3 +442,15 @@ def test_a_second_reader_finds_what_the_first_one_read() -> None:
     assert mine[0] == 2 * 8 * 16
     mine, _ = check(read_twice(8, 4, (1, 3), 1, is_ahead=False), machine)
     assert mine[0] == 15 * 16  # a row that the first one leaves out
+
+
+@pytest.mark.parametrize("name", sorted(set(TREES) - {"chain_staged"}))
+@pytest.mark.parametrize("capacity", [64, 256, 512, 1024, 2048, 1 << 14])
+def test_nothing_is_claimed_of_many_layers_that_no_cache_would_do(name: str, capacity: int) -> None:
+    """Fills are issued early here.  The order is that of issue: in that of simulated time, which
+    such programs get afterwards, cores that share stand apart."""
+    schedule, machine, _ = TREES[name]()
+    schedule = replace(schedule, without=(Heuristic.TIME_ORDER,))
+    home, *others = machine.levels
+    cache = MemoryLevel("L2", capacity, 1, 32.0, 32.0, 10, 1.0, 1.0, Managed.CACHE, 4)
+    check(schedule, replace(machine, levels=(home, cache, *others)))
