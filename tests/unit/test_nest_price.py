@@ -146,3 +146,31 @@ def test_all_that_passes_homes_port_adds_up() -> None:
     """Both operands to GB and the result from it: each byte once."""
     staged = cycles_of(home_bound("DDR"), ("GB", "L1"), two_copies=True)
     assert staged >= 6 * 512 + 4 * 256 * 2
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_units_that_fetch_the_same_through_a_cache_take_home_s_port_once(half: bool) -> None:
+    """Two cores along m, home gives 1 byte a cycle: of the left operand each fetches its own half,
+    of the right one both the same.  Without a cache either comes at half the rate."""
+    machine = home_bound(*(("DDR",) if half else ()))
+    home, gb, l1 = (replace(m, latency_cycles=0) for m in machine.levels[:3])
+    cached = replace(gb, managed=Managed.CACHE, instances=1)
+    for level, same in ((cached, 1.0), (replace(cached, managed=Managed.SCRATCHPAD), 0.5)):
+        on = replace(
+            machine, num_cores=2,
+            levels=(home, level, replace(l1, instances=2), *machine.levels[3:]),
+        )  # fmt: skip
+        facts, stages = matmul(16), stages_of(on, (on.level(l1.name),))
+        tile = {"m": 8, "n": 16, "k": 16}
+        levels = levels_of(StageFrame(facts, stages), Sizes((tile,), False))
+        assert levels is not None
+        assert levels[0].splits == {"m": 2}
+        (moves,) = Pricer(facts, on.engines[0], stages, on).price(levels).moves
+        rates = {min(fill.axes & {"m", "n"}): fill.rate for fill in moves.fills}
+        assert rates == {"m": 0.5, "n": same}
+        taken = {min(fill.axes & {"m", "n"}): fill.turns for fill in moves.fills}
+        size = {"m": 8 * 16, "n": 16 * 16}
+        assert {name: [cycles for _, cycles in turns] for name, turns in taken.items()} == {
+            name: [size[name] * facts.reads[0].dtype.size_bytes / rates[name]] if half else []
+            for name in size
+        }

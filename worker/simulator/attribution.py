@@ -51,7 +51,7 @@ def blame(program: UnitProgram, machine: Machine, run: Timing) -> tuple[Blame, .
         laps, np.zeros((len(laps), *table.shape), np.int64),
         rows["opcode"], rows["stream"], rows["bytes"], rows["cycles"], rows["latency"],
         rows["node"], rows["resource"],
-        np.array([r.bytes_per_cycle for r in program.resources], np.float64),
+        np.array([r.payload_per_cycle for r in program.resources], np.float64),
         port_numbers(program.resources), engine_of, fill_of, startup, port_of, way_of,
         len(names) - 1, table,
     )  # fmt: skip

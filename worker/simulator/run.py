@@ -9,7 +9,7 @@ import numpy as np
 
 from worker.compiler.clock.run import BUSY, Timing, run_unit, slice_plan
 from worker.compiler.isa.program import Opcode, Stream, UnitProgram
-from worker.compiler.machine.machine import Machine
+from worker.compiler.machine.machine import Machine, Managed
 from worker.simulator.attribution import blame
 from worker.simulator.bounds import lower_bounds, traffic
 from worker.simulator.compose import simulate_program
@@ -48,7 +48,8 @@ def simulate_unit(
     curves = occupancy(program, machine, run)
     bounds = lower_bounds(program, machine, run, moved)
     engines = _engine_use(program, machine, run)
-    found = recount(program)
+    caches = {level.name for level in machine.levels if level.managed is Managed.CACHE}
+    found = recount(program, caches)
     blamed = blame(program, machine, run)
     macs = sum(map(found.of, contractions))
     least = tuple(Bound(*part) for part in floor)

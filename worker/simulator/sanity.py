@@ -5,7 +5,7 @@ A violated check is our bug; it is printed on the report and fails the job.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,9 +53,10 @@ def unit_checks(
         above_bounds(run.cycles, *bounds),
         Check(
             "bytes-conserved",
-            found.leaving == payload == found.arriving
-            and ports_read == ports_written == payload,
-            f"payload {payload}, read {ports_read}, written {ports_written}",
+            found.leaving == payload == found.arriving + found.kept
+            and ports_read + found.held == payload == ports_written + found.kept,
+            f"payload {payload}, read {ports_read} and {found.held} held by caches,"
+            f" written {ports_written} and {found.kept} kept",
         ),
         Check(
             "macs-conserved", work == counted and not short,
@@ -100,6 +101,10 @@ class Recount:
     """Of them, those through first ports."""
     arriving: int
     """And through last ones."""
+    held: int
+    """Of them, those that a cache has, or gets by another transfer: they leave no memory."""
+    kept: int
+    """Those that go no farther than a cache."""
     work: Ints
     """Multiply-accumulates, or elementary operations, by operator of the unit's graph."""
 
@@ -108,15 +113,18 @@ class Recount:
         return int(self.work[op]) if op < len(self.work) else 0
 
 
-def recount(program: UnitProgram) -> Recount:
-    """Totals, by numpy.
+def recount(program: UnitProgram, caches: Collection[str] = ()) -> Recount:
+    """Totals, by numpy; `caches`: names of levels that are.
 
     Works on blocks of rows that stay in the processor's cache while every field is read.
     """
     directions = [r.direction for r in program.resources]
     is_read = np.array([d == "read" for d in directions] + [False])  # index -1: no port
     is_write = np.array([d == "write" for d in directions] + [False])
-    payload = leaving = arriving = 0
+    is_found = np.array([r.level in caches for r in program.resources] + [False])
+    sharers = np.array([r.sharers for r in program.resources] + [1], dtype=np.int64)
+    shared = np.zeros(len(sharers), np.int64)
+    payload = leaving = arriving = held = kept = 0
     work = np.zeros(0, np.int64)
     times = repetitions(program.loops)
     for begin in range(0, program.num_rows, _BLOCK):
@@ -135,7 +143,12 @@ def recount(program: UnitProgram) -> Recount:
             last = np.where(port >= 0, port, last)
         leaving += int(size @ is_read[first])
         arriving += int(size @ is_write[last])
-    return Recount(payload, leaving, arriving, work)
+        if is_found.any():
+            held += int(size @ is_found[first])
+            kept += int(size @ is_found[last])
+            np.add.at(shared, first, size)
+    held += int((shared - shared // sharers).sum())
+    return Recount(payload, leaving, arriving, held, kept, work)
 
 
 def _by_op(op: Ints, macs: Ints) -> Ints:

@@ -61,8 +61,8 @@ class Cause(StrEnum):
 
     SEARCH = "search"
     """The compiler does not find what its own clock would reward."""
-    NO_CACHE_HITS = "no cache hits"
-    """Every core's transfer reaches the home memory, also of what another core just read."""
+    COLD_CACHE = "cold caches"
+    """Every kernel begins with empty caches, also where the one before left what it reads."""
     FEEDS = "feeds not timed"
     """Engines take operands from their buffer, and weights into the array, in no time."""
     DATAFLOW = "dataflow not in the spec"

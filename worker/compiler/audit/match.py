@@ -14,8 +14,8 @@ import numpy as np
 from worker.compiler.audit.wanted import FIELDS, Rows, Wanted, nothing
 from worker.compiler.errors import VerifyError
 from worker.compiler.isa.program import Opcode, UnitProgram
-from worker.compiler.machine.machine import Machine
-from worker.compiler.schedule.grid import Ints
+from worker.compiler.machine.machine import Machine, Managed
+from worker.compiler.schedule.grid import Ints, instance_of
 
 FARTHEST = 1 << 18
 """Iterations of a leaf that an instruction of a program with loops may stand away from its place in
@@ -54,6 +54,7 @@ class Matcher:
         rank: int,
     ) -> None:  # fmt: skip
         self.unit = unit
+        self.machine = machine
         self.rank = rank
         self.most = FARTHEST if len(unit.loops.table) else None
         self.cores = np.array([s.core for s in unit.streams], dtype=np.int64)
@@ -61,11 +62,17 @@ class Matcher:
         self.levels = [level.name for level in machine.levels]
         self.width = machine.num_cores
         self.ports = np.full((2, len(self.levels) * self.width), -2, dtype=np.int64)
+        self.port_of = np.full(len(unit.resources) + 1, -1, dtype=np.int64)
+        """[resources] The first that is the same port, of one direction."""
         for number, resource in enumerate(unit.resources):
             if resource.level in self.levels and resource.direction in ("read", "write"):
                 side = int(resource.direction == "write")
                 at = self.levels.index(resource.level) * self.width + resource.instance
-                self.ports[side, at] = number
+                if self.ports[side, at] < 0:
+                    self.ports[side, at] = number
+                self.port_of[number] = self.ports[side, at]
+        caches = [m for m in machine.levels[1:] if m.managed is Managed.CACHE]
+        self.cache = caches[0] if caches else None
 
     def rows(self, block: UnitProgram, first: int) -> Rows:
         """The accesses of the next instructions; `first`: number of the first one.
@@ -88,7 +95,8 @@ class Matcher:
                     raise _fail(f"instruction {number}", "carried-out", f"{path} is no leaf")
                 where = self._where(path, mine + first, listed[:, mine])
                 waiting, which = where
-                self._check_ports(path, mine + first, table["resource"][mine], waiting, which)
+                ports = self.port_of[table["resource"][mine]]
+                self._check_ports(path, mine + first, ports, columns[0][mine], waiting, which)
                 counts[mine] = np.diff(waiting.rows.pointer)[which]
                 found.append((mine, waiting, which))
         rows = Rows.empty(counts, self.rank)
@@ -152,14 +160,20 @@ class Matcher:
         )  # fmt: skip
 
     def _check_ports(
-        self, path: str, numbers: Ints, resources: Ints, waiting: Wanted, which: Ints
+        self, path: str, numbers: Ints, ports: Ints, cores: Ints, waiting: Wanted, which: Ints
     ) -> None:
-        """Raise VerifyError when a transfer passes by ports of other instances."""
+        """Raise VerifyError when a transfer passes by ports of other instances; what a cache holds
+        needs that of the core's cache alone, for either direction, instead of home's."""
         for side, name in enumerate(("read", "write")):
             asked = waiting.ports[side, which]
             if np.all(asked < 0):
                 continue
-            uses = (resources == self.ports[side, asked][:, None]).any(axis=1) | (asked < 0)
+            uses = (ports == self.ports[side, asked][:, None]).any(axis=1) | (asked < 0)
+            if not uses.all() and self.cache is not None:
+                at = instance_of(self.cache.name, cores, self.machine)
+                at = at + self.levels.index(self.cache.name) * self.width
+                found = (ports == self.ports[0, at][:, None]).any(axis=1)
+                uses |= found & (asked // self.width == 0)
             if not uses.all():
                 wrong = int(np.argmin(uses))
                 level, instance = divmod(int(asked[wrong]), self.width)

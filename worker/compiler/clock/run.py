@@ -75,6 +75,7 @@ class Timing:
     stream_macs: Ints
     stream_count: Ints
     resource_bytes: Ints
+    """What passed each: of payload that several bring in together, what comes once."""
     resource_busy: Ints
     span_first: Ints
     """[nodes, cores]: first start of the node's instructions on the core, -1 where none."""
@@ -167,13 +168,14 @@ class _Tables:
         rows, loops = program.instructions, program.loops
         num_streams, num_ports = len(program.streams), len(program.resources)
         self.num_cores = num_cores
+        self.sharers = np.array([r.sharers for r in program.resources], np.int64)
         self.is_listed = not len(loops.table)
         self.depth = max(loops.depth, 1)
         self.columns = (
             rows["stream"], rows["bytes"], rows["macs"], rows["cycles"], rows["latency"],
             rows["node"], rows["resource"], program.wait_ptr, program.wait_token,
             program.signal_ptr, program.signal_token, delays,
-            np.array([r.bytes_per_cycle for r in program.resources], np.float64),
+            np.array([r.payload_per_cycle for r in program.resources], np.float64),
             port_numbers(program.resources),
             np.array([s.core for s in program.streams], np.int64), num_cores,
         )  # fmt: skip
@@ -221,9 +223,10 @@ class _Tables:
         start, end, merged, first = self.slices
         return Timing(
             cycles, row[:entries], stream[:entries], self.begin[:entries], stream_free,
-            np.stack([busy, stream_free - busy], axis=1), macs, count, port_bytes,
-            port_busy, span_first, span_last, self.drawn[0], start, end, merged, first, last,
-            before[:entries], via[:entries], self.copies[:num_copies], in_order,
+            np.stack([busy, stream_free - busy], axis=1), macs, count,
+            -(-port_bytes // self.sharers), port_busy, span_first, span_last, self.drawn[0],
+            start, end, merged, first, last, before[:entries], via[:entries],
+            self.copies[:num_copies], in_order,
         )  # fmt: skip
 
 

@@ -9,9 +9,11 @@ in list order; different streams are held back only by tokens and shared resourc
 Token semantics: a token's time is the latest finish among the instructions that signalled it so
 far in list order; an instruction starts no earlier than the time of every token it waits for.
 Signals of a token that several cores use come later by the machine's `signal_cycles`.
-Resources: a transfer occupies each of its resources for ceil(bytes / bytes_per_cycle) cycles, its
+Resources: a transfer occupies each of its resources for ceil(bytes / payload_per_cycle) cycles, its
 stream for the longest.  Those of a half-duplex memory are one port (`port_numbers`); a transfer
 that reads and writes there takes it twice in turn.
+What a cache holds does not pass the port behind it: that port is missing in the list of a transfer,
+or is one of several `sharers`, each of which carries its part of what they bring in together.
 Ports serve who is ready first, its stream free and its tokens signalled; of equals, who is listed
 first.  A transfer begins when it has all of its ports, and keeps its turn at each until then.
 """
@@ -151,19 +153,28 @@ class Resource:
     bytes_per_cycle: float
     half_duplex: bool = False
     """The same port serves the other direction of this instance."""
+    sharers: int = 1
+    """Transfers that bring the same bytes into a cache together: of its own payload each carries
+    one part in so many through this port.  Resources that differ in nothing else are one port."""
+
+    @property
+    def payload_per_cycle(self) -> float:
+        """Bytes of a transfer's payload that are served in a cycle."""
+        return self.bytes_per_cycle * self.sharers
 
 
 def port_numbers(resources: Sequence[Resource]) -> Ints:
     """[resources] The number of the resource whose port each one occupies.
 
-    Its own, or the first listed one of the same level and instance where they are half duplex.
+    The first listed one of the same level and instance, and direction unless they are half duplex.
     Cost: linear.
     """
-    first: dict[tuple[str, int], int] = {}
+    first: dict[tuple[str, int, str], int] = {}
     numbers = [
-        first.setdefault((resource.level, resource.instance), number)
-        if resource.half_duplex
-        else number
+        first.setdefault(
+            (resource.level, resource.instance, "" if resource.half_duplex else resource.direction),
+            number,
+        )
         for number, resource in enumerate(resources)
     ]
     return np.array(numbers, dtype=np.int64)

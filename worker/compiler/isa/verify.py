@@ -13,7 +13,7 @@ from worker.compiler.errors import VerifyError
 from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.loops import STRIDE, last_counters, nesting, runs_of
 from worker.compiler.isa.program import Opcode, UnitProgram, expanded, steps_of
-from worker.compiler.machine.machine import Machine
+from worker.compiler.machine.machine import Machine, Managed
 
 _TRANSFERS = (Opcode.LOAD, Opcode.STORE, Opcode.COPY, Opcode.MULTICAST, Opcode.PUSH, Opcode.POP)
 
@@ -47,6 +47,8 @@ def _check_tables(unit: UnitProgram, machine: Machine) -> None:
     levels = {level.name: level for level in machine.levels}
     engines = {engine.name for engine in machine.engines}
     links = {link.name for link in machine.links}
+    home = machine.home.name
+    is_cached = any(level.managed is Managed.CACHE for level in machine.levels)
     for k, buffer in enumerate(unit.buffers):
         place = f"buffer {k}"
         if buffer.level not in levels:
@@ -77,6 +79,14 @@ def _check_tables(unit: UnitProgram, machine: Machine) -> None:
             )
         if resource.bytes_per_cycle <= 0:
             raise _fail(f"resource {k}", "rate", "bandwidth must be positive")
+        may_share = is_cached and (resource.level, resource.direction) == (home, "read")
+        if not 1 <= resource.sharers <= (machine.num_cores if may_share else 1):
+            raise _fail(
+                f"resource {k}", "sharers",
+                f"{resource.sharers} transfers bring the same bytes through {resource.level}"
+                f" {resource.direction}: "
+                + (f"there are {machine.num_cores} cores" if may_share else "nothing holds them"),
+            )  # fmt: skip
 
 
 def check_loops(unit: UnitProgram) -> None:

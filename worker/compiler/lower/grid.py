@@ -86,6 +86,13 @@ def clip(box: Box, shape: Sequence[int], values: Mapping[str, Ints]) -> Clipped:
     return Clipped(tuple(starts), tuple(extents))
 
 
+def drop_last(values: Ints, count: int) -> Ints:
+    """First element along each of the last `count` axes."""
+    for _ in range(count):
+        values = values[..., 0]
+    return values
+
+
 def flat_offset(position: Sequence[Ints], extents: Sequence[int]) -> Ints:
     """Row-major element number of `position` in an array of `extents`."""
     total: Ints = np.array(0, dtype=np.int64)

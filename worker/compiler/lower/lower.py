@@ -27,6 +27,7 @@ from worker.compiler.lower.order.sync import Tokens, most_waits, synchronise
 from worker.compiler.lower.order.time_order import Moves, in_time_order
 from worker.compiler.lower.resolve import flatten, resolve
 from worker.compiler.lower.rows.batch import merge
+from worker.compiler.lower.rows.cached import Cached, has_cache
 from worker.compiler.lower.rows.hazards import home_hazards
 from worker.compiler.lower.rows.storage import Storages
 from worker.compiler.lower.rows.touches import Touches, touches_of
@@ -78,7 +79,8 @@ def lower_unit(
     hazards = home_hazards(nest, refs)
     by_tile = bool(early) and Heuristic.TILES not in without  # layers may overlap, nothing loops
     storages = Storages(nest, refs, buffers, machine, hazards, num_staged, by_tile=by_tile)
-    transfers = TransferEmitter(nest, machine, storages)
+    cached = Cached(nest, refs, ahead, timing, unread, machine) if has_cache(machine) else None
+    transfers = TransferEmitter(nest, machine, storages, cached)
     window = EVERYTHING if early else window_of(nest, refs, unread, ahead, widths, most_rows)
     while True:
         emitter = Emitter(transfers, unread)

@@ -1,13 +1,17 @@
 """How a transfer travels: its engine, the ports and links it occupies, its latency.
 
 Resources, in order: read port of the source instance, read ports of caches crossed, explicit links
-between the two levels, write port of the destination instance.
+between the two levels, write port of the destination instance.  What the outermost cache holds
+travels without the port of home (`cached`); what several cores bring into it together takes each a
+part of that port's time (`shared`).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+
+import numpy as np
 
 from worker.compiler.errors import VerifyError
 from worker.compiler.isa.program import MAX_RESOURCES, Resource
@@ -28,6 +32,10 @@ class Path:
     """Instances of the level per instance of the port (links may be shared)."""
     levels: tuple[str, ...]
     """Level whose instance numbers the port."""
+    cache: str | None = None
+    """The outermost cache crossed on the way from or to home."""
+    cached_latency_cycles: int = 0
+    """Of what is found there."""
 
 
 class Routes:
@@ -36,7 +44,9 @@ class Routes:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.count = 0
-        """How many ports the machine has."""
+        """How many resources there are, those of sharers as far as they are in use."""
+        self._sharers: list[int] = [1]
+        self._ports = 0
         self._first: dict[tuple[str, str], int] = {}
         self._groups: list[tuple[int, str, str, float, bool]] = []
         for level in machine.levels:
@@ -48,6 +58,7 @@ class Routes:
         for link in machine.links:
             faster = machine.level(_faster_end(link, machine)).instances
             self._add(link.name, "link", -(-faster // max(link.shared_by, 1)), link.bytes_per_cycle)
+        self._ports = self.count
 
     def path(self, src: str, dst: str, *, outward: bool | None = None) -> Path:
         """Path from level `src` to level `dst`.
@@ -78,14 +89,17 @@ class Routes:
                 "lower", f"{src}->{dst}", "resources",
                 f"a transfer occupies {len(ports)} ports, an instruction names {MAX_RESOURCES}",
             )  # fmt: skip
-        latency = max(
-            *(machine.level(name).latency_cycles for name in route),
-            *(link.latency_cycles for link in links),
-        )
+        delays = [link.latency_cycles for link in links]
+        inside = [machine.level(name).latency_cycles for name in route if name != machine.home.name]
+        latency = max(machine.level(name).latency_cycles for name in route)
+        outermost = min(route[1:-1], key=machine.level_index, default=None)
         is_out = outward if i == j and outward is not None else i > j
         inner = src if i > j else dst
         engine = dma_engine(machine, inner, outward=is_out)
-        return Path(engine.name, latency, tuple(ports), tuple(divisors), tuple(levels))
+        return Path(
+            engine.name, max(latency, *delays, 0), tuple(ports), tuple(divisors), tuple(levels),
+            outermost if machine.home.name in (src, dst) else None, max(*inside, *delays, 0),
+        )  # fmt: skip
 
     def resource_numbers(
         self, path: Path, core: Ints, src_instance: Ints, dst_instance: Ints
@@ -106,14 +120,27 @@ class Routes:
             numbers.append(first + instance // divisor)
         return numbers
 
+    def shared(self, numbers: Ints, sharers: Ints) -> Ints:
+        """Resources of the same ports for transfers that so many cores carry out together."""
+        used = [int(sharers)] if sharers.ndim == 0 else np.unique(sharers).tolist()
+        for each in used:
+            if each not in self._sharers:
+                self._sharers.append(each)
+                self.count += self._ports
+        shifts = [self._sharers.index(each) * self._ports for each in used]
+        if len(used) == 1:
+            return numbers + shifts[0]
+        return numbers + np.array(shifts, dtype=np.int64)[np.searchsorted(used, sharers)]
+
     def resource(self, number: int) -> Resource:
-        """Port `number`."""
+        """Resource `number`."""
+        which, number = divmod(number, self._ports)
         at = bisect_right(self._groups, number, key=lambda group: group[0]) - 1
         first, name, direction, rate, is_half = self._groups[at]
-        return Resource(name, number - first, direction, rate, is_half)
+        return Resource(name, number - first, direction, rate, is_half, self._sharers[which])
 
     def resources(self) -> tuple[Resource, ...]:
-        """Every port."""
+        """Every resource so far."""
         return tuple(self.resource(number) for number in range(self.count))
 
     def _add(

@@ -22,7 +22,8 @@ class Managed(StrEnum):
     SCRATCHPAD = "scratchpad"
     """The schedule places buffers here."""
     CACHE = "cache"
-    """Transparent: transfers pass through it and occupy its bandwidth."""
+    """Transparent: transfers pass through it and occupy its bandwidth; what it holds does not pass
+    the port of home (`lower.rows.cached`)."""
     REGISTER = "register"
     """Inside an engine's datapath: never placed explicitly, charged per MAC in energies."""
 
@@ -84,8 +85,10 @@ class MemoryLevel:
     write_energy_pj_per_byte: float
     managed: Managed
     align_bytes: int = 1
+    """Of buffers; of a cache its line."""
     reserve_fraction: float = 0.0
-    """Part of the capacity kept free for the runtime (stack, descriptors)."""
+    """Part of the capacity kept free for the runtime (stack, descriptors); of a cache the part that
+    holds nothing of use (data kept twice, sets that fill unevenly)."""
     half_duplex: bool = False
     """Reads and writes of one instance never overlap: both go through one port, which each transfer
     occupies for bytes / (the rate of its direction).  False: a port for each direction."""

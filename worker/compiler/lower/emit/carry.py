@@ -15,6 +15,7 @@ from worker.compiler.lower.emit.fold import ZERO, Flat, blocks_of, flat_touch
 from worker.compiler.lower.grid import Grid, Ints, flat_offset
 from worker.compiler.lower.resolve import Ref
 from worker.compiler.lower.rows.batch import Batch
+from worker.compiler.lower.rows.cached import Cached, Found
 from worker.compiler.lower.rows.storage import Storages, Touch
 from worker.compiler.lower.transfers import Routes
 from worker.compiler.machine.machine import Machine
@@ -39,10 +40,14 @@ class End:
 class TransferEmitter:
     """Emits transfers of one unit."""
 
-    def __init__(self, nest: Walk, machine: Machine, storages: Storages) -> None:
+    def __init__(
+        self, nest: Walk, machine: Machine, storages: Storages, cached: Cached | None
+    ) -> None:
         self.nest = nest
         self.machine = machine
         self.storages = storages
+        self.cached = cached
+        """What a cache holds; None where home does not stand behind one."""
         self.routes = Routes(machine)
         self.tensors = nest.schedule.graph.tensors
         self.engine_number = {e.name: k for k, e in enumerate(machine.engines)}
@@ -80,6 +85,7 @@ class TransferEmitter:
     def transfer(
         self,
         number: int,
+        slot: int,
         grid: Grid,
         position: Ints,
         core: Ints,
@@ -90,17 +96,39 @@ class TransferEmitter:
         keep: npt.NDArray[np.bool_] | None,
         outward: bool,
     ) -> Batch | None:
-        """The transfers of all iterations that `keep` wants (None: all); None when none is left."""
+        """The transfers of all iterations that `keep` wants (None: all); None when none is left.
+
+        `slot`: of the operand of the leaf that it carries.
+        """
         path = self.routes.path(src.level, dst.level, outward=outward)
         ports = self.routes.resource_numbers(path, core, src.instance, dst.instance)
         flat = Flat.of(grid.shape, keep)
         if flat.count == 0:
             return None
+        latency: Ints = np.array(path.latency_cycles, dtype=np.int64)
+        if self.cached is not None and path.cache is not None:
+            found = self.cached.find(number, slot, grid, core, num_bytes)
+            if found is not None:
+                is_in = src.level == self.machine.home.name
+                ports = self._through_cache(ports, found, is_in=is_in)
+                if found.is_held.any():
+                    latency = np.where(found.is_held, path.cached_latency_cycles, latency)
         return Batch(
             flat.count, flat.full(position), flat.full(core), opcode,
             self.engine_number[path.engine], number, -1, flat(num_bytes), ZERO, ZERO,
-            path.latency_cycles, tuple(flat(p) for p in ports), src.buffer, dst.buffer,
+            flat(latency), tuple(flat(p) for p in ports), src.buffer, dst.buffer,
             flat(src.offset), flat(dst.offset),
             tuple(flat_touch(t, flat) for t in (*src.touches, *dst.touches)),
             blocks_of(grid, self.nest.leaves[number], flat),
         )  # fmt: skip
+
+    def _through_cache(self, ports: Sequence[Ints], found: Found, *, is_in: bool) -> list[Ints]:
+        """Resources of transfers that leave out home's port, or share it; its place is the first
+        of those that come in, the last of those that go out."""
+        if not is_in:
+            return [*ports[:-1], np.where(found.is_held, -1, ports[-1])]
+        ports = [self.routes.shared(ports[0], found.sharers), *ports[1:]]
+        if not found.is_held.any():
+            return ports
+        behind = [*ports[1:], np.array(-1, dtype=np.int64)]
+        return [np.where(found.is_held, b, a) for a, b in zip(ports, behind, strict=True)]

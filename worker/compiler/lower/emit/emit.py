@@ -76,8 +76,9 @@ class Emitter:
         )
         keep = reduce(np.logical_and, (w for w in wanted if w is not None), np.array(True))
         opcode, outward = self._opcode(leaf, refs, src.level, dst.level)
+        slot = int(refs.reads[0].scope is not None)  # of the end at home, if there is one
         return self.transfers.transfer(
-            number, grid, position, core, opcode, src, dst, num_bytes, keep, outward
+            number, slot, grid, position, core, opcode, src, dst, num_bytes, keep, outward
         )
 
     def _opcode(self, leaf: Leaf, refs: Refs, src: str, dst: str) -> tuple[Opcode, bool]:

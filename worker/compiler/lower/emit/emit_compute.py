@@ -66,7 +66,7 @@ class ComputeEmitter:
         batches: list[Batch] = []
         touches: list[Touch] = []
         done: list[Ref] = []
-        for access, ref in zip(op.reads, refs.reads, strict=True):
+        for slot, (access, ref) in enumerate(zip(op.reads, refs.reads, strict=True)):
             if ref in done and not ref.staged:
                 continue
             done.append(ref)
@@ -75,7 +75,7 @@ class ComputeEmitter:
                 continue
             buffered = _buffered(self._staged(core, step))
             batches += self._stage(
-                number, leaf, access, ref, ranges, points, grid,
+                number, slot, leaf, access, ref, ranges, points, grid,
                 position + len(batches), core, reach, buffered,
             )  # fmt: skip
             touches.append(_taken(buffered))
@@ -85,8 +85,8 @@ class ComputeEmitter:
             buffered = _buffered(self._staged(core, step))
             touches.append(buffered)
             store = self._stage(
-                number, leaf, op.write, refs.write, ranges, points, grid, at + 1, core, reach,
-                _taken(buffered),
+                number, len(refs.reads), leaf, op.write, refs.write, ranges, points, grid, at + 1,
+                core, reach, _taken(buffered),
             )  # fmt: skip
         else:
             touches.extend(self._direct(refs.write, leaf, grid, is_write=True))
@@ -103,7 +103,7 @@ class ComputeEmitter:
             Batch(
                 flat.count, flat.full(at), flat.full(core), Opcode.COMPUTE,
                 self.transfers.engine_number[compute.engine], number, self.op_number[op.name], ZERO,
-                flat(macs), flat(cycles), 0, (), -1 if src is None else src,
+                flat(macs), flat(cycles), ZERO, (), -1 if src is None else src,
                 -1 if dst is None else dst, flat(self._slot_offset(src, grid)),
                 flat(self._slot_offset(dst, grid)), tuple(flat_touch(t, flat) for t in touches),
                 blocks_of(grid, leaf, flat),
@@ -130,6 +130,7 @@ class ComputeEmitter:
     def _stage(
         self,
         number: int,
+        slot: int,
         leaf: Leaf,
         access: Access,
         ref: Ref,
@@ -161,8 +162,8 @@ class ComputeEmitter:
             opcode = Opcode.POP if is_ring else Opcode.LOAD
         src, dst = (near, far) if is_write else (far, near)
         batch = self.transfers.transfer(
-            number, folded, first_lane(position, grid), core, opcode, src, dst, total, total > 0,
-            is_write,
+            number, slot, folded, first_lane(position, grid), core, opcode, src, dst, total,
+            total > 0, is_write,
         )  # fmt: skip
         return [] if batch is None else [batch]
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from worker.compiler.lower.grid import Grid, Ints
+from worker.compiler.lower.grid import Grid, Ints, drop_last
 from worker.compiler.lower.rows.storage import Touch
 from worker.compiler.schedule.walk import Leaf
 
@@ -60,13 +60,6 @@ def first_lane(values: Ints, grid: Grid) -> Ints:
     if grid.num_lane_axes == 0 or values.ndim == 0:
         return values
     return drop_last(values, grid.num_lane_axes)
-
-
-def drop_last(values: Ints, count: int) -> Ints:
-    """First element along each of the last `count` axes."""
-    for _ in range(count):
-        values = values[..., 0]
-    return values
 
 
 def over_lanes(values: Ints, grid: Grid, combine: Combine) -> Ints:

@@ -111,7 +111,7 @@ def _orders(
     heads: Ints = np.full(width, -1, dtype=np.int64)
     heads[stream[::-1]] = np.arange(count)[::-1]
     rank, token_ptr, needed = _signals(tokens)
-    rate = np.array([port.bytes_per_cycle for port in wiring.ports], dtype=np.float64)
+    rate = np.array([port.payload_per_cycle for port in wiring.ports], dtype=np.float64)
     port_of = port_numbers(wiring.ports)
     uses = (tokens.wait_ptr, tokens.wait_token), (tokens.signal_ptr, tokens.signal_token)
     cores = np.array(wiring.cores, dtype=np.int64)

@@ -30,8 +30,9 @@ class Batch:
     num_bytes: Ints
     macs: Ints
     cycles: Ints
-    latency: int
+    latency: Ints
     resources: tuple[Ints, ...]
+    """Resource number of each port, -1 where there is none."""
     src: int
     dst: int
     src_offset: Ints

@@ -2,7 +2,7 @@
 
 Per level the slowest of computing, filling, draining and both on a port that they share counts,
 plus the first fill and the last drain, which nothing hides.  Bandwidth of a shared source is
-divided by its busy readers.
+divided by its busy readers; home behind a cache has one for all units that fetch the same.
 
 Tens of thousands of tilings of one layer are priced on the same stages, in several orders of loops
 each.  What tiles do not change is worked out once per layer (`Pricer`), what orders do not change
@@ -35,7 +35,9 @@ class _Route:
     team: Team
     ends: tuple[tuple[float, int] | None, tuple[float, int] | None]
     """The ports of the first and the last level, None where they do not serve both directions."""
-    rates: dict[int, float] = field(default_factory=dict, compare=False)
+    is_cached: bool
+    """Whether it comes from home through a cache, which brings in for all what it brings in."""
+    rates: dict[tuple[int, int], float] = field(default_factory=dict, compare=False)
     """What `rate` has found."""
 
     @staticmethod
@@ -48,24 +50,29 @@ class _Route:
         latency = max(level.latency_cycles for level in passed)
         ports = tuple(zip(rates, instances, strict=True))
         first, last = (ports[k] if passed[k].half_duplex else None for k in (0, -1))
-        return _Route(ports, latency, team, (first, last))
+        is_cached = src == machine.home.name and len(names) > 2
+        return _Route(ports, latency, team, (first, last), is_cached)
 
-    def rate(self, sharers: int) -> float:
-        """Bytes per cycle of one destination when `sharers` per team pull at once."""
-        found = self.rates.get(sharers)
+    def rate(self, sharers: int, others: int) -> float:
+        """Bytes per cycle of one destination when `sharers` per team pull at once, `others` of
+        them something else."""
+        found = self.rates.get((sharers, others))
         if found is None:
-            readers = sharers * self.team.copies
-            found = max(min(rate / max(1, -(-readers // n)) for rate, n in self.ports), 1e-9)
-            self.rates[sharers] = found
+            readers = [sharers * self.team.copies] * len(self.ports)
+            if self.is_cached:
+                readers[0] = others * self.team.copies
+            each = zip(self.ports, readers, strict=True)
+            found = max(min(rate / max(1, -(-many // n)) for (rate, n), many in each), 1e-9)
+            self.rates[sharers, others] = found
         return found
 
-    def turns(self, size_bytes: int, sharers: int, ends: tuple[int, int]) -> Turns:
+    def turns(self, size_bytes: int, sharers: int, others: int, ends: tuple[int, int]) -> Turns:
         """What a transfer takes of ports that serve both directions at its ends (their numbers),
-        when `sharers` per team move as much."""
-        readers = sharers * self.team.copies
+        when `sharers` per team move as much, `others` of them something else."""
+        first = others if self.is_cached else sharers
         return tuple(
-            (number, size_bytes * max(1, -(-readers // port[1])) / port[0])
-            for port, number in zip(self.ends, ends, strict=True)
+            (number, size_bytes * max(1, -(-many * self.team.copies // port[1])) / port[0])
+            for port, number, many in zip(self.ends, ends, (first, sharers), strict=True)
             if port is not None
         )
 
@@ -255,9 +262,10 @@ class Pricer:
             drain_turns: Turns = ()
             if port.drain is not None and port.drain[0] in plan.elems:
                 tensor, item_bytes, route, ends = port.drain
-                last = route.latency_cycles + plan.elems[tensor] * item_bytes / route.rate(used)
+                size = plan.elems[tensor] * item_bytes
+                last = route.latency_cycles + size / route.rate(used, used)
                 drain = out_trips * last
-                drain_turns = route.turns(out_trips * plan.elems[tensor] * item_bytes, used, ends)
+                drain_turns = route.turns(out_trips * size, used, used, ends)
             fills = tuple(_fill(way, plan, used) for way in port.fills if way.tensor in plan.elems)
             is_double = any(c > 1 for c in plan.copies.values())
             found.append(
@@ -300,9 +308,11 @@ class Pricer:
 def _fill(way: _Way, plan: LevelPlan, used: int) -> _Fill:
     """What a tile takes to come, on its way to each of `used` units."""
     size = plan.elems[way.tensor] * way.item_bytes
+    alike = prod(ways for axis, ways in plan.splits.items() if axis not in way.axes)
+    others = used // alike
     return _Fill(
-        way.axes, way.source, size, way.route.rate(used), way.route.latency_cycles, way.is_early,
-        plan.copies[way.tensor] > 1, way.route.turns(size, used, way.ends),
+        way.axes, way.source, size, way.route.rate(used, others), way.route.latency_cycles,
+        way.is_early, plan.copies[way.tensor] > 1, way.route.turns(size, used, others, way.ends),
     )  # fmt: skip
 
 
