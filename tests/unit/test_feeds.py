@@ -74,6 +74,27 @@ def test_second_registers_hide_loads_behind_the_fold_before() -> None:
     assert product(array(leaving), 512, 1024, 300) == 32 * (300 + 254) + 128
 
 
+def least(engine: Engine, m: int, n: int, k: int) -> tuple[int, int]:
+    """(cycles of a product at least, however it is cut; cycles of each instruction besides)."""
+    graph = matmul_graph(m, n, k, DType.I8)
+    pace = pace_of(graph.ops[0], engine, graph.tensors)
+    return pace.least((m, n, k)), pace.least_of((m, n, k))[0].once
+
+
+def test_the_least_has_each_load_once() -> None:
+    plain = array(WEIGHT)
+    assert least(plain, 512, 1024, 1024) == (57_216, 0)
+    # Loads are hidden but the first, and of skews one is left.
+    both = array(replace(WEIGHT, is_double_buffered=True, is_pipelined=True))
+    assert least(both, 512, 1024, 1024) == (64 * 512, 254 + 128)
+    # Where loads take longest they are all there is: the first is among them.
+    assert least(both, 1, 1024, 1024) == (64 * 128, 254)
+    # Accumulators of 40 bytes hold ten rows of four sums: ten stripes, each with its load.
+    small = array(replace(WEIGHT, accumulator_bytes=40), 8, 4)
+    assert product(small, 100, 4, 8) == 10 * (8 + 10 + 10)
+    assert least(small, 100, 4, 8) == (10 * (8 + 10 + 10), 0)
+
+
 def test_loads_with_a_way_of_their_own() -> None:
     """A fold of 16 KiB at 64 bytes a cycle takes 256, the shift 128: the longer counts."""
     narrow = replace(WEIGHT, load_bytes_per_cycle=64.0)

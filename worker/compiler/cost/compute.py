@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, floor, prod
+from math import ceil, prod
 
 from worker.compiler.cost.folds import Extents, Folding, Least, folding, granule
 from worker.compiler.cost.output_stage import stage_rate
@@ -289,7 +289,7 @@ class EngineRate:
         if self.roles is None or self.folding is None or not prod(extents):
             return max(0, self.cycles(extents) - self.startup_cycles)
         least, first = self.least_of(extents)
-        return floor(least.price(first) * (prod(extents) // first) * (1 - _SLACK))
+        return ceil(least.price(first) * (prod(extents) // first) * (1 - _SLACK))
 
     def least_of(self, extents: tuple[int, ...]) -> tuple[Least, int]:
         """Of a folding array: (what a point costs at least, points along the axis walked first)."""
