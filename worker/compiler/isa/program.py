@@ -14,6 +14,8 @@ stream for the longest.  Those of a half-duplex memory are one port (`port_numbe
 that reads and writes there takes it twice in turn.
 Ports serve who is ready first, its stream free and its tokens signalled; of equals, who is listed
 first.  A transfer begins when it has all of its ports, and keeps its turn at each until then.
+A resource may stand for the ports of several instances (`Resource.count`), each of which it takes:
+a MULTICAST reads its source once and writes into all of them.
 """
 
 from __future__ import annotations
@@ -44,6 +46,8 @@ class Opcode(IntEnum):
     COPY = 3
     """Between instances of one level."""
     MULTICAST = 4
+    """Outer memory -> the same place in several instances of an inner one: a LOAD of each of some
+    cores as one transfer, issued by the first of them."""
     COMPUTE = 5
     PUSH = 6
     """Write of a queue entry (a transfer; 0 bytes when produced in place)."""
@@ -151,10 +155,20 @@ class Resource:
     bytes_per_cycle: float
     half_duplex: bool = False
     """The same port serves the other direction of this instance."""
+    count: int = 1
+    """Ports that a transfer takes together: of this instance and of those behind it; each passes
+    all of its bytes at the rate above."""
+    step: int = 1
+    """Distance in instances between neighbouring ones."""
+
+    @property
+    def instances(self) -> range:
+        """All of them."""
+        return range(self.instance, self.instance + self.count * self.step, self.step)
 
 
 def port_numbers(resources: Sequence[Resource]) -> Ints:
-    """[resources] The number of the resource whose port each one occupies.
+    """[resources] The number of the resource whose port each one occupies; of several, the first.
 
     Its own, or the first listed one of the same level and instance where they are half duplex.
     Cost: linear.
@@ -167,6 +181,42 @@ def port_numbers(resources: Sequence[Resource]) -> Ints:
         for number, resource in enumerate(resources)
     ]
     return np.array(numbers, dtype=np.int64)
+
+
+def port_sets(resources: Sequence[Resource]) -> tuple[Ints, Ints, int]:
+    """(pointer [resources + 1], ports, how many there are): each resource k occupies the ports
+    numbered ports[pointer[k] : pointer[k + 1]].
+
+    Of one that stands for one port, that of `port_numbers`; of several, those of the resources that
+    are listed for them alone, or numbers of their own.  Cost: linear in ports.
+    """
+    single = port_numbers(resources).tolist()
+    known: dict[tuple[str, int, str], int] = {}
+    for resource, number in zip(resources, single, strict=True):
+        if resource.count == 1:
+            known.setdefault(_port(resource, resource.instance), number)
+    total = len(resources)
+    ports: list[int] = []
+    pointer = [0]
+    for resource, number in zip(resources, single, strict=True):
+        if resource.count == 1:
+            ports.append(number)
+        else:
+            for instance in resource.instances:
+                port = known.setdefault(_port(resource, instance), total)
+                total += port == total
+                ports.append(port)
+        pointer.append(len(ports))
+    return np.array(pointer, dtype=np.int64), np.array(ports, dtype=np.int64), total
+
+
+def _port(resource: Resource, instance: int) -> tuple[str, int, str]:
+    return resource.level, instance, "" if resource.half_duplex else resource.direction
+
+
+def widths(resources: Sequence[Resource]) -> Ints:
+    """[resources] Ports that each stands for."""
+    return np.array([resource.count for resource in resources], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
