@@ -93,7 +93,8 @@ def tagged_guesses(document: object, at: str = "") -> Iterator[Guess]:
     if isinstance(document, dict):
         if document.get("tag") == "G" and "value" in document:
             number = document["value"]
-            text = f"{number:g}" if isinstance(number, int | float) else str(number)
+            is_number = isinstance(number, int | float) and not isinstance(number, bool)
+            text = f"{number:g}" if is_number else str(number).lower()
             yield Guess(at, text, str(document.get("note") or _NO_SOURCE))
             return
         for key, value in document.items():
@@ -235,7 +236,7 @@ class _Builder:
                 HOP_PJ_PER_BYTE * self._nm / 28.0, "one hop",
             ),
             shared_by=_int(link.shared_by, 1),
-            multicast=link.multicast,
+            multicast=link.multicast is not None and link.multicast.value,
         )  # fmt: skip
 
 

@@ -169,6 +169,28 @@ class Duplex(_Part):
         return {"anyOf": [{"enum": ["full", "half"]}, dict(tagged)]}
 
 
+class Flag(_Part):
+    """Whether a unit can do something, with its evidence."""
+
+    value: bool
+    tag: Tag | None = None
+    note: str = Field(default="", max_length=500)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_plain(cls, raw: object) -> object:
+        if isinstance(raw, dict | Flag):
+            return raw
+        return {"value": raw}
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        tagged = handler.resolve_ref_schema(handler(schema))
+        return {"anyOf": [{"type": "boolean"}, dict(tagged)]}
+
+
 class LevelSpec(_Part):
     """One memory level; the list goes from slow (home of whole tensors) to fast."""
 
@@ -224,7 +246,9 @@ class LinkSpec(_Part):
     latency_cycles: Cycles
     energy_pj_per_byte: PicoJoule | None = None
     shared_by: Count | None = None
-    multicast: bool = False
+    multicast: Flag | None = None
+    """Cores that load the same bytes may be served by one transfer: over a link between two levels,
+    or by a noc that joins the instances of theirs in one cluster.  Absent: no."""
 
 
 class HostSpec(_Part):
