@@ -1,13 +1,14 @@
 """How a transfer travels: its engine, the ports and links it occupies, its latency.
 
 Resources, in order: read port of the source instance, read ports of caches crossed, explicit links
-between the two levels, write port of the destination instance.
+between the two levels, write port of the destination instance.  A multicast takes the same, each
+port once, and where it is a noc of the destination that may multicast, the noc's of each receiver.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from worker.compiler.errors import VerifyError
 from worker.compiler.isa.program import MAX_RESOURCES, Resource
@@ -28,6 +29,8 @@ class Path:
     """Instances of the level per instance of the port (links may be shared)."""
     levels: tuple[str, ...]
     """Level whose instance numbers the port."""
+    reach: int = 1
+    """Neighbouring cores that one transfer may serve."""
 
 
 class Routes:
@@ -36,8 +39,10 @@ class Routes:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.count = 0
-        """How many ports the machine has."""
+        """How many resources there are."""
         self._first: dict[tuple[str, str], int] = {}
+        self._several: dict[tuple[int, int, int], int] = {}
+        self._sets: list[tuple[int, int, int]] = []
         self._groups: list[tuple[int, str, str, float, bool]] = []
         for level in machine.levels:
             for direction, rate in (
@@ -48,6 +53,8 @@ class Routes:
         for link in machine.links:
             faster = machine.level(_faster_end(link, machine)).instances
             self._add(link.name, "link", -(-faster // max(link.shared_by, 1)), link.bytes_per_cycle)
+        self.num_ports = self.count
+        """The same, without those that stand for several (`several`)."""
 
     def path(self, src: str, dst: str, *, outward: bool | None = None) -> Path:
         """Path from level `src` to level `dst`.
@@ -56,9 +63,32 @@ class Routes:
         Raises:
             VerifyError: a route occupies more ports than an instruction can name.
         """
+        return self._path(src, dst, self._links(src, dst), 1, outward=outward)
+
+    def shared_path(self, src: str, dst: str) -> Path | None:
+        """Path of a multicast from level `src` into several instances of `dst`, a faster one; None
+        where no link on the way can do that.
+
+        The links between the two, if there are any; else a noc of `dst`, which joins the instances
+        of one cluster.
+        Raises: as `path`.
+        """
+        links = self._links(src, dst)
+        if links:
+            is_shared = all(link.multicast for link in links)
+            return self._path(src, dst, links, self.machine.num_cores) if is_shared else None
+        nocs = tuple(link for link in self._links(dst, dst) if link.multicast)
+        if not nocs:
+            return None
+        reach = self.machine.num_cores // self.machine.num_clusters
+        return self._path(src, dst, nocs[:1], reach)
+
+    def _path(
+        self, src: str, dst: str, links: tuple[Link, ...], reach: int, *,
+        outward: bool | None = None,
+    ) -> Path:  # fmt: skip
         machine = self.machine
         route = machine.route(src, dst)
-        links = self._links(src, dst)
         i, j = machine.level_index(src), machine.level_index(dst)
         ports = [(self._first[src, "read"], "src")]
         divisors, levels = [1], [src]
@@ -85,7 +115,7 @@ class Routes:
         is_out = outward if i == j and outward is not None else i > j
         inner = src if i > j else dst
         engine = dma_engine(machine, inner, outward=is_out)
-        return Path(engine.name, latency, tuple(ports), tuple(divisors), tuple(levels))
+        return Path(engine.name, latency, tuple(ports), tuple(divisors), tuple(levels), reach)
 
     def resource_numbers(
         self, path: Path, core: Ints, src_instance: Ints, dst_instance: Ints
@@ -106,8 +136,22 @@ class Routes:
             numbers.append(first + instance // divisor)
         return numbers
 
+    def several(self, first: int, count: int, step: int) -> int:
+        """Number of the resource that stands for `count` ports from `first` on, of one kind."""
+        if count == 1:
+            return first
+        key = first, count, step
+        if key not in self._several:
+            self._several[key] = self.count
+            self._sets.append(key)
+            self.count += 1
+        return self._several[key]
+
     def resource(self, number: int) -> Resource:
-        """Port `number`."""
+        """Port `number`, or the ports that it stands for."""
+        if number >= self.num_ports:
+            first, count, step = self._sets[number - self.num_ports]
+            return replace(self.resource(first), count=count, step=step)
         at = bisect_right(self._groups, number, key=lambda group: group[0]) - 1
         first, name, direction, rate, is_half = self._groups[at]
         return Resource(name, number - first, direction, rate, is_half)

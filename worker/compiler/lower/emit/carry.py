@@ -16,7 +16,7 @@ from worker.compiler.lower.grid import Grid, Ints, flat_offset
 from worker.compiler.lower.resolve import Ref
 from worker.compiler.lower.rows.batch import Batch
 from worker.compiler.lower.rows.storage import Storages, Touch
-from worker.compiler.lower.transfers import Routes
+from worker.compiler.lower.transfers import Path, Routes
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.grid import instance_of
 from worker.compiler.schedule.walk import Leaf, Walk
@@ -93,6 +93,27 @@ class TransferEmitter:
         """The transfers of all iterations that `keep` wants (None: all); None when none is left."""
         path = self.routes.path(src.level, dst.level, outward=outward)
         ports = self.routes.resource_numbers(path, core, src.instance, dst.instance)
+        touches = (*src.touches, *dst.touches)
+        return self.batch(
+            number, grid, position, core, opcode, (src, dst), num_bytes, keep, path, ports, touches
+        )
+
+    def batch(
+        self,
+        number: int,
+        grid: Grid,
+        position: Ints,
+        core: Ints,
+        opcode: Opcode,
+        ends: tuple[End, End],
+        num_bytes: Ints,
+        keep: npt.NDArray[np.bool_] | None,
+        path: Path,
+        ports: Sequence[Ints],
+        touches: Sequence[Touch],
+    ) -> Batch | None:
+        """Transfers along a path that take these ports."""
+        src, dst = ends
         flat = Flat.of(grid.shape, keep)
         if flat.count == 0:
             return None
@@ -101,6 +122,6 @@ class TransferEmitter:
             self.engine_number[path.engine], number, -1, flat(num_bytes), ZERO, ZERO,
             path.latency_cycles, tuple(flat(p) for p in ports), src.buffer, dst.buffer,
             flat(src.offset), flat(dst.offset),
-            tuple(flat_touch(t, flat) for t in (*src.touches, *dst.touches)),
+            tuple(flat_touch(t, flat) for t in touches),
             blocks_of(grid, self.nest.leaves[number], flat),
         )  # fmt: skip

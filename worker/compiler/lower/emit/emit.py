@@ -7,9 +7,12 @@ Bytes of a converting Move are counted in the element type of its slower end.
 
 from __future__ import annotations
 
+import numpy as np
+
 from worker.compiler.isa.program import Opcode
 from worker.compiler.lower.emit.carry import TransferEmitter
 from worker.compiler.lower.emit.emit_compute import ComputeEmitter
+from worker.compiler.lower.emit.multicast import groups_of
 from worker.compiler.lower.grid import Grid, Ints, clip, positions
 from worker.compiler.lower.issue import Ahead, Timing
 from worker.compiler.lower.resolve import Refs
@@ -23,8 +26,10 @@ from worker.compiler.schedule.walk import Leaf
 class Emitter:
     """Emits the batches of every leaf of one unit."""
 
-    def __init__(self, transfers: TransferEmitter) -> None:
+    def __init__(self, transfers: TransferEmitter, *, shares: bool) -> None:
+        """`shares`: loads of the same bytes are one transfer where links can multicast."""
         self.transfers = transfers
+        self.shares = shares
         self.computes = ComputeEmitter(transfers)
         self.nest = transfers.nest
         self.machine = transfers.machine
@@ -43,8 +48,7 @@ class Emitter:
         position = positions(leaf.frames, timing, ahead, grid)
         core = core_ids(leaf.core_base, leaf.frames, grid.values)
         if isinstance(leaf.node, Move):
-            batch = self._move(number, leaf, leaf.node, refs, grid, position, core)
-            return [] if batch is None else [batch]
+            return self._move(number, leaf, leaf.node, refs, grid, position, core)
         return self.computes.emit(number, leaf, leaf.node, refs, grid, position, core)
 
     def _move(
@@ -56,7 +60,7 @@ class Emitter:
         grid: Grid,
         position: Ints,
         core: Ints,
-    ) -> Batch | None:
+    ) -> list[Batch]:
         box = clip(move.box, self.transfers.tensors[move.tensor].shape, grid.values)
         src = self.transfers.end(refs.reads[0], leaf, grid, core, box.start, is_write=False)
         dst = self.transfers.end(refs.write, leaf, grid, core, box.start, is_write=True)
@@ -66,9 +70,29 @@ class Emitter:
         if grid.is_there is not None:
             keep = grid.is_there if keep is None else keep & grid.is_there
         opcode, outward = self._opcode(leaf, refs, src.level, dst.level)
-        return self.transfers.transfer(
-            number, grid, position, core, opcode, src, dst, num_bytes, keep, outward
+        found: list[Batch | None] = []
+        if opcode is Opcode.LOAD and self.shares:
+            equal = (num_bytes, np.asarray(True) if keep is None else keep)
+            groups = groups_of(
+                grid, self.transfers.routes, self.machine, core, src, dst, equal
+            )  # fmt: skip
+            if groups is not None:
+                touches = [t for end in (src, dst) for each in end.touches
+                           for t in groups.touches(each)]  # fmt: skip
+                first = groups.leads if keep is None else groups.leads & keep
+                found.append(
+                    self.transfers.batch(
+                        number, grid, position, core, Opcode.MULTICAST, (src, dst), num_bytes,
+                        first, groups.path, groups.ports, touches,
+                    )
+                )  # fmt: skip
+                keep = groups.loads_alone if keep is None else groups.loads_alone & keep
+        found.append(
+            self.transfers.transfer(
+                number, grid, position, core, opcode, src, dst, num_bytes, keep, outward
+            )
         )
+        return [batch for batch in found if batch is not None]
 
     def _opcode(self, leaf: Leaf, refs: Refs, src: str, dst: str) -> tuple[Opcode, bool]:
         """Opcode, and whether a transfer within one level is issued by the outgoing engine."""
