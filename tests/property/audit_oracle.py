@@ -26,7 +26,7 @@ def is_sound(schedule: Schedule, machine: Machine, program: UnitProgram) -> bool
         before = finish_before(program)
     except KeyError:
         return False  # waits for what nothing has signalled
-    for late in range(program.num_instructions):
+    for late in range(len(order)):
         b = walk.events[order[late]]
         for first in range(late):
             a = walk.events[order[first]]

@@ -16,6 +16,7 @@ STREAMS = tuple(Stream(c, e) for c in range(2) for e in ("mme", "vec", "din", "d
 PORTS = (
     Resource("DDR", 0, "read", 1.0), Resource("DDR", 0, "write", 3.0),
     Resource("L1", 0, "write", 2.5), Resource("L1", 1, "write", 2.5),
+    Resource("L1", 0, "write", 2.5, count=2),
 )  # fmt: skip
 _OTHER_CORE = 4
 """From a stream to its like on the other core."""
@@ -89,10 +90,10 @@ def _step(draw: st.DrawFn, drawn: _Drawn) -> Step:
             draw(st.integers(0, min(9, 16 * cycles))), latency, (), waits, signals,
             draw(st.integers(0, 1)),
         )  # fmt: skip
-    inward = draw(st.booleans())
-    ports = (0, 2 + core) if inward else (1,)
+    opcode = draw(st.sampled_from([Opcode.LOAD, Opcode.STORE, Opcode.MULTICAST]))
+    ports = {Opcode.LOAD: (0, 2 + core), Opcode.STORE: (1,), Opcode.MULTICAST: (0, 4)}[opcode]
     return Step(
-        core * 4 + (2 if inward else 3), Opcode.LOAD if inward else Opcode.STORE, 0,
+        core * 4 + (3 if opcode is Opcode.STORE else 2), opcode, 0,
         draw(st.integers(0, 60)), 0, latency, ports, waits, signals, draw(st.integers(0, 1)),
     )  # fmt: skip
 

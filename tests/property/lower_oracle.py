@@ -305,10 +305,13 @@ class Walk:
 
 
 def listed(program: UnitProgram) -> list[tuple[str, int, Opcode, int, int, int]]:
-    """(path, core, opcode, bytes, source address, destination address) in program order."""
+    """(path, core, opcode, bytes, source address, destination address) in program order; a
+    multicast as a load of each receiver, of which every core has its own."""
     rows = []
-    for row in program.instructions:
+    for row, receivers in zip(program.instructions, _receivers(program), strict=True):
         opcode = Opcode(int(row["opcode"]))
+        if opcode is Opcode.MULTICAST:
+            opcode = Opcode.LOAD
         addresses = []
         for side in ("src", "dst"):
             buffer = int(row[side])
@@ -316,15 +319,29 @@ def listed(program: UnitProgram) -> list[tuple[str, int, Opcode, int, int, int]]
             addresses.append(base + int(row[f"{side}_offset"]))
         if opcode is Opcode.COMPUTE:
             addresses = [0, 0]
-        rows.append(
-            (program.nodes[int(row["node"])], program.streams[int(row["stream"])].core, opcode,
-             int(row["bytes"]), *addresses)
-        )  # fmt: skip
+        rows += [
+            (program.nodes[int(row["node"])], core, opcode, int(row["bytes"]), *addresses)
+            for core in receivers
+        ]
     return rows
 
 
+def _receivers(program: UnitProgram) -> list[list[int]]:
+    """Of each instruction, the cores that it works for."""
+    found = []
+    for row in program.instructions:
+        core = program.streams[int(row["stream"])].core
+        cores = [core]
+        if int(row["opcode"]) == Opcode.MULTICAST:
+            port = program.resources[[r for r in row["resource"].tolist() if r >= 0][-1]]
+            assert port.instance == core
+            cores = list(port.instances)
+        found.append(cores)
+    return found
+
+
 def order_of_events(program: UnitProgram, walk: Walk) -> list[int]:
-    """For each instruction, its event.
+    """For each entry of `listed`, its event.
 
     Iterations of one leaf in one core keep their order where they use the same bytes.
     """
@@ -336,20 +353,19 @@ def order_of_events(program: UnitProgram, walk: Walk) -> list[int]:
 
 
 def finish_before(program: UnitProgram) -> list[int]:
-    """For each instruction, the bitset of those that have finished before it may start."""
-    before = [0] * program.num_instructions
+    """For each entry of `listed`, the bitset of those that have finished before it may start."""
+    before: list[int] = []
     in_stream: dict[int, int] = {}
     signalled: dict[int, int] = {}
-    for i in range(program.num_instructions):
+    for i, receivers in enumerate(_receivers(program)):
+        own = ((1 << len(receivers)) - 1) << len(before)
         stream = int(program.instructions["stream"][i])
-        done = 0
-        if stream in in_stream:
-            done |= before[in_stream[stream]] | 1 << in_stream[stream]
+        done = in_stream.get(stream, 0)
         for token in program.wait_token[program.wait_ptr[i] : program.wait_ptr[i + 1]].tolist():
             done |= signalled[token]
-        before[i] = done
-        in_stream[stream] = i
+        before += [done] * len(receivers)
+        in_stream[stream] = done | own
         low, high = program.signal_ptr[i], program.signal_ptr[i + 1]
         for token in program.signal_token[low:high].tolist():
-            signalled[token] = signalled.get(token, 0) | done | 1 << i
+            signalled[token] = signalled.get(token, 0) | done | own
     return before

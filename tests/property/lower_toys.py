@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from worker.compiler.ir.affine import Affine, Lookup, var
 from worker.compiler.ir.axis import Axis, AxisKind
 from worker.compiler.ir.dtype import DType
@@ -71,6 +73,15 @@ def flat_machine(num_cores: int = 2, capacity: int = 1 << 16, dmas: int = 2) -> 
         (AcceleratorTarget("accelerator", Capabilities((), tuple(DType), 8)),),
         100,
     )  # fmt: skip
+
+
+def multicast_machine(num_cores: int = 4) -> Machine:
+    """The flat one with a noc that brings loads to all cores; without clusters, and with a cache
+    that holds nothing (one line)."""
+    noc = Link("noc", "L1", "L1", LinkKind.NOC, 8.0, 5, 0.25, multicast=True)
+    home, cache, own = flat_machine(num_cores).levels
+    levels = home, replace(cache, capacity_bytes=cache.align_bytes), own
+    return replace(flat_machine(num_cores), links=(noc,), levels=levels)
 
 
 def cluster_machine(clusters: int = 2, per_cluster: int = 2, capacity: int = 1 << 16) -> Machine:

@@ -31,6 +31,7 @@ CASES = {
     "remote": lambda: (toys.piped(7, 4, 2, 2, "LLB", 2), toys.cluster_machine()),
     "private": lambda: (toys.private_rows(15, 4, 2, 4, 2), toys.cluster_machine()),
     "staged": lambda: (toys.in_place(7, 4, 2), toys.flat_machine()),
+    "multicast": lambda: (toys.naive_matmul(15, 6, 7, (2, 4, 3), 4), toys.multicast_machine()),
     "scalar": lambda: (toys.scalar(), toys.flat_machine()),
 }
 

@@ -266,5 +266,5 @@ def test_a_loop_by_hand() -> None:
     assert len(run.copies) == 1
     assert len(run.row) < 40
     assert run.stream_count.tolist() == [40, 0, 40, 0, 40, 0, 40, 0]
-    assert run.resource_bytes.tolist() == [80 * 16, 0, 40 * 16, 40 * 16]
+    assert run.resource_bytes.tolist() == [80 * 16, 0, 40 * 16, 40 * 16, 0]
     same_simulation(unit, flat_machine())

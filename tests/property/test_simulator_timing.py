@@ -32,15 +32,16 @@ from worker.simulator.results import UnitSimulation
 from worker.simulator.run import simulate_unit
 
 STREAMS = tuple(Stream(c, e) for c in range(2) for e in ("mme", "vec", "din", "dout"))
-RATES = [1.0, 3.0, 16.0, 2.5, 7.0]
+RATES = [1.0, 3.0, 16.0, 2.5, 7.0, 2.5, 2.5]
 PORTS = (
     Resource("DDR", 0, "read", RATES[0]), Resource("DDR", 0, "write", RATES[1]),
     Resource("L2", 0, "read", RATES[2]), Resource("L1", 0, "write", RATES[3]),
-    Resource("L1", 1, "read", RATES[4]),
+    Resource("L1", 1, "read", RATES[4]), Resource("L1", 0, "write", RATES[5], count=2),
 )  # fmt: skip
 ONE_BUS = tuple(replace(p, half_duplex=p.level == "DDR") for p in PORTS)
-WIRE = [0, 0, 2, 3, 4]
-"""Of `ONE_BUS`: what passes through one at a time."""
+WIRE = [0, 0, 2, 3, 4, 3, 5]
+"""Of `ONE_BUS`: what passes through one at a time.  5 and 6: the two ports of the last one."""
+NO_WIRE = [0, 1, 2, 3, 4, 3, 5]
 
 
 @st.composite
@@ -62,9 +63,10 @@ def programs(draw: st.DrawFn) -> list[Step]:
             )
         else:
             reads = draw(st.sampled_from([(0,), (0, 2), (4,)]))
-            writes = draw(st.sampled_from([1, 3]))
+            writes = draw(st.sampled_from([1, 3, 5]))
+            opcode = Opcode.MULTICAST if writes == 5 else Opcode.LOAD
             step = Step(
-                draw(st.sampled_from([2, 3, 6, 7])), Opcode.LOAD, 0, draw(st.integers(0, 200)), 0,
+                draw(st.sampled_from([2, 3, 6, 7])), opcode, 0, draw(st.integers(0, 200)), 0,
                 latency, (*reads, writes), waits, signals,
             )  # fmt: skip
         steps.append(step)
@@ -89,7 +91,8 @@ def test_loop_equals_oracle(steps: list[Step], shared: bool, signal_cycles: int)
     on = replace(flat_machine(), signal_cycles=signal_cycles)
     run = run_unit(program, on)
     cores = [s.core for s in STREAMS]
-    expected = oracle(steps, RATES, WIRE if shared else None, cores, signal_cycles)
+    alone = [replace(s, ports=(*s.ports, 6) if 5 in s.ports else s.ports) for s in steps]
+    expected = oracle(alone, RATES, WIRE if shared else NO_WIRE, cores, signal_cycles)
     assert run.cycles == expected.cycles
     compiled(forward), compiled(by_readiness)  # from here on run_unit uses the compiled loops
     _same(run, run_unit(program, on))

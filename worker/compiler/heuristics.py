@@ -25,6 +25,9 @@ class Heuristic(StrEnum):
     """Lowering: a tensor on chip is protected tile by tile, not as a whole."""
     TIME_ORDER = "time_order"
     """Lowering: program order follows simulated time."""
+    MULTICAST = "multicast"
+    """Lowering: loads of the same bytes on several cores are one transfer where a link can do so,
+    and the kernel gains."""
     HALVES = "halves"
     """Judge: groups that do not fit, or lose to a kernel per operator, are tried in halves."""
     MIXTURES = "mixtures"
@@ -39,6 +42,7 @@ LOWERING = frozenset(
         Heuristic.SPREAD,
         Heuristic.TILES,
         Heuristic.TIME_ORDER,
+        Heuristic.MULTICAST,
     }
 )
 """Those that a schedule carries."""

@@ -24,7 +24,7 @@ def traffic(program: UnitProgram, machine: Machine, run: Timing) -> tuple[LevelT
     table = {level.name: [0, 0] for level in machine.levels}
     for port, num_bytes in zip(program.resources, run.resource_bytes.tolist(), strict=True):
         if port.direction != "link":
-            table[port.level][port.direction == "write"] += num_bytes
+            table[port.level][port.direction == "write"] += num_bytes * port.count
     return tuple(LevelTraffic(name, read, write) for name, (read, write) in table.items())
 
 

@@ -8,6 +8,8 @@
 - `register:NAME`: four words per MAC, where the machine has registers: two operands are read, the
   sum is read and written.
 - `link:NAME`: bytes over explicit links.  - `static`: leakage power x time.
+A multicast reads its source once, and is charged at every port of a link or receiver that it
+takes.
 Source: the accounting of nn_dataflow (4-papers.md, KAPLA), with ports in place of reuse formulas.
 """
 
@@ -27,19 +29,10 @@ def ledger(program: UnitProgram, machine: Machine, run: Timing) -> tuple[EnergyL
         engine = machine.engine(stream.engine)
         if work:
             _charge_engine(totals, engine, program, machine, work)
-    links = {link.name: link.energy_pj_per_byte for link in machine.links}
-    levels = {level.name: level for level in machine.levels}
     for port, num_bytes in zip(program.resources, run.resource_bytes.tolist(), strict=True):
-        if port.direction == "link":
-            _add(totals, f"link:{port.level}", num_bytes * links[port.level])
-        else:
-            level = levels[port.level]
-            per_byte = (
-                level.read_energy_pj_per_byte
-                if port.direction == "read"
-                else level.write_energy_pj_per_byte
-            )
-            _add(totals, f"level:{port.level}", num_bytes * per_byte)
+        kind = "link" if port.direction == "link" else "level"
+        per_byte = machine.port_energy(port.level, port.direction)
+        _add(totals, f"{kind}:{port.level}", num_bytes * port.count * per_byte)
     order = ["mac", "vector"]
     for prefix in ("level", "feed", "register"):
         order += [f"{prefix}:{level.name}" for level in machine.levels]

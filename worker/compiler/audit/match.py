@@ -1,6 +1,7 @@
 """One to one: every instruction of a leaf is one iteration of it, and every iteration is there.
 
-Instructions that agree in core, opcode, buffers, addresses and bytes do the same thing; among them
+Instructions that agree in core, opcode, buffers, addresses and bytes do the same thing; a multicast
+does what loads of all its receivers do.  Among those that do the same
 program order is taken for the order of the iterations.  Both are read in order, block by block, so
 nothing but what stands elsewhere in the program than in the schedule has to be kept.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from worker.compiler.audit.wanted import FIELDS, Rows, Wanted, nothing
 from worker.compiler.errors import VerifyError
@@ -61,16 +63,19 @@ class Matcher:
         self.queues = {path: _Queue(source, rank) for path, source in sources.items()}
         self.levels = [level.name for level in machine.levels]
         self.width = machine.num_cores
-        self.ports = np.full((2, len(self.levels) * self.width), -2, dtype=np.int64)
-        self.port_of = np.full(len(unit.resources) + 1, -1, dtype=np.int64)
-        """[resources] The first that is the same port, of one direction."""
+        self.ports = np.full((2, len(unit.resources) + 1), -2, dtype=np.int64)
+        """Per direction and resource: level * cores + instance, of several the first."""
+        self.step, self.apart, self.many = np.zeros((3, len(unit.resources) + 1), dtype=np.int64)
+        """Per resource: instances, and cores, between its ports; how many write ports it is."""
         for number, resource in enumerate(unit.resources):
             if resource.level in self.levels and resource.direction in ("read", "write"):
                 side = int(resource.direction == "write")
                 at = self.levels.index(resource.level) * self.width + resource.instance
-                if self.ports[side, at] < 0:
-                    self.ports[side, at] = number
-                self.port_of[number] = self.ports[side, at]
+                self.ports[side, number] = at
+                if resource.count > 1:
+                    per = self.width // machine.level(resource.level).instances
+                    self.step[number], self.apart[number] = resource.step, resource.step * per
+                    self.many[number] = resource.count * side
         caches = [m for m in machine.levels[1:] if m.managed is Managed.CACHE]
         self.cache = caches[0] if caches else None
 
@@ -80,29 +85,47 @@ class Matcher:
         Raises:
             VerifyError: one has other operands than any iteration that is left.
         """
-        table = block.instructions
+        table, owner, rank = self._receivers(block.instructions)
         columns = [self.cores[table["stream"]] if name == "core" else table[name]
                    for name in FIELDS]  # fmt: skip
         listed = np.stack([column.astype(np.int64) for column in columns])
+        ports = table["resource"]
+        is_shared = table["opcode"] == Opcode.MULTICAST
+        listed[FIELDS.index("opcode"), is_shared] = int(Opcode.LOAD)
+        listed[FIELDS.index("core")] += rank * self.apart[ports].max(axis=1, initial=0)
         by_node = np.argsort(table["node"], kind="stable")
         ends = np.cumsum(np.bincount(table["node"], minlength=len(block.nodes)))
         counts = np.zeros(len(table), dtype=np.int64)
         found: list[tuple[Ints, Wanted, Ints]] = []
         for path, mine in zip(block.nodes, np.split(by_node, ends[:-1]), strict=True):
             if len(mine):
-                number = first + int(mine[0])
+                numbers = first + owner[mine]
+                number = int(numbers[0])
                 if path not in self.queues:
                     raise _fail(f"instruction {number}", "carried-out", f"{path} is no leaf")
-                where = self._where(path, mine + first, listed[:, mine])
-                waiting, which = where
-                ports = self.port_of[table["resource"][mine]]
-                self._check_ports(path, mine + first, ports, columns[0][mine], waiting, which)
+                waiting, which = self._where(path, numbers, listed[:, mine])
+                cores = listed[FIELDS.index("core"), mine]
+                self._check_ports(path, numbers, ports[mine], rank[mine], cores, waiting, which)
                 counts[mine] = np.diff(waiting.rows.pointer)[which]
                 found.append((mine, waiting, which))
         rows = Rows.empty(counts, self.rank)
         for mine, waiting, which in found:
             rows.put(mine, waiting.rows, which)
-        return rows
+        if len(owner) == len(block.instructions):
+            return rows
+        behind = np.searchsorted(owner, np.arange(len(block.instructions)), side="right")
+        return Rows(rows.pointer[np.concatenate([[0], behind])], rows.table)
+
+    def _receivers(self, table: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], Ints, Ints]:
+        """(instructions, those that several cores are served by once for each of them; which one
+        of the block each is; as which of its receivers it stands there)."""
+        owner = np.arange(len(table))
+        if not self.many.any():
+            return table, owner, np.zeros(len(table), dtype=np.int64)
+        times = np.maximum(self.many[table["resource"]].max(axis=1, initial=0), 1)
+        owner = np.repeat(owner, times)
+        rank = np.arange(len(owner)) - np.repeat(np.cumsum(times) - times, times)
+        return table[owner], owner, rank
 
     def finish(self) -> None:
         """Raise VerifyError where an iteration has no instruction."""
@@ -160,19 +183,21 @@ class Matcher:
         )  # fmt: skip
 
     def _check_ports(
-        self, path: str, numbers: Ints, ports: Ints, cores: Ints, waiting: Wanted, which: Ints
-    ) -> None:
+        self, path: str, numbers: Ints, resources: Ints, rank: Ints, cores: Ints, waiting: Wanted,
+        which: Ints,
+    ) -> None:  # fmt: skip
         """Raise VerifyError when a transfer passes by ports of other instances; what a cache holds
         needs that of the core's cache alone, for either direction, instead of home's."""
         for side, name in enumerate(("read", "write")):
             asked = waiting.ports[side, which]
             if np.all(asked < 0):
                 continue
-            uses = (ports == self.ports[side, asked][:, None]).any(axis=1) | (asked < 0)
+            used = self.ports[side][resources] + rank[:, None] * self.step[resources]
+            uses = (used == asked[:, None]).any(axis=1) | (asked < 0)
             if not uses.all() and self.cache is not None:
                 at = instance_of(self.cache.name, cores, self.machine)
                 at = at + self.levels.index(self.cache.name) * self.width
-                found = (ports == self.ports[0, at][:, None]).any(axis=1)
+                found = (self.ports[0][resources] == at[:, None]).any(axis=1)
                 uses |= found & (asked // self.width == 0)
             if not uses.all():
                 wrong = int(np.argmin(uses))

@@ -187,7 +187,7 @@ def walk(
             is_own = flags & IS_OWN
             is_copy = flags & COPIES
             source = -1  # the read row of a copy, which stands right before its write row
-            if is_write and is_copy and row > pointer[n]:
+            if is_write and is_copy and row > pointer[n] and rows[row - 1, FLAGS] & WRITES == 0:
                 source = row - 1
             # An odometer over the product of the sets: ranges[d] = (interval, atom, end of it).
             dims = 0

@@ -41,7 +41,7 @@ OUT_OF_ORDER = -3
 def forward(
     stream: Ints, num_bytes: Ints, macs: Ints, cycles: Ints, latency: Ints,
     node: Ints, resource: Ints, wait_ptr: Ints, wait_token: Ints, signal_ptr: Ints,
-    signal_token: Ints, delay: Ints, rate: npt.NDArray[np.float64], port_of: Ints,
+    signal_token: Ints, delay: Ints, rate: npt.NDArray[np.float64], port_ptr: Ints, port_of: Ints,
     stream_core: Ints, num_cores: int,
     loop_first: Ints | None, loop_end: Ints, loop_trip: Ints, loop_jumps: npt.NDArray[np.bool_],
     step_stream: Ints, step_resource: Ints, step_wait: Ints, step_signal: Ints,
@@ -56,6 +56,7 @@ def forward(
 ) -> tuple[int, int, int, int, int]:  # fmt: skip
     """Run the program; fill the output arrays (from `times` on, given zeroed or -1).
 
+    `port_ptr`, `port_of`: the ports that each resource occupies (`isa.program.port_sets`).
     `loop_first`: None where the program has no loops, for which the loop is compiled apart.
 
     What runs is logged: `row` and `queue`, its row and stream (not filled where there are no loops:
@@ -128,6 +129,7 @@ def forward(
         ready = max(free, token)
         port = 0
         full = -1
+        taken = 0
         for p in range(num_ports):
             r = resource[i, p]
             if r < 0:
@@ -135,18 +137,20 @@ def forward(
             if loop_first is not None:
                 for d in range(level):
                     r += counter[d] * step_resource[i, d, p]
-            o = port_of[r]
-            if ready < port_ready[o]:
-                return last, OUT_OF_ORDER, logged, latest, num_copies
-            if resource_free[o] > port:
-                port = resource_free[o]
-                full = r
+            for m in range(port_ptr[r], port_ptr[r + 1]):
+                o = port_of[m]
+                if ready < port_ready[o]:
+                    return last, OUT_OF_ORDER, logged, latest, num_copies
+                if resource_free[o] > port:
+                    port = resource_free[o]
+                    full = r
+                    taken = o
         start = max(ready, port)
         via[e] = -1
         if start == free:
             before[e] = stamps[s]
         elif start == port:
-            before[e] = stamps[first_port + port_of[full]]
+            before[e] = stamps[first_port + taken]
             via[e] = full
         else:
             before[e] = sender
@@ -160,12 +164,13 @@ def forward(
                 for d in range(level):
                     r += counter[d] * step_resource[i, d, p]
             need = ceil(num_bytes[i] / rate[r])
-            o = port_of[r]
-            resource_free[o] = max(start, resource_free[o]) + need
-            end = max(end, resource_free[o])
-            port_ready[o] = ready
-            stamps[first_port + o] = entry
-            stamps[first_ready + o] = entry
+            for m in range(port_ptr[r], port_ptr[r + 1]):
+                o = port_of[m]
+                resource_free[o] = max(start, resource_free[o]) + need
+                end = max(end, resource_free[o])
+                port_ready[o] = ready
+                stamps[first_port + o] = entry
+                stamps[first_ready + o] = entry
             resource_busy[r] += need
             resource_bytes[r] += num_bytes[i]
         begin[e] = start

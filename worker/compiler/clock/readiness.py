@@ -53,7 +53,8 @@ CROSSED = -4
 def by_readiness(
     stream: Ints, num_bytes: Ints, macs: Ints, cycles: Ints, latency: Ints, node: Ints,
     resource: Ints, wait_ptr: Ints, wait_token: Ints, signal_ptr: Ints, signal_token: Ints,
-    delay: Ints, rate: npt.NDArray[np.float64], port: Ints, stream_core: Ints, num_cores: int,
+    delay: Ints, rate: npt.NDArray[np.float64], port_ptr: Ints, port: Ints,
+    stream_core: Ints, num_cores: int,
     loop_first: Ints | None, loop_end: Ints, loop_trip: Ints, loop_jumps: npt.NDArray[np.bool_],
     step_stream: Ints, step_resource: Ints, step_wait: Ints, step_signal: Ints, expected: Ints,
     slice_base: Ints, slice_chunk: Ints,
@@ -71,7 +72,8 @@ def by_readiness(
     """Run the program; fill the arrays from `row` on.  Parameters and result as of
     `forward.forward`, and
 
-    `port`: the port that each resource occupies; `expected`: instructions of each stream, in all.
+    `port_ptr`, `port`: the ports that each resource occupies; `expected`: instructions of each
+    stream, in all.
     `ring` and those behind it in its line hold what is known and has not run, modulo their
     lengths, powers of two; the tree `first` [2 w] of streams says who is next: node n has the first
     of nodes 2 n and 2 n + 1, by `earliest` [w] and `head` [w] (-1: not known yet; goes first).
@@ -227,19 +229,22 @@ def by_readiness(
             free = stream_free[s]
             taken = 0
             full = -1
+            full_port = 0
             for p in range(num_ports):
                 r = ports[q, p]
                 if r < 0:
                     break
-                if resource_free[port[r]] > taken:
-                    taken = resource_free[port[r]]
-                    full = r
+                for m in range(port_ptr[r], port_ptr[r + 1]):
+                    if resource_free[port[m]] > taken:
+                        taken = resource_free[port[m]]
+                        full = r
+                        full_port = port[m]
             start = max(now, taken)
             via[logged] = -1
             if start == free:
                 before[logged] = stream_stamp[s]
             elif start == taken:
-                before[logged] = port_stamp[port[full]]
+                before[logged] = port_stamp[full_port]
                 via[logged] = full
             else:
                 before[logged] = ring[q, SENDER]
@@ -250,9 +255,11 @@ def by_readiness(
                 if r < 0:
                     break
                 need = ceil(num_bytes[i] / rate[r])
-                resource_free[port[r]] = max(start, resource_free[port[r]]) + need
-                end = max(end, resource_free[port[r]])
-                port_stamp[port[r]] = entry
+                for m in range(port_ptr[r], port_ptr[r + 1]):
+                    o = port[m]
+                    resource_free[o] = max(start, resource_free[o]) + need
+                    end = max(end, resource_free[o])
+                    port_stamp[o] = entry
                 resource_busy[r] += need
                 resource_bytes[r] += num_bytes[i]
             row[logged] = i

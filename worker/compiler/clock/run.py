@@ -30,7 +30,7 @@ from worker.compiler.isa.program import (
     Stream,
     UnitProgram,
     instructions_of,
-    port_numbers,
+    port_sets,
     steps_of,
 )
 from worker.compiler.jit import loop_for
@@ -166,7 +166,7 @@ class _Tables:
 
     def __init__(self, program: UnitProgram, num_cores: int, delays: Ints, room: int) -> None:
         rows, loops = program.instructions, program.loops
-        num_streams, num_ports = len(program.streams), len(program.resources)
+        num_streams, num_resources = len(program.streams), len(program.resources)
         self.num_cores = num_cores
         self.sharers = np.array([r.sharers for r in program.resources], np.int64)
         self.is_listed = not len(loops.table)
@@ -176,7 +176,7 @@ class _Tables:
             rows["node"], rows["resource"], program.wait_ptr, program.wait_token,
             program.signal_ptr, program.signal_token, delays,
             np.array([r.payload_per_cycle for r in program.resources], np.float64),
-            port_numbers(program.resources),
+            *port_sets(program.resources)[:2],
             np.array([s.core for s in program.streams], np.int64), num_cores,
         )  # fmt: skip
         self.steps = steps_of(program)
@@ -190,9 +190,9 @@ class _Tables:
         if self.is_listed:
             base, chunk = slice_plan(np.bincount(rows["stream"], minlength=num_streams))
         self.drawn = base, chunk
-        self.totals = np.zeros(3 * num_streams + 2 * num_ports, np.int64)
+        self.totals = np.zeros(3 * num_streams + 2 * num_resources, np.int64)
         self.per_stream = self.totals[: 3 * num_streams].reshape(3, num_streams)
-        self.per_port = self.totals[3 * num_streams :].reshape(2, num_ports)
+        self.per_port = self.totals[3 * num_streams :].reshape(2, num_resources)
         cells = max(len(program.nodes), 1) * num_cores
         self.spans = np.full((2, cells), -1, np.int64)
         self.slices = np.zeros((4, int(base[-1])), np.int64)
@@ -234,7 +234,7 @@ def _in_order(program: UnitProgram, num_cores: int, delays: Ints, room: int) -> 
     """NO_ROOM when the log, which has this room, got full; OUT_OF_ORDER."""
     tables = _Tables(program, num_cores, delays, room)
     rows, depth = program.instructions, tables.depth
-    num_streams, num_ports = len(program.streams), len(program.resources)
+    num_streams, num_ports = len(program.streams), port_sets(program.resources)[2]
     times = np.zeros(num_streams + 2 * num_ports + max(program.num_tokens, 1), np.int64)
     parts = np.split(times, np.cumsum([num_streams, num_ports, num_ports]))
     stream_free, _, _, token_time = parts
@@ -265,7 +265,7 @@ def _by_readiness(
     """`room`, `known`: entries of the log and instructions that there is space for at first."""
     tables = _Tables(program, num_cores, delays, room)
     depth, num_tokens = tables.depth, max(program.num_tokens, 1)
-    num_streams, num_ports = len(program.streams), len(program.resources)
+    num_streams, num_ports = len(program.streams), port_sets(program.resources)[2]
     known = _power_of_two(known)
     ring = np.zeros((known, 10), np.int64)
     ports = np.empty((known, program.instructions["resource"].shape[1]), np.int32)

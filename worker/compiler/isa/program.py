@@ -16,6 +16,8 @@ What a cache holds does not pass the port behind it: that port is missing in the
 or is one of several `sharers`, each of which carries its part of what they bring in together.
 Ports serve who is ready first, its stream free and its tokens signalled; of equals, who is listed
 first.  A transfer begins when it has all of its ports, and keeps its turn at each until then.
+A resource may stand for the ports of several instances (`Resource.count`), each of which it takes:
+a MULTICAST reads its source once and writes into all of them.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ class Opcode(IntEnum):
     COPY = 3
     """Between instances of one level."""
     MULTICAST = 4
+    """Outer memory -> the same place in several instances of an inner one: a LOAD of each of some
+    cores as one transfer, issued by the first of them."""
     COMPUTE = 5
     PUSH = 6
     """Write of a queue entry (a transfer; 0 bytes when produced in place)."""
@@ -156,15 +160,25 @@ class Resource:
     sharers: int = 1
     """Transfers that bring the same bytes into a cache together: of its own payload each carries
     one part in so many through this port.  Resources that differ in nothing else are one port."""
+    count: int = 1
+    """Ports that a transfer takes together: of this instance and of those behind it; each passes
+    all of its bytes at the rate above."""
+    step: int = 1
+    """Distance in instances between neighbouring ones."""
 
     @property
     def payload_per_cycle(self) -> float:
         """Bytes of a transfer's payload that are served in a cycle."""
         return self.bytes_per_cycle * self.sharers
 
+    @property
+    def instances(self) -> range:
+        """All of them."""
+        return range(self.instance, self.instance + self.count * self.step, self.step)
+
 
 def port_numbers(resources: Sequence[Resource]) -> Ints:
-    """[resources] The number of the resource whose port each one occupies.
+    """[resources] The number of the resource whose port each one occupies; of several, the first.
 
     The first listed one of the same level and instance, and direction unless they are half duplex.
     Cost: linear.
@@ -178,6 +192,42 @@ def port_numbers(resources: Sequence[Resource]) -> Ints:
         for number, resource in enumerate(resources)
     ]
     return np.array(numbers, dtype=np.int64)
+
+
+def port_sets(resources: Sequence[Resource]) -> tuple[Ints, Ints, int]:
+    """(pointer [resources + 1], ports, how many there are): each resource k occupies the ports
+    numbered ports[pointer[k] : pointer[k + 1]].
+
+    Of one that stands for one port, that of `port_numbers`; of several, those of the resources that
+    are listed for them alone, or numbers of their own.  Cost: linear in ports.
+    """
+    single = port_numbers(resources).tolist()
+    known: dict[tuple[str, int, str], int] = {}
+    for resource, number in zip(resources, single, strict=True):
+        if resource.count == 1:
+            known.setdefault(_port(resource, resource.instance), number)
+    total = len(resources)
+    ports: list[int] = []
+    pointer = [0]
+    for resource, number in zip(resources, single, strict=True):
+        if resource.count == 1:
+            ports.append(number)
+        else:
+            for instance in resource.instances:
+                port = known.setdefault(_port(resource, instance), total)
+                total += port == total
+                ports.append(port)
+        pointer.append(len(ports))
+    return np.array(pointer, dtype=np.int64), np.array(ports, dtype=np.int64), total
+
+
+def _port(resource: Resource, instance: int) -> tuple[str, int, str]:
+    return resource.level, instance, "" if resource.half_duplex else resource.direction
+
+
+def widths(resources: Sequence[Resource]) -> Ints:
+    """[resources] Ports that each stands for."""
+    return np.array([resource.count for resource in resources], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
 """Programs as text: a disassembly that parses back to the same value.
 
 One line per table entry or instruction, `key=value` fields; instructions leave out fields that
-hold their default, resources `half_duplex` where it is false and `sharers` where it is 1.  Names
-are JSON strings, so any user-given name survives.  A line `loop` says how often the next so many
-rows run; an instruction inside says in `steps`, for every loop around it, outermost first, what an
-iteration adds to its fields.
+hold their default, resources `half_duplex` where it is false, `sharers` where it is 1, `count` and
+`step` where they stand for one port.  Names are JSON strings, so any user-given name survives.  A
+line `loop` says how often the next so many rows run; an instruction inside says in `steps`, for
+every loop around it, outermost first, what an iteration adds to its fields.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _DEFAULTS = {
     "src_offset": 0, "dst_offset": 0,
 }  # fmt: skip
 _HALF = {"half_duplex": True}
-_HEADER = "tilewright program 1"
+_HEADER = "tilewright program 2"
 
 
 def print_program(unit: UnitProgram) -> str:
@@ -56,7 +56,8 @@ def print_program(unit: UnitProgram) -> str:
     lines += [
         _line("resource", level=r.level, instance=r.instance, direction=r.direction,
               bytes_per_cycle=r.bytes_per_cycle,
-              **{"sharers": r.sharers} if r.sharers != 1 else {}, **_HALF if r.half_duplex else {})
+              **{"sharers": r.sharers} if r.sharers != 1 else {}, **_HALF if r.half_duplex else {},
+              **{"count": r.count, "step": r.step} if r.count > 1 else {})
         for r in unit.resources
     ]  # fmt: skip
     lines += [_line("node", path=path) for path in unit.nodes]

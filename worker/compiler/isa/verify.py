@@ -12,7 +12,7 @@ import numpy.typing as npt
 from worker.compiler.errors import VerifyError
 from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.loops import STRIDE, last_counters, nesting, runs_of
-from worker.compiler.isa.program import Opcode, UnitProgram, expanded, steps_of
+from worker.compiler.isa.program import Opcode, UnitProgram, expanded, steps_of, widths
 from worker.compiler.machine.machine import Machine, Managed
 
 _TRANSFERS = (Opcode.LOAD, Opcode.STORE, Opcode.COPY, Opcode.MULTICAST, Opcode.PUSH, Opcode.POP)
@@ -27,8 +27,8 @@ def verify_program(unit: UnitProgram, machine: Machine) -> None:
 
     Rules: indices in range; buffers inside their level's arena, aligned, and large enough for their
     tile; offsets inside buffers and operands; transfers name ports, computes do not; every wait is
-    on a token signalled by an earlier instruction; loops nest, and all this holds in every
-    iteration.
+    on a token signalled by an earlier instruction; only multicasts serve several cores; loops
+    nest, and all this holds in every iteration.
     Raises:
         VerifyError: the first broken rule, with the instruction or buffer.
     Cost: linear in rows, and in iterations of loops over cores.
@@ -36,7 +36,10 @@ def verify_program(unit: UnitProgram, machine: Machine) -> None:
     _check_tables(unit, machine)
     check_loops(unit)
     _check_instructions(unit)
-    _check_tokens(unit)
+    _check_lists(unit)
+    once = _once(unit)
+    _check_receivers(once, machine)
+    _check_tokens(once)
 
 
 def _fail(place: str, rule: str, message: str) -> VerifyError:
@@ -87,6 +90,18 @@ def _check_tables(unit: UnitProgram, machine: Machine) -> None:
                 f" {resource.direction}: "
                 + (f"there are {machine.num_cores} cores" if may_share else "nothing holds them"),
             )  # fmt: skip
+        if resource.count < 1 or resource.step < 1:
+            raise _fail(
+                f"resource {k}", "count",
+                f"no {resource.count} ports at a distance of {resource.step}",
+            )  # fmt: skip
+        if resource.direction != "link":
+            instances = levels[resource.level].instances
+            if not 0 <= resource.instance <= resource.instances[-1] < instances:
+                raise _fail(
+                    f"resource {k}", "instance",
+                    f"{resource.instances[-1]} is none of the {instances} of {resource.level}",
+                )  # fmt: skip
 
 
 def check_loops(unit: UnitProgram) -> None:
@@ -202,7 +217,40 @@ def _check_rows(unit: UnitProgram, rows: npt.NDArray[np.void]) -> None:
         _refuse(is_transfer & (rows[side] >= 0) & ~fits, "bytes", "more bytes than a slot holds")
 
 
-def _check_tokens(unit: UnitProgram) -> None:
+def _check_receivers(unit: UnitProgram, machine: Machine) -> None:
+    """Of a program without loops: only a multicast names several ports of a kind; it writes into
+    instances of a level that it does not read, that of its own core first, one core each."""
+    rows, ports = unit.instructions, unit.resources
+    if not len(rows):
+        return
+    several = np.append(widths(ports) > 1, False)
+    is_write = np.append([port.direction == "write" for port in ports], False)
+    level = np.array([*(port.level for port in ports), ""])
+    named = rows["resource"]
+    is_multicast = rows["opcode"] == int(Opcode.MULTICAST)
+    is_set = several[named]
+    count = np.sum(named >= 0, axis=1)
+    last = np.take_along_axis(named, np.maximum(count - 1, 0)[:, None], axis=1)[:, 0]
+    arrives = several[last] & is_write[last]
+    _refuse(~is_multicast & is_set.any(axis=1), "receivers", "a transfer to several instances")
+    _refuse(is_multicast & ~arrives, "receivers", "a multicast to a single instance")
+    _refuse(
+        is_multicast & ((level[named[:, 0]] == level[last]) | (rows["dst"] < 0)),
+        "receivers", "a multicast that stays in its level",
+    )  # fmt: skip
+    for stream, port in sorted({(int(s), int(p)) for s, p in zip(
+        rows["stream"][is_multicast], last[is_multicast], strict=True
+    )}):  # fmt: skip
+        core, target = unit.streams[stream].core, ports[port]
+        per = machine.num_cores // machine.level(target.level).instances
+        beyond = core + (target.count - 1) * target.step * per >= machine.num_cores
+        at = is_multicast & (rows["stream"] == stream) & (last == port)
+        wrong = core // per != target.instance or beyond
+        message = f"core {core} does not serve {target.level} {target.instance}"
+        _refuse(at & wrong, "receivers", message)
+
+
+def _check_lists(unit: UnitProgram) -> None:
     count = unit.num_rows
     for name, pointer, tokens in (
         ("wait", unit.wait_ptr, unit.wait_token),
@@ -214,7 +262,10 @@ def _check_tokens(unit: UnitProgram) -> None:
             raise _fail(name, "pointers", "offsets decrease")
         if len(tokens) and (tokens.min() < 0 or tokens.max() >= unit.num_tokens):
             raise _fail(name, "tokens", f"a token is outside 0..{unit.num_tokens - 1}")
-    unit = _once(unit)
+
+
+def _check_tokens(unit: UnitProgram) -> None:
+    """Of a program without loops: every wait is for a signal in front of it."""
     count = unit.num_rows
     signaller = np.repeat(np.arange(count), np.diff(unit.signal_ptr))
     first = np.full(max(unit.num_tokens, 1), count, dtype=np.int64)

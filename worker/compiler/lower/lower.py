@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from worker.compiler.clock.run import Wiring
+from worker.compiler.clock.run import Wiring, run_unit
 from worker.compiler.heuristics import Heuristic
 from worker.compiler.isa.loops import NO_LOOPS
-from worker.compiler.isa.program import Stream, UnitProgram
+from worker.compiler.isa.program import Opcode, Stream, UnitProgram
 from worker.compiler.lower.buffers import plan_buffers, plan_operands
 from worker.compiler.lower.emit.carry import TransferEmitter
 from worker.compiler.lower.emit.emit import Emitter
@@ -33,6 +33,7 @@ from worker.compiler.lower.rows.storage import Storages
 from worker.compiler.lower.rows.touches import Touches, touches_of
 from worker.compiler.lower.window import (
     EVERYTHING,
+    most_instructions,
     periods_of,
     window_of,
     without_gaps,
@@ -41,7 +42,7 @@ from worker.compiler.machine.machine import EngineKind, Machine
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.unread import Unread
 
-LOWER_VERSION = "15"
+LOWER_VERSION = "16"
 """Bump when programs change for the same schedule: cached kernels must miss."""
 LISTED_ROWS = 1 << 14
 """Instructions that a program lists one by one at most, if it can: 1.5 MB of them."""
@@ -56,24 +57,56 @@ def lower_unit(
 
     Where more than `most_rows` instructions would run, repeating ones are listed once, in loops; a
     program whose layers overlap in time (`in_time_order`) has none.
+    Where cores can be served together (`emit.multicast`), the program that does is taken unless it
+    takes longer, or as long with more energy for its transfers, or would list more than
+    `LISTED_ROWS`.
 
     Raises:
         Infeasible: a memory level cannot hold the buffers that are alive together.
         VerifyError: the schedule names storage or operators that cannot be lowered.
     Cost: linear in listed instructions and touches; `in_time_order` has more than half of it.
+        Twice that, and two runs of the clock, where cores can be served together.
     """
+    shared: UnitProgram | None = None
+    if Heuristic.MULTICAST not in schedule.without and any(k.multicast for k in machine.links):
+        shared = _lowered(schedule, machine, signature, most_rows, shares=True)
+        if shared is not None and not np.any(shared.instructions["opcode"] == Opcode.MULTICAST):
+            return shared
+    alone = _lowered(schedule, machine, signature, most_rows, shares=False)
+    assert alone is not None
+    if shared is None:
+        return alone
+    return min((shared, alone), key=lambda unit: _price(unit, machine))
+
+
+def _price(unit: UnitProgram, machine: Machine) -> tuple[int, float]:
+    """(cycles, energy of all transfers in pJ)"""
+    run = run_unit(unit, machine)
+    return run.cycles, sum(
+        num_bytes * port.count * machine.port_energy(port.level, port.direction)
+        for port, num_bytes in zip(unit.resources, run.resource_bytes.tolist(), strict=True)
+    )
+
+
+def _lowered(
+    schedule: Schedule, machine: Machine, signature: str, most_rows: int, *, shares: bool
+) -> UnitProgram | None:
+    """The program; None where `shares` keeps it from having loops, or not from being long."""
     nest = flatten(schedule, machine)
     refs, unread = resolve(nest, machine), Unread(nest, machine)
     ahead = prefetches(nest, refs)
     without = frozenset(schedule.without)
     early = () if Heuristic.AHEAD in without else early_fills(nest, refs, ahead, machine)
+    widths = [staged_width(r) for r in refs]
+    longest = max(most_rows, LISTED_ROWS)
+    if shares and early and most_instructions(nest, widths) > longest:
+        return None  # trying costs as much as all else (decision 0045)
     planned = plan_buffers(
         nest, refs, hoisted_loops(nest, refs, ahead), machine,
         paced(nest, refs, early, machine, without),
         is_spread=Heuristic.SPREAD not in without,
     )  # fmt: skip
     buffers = planned.buffers
-    widths = [staged_width(r) for r in refs]
     timing = timings(nest, refs, ahead, widths, planned.leads)
     num_staged = sum(ref.staged for r in refs for ref in (*r.reads, r.write))
     hazards = home_hazards(nest, refs)
@@ -83,7 +116,7 @@ def lower_unit(
     transfers = TransferEmitter(nest, machine, storages, cached)
     window = EVERYTHING if early else window_of(nest, refs, unread, ahead, widths, most_rows)
     while True:
-        emitter = Emitter(transfers, unread)
+        emitter = Emitter(transfers, unread, shares=shares)
         batches = [
             batch
             for number, leaf in enumerate(nest.leaves)
@@ -91,6 +124,10 @@ def lower_unit(
                 number, leaf, refs[number], timing[number], ahead[number], window
             )
         ]
+        is_shared = any(batch.opcode is Opcode.MULTICAST for batch in batches)
+        listed = 0 if window.gaps else sum(batch.count for batch in batches)
+        if is_shared and listed > longest:
+            return None
         instructions, places = merge(batches, machine.num_cores, len(machine.engines))
         touches = touches_of(batches, places)
         if not window.gaps:
@@ -118,6 +155,8 @@ def lower_unit(
                 instructions, tokens, batches, places, nest.leaves, window, periods
             )
         except Unfoldable as error:
+            if shares and not error.paths:
+                return None
             window = without_gaps(window, error.paths or set(window.gaps))
             continue
         break

@@ -3,13 +3,14 @@
 Resources, in order: read port of the source instance, read ports of caches crossed, explicit links
 between the two levels, write port of the destination instance.  What the outermost cache holds
 travels without the port of home (`cached`); what several cores bring into it together takes each a
-part of that port's time (`shared`).
+part of that port's time (`shared`).  A multicast takes the same as a load, each port once, and
+where it is a noc of the destination that may multicast, the noc's of each receiver.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -36,6 +37,8 @@ class Path:
     """The outermost cache crossed on the way from or to home."""
     cached_latency_cycles: int = 0
     """Of what is found there."""
+    reach: int = 1
+    """Neighbouring cores that one transfer may serve."""
 
 
 class Routes:
@@ -44,10 +47,10 @@ class Routes:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.count = 0
-        """How many resources there are, those of sharers as far as they are in use."""
-        self._sharers: list[int] = [1]
-        self._ports = 0
+        """How many resources there are, those of sharers and of several as far as in use."""
         self._first: dict[tuple[str, str], int] = {}
+        self._several: dict[tuple[int, int, int], int] = {}
+        self._sets: dict[int, tuple[int, int, int]] = {}
         self._groups: list[tuple[int, str, str, float, bool]] = []
         for level in machine.levels:
             for direction, rate in (
@@ -58,7 +61,10 @@ class Routes:
         for link in machine.links:
             faster = machine.level(_faster_end(link, machine)).instances
             self._add(link.name, "link", -(-faster // max(link.shared_by, 1)), link.bytes_per_cycle)
-        self._ports = self.count
+        self.num_ports = self.count
+        """How many ports there are."""
+        self._shared: dict[int, int] = {1: 0}
+        """Sharers -> number of the first port that they share."""
 
     def path(self, src: str, dst: str, *, outward: bool | None = None) -> Path:
         """Path from level `src` to level `dst`.
@@ -67,9 +73,32 @@ class Routes:
         Raises:
             VerifyError: a route occupies more ports than an instruction can name.
         """
+        return self._path(src, dst, self._links(src, dst), 1, outward=outward)
+
+    def shared_path(self, src: str, dst: str) -> Path | None:
+        """Path of a multicast from level `src` into several instances of `dst`, a faster one; None
+        where no link on the way can do that.
+
+        The links between the two, if there are any; else a noc of `dst`, which joins the instances
+        of one cluster.
+        Raises: as `path`.
+        """
+        links = self._links(src, dst)
+        if links:
+            is_shared = all(link.multicast for link in links)
+            return self._path(src, dst, links, self.machine.num_cores) if is_shared else None
+        nocs = tuple(link for link in self._links(dst, dst) if link.multicast)
+        if not nocs:
+            return None
+        reach = self.machine.num_cores // self.machine.num_clusters
+        return self._path(src, dst, nocs[:1], reach)
+
+    def _path(
+        self, src: str, dst: str, links: tuple[Link, ...], reach: int, *,
+        outward: bool | None = None,
+    ) -> Path:  # fmt: skip
         machine = self.machine
         route = machine.route(src, dst)
-        links = self._links(src, dst)
         i, j = machine.level_index(src), machine.level_index(dst)
         ports = [(self._first[src, "read"], "src")]
         divisors, levels = [1], [src]
@@ -98,7 +127,7 @@ class Routes:
         engine = dma_engine(machine, inner, outward=is_out)
         return Path(
             engine.name, max(latency, *delays, 0), tuple(ports), tuple(divisors), tuple(levels),
-            outermost if machine.home.name in (src, dst) else None, max(*inside, *delays, 0),
+            outermost if machine.home.name in (src, dst) else None, max(*inside, *delays, 0), reach,
         )  # fmt: skip
 
     def resource_numbers(
@@ -124,20 +153,35 @@ class Routes:
         """Resources of the same ports for transfers that so many cores carry out together."""
         used = [int(sharers)] if sharers.ndim == 0 else np.unique(sharers).tolist()
         for each in used:
-            if each not in self._sharers:
-                self._sharers.append(each)
-                self.count += self._ports
-        shifts = [self._sharers.index(each) * self._ports for each in used]
+            if each not in self._shared:
+                self._shared[each] = self.count
+                self.count += self.num_ports
+        shifts = [self._shared[each] for each in used]
         if len(used) == 1:
             return numbers + shifts[0]
         return numbers + np.array(shifts, dtype=np.int64)[np.searchsorted(used, sharers)]
 
+    def several(self, first: int, count: int, step: int) -> int:
+        """Number of the resource that stands for `count` ports from `first` on, of one kind."""
+        if count == 1:
+            return first
+        key = first, count, step
+        if key not in self._several:
+            self._several[key] = self.count
+            self._sets[self.count] = key
+            self.count += 1
+        return self._several[key]
+
     def resource(self, number: int) -> Resource:
-        """Resource `number`."""
-        which, number = divmod(number, self._ports)
+        """Port `number`, the share of one, or the ports that it stands for."""
+        if number in self._sets:
+            first, count, step = self._sets[number]
+            return replace(self.resource(first), count=count, step=step)
+        base, sharers = max((at, n) for n, at in self._shared.items() if at <= number)
+        number -= base
         at = bisect_right(self._groups, number, key=lambda group: group[0]) - 1
         first, name, direction, rate, is_half = self._groups[at]
-        return Resource(name, number - first, direction, rate, is_half, self._sharers[which])
+        return Resource(name, number - first, direction, rate, is_half, sharers)
 
     def resources(self) -> tuple[Resource, ...]:
         """Every resource so far."""

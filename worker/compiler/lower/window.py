@@ -93,6 +93,14 @@ class Window:
 EVERYTHING = Window(MappingProxyType({}))
 
 
+def most_instructions(nest: Walk, widths: Sequence[int]) -> int:
+    """A bound on what runs: `widths` of every leaf in every iteration."""
+    return sum(
+        width * prod(f.trip for f in leaf.frames if not f.is_folded)
+        for leaf, width in zip(nest.leaves, widths, strict=True)
+    )
+
+
 def window_of(
     nest: Walk,
     refs: Sequence[Refs],
@@ -105,11 +113,7 @@ def window_of(
 
     Cost: evaluates the boxes of every leaf over the window.
     """
-    total = sum(
-        width * prod(f.trip for f in leaf.frames if not f.is_folded)
-        for leaf, width in zip(nest.leaves, widths, strict=True)
-    )
-    if total <= most:
+    if most_instructions(nest, widths) <= most:
         return EVERYTHING
     whole = set(_crooked(nest, refs))
     gaps: dict[str, Gap] = {}

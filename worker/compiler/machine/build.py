@@ -299,7 +299,7 @@ class _Builder:
                 HOP_PJ_PER_BYTE * self._nm / 28.0, "one hop",
             ),
             shared_by=_int(link.shared_by, 1),
-            multicast=link.multicast,
+            multicast=link.multicast is not None and link.multicast.value,
         )  # fmt: skip
 
 

@@ -216,6 +216,8 @@ class Link:
     shared_by: int = 1
     """How many instances of the faster level share one link."""
     multicast: bool = False
+    """Whether what enters it may leave it at several instances of `dst` at once.  A noc brings what
+    is loaded into one instance of its level to others of the cluster as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,6 +458,15 @@ class Machine:
             if level.name == name:
                 return i
         raise KeyError(name)
+
+    def port_energy(self, name: str, direction: str) -> float:
+        """pJ per byte through a port of a level (`read`, `write`) or over a link (`link`)."""
+        if direction == "link":
+            return next(k.energy_pj_per_byte for k in self.links if k.name == name)
+        level = self.level(name)
+        return (
+            level.read_energy_pj_per_byte if direction == "read" else level.write_energy_pj_per_byte
+        )
 
     def engine(self, name: str) -> Engine:
         """Engine by name; KeyError if there is none."""

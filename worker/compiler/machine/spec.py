@@ -269,7 +269,9 @@ class LinkSpec(_Part):
     latency_cycles: Cycles
     energy_pj_per_byte: PicoJoule | None = None
     shared_by: Count | None = None
-    multicast: bool = False
+    multicast: Flag | None = None
+    """Cores that load the same bytes may be served by one transfer: over a link between two levels,
+    or by a noc that joins the instances of theirs in one cluster.  Absent: no."""
 
 
 class HostSpec(_Part):

@@ -102,9 +102,6 @@ class TransferEmitter:
         """
         path = self.routes.path(src.level, dst.level, outward=outward)
         ports = self.routes.resource_numbers(path, core, src.instance, dst.instance)
-        flat = Flat.of(grid.shape, keep)
-        if flat.count == 0:
-            return None
         latency: Ints = np.array(path.latency_cycles, dtype=np.int64)
         if self.cached is not None and path.cache is not None:
             found = self.cached.find(number, slot, grid, core, num_bytes)
@@ -113,12 +110,38 @@ class TransferEmitter:
                 ports = self._through_cache(ports, found, is_in=is_in)
                 if found.is_held.any():
                     latency = np.where(found.is_held, path.cached_latency_cycles, latency)
+        touches = (*src.touches, *dst.touches)
+        return self.batch(
+            number, grid, position, core, opcode, (src, dst), num_bytes, keep, path.engine, latency,
+            ports, touches,
+        )  # fmt: skip
+
+    def batch(
+        self,
+        number: int,
+        grid: Grid,
+        position: Ints,
+        core: Ints,
+        opcode: Opcode,
+        ends: tuple[End, End],
+        num_bytes: Ints,
+        keep: npt.NDArray[np.bool_] | None,
+        engine: str,
+        latency: Ints,
+        ports: Sequence[Ints],
+        touches: Sequence[Touch],
+    ) -> Batch | None:
+        """Transfers of an engine that take these ports."""
+        src, dst = ends
+        flat = Flat.of(grid.shape, keep)
+        if flat.count == 0:
+            return None
         return Batch(
             flat.count, flat.full(position), flat.full(core), opcode,
-            self.engine_number[path.engine], number, -1, flat(num_bytes), ZERO, ZERO,
+            self.engine_number[engine], number, -1, flat(num_bytes), ZERO, ZERO,
             flat(latency), tuple(flat(p) for p in ports), src.buffer, dst.buffer,
             flat(src.offset), flat(dst.offset),
-            tuple(flat_touch(t, flat) for t in (*src.touches, *dst.touches)),
+            tuple(flat_touch(t, flat) for t in touches),
             blocks_of(grid, self.nest.leaves[number], flat),
         )  # fmt: skip
 

@@ -15,6 +15,7 @@ import numpy as np
 from worker.compiler.isa.program import Opcode
 from worker.compiler.lower.emit.carry import TransferEmitter
 from worker.compiler.lower.emit.emit_compute import ComputeEmitter
+from worker.compiler.lower.emit.multicast import groups_of
 from worker.compiler.lower.grid import Grid, Ints, clip, positions
 from worker.compiler.lower.issue import Ahead, Timing
 from worker.compiler.lower.resolve import Refs
@@ -29,9 +30,11 @@ from worker.compiler.schedule.walk import Leaf
 class Emitter:
     """Emits the batches of every leaf of one unit."""
 
-    def __init__(self, transfers: TransferEmitter, unread: Unread) -> None:
+    def __init__(self, transfers: TransferEmitter, unread: Unread, *, shares: bool) -> None:
+        """`shares`: loads of the same bytes are one transfer where links can multicast."""
         self.transfers = transfers
         self.unread = unread
+        self.shares = shares
         self.computes = ComputeEmitter(transfers)
         self.nest = transfers.nest
         self.machine = transfers.machine
@@ -50,8 +53,7 @@ class Emitter:
         position = positions(leaf.frames, timing, ahead, grid)
         core = core_ids(leaf.core_base, leaf.frames, grid.values)
         if isinstance(leaf.node, Move):
-            batch = self._move(number, leaf, leaf.node, refs, grid, position, core)
-            return [] if batch is None else [batch]
+            return self._move(number, leaf, leaf.node, refs, grid, position, core)
         return self.computes.emit(number, leaf, leaf.node, refs, grid, position, core)
 
     def _move(
@@ -63,7 +65,7 @@ class Emitter:
         grid: Grid,
         position: Ints,
         core: Ints,
-    ) -> Batch | None:
+    ) -> list[Batch]:
         box = clip(move.box, self.transfers.tensors[move.tensor].shape, grid.values)
         src = self.transfers.end(refs.reads[0], leaf, grid, core, box.start, is_write=False)
         dst = self.transfers.end(refs.write, leaf, grid, core, box.start, is_write=True)
@@ -77,9 +79,29 @@ class Emitter:
         keep = reduce(np.logical_and, (w for w in wanted if w is not None), np.array(True))
         opcode, outward = self._opcode(leaf, refs, src.level, dst.level)
         slot = int(refs.reads[0].scope is not None)  # of the end at home, if there is one
-        return self.transfers.transfer(
-            number, slot, grid, position, core, opcode, src, dst, num_bytes, keep, outward
+        found: list[Batch | None] = []
+        if opcode is Opcode.LOAD and self.shares:
+            groups = groups_of(
+                grid, self.transfers.routes, self.machine, core, src, dst, (num_bytes, keep)
+            )  # fmt: skip
+            if groups is not None:
+                touches = [t for end in (src, dst) for each in end.touches
+                           for t in groups.touches(each)]  # fmt: skip
+                found.append(
+                    self.transfers.batch(
+                        number, grid, position, core, Opcode.MULTICAST, (src, dst), num_bytes,
+                        groups.leads & keep, groups.path.engine,
+                        np.array(groups.path.latency_cycles, dtype=np.int64), groups.ports, touches,
+                    )
+                )  # fmt: skip
+                keep = groups.loads_alone & keep
+                slot = -1  # what those bring who are served is not counted as shared
+        found.append(
+            self.transfers.transfer(
+                number, slot, grid, position, core, opcode, src, dst, num_bytes, keep, outward
+            )
         )
+        return [batch for batch in found if batch is not None]
 
     def _opcode(self, leaf: Leaf, refs: Refs, src: str, dst: str) -> tuple[Opcode, bool]:
         """Opcode, and whether a transfer within one level is issued by the outgoing engine."""

@@ -27,7 +27,7 @@ from worker.compiler.lower.window import Window
 from worker.compiler.schedule.walk import Leaf
 
 _FIXED = ("opcode", "node", "op", "bytes", "macs", "cycles", "latency", "src", "dst")
-_MOST_TOKENS = 64
+MOST_TOKENS = 64
 """Waits or signals of one instruction above which nothing is folded: columns of a table."""
 
 
@@ -126,7 +126,7 @@ def _fields(instructions: npt.NDArray[np.void], tokens: Tokens) -> tuple[Ints, I
     lists = ((tokens.wait_ptr, tokens.wait_token), (tokens.signal_ptr, tokens.signal_token))
     counts = np.stack([np.diff(pointer) for pointer, _ in lists], axis=1).astype(np.int64)
     most = counts.max(axis=0, initial=0).tolist()
-    if max(most) > _MOST_TOKENS:
+    if max(most) > MOST_TOKENS:
         raise Unfoldable(set())
     fields = np.empty((len(instructions), 3 + MAX_RESOURCES + sum(most)), dtype=np.int64)
     for k, name in enumerate(("stream", "src_offset", "dst_offset")):

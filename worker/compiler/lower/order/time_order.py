@@ -31,7 +31,7 @@ import numpy.typing as npt
 from worker.compiler.clock.run import Wiring, last_finish
 from worker.compiler.clock.signals import token_delays
 from worker.compiler.isa.loops import NO_LOOPS
-from worker.compiler.isa.program import port_numbers
+from worker.compiler.isa.program import port_sets
 from worker.compiler.jit import loop_for
 from worker.compiler.lower.grid import Ints
 from worker.compiler.lower.order.sync import Tokens
@@ -112,7 +112,7 @@ def _orders(
     heads[stream[::-1]] = np.arange(count)[::-1]
     rank, token_ptr, needed = _signals(tokens)
     rate = np.array([port.payload_per_cycle for port in wiring.ports], dtype=np.float64)
-    port_of = port_numbers(wiring.ports)
+    port_ptr, port_of, num_ports = port_sets(wiring.ports)
     uses = (tokens.wait_ptr, tokens.wait_token), (tokens.signal_ptr, tokens.signal_token)
     cores = np.array(wiring.cores, dtype=np.int64)
     delay = token_delays(stream, cores, uses, NO_LOOPS, number, wiring.signal_cycles)
@@ -124,10 +124,10 @@ def _orders(
         order, begin = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
         done = loop_for(_play, _PLAY_STEPS * count)(
             *columns, following, tokens.wait_ptr, tokens.wait_token, needed,
-            tokens.signal_ptr, tokens.signal_token, delay, rank, token_ptr, rate, port_of,
+            tokens.signal_ptr, tokens.signal_token, delay, rank, token_ptr, rate, port_ptr, port_of,
             moves.streams, moves.latest, _WINDOW, expected, head, earliest, _tree(head, earliest),
             np.zeros(number, dtype=np.int64), np.zeros(width, dtype=np.int64),
-            np.zeros(len(rate), dtype=np.int64), np.zeros(len(rank), dtype=np.bool_),
+            np.zeros(num_ports, dtype=np.int64), np.zeros(len(rank), dtype=np.bool_),
             np.zeros(number, dtype=np.int64), np.full(number, -1, dtype=np.int64),
             np.full(width, -1, dtype=np.int64), np.zeros(width, dtype=np.bool_),
             np.full(width, _NEVER, dtype=np.int64), np.zeros(2 * width, dtype=np.int64),
@@ -189,7 +189,7 @@ def _play(
     stream: Any, num_bytes: Any, cycles: Any, latency: Any, resource: Any,
     following: Ints, wait_ptr: Any, wait_token: Any, needed: Any,
     signal_ptr: Any, signal_token: Any, delay: Ints, signal_rank: Any, token_ptr: Ints, rate: Any,
-    port_of: Ints,
+    port_ptr: Ints, port_of: Ints,
     may_move: Any, latest: Ints, window: int, expected: Ints,
     head: Ints, earliest: Ints, first: Ints,
     token_time: Ints, stream_free: Ints, resource_free: Ints, is_sent: Any,
@@ -246,7 +246,8 @@ def _play(
                         r = resource[k, p]
                         if r < 0:
                             break
-                        start = max(start, resource_free[port_of[r]])
+                        for m in range(port_ptr[r], port_ptr[r + 1]):
+                            start = max(start, resource_free[port_of[m]])
                         busy = max(busy, ceil(num_bytes[k] / rate[r]))
                     if k == head[s]:
                         own = start
@@ -277,8 +278,9 @@ def _play(
                 r = resource[k, p]
                 if r < 0:
                     break
-                o = port_of[r]
-                resource_free[o] = max(start, resource_free[o]) + ceil(num_bytes[k] / rate[r])
+                for m in range(port_ptr[r], port_ptr[r + 1]):
+                    o = port_of[m]
+                    resource_free[o] = max(start, resource_free[o]) + ceil(num_bytes[k] / rate[r])
             stream_free[s] = start + busy
             finish = start + busy + int(latency[k])
             end[k] = finish

@@ -85,6 +85,28 @@ def counts_divide(view: SpecReader) -> Iterator[Defect]:
             )  # fmt: skip
 
 
+def multicast_links_serve_several(view: SpecReader) -> Iterator[Defect]:
+    """Loads end at the faster level of a link, those through a noc in one cluster."""
+    levels = view.names("/levels")
+    order = list(levels)
+    clusters = view.number("/num_clusters") or 1
+    for link in view.items("/links"):
+        ends = {view.text(f"{link}/src"), view.text(f"{link}/dst")}
+        if not view.flag(f"{link}/multicast") or not ends.issubset(order):
+            continue
+        faster = max(map(str, ends), key=order.index)
+        instances = view.number(f"{levels[faster]}/instances")
+        joined = (instances or 0) / (clusters if len(ends) == 1 else 1)
+        if instances is not None and joined < 2:
+            yield Defect(
+                f"{link}/multicast",
+                f"multicast changes nothing at {view.text(f'{link}/name')}: a transfer over it "
+                f"reaches one instance of {faster}",
+                "absent, or a link to a level with several instances (of a noc: in a cluster)",
+                True,
+            )  # fmt: skip
+
+
 def capacity_holds_an_element(view: SpecReader) -> Iterator[Defect]:
     named = [
         view.text(item) for p in places(view) for item in view.items(f"{p.capabilities}/dtypes")
@@ -235,6 +257,7 @@ RULES: tuple[Callable[[SpecReader], Iterator[Defect]], ...] = (
     unique_names,
     known_levels,
     links_between_levels,
+    multicast_links_serve_several,
     counts_divide,
     capacity_holds_an_element,
     levels_in_order,

@@ -42,6 +42,11 @@ class SpecReader:
         raw = self.raw(pointer)
         return self.text(f"{pointer}/value") if isinstance(raw, dict) else self.text(pointer)
 
+    def flag(self, pointer: str) -> bool:
+        """Whether something that may carry its evidence is so."""
+        raw = self.raw(pointer)
+        return (raw.get("value") if isinstance(raw, dict) else raw) is True
+
     def items(self, pointer: str) -> Iterator[str]:
         """Give the pointers of a list's elements."""
         raw = self.raw(pointer)
