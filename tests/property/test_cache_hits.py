@@ -16,6 +16,7 @@ from naive_schedules import naive_answer
 from test_lower_naive import conv_graph
 
 from worker.compiler.audit.audit import audit
+from worker.compiler.clock.run import run_unit
 from worker.compiler.errors import Shortfall, VerifyError
 from worker.compiler.heuristics import Heuristic
 from worker.compiler.ir.affine import var
@@ -292,6 +293,10 @@ def test_sharers_take_their_part_of_a_port_and_of_its_bytes() -> None:
     assert [r.sharers for r in home] == [1, 2]
     assert len({port_numbers(unit.resources)[unit.resources.index(r)] for r in home}) == 1
     # Two tiles of 16 bytes, and one of 64 in halves: 1 + 1 + 2 + 2 cycles at 16 bytes a cycle.
+    timed = run_unit(unit, machine)
+    at = [unit.resources.index(r) for r in home]
+    assert timed.resource_busy[at].tolist() == [2, 4]
+    assert timed.resource_bytes[at].tolist() == [32, 64]
     run = simulate_unit(unit, machine)
     assert [(t.read_bytes, t.write_bytes) for t in run.traffic if t.level == "DDR"] == [(96, 64)]
     assert print_program(parse_program(print_program(unit))) == print_program(unit)

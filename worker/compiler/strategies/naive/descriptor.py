@@ -6,7 +6,7 @@ from worker.compiler.descriptors import StrategyDescriptor
 
 DESCRIPTOR = StrategyDescriptor(
     name="naive",
-    version="6",
+    version="7",
     help="one operator, or one fused composite, per kernel",
     implementation="worker.compiler.strategies.naive.strategy:NAIVE",
     is_last_resort=True,
