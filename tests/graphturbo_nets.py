@@ -269,7 +269,7 @@ def lowered(schedule: Schedule, machine: Machine) -> UnitProgram:
 
 def check_as_c(schedule: Schedule, machine: Machine, folder: Path) -> UnitSimulation:
     """Its kernel computes what its graph says, in arenas as planned; returns the simulation."""
-    return check_kernel(schedule, machine, arrays_of(schedule.graph), folder, near=1e-5)
+    return check_kernel(schedule, machine, arrays_of(schedule.graph), folder, near=1e-5, orders=12)
 
 
 def nodes(node: Node) -> Iterator[Node]:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from worker.compiler.codegen.kernel import generate_kernel
+from worker.compiler.codegen.kernel import generate_kernel, generate_steps
 from worker.compiler.cost.floor import kernel_floor
 from worker.compiler.ir.evaluate import evaluate
+from worker.compiler.isa.program import OperandRole
 from worker.compiler.isa.verify import verify_program
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine.machine import Machine
@@ -21,6 +22,7 @@ from worker.compiler.package.executable import level_specs
 from worker.compiler.schedule.nodes import Schedule
 from worker.simulator.results import UnitSimulation
 from worker.simulator.run import simulate_unit
+from worker.verification.interleaved import InterleavedKernel, why_not
 
 
 def check_kernel(
@@ -31,11 +33,13 @@ def check_kernel(
     *,
     near: float = 0.0,
     inside: bool = False,
+    orders: int = 0,
 ) -> UnitSimulation:
     """Every output is what the graph says, to `near` (relative and absolute); sound simulation.
 
     `inputs` are arrays of the graph's inputs and constants.  `inside`: the observed form gives the
     same output bits, and its inner tensors are what the graph says where they were computed.
+    `orders`: so many legal orders of the program's instructions give the same output bits.
     """
     program = lower_unit(schedule, on, "unit")
     verify_program(program, on)
@@ -79,6 +83,20 @@ def check_kernel(
             np.testing.assert_allclose(
                 data[name][marks[name]], want[name][marks[name]], rtol=near, atol=near
             )
+    if orders and why_not(schedule, program, on) is None:
+        given = [
+            np.frombuffer(bytes(memory[starts[o.tensor] :][: o.size_bytes]), dtype=np.uint8)
+            for o in program.operands
+        ]
+        text = generate_steps(schedule, program, on, "tw_steps")
+        library = build_library({"tw_steps": text}, folder, is_quick=True)
+        kernel = InterleavedKernel(schedule, program, on, library, "tw_steps")
+        for seed in range(orders):
+            for operand, made, first in zip(
+                program.operands, kernel.run(given, seed), given, strict=True
+            ):
+                if operand.role is OperandRole.OUTPUT:
+                    assert made.tobytes() == first.tobytes(), f"order {seed}"
     simulated = simulate_unit(program, on, floor=kernel_floor(schedule.graph, on))
     assert all(check.passed for check in simulated.checks), simulated.checks
     assert simulated.cycles >= max(simulated.roofline.cycles, simulated.lower_bound_cycles) > 0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import lower_toys as toys
 import numpy as np
 import pytest
+from audit_cases import CASES
 from audit_oracle import is_sound, passes
 from program_faults import FAULTS
 
@@ -20,20 +20,6 @@ from worker.compiler.lower.rows import hazards, storage
 from worker.compiler.lower.rows.storage import Touch
 from worker.compiler.machine import load_preset
 from worker.compiler.schedule.text import parse_schedule
-
-CASES = {
-    "naive": lambda: (toys.naive_matmul(5, 7, 6, (2, 3, 4), 2, 3), toys.flat_machine()),
-    "clusters": lambda: (toys.cluster_matmul(1, 2, 2), toys.cluster_machine(1, 2)),
-    "tight": lambda: (toys.fused_rows(8, 4, 2, 1), toys.flat_machine(2, 2 * 4 * 4 * 2)),
-    "roomy": lambda: (toys.fused_rows(9, 3, 2, 3), toys.flat_machine()),
-    "halo": lambda: (toys.split_halo(7, 3), toys.flat_machine()),
-    "ring": lambda: (toys.piped(9, 3, 2, 2, "L1"), toys.flat_machine()),
-    "remote": lambda: (toys.piped(7, 4, 2, 2, "LLB", 2), toys.cluster_machine()),
-    "private": lambda: (toys.private_rows(15, 4, 2, 4, 2), toys.cluster_machine()),
-    "staged": lambda: (toys.in_place(7, 4, 2), toys.flat_machine()),
-    "multicast": lambda: (toys.naive_matmul(15, 6, 7, (2, 4, 3), 4), toys.multicast_machine()),
-    "scalar": lambda: (toys.scalar(), toys.flat_machine()),
-}
 
 
 @pytest.mark.parametrize("name", CASES)

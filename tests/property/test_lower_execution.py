@@ -43,4 +43,4 @@ def small_integers(schedule: Schedule) -> dict[str, npt.NDArray[np.generic]]:
 @pytest.mark.parametrize("name", CASES)
 def test_kernel_in_planned_arenas(name: str, tmp_path: Path) -> None:
     schedule, machine = CASES[name]()
-    check_kernel(schedule, machine, small_integers(schedule), tmp_path)
+    check_kernel(schedule, machine, small_integers(schedule), tmp_path, orders=12)

@@ -6,7 +6,8 @@ against ONNX Runtime on the user's original file.  Kernels too deep for the orac
 outputs compared with the reference's values in whole; where those prove nothing, what they keep to
 themselves.
 `full`: all that, and everything that any call of a kernel hands over through home memory or keeps
-to itself (`observing`).
+to itself (`observing`); and every kernel's first call again, instruction by instruction, in other
+orders that its program allows (`interleaving`).
 `none`: nothing runs, and the report says so.
 
 What differs by more than a few roundings is judged by the reference's own error (`measured`); a
@@ -40,6 +41,7 @@ from worker.verification.budget import over_budget
 from worker.verification.comparing import Comparer, changes, row_of
 from worker.verification.given_inputs import other_inputs
 from worker.verification.inputs import held_out, seeded_inputs
+from worker.verification.interleaving import ORDERS, InterleavedKernels
 from worker.verification.measured import judged
 from worker.verification.noise import conversion_noise
 from worker.verification.observing import ObservedKernels, inner_names
@@ -122,6 +124,7 @@ class _Verifier:
         self._mode = str(options.verify)
         self._comparer = Comparer(compiled)
         self._found = Found()
+        self._orders: InterleavedKernels | None = None
         self._deep = {
             unit.kernel_name
             for unit in compiled.units
@@ -173,6 +176,8 @@ class _Verifier:
             runner = load_program(program_contents(compiled), library)
         except CompilerError as error:
             raise self._blamed(error) from error
+        if self._is_full:
+            self._orders = InterleavedKernels(compiled, library, build_dir)
         _watch(runner, compiled, partial(self._observe, observed, runner.metadata.home_address))
         selecting = {n: self._inner[n] for n in self._selecting if n in self._inner}
         feed = partial(self._feed, selecting) if self._selecting else None
@@ -191,6 +196,10 @@ class _Verifier:
                 own_error = own.of.get(self._found.value_of.get(row.name, ""))
                 if own_error is not None:
                     rows[k] = judged(row, own_error, self._comparer.coarsest)
+        if self._orders is not None:
+            self._found.orders = ORDERS
+            self._found.interleaved = tuple(self._orders.done)
+            self._found.not_interleaved = self._orders.left_out
         found = verdict(self._found, tuple(self._outputs), own)
         return self._verification(found, len(selecting))
 
@@ -261,6 +270,8 @@ class _Verifier:
                             self._known[inner.tensor], inner.computed,
                         )  # fmt: skip
                         self._found.add(row, inner.tensor, kernels=(kernel,), is_inner=True)
+            if self._orders is not None:
+                self._run_in_other_orders(self._orders, call, base, label)
         if kernel in self._found.kernels:
             return
         self._found.kernels[kernel] = call.onnx_nodes
@@ -275,6 +286,14 @@ class _Verifier:
         if not row.is_open:
             self._found.sampled.add(kernel)
         self._found.add(row, "")
+
+    def _run_in_other_orders(
+        self, orders: InterleavedKernels, call: UnitCall, base: int, label: str
+    ) -> None:
+        found = orders.differs(call, base)
+        if found is not None:
+            why, apart = found
+            self._found.add(VerifiedRow(f"{label}: in another order", apart, apart, 0.0), "", why)
 
     def _compare_whole(self, handover: Handover, value: Array) -> None:
         """A value that kernels hand over, where the reference has it in the same shape.

@@ -69,7 +69,7 @@ def inner_names(
     return found
 
 
-def _num_points(unit: Unit) -> int:
+def num_points(unit: Unit) -> int:
     """Points that one call computes."""
     return sum(op.num_points for op in unit.schedule.graph.ops)
 
@@ -112,7 +112,7 @@ class ObservedKernels:
         programs = [compiled.units[index].program for index in self._inner]
         runs = [compiled.linked.program.calls[position] for position in wanted]
         points = sum(
-            _num_points(compiled.units[call.unit]) for call in runs if isinstance(call, UnitCall)
+            num_points(compiled.units[call.unit]) for call in runs if isinstance(call, UnitCall)
         )
         library = build_library(texts, build_dir, is_quick=points < OPTIMISED_FROM_POINTS)
         self._engine = Emulator(library, level_specs(machine), programs)

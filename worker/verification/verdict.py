@@ -40,6 +40,12 @@ class Found:
     """Rows of inner tensors."""
     unknown: int = 0
     """Values that kernels handed over and the reference does not have."""
+    orders: int = 0
+    """In how many other orders kernels have run."""
+    interleaved: tuple[str, ...] = ()
+    """Kernels that have."""
+    not_interleaved: dict[str, str] = field(default_factory=dict)
+    """By kernel: why it has not."""
     moves: dict[str, float] = field(default_factory=dict)
     """By value: how far it moves when the inputs are others; empty without inputs."""
 
@@ -134,6 +140,12 @@ def _summary(
         )
     if alone:
         parts.append(f"{len(alone)} kernels judged by the outputs alone")
+    if found.interleaved:
+        parts.append(f"{len(found.interleaved)} kernels in {found.orders} orders of instructions")
+    if found.not_interleaved:
+        name, why = next(iter(found.not_interleaved.items()))
+        count = len(found.not_interleaved)
+        parts.append(f"{count} kernels not interleaved (first {name}, because {why})")
     if insensitive:
         named = ", ".join(insensitive[:_MOST_NAMED])
         parts.append(
@@ -150,4 +162,5 @@ def _complaint(row: VerifiedRow, why: str) -> str:
     if why and not isfinite(row.error):
         return f"{row.name}: {why}"
     own = "" if row.own_error is None else f" (the reference's own error is {row.own_error:.3g})"
-    return f"{row.name}: {row.error:.3g} > {row.tolerance:.3g}{own}"
+    reason = f": {why}" if why else ""
+    return f"{row.name}: {row.error:.3g} > {row.tolerance:.3g}{own}{reason}"

@@ -239,7 +239,7 @@ class Expected:
         for access in op.reads:
             scope = compute_scope(leaf, access.tensor, reach)
             far = self._touches(op, access, scope, box, coords)
-            if self._is_staged(scope, leaf, reach):
+            if self.is_staged(scope, leaf, reach):
                 staged += 1
                 near = reach, self._staging(part, core, staged, is_write=True)
                 yield self._staged(
@@ -251,7 +251,7 @@ class Expected:
             (own if far and far[0].is_own else reads).extend(far)
         scope = compute_scope(leaf, op.write.tensor, reach)
         far = self._touches(op, op.write, scope, box, coords, is_write=True)
-        is_staged = self._is_staged(scope, leaf, reach)
+        is_staged = self.is_staged(scope, leaf, reach)
         if is_staged:
             staging = self._staging(part, core, 0, is_write=True)
             stores.append(staging)
@@ -291,7 +291,7 @@ class Expected:
         buffer = self.stores.buffers[self._buffer(scope)]
         return spot_of(scope, buffer, coords, self.machine).local * buffer.slot_bytes
 
-    def _is_staged(self, scope: Scope | None, leaf: Leaf, reach: str) -> bool:
+    def is_staged(self, scope: Scope | None, leaf: Leaf, reach: str) -> bool:
         """Whether the engine can't address it: elsewhere, or a ring beside another core."""
         if scope is None:
             return reach != self.machine.home.name

@@ -43,7 +43,7 @@ from worker.compiler.schedule.nodes import (
     Schedule,
     Seq,
 )
-from worker.compiler.schedule.walk import reach_memory, walk
+from worker.compiler.schedule.walk import Leaf, Scope, reach_memory, walk
 
 CODEGEN_VERSION = "3"
 """Bump when the generated text or the header changes: cached kernels must miss."""
@@ -70,6 +70,21 @@ def generate_kernel(
         raise VerifyError("codegen", "0", "name", f"{name!r} is not a C identifier")
     builder = _Builder(schedule, program, machine, name, observed)
     return builder.function()
+
+
+def generate_steps(schedule: Schedule, program: UnitProgram, machine: Machine, name: str) -> str:
+    """C11 text with a function for one iteration of each leaf, to be called in any order.
+
+    `void NAME_lK(tw_machine *m, unsigned char *const *operand, unsigned char *const *slot, const
+    int64_t *at)`: leaf number K of the flattened tree.  slot[k] is where the k-th scope around it
+    stands, at[k] the counter of the k-th loop around it; loops over lanes run inside.
+    `void NAME_iK(unsigned char *slot)`: the identity that scope number K starts at, if it does.
+    Statements are those of `generate_kernel`.  Cost: linear in leaves times what is around each.
+
+    Raises:
+        VerifyError: as `generate_kernel`.
+    """
+    return _Builder(schedule, program, machine, name, ()).steps()
 
 
 class _Builder:
@@ -101,12 +116,7 @@ class _Builder:
     def function(self) -> str:
         w, name = self.writer, self.name
         with w.block(f"void {name}(tw_machine *m, unsigned char *const *operand)"):
-            for k, operand in enumerate(self.program.operands):
-                w.line(
-                    f"unsigned char *const h{k} = operand[{k}];"
-                    f" {comment(f'{operand.tensor}: {operand.dtype}{list(operand.shape)}')}"
-                )
-                w.line(f"(void)h{k};")
+            self.operand_pointers()
             for tensor, k in self.copies.items():
                 w.line(f"unsigned char *const h{k} = operand[{k}]; {comment(f'copy of {tensor}')}")
                 w.line(f"unsigned char *const h{k + 1} = operand[{k + 1}];")
@@ -121,6 +131,57 @@ class _Builder:
             f"void {name}(tw_machine *m, unsigned char *const *operand);",
         ]
         return "\n".join([*head, "", *self.parts.texts(), w.text()])
+
+    def operand_pointers(self) -> None:
+        """Declare a pointer to each operand."""
+        for k, operand in enumerate(self.program.operands):
+            self.writer.line(
+                f"unsigned char *const h{k} = operand[{k}];"
+                f" {comment(f'{operand.tensor}: {operand.dtype}{list(operand.shape)}')}"
+            )
+            self.writer.line(f"(void)h{k};")
+
+    def steps(self) -> str:
+        """`generate_steps`"""
+        for leaf in self.flat.leaves:
+            self.step(leaf)
+        for scope in self.flat.scopes:
+            if scope.init is Init.IDENTITY:
+                free = {v: var(v) for span in scope.tile for v in span.start.variables()}
+                around = Enclosing(free, {}, const(0), const(0), ())
+                with self.writer.block(f"void {self.name}_i{scope.number}(unsigned char *slot)"):
+                    self.fill_identity(self.storage(scope, scope.path, "slot", around))
+        head = [f'#include "{HEADER_NAME}"', *instantiations(self.products)]
+        return "\n".join([*head, "", self.writer.text()])
+
+    def step(self, leaf: Leaf) -> None:
+        """The function of one leaf."""
+        w = self.writer
+        parameters = "unsigned char *const *operand, unsigned char *const *slot, const int64_t *at"
+        with w.block(f"void {self.name}_l{leaf.number}(tw_machine *m, {parameters})"):
+            w.line("(void)m, (void)operand, (void)slot, (void)at;")
+            self.operand_pointers()
+            names = [w.fresh("v") for _ in leaf.frames]
+            inner = Enclosing(
+                {f.var: var(name) for f, name in zip(leaf.frames, names, strict=True)},
+                {name: (0, f.trip - 1) for f, name in zip(leaf.frames, names, strict=True)},
+                const(0), const(0), (),
+            )  # fmt: skip
+            for k, (frame, name) in enumerate(zip(leaf.frames, names, strict=True)):
+                if not frame.is_folded:
+                    w.line(f"const int64_t {name} = at[{k}];")
+                    w.line(f"(void){name};")
+            for k, scope in enumerate(leaf.scopes):
+                pointer = w.fresh("t")
+                w.line(f"unsigned char *const {pointer} = slot[{k}];")
+                w.line(f"(void){pointer};")
+                storage = self.storage(scope, scope.path, pointer, inner)
+                inner = replace(inner, storages=(*inner.storages, storage))
+            with ExitStack() as stack:
+                for frame, name in zip(leaf.frames, names, strict=True):
+                    if frame.is_folded:
+                        stack.enter_context(w.loop(name, str(frame.trip)))
+                self.visit(leaf.node, leaf.path, inner)
 
     def visit(self, node: Node, path: str, scope: Enclosing) -> None:
         match node:
@@ -214,17 +275,24 @@ class _Builder:
             f" {where}, {buffer.slot_bytes}, {poison});"
         )
         w.line(f"if (!{pointer}) return;")
-        first, end = self.flat.ranges[path]
-        moves = (leaf.node for leaf in self.flat.leaves[first:end] if isinstance(leaf.node, Move))
-        filling = (m for m in moves if (m.tensor, m.dst) == (node.tensor, node.memory))
-        storage = Storage(
-            buffer.tensor, buffer.level, pointer, dtype, buffer.extents,
-            starts_of(node.tile, scope), index,
-            tuple(m.fill for m in filling if m.fill is not None),
-        )  # fmt: skip
+        storage = self.storage(node, path, pointer, scope)
         if node.init is Init.IDENTITY:
             self.fill_identity(storage)
         return replace(scope, storages=(*scope.storages, storage))
+
+    def storage(
+        self, node: Place | Queue | Scope, path: str, pointer: str, scope: Enclosing
+    ) -> Storage:
+        """A buffer's slot at `pointer`."""
+        index, buffer = self.buffers[path]
+        first, end = self.flat.ranges[path]
+        moves = (leaf.node for leaf in self.flat.leaves[first:end] if isinstance(leaf.node, Move))
+        filling = (m for m in moves if (m.tensor, m.dst) == (node.tensor, node.memory))
+        return Storage(
+            buffer.tensor, buffer.level, pointer, DType(buffer.dtype), buffer.extents,
+            starts_of(node.tile, scope), index,
+            tuple(m.fill for m in filling if m.fill is not None),
+        )  # fmt: skip
 
     def block(self, buffer: Buffer, core: Affine) -> Affine:
         """Number of the private block that `core` uses."""
