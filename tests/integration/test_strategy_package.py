@@ -17,6 +17,8 @@ from strategy_environment import environment_like_this, pip_into
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "chain_strategy"
+SLOW_SIGNALS = "inherits: simba\nname: slow_signals\nsignal_cycles: 2000\n"
+"""A chip on which kernels whose cores wait for each other take long; those of chains do not."""
 POINTWISE = ("Relu", "Sigmoid", "Tanh", "Exp", "Neg", "Abs")
 
 
@@ -70,7 +72,9 @@ def test_the_package_is_listed_with_its_options(python: Path, tmp_path: Path) ->
 def test_it_wins_and_is_verified(python: Path, tmp_path: Path) -> None:
     model, out = tmp_path / "chain.onnx", tmp_path / "out"
     onnx.save(chain(), model)
-    words = ["compile", str(model), "--hardware", "simba", "--verify", "full", "--local", "-o"]
+    chip = tmp_path / "chip.yaml"
+    chip.write_text(SLOW_SIGNALS)
+    words = ["compile", str(model), "--hardware", str(chip), "--verify", "full", "--local", "-o"]
     done = tilewright(python, tmp_path, *words, str(out))
     assert done.returncode == 0, done.stderr
     report = json.loads((out / "report.json").read_bytes())

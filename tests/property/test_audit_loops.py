@@ -153,7 +153,7 @@ def test_memory_does_not_grow_with_what_runs(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(audit, "PART", 1 << 10)
     monkeypatch.setattr(audit, "KEPT", 1 << 12)
     peaks, counts = [], []
-    for inner in (512, 512, 2048):  # twice, for what is loaded once
+    for inner in (2048, 2048, 8192):  # twice, for what is loaded once
         schedule = naive_schedule(toys.matmul_graph(2048, 2048, inner), machine)
         unit = looped(schedule, machine)
         tracemalloc.start()

@@ -91,8 +91,7 @@ def test_loop_equals_oracle(steps: list[Step], shared: bool, signal_cycles: int)
     on = replace(flat_machine(), signal_cycles=signal_cycles)
     run = run_unit(program, on)
     cores = [s.core for s in STREAMS]
-    alone = [replace(s, ports=(*s.ports, 6) if 5 in s.ports else s.ports) for s in steps]
-    expected = oracle(alone, RATES, WIRE if shared else NO_WIRE, cores, signal_cycles)
+    expected = oracle(_alone(steps), RATES, WIRE if shared else NO_WIRE, cores, signal_cycles)
     assert run.cycles == expected.cycles
     compiled(forward), compiled(by_readiness)  # from here on run_unit uses the compiled loops
     _same(run, run_unit(program, on))
@@ -102,6 +101,11 @@ def test_loop_equals_oracle(steps: list[Step], shared: bool, signal_cycles: int)
     assert run.stream_stats[:, IDLE].tolist() == [expected.idle[s] for s in range(len(STREAMS))]
     assert run.stream_stats[:, BUSY].tolist() == [expected.busy[s] for s in range(len(STREAMS))]
     assert run.resource_bytes.tolist() == [expected.port_bytes[p] for p in range(len(PORTS))]
+
+
+def _alone(steps: list[Step]) -> list[Step]:
+    """Each port of the last resource by itself."""
+    return [replace(s, ports=(*s.ports, 6) if 5 in s.ports else s.ports) for s in steps]
 
 
 def _bursts(sizes: list[tuple[int, int]]) -> list[Step]:
@@ -150,7 +154,7 @@ def test_a_clock_that_runs_out_of_room_goes_on(sizes: list[tuple[int, int]]) -> 
 def test_compute_cycles_is_the_union_of_busy_cycles(steps: list[Step]) -> None:
     program = unit_program(steps, STREAMS, PORTS)
     run = run_unit(program, flat_machine())
-    expected = oracle(steps, RATES)
+    expected = oracle(_alone(steps), RATES, NO_WIRE)
     busy: set[int] = set()
     for step, start, end in zip(steps, expected.start, expected.end, strict=True):
         if step.opcode is Opcode.COMPUTE:
