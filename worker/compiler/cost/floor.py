@@ -20,9 +20,9 @@ engine that works until cycle T has done at most T - startup cycles of pure work
   stage that takes it, or the bytes of a point through its engine's ports, whichever takes longer.
   Two exceptions favour the chip.  An element-wise operator from integers to
   integers counts as none where another such operator reads its result: bias, requantisation,
-  activation and addition may be one pass.  And where an engine states no stage, it counts as one
-  operation at the fastest rate of any type that it touches: specs of integer accelerators may rate
-  their units in elements.
+  activation and addition may be one pass.  And it counts as one operation at the fastest rate of
+  any type that it touches, also where a stage takes it: specs of integer accelerators may rate
+  their units in elements, and a quantiser that gives summands one scale has the faster sums.
 
 **Which engine.**  Let a point cost a on the array and b beside it.  For any weight y in [0, 1], the
 sum of min((1 - y) a, y b) is at most the work that both sides do until T, weighted by 1 - y and y
@@ -263,8 +263,6 @@ def _point_cycles(graph: Graph, op: TensorOp, engine: Engine, pace: EngineRate) 
             if op.write.tensor in other.input_names()
         ):
             return 0.0
-        if engine.output_stage:
-            return pace.point_cycles
         return 1 / max(pace.speed, *(rate(engine, dtype) for dtype in types))
     if pace.streams is None:
         return pace.point_cycles
