@@ -140,8 +140,9 @@ class Result:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The figures of the whole model: latency_cycles, latency_s, throughput_per_s, energy_pj,
-        edp (pJ s), traffic_bytes and peak_bytes by memory level, utilization_pct and others."""
+        """The figures of the whole model: latency_cycles, latency_s, throughput_per_s, energy_pj
+        (energy_low_pj and energy_high_pj with all guesses at either end), edp (pJ s),
+        traffic_bytes and peak_bytes by memory level, utilization_pct and others."""
         return cast("dict[str, Any]", self.report["summary"])
 
     @property

@@ -13,6 +13,8 @@ _SUMMARY = (
     "latency_s",
     "throughput_per_s",
     "energy_pj",
+    "energy_low_pj",
+    "energy_high_pj",
     "utilization_pct",
     "macs",
     "accelerator_ops",

@@ -103,7 +103,7 @@ def test_an_open_branch_takes_the_slower_and_bounds_by_the_faster() -> None:
     assert [b.iterations for b in cost.timing.bodies] == [0, 1]
     known = control_cost(replace(open_run, branch=0), MACHINE)
     assert (known.timing.branch, known.timing.branch_assumed, known.cycles) == (0, False, 500)
-    assert dict(known.energy) == {"host": 500 * HOST.energy_pj_per_flop}
+    assert {line.item: line.pj for line in known.energy} == {"host": 500 * HOST.energy_pj_per_flop}
 
 
 def test_a_broken_nested_invariant_is_named() -> None:

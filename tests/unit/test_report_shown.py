@@ -23,7 +23,7 @@ def simulation(cycles: int, **blamed: int) -> ModelSimulation:
         launch_cycles=0,
         boundary_bytes=0,
         traffic=(),
-        energy=(EnergyLine("mac", 1.0),),
+        energy=(EnergyLine("mac", 1.0, 0.5, 2.0),),
         macs=0,
         repeated_macs=0,
         causes=causes,
@@ -66,7 +66,9 @@ def test_csv_keeps_nulls_empty_and_never_starts_a_formula() -> None:
         layer_bars([('"quoted" <x>', 100, 40), ("zero", 0, 0)]),
         layer_bars([]),
         occupancy("L1", 1024, [(0, 10), (5, 1000), (9, 0)], 12),
-        energy_bars([("mac", 5.0), ("level:<DRAM>", 3.0), ("none", 0.0)]),
+        energy_bars(
+            [("mac", 5.0, 4.0, 6.0), ("level:<DRAM>", 3.0, 3.0, 3.0), ("none", *[0.0] * 3)]
+        ),
         energy_bars([]),
     ],
 )

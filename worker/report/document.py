@@ -90,6 +90,10 @@ def report_document(
                 {"pointer": g.pointer, "value": g.value, "note": g.note}
                 for g in compiled.machine.guesses
             ],
+            "energy_ranges": [
+                {"pointer": each.pointer, "low": each.low, "high": each.high}
+                for each in compiled.machine.energy_ranges
+            ],
         },
         "options": options.to_json(),
         "summary": summary,
@@ -165,7 +169,15 @@ def report_document(
                 *(("STRATEGY_SUMMARY", f"{fault.sentence}; it is left out") for fault in broken),
             )
         ],
-        "energy": [{"item": line.item, "pj": line.pj} for line in whole.energy],
+        "energy": [
+            {
+                "item": line.item,
+                "pj": line.pj,
+                "low_pj": line.low_pj,
+                "high_pj": line.high_pj,
+            }
+            for line in whole.energy
+        ],
     }
 
 
@@ -233,6 +245,7 @@ def _summary(
         host_macs(compiled, c) for c in host_calls if c.onnx_nodes[0] not in interpreted
     )
     energy = whole.energy_pj
+    low, high = whole.energy_range_pj
     counted = [p for p in compiled.placement if not p.is_inserted]
     on_host = sum(p.target == HOST for p in counted)
     return {
@@ -240,6 +253,8 @@ def _summary(
         "latency_s": seconds,
         "throughput_per_s": 1.0 / seconds if seconds else None,
         "energy_pj": energy,
+        "energy_low_pj": low,
+        "energy_high_pj": high,
         "edp": energy * seconds,
         "macs": whole.macs,
         "repeated_macs": whole.repeated_macs,

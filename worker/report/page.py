@@ -26,7 +26,8 @@ table{border-collapse:collapse;width:100%;font-size:12.5px}
 th,td{text-align:left;padding:3px 8px;border-bottom:1px solid var(--line);vertical-align:top}
 td.n{text-align:right;font-variant-numeric:tabular-nums}.scroll{overflow:auto;max-height:560px}
 svg{width:100%;height:auto}svg text{fill:var(--dim)}.grid{stroke:var(--line)}
-.roof{stroke:var(--bad);stroke-dasharray:5 3}.bar{fill:var(--bar)}.bound{fill:var(--dark)}
+.roof{stroke:var(--bad);stroke-dasharray:5 3}.bar{fill:var(--bar)}
+.whisker{stroke:var(--dark)}.bound{fill:var(--dark)}
 .dot{fill:var(--bar);fill-opacity:.65;stroke:var(--dark)}.area{fill:var(--bar);fill-opacity:.6}
 .bad{color:var(--bad);font-weight:600}.ok{color:var(--ok)}
 """
@@ -145,7 +146,8 @@ def report_page(
         parts.append(occupancy(level.name, level.capacity_bytes, steps, whole.cycles))
     parts += [
         "<h2>Energy</h2>",
-        energy_bars([(line.item, line.pj) for line in whole.energy]),
+        energy_bars([(e.item, e.pj, e.low_pj, e.high_pj) for e in whole.energy]),
+        *_energy_range(whole),
         "<h2>Summary</h2>",
         html_table(("figure", "value"), _figures(document)),
         "<h2>Strategies</h2>",
@@ -265,6 +267,16 @@ def _label(row: Mapping[str, Detail]) -> str:
 def _int(row: Mapping[str, Detail], key: str) -> int:
     value = row.get(key)
     return value if isinstance(value, int) else 0
+
+
+def _energy_range(whole: ModelSimulation) -> tuple[str, ...]:
+    low, high = whole.energy_range_pj
+    if low == high:
+        return ()
+    return (
+        f"<p>{si(low * 1e-12, 'J')} to {si(high * 1e-12, 'J')} with every energy of the spec that"
+        " is a guess or a range at its low end, or at its high one.</p>",
+    )
 
 
 def _guesses(document: Mapping[str, Detail]) -> list[dict[str, Detail]]:

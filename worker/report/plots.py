@@ -171,20 +171,25 @@ def occupancy(name: str, capacity: int, steps: Sequence[tuple[int, int]], total_
     return _svg(body, f"Occupancy of {name}", height)
 
 
-def energy_bars(lines: Sequence[tuple[str, float]]) -> str:
-    """Horizontal bars of the energy ledger, largest first."""
+def energy_bars(lines: Sequence[tuple[str, float, float, float]]) -> str:
+    """Horizontal bars of the energy ledger, largest first: item, pJ, and the range as a whisker."""
     kept = sorted((x for x in lines if x[1] > 0), key=lambda x: (-x[1], x[0]))
     row = 22
     height = TOP + row * max(len(kept), 1) + 10
-    whole = sum(v for _, v in kept) or 1.0
-    top = kept[0][1] if kept else 1.0
+    whole = sum(pj for _, pj, _, _ in kept) or 1.0
+    top = max((high for *_, high in kept), default=1.0)
+    scale = (WIDTH - 420) / top
     body = []
-    for k, (item, pj) in enumerate(kept):
+    for k, (item, pj, low, high) in enumerate(kept):
         y = TOP + k * row
-        w = (WIDTH - 340) * pj / top
+        text = f"{si(pj * 1e-12, 'J')} ({100 * pj / whole:.1f} %)"
         body += [
             _text(150, y + 14, item, "end"),
-            f'<rect class="bar" x="160" y="{y + 3:.1f}" width="{w:.2f}" height="{row - 7}"/>',
-            _text(166 + w, y + 14, f"{si(pj * 1e-12, 'J')} ({100 * pj / whole:.1f} %)", "start"),
+            f'<rect class="bar" x="160" y="{y + 3:.1f}" width="{scale * pj:.2f}"'
+            f' height="{row - 7}"/>',
         ]
+        if low < high:
+            text += f", {si(low * 1e-12, 'J')} to {si(high * 1e-12, 'J')}"
+            body.append(_line(160 + scale * low, y + 10.5, 160 + scale * high, y + 10.5, "whisker"))
+        body.append(_text(166 + scale * max(pj, high), y + 14, text, "start"))
     return _svg(body, "Energy breakdown", height)

@@ -12,6 +12,7 @@ from math import ceil
 from types import MappingProxyType
 
 from worker.compiler.isa.program import HostCall, OperandRole, Program, UnitCall
+from worker.compiler.machine.energy_range import priced
 from worker.compiler.machine.machine import EngineKind, Host, Machine
 from worker.simulator.bounds import port_floor
 from worker.simulator.control import (
@@ -21,7 +22,7 @@ from worker.simulator.control import (
     failed_checks,
     nested_peaks,
 )
-from worker.simulator.energy import static_pj
+from worker.simulator.energy import HOST, STATIC, Bill, host_spent, static, static_pj
 from worker.simulator.floor import model_floor
 from worker.simulator.invocation import host_launch, invocation
 from worker.simulator.results import (
@@ -60,9 +61,8 @@ def simulate_program(
     control: list[ControlTiming] = []
     timings: list[CallTiming] = []
     host_cycles = launch_cycles = boundary_bytes = macs = repeated = 0
-    energy: dict[str, float] = {}
+    prices, bill = priced(machine), Bill()
     moved = {level.name: [0, 0] for level in machine.levels}
-    host_pj = 0.0
     for number, call in enumerate(program.calls):
         match call:
             case UnitCall():
@@ -73,9 +73,7 @@ def simulate_program(
                 macs += sim.macs
                 repeated += sim.repeated_macs
                 pj = sim.energy_pj + static_pj(machine, overhead)
-                for line in sim.energy:
-                    if line.item != "static":
-                        energy[line.item] = energy.get(line.item, 0.0) + line.pj
+                bill.add_lines(sim.energy)
                 for flow in sim.traffic:
                     moved[flow.level][0] += flow.read_bytes
                     moved[flow.level][1] += flow.write_bytes
@@ -91,10 +89,8 @@ def simulate_program(
                 boundary_bytes += copied_bytes(call, machine.host) + cost.boundary_bytes
                 macs += cost.timing.macs
                 repeated += cost.timing.repeated_macs
-                pj = static_pj(machine, length)
-                for item, spent in cost.energy:
-                    energy[item] = energy.get(item, 0.0) + spent
-                    pj += spent
+                pj = cost.timing.energy_pj + static_pj(machine, overhead)
+                bill.add_lines(cost.energy)
                 for level, read, written in cost.traffic:
                     moved[level][0] += read
                     moved[level][1] += written
@@ -104,18 +100,15 @@ def simulate_program(
                 length = overhead + work
                 host_cycles += length
                 boundary_bytes += copied_bytes(call, machine.host)
-                own = call.flops * machine.host.energy_pj_per_flop
-                host_pj += own
-                pj = own + static_pj(machine, length)
+                own = host_spent(prices, call.flops)
+                bill.add(HOST, own)
+                pj = own.pj + static_pj(machine, length)
                 kind = "host"
         inside = costs.get(call.host) if isinstance(call, HostCall) else None
         causes = _causes(call, overhead, length, units, inside, machine)
         timings.append(CallTiming(number, kind, clock, clock + length, overhead, pj, causes))
         clock += length
-    if host_pj:
-        energy["host"] = energy.get("host", 0.0) + host_pj
-    energy["static"] = static_pj(machine, clock)
-    lines = tuple(EnergyLine(item, pj) for item, pj in energy.items())
+    lines = (*bill.lines(), EnergyLine(STATIC, *static(prices, clock)))
     flows = tuple(LevelTraffic(name, r, w) for name, (r, w) in moved.items())
     bounds = tuple(Bound(*b) for b in model_bounds(program, units, machine, costs, views))
     floor = model_floor(program, timings, units, machine, costs)

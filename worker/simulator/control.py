@@ -10,9 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
+from worker.compiler.machine.energy_range import priced
 from worker.compiler.machine.machine import Machine
-from worker.simulator.energy import static_pj
-from worker.simulator.results import OUTSIDE, BodyTiming, Cause, ControlTiming, ModelSimulation
+from worker.simulator.energy import HOST, Bill, host_spent, static_pj
+from worker.simulator.results import (
+    OUTSIDE,
+    BodyTiming,
+    Cause,
+    ControlTiming,
+    EnergyLine,
+    ModelSimulation,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +68,8 @@ class ControlCost:
     boundary_bytes: int
     traffic: tuple[tuple[str, int, int], ...]
     """(level, bytes read, bytes written)."""
-    energy: tuple[tuple[str, float], ...]
-    """(item, pJ) without the static item, which goes with the clock."""
+    energy: tuple[EnergyLine, ...]
+    """Without leakage, which goes with the clock."""
     causes: tuple[Cause, ...]
     """Of `kernel_cycles`."""
     bounds: tuple[tuple[str, int], ...]
@@ -102,7 +110,7 @@ def control_cost(run: ControlRun, machine: Machine) -> ControlCost:
     kernels = launches = macs = repeated = moved = 0
     copies = once_cycles
     traffic: tuple[tuple[str, int, int], ...] = ()
-    energy: dict[str, float] = {}
+    bill = Bill()
     if sim is not None:
         launches = trips * sim.launch_cycles
         kernels = trips * (sim.cycles - sim.host_cycles - sim.launch_cycles)
@@ -113,10 +121,10 @@ def control_cost(run: ControlRun, machine: Machine) -> ControlCost:
         moved += trips * sim.boundary_bytes
         traffic = tuple((t.level, trips * t.read_bytes, trips * t.write_bytes)
                         for t in sim.traffic)  # fmt: skip
-        energy = {line.item: trips * line.pj for line in sim.energy if line.item != "static"}
+        bill.add_lines(sim.energy, trips)
     elif body.flops:
-        energy = {"host": trips * body.flops * machine.host.energy_pj_per_flop}
-    pj = sum(energy.values()) + static_pj(machine, total)
+        bill.add(HOST, host_spent(priced(machine), trips * body.flops))
+    pj = bill.pj + static_pj(machine, total)
     bounds, floor = _bounds(run, machine), _floor(run, machine)
     timing = ControlTiming(
         run.node, trips, run.trips_assumed, branch, run.branch is None and len(run.bodies) > 1,
@@ -129,7 +137,7 @@ def control_cost(run: ControlRun, machine: Machine) -> ControlCost:
     )  # fmt: skip
     return ControlCost(
         timing, kernels, launches, total - kernels - launches, copies, moved, traffic,
-        tuple(energy.items()),
+        bill.lines(),
         () if sim is None else tuple(
             Cause(c.cause, trips * c.cycles) for c in sim.causes if c.cause not in OUTSIDE
         ),

@@ -34,8 +34,12 @@ class EnergyLine(msgspec.Struct, frozen=True, array_like=True):
     """One line of the ledger."""
 
     item: str
-    """`mac`, `vector`, `level:NAME`, `link:NAME`, `register:NAME`, `static`, `host`."""
+    """`mac`, `vector`, `level:NAME`, `feed:NAME`, `register:NAME`, `link:NAME`, `host` or
+    `static`."""
     pj: float
+    low_pj: float
+    """With every energy of the machine that is an estimate at the low end of its range."""
+    high_pj: float
 
 
 class Occupancy(msgspec.Struct, frozen=True, array_like=True):
@@ -278,6 +282,12 @@ class ModelSimulation(msgspec.Struct, frozen=True, array_like=True):
     @property
     def energy_pj(self) -> float:
         return sum(line.pj for line in self.energy)
+
+    @property
+    def energy_range_pj(self) -> tuple[float, float]:
+        """With every estimate of an energy at its low end, and at its high one."""
+        low, high = (line.low_pj for line in self.energy), (line.high_pj for line in self.energy)
+        return sum(low), sum(high)
 
     @property
     def lower_bound_cycles(self) -> int:

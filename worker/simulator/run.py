@@ -9,6 +9,7 @@ import numpy as np
 
 from worker.compiler.clock.run import BUSY, Timing, run_unit, slice_plan
 from worker.compiler.isa.program import Opcode, Stream, UnitProgram
+from worker.compiler.machine.energy_range import priced
 from worker.compiler.machine.machine import Machine, Managed
 from worker.simulator.attribution import blame
 from worker.simulator.bounds import lower_bounds, traffic
@@ -21,7 +22,7 @@ from worker.simulator.sanity import recount, unit_checks
 
 __all__ = ["SIMULATOR_VERSION", "simulate_program", "simulate_unit"]
 
-SIMULATOR_VERSION = "8"
+SIMULATOR_VERSION = "9"
 """Part of every simulation's cache key: change it when any number may change."""
 NONE: Mapping[int, int] = MappingProxyType({})
 
@@ -65,7 +66,7 @@ def simulate_unit(
         compute_cycles=compute_cycles(program, run),
         traffic=moved,
         engines=engines,
-        energy=ledger(program, machine, run),
+        energy=ledger(program, priced(machine), run),
         occupancy=curves,
         bounds=bounds,
         checks=unit_checks(

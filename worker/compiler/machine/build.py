@@ -11,17 +11,21 @@ from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.build_targets import build_targets
 from worker.compiler.machine.energy_table import (
     DEFAULT_NM,
-    HOP_PJ_PER_BYTE,
+    HOST_SPREAD,
+    STATIC_SPREAD,
+    Generic,
+    Spread,
+    hop_pj_per_byte,
     mac_pj,
     memory_pj_per_byte,
 )
+from worker.compiler.machine.evidence import EnergyRange, Guess
 from worker.compiler.machine.inherit import escape, resolve
 from worker.compiler.machine.lint.document import lint_document
 from worker.compiler.machine.machine import (
     Dataflow,
     Engine,
     EngineKind,
-    Guess,
     Host,
     Intrinsic,
     Link,
@@ -36,6 +40,7 @@ from worker.compiler.machine.presets import preset_document
 from worker.compiler.machine.spec import (
     DataflowSpec,
     EngineSpec,
+    Estimate,
     Flag,
     HardwareSpec,
     HostSpec,
@@ -120,6 +125,7 @@ class _Builder:
         self._spec = spec
         self._nm = _num(spec.process_nm, DEFAULT_NM)
         self._guesses = list(tagged_guesses(document))
+        self._ranges: list[EnergyRange] = []
 
     def machine(self) -> Machine:
         spec = self._spec
@@ -134,14 +140,17 @@ class _Builder:
             levels=levels,
             engines=engines,
             links=links,
-            host=_host(spec.host),
+            host=self._host(spec.host),
             targets=build_targets(spec),
             launch_latency_cycles=_int(spec.launch_latency_cycles),
-            static_power_w=_num(spec.static_power_w),
+            static_power_w=self._estimated(
+                spec.static_power_w, "/static_power_w", "", "static_power_w", STATIC_SPREAD
+            ),
             signal_cycles=self._signal_cycles(levels),
             launch_gap_cycles=self._launch_gap(spec),
             # By pointer: the order of a document's keys must not reach digests or reports.
             guesses=tuple(sorted(self._guesses, key=lambda guess: guess.pointer)),
+            energy_ranges=tuple(sorted(self._ranges, key=lambda each: each.pointer)),
         )
 
     def _launch_gap(self, spec: HardwareSpec) -> int:
@@ -170,13 +179,30 @@ class _Builder:
         self._guesses.append(Guess("/signal_cycles", str(cycles), note))
         return cycles
 
-    def _energy(self, given: Quantity | None, pointer: str, generic: float, what: str) -> float:
-        if given is not None:
-            return given.value
-        value = round(generic, 4)
-        note = f"not given; generic energy table, {what} at {self._nm:g} nm"
-        self._guesses.append(Guess(pointer, f"{value:g}", note))
-        return value
+    def _estimated(
+        self, given: Estimate | None, pointer: str, owner: str, field: str, spread: Spread
+    ) -> float:
+        """The value; its range is kept where it has one or is a guess.  Left out: 0, a guess."""
+        if given is None:
+            self._guesses.append(Guess(pointer, "0", "not given; it costs no energy"))
+            return 0.0
+        guessed = spread.around(given.value) if given.tag == "G" else (given.value, given.value)
+        low = guessed[0] if given.low is None else given.low
+        high = guessed[1] if given.high is None else given.high
+        if low < high:
+            self._ranges.append(EnergyRange(pointer, owner, field, low, high))
+        return given.value
+
+    def _energy(
+        self, given: Estimate | None, pointer: str, owner: str, field: str, generic: Generic
+    ) -> float:
+        """The value given, or that of the generic table, which is a guess."""
+        if given is None:
+            value = round(generic.pj, 4)
+            note = f"not given; generic energy table, {generic.what} at {self._nm:g} nm"
+            self._guesses.append(Guess(pointer, f"{value:g}", note))
+            given = Estimate(value=value, tag="G")
+        return self._estimated(given, pointer, owner, field, generic.spread)
 
     def _level(self, k: int, level: LevelSpec) -> MemoryLevel:
         capacity = _int(level.capacity_bytes)
@@ -185,7 +211,7 @@ class _Builder:
             technology = "register" if level.managed == "register" else "sram"
             technology = "ddr" if k == 0 else technology
         generic = memory_pj_per_byte(technology, capacity, self._nm)
-        at = f"/levels/{k}"
+        at, reading, writing = f"/levels/{k}", "read_energy_pj_per_byte", "write_energy_pj_per_byte"
         return MemoryLevel(
             name=level.name,
             capacity_bytes=capacity,
@@ -194,11 +220,10 @@ class _Builder:
             write_bytes_per_cycle=level.write_bytes_per_cycle.value,
             latency_cycles=_int(level.latency_cycles),
             read_energy_pj_per_byte=self._energy(
-                level.read_energy_pj_per_byte, f"{at}/read_energy_pj_per_byte", generic, technology
+                level.read_energy_pj_per_byte, f"{at}/{reading}", level.name, reading, generic
             ),
             write_energy_pj_per_byte=self._energy(
-                level.write_energy_pj_per_byte, f"{at}/write_energy_pj_per_byte", generic,
-                technology,
+                level.write_energy_pj_per_byte, f"{at}/{writing}", level.name, writing, generic
             ),
             managed=Managed(level.managed),
             align_bytes=_int(level.align_bytes, 1),
@@ -224,7 +249,7 @@ class _Builder:
             energies = {
                 dtype: self._energy(
                     given.get(dtype.value), f"/engines/{k}/op_energy_pj/{dtype}",
-                    mac_pj(dtype, self._nm), f"one {dtype} operation",
+                    engine.name, dtype.value, mac_pj(dtype, self._nm),
                 )
                 for dtype in speeds
             }  # fmt: skip
@@ -295,11 +320,27 @@ class _Builder:
             bytes_per_cycle=link.bytes_per_cycle.value,
             latency_cycles=_int(link.latency_cycles),
             energy_pj_per_byte=self._energy(
-                link.energy_pj_per_byte, f"/links/{k}/energy_pj_per_byte",
-                HOP_PJ_PER_BYTE * self._nm / 28.0, "one hop",
+                link.energy_pj_per_byte, f"/links/{k}/energy_pj_per_byte", link.name,
+                "energy_pj_per_byte", hop_pj_per_byte(self._nm),
             ),
             shared_by=_int(link.shared_by, 1),
             multicast=link.multicast is not None and link.multicast.value,
+        )  # fmt: skip
+
+    def _host(self, host: HostSpec) -> Host:
+        return Host(
+            name=host.name,
+            flops_per_s=host.flops_per_s.value,
+            memory_bytes_per_s=host.memory_bytes_per_s.value,
+            link_bytes_per_s=host.link_bytes_per_s.value,
+            link_latency_s=host.link_latency_s.value,
+            launch_overhead_s=host.launch_overhead_s.value,
+            shared_memory=host.shared_memory,
+            energy_pj_per_flop=self._estimated(
+                host.energy_pj_per_flop, "/host/energy_pj_per_flop", "host",
+                "energy_pj_per_flop", HOST_SPREAD,
+            ),
+            efficiency=_num(host.efficiency, 1.0),
         )  # fmt: skip
 
 
@@ -312,18 +353,4 @@ def _dataflow(spec: DataflowSpec) -> Dataflow:
         load_bytes_per_cycle=_num(spec.load_bytes_per_cycle),
         hold=tuple(_int(extent) for extent in spec.hold),
         accumulator_bytes=_int(spec.accumulator_bytes),
-    )
-
-
-def _host(host: HostSpec) -> Host:
-    return Host(
-        name=host.name,
-        flops_per_s=host.flops_per_s.value,
-        memory_bytes_per_s=host.memory_bytes_per_s.value,
-        link_bytes_per_s=host.link_bytes_per_s.value,
-        link_latency_s=host.link_latency_s.value,
-        launch_overhead_s=host.launch_overhead_s.value,
-        shared_memory=host.shared_memory,
-        energy_pj_per_flop=_num(host.energy_pj_per_flop),
-        efficiency=_num(host.efficiency, 1.0),
     )

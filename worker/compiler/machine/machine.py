@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from worker.compiler.ir.dtype import DType
+from worker.compiler.machine.evidence import EnergyRange, Guess
 from worker.compiler.machine.pattern import AttributeRule, PatternRule
 
 
@@ -372,15 +373,6 @@ class AcceleratorTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class Guess:
-    """A number of the spec that is a guess: listed in every report."""
-
-    pointer: str
-    value: str
-    note: str
-
-
-@dataclass(frozen=True, slots=True)
 class Machine:
     """An accelerator, complete and checked."""
 
@@ -406,6 +398,7 @@ class Machine:
     """From the end of a kernel to the start of the next, which is queued already; None: as long as
     the latency."""
     guesses: tuple[Guess, ...] = ()
+    energy_ranges: tuple[EnergyRange, ...] = ()
 
     @property
     def home(self) -> MemoryLevel:

@@ -82,6 +82,14 @@ class Quantity(_Part):
         return {"anyOf": [{"type": "number"}, dict(tagged)]}
 
 
+class Estimate(Quantity):
+    """A number that may as well be any other of a range."""
+
+    low: float | None = None
+    """Absent: of a guess a factor below the value (`energy_table.py`), else the value itself."""
+    high: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Range:
     """Allowed values of one Quantity field."""
@@ -101,11 +109,7 @@ class Range:
 
     def check(self, quantity: Quantity) -> Quantity:
         if not self.allows(quantity.value):
-            raise PydanticCustomError(
-                "out_of_range",
-                "{actual} is not allowed here: must be {allowed}",
-                {"allowed": str(self), "actual": quantity.value},
-            )
+            raise _out_of_range(quantity.value, str(self))
         return quantity
 
     def __get_pydantic_core_schema__(
@@ -118,21 +122,54 @@ class Range:
     ) -> JsonSchemaValue:
         bounds: dict[str, Any] = {"minimum": self.low, "maximum": self.high}
         bounds["type"] = "integer" if self.integer else "number"
+        tagged = {
+            "value": bounds,
+            "tag": {"enum": ["P", "S", "R", "K", "D", "G", None]},
+            "note": {"type": "string", "maxLength": 500},
+            **dict.fromkeys(self._ends, bounds),
+        }
         return {
             "anyOf": [
                 bounds,
                 {
                     "type": "object",
-                    "properties": {
-                        "value": bounds,
-                        "tag": {"enum": ["P", "S", "R", "K", "D", "G", None]},
-                        "note": {"type": "string", "maxLength": 500},
-                    },
+                    "properties": tagged,
                     "required": ["value"],
                     "additionalProperties": False,
                 },
             ]
         }
+
+    @property
+    def _ends(self) -> tuple[str, ...]:
+        return ()
+
+
+class RangeOfEstimates(Range):
+    """Allowed values of one Estimate field and of both its ends."""
+
+    def check(self, quantity: Quantity) -> Quantity:
+        Range.check(self, quantity)
+        assert isinstance(quantity, Estimate)
+        if quantity.low is not None and not self.low <= quantity.low <= quantity.value:
+            allowed = f">= {self.low:g} and <= the value, {quantity.value:g}"
+            raise _out_of_range(quantity.low, allowed)
+        if quantity.high is not None and not quantity.value <= quantity.high <= self.high:
+            allowed = f">= the value, {quantity.value:g}, and <= {self.high:g}"
+            raise _out_of_range(quantity.high, allowed)
+        return quantity
+
+    @property
+    def _ends(self) -> tuple[str, ...]:
+        return ("low", "high")
+
+
+def _out_of_range(actual: float, allowed: str) -> PydanticCustomError:
+    return PydanticCustomError(
+        "out_of_range",
+        "{actual} is not allowed here: must be {allowed}",
+        {"allowed": allowed, "actual": actual},
+    )
 
 
 Count = Annotated[Quantity, Range(1, 65536, integer=True)]
@@ -141,7 +178,8 @@ _LEAST_RATE = 1e-6
 """Per cycle, or of a peak.  Less is a slip, and its figures overflow (1e-300 bytes per second)."""
 BytesPerCycle = Annotated[Quantity, Range(_LEAST_RATE, 1e6)]
 Cycles = Annotated[Quantity, Range(0, 1e9, integer=True)]
-PicoJoule = Annotated[Quantity, Range(0, 1e6)]
+PicoJoule = Annotated[Estimate, RangeOfEstimates(0, 1e6)]
+Watts = Annotated[Estimate, RangeOfEstimates(0, 1e5)]
 OpsPerCycle = Annotated[Quantity, Range(_LEAST_RATE, 1e7)]
 PerSecond = Annotated[Quantity, Range(1, 1e18)]
 Seconds = Annotated[Quantity, Range(0, 100)]
@@ -472,7 +510,7 @@ class HardwareSpec(_Part):
     latency."""
     signal_cycles: Cycles | None = None
     """Absent: a guess, two accesses to the innermost level that all cores share."""
-    static_power_w: Annotated[Quantity, Range(0, 1e5)] | None = None
+    static_power_w: Watts | None = None
     levels: Annotated[list[LevelSpec], Field(min_length=2, max_length=16)]
     engines: Annotated[list[EngineSpec], Field(min_length=1, max_length=64)]
     links: list[LinkSpec] = Field(default_factory=list, max_length=64)
