@@ -1,4 +1,8 @@
-"""What every route needs of its application: settings, database, blobs, outbox, watcher."""
+"""What every route needs of its application: settings, database, blobs, outbox, watcher.
+
+None of these functions waits for anything, so they run on the event loop: plain ones would go to
+the pool of threads, one trip each, and wait there behind every request that is being worked on.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ class ApiState:
     specs: SpecReaders
 
 
-def api_state(request: Request) -> ApiState:
+async def api_state(request: Request) -> ApiState:
     """Give the application's objects."""
     state = request.app.state.tilewright
     assert isinstance(state, ApiState)
@@ -47,7 +51,7 @@ Name = Annotated[str, Path(max_length=200)]
 """An id, digest or code in a path."""
 
 
-def idempotency_key(
+async def idempotency_key(
     value: Annotated[str | None, Header(alias="Idempotency-Key", max_length=200)] = None,
 ) -> str | None:
     """Read the Idempotency-Key header.
@@ -66,7 +70,7 @@ def idempotency_key(
 Key = Annotated[str | None, Depends(idempotency_key)]
 
 
-def preferred_wait_s(
+async def preferred_wait_s(
     prefer: Annotated[str | None, Header(max_length=200)] = None,
 ) -> float:
     """Read `Prefer: wait=N`; unknown preferences are ignored, as RFC 7240 says."""

@@ -13,11 +13,14 @@ import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from api_fixtures import Serve, assert_problem, onnx_bytes
 
 from service.api.readiness import ANSWER_S
+from service.errors import NotFound
 from service.hosts import host_name, is_loopback
+from service.jobs import query
 
 
 @pytest.mark.parametrize(
@@ -189,8 +192,6 @@ def test_half_a_head_is_given_up(tmp_path: Path) -> None:
 def test_readiness_does_not_wait_for_who_hangs(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from service.jobs import query
-
     assert ANSWER_S <= 1, "of the 2 s that are promised"
     released = threading.Event()
     asked: list[int] = []
@@ -217,6 +218,39 @@ def test_readiness_does_not_wait_for_who_hangs(
     finally:
         released.set()
         silent.close()
+
+
+def test_it_says_that_it_lives_while_every_thread_is_taken(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prober that hears nothing kills the process, and with it what the threads are at."""
+    released = threading.Event()
+    asked = threading.Semaphore(0)
+
+    def hang(*_: object) -> None:
+        asked.release()
+        released.wait(30)
+        raise NotFound("no such job", actual="x")
+
+    served = serve(worker=False)
+    monkeypatch.setattr(query, "get_job", hang)
+    askers = [
+        threading.Thread(target=httpx.get, args=(f"{served.url}/v1/jobs/x",), daemon=True)
+        for _ in range(60)
+    ]
+    try:
+        for asker in askers:
+            asker.start()
+        for _ in range(40):  # as many threads as there are
+            assert asked.acquire(timeout=20)
+        started = time.monotonic()
+        for path in ("/healthz", "/v1/version"):
+            assert served.http.get(path).status_code == 200
+        assert time.monotonic() - started < 5  # the threads are taken for longer
+    finally:
+        released.set()
+        for asker in askers:
+            asker.join(30)
 
 
 def test_readiness_names_a_broker_that_is_gone(serve: Serve) -> None:

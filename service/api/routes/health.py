@@ -25,7 +25,7 @@ def package_version() -> str:
 
 
 @router.get("/v1/version", response_model=VersionAnswer)
-def get_version(state: State) -> VersionAnswer:
+async def get_version(state: State) -> VersionAnswer:
     """Get what runs here."""
     return VersionAnswer(
         version=package_version(),
@@ -37,8 +37,8 @@ def get_version(state: State) -> VersionAnswer:
 
 @router.get("/v1/healthz", response_model=HealthAnswer)
 @router.get("/healthz", response_model=HealthAnswer, include_in_schema=False)
-def healthz() -> HealthAnswer:
-    """Answer while the process lives; asks nothing else."""
+async def healthz() -> HealthAnswer:
+    """Answer while the process lives; asks nothing else, and waits for no thread."""
     return HealthAnswer(status="ok")
 
 
