@@ -84,7 +84,7 @@ def storm(seconds: float, seed: int) -> bool:
         embedded_service(Path(folder) / "data", workers=1) as url,
     ):
         stop = time.monotonic() + seconds
-        # A process of its own: here it would wait for a hundred threads to let it look at its watch.
+        # A process of its own: here it would wait for a hundred threads to look at its watch.
         heard: Queue[Health] = get_context("spawn").Queue()
         watcher = get_context("spawn").Process(target=_watch_health, args=(url, stop, heard))
         watcher.start()
