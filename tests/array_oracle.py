@@ -155,6 +155,13 @@ def instruction(fed: Fed, m: int, n: int, k: int, batch: int, *, is_part: bool) 
     return clock
 
 
+def moved(fed: Fed, m: int, n: int, k: int, batch: int, *, is_part: bool) -> tuple[int, int]:
+    """Bytes in and out of the array for one instruction, fold after fold."""
+    folds = _folds(fed, m, n, k, batch, is_part=is_part)
+    inward = sum(fold.streamed + (fold.load if fold.is_loaded else 0) for fold in folds)
+    return inward, sum(fold.returned + fold.unload for fold in folds)
+
+
 def _axes(fed: Fed) -> tuple[str, str, str]:
     """(along the rows of cells, along their columns, streaming)"""
     return {"weight": ("k", "n", "m"), "input": ("k", "m", "n"), "output": ("m", "n", "k")}[

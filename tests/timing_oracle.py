@@ -39,6 +39,8 @@ class Step:
     node: int = 0
     src: int = -1
     dst: int = -1
+    drawn: int = 0
+    returned: int = 0
 
 
 @dataclass
@@ -150,7 +152,7 @@ def unit_program(
         op = 0 if step.opcode is Opcode.COMPUTE else -1
         rows[k] = (
             int(step.opcode), step.stream, step.node, op, step.num_bytes, step.macs, step.cycles,
-            step.latency, ports, step.src, step.dst, 0, 0,
+            step.drawn, step.returned, step.latency, ports, step.src, step.dst, 0, 0,
         )  # fmt: skip
         wait_token += step.waits
         signal_token += step.signals

@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from worker.compiler.cache import MemoryCache
-from worker.compiler.cost.compute import contracted_points
+from worker.compiler.cost.compute import compute_dtypes, contracted_points
 from worker.compiler.export.export import Kernel
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.machine import load_preset
@@ -74,7 +74,11 @@ def compiled(name: str, preset: str, scratch: Path) -> Compiled:
     found = compile_model(path, name, machine, options, ports, Limits())
     (unit,) = found.units
     points = contracted_points(unit.schedule.graph.ops)
-    run = simulate_unit(unit.program, machine, unit.schedule.predicted_cycles, points)
+    graph = unit.schedule.graph
+    run = simulate_unit(
+        unit.program, machine, unit.schedule.predicted_cycles, points,
+        formats=compute_dtypes(graph),
+    )  # fmt: skip
     kernel = Kernel(unit.kernel_name, (name,), unit.schedule, machine.targets[0].name)
     return Compiled(machine, kernel, run)
 

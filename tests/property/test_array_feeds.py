@@ -7,7 +7,7 @@ from itertools import pairwise, product
 from math import prod
 
 import numpy as np
-from array_oracle import Fed, instruction, keep_sums, keep_weights
+from array_oracle import Fed, instruction, keep_sums, keep_weights, moved
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,6 +71,14 @@ def test_folds_and_ports_counted_one_by_one(
 ) -> None:
     found = folding(fed, k + is_part).cycles(Extents(m, n, k), batch)
     assert found == instruction(fed, m, n, k, batch, is_part=is_part)
+
+
+@given(arrays(), small, small, small, st.integers(1, 3), st.booleans())
+def test_bytes_counted_one_by_one(
+    fed: Fed, m: int, n: int, k: int, batch: int, is_part: bool
+) -> None:
+    found = folding(fed, k + is_part).moved(Extents(m, n, k), batch)
+    assert found == moved(fed, m, n, k, batch, is_part=is_part)
 
 
 @given(arrays(), small, small, small, st.sampled_from(["feed", "drain", "load"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from region_bundles import bundled, members
 from typer.testing import CliRunner, Result
 
 from service.cli.main import app
+from worker.compiler import package
 from worker.compiler.codegen.region_driver import Driver, DriverCall, generate_region
 from worker.compiler.errors import InputError, VerifyError
-from worker.compiler.isa.program import UnitProgram
+from worker.compiler.isa.program import INSTRUCTION, UnitProgram
 from worker.compiler.package.region_code import EntryRole, RegionCode
 from worker.compiler.package.stream import decode_stream, encode_stream
 
@@ -188,6 +190,23 @@ def test_a_region_that_is_not_there_is_named_with_those_that_are(tmp_path: Path)
     assert "has no region 8; it has regions/0" in result.stderr
 
 
+def test_instructions_are_as_documented() -> None:
+    """Every field stands where FORMATS.md says, in its width, and none is left out."""
+    page = (Path(package.__file__).parent / "FORMATS.md").read_text(encoding="utf-8")
+    size, _, rest = page.partition("\nInstruction, ")[2].partition(" bytes:\n")
+    rows = re.findall(
+        r"^\| (\d+) \| (?:(\d) x )?([ui])(\d+) \|", rest.partition("\nA MULTICAST")[0], re.MULTILINE
+    )
+    fields = INSTRUCTION.fields or {}
+    written = [(offset, dtype) for dtype, offset, *_ in fields.values()]
+    said = [
+        (int(at), np.dtype((f"<{kind}{int(bits) // 8}", (int(count),) if count else ())))
+        for at, count, kind, bits in rows
+    ]
+    assert written == said
+    assert INSTRUCTION.itemsize == int(size)
+
+
 def test_the_bytes_are_as_documented(stream: bytes) -> None:
     """A second reader, made from FORMATS.md: tables, calls, and where the programs stand."""
     code = decode_stream(stream)
@@ -239,4 +258,4 @@ def test_the_bytes_are_as_documented(stream: bytes) -> None:
         assert tuple(strings[k] for k in ids[count:]) == call.onnx_nodes
         at += 24 + 4 * (count + nodes)
     assert at + 8 + u64(at) == len(stream)
-    assert stream[at + 8 : at + 16] == b"TWPROG04"
+    assert stream[at + 8 : at + 16] == b"TWPROG05"

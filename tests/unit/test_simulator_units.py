@@ -98,7 +98,7 @@ def chain(engine: str = "mm") -> UnitProgram:
     steps = [
         load(64, 0),
         load(32, 1, dst=1),
-        Step(1, Opcode.COMPUTE, 12, 0, 40, 0, (), (0, 1), (2,), 1, 0, 2),
+        Step(1, Opcode.COMPUTE, 12, 0, 40, 0, (), (0, 1), (2,), 1, 0, 2, drawn=90, returned=24),
         Step(2, Opcode.STORE, 0, 16, 0, 10, (3, 1), (2,), (), 2, 2, -1),
     ]
     streams = (STREAMS[0], Stream(0, engine), *STREAMS[2:])
@@ -150,7 +150,7 @@ def test_energy_by_hand() -> None:
         "mac": 40 * 2.0,
         "level:DDR": 96 * 5.0 + 16 * 6.0,
         "level:L1": 16 * 0.5 + 96 * 0.25,
-        "feed:L1": 40 * 4 * (1 / 2 + 1 / 4) * 0.5,
+        "feed:L1": 90 * 0.5 + 24 * 0.25,
         "register:R": 40 * 4 * (3 * 0.1 + 0.2),
         "static": 0.001 * 60e-9 * 1e12,
     }

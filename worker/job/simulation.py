@@ -12,7 +12,7 @@ from worker.compiler.cache import Cache, CacheKey, CacheKind
 from worker.compiler.control.bodies import BodyModel
 from worker.compiler.control.compile import CompiledControl
 from worker.compiler.control.flow import Body
-from worker.compiler.cost.compute import contracted_points
+from worker.compiler.cost.compute import compute_dtypes, contracted_points
 from worker.compiler.cost.floor import kernel_floor
 from worker.compiler.errors import SimulationError
 from worker.compiler.judge.compiled import CompiledModel
@@ -56,7 +56,10 @@ def simulate_cached(
             _LOG.warning("bad cache entry: %s %s: %s", key.kind, key.digest, error)
     points = contracted_points(unit.schedule.graph.ops)
     floor = kernel_floor(unit.schedule.graph, machine)
-    sim = simulate_unit(unit.program, machine, unit.schedule.predicted_cycles, points, floor)
+    sim = simulate_unit(
+        unit.program, machine, unit.schedule.predicted_cycles, points, floor,
+        compute_dtypes(unit.schedule.graph),
+    )  # fmt: skip
     cache.put(key, sim.to_bytes())
     return sim
 

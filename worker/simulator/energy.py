@@ -2,9 +2,9 @@
 
 - `mac` / `vector`: operations x energy per operation of the engine.
 - `level:NAME`: bytes through the level's read and write ports.
-- `feed:NAME`: what engines draw from their own memory.  A matrix engine of rows x columns reuses
-  each operand along the array, so a MAC reads 1/rows + 1/columns words; a vector operation reads
-  and writes one word.
+- `feed:NAME`: what engines draw from their own memory and return to it, as every instruction says
+  (`cost.feeds`): operands once for every fold of an array, sums as often as they leave it; of
+  vector engines every element once that an instruction reads or writes.
 - `register:NAME`: four words per MAC, where the machine has registers: two operands are read, the
   sum is read and written.
 - `link:NAME`: bytes over explicit links.  - `static`: leakage power x time.
@@ -16,14 +16,18 @@ Source: the accounting of nn_dataflow (4-papers.md, KAPLA), with ports in place 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from worker.compiler.clock.run import Timing
+import numpy as np
+
+from worker.compiler.clock.run import Ints, Timing
+from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.program import UnitProgram
 from worker.compiler.machine.energy_range import NOTHING, Priced, Spent
-from worker.compiler.machine.machine import EngineKind, Machine, Managed
+from worker.compiler.machine.machine import Engine, EngineKind, Machine, Managed
 from worker.simulator.rates import main_dtype
 from worker.simulator.results import EnergyLine
+from worker.simulator.sanity import Recount
 
 STATIC, HOST = "static", "host"
 
@@ -55,12 +59,27 @@ class Bill:
         return tuple(EnergyLine(item, *found) for item, found in spent if found.high)
 
 
-def ledger(program: UnitProgram, prices: Priced, run: Timing) -> tuple[EnergyLine, ...]:
-    """Lines in a fixed order; lines of zero are left out, `static` excepted."""
+def ledger(
+    program: UnitProgram,
+    prices: Priced,
+    run: Timing,
+    found: Recount,
+    formats: Mapping[int, DType],
+) -> tuple[EnergyLine, ...]:
+    """Lines in a fixed order; lines of zero are left out, `static` excepted.
+
+    `formats`: of the operators, the number format that each computes in; of those that are not in
+    it, that of the largest operand which their engine knows.
+    """
     machine, bill = prices.stated, Bill()
-    for stream, work in zip(program.streams, run.stream_macs.tolist(), strict=True):
-        if work:
-            _charge_engine(bill, stream.engine, program, prices, work)
+    for k, name in enumerate(found.engines):
+        _charge_operations(
+            bill, machine.engine(name), program, prices, found.by_engine[:, k], formats
+        )
+        memory = machine.engine(name).memory
+        drawn = _port(prices, memory, "read").times(int(found.drawn[k]))
+        returned = _port(prices, memory, "write").times(int(found.returned[k]))
+        bill.add(f"feed:{memory}", drawn.plus(returned))
     for port, num_bytes in zip(program.resources, run.resource_bytes.tolist(), strict=True):
         kind = "link" if port.direction == "link" else "level"
         per_byte = _port(prices, port.level, port.direction)
@@ -87,27 +106,33 @@ def static_pj(machine: Machine, cycles: int) -> float:
     return machine.static_power_w * cycles / machine.clock_hz * 1e12
 
 
-def _charge_engine(bill: Bill, name: str, program: UnitProgram, prices: Priced, work: int) -> None:
-    machine = prices.stated
-    engine = machine.engine(name)
-    dtype = main_dtype(engine, program)
-    if dtype is None:
-        return
+def _charge_operations(
+    bill: Bill,
+    engine: Engine,
+    program: UnitProgram,
+    prices: Priced,
+    work: Ints,
+    formats: Mapping[int, DType],
+) -> None:
+    """What an engine computes, operator by operator, and the registers that it needs for it."""
     is_matrix = engine.kind is EngineKind.MATRIX
-    per_op = prices.each(lambda m: (m.engine(name).op_energy_pj or {}).get(dtype, 0.0))
-    bill.add("mac" if is_matrix else "vector", per_op.times(work))
-    moved = work * dtype.size_bytes
-    reads, writes = 1.0, 1.0
-    if is_matrix:
-        rows, columns = (*engine.array, 1, 1)[:2]
-        reads, writes = 1.0 / rows + 1.0 / columns, 0.0
-        for level in machine.levels:
-            if level.managed is Managed.REGISTER:
-                register = level.name
-                reading, writing = _port(prices, register, "read"), _port(prices, register, "write")
-                bill.add(f"register:{register}", reading.times(3).plus(writing).times(moved))
-    reading, writing = _port(prices, engine.memory, "read"), _port(prices, engine.memory, "write")
-    bill.add(f"feed:{engine.memory}", reading.times(reads).plus(writing.times(writes)).times(moved))
+    registers = [m.name for m in prices.stated.levels if m.managed is Managed.REGISTER]
+    usual = main_dtype(engine, program)
+    for op in np.flatnonzero(work).tolist():
+        dtype, many = formats.get(op, usual), int(work[op])
+        if dtype not in engine.macs_per_cycle:  # a format of its output stage alone
+            dtype = usual
+        if dtype is None:
+            continue
+        per_op = prices.each(lambda m: _operation_pj(m, engine.name, dtype))  # noqa: B023
+        bill.add("mac" if is_matrix else "vector", per_op.times(many))
+        for level in registers if is_matrix else ():
+            per_mac = _port(prices, level, "read").times(3).plus(_port(prices, level, "write"))
+            bill.add(f"register:{level}", per_mac.times(many * dtype.size_bytes))
+
+
+def _operation_pj(machine: Machine, engine: str, dtype: DType) -> float:
+    return (machine.engine(engine).op_energy_pj or {}).get(dtype, 0.0)
 
 
 def _port(prices: Priced, level: str, direction: str) -> Spent:

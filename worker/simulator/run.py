@@ -8,6 +8,7 @@ from types import MappingProxyType
 import numpy as np
 
 from worker.compiler.clock.run import BUSY, Timing, run_unit, slice_plan
+from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.program import Opcode, Stream, UnitProgram
 from worker.compiler.machine.energy_range import priced
 from worker.compiler.machine.machine import Machine, Managed
@@ -25,6 +26,7 @@ __all__ = ["SIMULATOR_VERSION", "simulate_program", "simulate_unit"]
 SIMULATOR_VERSION = "9"
 """Part of every simulation's cache key: change it when any number may change."""
 NONE: Mapping[int, int] = MappingProxyType({})
+UNKNOWN: Mapping[int, DType] = MappingProxyType({})
 
 
 def simulate_unit(
@@ -33,12 +35,15 @@ def simulate_unit(
     predicted_cycles: int = 0,
     contractions: Mapping[int, int] = NONE,
     floor: Sequence[tuple[str, int]] = (),
+    formats: Mapping[int, DType] = UNKNOWN,
 ) -> UnitSimulation:
     """Simulate one kernel alone, from launch to its last finish.
 
     `contractions`: operators of the unit's graph that multiply and accumulate, with the points that
     each needs; an engine of any kind may run them, and some points more than once.  `floor`: what
     every schedule of the graph spends at least, by what on; the run is held against it.
+    `formats`: the number format in which each operator computes, which its energy depends on; left
+    out, that of the largest operand.
 
     Raises:
         Deadlock: an instruction waits for what never happens.
@@ -66,7 +71,7 @@ def simulate_unit(
         compute_cycles=compute_cycles(program, run),
         traffic=moved,
         engines=engines,
-        energy=ledger(program, priced(machine), run),
+        energy=ledger(program, priced(machine), run, found, formats),
         occupancy=curves,
         bounds=bounds,
         checks=unit_checks(

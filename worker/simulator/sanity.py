@@ -106,12 +106,23 @@ class Recount:
     """Of them, those that a cache has, or gets by another transfer: they leave no memory."""
     kept: int
     """Those that go no farther than a cache."""
-    work: Ints
-    """Multiply-accumulates, or elementary operations, by operator of the unit's graph."""
+    engines: tuple[str, ...]
+    """Names of those that have streams."""
+    by_engine: Ints
+    """[operators of the unit's graph, engines] Multiply-accumulates, or elementary operations."""
+    drawn: Ints
+    """[engines] Bytes that they read of their own memory."""
+    returned: Ints
+    """[engines] Bytes that they write there."""
+
+    @property
+    def work(self) -> Ints:
+        """[operators] Multiply-accumulates, or elementary operations."""
+        return np.asarray(self.by_engine.sum(axis=1))
 
     def of(self, op: int) -> int:
         """Work of one operator; 0 where no instruction computes it."""
-        return int(self.work[op]) if op < len(self.work) else 0
+        return int(self.by_engine[op].sum()) if op < len(self.by_engine) else 0
 
 
 def recount(program: UnitProgram, caches: Collection[str] = ()) -> Recount:
@@ -126,16 +137,25 @@ def recount(program: UnitProgram, caches: Collection[str] = ()) -> Recount:
     sharers = np.array([r.sharers for r in program.resources] + [1], dtype=np.int64)
     shared = np.zeros(len(sharers), np.int64)
     payload = leaving = arriving = held = kept = 0
-    work = np.zeros(0, np.int64)
+    engines = tuple(dict.fromkeys(stream.engine for stream in program.streams))
+    # A loop over cores changes an instruction's stream, and never its engine.
+    engine_of = np.array([engines.index(s.engine) for s in program.streams], dtype=np.int64)
+    num_ops = int(program.instructions["op"].max(initial=-1)) + 1
+    work = np.zeros((num_ops, len(engines)), np.int64)
+    fed = np.zeros((2, len(engines)), np.int64)
     times = repetitions(program.loops)
     for begin in range(0, program.num_rows, _BLOCK):
         rows = program.instructions[begin : begin + _BLOCK]
-        size, macs, ports = rows["bytes"].copy(), rows["macs"], rows["resource"]
-        if len(times):
-            size *= times[begin : begin + _BLOCK]
-            macs = macs * times[begin : begin + _BLOCK]
+        many: Ints = times[begin : begin + _BLOCK] if len(times) else np.ones(1, np.int64)
+        size, ports = rows["bytes"] * many, rows["resource"]
         payload += int(size.sum())
-        work = _sum(work, _by_op(rows["op"] + 1, macs)[1:])  # 0: moves
+        computes = rows["op"] >= 0
+        engine = engine_of[rows["stream"][computes]]
+        place = rows["op"][computes].astype(np.int64) * len(engines) + engine
+        macs = rows["macs"] * many
+        work += _sums(place, macs[computes], work.size).reshape(work.shape)
+        for row, name in zip(fed, ("drawn", "returned"), strict=True):
+            row += _sums(engine, (rows[name] * many)[computes], len(engines))
         first = last = ports[:, 0].copy()
         for column in range(1, ports.shape[1]):
             port = ports[:, column]
@@ -149,21 +169,14 @@ def recount(program: UnitProgram, caches: Collection[str] = ()) -> Recount:
             kept += int(size @ is_found[last])
             np.add.at(shared, first, size)
     held += int((shared - shared // sharers).sum())
-    return Recount(payload, leaving, arriving, held, kept, work)
+    return Recount(payload, leaving, arriving, held, kept, engines, work, *fed)
 
 
-def _by_op(op: Ints, macs: Ints) -> Ints:
-    """Sums of at most `_BLOCK` rows: by floats, which are fast, where these are exact."""
-    if macs.max(initial=0) <= _EXACT:
-        return np.bincount(op, macs).astype(np.int64)
-    found = np.zeros(int(op.max(initial=0)) + 1, np.int64)
-    np.add.at(found, op, macs)
-    return found
-
-
-def _sum(one: Ints, other: Ints) -> Ints:
-    """Element by element, the shorter one continued by zeros."""
-    longer, shorter = (one, other) if len(one) >= len(other) else (other, one)
-    found = longer.copy()
-    found[: len(shorter)] += shorter
+def _sums(place: Ints, values: Ints, count: int) -> Ints:
+    """Sums of at most `_BLOCK` values by their places: by floats, which are fast, where these are
+    exact."""
+    if values.max(initial=0) <= _EXACT:
+        return np.bincount(place, values, minlength=count).astype(np.int64)
+    found = np.zeros(count, np.int64)
+    np.add.at(found, place, values)
     return found

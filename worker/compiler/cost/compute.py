@@ -18,6 +18,7 @@ from worker.compiler.cost.output_stage import stage_rate
 from worker.compiler.errors import VerifyError
 from worker.compiler.ir.axis import AxisKind
 from worker.compiler.ir.dtype import DType
+from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Access, Reduce, Tensor, TensorOp
 from worker.compiler.ir.scalar import Apply, Cast, Const, Fn, Read, Scalar, children, slots_read
 from worker.compiler.machine.machine import Engine, EngineKind, Machine
@@ -175,6 +176,11 @@ def compute_dtype(op: TensorOp, tensors: Mapping[str, Tensor]) -> DType:
     return widest
 
 
+def compute_dtypes(graph: Graph) -> dict[int, DType]:
+    """The `compute_dtype` of every operator of a graph, by position."""
+    return {k: compute_dtype(op, graph.tensors) for k, op in enumerate(graph.ops)}
+
+
 @lru_cache(maxsize=4096)
 def _slots_read(op: TensorOp) -> tuple[int, ...]:
     return slots_read(op.body)
@@ -223,6 +229,14 @@ class Streams:
 
     def cycles(self, extents: tuple[int, ...], lanes: int) -> int:
         """Cycles that the busier port takes."""
+        inward, outward = self.moved(extents)
+        return max(
+            ceil(num_bytes * lanes / rate) if rate else 0
+            for num_bytes, rate in ((inward, self.feed), (outward, self.drain))
+        )
+
+    def moved(self, extents: tuple[int, ...]) -> tuple[int, int]:
+        """Bytes that come in, and that go out."""
         inward = sum(prod(extents[i] for i in axes) * size for axes, size in self.reads)
         outward = 0
         if self.result is not None:
@@ -230,10 +244,7 @@ class Streams:
             outward = prod(extents[i] for i in axes) * size
             if any(extents[i] < whole for i, whole in self.reduced):
                 inward += outward  # sums so far: it may be any part of them
-        return max(
-            ceil(num_bytes * lanes / rate) if rate else 0
-            for num_bytes, rate in ((inward, self.feed), (outward, self.drain))
-        )
+        return inward, outward
 
     def per_point(self, domain: tuple[int, ...]) -> float:
         """Cycles of one point at least, in any box of an operator over `domain`."""
@@ -272,7 +283,7 @@ class EngineRate:
             return 0
         passing = 0 if self.streams is None else self.streams.cycles(extents, lanes)
         if self.roles is not None and self.folding is not None:
-            size, batch = _sizes(extents, self.roles)
+            size, batch = sizes(extents, self.roles)
             # Lanes are no columns: columns of one fold share what streams.
             return self.startup_cycles + self.folding.cycles(size, batch * lanes) + passing
         if self.roles is not None:
@@ -295,7 +306,7 @@ class EngineRate:
         """Of a folding array: (what a point costs at least, points along the axis walked first)."""
         assert self.roles is not None
         assert self.folding is not None
-        size, _ = _sizes(extents, self.roles)
+        size, _ = sizes(extents, self.roles)
         return self.folding.least(size), self.folding.split(size)[0]
 
     @property
@@ -344,17 +355,24 @@ def _folding(
 def _streams(
     op: TensorOp, roles: Contraction | None, engine: Engine, tensors: Mapping[str, Tensor]
 ) -> Streams | None:
-    """What passes an engine's ports beside the factors and sums of a `Folding`."""
+    """What passes an engine's ports beside the factors and sums of a `Folding`; None: they are
+    free."""
     if not engine.feed_bytes_per_cycle and not engine.drain_bytes_per_cycle:
         return None
+    streams = streams_of(op, roles, engine, tensors)
+    return streams if streams.reads or streams.result else None
+
+
+def streams_of(
+    op: TensorOp, roles: Contraction | None, engine: Engine, tensors: Mapping[str, Tensor]
+) -> Streams:
+    """What an instruction moves beside the factors and sums of an array, whatever its ports."""
     factors = () if roles is None else roles.slots
     # Where something is looked up, any slot may hold the indices.
     slots = range(len(op.reads)) if op.has_lookup else slots_read(op.body)
     reads = tuple(
         _stream(op, op.reads[slot], tensors) for slot in dict.fromkeys(slots) if slot not in factors
     )
-    if roles is not None and not reads:
-        return None
     reduced = tuple(
         (k, axis.extent) for k, axis in enumerate(op.domain) if axis.kind is AxisKind.REDUCE
     )
@@ -374,7 +392,7 @@ def _stream(
     return axes, tensors[access.tensor].dtype.size_bytes
 
 
-def _sizes(extents: tuple[int, ...], roles: Contraction) -> tuple[Extents, int]:
+def sizes(extents: tuple[int, ...], roles: Contraction) -> tuple[Extents, int]:
     """(rows, columns and depth of a box, its batch)."""
     m, n, k, b = (
         prod(extents[i] for i in group)
@@ -405,7 +423,7 @@ def _padded(
 
     Lanes are further columns: the schedule asked for them to be spread over the array.
     """
-    (m, n, k), b = _sizes(extents, roles)
+    (m, n, k), b = sizes(extents, roles)
     step = granule(array, None)
     return b * _up(m, step.rows) * _up(n * lanes, step.columns) * _up(k, step.depth)
 

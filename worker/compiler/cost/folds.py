@@ -164,6 +164,13 @@ class Folding:
         """
         return _cycles(self, size, batch)
 
+    def moved(self, size: Extents, batch: int) -> tuple[int, int]:
+        """Bytes that enter the array for one instruction, and that leave it.
+
+        Cost: constant.
+        """
+        return _moved(self, size, batch)
+
 
 @dataclass(frozen=True, slots=True)
 class Least:
@@ -254,6 +261,22 @@ def _cycles(array: Folding, size: Extents, batch: int) -> int:
     return total
 
 
+@lru_cache(maxsize=1 << 16)
+def _moved(array: Folding, size: Extents, batch: int) -> tuple[int, int]:
+    first, then, stream = array.split(size)
+    tall, wide = array.hold
+    stripe = array.stripe(min(wide, then))
+    parts = _parts(array, first, tall, stays=stripe > 0, is_partial=size.depth < array.depth)
+    inward = outward = 0
+    for length, rounds in _runs(stream, stripe or stream):
+        for width, columns in _runs(then, wide):
+            for part, number in parts:
+                fold, times = _Fold(part, width), rounds * columns * number * batch
+                inward += times * (_loaded(array, fold) + _streamed(array, fold, length))
+                outward += times * (_unloaded(array, fold) + _returned(array, fold, length))
+    return inward, outward
+
+
 def _section(
     array: Folding,
     parts: Sequence[tuple[_Part, int]],
@@ -294,12 +317,19 @@ def _parts(
 
 def _before(array: Folding, fold: _Fold) -> int:
     """Cycles in which what a fold keeps comes in."""
-    if array.keeps_sums and not fold.part.takes:
-        return 0  # sums begin at nothing
+    size = _loaded(array, fold)
+    if not size:
+        return 0
     own = array.dataflow.load_bytes_per_cycle
-    size = fold.part.extent * fold.width * array.kept_bytes
     way = array.feed if array.keeps_sums or not own else own
     return max(array.shift, _moving(size, way))
+
+
+def _loaded(array: Folding, fold: _Fold) -> int:
+    """Bytes of what a fold keeps, as it comes in."""
+    if array.keeps_sums and not fold.part.takes:
+        return 0  # sums begin at nothing
+    return fold.part.extent * fold.width * array.kept_bytes
 
 
 def _during(array: Folding, fold: _Fold, stream: int) -> int:
@@ -317,9 +347,13 @@ def _during(array: Folding, fold: _Fold, stream: int) -> int:
 
 def _after(array: Folding, fold: _Fold) -> int:
     """Cycles in which kept sums leave."""
-    if not array.keeps_sums:
-        return 0
-    return max(array.shift, _moving(fold.part.extent * fold.width * array.sum_bytes, array.drain))
+    size = _unloaded(array, fold)
+    return max(array.shift, _moving(size, array.drain)) if size else 0
+
+
+def _unloaded(array: Folding, fold: _Fold) -> int:
+    """Bytes of sums that were kept, as they leave."""
+    return fold.part.extent * fold.width * array.sum_bytes if array.keeps_sums else 0
 
 
 def _hidden(array: Folding, fold: _Fold, follower: _Fold, stream: int) -> int:

@@ -69,6 +69,8 @@ INSTRUCTION = np.dtype(
         ("bytes", "<i8"),  # payload of a transfer (clipped), 0 for COMPUTE
         ("macs", "<i8"),  # multiply-accumulates of a contraction, else elementary operations
         ("cycles", "<i8"),  # engine occupancy of a COMPUTE; 0 for transfers
+        ("drawn", "<i8"),  # bytes that a COMPUTE's engine reads of its own memory
+        ("returned", "<i8"),  # bytes that it writes there
         ("latency", "<i4"),  # added after occupancy before the finish is visible
         ("resource", "<i4", (MAX_RESOURCES,)),  # indices into UnitProgram.resources, -1 unused
         ("src", "<i4"),  # index into UnitProgram.buffers, -1 = operand at home

@@ -191,6 +191,8 @@ def _check_rows(unit: UnitProgram, rows: npt.NDArray[np.void]) -> None:
         ("bytes", 0, None),
         ("macs", 0, None),
         ("cycles", 0, None),
+        ("drawn", 0, None),
+        ("returned", 0, None),
         ("latency", 0, None),
     ):
         values = rows[field].astype(np.int64)

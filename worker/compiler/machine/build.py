@@ -37,16 +37,14 @@ from worker.compiler.machine.machine import (
     Stationary,
 )
 from worker.compiler.machine.presets import preset_document
+from worker.compiler.machine.quantity import Estimate, Flag, Quantity
 from worker.compiler.machine.spec import (
     DataflowSpec,
     EngineSpec,
-    Estimate,
-    Flag,
     HardwareSpec,
     HostSpec,
     LevelSpec,
     LinkSpec,
-    Quantity,
 )
 
 _COMPUTE = ("matrix", "vector", "scalar")
@@ -273,7 +271,6 @@ class _Builder:
                     op=i.op,
                     extents=tuple(_int(extent) for extent in i.extents),
                     cycles=_int(i.cycles),
-                    energy_pj=_num(i.energy_pj),
                 )
                 for i in engine.intrinsics
             ),

@@ -27,6 +27,7 @@ from worker.compiler.machine.pattern import (
     ValueRule,
 )
 from worker.compiler.machine.presets import op_groups
+from worker.compiler.machine.quantity import Quantity
 from worker.compiler.machine.spec import (
     AttributeSpec,
     CapabilitiesSpec,
@@ -36,7 +37,6 @@ from worker.compiler.machine.spec import (
     NodeSpec,
     PartitionSpec,
     PatternSpec,
-    Quantity,
 )
 
 ONLY_TARGET = "accelerator"

@@ -131,7 +131,6 @@ class Intrinsic:
     """`matmul` (m, n, k), `conv` or `elementwise`."""
     extents: tuple[int, ...]
     cycles: int
-    energy_pj: float = 0.0
 
 
 class Stationary(StrEnum):

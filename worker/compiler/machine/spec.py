@@ -8,20 +8,32 @@ of each single number; what fields say about each other is lint.py's business.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import isfinite
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    model_validator,
-)
+from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema
+
+from worker.compiler.machine.quantity import (
+    LEAST_RATE,
+    Bytes,
+    BytesPerCycle,
+    Count,
+    Cycles,
+    Duplex,
+    Extent,
+    Flag,
+    Kept,
+    LimitBound,
+    OpsPerCycle,
+    Part,
+    PerSecond,
+    PicoJoule,
+    Quantity,
+    Range,
+    Seconds,
+    Watts,
+)
 
 DTypeName = Literal[
     "f64",
@@ -47,185 +59,15 @@ DTypeName = Literal[
     "i2",
     "u2",
 ]
+_USUAL_SOURCES: list[DTypeName] = ["f32"]
 StageOperationName = Literal[
     "bias", "requantise", "activation", "add", "add_scaled", "multiply", "pool", "lookup"
 ]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.+-]{0,63}$")]
 """Of a level, engine, link or pattern: it ends up in file names, C comments and traces."""
-Tag = Literal["P", "S", "R", "K", "D", "G"]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
-
-
-class Quantity(_Part):
-    """A number with its evidence."""
-
-    value: float
-    tag: Tag | None = None
-    """Absent: the author of the document vouches for it."""
-    note: str = Field(default="", max_length=500)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _accept_plain(cls, raw: object) -> object:
-        if isinstance(raw, dict | Quantity):
-            return raw
-        return {"value": raw}
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        tagged = handler.resolve_ref_schema(handler(schema))
-        return {"anyOf": [{"type": "number"}, dict(tagged)]}
-
-
-class Estimate(Quantity):
-    """A number that may as well be any other of a range."""
-
-    low: float | None = None
-    """Absent: of a guess a factor below the value (`energy_table.py`), else the value itself."""
-    high: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """Allowed values of one Quantity field."""
-
-    low: float
-    high: float
-    integer: bool = False
-
-    def __str__(self) -> str:
-        kind = "integer " if self.integer else ""
-        return f"{kind}>= {self.low:g} and <= {self.high:g}"
-
-    def allows(self, value: float) -> bool:
-        if not isfinite(value) or value > self.high or (self.integer and value != int(value)):
-            return False
-        return value >= self.low
-
-    def check(self, quantity: Quantity) -> Quantity:
-        if not self.allows(quantity.value):
-            raise _out_of_range(quantity.value, str(self))
-        return quantity
-
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self.check, handler(source))
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        bounds: dict[str, Any] = {"minimum": self.low, "maximum": self.high}
-        bounds["type"] = "integer" if self.integer else "number"
-        tagged = {
-            "value": bounds,
-            "tag": {"enum": ["P", "S", "R", "K", "D", "G", None]},
-            "note": {"type": "string", "maxLength": 500},
-            **dict.fromkeys(self._ends, bounds),
-        }
-        return {
-            "anyOf": [
-                bounds,
-                {
-                    "type": "object",
-                    "properties": tagged,
-                    "required": ["value"],
-                    "additionalProperties": False,
-                },
-            ]
-        }
-
-    @property
-    def _ends(self) -> tuple[str, ...]:
-        return ()
-
-
-class RangeOfEstimates(Range):
-    """Allowed values of one Estimate field and of both its ends."""
-
-    def check(self, quantity: Quantity) -> Quantity:
-        Range.check(self, quantity)
-        assert isinstance(quantity, Estimate)
-        if quantity.low is not None and not self.low <= quantity.low <= quantity.value:
-            allowed = f">= {self.low:g} and <= the value, {quantity.value:g}"
-            raise _out_of_range(quantity.low, allowed)
-        if quantity.high is not None and not quantity.value <= quantity.high <= self.high:
-            allowed = f">= the value, {quantity.value:g}, and <= {self.high:g}"
-            raise _out_of_range(quantity.high, allowed)
-        return quantity
-
-    @property
-    def _ends(self) -> tuple[str, ...]:
-        return ("low", "high")
-
-
-def _out_of_range(actual: float, allowed: str) -> PydanticCustomError:
-    return PydanticCustomError(
-        "out_of_range",
-        "{actual} is not allowed here: must be {allowed}",
-        {"allowed": allowed, "actual": actual},
-    )
-
-
-Count = Annotated[Quantity, Range(1, 65536, integer=True)]
-Bytes = Annotated[Quantity, Range(1, 2.0**50, integer=True)]
-_LEAST_RATE = 1e-6
-"""Per cycle, or of a peak.  Less is a slip, and its figures overflow (1e-300 bytes per second)."""
-BytesPerCycle = Annotated[Quantity, Range(_LEAST_RATE, 1e6)]
-Cycles = Annotated[Quantity, Range(0, 1e9, integer=True)]
-PicoJoule = Annotated[Estimate, RangeOfEstimates(0, 1e6)]
-Watts = Annotated[Estimate, RangeOfEstimates(0, 1e5)]
-OpsPerCycle = Annotated[Quantity, Range(_LEAST_RATE, 1e7)]
-PerSecond = Annotated[Quantity, Range(1, 1e18)]
-Seconds = Annotated[Quantity, Range(0, 100)]
-Extent = Annotated[Quantity, Range(1, 1 << 20, integer=True)]
-LimitBound = Annotated[Quantity, Range(0, 2.0**40, integer=True)]
-
-
-class _Tagged(_Part):
-    """A word or a yes with its evidence; the subclass says which."""
-
-    tag: Tag | None = None
-    note: str = Field(default="", max_length=500)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _accept_plain(cls, raw: object) -> object:
-        return raw if isinstance(raw, dict | _Tagged) else {"value": raw}
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        tagged = handler.resolve_ref_schema(handler(schema))
-        return {"anyOf": [dict(tagged["properties"]["value"]), dict(tagged)]}
-
-
-class Duplex(_Tagged):
-    """Whether a memory reads and writes at the same time."""
-
-    value: Literal["full", "half"]
-    """`full`: a port for each direction; `half`: one port, which serves one at a time."""
-
-
-class Kept(_Tagged):
-    """What an array keeps while the rest streams past it."""
-
-    value: Literal["weight", "input", "output"]
-
-
-class Flag(_Tagged):
-    """Yes or no."""
-
-    value: bool
-
-
-class LevelSpec(_Part):
+class LevelSpec(Part):
     """One memory level; the list goes from slow (home of whole tensors) to fast."""
 
     name: Name
@@ -245,17 +87,16 @@ class LevelSpec(_Part):
     reserve_fraction: Annotated[Quantity, Range(0, 0.9)] | None = None
 
 
-class IntrinsicSpec(_Part):
+class IntrinsicSpec(Part):
     """One hardware instruction with fixed extents."""
 
     name: Name
     op: Literal["matmul", "conv", "elementwise"]
     extents: Annotated[list[Extent], Field(min_length=1, max_length=8)]
     cycles: Annotated[Quantity, Range(1, 1e9, integer=True)]
-    energy_pj: PicoJoule | None = None
 
 
-class DataflowSpec(_Part):
+class DataflowSpec(Part):
     """How an array of MACs works through a product; what is left out costs the most."""
 
     stationary: Kept
@@ -273,7 +114,7 @@ class DataflowSpec(_Part):
     """Absent: none, the sums of every fold return to the memory."""
 
 
-class EngineSpec(_Part):
+class EngineSpec(Part):
     """A unit inside every core."""
 
     name: Name
@@ -296,7 +137,7 @@ class EngineSpec(_Part):
     drain_bytes_per_cycle: BytesPerCycle | None = None
 
 
-class LinkSpec(_Part):
+class LinkSpec(Part):
     """An explicit connection between two levels, or between instances of one."""
 
     name: Name
@@ -312,7 +153,7 @@ class LinkSpec(_Part):
     or by a noc that joins the instances of theirs in one cluster.  Absent: no."""
 
 
-class HostSpec(_Part):
+class HostSpec(Part):
     """The processor that runs what the accelerator does not."""
 
     name: Annotated[str, Field(min_length=1, max_length=100)]
@@ -323,11 +164,11 @@ class HostSpec(_Part):
     launch_overhead_s: Seconds
     shared_memory: bool = False
     energy_pj_per_flop: PicoJoule | None = None
-    efficiency: Annotated[Quantity, Range(_LEAST_RATE, 1)] | None = None
+    efficiency: Annotated[Quantity, Range(LEAST_RATE, 1)] | None = None
     """Sustained share of the two peaks above; absent: 1."""
 
 
-class LimitSpec(_Part):
+class LimitSpec(Part):
     """Inclusive bounds of one attribute or derived quantity of an op."""
 
     min: LimitBound
@@ -337,7 +178,7 @@ class LimitSpec(_Part):
 AttributeItem = int | float | str | list[int]
 
 
-class AttributeSpec(_Part):
+class AttributeSpec(Part):
     """Values one ONNX attribute may have; absent attributes count with their default."""
 
     allowed: Annotated[list[AttributeItem], Field(max_length=64)] = Field(default_factory=list)
@@ -345,7 +186,7 @@ class AttributeSpec(_Part):
     max: float | None = None
 
 
-class OpSpec(_Part):
+class OpSpec(Part):
     """One ONNX op type the accelerator runs, with its limits."""
 
     op_type: str
@@ -358,7 +199,7 @@ class OpSpec(_Part):
     """Shown in refusals and in the generated manual."""
 
 
-class NodeSpec(_Part):
+class NodeSpec(Part):
     """One node or value of a pattern; exactly one of op, any, alternatives, same_as, path, use."""
 
     op: str | Annotated[list[str], Field(min_length=1, max_length=64)] | None = None
@@ -412,7 +253,7 @@ class NodeSpec(_Part):
         return found
 
 
-class PatternSpec(_Part):
+class PatternSpec(Part):
     """One row of the pattern table."""
 
     name: Name
@@ -425,7 +266,7 @@ class PatternSpec(_Part):
     description: str = Field(default="", max_length=500)
 
 
-class PartitionSpec(_Part):
+class PartitionSpec(Part):
     """Limits of a region and what happens when one is broken."""
 
     mode: Literal["greedy", "criteria", "auto"] = "criteria"
@@ -438,11 +279,11 @@ class PartitionSpec(_Part):
     single_region: bool = False
 
 
-class ConversionSpec(_Part):
+class ConversionSpec(Part):
     """Partial quantisation of regions to the target's number format."""
 
     dtype: Literal["f16", "bf16", "i8", "u8"]
-    sources: Annotated[list[DTypeName], Field(min_length=1)] = ["f32"]
+    sources: Annotated[list[DTypeName], Field(min_length=1)] = _USUAL_SOURCES
     automatic: bool = False
     op_types: list[str] = Field(default_factory=list)
     per_channel: bool = True
@@ -452,7 +293,7 @@ class ConversionSpec(_Part):
     min_sqnr_db: Annotated[Quantity, Range(-100, 200)] | None = None
 
 
-class LayoutSpec(_Part):
+class LayoutSpec(Part):
     """Layouts the target computes in."""
 
     activations: Annotated[str, Field(pattern=r"^[A-Z]+([0-9]+[a-z])*$", max_length=16)]
@@ -460,7 +301,7 @@ class LayoutSpec(_Part):
     op_types: Annotated[list[str], Field(min_length=1)]
 
 
-class CapabilitiesSpec(_Part):
+class CapabilitiesSpec(Part):
     """What the accelerator may be given."""
 
     dtypes: Annotated[list[DTypeName], Field(min_length=1)]
@@ -479,7 +320,7 @@ class CapabilitiesSpec(_Part):
     """Paid once per invocation of a region, beside its launches."""
 
 
-class TargetSpec(_Part):
+class TargetSpec(Part):
     """One of several accelerators in the machine."""
 
     name: Name
@@ -492,7 +333,7 @@ class TargetSpec(_Part):
     capabilities: CapabilitiesSpec
 
 
-class HardwareSpec(_Part):
+class HardwareSpec(Part):
     """A whole hardware document, inheritance resolved."""
 
     schema_version: Literal[1] = 1

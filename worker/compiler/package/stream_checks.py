@@ -89,6 +89,8 @@ def _check_unit(unit: UnitProgram, place: str) -> None:
         ("bytes", 0, None),
         ("macs", 0, None),
         ("cycles", 0, None),
+        ("drawn", 0, None),
+        ("returned", 0, None),
         ("latency", 0, None),
     ):
         _refuse_outside(rows[field], low, high, f"{place}: {field}")

@@ -138,7 +138,7 @@ class TransferEmitter:
             return None
         return Batch(
             flat.count, flat.full(position), flat.full(core), opcode,
-            self.engine_number[engine], number, -1, flat(num_bytes), ZERO, ZERO,
+            self.engine_number[engine], number, -1, flat(num_bytes), ZERO, ZERO, ZERO, ZERO,
             flat(latency), tuple(flat(p) for p in ports), src.buffer, dst.buffer,
             flat(src.offset), flat(dst.offset),
             tuple(flat_touch(t, flat) for t in touches),

@@ -9,6 +9,7 @@ from math import prod
 import numpy as np
 
 from worker.compiler.cost.compute import engine_cycles, work
+from worker.compiler.cost.feeds import feeds_of
 from worker.compiler.ir.evaluate import affine_values
 from worker.compiler.ir.op import Access, TensorOp
 from worker.compiler.isa.program import Opcode
@@ -93,8 +94,9 @@ class ComputeEmitter:
         flat = Flat.of(keep.shape, keep)
         if flat.count == 0:
             return []
-        cycles = over_lanes(
-            np.broadcast_to(self._cycles(op, compute, box, grid), grid.shape), grid, np.max
+        costs = self._costs(op, compute, box, grid)
+        cycles, drawn, returned = (
+            over_lanes(np.broadcast_to(each, grid.shape), grid, np.max) for each in costs
         )
         macs = over_lanes(points, grid, np.sum) * work(op, 1)
         src = next((r.scope for r in refs.reads if r.scope is not None and not r.staged), None)
@@ -103,7 +105,8 @@ class ComputeEmitter:
             Batch(
                 flat.count, flat.full(at), flat.full(core), Opcode.COMPUTE,
                 self.transfers.engine_number[compute.engine], number, self.op_number[op.name], ZERO,
-                flat(macs), flat(cycles), ZERO, (), -1 if src is None else src,
+                flat(macs), flat(cycles), flat(drawn), flat(returned), ZERO, (),
+                -1 if src is None else src,
                 -1 if dst is None else dst, flat(self._slot_offset(src, grid)),
                 flat(self._slot_offset(dst, grid)), tuple(flat_touch(t, flat) for t in touches),
                 blocks_of(grid, leaf, flat),
@@ -196,8 +199,11 @@ class ComputeEmitter:
             elems = elems * np.maximum(high - low + 1, 0)
         return start, np.minimum(elems, points)
 
-    def _cycles(self, op: TensorOp, compute: Compute, box: Clipped, grid: Grid) -> Ints:
-        """Engine cycles at all iterations; asks the cost model once per distinct box shape."""
+    def _costs(
+        self, op: TensorOp, compute: Compute, box: Clipped, grid: Grid
+    ) -> tuple[Ints, Ints, Ints]:
+        """(engine cycles, bytes drawn, bytes returned) at all iterations; asks the cost model once
+        per distinct box shape."""
         engine = self.machine.engine(compute.engine)
         distinct = [np.unique(e) for e in box.extent]
         radix = prod(len(d) for d in distinct)
@@ -209,16 +215,19 @@ class ComputeEmitter:
             if radix > 1 << 20
             else np.flatnonzero(np.bincount(np.ravel(code), minlength=radix))
         )
-        costs: list[int] = []
+        feeds = feeds_of(op, engine, self.tensors)
+        costs: list[tuple[int, int, int]] = []
         for number in used.tolist():
             extents: list[int] = []
             for values in reversed(distinct):
                 number, digit = divmod(number, len(values))
                 extents.append(int(values[digit]))
-            costs.append(
-                engine_cycles(op, tuple(reversed(extents)), engine, self.tensors, grid.num_lanes)
-            )
-        return np.array(costs, dtype=np.int64)[np.searchsorted(used, code)]
+            box_extents = tuple(reversed(extents))
+            taken = engine_cycles(op, box_extents, engine, self.tensors, grid.num_lanes)
+            costs.append((taken, *feeds.of(box_extents, grid.num_lanes)))
+        at = np.searchsorted(used, code)
+        cycles, drawn, returned = np.array(costs, dtype=np.int64).reshape(-1, 3).T
+        return cycles[at], drawn[at], returned[at]
 
 
 def staged_width(refs: Refs) -> int:

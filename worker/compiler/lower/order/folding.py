@@ -26,7 +26,9 @@ from worker.compiler.lower.rows.batch import Batch
 from worker.compiler.lower.window import Window
 from worker.compiler.schedule.walk import Leaf
 
-_FIXED = ("opcode", "node", "op", "bytes", "macs", "cycles", "latency", "src", "dst")
+_FIXED = (
+    "opcode", "node", "op", "bytes", "macs", "cycles", "drawn", "returned", "latency", "src", "dst",
+)  # fmt: skip
 MOST_TOKENS = 64
 """Waits or signals of one instruction above which nothing is folded: columns of a table."""
 

@@ -30,6 +30,8 @@ class Batch:
     num_bytes: Ints
     macs: Ints
     cycles: Ints
+    drawn: Ints
+    returned: Ints
     latency: Ints
     resources: tuple[Ints, ...]
     """Resource number of each port, -1 where there is none."""
@@ -67,7 +69,7 @@ def merge(
         rows["stream"] = b.core * num_engines + b.engine
         rows["node"], rows["op"] = b.node, b.op
         rows["bytes"], rows["macs"], rows["cycles"] = b.num_bytes, b.macs, b.cycles
-        rows["latency"] = b.latency
+        rows["drawn"], rows["returned"], rows["latency"] = b.drawn, b.returned, b.latency
         rows["resource"] = -1
         for k, resource in enumerate(b.resources):
             rows["resource"][:, k] = resource

@@ -1,0 +1,60 @@
+"""Bytes that an engine draws from its own memory and returns to it, instruction by instruction.
+
+What `folds.py` and `Streams` time where a spec describes the ports is counted here whether it does
+or not: it costs energy in any case.  An array whose dataflow nobody describes is taken to keep the
+sums of one fold: each of its operands comes once for every fold of the other's extent, and sums
+leave when an instruction ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from worker.compiler.cost.compute import Contraction, Streams, contraction, sizes, streams_of
+from worker.compiler.cost.folds import Folding, folding
+from worker.compiler.ir.op import Tensor, TensorOp
+from worker.compiler.machine.machine import Dataflow, Engine, EngineKind, Stationary
+
+_UNKNOWN = Dataflow(Stationary.OUTPUT, is_systolic=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Feeds:
+    """What instructions of one operator move on one engine: all that is needed besides the box."""
+
+    streams: Streams
+    array: tuple[Folding, Contraction] | None
+    """Of a matrix engine."""
+
+    def of(self, extents: tuple[int, ...], lanes: int = 1) -> tuple[int, int]:
+        """(bytes drawn, bytes returned) by one instruction over a box of `extents`.
+
+        `lanes` boxes of that size run side by side in the engine as one instruction.
+        Cost: linear in the domain's rank.
+        """
+        if not prod(extents):
+            return 0, 0
+        drawn, returned = self.streams.moved(extents)
+        if self.array is not None:
+            folds, roles = self.array
+            size, batch = sizes(extents, roles)
+            inward, outward = folds.moved(size, batch)
+            drawn, returned = drawn + inward, returned + outward
+        return drawn * lanes, returned * lanes
+
+
+def feeds_of(op: TensorOp, engine: Engine, tensors: Mapping[str, Tensor]) -> Feeds:
+    """What `engine` moves for `op`: worth keeping where many boxes are asked for."""
+    roles = contraction(op) if engine.kind is EngineKind.MATRIX else None
+    streams = streams_of(op, roles, engine, tensors)
+    if roles is None:
+        return Feeds(streams, None)
+    accesses = (*(op.reads[slot] for slot in roles.slots), op.write)
+    left, right, total = (tensors[a.tensor].dtype.size_bytes for a in accesses)
+    described = engine if engine.dataflow is not None else replace(engine, dataflow=_UNKNOWN)
+    depth = prod(op.domain[k].extent for k in roles.depth)
+    folds = folding(described, 1.0, (left, right, total), depth)
+    assert folds is not None
+    return Feeds(streams, (folds, roles))
