@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis_profiles import COSTLY
 from looped_programs import PORTS, STREAMS, WRONG, hand_made, in_turns, looped
@@ -132,7 +132,6 @@ def test_loops_take_what_their_expansion_takes(unit: UnitProgram) -> None:
     same_simulation(unit, flat_machine())
 
 
-@settings(max_examples=60)
 @given(looped())
 def test_a_clock_that_runs_out_of_room_goes_on(unit: UnitProgram) -> None:
     """Log and rings begin with almost nothing and grow in the middle of the run."""
