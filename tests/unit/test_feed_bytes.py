@@ -63,6 +63,10 @@ def test_a_vector_engine_moves_each_element_of_an_instruction_once() -> None:
     vec = next(e for e in chip().engines if e.name == "vec")
     graph = elementwise_graph(ADD, (DType.F32,) * 2, DType.F32, (32, 32))
     assert feeds_of(graph.ops[0], vec, graph.tensors).of((32, 32)) == (2 * 4096, 4096)
+    # A product reads both factors for every multiply-accumulate: nobody says what would spare it.
+    dense = matmul_graph(8, 16, 10)
+    feeds = feeds_of(dense.ops[0], vec, dense.tensors)
+    assert feeds.of((8, 16, 10)) == (2 * 8 * 16 * 10 * 4, 8 * 16 * 4)
     # A window of three reads an element thrice; a part of it takes sums in.
     average = double_then_blur(16, 8)
     feeds = feeds_of(average.op("blur"), vec, average.tensors)

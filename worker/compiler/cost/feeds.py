@@ -3,7 +3,9 @@
 What `folds.py` and `Streams` time where a spec describes the ports is counted here whether it does
 or not: it costs energy in any case.  An array whose dataflow nobody describes is taken to keep the
 sums of one fold: each of its operands comes once for every fold of the other's extent, and sums
-leave when an instruction ends.
+leave when an instruction ends.  A product on a vector engine is an array of one cell: nobody says
+which registers would spare it a read of both factors for every multiply-accumulate.  (Its ports,
+where a spec states them, are timed as if something did: `Streams`.)
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ class Feeds:
 
     streams: Streams
     array: tuple[Folding, Contraction] | None
-    """Of a matrix engine."""
+    """Of a product."""
 
     def of(self, extents: tuple[int, ...], lanes: int = 1) -> tuple[int, int]:
         """(bytes drawn, bytes returned) by one instruction over a box of `extents`.
@@ -47,13 +49,14 @@ class Feeds:
 
 def feeds_of(op: TensorOp, engine: Engine, tensors: Mapping[str, Tensor]) -> Feeds:
     """What `engine` moves for `op`: worth keeping where many boxes are asked for."""
-    roles = contraction(op) if engine.kind is EngineKind.MATRIX else None
+    roles = contraction(op)
     streams = streams_of(op, roles, engine, tensors)
     if roles is None:
         return Feeds(streams, None)
     accesses = (*(op.reads[slot] for slot in roles.slots), op.write)
     left, right, total = (tensors[a.tensor].dtype.size_bytes for a in accesses)
-    described = engine if engine.dataflow is not None else replace(engine, dataflow=_UNKNOWN)
+    array = engine.array if engine.kind is EngineKind.MATRIX else ()
+    described = replace(engine, array=array, dataflow=engine.dataflow or _UNKNOWN)
     depth = prod(op.domain[k].extent for k in roles.depth)
     folds = folding(described, 1.0, (left, right, total), depth)
     assert folds is not None
