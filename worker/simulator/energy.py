@@ -4,7 +4,8 @@
 - `level:NAME`: bytes through the level's read and write ports.
 - `feed:NAME`: what engines draw from their own memory and return to it, as every instruction says
   (`cost.feeds`): operands once for every fold of an array, sums as often as they leave it; of
-  vector engines every element once that an instruction reads or writes.
+  vector engines every element once that an instruction reads or writes, and of their products
+  both factors for every step.
 - `register:NAME`: four words per MAC, where the machine has registers: two operands are read, the
   sum is read and written.
 - `link:NAME`: bytes over explicit links.  - `static`: leakage power x time.
