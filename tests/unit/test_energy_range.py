@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from test_simulator_units import MACHINE, chain, two_calls_and_a_host
 
-from tests.unit.test_simulator_units import MACHINE, chain, two_calls_and_a_host
 from worker.compiler.errors import SpecError
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.build import load_machine, load_preset
@@ -36,6 +36,15 @@ def test_what_is_vouched_for_is_exact_and_what_is_not_spans_its_kind() -> None:
     assert ranges(guess)["/static_power_w"] == (64.0, 152.0)
     # Left out of every GPU's document, so of the generic table.
     assert ranges(guess)["/levels/0/read_energy_pj_per_byte"] == (30.625, 56.875)
+
+
+@pytest.mark.parametrize("watts", [3e-9, 6.4e-7, 1.2345678])
+def test_a_guess_lies_in_its_range_however_small(watts: float) -> None:
+    low, high = ranges(load_machine(a100(static_power_w={"value": watts, "tag": "G"})))[
+        "/static_power_w"
+    ]
+    assert (low, high) == pytest.approx((0.8 * watts, 1.9 * watts), rel=1e-5)
+    assert low < watts < high
 
 
 def test_a_range_that_is_stated_counts_whatever_the_tag() -> None:

@@ -125,15 +125,16 @@ def _charge_operations(
             dtype = usual
         if dtype is None:
             continue
-        per_op = prices.each(lambda m: _operation_pj(m, engine.name, dtype))  # noqa: B023
+        per_op = _operation(prices, engine.name, dtype)
         bill.add("mac" if is_matrix else "vector", per_op.times(many))
         for level in registers if is_matrix else ():
             per_mac = _port(prices, level, "read").times(3).plus(_port(prices, level, "write"))
             bill.add(f"register:{level}", per_mac.times(many * dtype.size_bytes))
 
 
-def _operation_pj(machine: Machine, engine: str, dtype: DType) -> float:
-    return (machine.engine(engine).op_energy_pj or {}).get(dtype, 0.0)
+def _operation(prices: Priced, engine: str, dtype: DType) -> Spent:
+    """Of one operation of an engine."""
+    return prices.each(lambda machine: (machine.engine(engine).op_energy_pj or {}).get(dtype, 0.0))
 
 
 def _port(prices: Priced, level: str, direction: str) -> Spent:

@@ -52,7 +52,9 @@ class Spread(NamedTuple):
     high: float
 
     def around(self, value: float) -> tuple[float, float]:
-        return round(value * self.low, 6), round(value * self.high, 6)
+        """Both ends for a value, which lies between them however small it is."""
+        low, high = (float(f"{value * factor:.6g}") for factor in self)
+        return min(low, value), max(high, value)
 
 
 # From the least to the greatest ratio of published energies to those above, which
