@@ -1,7 +1,7 @@
 """Loops that numba compiles: once for an installation, by a process outside the sandbox.
 
 No payload leaves code behind for its successors (decision 0023), so each of them would compile what
-it uses anew: 2 s of CPU for a small model, 6 s for a large one.  What is compiled here comes of our
+it uses anew: 1 to 6 s of CPU for each loop.  What is compiled here comes of our
 own modules and the example that ships with them alone; payloads get copies.
 """
 
@@ -72,7 +72,7 @@ def ensure_compiled_loops(root: Path | None = None) -> None:
     Does nothing where no folder can be written, or while another process does it: payloads then
     compile what they use themselves.  An attempt that fails is not repeated.
 
-    Cost: about 8 s of CPU, once.
+    Cost: about 23 s of CPU, once.
     """
     top = root or home()
     if top is None:
