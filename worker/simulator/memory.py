@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from worker.compiler.clock.run import Timing
+from worker.compiler.ir.distinct import distinct
 from worker.compiler.isa.program import Buffer, UnitProgram
 from worker.compiler.machine.machine import Machine, Managed
 from worker.simulator.results import Occupancy
@@ -84,8 +85,8 @@ def bytes_in_use(
     A life is (from cycle, to cycle, first address, end address); what several hold counts once.
     """
     low, high, first, end = np.array(lives, dtype=np.int64).T
-    times = np.unique(np.concatenate(([0], low, high)))
-    edges = np.unique(np.concatenate((first, end)))
+    times = distinct(np.concatenate(([0], low, high)))
+    edges = distinct(np.concatenate((first, end)))
     # How many ranges hold the bytes between two edges: sums over both dimensions of what changes.
     held = np.zeros((len(times), len(edges)), dtype=np.int64)
     for time, sign in ((low, 1), (high, -1)):

@@ -9,6 +9,7 @@ from worker.compiler.audit.tables import Cells
 from worker.compiler.audit.walk import FAULTS, NODES, walk
 from worker.compiler.audit.wanted import Rows
 from worker.compiler.errors import VerifyError
+from worker.compiler.ir.distinct import distinct
 from worker.compiler.isa.loops import last_counters
 from worker.compiler.isa.program import UnitProgram, excerpt
 from worker.compiler.jit import loop_for
@@ -116,7 +117,7 @@ def _codes(unit: UnitProgram, radix: int) -> Ints:
     loops, rows = unit.loops, unit.instructions
     code = rows["stream"].astype(np.int64) * radix + rows["latency"]
     if not len(loops.table):
-        return np.unique(code)
+        return distinct(code)
     steps = loops.stride["stream"].astype(np.int64) * radix
     last = np.where(steps != 0, last_counters(loops), 0)
     kinds = np.unique(np.concatenate([code[:, None], steps, last], axis=1), axis=0)
@@ -124,9 +125,9 @@ def _codes(unit: UnitProgram, radix: int) -> Ints:
     for kind in kinds:
         codes = kind[:1]
         for step, most in zip(*np.split(kind[1:], 2), strict=True):
-            codes = np.unique(codes[:, None] + step * np.arange(most + 1))
+            codes = distinct(codes[:, None] + step * np.arange(most + 1))
         found.append(codes)
-    return np.unique(np.concatenate(found))
+    return distinct(np.concatenate(found))
 
 
 def _below(codes: Ints, radix: int) -> tuple[Ints, Ints]:

@@ -15,6 +15,7 @@ from typing import TypeAlias
 import numpy as np
 
 from worker.compiler.ir.affine import Affine
+from worker.compiler.ir.distinct import distinct, distinct_where
 from worker.compiler.ir.evaluate import affine_values
 from worker.compiler.schedule.grid import Ints, Range, expr_range
 
@@ -87,7 +88,7 @@ def _each_distinct(columns: list[Ints], of: object) -> tuple[Ints, Ints]:
         return np.array([of(row) for row in number], dtype=np.int64), np.reshape(each, shape)
     code: Ints = np.zeros(shape, dtype=np.int64)
     for column in columns:
-        values, where = np.unique(column, return_inverse=True)
+        values, where = distinct_where(column)
         code = code * len(values) + where.reshape(column.shape)
     _, first, numbers = np.unique(code, return_index=True, return_inverse=True)
     flat = [np.broadcast_to(c, shape).ravel()[first].tolist() for c in columns]
@@ -143,7 +144,7 @@ def _listed(
             shape = [1] * len(names)
             shape[axis] = high - low + 1
             coords[name] = np.arange(low, high + 1, dtype=np.int64).reshape(shape)
-        values = np.unique(affine_values(expr, coords))
+        values = distinct(affine_values(expr, coords))
         edge = np.flatnonzero(np.diff(values) > 1)
         lows = np.concatenate([values[:1], values[edge + 1]]) - values[0]
         highs = np.concatenate([values[edge], values[-1:]]) + 1 - values[0]

@@ -9,6 +9,7 @@ from math import prod
 import numpy as np
 
 from worker.compiler.ir.affine import Affine
+from worker.compiler.ir.distinct import distinct
 from worker.compiler.ir.evaluate import affine_values
 from worker.compiler.ir.op import Access, TensorOp
 
@@ -64,7 +65,7 @@ def _distinct(index: Sequence[Affine], shape: Sequence[int], extents: Mapping[st
             values = affine_values(expr, coords)
             flat = flat * size + values
             inside &= (values >= 0) & (values < size)
-        return int(np.unique(flat[inside]).size)
+        return int(distinct(flat[inside]).size)
     return by_steps(index, shape, extents)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from worker.compiler.ir.affine import Affine, Var
+from worker.compiler.ir.distinct import distinct
 from worker.compiler.ir.evaluate import affine_values
 from worker.compiler.schedule.grid import Ints, Range, coordinates
 from worker.compiler.schedule.nodes import Box, Span
@@ -34,7 +35,7 @@ def spread(box: Box, free: dict[str, Frame]) -> Box | None:
         fixed = start - moving
         if set(fixed.variables()) & set(names):
             return None
-        offsets = np.unique(affine_values(moving, coordinates([free[v] for v in names])))
+        offsets = distinct(affine_values(moving, coordinates([free[v] for v in names])))
         if np.any(np.diff(offsets) > span.extent):
             return None
         low, high = int(offsets[0]), int(offsets[-1])

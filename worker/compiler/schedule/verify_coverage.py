@@ -16,6 +16,7 @@ from math import prod
 import numpy as np
 
 from worker.compiler.ir.axis import AxisKind
+from worker.compiler.ir.distinct import distinct
 from worker.compiler.ir.evaluate import affine_values
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.schedule.grid import Ints, coordinates
@@ -162,7 +163,7 @@ def _count(
         if is_few
     ]
     edges = [
-        np.unique(np.concatenate([[0, extent], *(end for c in corners for end in c[k])]))
+        distinct(np.concatenate([[0, extent], *(end for c in corners for end in c[k])]))
         for k, extent in enumerate(extents)
     ]
     shape = tuple(len(e) - 1 for e in edges)

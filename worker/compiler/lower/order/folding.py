@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -114,7 +114,7 @@ def fold(
     for leaf, chain in enumerate(chains):
         around[leaf, : len(chain)] = [loops.setdefault(path, len(loops)) for path in chain]
     folder = _Folder(
-        fields[first], across.kind, around[instructions["node"][first]], digit[first],
+        fields.of(first), across.kind, around[instructions["node"][first]], digit[first],
         tuple(loops), window, periods,
     )  # fmt: skip
     whole = folder.sequence(0, len(first), 0)
@@ -123,24 +123,37 @@ def fold(
     return _written(whole, instructions, tokens, across)
 
 
-def _fields(instructions: npt.NDArray[np.void], tokens: Tokens) -> tuple[Ints, Ints]:
-    """([rows, fields] what may step; [rows, 2] waits and signals of each row)."""
+@dataclass(frozen=True, slots=True)
+class _Fields:
+    """What may step, a column each: nearly all of a large program's memory while it is folded, and
+    most rows have few tokens."""
+
+    columns: tuple[npt.NDArray[np.integer[Any]], ...]
+
+    def of(self, rows: Ints) -> Ints:
+        """[rows, columns]"""
+        found = np.empty((len(rows), len(self.columns)), dtype=np.int64)
+        for k, column in enumerate(self.columns):
+            found[:, k] = column[rows]
+        return found
+
+
+def _fields(instructions: npt.NDArray[np.void], tokens: Tokens) -> tuple[_Fields, Ints]:
+    """(streams, offsets, ports, waits and signals; [rows, 2] waits and signals of each row)."""
     lists = ((tokens.wait_ptr, tokens.wait_token), (tokens.signal_ptr, tokens.signal_token))
     counts = np.stack([np.diff(pointer) for pointer, _ in lists], axis=1).astype(np.int64)
     most = counts.max(axis=0, initial=0).tolist()
     if max(most) > MOST_TOKENS:
         raise Unfoldable(set())
-    fields = np.empty((len(instructions), 3 + MAX_RESOURCES + sum(most)), dtype=np.int64)
-    for k, name in enumerate(("stream", "src_offset", "dst_offset")):
-        fields[:, k] = instructions[name]
-    fields[:, 3 : 3 + MAX_RESOURCES] = instructions["resource"]
-    column = 3 + MAX_RESOURCES
-    for (pointer, token), width in zip(lists, most, strict=True):
-        padded = np.append(token, np.zeros(width, dtype=np.int32))
+    columns = [instructions[name].copy() for name in ("stream", "src_offset", "dst_offset")]
+    columns += [instructions["resource"][:, k].copy() for k in range(MAX_RESOURCES)]
+    for (pointer, token), width, own in zip(lists, most, counts.T, strict=True):
         for k in range(width):
-            fields[:, column] = np.where(np.diff(pointer) > k, padded[pointer[:-1] + k], -1)
-            column += 1
-    return fields, counts
+            column = np.full(len(instructions), -1, dtype=np.int32)
+            has = np.flatnonzero(own > k)
+            column[has] = token[pointer[has] + k]
+            columns.append(column)
+    return _Fields(tuple(columns)), counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,21 +169,22 @@ class _Across:
 
 
 def _across_cores(
-    instructions: npt.NDArray[np.void], fields: Ints, counts: Ints, position: Ints
+    instructions: npt.NDArray[np.void], fields: _Fields, counts: Ints, position: Ints
 ) -> _Across:
     """Stretches whose fields differ by a step, stretches of these, and so on."""
     same = position[1:] == position[:-1]
     for name in _FIXED:
         same &= instructions[name][1:] == instructions[name][:-1]
     same &= np.all(counts[1:] == counts[:-1], axis=1)
-    same &= np.all((fields[1:, 3:9] < 0) == (fields[:-1, 3:9] < 0), axis=1)
+    for port in fields.columns[3 : 3 + MAX_RESOURCES]:
+        same &= (port[1:] < 0) == (port[:-1] < 0)
     first: Ints = np.arange(len(instructions), dtype=np.int64)
     loops: list[tuple[Ints, Ints]] = []
     while True:
         begin, size = _stretches(same, fields, first)
         is_many = (size > 1)[:, None]
         behind = np.minimum(begin + 1, len(first) - 1)
-        step = np.where(is_many, fields[first[behind]] - fields[first[begin]], 0)
+        step = np.where(is_many, fields.of(first[behind]) - fields.of(first[begin]), 0)
         first, done = first[begin], len(begin) == len(first)
         if loops and done:
             break
@@ -182,15 +196,15 @@ def _across_cores(
     return _Across(first, kind, tuple(loops))
 
 
-def _stretches(same: npt.NDArray[np.bool_], fields: Ints, rows: Ints) -> tuple[Ints, Ints]:
+def _stretches(same: npt.NDArray[np.bool_], fields: _Fields, rows: Ints) -> tuple[Ints, Ints]:
     """(first, length) of stretches of neighbours that are the `same` and differ by one step.
 
-    `rows`: of the fields, which are compared column by column to make no copy of them.
+    `rows`: of the fields.
     """
     count = len(rows)
     turns = np.zeros(count, dtype=np.bool_)
-    for column in range(fields.shape[1]):
-        moved = np.diff(fields[rows, column])
+    for column in fields.columns:
+        moved = np.diff(column[rows])
         turns[2:] |= moved[1:] != moved[:-1]
     turns[2:] &= same[1:] & same[:-1]
     begins = np.ones(count, dtype=np.bool_)

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
+from worker.compiler.ir.distinct import distinct
 from worker.compiler.lower.rows.at_home import Use, crossed
 from worker.compiler.schedule.nodes import Move
 from worker.compiler.schedule.walk import Frame
@@ -184,7 +185,7 @@ def _reads_all(use: Use, around: Sequence[Frame]) -> bool:
         at = np.array([span.start.const])
         for name in names:
             at = np.add.outer(at, span.start.coeff(name) * np.arange(trips[name])).ravel()
-        at = np.unique(at)
+        at = distinct(at)
         if at[0] > 0 or at[-1] + span.extent < extent or np.any(np.diff(at) > span.extent):
             return False
     return True

@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 
 from worker.compiler.ir.affine import const, var
+from worker.compiler.ir.distinct import distinct
 from worker.compiler.ir.evaluate import affine_values
 from worker.compiler.ir.op import Access, TensorOp
 from worker.compiler.lower.grid import Grid, Ints, clip
@@ -79,7 +80,7 @@ def _tiles_grid(boxes: Boxes) -> bool:
     total = 1
     for dim in range(boxes.start.shape[1]):
         start, end = boxes.start[:, dim], boxes.end[:, dim]
-        edges = np.unique(np.concatenate([start, end]))
+        edges = distinct(np.concatenate([start, end]))
         first = np.searchsorted(edges, start)
         if not bool(np.all(np.searchsorted(edges, end) == first + 1)):
             return False
@@ -87,7 +88,7 @@ def _tiles_grid(boxes: Boxes) -> bool:
         total *= len(edges)
         if total >= 1 << 62:
             return False
-    return len(np.unique(cell)) == len(cell)
+    return len(distinct(cell)) == len(cell)
 
 
 def _home_boxes(nest: Walk, leaf: Leaf) -> Boxes:
@@ -171,7 +172,7 @@ def core_pieces(nest: Walk, refs: Sequence[Refs], index: int, users: Sequence[in
                 return none
             grid = Grid.of(inner)
             cores = np.broadcast_to(core_ids(0, inner, grid.values), grid.shape).ravel()
-            for core in np.unique(cores).tolist():
+            for core in distinct(cores).tolist():
                 low = found.start[cores == core].min(axis=0)
                 high = found.end[cores == core].max(axis=0)
                 if core in hulls:

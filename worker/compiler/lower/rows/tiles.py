@@ -20,6 +20,7 @@ from math import prod
 
 import numpy as np
 
+from worker.compiler.ir.distinct import distinct
 from worker.compiler.lower.grid import Ints
 from worker.compiler.lower.resolve import Refs
 from worker.compiler.lower.rows.reach import Place, Reach, cut_dims, reaches_of
@@ -112,7 +113,7 @@ def _edges(reaches: Sequence[Reach], d: int, size: int) -> Ints:
     """Where writes begin and end along a dimension, and where the place begins."""
     writes = [r for r in reaches if r.is_write]
     edges = [end.ravel() for r in writes for end in (r.low[d], r.high[d])]
-    found: Ints = np.unique(np.concatenate([np.zeros(1, dtype=np.int64), *edges]))
+    found: Ints = distinct(np.concatenate([np.zeros(1, dtype=np.int64), *edges]))
     return found[found < size]
 
 
@@ -137,8 +138,8 @@ def _ends(reaches: Sequence[Reach], d: int) -> tuple[list[int], list[int]]:
     """(first elements, ends) along a dimension, ascending."""
     none = np.zeros(0, dtype=np.int64)
     return (
-        np.unique(np.concatenate([none, *(r.low[d].ravel() for r in reaches)])).tolist(),
-        np.unique(np.concatenate([none, *(r.high[d].ravel() for r in reaches)])).tolist(),
+        distinct(np.concatenate([none, *(r.low[d].ravel() for r in reaches)])).tolist(),
+        distinct(np.concatenate([none, *(r.high[d].ravel() for r in reaches)])).tolist(),
     )
 
 
