@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.hostile import child
+from worker.sandbox.compiled_loops import ensure_compiled_loops
 
 KINDS = ("models", "specs", "bundles")
 WANTED = {"models": 10_000, "specs": 5_000, "bundles": 1_000}
@@ -41,6 +42,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--only", help="KIND:NUMBER, one case, shown whole")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
+    if not args.part:
+        # A child that is stopped keeps nothing of what it compiled, and neither would the next one:
+        # neither beside the sources nor for payloads.
+        subprocess.run([sys.executable, "-m", "worker.children.compile_loops"], check=True)
+        ensure_compiled_loops()
     if args.only:
         kind, number = args.only.split(":")
         sys.stdout.write(json.dumps(_run(args.seed, kind, int(number)), indent=1) + "\n")
