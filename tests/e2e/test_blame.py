@@ -40,6 +40,10 @@ def memory(**changes: float) -> dict[str, Any]:
     return {"levels": [{"name": "DRAM", **changes}]}
 
 
+def moving(name: str, **limits: int) -> dict[str, Any]:
+    return {"engines": [{"name": name, **limits}]}
+
+
 SLOW: dict[str, tuple[str, str, dict[str, Any]]] = {
     "starved reads": ("layers", "port:DRAM.read", memory(read_bytes_per_cycle=0.05)),
     "starved writes": ("layers", "port:DRAM.write", memory(write_bytes_per_cycle=0.001)),
@@ -52,6 +56,9 @@ SLOW: dict[str, tuple[str, str, dict[str, Any]]] = {
     "weak vector unit": ("conv", "engine:VEC", engines({}, 0.001)),
     "long pipeline": ("layers", "fill:PE", engines({"startup_cycles": 100_000}, 0.005)),
     "long latency": ("layers", "latency", memory(latency_cycles=100_000)),
+    "slow set-up of loads": ("layers", "dma:IN", moving("IN", setup_cycles=100_000)),
+    "slow set-up of stores": ("layers", "dma:OUT", moving("OUT", setup_cycles=100_000)),
+    "few bytes on their way": ("layers", "dma:IN", moving("IN", outstanding_bytes=1)),
     "long launch": ("layers", "launch", {"launch_latency_cycles": 10_000_000}),
     "weak host": ("host", "host", {"host": {"flops_per_s": 1e3}}),
     "slow host link": (
@@ -69,6 +76,8 @@ def test_what_is_slow_is_blamed(tmp_path: Path, what: str, strategy: str) -> Non
     assert summary["bound_by"] == cause
     assert summary["causes"][0]["cycles"] > 0.75 * summary["latency_cycles"]
     assert sum(c["cycles"] for c in summary["causes"]) == summary["latency_cycles"]
+    told = [finding["id"] for finding in report["insights"]]
+    assert ("issue-bound" in told) == cause.startswith("dma:")
     for row in rows:
         assert sum(c["cycles"] for c in row["causes"]) == row["cycles_total"]
         assert row["bound_by"] == row["causes"][0]["cause"]
@@ -77,8 +86,8 @@ def test_what_is_slow_is_blamed(tmp_path: Path, what: str, strategy: str) -> Non
     written = (tmp_path / "m" / "out" / "layers.csv").read_text()
     parts = layer_parts(rows, summary["latency_cycles"])
     for line, part in zip(csv.DictReader(io.StringIO(written)), parts, strict=True):
-        told = [f"{c['cause']}={c['cycles']}" for c in part["causes"]]
-        assert line["causes"] == "|".join(told)
+        blamed = [f"{c['cause']}={c['cycles']}" for c in part["causes"]]
+        assert line["causes"] == "|".join(blamed)
         assert line["cycles_total"] == str(part["cycles_total"])
 
 

@@ -65,8 +65,9 @@ def programs(draw: st.DrawFn) -> list[Step]:
             reads = draw(st.sampled_from([(0,), (0, 2), (4,)]))
             writes = draw(st.sampled_from([1, 3, 5]))
             opcode = Opcode.MULTICAST if writes == 5 else Opcode.LOAD
+            issuing = draw(st.sampled_from([0, 0, 9, 70]))
             step = Step(
-                draw(st.sampled_from([2, 3, 6, 7])), opcode, 0, draw(st.integers(0, 200)), 0,
+                draw(st.sampled_from([2, 3, 6, 7])), opcode, issuing, draw(st.integers(0, 200)), 0,
                 latency, (*reads, writes), waits, signals,
             )  # fmt: skip
         steps.append(step)

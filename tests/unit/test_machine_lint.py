@@ -234,6 +234,8 @@ REFUSALS: list[tuple[str, Callable[[Document], None], str, str, str]] = [
      "/engines/0/dataflow/hold", "holds one element"),
     ("unknown dataflow", edit("/engines/0/dataflow", {"stationary": "row"}), "TW-SPEC-001",
      "/engines/0/dataflow/stationary", "weight"),
+    ("transfers of a compute engine", edit("/engines/0/setup_cycles", 8), "TW-SPEC-002",
+     "/engines/0/setup_cycles", "issues no transfers"),
     ("port of an array without a dataflow", edit("/engines/0/feed_bytes_per_cycle", 8),
      "TW-SPEC-002", "/engines/0/feed_bytes_per_cycle", "say so at /engines/0/dataflow"),
     ("port of a DMA engine", edit("/engines/2/drain_bytes_per_cycle", 8),

@@ -12,6 +12,7 @@ from worker.simulator.results import ModelSimulation
 _SHARE = 0.2
 """A cause is worth a sentence when it takes at least this share of all cycles."""
 _PORTS = ("port:", "link:")
+_ISSUING = ("dma:",)
 _ENGINES = ("engine:", "fill:")
 
 
@@ -81,6 +82,10 @@ def insights(rows: Sequence[dict[str, Detail]], whole: ModelSimulation) -> list[
         add("memory-bound", sum(moving.values()),
             f"memory traffic is waited for, most of it at {port}: fusion or a larger buffer helps",
             _nodes(costliest(_PORTS)))  # fmt: skip
+    issuing = sum(cycles for name, cycles in blamed.items() if name.startswith(_ISSUING))
+    add("issue-bound", issuing,
+        "transfer engines set up transfers, or have no room for more on their way: fewer and larger"
+        " transfers help", _nodes(costliest(_ISSUING)))  # fmt: skip
     add("latency-bound", blamed.get("latency", 0),
         "single transfers and computations are waited for while nothing else can start: larger"
         " tiles or more buffers hide their latency", _nodes(costliest(("latency",))))  # fmt: skip

@@ -8,6 +8,7 @@ every cycle has exactly one cause:
 - `engine:NAME`: a compute engine works; `fill:NAME`: its pipeline fills and drains.
 - `port:LEVEL.read`, `port:LEVEL.write`, `link:NAME`: bytes pass; the slowest port of the transfer,
   or the one that the next instruction of the chain waited for.
+- `dma:NAME`: a transfer engine sets up transfers, or has no room for more on their way.
 - `latency`: a transfer or computation is over, but what waits for it does not see it yet;
   `synchronisation`: the same where its signal is on its way to another core.
 
@@ -27,7 +28,8 @@ from worker.compiler.clock.forward import COMPUTE, Ints
 from worker.compiler.clock.run import Timing
 from worker.compiler.isa.program import Resource, UnitProgram, port_numbers
 from worker.compiler.jit import loop_for
-from worker.compiler.machine.machine import EngineKind, Machine
+from worker.compiler.machine.dma import is_limited
+from worker.compiler.machine.machine import Engine, EngineKind, Machine
 from worker.simulator.results import Blame
 
 LATENCY = "latency"
@@ -42,7 +44,7 @@ def blame(program: UnitProgram, machine: Machine, run: Timing) -> tuple[Blame, .
     They sum to `run.cycles`.  Cost: linear in the instructions of the chain, at most those timed.
     """
     names, engine_of, fill_of, port_of, way_of = _causes(program, machine)
-    startup = np.array([machine.engine(s.engine).startup_cycles for s in program.streams], np.int64)
+    startup = np.array([_startup(machine.engine(s.engine)) for s in program.streams], np.int64)
     table = np.zeros((max(len(program.nodes), 1), len(names)), np.int64)
     rows = program.instructions
     laps = np.full((program.loops.depth + 1, 5), -1, np.int64)
@@ -69,9 +71,13 @@ def _causes(
     one share.  A port has one name in all instances of its level."""
     engines = [e.name for e in machine.engines if e.kind not in _MOVERS]
     names = dict.fromkeys(f"{kind}:{name}" for name in engines for kind in ("engine", "fill"))
+    names |= dict.fromkeys(f"dma:{e.name}" for e in machine.engines if is_limited(e))
     names |= dict.fromkeys(map(_port, program.resources))
     number = {name: k for k, name in enumerate((*names, SYNCHRONISATION, LATENCY))}
-    engine = np.array([number.get(f"engine:{s.engine}", -1) for s in program.streams], np.int64)
+    engine = np.array(
+        [number.get(f"engine:{s.engine}", number.get(f"dma:{s.engine}", -1))
+         for s in program.streams], np.int64,
+    )  # fmt: skip
     fill = np.array([number.get(f"fill:{s.engine}", -1) for s in program.streams], np.int64)
     port = np.array([number[_port(r)] for r in program.resources], np.int64)
     level = {name: k for k, name in enumerate(dict.fromkeys(r.level for r in program.resources))}
@@ -80,6 +86,11 @@ def _causes(
          for k, r in enumerate(program.resources)], np.int64,
     )  # fmt: skip
     return tuple(number), engine, fill, port, way
+
+
+def _startup(engine: Engine) -> int:
+    """Cycles of an instruction before its engine does what it is for."""
+    return engine.setup_cycles if engine.kind in _MOVERS else engine.startup_cycles
 
 
 _MOVERS = (EngineKind.DMA_IN, EngineKind.DMA_OUT)
@@ -166,6 +177,8 @@ def trace_back(
         s = stream[i]
         busy = engine_cycles[i]
         slowest = -1
+        most = 0
+        passed = -1  # the slowest port
         for p in range(resource.shape[1]):
             r = resource[i, p]
             if r < 0:
@@ -174,6 +187,9 @@ def trace_back(
             for q in range(p):
                 if shared[resource[i, q]] == shared[r]:  # one port, both ways in turn
                     need += ceil(num_bytes[i] / rate[resource[i, q]])
+            if need > most:
+                most = need
+                passed = r
             if need > busy:
                 busy = need
                 slowest = r
@@ -181,8 +197,16 @@ def trace_back(
         end = start + busy
         if time > end:
             late = min(time - end, lag[i])
-            table[node[i], latency] += late
             table[node[i], latency - 1] += time - end - late  # the signal's way to another core
+            if opcode[i] != COMPUTE and startup[s] > 0:  # what the other hides (`machine/dma.py`)
+                if slowest < 0 and engine_cycles[i] == startup[s]:
+                    hidden = min(late, most)
+                    table[node[i], port_of[passed]] += hidden
+                else:
+                    hidden = min(late, startup[s])
+                    table[node[i], engine_of[s]] += hidden
+                late -= hidden
+            table[node[i], latency] += late
             time = end
         length = time - start
         if opcode[i] == COMPUTE:
@@ -190,7 +214,9 @@ def trace_back(
             table[node[i], fill_of[s]] += filling
             table[node[i], engine_of[s]] += length - filling
         elif length > 0:
-            own = port_of[met if met >= 0 else slowest]
+            own = engine_of[s]
+            if met >= 0 or slowest >= 0:
+                own = port_of[met if met >= 0 else slowest]
             for p in range(resource.shape[1]):
                 r = resource[i, p]
                 if r < 0 or met < 0 or port_of[r] == port_of[met]:

@@ -63,7 +63,8 @@ class NumberedSets:
         code = (start.astype(np.int64) << 32) + (kind.astype(np.int64) + (1 << 31))
         if code.size > _FEW:
             codes, where = distinct_where(code)
-            return self._found(of, clip, codes)[where].reshape(code.shape)
+            many: Ints = self._found(of, clip, codes)[where]
+            return many.reshape(code.shape)
         values = code.ravel().tolist()
         few = self._few.setdefault((of, clip), {})
         fresh = sorted({value for value in values if value not in few})
@@ -124,7 +125,8 @@ class NumberedSets:
         known = self._intervals.setdefault(of, Known())
         codes, where = distinct_where((low << 32) + (high - low))
         fresh = known.of(codes, lambda new: self._take(len(new)) + np.arange(len(new)))
-        return fresh[where]
+        found: Ints = fresh[where]
+        return found
 
     def _take(self, how_many: int) -> int:
         """The first of so many numbers that nothing has yet."""

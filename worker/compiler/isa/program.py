@@ -68,7 +68,7 @@ INSTRUCTION = np.dtype(
         ("op", "<i4"),  # index into the unit graph's ops, -1 for moves
         ("bytes", "<i8"),  # payload of a transfer (clipped), 0 for COMPUTE
         ("macs", "<i8"),  # multiply-accumulates of a contraction, else elementary operations
-        ("cycles", "<i8"),  # engine occupancy of a COMPUTE; 0 for transfers
+        ("cycles", "<i8"),  # least occupancy of the engine; of a transfer beside that of its ports
         ("drawn", "<i8"),  # bytes that a COMPUTE's engine reads of its own memory
         ("returned", "<i8"),  # bytes that it writes there
         ("latency", "<i4"),  # added after occupancy before the finish is visible

@@ -13,6 +13,7 @@ from worker.compiler.errors import VerifyError
 from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.loops import STRIDE, last_counters, nesting, runs_of
 from worker.compiler.isa.program import Opcode, UnitProgram, expanded, steps_of, widths
+from worker.compiler.machine.dma import is_limited, issuing
 from worker.compiler.machine.machine import Machine, Managed
 
 _TRANSFERS = (Opcode.LOAD, Opcode.STORE, Opcode.COPY, Opcode.MULTICAST, Opcode.PUSH, Opcode.POP)
@@ -26,7 +27,8 @@ def verify_program(unit: UnitProgram, machine: Machine) -> None:
     """Check `unit` against `machine`.
 
     Rules: indices in range; buffers inside their level's arena, aligned, and large enough for their
-    tile; offsets inside buffers and operands; transfers name ports, computes do not; every wait is
+    tile; offsets inside buffers and operands; transfers name ports, computes do not, and take of
+    their engine what issuing them takes; every wait is
     on a token signalled by an earlier instruction; only multicasts serve several cores; loops
     nest, and all this holds in every iteration.
     Raises:
@@ -36,6 +38,7 @@ def verify_program(unit: UnitProgram, machine: Machine) -> None:
     _check_tables(unit, machine)
     check_loops(unit)
     _check_instructions(unit)
+    _check_issuing(unit, machine)
     _check_lists(unit)
     once = _once(unit)
     _check_receivers(once, machine)
@@ -158,6 +161,30 @@ def _check_instructions(unit: UnitProgram) -> None:
         _check_rows(unit, rows)
 
 
+def _check_issuing(unit: UnitProgram, machine: Machine) -> None:
+    """Transfers keep their engine as long as it needs to issue them (`machine/dma.py`)."""
+    rows = unit.instructions
+    is_transfer = np.isin(rows["opcode"], [int(o) for o in _TRANSFERS])
+    names = np.array([stream.engine for stream in unit.streams])
+    rates = np.array([r.payload_per_cycle for r in unit.resources] + [np.inf])
+    ports = np.ceil(rows["bytes"][:, None] / rates[rows["resource"]]).max(axis=1, initial=0.0)
+    levels = {level.latency_cycles for level in machine.levels}
+    ways = np.array(sorted(levels | {link.latency_cycles for link in machine.links} | {0}))
+    for engine in filter(is_limited, machine.engines):
+        mine = np.flatnonzero(is_transfer & (names == engine.name)[rows["stream"]])
+        taken, seen = (rows[name][mine][:, None] for name in ("cycles", "latency"))
+        busy, late = issuing(
+            engine, rows["bytes"][mine][:, None], ways, ports.astype(np.int64)[mine][:, None]
+        )
+        is_one = (taken == busy) & (seen == ways + late)
+        wrong = np.zeros(len(rows), dtype=np.bool_)
+        wrong[mine[~is_one.any(axis=1)]] = True
+        _refuse(wrong, "cycles", f"not what {engine.name} takes to issue it on any way")
+    free = [k for k, s in enumerate(unit.streams) if not is_limited(machine.engine(s.engine))]
+    is_free = is_transfer & np.isin(rows["stream"], free)
+    _refuse(is_free & (rows["cycles"] > 0), "cycles", "a transfer with engine cycles")
+
+
 def _extreme_rows(unit: UnitProgram) -> Iterator[npt.NDArray[np.void]]:
     """The rows with their least, and with their greatest fields, over all iterations."""
     loops, last = unit.loops, last_counters(unit.loops)
@@ -203,7 +230,6 @@ def _check_rows(unit: UnitProgram, rows: npt.NDArray[np.void]) -> None:
     is_compute = rows["opcode"] == int(Opcode.COMPUTE)
     _refuse(is_transfer & (rows["resource"][:, 0] < 0), "resource", "a transfer without ports")
     _refuse(is_compute & (rows["bytes"] > 0), "bytes", "a compute with bytes")
-    _refuse(is_transfer & (rows["cycles"] > 0), "cycles", "a transfer with engine cycles")
     _refuse(is_compute & (rows["op"] < 0), "op", "a compute without an operator")
     sizes = [b.size_bytes for b in unit.buffers]
     home = max((o.size_bytes for o in unit.operands), default=0)

@@ -10,6 +10,7 @@ where it is a noc of the destination that may multicast, the noc's of each recei
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +18,8 @@ import numpy as np
 from worker.compiler.errors import VerifyError
 from worker.compiler.isa.program import MAX_RESOURCES, Resource
 from worker.compiler.lower.grid import Ints
-from worker.compiler.machine.machine import Engine, EngineKind, Link, Machine
+from worker.compiler.machine.dma import dma_engine
+from worker.compiler.machine.machine import Link, Machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +185,14 @@ class Routes:
         first, name, direction, rate, is_half = self._groups[at]
         return Resource(name, number - first, direction, rate, is_half, sharers)
 
+    def port_cycles(self, num_bytes: Ints, ports: Sequence[Ints]) -> Ints:
+        """Cycles of the slowest of the resources that transfers take, of numbers of which -1
+        is none."""
+        rates = np.array([r.payload_per_cycle for r in self.resources()] + [np.inf])
+        needs = [np.ceil(num_bytes / rates[numbers]) for numbers in ports]
+        slowest: Ints = np.max(np.broadcast_arrays(*needs), axis=0).astype(np.int64)
+        return slowest
+
     def resources(self) -> tuple[Resource, ...]:
         """Every resource so far."""
         return tuple(self.resource(number) for number in range(self.count))
@@ -199,24 +209,6 @@ class Routes:
         links = self.machine.links
         found = tuple(link for link in links if (link.src, link.dst) == (src, dst))
         return found or tuple(link for link in links if (link.dst, link.src) == (src, dst))
-
-
-def dma_engine(machine: Machine, inner: str, *, outward: bool) -> Engine:
-    """Engine that issues transfers of level `inner` in the given direction.
-
-    Prefers the right direction at that level, then the right direction, then any DMA engine at that
-    level, then any DMA engine, then (a machine without DMA) the first engine.
-    """
-    wanted = EngineKind.DMA_OUT if outward else EngineKind.DMA_IN
-    other = EngineKind.DMA_IN if outward else EngineKind.DMA_OUT
-    right, wrong = machine.engines_of(wanted), machine.engines_of(other)
-    for group in (right, wrong):
-        for engine in group:
-            if engine.memory == inner:
-                return engine
-        if group:
-            return group[0]
-    return machine.engines[0]
 
 
 def _faster_end(link: Link, machine: Machine) -> str:

@@ -277,6 +277,8 @@ class _Builder:
             dataflow=None if engine.dataflow is None else _dataflow(engine.dataflow),
             feed_bytes_per_cycle=feed,
             drain_bytes_per_cycle=drain,
+            setup_cycles=_int(engine.setup_cycles),
+            outstanding_bytes=self._outstanding(k, engine),
         )
 
     def _ports(self, k: int, engine: EngineSpec) -> tuple[float, float]:
@@ -307,6 +309,19 @@ class _Builder:
             note = "not given; loading, filling and draining its array costs no time"
             self._guesses.append(Guess(f"/engines/{k}/dataflow", "none", note))
         return found[0], found[1]
+
+    def _outstanding(self, k: int, engine: EngineSpec) -> int:
+        """Bytes on their way at once; 0: any.  What a DMA engine leaves out is a guess."""
+        if engine.kind in _COMPUTE:
+            return 0
+        for field, given, value, note in (
+            ("setup_cycles", engine.setup_cycles, "0", "setting up a transfer takes no time"),
+            ("outstanding_bytes", engine.outstanding_bytes, "unlimited",
+             "as many bytes are on their way as the ports take"),
+        ):  # fmt: skip
+            if given is None:
+                self._guesses.append(Guess(f"/engines/{k}/{field}", value, f"not given; {note}"))
+        return _int(engine.outstanding_bytes)
 
     def _link(self, k: int, link: LinkSpec) -> Link:
         return Link(

@@ -199,6 +199,10 @@ class Engine:
     """From its memory, per core; 0: as many as it can use."""
     drain_bytes_per_cycle: float = 0.0
     """Into its memory."""
+    setup_cycles: int = 0
+    """Of a DMA engine: from taking up a transfer to the first request (`machine/dma.py`)."""
+    outstanding_bytes: int = 0
+    """Of a DMA engine: requested and not yet there; 0: as many as the ports take."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,6 +135,10 @@ class EngineSpec(Part):
     feed_bytes_per_cycle: BytesPerCycle | None = None
     """Absent: with a dataflow the engine's share of its memory's port, else any; a guess."""
     drain_bytes_per_cycle: BytesPerCycle | None = None
+    setup_cycles: Cycles | None = None
+    """Of a DMA engine.  Absent: a transfer is set up in no time, which is listed as a guess."""
+    outstanding_bytes: Bytes | None = None
+    """Of a DMA engine.  Absent: as many as its ports take, which is listed as a guess."""
 
 
 class LinkSpec(Part):

@@ -18,6 +18,7 @@ from worker.compiler.lower.rows.batch import Batch
 from worker.compiler.lower.rows.cached import Cached, Found
 from worker.compiler.lower.rows.storage import Storages, Touch
 from worker.compiler.lower.transfers import Routes
+from worker.compiler.machine.dma import is_limited, issuing
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.grid import instance_of
 from worker.compiler.schedule.walk import Leaf, Walk
@@ -136,10 +137,16 @@ class TransferEmitter:
         flat = Flat.of(grid.shape, keep)
         if flat.count == 0:
             return None
+        size, latency, busy = flat(num_bytes), flat(latency), ZERO
+        flat_ports = tuple(flat(p) for p in ports)
+        by = self.machine.engine(engine)
+        if is_limited(by):
+            busy, late = issuing(by, size, latency, self.routes.port_cycles(size, flat_ports))
+            latency = latency + late
         return Batch(
             flat.count, flat.full(position), flat.full(core), opcode,
-            self.engine_number[engine], number, -1, flat(num_bytes), ZERO, ZERO, ZERO, ZERO,
-            flat(latency), tuple(flat(p) for p in ports), src.buffer, dst.buffer,
+            self.engine_number[engine], number, -1, size, ZERO, busy, ZERO, ZERO,
+            latency, flat_ports, src.buffer, dst.buffer,
             flat(src.offset), flat(dst.offset),
             tuple(flat_touch(t, flat) for t in touches),
             blocks_of(grid, self.nest.leaves[number], flat),

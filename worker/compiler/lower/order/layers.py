@@ -28,7 +28,7 @@ import numpy as np
 
 from worker.compiler.lower.issue import Ahead, Lead, fills_first, users_of
 from worker.compiler.lower.resolve import Refs
-from worker.compiler.lower.transfers import dma_engine
+from worker.compiler.machine.dma import dma_engine
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Compute, Loop, LoopKind, Move, Node, Pipe, Place, Seq
 from worker.compiler.schedule.walk import Frame, Leaf, Walk

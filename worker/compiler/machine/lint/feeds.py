@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from worker.compiler.machine.lint.targets import COMPUTE
 from worker.compiler.machine.lint.view import Defect, SpecReader
 
+_MOVING = ("setup_cycles", "outstanding_bytes")
 _PORTS = ("feed_bytes_per_cycle", "drain_bytes_per_cycle")
 
 
@@ -82,6 +83,18 @@ def ports_are_read(view: SpecReader) -> Iterator[Defect]:
                     f"{engine}/{field}", "how often operands pass the port of an array depends on "
                     f"what it keeps: say so at {engine}/dataflow", "absent, or beside a dataflow",
                     view.number(f"{engine}/{field}"),
+                )  # fmt: skip
+
+
+def transfers_are_read(view: SpecReader) -> Iterator[Defect]:
+    for engine in view.items("/engines"):
+        if view.text(f"{engine}/kind") not in COMPUTE:
+            continue
+        for field in _MOVING:
+            if view.raw(f"{engine}/{field}") is not None:
+                yield Defect(
+                    f"{engine}/{field}", "a compute engine issues no transfers: nothing reads this",
+                    "absent, or on a DMA engine", view.number(f"{engine}/{field}"),
                 )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from worker.compiler.machine.lint.feeds import (
     dataflows_say_what_is_read,
     folds_are_whole_arrays,
     ports_are_read,
+    transfers_are_read,
 )
 from worker.compiler.machine.lint.rates import (
     intrinsic_extents,
@@ -276,6 +277,7 @@ RULES: tuple[Callable[[SpecReader], Iterator[Defect]], ...] = (
     dataflows_say_what_is_read,
     folds_are_whole_arrays,
     ports_are_read,
+    transfers_are_read,
     one_way_to_give_targets,
     *TARGET_RULES,
 )

@@ -8,6 +8,7 @@ from math import prod
 
 from worker.compiler.cost.compute import engine_cycles
 from worker.compiler.ir.op import Tensor
+from worker.compiler.machine.dma import dma_engine, issuing_rate
 from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
 from worker.compiler.tiling.chain.cut import Cut, Held
 
@@ -101,15 +102,15 @@ def predict(
     """Cycles of ports that serve both directions, by level."""
     for flows, inward in ((timing.fetched, True), (timing.stored, False)):
         total = once = 0.0
-        paths: dict[str, tuple[float, int]] = {}
+        paths: dict[str, tuple[float, int, int]] = {}
         for flow in flows:
             if flow.memory not in paths:
                 ends = (flow.memory, memory) if inward else (memory, flow.memory)
                 paths[flow.memory] = path(machine, *ends, busy)
-            speed, latency = paths[flow.memory]
+            speed, latency, setup = paths[flow.memory]
             times = _times(flow.held.rows, trips)
             leaves += times
-            total += times * flow.tile_bytes / speed
+            total += times * max(flow.tile_bytes / speed, setup)
             for name, is_read in ((flow.memory, inward), (memory, not inward)):
                 level = machine.level(name)
                 if level.half_duplex:
@@ -137,8 +138,9 @@ def _times(rows: tuple[int, ...], trips: tuple[int, ...]) -> int:
     return 1
 
 
-def path(machine: Machine, src: str, dst: str, busy: Busy) -> tuple[float, int]:
-    """(bytes per cycle of one core, latency) when `busy` cores move from `src` to `dst` at once."""
+def path(machine: Machine, src: str, dst: str, busy: Busy) -> tuple[float, int, int]:
+    """(bytes per cycle of one core, latency, cycles of its engine at least) of a transfer when
+    `busy` cores move from `src` to `dst` at once."""
     route = machine.route(src, dst)
     rates = []
     for k, name in enumerate(route):
@@ -146,4 +148,8 @@ def path(machine: Machine, src: str, dst: str, busy: Busy) -> tuple[float, int]:
         is_last = k == len(route) - 1
         rate = level.write_bytes_per_cycle if is_last else level.read_bytes_per_cycle
         rates.append(rate / busy.sharers(level, machine))
-    return max(min(rates), 1e-9), max(machine.level(n).latency_cycles for n in route)
+    latency = max(machine.level(n).latency_cycles for n in route)
+    is_outward = machine.level_index(src) > machine.level_index(dst)
+    engine = dma_engine(machine, src if is_outward else dst, outward=is_outward)
+    rates.append(issuing_rate(engine, latency))
+    return max(min(rates), 1e-9), latency + engine.setup_cycles, engine.setup_cycles

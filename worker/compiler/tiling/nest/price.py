@@ -17,6 +17,7 @@ from math import prod
 from typing import NamedTuple, TypeAlias
 
 from worker.compiler.cost.compute import EngineRate, pace_of
+from worker.compiler.machine.dma import dma_engine, issuing_rate
 from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
 from worker.compiler.tiling.nest.facts import Facts, Pointwise
 from worker.compiler.tiling.nest.plan import LevelPlan, Stage, Team, comes_early, source_of
@@ -32,6 +33,9 @@ class _Route:
     ports: tuple[tuple[float, int], ...]
     """(bytes per cycle, instances the working teams are attached to) of every level passed."""
     latency_cycles: int
+    """With setting the transfer up."""
+    issuing: tuple[float, int]
+    """(bytes per cycle at most, cycles of a transfer at least) of the engine that issues it."""
     team: Team
     ends: tuple[tuple[float, int] | None, tuple[float, int] | None]
     """The ports of the first and the last level, None where they do not serve both directions."""
@@ -49,20 +53,30 @@ class _Route:
         instances = [team.instances(level) for level in passed]
         latency = max(level.latency_cycles for level in passed)
         ports = tuple(zip(rates, instances, strict=True))
+        is_outward = machine.level_index(src) > machine.level_index(dst)
+        engine = dma_engine(machine, src if is_outward else dst, outward=is_outward)
+        issuing = issuing_rate(engine, latency), engine.setup_cycles
         first, last = (ports[k] if passed[k].half_duplex else None for k in (0, -1))
         is_cached = src == machine.home.name and len(names) > 2
-        return _Route(ports, latency, team, (first, last), is_cached)
+        latency += engine.setup_cycles
+        return _Route(ports, latency, issuing, team, (first, last), is_cached)
 
-    def rate(self, sharers: int, others: int) -> float:
-        """Bytes per cycle of one destination when `sharers` per team pull at once, `others` of
-        them something else."""
+    def rate(self, size_bytes: int, sharers: int, others: int) -> float:
+        """Bytes per cycle of one destination when `sharers` per team pull as much at once, `others`
+        of them something else."""
+        setup = self.issuing[1]
+        found = self._port_rate(sharers, others)
+        return min(found, size_bytes / setup) if setup and size_bytes else found
+
+    def _port_rate(self, sharers: int, others: int) -> float:
         found = self.rates.get((sharers, others))
         if found is None:
             readers = [sharers * self.team.copies] * len(self.ports)
             if self.is_cached:
                 readers[0] = others * self.team.copies
             each = zip(self.ports, readers, strict=True)
-            found = max(min(rate / max(1, -(-many // n)) for (rate, n), many in each), 1e-9)
+            served = min(rate / max(1, -(-many // n)) for (rate, n), many in each)
+            found = max(min(served, self.issuing[0]), 1e-9)
             self.rates[sharers, others] = found
         return found
 
@@ -263,7 +277,7 @@ class Pricer:
             if port.drain is not None and port.drain[0] in plan.elems:
                 tensor, item_bytes, route, ends = port.drain
                 size = plan.elems[tensor] * item_bytes
-                last = route.latency_cycles + size / route.rate(used, used)
+                last = route.latency_cycles + size / route.rate(size, used, used)
                 drain = out_trips * last
                 drain_turns = route.turns(out_trips * size, used, used, ends)
             fills = tuple(_fill(way, plan, used) for way in port.fills if way.tensor in plan.elems)
@@ -311,7 +325,7 @@ def _fill(way: _Way, plan: LevelPlan, used: int) -> _Fill:
     alike = prod(ways for axis, ways in plan.splits.items() if axis not in way.axes)
     others = used // alike
     return _Fill(
-        way.axes, way.source, size, way.route.rate(used, others), way.route.latency_cycles,
+        way.axes, way.source, size, way.route.rate(size, used, others), way.route.latency_cycles,
         way.is_early, plan.copies[way.tensor] > 1, way.route.turns(size, used, others, way.ends),
     )  # fmt: skip
 
