@@ -32,6 +32,7 @@ _NOT_ILLEGAL = (
 _WRONG = {
     ("OneHot", "depth one rank higher"): "a list of one is allowed; the reference has no bfloat16",
     ("SequenceInsert", "position [0]"): "the sequence is an input: another may be long enough",
+    ("SequenceMap", "x1 one "): "the sequence is an input: its tensors may be as long",
     ("SplitToSequence", "keepdims = 0"): "ONNX ignores it beside 'split'",
     ("StringNormalizer", "is_case_sensitive = 0"): "needs a locale that this machine may lack",
     ("TfIdfVectorizer", "pool_int64s"): "ONNX does not say that n-grams differ",
