@@ -14,6 +14,7 @@ from lower_toys import cluster_machine, cluster_matmul, flat_machine, matmul_gra
 from naive_schedules import naive_answer
 
 from worker.compiler.clock.run import run_unit
+from worker.compiler.cost.floor import kernel_floor
 from worker.compiler.errors import VerifyError
 from worker.compiler.isa.program import Opcode, UnitProgram, expanded
 from worker.compiler.isa.verify import verify_program
@@ -70,6 +71,9 @@ def test_one_tile_by_hand() -> None:
         "dma:din": 100, "port:DDR.read": 2, "dma:dout": 50, "port:DDR.write": 2,
         "engine:mme": work, "latency": 2 * way,
     }  # fmt: skip
+    # No schedule sets up less than one transfer in and one out.
+    bounds = [sum(c for _, c in kernel_floor(schedule.graph, on)) for on in (plain, slow)]
+    assert bounds[1] - bounds[0] == 2 * 50
     quick = limited(plain, setup=1)  # hidden behind the bytes of the first
     expected = 1 + 2 + (2 + way) + work + (1 + 2 + way)
     assert run_unit(lowered(schedule, quick), quick).cycles == expected

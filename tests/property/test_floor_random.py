@@ -101,6 +101,9 @@ def chips(draw: st.DrawFn) -> Machine:
             rates = {DType.F32: draw(st.sampled_from([0.5, 1.0, 3.0, 8.0]))}
             engine = replace(engine, macs_per_cycle=rates,
                              special_ops_per_cycle=draw(st.sampled_from([0.5, 2.0])))  # fmt: skip
+        elif engine.kind in (EngineKind.DMA_IN, EngineKind.DMA_OUT):
+            engine = replace(engine, setup_cycles=draw(st.sampled_from([0, 1, 12])),
+                             outstanding_bytes=draw(st.sampled_from([0, 3, 64])))  # fmt: skip
         if engine.kind is EngineKind.VECTOR or engine.dataflow is not None:
             ports = st.sampled_from([0.0, 1.0, 3.0, 16.0, 1000.0])
             engine = replace(

@@ -56,6 +56,7 @@ from worker.compiler.cost.touched import touched_elems
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.ir.scalar import slots_read
+from worker.compiler.machine.dma import dma_engine
 from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
 from worker.compiler.schedule.walk import reach_memory
 
@@ -115,19 +116,19 @@ def kernel_floor(graph: Graph, machine: Machine) -> Parts:
     """
     able = [e for op in graph.ops for e in able_engines(op, machine, graph.tensors)]
     is_apart = machine.home.name not in {reach_memory(e.name, machine) for e in able}
-    hop = _first_step(machine) if is_apart else 0
-    head = hop if _all_wait(graph) else 0
-    tail = hop if _all_needed(graph) else 0
+    into, away = (_first_step(machine, outward=way) if is_apart else 0 for way in (False, True))
+    head = into if _all_wait(graph) else 0
+    tail = away if _all_needed(graph) else 0
     least = 1 + min((engine.startup_cycles for engine in able), default=0)
     name, cycles = compute_floor((work_of(graph, machine),), machine.num_cores)
     terms = [(name, cycles, head + tail)]
     if is_apart:
         inward, outward = (sum(bytes_of.values()) for bytes_of in needed_bytes(graph))
         # After its last byte a fetch still has its latency, and the byte is computed with, stored.
-        terms.append((*_port(machine, inward, "read"), hop - 1 + (least + tail if tail else 0)))
-        terms.append((*_port(machine, outward, "write"), head + least + hop - 1))
+        terms.append((*_port(machine, inward, "read"), into - 1 + (least + tail if tail else 0)))
+        terms.append((*_port(machine, outward, "write"), head + least + away - 1))
         # Whatever is last on a port of both directions has its latency behind it.
-        terms.append((*_shared_port(machine, inward, outward), hop - 1))
+        terms.append((*_shared_port(machine, inward, outward), min(into, away) - 1))
     if not any(cycles for _, cycles, _ in terms):
         return ()
     name, cycles, latency = max((t for t in terms if t[1]), key=lambda t: t[1] + t[2])
@@ -356,11 +357,12 @@ def _all_needed(graph: Graph) -> bool:
     return not made
 
 
-def _first_step(machine: Machine) -> int:
-    """Cycles of the shortest transfer away from home, or back."""
+def _first_step(machine: Machine, *, outward: bool) -> int:
+    """Cycles of the shortest transfer away from home, or `outward`, back; set up beforehand."""
     home = machine.home.name
     return 1 + min(
         max(machine.level(name).latency_cycles for name in machine.route(home, level.name))
+        + dma_engine(machine, level.name, outward=outward).setup_cycles
         for level in machine.scratchpads
         if level.name != home
     )
