@@ -309,6 +309,9 @@ def test_the_schema_refuses_what_the_lint_refuses() -> None:
     edit = {"name": "m", "inherits": "a100", "levels": [{"name": "REG", "remove": True}]}
     assert validator.is_valid(edit)
     assert not validator.is_valid({**edit, "levels": [{"capacity_bytes": 4}]})
+    for low, fits in ((None, True), (3.0, True), (-1.0, False), ("x", False)):
+        power = {"name": "m", "inherits": "a100", "static_power_w": {"value": 4, "low": low}}
+        assert validator.is_valid(power) == fits == (not lint_document(power)), low
     assert not validator.is_valid({"name": "m", "clock_hz": 1e9})
 
 
