@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from worker.compiler.isa.program import Opcode, UnitProgram
+from worker.compiler.isa.receivers import Receivers
 from worker.compiler.machine.machine import Machine
 
 Ints = npt.NDArray[np.int64]
@@ -20,17 +21,10 @@ def receiver_by_receiver(unit: UnitProgram, machine: Machine) -> tuple[UnitProgr
     a value that one of them brings is there no earlier than the last of them has run.
     """
     core_of = np.array([stream.core for stream in unit.streams], dtype=np.int64)
-    apart, many = np.zeros((2, len(unit.resources) + 1), dtype=np.int64)  # index -1: no port
-    for number, port in enumerate(unit.resources):
-        if port.count > 1 and port.direction == "write":
-            instances = machine.level(port.level).instances
-            apart[number], many[number] = port.step * (machine.num_cores // instances), port.count
-    rows = unit.instructions
-    times = np.maximum(many[rows["resource"]].max(axis=1, initial=0), 1)
-    owner = np.repeat(np.arange(len(rows)), times)
-    rank = np.arange(len(owner)) - np.repeat(np.cumsum(times) - times, times)
+    rows, receivers = unit.instructions, Receivers(unit.resources, machine)
+    owner, rank = receivers.each(rows)
     table = rows[owner]
-    cores = core_of[table["stream"]] + rank * apart[table["resource"]].max(axis=1, initial=0)
+    cores = core_of[table["stream"]] + receivers.cores(table, rank)
     if len(owner) == len(rows):
         return unit, cores
     table["opcode"][table["opcode"] == Opcode.MULTICAST] = int(Opcode.LOAD)

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import numpy as np
-import numpy.typing as npt
 
 from worker.compiler.audit.wanted import FIELDS, Rows, Wanted, nothing
 from worker.compiler.errors import VerifyError
 from worker.compiler.isa.program import Opcode, UnitProgram
+from worker.compiler.isa.receivers import Receivers
 from worker.compiler.machine.machine import Machine, Managed
 from worker.compiler.schedule.grid import Ints, instance_of
 
@@ -65,17 +65,16 @@ class Matcher:
         self.width = machine.num_cores
         self.ports = np.full((2, len(unit.resources) + 1), -2, dtype=np.int64)
         """Per direction and resource: level * cores + instance, of several the first."""
-        self.step, self.apart, self.many = np.zeros((3, len(unit.resources) + 1), dtype=np.int64)
-        """Per resource: instances, and cores, between its ports; how many write ports it is."""
+        self.step = np.zeros(len(unit.resources) + 1, dtype=np.int64)
+        """Per resource: instances between its ports."""
+        self.receivers = Receivers(unit.resources, machine)
         for number, resource in enumerate(unit.resources):
             if resource.level in self.levels and resource.direction in ("read", "write"):
                 side = int(resource.direction == "write")
                 at = self.levels.index(resource.level) * self.width + resource.instance
                 self.ports[side, number] = at
                 if resource.count > 1:
-                    per = self.width // machine.level(resource.level).instances
-                    self.step[number], self.apart[number] = resource.step, resource.step * per
-                    self.many[number] = resource.count * side
+                    self.step[number] = resource.step
         caches = [m for m in machine.levels[1:] if m.managed is Managed.CACHE]
         self.cache = caches[0] if caches else None
 
@@ -85,14 +84,15 @@ class Matcher:
         Raises:
             VerifyError: one has other operands than any iteration that is left.
         """
-        table, owner, rank = self._receivers(block.instructions)
+        owner, rank = self.receivers.each(block.instructions)
+        table = block.instructions[owner]
         columns = [self.cores[table["stream"]] if name == "core" else table[name]
                    for name in FIELDS]  # fmt: skip
         listed = np.stack([column.astype(np.int64) for column in columns])
         ports = table["resource"]
         is_shared = table["opcode"] == Opcode.MULTICAST
         listed[FIELDS.index("opcode"), is_shared] = int(Opcode.LOAD)
-        listed[FIELDS.index("core")] += rank * self.apart[ports].max(axis=1, initial=0)
+        listed[FIELDS.index("core")] += self.receivers.cores(table, rank)
         by_node = np.argsort(table["node"], kind="stable")
         ends = np.cumsum(np.bincount(table["node"], minlength=len(block.nodes)))
         counts = np.zeros(len(table), dtype=np.int64)
@@ -115,17 +115,6 @@ class Matcher:
             return rows
         behind = np.searchsorted(owner, np.arange(len(block.instructions)), side="right")
         return Rows(rows.pointer[np.concatenate([[0], behind])], rows.table)
-
-    def _receivers(self, table: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.void], Ints, Ints]:
-        """(instructions, those that several cores are served by once for each of them; which one
-        of the block each is; as which of its receivers it stands there)."""
-        owner = np.arange(len(table))
-        if not self.many.any():
-            return table, owner, np.zeros(len(table), dtype=np.int64)
-        times = np.maximum(self.many[table["resource"]].max(axis=1, initial=0), 1)
-        owner = np.repeat(owner, times)
-        rank = np.arange(len(owner)) - np.repeat(np.cumsum(times) - times, times)
-        return table[owner], owner, rank
 
     def finish(self) -> None:
         """Raise VerifyError where an iteration has no instruction."""

@@ -91,7 +91,7 @@ class Range:
             "value": bounds,
             "tag": {"enum": ["P", "S", "R", "K", "D", "G", None]},
             "note": {"type": "string", "maxLength": 500},
-            **dict.fromkeys(self._ends, {**bounds, "type": [bounds["type"], "null"]}),
+            **{end: {**bounds, "type": [bounds["type"], "null"]} for end in self._ends},
         }
         return {
             "anyOf": [
