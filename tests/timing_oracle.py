@@ -61,19 +61,25 @@ def oracle(
     wire: list[int] | None = None,
     cores: list[int] | None = None,
     signal_cycles: int = 0,
+    engine_signal_cycles: int = 0,
 ) -> Oracle:
     """Let time pass: at each moment, whoever asks for ports and is next at all of them starts.
 
     Who asked first is next, of several the one listed first.  `wire`: of each port the number of
     what it passes bytes through, ports of equal number one at a time.  `cores`: of each stream;
-    tokens that several cores use are seen `signal_cycles` late.
+    tokens that several cores use are seen `signal_cycles` late, those of several streams of one
+    core `engine_signal_cycles`.
     """
     wires = wire or list(range(len(rates)))
     users: dict[int, set[int]] = defaultdict(set)
     for step in steps:
         for token in (*step.waits, *step.signals):
-            users[token].add(cores[step.stream] if cores else 0)
-    late = {token: signal_cycles * (len(used) > 1) for token, used in users.items()}
+            users[token].add(step.stream)
+    late = {}
+    for token, used in users.items():
+        within = engine_signal_cycles if len(used) > 1 else 0
+        met = {cores[stream] if cores else 0 for stream in used}
+        late[token] = max(within, signal_cycles if len(met) > 1 else 0)
     result = Oracle([-1] * len(steps), [-1] * len(steps))
     finish = [-1] * len(steps)
     asked: dict[int, int] = {}
@@ -124,7 +130,12 @@ def oracle(
                 result.busy[steps[k].stream] += length
                 changes = True
                 break
-        moments = *result.end, *finish, *wire_free.values(), *(f + signal_cycles for f in finish)
+        moments = (
+            *result.end,
+            *finish,
+            *wire_free.values(),
+            *(f + w for f in finish for w in set(late.values())),
+        )
         time = min((t for t in moments if t > time), default=time)
     for stream in {step.stream for step in steps}:
         ends = [end for step, end in zip(steps, result.end, strict=True) if step.stream == stream]

@@ -59,6 +59,7 @@ SLOW: dict[str, tuple[str, str, dict[str, Any]]] = {
     "slow set-up of loads": ("layers", "dma:IN", moving("IN", setup_cycles=100_000)),
     "slow set-up of stores": ("layers", "dma:OUT", moving("OUT", setup_cycles=100_000)),
     "few bytes on their way": ("layers", "dma:IN", moving("IN", outstanding_bytes=1)),
+    "slow signals": ("layers", "synchronisation", {"engine_signal_cycles": 100_000}),
     "long launch": ("layers", "launch", {"launch_latency_cycles": 10_000_000}),
     "weak host": ("host", "host", {"host": {"flops_per_s": 1e3}}),
     "slow host link": (

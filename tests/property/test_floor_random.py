@@ -118,7 +118,8 @@ def chips(draw: st.DrawFn) -> Machine:
         )
         for level in on.levels
     )  # fmt: skip
-    return replace(on, engines=tuple(engines), levels=levels)
+    signal = draw(st.sampled_from([0, 0, 5]))
+    return replace(on, engines=tuple(engines), levels=levels, engine_signal_cycles=signal)
 
 
 def mappings(graph: Graph, on: Machine) -> Iterator[Schedule]:

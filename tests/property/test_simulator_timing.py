@@ -86,13 +86,13 @@ def _same(a: Timing, b: Timing) -> None:
         assert np.array_equal(getattr(a, field.name), getattr(b, field.name)), field.name
 
 
-@given(programs(), st.booleans(), st.sampled_from([0, 1, 30]))
-def test_loop_equals_oracle(steps: list[Step], shared: bool, signal_cycles: int) -> None:
+@given(programs(), st.booleans(), st.sampled_from([(0, 0), (1, 0), (30, 4), (0, 4), (2, 9)]))
+def test_loop_equals_oracle(steps: list[Step], shared: bool, signals: tuple[int, int]) -> None:
     program = unit_program(steps, STREAMS, ONE_BUS if shared else PORTS)
-    on = replace(flat_machine(), signal_cycles=signal_cycles)
+    on = replace(flat_machine(), signal_cycles=signals[0], engine_signal_cycles=signals[1])
     run = run_unit(program, on)
     cores = [s.core for s in STREAMS]
-    expected = oracle(_alone(steps), RATES, WIRE if shared else NO_WIRE, cores, signal_cycles)
+    expected = oracle(_alone(steps), RATES, WIRE if shared else NO_WIRE, cores, *signals)
     assert run.cycles == expected.cycles
     compiled(forward), compiled(by_readiness)  # from here on run_unit uses the compiled loops
     _same(run, run_unit(program, on))

@@ -30,7 +30,7 @@ from worker.simulator.run import simulate_unit
 STREAMS, TOKENS = 4, 5
 RATES = [1.0, 2.0, 4.0]
 PORTS = tuple(Resource("M", k, "read", rate) for k, rate in enumerate(RATES))
-WIRING = Wiring(PORTS, (0,) * STREAMS, 0)
+WIRING = Wiring(PORTS, (0,) * STREAMS, (0, 0))
 
 
 @dataclass(frozen=True)

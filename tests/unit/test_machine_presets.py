@@ -93,7 +93,7 @@ class TestEveryPreset:
         assert guessed <= listed
         free = (
             "feed_bytes_per_cycle", "drain_bytes_per_cycle", "dataflow", "setup_cycles",
-            "outstanding_bytes",
+            "outstanding_bytes", "engine_signal_cycles",
         )  # fmt: skip
         assert all("generic energy table" in g.note or g.pointer.endswith(free)
                    for g in load_preset(name).guesses if g.pointer not in guessed)  # fmt: skip

@@ -40,6 +40,24 @@ def test_between_the_engines_of_a_core_they_take_nothing() -> None:
     assert sim.cycles == 15
 
 
+def test_unless_the_spec_says_so() -> None:
+    """10 cycles of work, a signal of 4 to the other engine, 5 of work."""
+    steps = [Step(0, cycles=10, signals=(0,)), Step(2, cycles=5, waits=(0,))]
+    on = replace(machine(2), signal_cycles=7, engine_signal_cycles=4)
+    sim = simulate_unit(unit_program(steps, TWO, ()), on)
+    assert sim.cycles == 10 + 4 + 5
+    assert {c.cause: c.cycles for c in sim.causes}["synchronisation"] == 4
+    document = preset_document("a100")
+    (guess,) = (g for g in load_machine(document).guesses if g.pointer == "/engine_signal_cycles")
+    given = load_machine({**document, "engine_signal_cycles": 4})
+    assert (
+        given.engine_signal_cycles == machine_of(machine_document(given)).engine_signal_cycles == 4
+    )
+    assert guess.value == "0" and given.guesses == tuple(
+        g for g in load_machine(document).guesses if g != guess
+    )
+
+
 def test_a_kernel_whose_cores_wait_for_each_other_is_slow_for_it() -> None:
     """Compiled for signals that take nothing, run where they take long.  (Compiled for slow ones,
     networks become kernels whose cores need none.)"""
@@ -62,10 +80,15 @@ def test_a_flag_that_several_cores_use_is_slow_for_all_of_them() -> None:
     stream = np.array([0, 1, 0, 1], dtype=np.int32)
     waits = np.array([0, 0, 1, 2, 3], np.int32), np.array([2, 0, 1], np.int32)
     signals = np.array([0, 3, 4, 4, 4], np.int32), np.array([0, 1, 2, 1], np.int32)
-    found = token_delays(stream, np.array([0, 1]), (waits, signals), NO_LOOPS, 3, 9)
+    found = token_delays(stream, np.array([0, 1]), (waits, signals), NO_LOOPS, 3, (0, 9))
     assert found.tolist() == [0, 9, 9]
-    alone = token_delays(stream, np.array([0, 0]), (waits, signals), NO_LOOPS, 3, 9)
+    alone = token_delays(stream, np.array([0, 0]), (waits, signals), NO_LOOPS, 3, (0, 9))
     assert alone.tolist() == [0, 0, 0]
+    # Two engines of one core, and stream 0's token is its alone.
+    engines = token_delays(stream, np.array([0, 0]), (waits, signals), NO_LOOPS, 3, (2, 9))
+    assert engines.tolist() == [0, 2, 2]
+    both = token_delays(stream, np.array([0, 1]), (waits, signals), NO_LOOPS, 3, (2, 9))
+    assert both.tolist() == [0, 9, 9]
 
 
 @pytest.mark.parametrize(("token_step", "expected"), [(1, [0, 0, 0]), (0, [9, 0, 0])])
@@ -78,7 +101,7 @@ def test_loops_over_cores_have_a_token_each_or_share_one(
     steps = np.full((1, 1), token_step, np.int32)
     loops = frozen(Loops(np.array([(0, 1, 3)], LOOP), stride, steps, steps.copy()))
     use = np.array([0, 1], np.int32), np.zeros(1, np.int32)
-    found = token_delays(np.zeros(1, np.int32), np.arange(3), (use, use), loops, 3, 9)
+    found = token_delays(np.zeros(1, np.int32), np.arange(3), (use, use), loops, 3, (0, 9))
     assert found.tolist() == expected
 
 

@@ -109,7 +109,8 @@ class Wiring:
     """All that they name."""
     cores: tuple[int, ...]
     """Of every stream."""
-    signal_cycles: int
+    signal_cycles: tuple[int, int]
+    """Between engines of a core, and between cores."""
 
 
 def run_unit(program: UnitProgram, machine: Machine) -> Timing:
@@ -120,7 +121,7 @@ def run_unit(program: UnitProgram, machine: Machine) -> Timing:
     Cost: linear in what runs, but for loops whose iterations repeat; millions of instructions per
     second once compiled, about a fifth of that where ports are granted out of the program's order.
     """
-    return _run(program, machine.num_cores, machine.signal_cycles)
+    return _run(program, machine.num_cores, machine.signals)
 
 
 def last_finish(
@@ -142,7 +143,7 @@ def last_finish(
     return _run(program, max(wiring.cores, default=0) + 1, wiring.signal_cycles).cycles
 
 
-def _run(program: UnitProgram, num_cores: int, signal_cycles: int) -> Timing:
+def _run(program: UnitProgram, num_cores: int, signal_cycles: tuple[int, int]) -> Timing:
     delays = token_delays(
         program.instructions["stream"], np.array([s.core for s in program.streams], np.int64),
         ((program.wait_ptr, program.wait_token), (program.signal_ptr, program.signal_token)),

@@ -1,7 +1,8 @@
-"""How long a token's signals take: nothing within a core, the machine's `signal_cycles` beyond it.
+"""How long a token's signals take: between the engines of a core, and between cores.
 
 A token that instructions of several cores signal or wait for is a flag where all of them can see
-it: one core sets it, another one looks at it.  Between the engines of one core it is a wire.
+it: one core sets it, another one looks at it (the machine's `signal_cycles`).  Between the engines
+of one core it is a wire or an event register (`engine_signal_cycles`).
 """
 
 from __future__ import annotations
@@ -25,15 +26,17 @@ def token_delays(
     uses: tuple[tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]], ...],
     loops: Loops,
     num_tokens: int,
-    signal_cycles: int,
+    signal_cycles: tuple[int, int],
 ) -> Ints:
     """[tokens, at least one] Cycles from a finish to when those who wait for the token see it.
 
-    `stream` [rows]; `core` [streams]; `uses`: pointers and tokens of waits and of signals.
+    `stream` [rows]; `core` [streams]; `uses`: pointers and tokens of waits and of signals;
+    `signal_cycles`: between engines of one core, and between cores, never less than the former.
     Cost: linear in them, in loops over cores and tokens as often as these run.
     """
     delay: Ints = np.zeros(max(num_tokens, 1), dtype=np.int64)
-    if not signal_cycles or len(core) == 0 or core.min() == core.max():
+    within, across = signal_cycles
+    if not within and (not across or len(core) == 0 or core.min() == core.max()):
         return delay
     owner: Ints = np.full(len(delay), -1, dtype=np.int64)
     last = last_counters(loops)
@@ -47,16 +50,16 @@ def token_delays(
         if not len(moves):
             moves = np.zeros((len(token), 0), dtype=np.int32)
         loop_for(_meet, _STEPS * len(token))(
-            stream, core, pointer, token, last, steps, moves, counter, owner, delay, signal_cycles
+            stream, core, pointer, token, last, steps, moves, counter, owner, delay, within, across
         )
     return delay
 
 
 def _meet(
     stream: Any, core: Any, pointer: Any, token: Any, last: Any, step_stream: Any, step_token: Any,
-    counter: Ints, owner: Ints, delay: Ints, signal_cycles: int,
+    counter: Ints, owner: Ints, delay: Ints, within: int, across: int,
 ) -> None:  # fmt: skip
-    """Note the first core of every token; tokens that meet another one take their time."""
+    """Note the first stream of every token; tokens that meet another one take their time."""
     depth = last.shape[1]
     for k in range(len(stream)):
         for w in range(pointer[k], pointer[k + 1]):
@@ -69,9 +72,11 @@ def _meet(
                     t += counter[d] * step_token[w, d]
                     s += counter[d] * step_stream[k, d]
                 if owner[t] < 0:
-                    owner[t] = core[s]
-                elif owner[t] != core[s]:
-                    delay[t] = signal_cycles
+                    owner[t] = s
+                elif core[owner[t]] != core[s]:
+                    delay[t] = max(within, across)
+                elif owner[t] != s:
+                    delay[t] = max(delay[t], within)
                 d = depth - 1
                 while d >= 0:
                     if step_token[w, d] != 0 or step_stream[k, d] != 0:

@@ -57,7 +57,7 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp
 from worker.compiler.ir.scalar import slots_read
 from worker.compiler.machine.dma import dma_engine
-from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
+from worker.compiler.machine.machine import Engine, EngineKind, Machine, MemoryLevel
 from worker.compiler.schedule.walk import reach_memory
 
 LATENCY = "latency"
@@ -117,16 +117,19 @@ def kernel_floor(graph: Graph, machine: Machine) -> Parts:
     able = [e for op in graph.ops for e in able_engines(op, machine, graph.tensors)]
     is_apart = machine.home.name not in {reach_memory(e.name, machine) for e in able}
     into, away = (_first_step(machine, outward=way) if is_apart else 0 for way in (False, True))
-    head = into if _all_wait(graph) else 0
-    tail = away if _all_needed(graph) else 0
+    signal = machine.engine_signal_cycles if is_apart and _has_movers(machine) else 0
+    head = into + signal if _all_wait(graph) else 0
+    tail = signal + away if _all_needed(graph) else 0
     least = 1 + min((engine.startup_cycles for engine in able), default=0)
     name, cycles = compute_floor((work_of(graph, machine),), machine.num_cores)
     terms = [(name, cycles, head + tail)]
     if is_apart:
         inward, outward = (sum(bytes_of.values()) for bytes_of in needed_bytes(graph))
         # After its last byte a fetch still has its latency, and the byte is computed with, stored.
-        terms.append((*_port(machine, inward, "read"), into - 1 + (least + tail if tail else 0)))
-        terms.append((*_port(machine, outward, "write"), head + least + away - 1))
+        terms.append(
+            (*_port(machine, inward, "read"), into - 1 + (signal + least + tail if tail else 0))
+        )
+        terms.append((*_port(machine, outward, "write"), head + least + signal + away - 1))
         # Whatever is last on a port of both directions has its latency behind it.
         terms.append((*_shared_port(machine, inward, outward), min(into, away) - 1))
     if not any(cycles for _, cycles, _ in terms):
@@ -355,6 +358,11 @@ def _all_needed(graph: Graph) -> bool:
             if is_known and touched_elems(op, access, tensor.shape) == tensor.num_elems:
                 made.discard(tensor.name)
     return not made
+
+
+def _has_movers(machine: Machine) -> bool:
+    """Whether transfers are issued by other engines than those that compute."""
+    return bool(machine.engines_of(EngineKind.DMA_IN) or machine.engines_of(EngineKind.DMA_OUT))
 
 
 def _first_step(machine: Machine, *, outward: bool) -> int:

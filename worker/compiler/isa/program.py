@@ -8,7 +8,8 @@ in list order; different streams are held back only by tokens and shared resourc
 
 Token semantics: a token's time is the latest finish among the instructions that signalled it so
 far in list order; an instruction starts no earlier than the time of every token it waits for.
-Signals of a token that several cores use come later by the machine's `signal_cycles`.
+Signals of a token that several cores use come later by the machine's `signal_cycles`, those between
+engines of one core by its `engine_signal_cycles`.
 Resources: a transfer occupies each of its resources for ceil(bytes / payload_per_cycle) cycles, its
 stream for the longest.  Those of a half-duplex memory are one port (`port_numbers`); a transfer
 that reads and writes there takes it twice in turn.

@@ -138,7 +138,7 @@ def _lowered(
             wiring = Wiring(
                 transfers.routes.resources(),
                 tuple(np.arange(machine.num_cores).repeat(len(machine.engines)).tolist()),
-                machine.signal_cycles,
+                machine.signals,
             )
             instructions, tokens = in_time_order(instructions, tokens, wiring, moves)
         used_streams, number_of = _compact(

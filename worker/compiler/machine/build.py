@@ -145,6 +145,7 @@ class _Builder:
                 spec.static_power_w, "/static_power_w", "", "static_power_w", STATIC_SPREAD
             ),
             signal_cycles=self._signal_cycles(levels),
+            engine_signal_cycles=self._engine_signal_cycles(),
             launch_gap_cycles=self._launch_gap(spec),
             # By pointer: the order of a document's keys must not reach digests or reports.
             guesses=tuple(sorted(self._guesses, key=lambda guess: guess.pointer)),
@@ -176,6 +177,12 @@ class _Builder:
         note = f"not given; a flag in {shared.name}, one access to set it and one to see it"
         self._guesses.append(Guess("/signal_cycles", str(cycles), note))
         return cycles
+
+    def _engine_signal_cycles(self) -> int:
+        if self._spec.engine_signal_cycles is None:
+            note = "not given; engines of a core see each other's signals at once"
+            self._guesses.append(Guess("/engine_signal_cycles", "0", note))
+        return _int(self._spec.engine_signal_cycles)
 
     def _estimated(
         self, given: Estimate | None, pointer: str, owner: str, field: str, spread: Spread

@@ -69,6 +69,7 @@ def machine_of(document: Mapping[str, Any]) -> Machine:
         targets=targets,
         launch_latency_cycles=msgspec.convert(document["launch_latency_cycles"], int),
         signal_cycles=msgspec.convert(document["signal_cycles"], int),
+        engine_signal_cycles=msgspec.convert(document.get("engine_signal_cycles", 0), int),
         launch_gap_cycles=msgspec.convert(document["launch_gap_cycles"], int | None),
     )
 

@@ -397,6 +397,8 @@ class Machine:
     static_power_w: float = 0.0
     signal_cycles: int = 0
     """From the finish of an instruction to when another core sees its signal."""
+    engine_signal_cycles: int = 0
+    """The same, to when another engine of its core does."""
     launch_gap_cycles: int | None = None
     """From the end of a kernel to the start of the next, which is queued already; None: as long as
     the latency."""
@@ -406,6 +408,11 @@ class Machine:
     @property
     def home(self) -> MemoryLevel:
         return self.levels[0]
+
+    @property
+    def signals(self) -> tuple[int, int]:
+        """What a signal takes to another engine of its core, and to another core."""
+        return self.engine_signal_cycles, self.signal_cycles
 
     def target(self, name: str) -> AcceleratorTarget:
         """Target by name; KeyError if there is none."""

@@ -355,6 +355,8 @@ class HardwareSpec(Part):
     latency."""
     signal_cycles: Cycles | None = None
     """Absent: a guess, two accesses to the innermost level that all cores share."""
+    engine_signal_cycles: Cycles | None = None
+    """Absent: engines of a core see each other's signals at once, which is listed as a guess."""
     static_power_w: Watts | None = None
     levels: Annotated[list[LevelSpec], Field(min_length=2, max_length=16)]
     engines: Annotated[list[EngineSpec], Field(min_length=1, max_length=64)]

@@ -139,8 +139,8 @@ def _times(rows: tuple[int, ...], trips: tuple[int, ...]) -> int:
 
 
 def path(machine: Machine, src: str, dst: str, busy: Busy) -> tuple[float, int, int]:
-    """(bytes per cycle of one core, latency, cycles of its engine at least) of a transfer when
-    `busy` cores move from `src` to `dst` at once."""
+    """(bytes per cycle of one core, latency to who waits, cycles of its engine at least) of a
+    transfer when `busy` cores move from `src` to `dst` at once."""
     route = machine.route(src, dst)
     rates = []
     for k, name in enumerate(route):
@@ -152,4 +152,5 @@ def path(machine: Machine, src: str, dst: str, busy: Busy) -> tuple[float, int, 
     is_outward = machine.level_index(src) > machine.level_index(dst)
     engine = dma_engine(machine, src if is_outward else dst, outward=is_outward)
     rates.append(issuing_rate(engine, latency))
-    return max(min(rates), 1e-9), latency + engine.setup_cycles, engine.setup_cycles
+    waits = latency + engine.setup_cycles + machine.engine_signal_cycles
+    return max(min(rates), 1e-9), waits, engine.setup_cycles

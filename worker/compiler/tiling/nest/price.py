@@ -33,7 +33,7 @@ class _Route:
     ports: tuple[tuple[float, int], ...]
     """(bytes per cycle, instances the working teams are attached to) of every level passed."""
     latency_cycles: int
-    """With setting the transfer up."""
+    """With setting the transfer up, and its signal."""
     issuing: tuple[float, int]
     """(bytes per cycle at most, cycles of a transfer at least) of the engine that issues it."""
     team: Team
@@ -58,7 +58,7 @@ class _Route:
         issuing = issuing_rate(engine, latency), engine.setup_cycles
         first, last = (ports[k] if passed[k].half_duplex else None for k in (0, -1))
         is_cached = src == machine.home.name and len(names) > 2
-        latency += engine.setup_cycles
+        latency += engine.setup_cycles + machine.engine_signal_cycles
         return _Route(ports, latency, issuing, team, (first, last), is_cached)
 
     def rate(self, size_bytes: int, sharers: int, others: int) -> float:
