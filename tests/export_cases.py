@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent / "unit"))
 
 from kernel_toys import conv_graph, machine, matmul_graph, tiled
 

@@ -16,6 +16,7 @@ from typing import Any
 from worker.compiler.export.documents import Export, Exported, Tagged, origin, plain_name, yaml_text
 from worker.compiler.export.nest import LoopNest, NoForm, Reason, Refusal, Terms
 from worker.compiler.export.unroll import Unrolled, unroll
+from worker.compiler.export.untimed import untimed
 from worker.compiler.machine.machine import Machine, MemoryLevel
 
 _SEPARATE_PORTS = "max(a.n_calls / a.throughput for a in actions)"
@@ -41,7 +42,7 @@ def write_accelforge(nests: Sequence[LoopNest], machine: Machine) -> Export:
             (f"{name}/workload.yaml", yaml_text(_workload(nest), note)),
             (f"{name}/mapping.yaml", yaml_text(_mapping(nest, unrolled, machine), note)),
         ]
-        exported.append(Exported(nest, name, _caveats(nest)))
+        exported.append(Exported(nest, name, _caveats(nest) + untimed(nest, machine)))
     return Export(tuple(sorted(files)), tuple(exported), tuple(refused))
 
 
@@ -69,8 +70,6 @@ def _caveats(nest: LoopNest) -> tuple[str, ...]:
     ]
     if any(o.is_padded for o in nest.operands):
         found.append("padding: rims of tiles are moved that Tilewright does not move")
-    if nest.engine.startup_cycles:
-        found.append("start-up of the engine, per instruction, is left out")
     if nest.engine.dataflow is not None:
         found[0] = "loads, skew and ports of the array take time in Tilewright and none here"
     return tuple(found)

@@ -16,6 +16,7 @@ from math import prod
 
 from worker.compiler.export.documents import Export, Exported, origin, plain_name
 from worker.compiler.export.nest import LoopNest, NoForm, Reason, Refusal
+from worker.compiler.export.untimed import untimed
 from worker.compiler.export.windows import Convolution, Window, convolution
 from worker.compiler.machine.machine import EngineKind, Machine, Managed, MemoryLevel
 
@@ -34,7 +35,7 @@ def write_nn_dataflow(nests: Sequence[LoopNest], machine: Machine) -> Export:
         assert isinstance(layer, Convolution)
         name = plain_name(nest.name)
         files.append((f"{name}/network.py", _module(nest, layer, machine, name)))
-        exported.append(Exported(nest, name, _caveats(nest)))
+        exported.append(Exported(nest, name, _caveats(nest) + untimed(nest, machine)))
     return Export(tuple(sorted(files)), tuple(exported), tuple(refused))
 
 

@@ -15,6 +15,7 @@ from math import ceil, prod
 
 from worker.compiler.export.documents import Export, Exported, plain_name
 from worker.compiler.export.nest import LoopNest, NoForm, Reason, Refusal
+from worker.compiler.export.untimed import untimed
 from worker.compiler.export.windows import Convolution, convolution
 from worker.compiler.machine.machine import EngineKind, Machine, Stationary
 
@@ -48,7 +49,7 @@ def write_scalesim(nests: Sequence[LoopNest], machine: Machine) -> Export:
                 ("layer", *("1",) * _LAYOUT_COLUMNS),
             )),
         ]  # fmt: skip
-        exported.append(Exported(nest, name, _caveats(nest)))
+        exported.append(Exported(nest, name, _caveats(nest) + untimed(nest, machine)))
     return Export(tuple(sorted(files)), tuple(exported), tuple(refused))
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from worker.compiler.export.documents import Export, Exported, Tagged, origin, plain_name, yaml_text
 from worker.compiler.export.nest import LoopNest, NoForm, Reason, Refusal
 from worker.compiler.export.unroll import Factors, Unrolled, unroll
+from worker.compiler.export.untimed import untimed
 from worker.compiler.machine.machine import Machine, MemoryLevel
 
 _VERSION = 0.4
@@ -43,7 +44,7 @@ def write_timeloop(nests: Sequence[LoopNest], machine: Machine) -> Export:
             (f"{name}/problem.yaml", yaml_text(_workload(nest, name), note)),
             (f"{name}/mapping.yaml", yaml_text(_mapping(nest, unrolled, machine, used), note)),
         ]
-        exported.append(Exported(nest, name, _caveats(nest)))
+        exported.append(Exported(nest, name, _caveats(nest) + untimed(nest, machine)))
     return Export(tuple(sorted(files)), tuple(exported), tuple(refused))
 
 
@@ -99,8 +100,6 @@ def _caveats(nest: LoopNest) -> tuple[str, ...]:
     found = ["golden text only: not run by Timeloop", "sums take as many bits as the result"]
     if any(o.is_padded for o in nest.operands):
         found.append("padding: rims of tiles are moved that Tilewright does not move")
-    if nest.engine.startup_cycles:
-        found.append("start-up of the engine, per instruction, is left out")
     if nest.engine.dataflow is not None:
         found.append("loads, skew and ports of the array take time in Tilewright and none here")
     return tuple(found)

@@ -27,6 +27,7 @@ from worker.compiler.export.documents import (
 )
 from worker.compiler.export.nest import Hold, LoopNest, NoForm, Reason, Refusal
 from worker.compiler.export.unroll import Unrolled, unroll
+from worker.compiler.export.untimed import untimed
 from worker.compiler.machine.machine import Machine, MemoryLevel
 
 _MEMORY_OPERANDS = ("I1", "I2", "O")
@@ -54,7 +55,7 @@ def write_zigzag(nests: Sequence[LoopNest], machine: Machine) -> Export:
             (f"{name}/hardware.yaml", yaml_text(_hardware(nest, unrolled, machine), note)),
             (f"{name}/mapping.yaml", yaml_text(_mapping(nest, unrolled), note)),
         ]
-        exported.append(Exported(nest, name, _caveats(nest)))
+        exported.append(Exported(nest, name, _caveats(nest) + untimed(nest, machine)))
     return Export(tuple(sorted(files)), tuple(exported), tuple(refused))
 
 
@@ -115,8 +116,6 @@ def _caveats(nest: LoopNest) -> tuple[str, ...]:
               if h.copies > 1 and not _size_bits(nest, h)[1]]  # fmt: skip
     if single:
         found.append(f"{', '.join(single)}: two copies in Tilewright, one in ZigZag")
-    if nest.engine.startup_cycles:
-        found.append("start-up of the engine, per instruction, is left out")
     if nest.engine.dataflow is not None:
         found[0] = "loads, skew and ports of the array take time in Tilewright and none here"
     return tuple(found)
