@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import replace
 from difflib import ndiff
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from export_cases import conv_nest, matmul_nest, one_core, with_registers
 
 from worker.compiler.export.export import WRITERS

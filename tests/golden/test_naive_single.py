@@ -7,16 +7,12 @@ two).  If they have to change, the strategy's version has to change with them.
 
 from __future__ import annotations
 
-import sys
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from naive_schedules import naive_schedule
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
-
 from kernel_toys import conv_graph, elementwise_graph, matmul_graph
+from naive_schedules import naive_schedule
 
 from worker.compiler.cost.compute import pick_engine
 from worker.compiler.ir.dtype import DType

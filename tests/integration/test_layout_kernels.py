@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
-from layout_models import BLOCKED, NHWC, RegionBuilder, blocked_by, conv_relu_conv, values
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
-
 from kernel_toys import run_units
+from layout_models import BLOCKED, NHWC, RegionBuilder, blocked_by, conv_relu_conv, values
 
 from worker.compiler.cache import MemoryCache
 from worker.compiler.cost.compute import contraction

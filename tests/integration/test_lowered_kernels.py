@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+import lower_toys as toys
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "property"))
-
-import lower_toys as toys
 from kernel_toys import run_units
 
 from worker.compiler.ir.evaluate import evaluate

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
-
 from kernel_toys import conv_graph, elementwise_graph, matmul_graph, run_units
 from naive_schedules import naive_answer
 

@@ -8,18 +8,13 @@ peers count, must give the same.
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from itertools import product
 from math import prod
-from pathlib import Path
-
-from hypothesis import given
-from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from export_cases import nest_of, one_core, two_cores
+from hypothesis import given
+from hypothesis import strategies as st
 from kernel_toys import conv_graph, matmul_graph, tiled
 from naive_schedules import naive_schedule
 

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import numpy.typing as npt
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
-
 from kernel_toys import elementwise_graph, machine, run_units, stacked_program, whole_tile
 
 from worker.compiler.ir.bits import bf16_to_f32, f32_to_bf16, wrapped

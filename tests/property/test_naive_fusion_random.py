@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import fused_graphs as fused
 import numpy as np
 from fused_graphs import ADD, Graph, Step
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis_profiles import COSTLY
+from kernel_toys import run_units
 from test_naive_schedules import machines, small_inputs
 
 from worker.compiler.errors import Shortfall
@@ -27,9 +25,6 @@ from worker.compiler.schedule.interpret import interpret
 from worker.compiler.schedule.text import parse_schedule, print_schedule
 from worker.compiler.schedule.verify import verify
 from worker.compiler.strategies.naive.strategy import NaiveStrategy
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
-from kernel_toys import run_units
 
 SUB = Apply(Fn.SUB, (Read(0), Read(1)))
 

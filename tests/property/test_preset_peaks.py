@@ -9,17 +9,12 @@ the 8-bit one (decision 0041).
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from naive_schedules import naive_schedule
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit"))
-
 from kernel_toys import matmul_graph
+from naive_schedules import naive_schedule
 
 from worker.compiler.cost.compute import contracted_points
 from worker.compiler.ir.dtype import DType

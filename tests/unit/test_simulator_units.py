@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from timing_oracle import Step, unit_program
 
 from worker.compiler.clock.run import IDLE, MAX_SLICES, Timing, run_unit
 from worker.compiler.errors import Deadlock
@@ -45,9 +44,6 @@ from worker.simulator.results import Bound, UnitSimulation
 from worker.simulator.run import simulate_program, simulate_unit
 from worker.simulator.sanity import recount, unit_checks
 from worker.simulator.trace import trace_json
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "property"))
-from timing_oracle import Step, unit_program
 
 HOST = Host("cpu", 1e9, 2e9, 1e9, 1e-6, 2e-6, energy_pj_per_flop=3.0)
 MACHINE = Machine(
