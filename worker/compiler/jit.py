@@ -53,7 +53,7 @@ def compiled(loop: Loop) -> Loop:
     """`loop`, compiled: once for each way of its arguments' types, dimensions and Nones.
 
     numba by itself compiles anew for arrays that may not be written and for those with gaps (fields
-    of a table): the clock's loop 11 times in a run of the tests, 3 s of CPU each.  What the loop
+    of a table): the clock's loop 11 times in a run of the tests.  What the loop
     only reads is declared as any array of its type.  The first call in a fresh environment takes a
     few seconds.
     """

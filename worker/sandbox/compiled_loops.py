@@ -1,8 +1,8 @@
 """Loops that numba compiles: once for an installation, by a process outside the sandbox.
 
 No payload leaves code behind for its successors (decision 0023), so each of them would compile what
-it uses anew: 1 to 6 s of CPU for each loop.  What is compiled here comes of our
-own modules and the example that ships with them alone; payloads get copies.
+it uses anew: 23 s of CPU for all of them.  What is compiled here comes of our own modules and the
+example that ships with them alone; payloads get copies.
 """
 
 from __future__ import annotations
