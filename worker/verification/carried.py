@@ -7,7 +7,7 @@ is never taken for more exact, in absolute terms, than what they move it from.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,26 @@ MOVING = frozenset(
      "Unsqueeze"}
 )  # fmt: skip
 """Operators whose elements are elements of their first input, or of all in a Concat."""
+
+
+def sources(names: Iterable[str], nodes: Sequence[onnx_ir.Node]) -> tuple[str, ...]:
+    """Computed values that some of `names` are picked from, by any number of moves, and that are
+    not among them; `nodes` in topological order.
+
+    Cost: linear.
+    """
+    asked = set(names)
+    wanted = set(asked)
+    found: dict[str, None] = {}
+    for node in reversed(nodes):
+        made = [v.name or "" for v in node.outputs]
+        if wanted.isdisjoint(made):
+            continue
+        if node.op_type in MOVING:
+            wanted.update(v.name or "" for v in _moved(node) if v is not None)
+        else:
+            found.update((name, None) for name in made if name in wanted and name not in asked)
+    return tuple(found)
 
 
 def carried(
@@ -43,10 +63,15 @@ def carried(
     for node in nodes:
         if node.op_type not in MOVING:
             continue
-        sources = node.inputs if node.op_type == "Concat" else node.inputs[:1]
-        given = max((apart.get(v.name or "", 0.0) for v in sources if v is not None), default=0.0)
+        taken = [v.name or "" for v in _moved(node) if v is not None]
+        given = max((apart.get(name, 0.0) for name in taken), default=0.0)
         for name in (v.name or "" for v in node.outputs):
             apart[name] = max(apart.get(name, 0.0), given)
             if scale.get(name, 0.0) > 0:
                 of[name] = max(of[name], apart[name] / scale[name])
     return OwnErrors(of, own.method)
+
+
+def _moved(node: onnx_ir.Node) -> Sequence[onnx_ir.Value | None]:
+    """Inputs whose elements a moving node's output has."""
+    return node.inputs if node.op_type == "Concat" else node.inputs[:1]

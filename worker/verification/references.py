@@ -13,7 +13,7 @@ from typing import Any
 import numpy.typing as npt
 
 from worker.compiler.judge.compiled import CompiledModel
-from worker.verification.carried import carried
+from worker.verification.carried import carried, sources
 from worker.verification.measured import OwnErrors, measure, nudged
 from worker.verification.noise import converted_float64, converted_reference
 from worker.verification.reference import Float64Values, float64_outputs, reference_outputs
@@ -42,23 +42,31 @@ def own_errors(
     values: Mapping[str, Array],
     seed: int,
 ) -> OwnErrors:
-    """How wrong the reference's `values` are.  Where the model selects, every run selects alike."""
+    """How wrong the reference's `values` are, and what they are picked from.
+
+    Where the model selects, every run selects alike.
+    """
+    nodes = tuple(compiled.source.ir.graph)
+    picked = sources(values, nodes)
     selected = values_selected_by(compiled.source)
     names = tuple(dict.fromkeys(n for found in selected.values() for n in found))
+    further = tuple(dict.fromkeys((*names, *picked)))
+    found: dict[str, Array] = {}
+    if further:
+        outputs, inner = reference_values(path, compiled, inputs, further)
+        found = {**inner, **outputs}
+    wanted = {**values, **{n: found[n] for n in picked if n in found}}
 
     def moved(number: int) -> Mapping[str, Array]:
         there = nudged(inputs, seed + number)
-        outputs, inner = reference_values(path, compiled, there, tuple(values))
+        outputs, inner = reference_values(path, compiled, there, tuple(wanted))
         return {**inner, **outputs}
 
     def exact() -> Float64Values:
-        outputs, inner = reference_values(path, compiled, inputs, names) if names else ({}, {})
-        found = {**inner, **outputs}
         forced = {n: found[n] for n in names if n in found}
         taken = {kind: [n for n in each if n in forced] for kind, each in selected.items()}
         if compiled.boundaries:
-            return converted_float64(compiled, inputs, tuple(values), forced, taken)
-        return float64_outputs(path, inputs, tuple(values), forced, taken)
+            return converted_float64(compiled, inputs, tuple(wanted), forced, taken)
+        return float64_outputs(path, inputs, tuple(wanted), forced, taken)
 
-    found = measure(values, exact, moved, bool(names))
-    return carried(found, values, compiled.source.ir.graph)
+    return carried(measure(wanted, exact, moved, bool(names)), wanted, nodes)
