@@ -62,13 +62,14 @@ def oracle(
     cores: list[int] | None = None,
     signal_cycles: int = 0,
     engine_signal_cycles: int = 0,
+    counted: dict[int, str] | None = None,
 ) -> Oracle:
     """Let time pass: at each moment, whoever asks for ports and is next at all of them starts.
 
     Who asked first is next, of several the one listed first.  `wire`: of each port the number of
     what it passes bytes through, ports of equal number one at a time.  `cores`: of each stream;
     tokens that several cores use are seen `signal_cycles` late, those of several streams of one
-    core `engine_signal_cycles`.
+    core `engine_signal_cycles`.  `counted`: what ports pass that do not pass the payload.
     """
     wires = wire or list(range(len(rates)))
     users: dict[int, set[int]] = defaultdict(set)
@@ -116,13 +117,14 @@ def oracle(
                 ]
                 if result.start[k] >= 0 or rivals or any(wire_free[w] > time for w in own):
                     continue
-                lengths = {
-                    p: -(-Fraction(steps[k].num_bytes) // Fraction(rates[p]))
+                sizes = {
+                    p: int(getattr(steps[k], (counted or {}).get(p, "num_bytes")))
                     for p in steps[k].ports
                 }
+                lengths = {p: -(-Fraction(sizes[p]) // Fraction(rates[p])) for p in steps[k].ports}
                 for p, length in lengths.items():
                     wire_free[wires[p]] = max(wire_free[wires[p]], time) + length
-                    result.port_bytes[p] += steps[k].num_bytes
+                    result.port_bytes[p] += sizes[p]
                 ends = [wire_free[wires[p]] - time for p in lengths]
                 length = max([steps[k].cycles, *ends])
                 result.start[k], result.end[k] = time, time + length

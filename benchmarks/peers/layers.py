@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -66,8 +66,13 @@ class Compiled:
 
 
 def compiled(name: str, preset: str, scratch: Path) -> Compiled:
-    """Compile and simulate; the layer is one kernel of one operator."""
+    """Compile and simulate; the layer is one kernel of one operator.
+
+    On a chip that moves any byte alone, as it does in every peer.
+    """
     machine, options = load_preset(preset), CompileOptions(strategy="naive")
+    levels = tuple(replace(level, burst_bytes=1) for level in machine.levels)
+    machine = replace(machine, levels=levels)
     path = scratch / "layer.onnx"
     onnx.save(_model(LAYERS[name]), path)
     ports = open_ports(machine, options, MemoryCache(), NoProgress())

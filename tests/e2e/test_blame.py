@@ -47,6 +47,8 @@ def moving(name: str, **limits: int) -> dict[str, Any]:
 SLOW: dict[str, tuple[str, str, dict[str, Any]]] = {
     "starved reads": ("layers", "port:DRAM.read", memory(read_bytes_per_cycle=0.05)),
     "starved writes": ("layers", "port:DRAM.write", memory(write_bytes_per_cycle=0.001)),
+    "long bursts": ("layers", "port:DRAM.read", memory(
+        burst_bytes=4096, align_bytes=1, read_bytes_per_cycle=3)),
     "weak engine": ("layers", "engine:PE", engines({"macs_per_cycle": {"f32": 0.05}}, 0.02)),
     "starved array": ("layers", "engine:PE", engines(
         {"dataflow": {"stationary": "weight"}, "feed_bytes_per_cycle": 0.05}, 0.005)),
@@ -77,6 +79,11 @@ def test_what_is_slow_is_blamed(tmp_path: Path, what: str, strategy: str) -> Non
     assert summary["bound_by"] == cause
     assert summary["causes"][0]["cycles"] > 0.75 * summary["latency_cycles"]
     assert sum(c["cycles"] for c in summary["causes"]) == summary["latency_cycles"]
+    if what == "long bursts":
+        (found,) = (f for f in report["insights"] if f["id"] == "memory-bound")
+        assert "% of DRAM's bytes are parts of bursts beside short rows" in found["message"]
+        moved = summary["traffic_bytes"]["DRAM"]
+        assert summary["unasked_bytes"]["DRAM"] > 0.5 * (moved["read"] + moved["write"])
     told = [finding["id"] for finding in report["insights"]]
     assert ("issue-bound" in told) == cause.startswith("dma:")
     for row in rows:

@@ -23,6 +23,7 @@ from worker.compiler.machine import (
     preset_names,
     spec_json_schema,
 )
+from worker.compiler.machine.bursts import Sizes
 from worker.compiler.machine.digest import machine_document, machine_of
 from worker.compiler.machine.machine import Machine, Managed, MemoryLevel
 from worker.compiler.machine.presets import preset_document
@@ -216,7 +217,10 @@ def test_row_chains_take_turns_at_a_port_of_both_directions(half: tuple[str, ...
         for m in machine.levels if m.name in rates
     )  # fmt: skip
     rows = (0,)
-    flows = [Flow(Held("t", (toys.span(0, n),), rows), "DDR", 4) for n in (16, 8)]
+    flows = [
+        Flow(Held("t", (toys.span(0, n),), rows), "DDR", Sizes(4 * n, 4 * n, 4 * n))
+        for n in (16, 8)
+    ]
     timing = Timing(((rows, 10),), (), (flows[0],), (flows[1],))
     cycles, _ = predict(
         timing, (8,), Busy(2, 1), "L1", replace(machine, levels=levels), overlaps=True

@@ -68,7 +68,8 @@ def programs(draw: st.DrawFn) -> list[Step]:
             issuing = draw(st.sampled_from([0, 0, 9, 70]))
             step = Step(
                 draw(st.sampled_from([2, 3, 6, 7])), opcode, issuing, draw(st.integers(0, 200)), 0,
-                latency, (*reads, writes), waits, signals,
+                latency, (*reads, writes), waits, signals, drawn=draw(st.integers(0, 400)),
+                returned=draw(st.integers(0, 400)),
             )  # fmt: skip
         steps.append(step)
         known = sorted({*known, *signals})
@@ -86,13 +87,24 @@ def _same(a: Timing, b: Timing) -> None:
         assert np.array_equal(getattr(a, field.name), getattr(b, field.name)), field.name
 
 
-@given(programs(), st.booleans(), st.sampled_from([(0, 0), (1, 0), (30, 4), (0, 4), (2, 9)]))
-def test_loop_equals_oracle(steps: list[Step], shared: bool, signals: tuple[int, int]) -> None:
-    program = unit_program(steps, STREAMS, ONE_BUS if shared else PORTS)
+@given(
+    programs(),
+    st.booleans(),
+    st.sampled_from([(0, 0), (1, 0), (30, 4), (0, 4), (2, 9)]),
+    st.sampled_from([{}, {0: "drawn", 1: "drawn"}, {0: "drawn", 1: "drawn", 2: "returned"}]),
+)
+def test_loop_equals_oracle(
+    steps: list[Step], shared: bool, signals: tuple[int, int], counted: dict[int, str]
+) -> None:
+    ports = tuple(
+        replace(p, counted=counted.get(k, "bytes"))
+        for k, p in enumerate(ONE_BUS if shared else PORTS)
+    )
+    program = unit_program(steps, STREAMS, ports)
     on = replace(flat_machine(), signal_cycles=signals[0], engine_signal_cycles=signals[1])
     run = run_unit(program, on)
     cores = [s.core for s in STREAMS]
-    expected = oracle(_alone(steps), RATES, WIRE if shared else NO_WIRE, cores, *signals)
+    expected = oracle(_alone(steps), RATES, WIRE if shared else NO_WIRE, cores, *signals, counted)
     assert run.cycles == expected.cycles
     compiled(forward), compiled(by_readiness)  # from here on run_unit uses the compiled loops
     _same(run, run_unit(program, on))

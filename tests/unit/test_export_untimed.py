@@ -10,7 +10,7 @@ from export_cases import matmul_nest, one_core, two_cores, with_registers
 from worker.compiler.export.export import WRITERS
 from worker.compiler.export.peer import Peer
 from worker.compiler.export.untimed import untimed
-from worker.compiler.machine.machine import EngineKind, Machine
+from worker.compiler.machine.machine import EngineKind, Machine, MemoryLevel
 
 
 def limited(on: Machine, **limits: int) -> Machine:
@@ -21,8 +21,13 @@ def limited(on: Machine, **limits: int) -> Machine:
     return replace(on, engines=engines)
 
 
+def bursting(on: Machine) -> tuple[MemoryLevel, ...]:
+    return (replace(on.home, burst_bytes=64), *on.levels[1:])
+
+
 SLOW = {
     "transfers": (limited(one_core(), setup_cycles=3), limited(one_core(), outstanding_bytes=8)),
+    "bursts": (replace(one_core(), levels=bursting(one_core())),),
     "signals": (replace(one_core(), engine_signal_cycles=2), replace(two_cores(), signal_cycles=2)),
 }
 

@@ -102,7 +102,9 @@ def test_copies_into_the_cores_are_priced_as_any_operand_s(early: frozenset[str]
     stages = stages_of(machine, tuple(machine.scratchpads))
     facts = replace(matmul(64), early=early)
     found = Pricer(facts, machine.engines[0], stages, machine)
-    ways = {(k, way.tensor): way.is_early for k, p in enumerate(found.ports) for way in p.fills}
+    ways = {
+        (k, way.operand.tensor): way.is_early for k, p in enumerate(found.ports) for way in p.fills
+    }
     assert ways == {(k, t): k == 0 and t in early for k in (0, 1) for t in "ab"}
 
 

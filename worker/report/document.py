@@ -262,6 +262,7 @@ def _summary(
         "traffic_bytes": {
             t.level: {"read": t.read_bytes, "write": t.write_bytes} for t in whole.traffic
         },
+        "unasked_bytes": {t.level: t.unasked_bytes for t in whole.traffic if t.unasked_bytes},
         "peak_bytes": dict(whole.peak_bytes),
         "accelerator_ops": len(counted) - on_host,
         "host_ops": on_host,

@@ -10,7 +10,8 @@ from worker.report.parts import layer_parts
 from worker.simulator.results import ModelSimulation
 
 _SHARE = 0.2
-"""A cause is worth a sentence when it takes at least this share of all cycles."""
+"""A cause is worth a sentence when it takes at least this share of all cycles, bytes that nobody
+asked for when they are this share of a memory's."""
 _PORTS = ("port:", "link:")
 _ISSUING = ("dma:",)
 _ENGINES = ("engine:", "fill:")
@@ -42,6 +43,19 @@ def _blamed(row: dict[str, Detail], prefixes: tuple[str, ...]) -> int:
 
 def _by_cycles(rows: Sequence[dict[str, Detail]]) -> list[dict[str, Detail]]:
     return sorted(rows, key=lambda r: (-_number(r, "cycles_total"), _number(r, "index")))
+
+
+def _unasked(port: str, whole: ModelSimulation) -> str:
+    """What of a memory's bytes nobody asked for, where that is much."""
+    level = port.removeprefix("port:").rpartition(".")[0]
+    for flow in whole.traffic:
+        moved = flow.read_bytes + flow.write_bytes
+        if flow.level == level and flow.unasked_bytes >= _SHARE * moved > 0:
+            share = 100.0 * flow.unasked_bytes / moved
+            return (
+                f"; {share:.0f} % of {level}'s bytes are parts of bursts beside short rows of tiles"
+            )
+    return ""
 
 
 def insights(rows: Sequence[dict[str, Detail]], whole: ModelSimulation) -> list[Detail]:
@@ -80,7 +94,8 @@ def insights(rows: Sequence[dict[str, Detail]], whole: ModelSimulation) -> list[
     if moving:
         port = max(moving, key=lambda name: moving[name])
         add("memory-bound", sum(moving.values()),
-            f"memory traffic is waited for, most of it at {port}: fusion or a larger buffer helps",
+            f"memory traffic is waited for, most of it at {port}: fusion or a larger buffer helps"
+            + _unasked(port, whole),
             _nodes(costliest(_PORTS)))  # fmt: skip
     issuing = sum(cycles for name, cycles in blamed.items() if name.startswith(_ISSUING))
     add("issue-bound", issuing,

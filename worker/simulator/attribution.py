@@ -26,7 +26,7 @@ import numpy as np
 from worker.compiler.clock.copies import BACK, LOGGED, MANY, MOVED, PUT
 from worker.compiler.clock.forward import COMPUTE, Ints
 from worker.compiler.clock.run import Timing
-from worker.compiler.isa.program import Resource, UnitProgram, port_numbers
+from worker.compiler.isa.program import Resource, UnitProgram, passed, port_numbers
 from worker.compiler.jit import loop_for
 from worker.compiler.machine.dma import is_limited
 from worker.compiler.machine.machine import Engine, EngineKind, Machine
@@ -51,8 +51,8 @@ def blame(program: UnitProgram, machine: Machine, run: Timing) -> tuple[Blame, .
     loop_for(trace_back, _STEPS * len(run.row))(
         run.last, run.cycles, run.row, run.begin, run.before, run.via, run.copies,
         laps, np.zeros((len(laps), *table.shape), np.int64),
-        rows["opcode"], rows["stream"], rows["bytes"], rows["cycles"], rows["latency"],
-        rows["node"], rows["resource"],
+        rows["opcode"], rows["stream"], *passed(rows, program.resources), rows["cycles"],
+        rows["latency"], rows["node"], rows["resource"],
         np.array([r.payload_per_cycle for r in program.resources], np.float64),
         port_numbers(program.resources), engine_of, fill_of, startup, port_of, way_of,
         len(names) - 1, table,
@@ -105,14 +105,15 @@ def _port(port: Resource) -> str:
 def trace_back(
     number: int, cycles: int, row: Ints, begin: Ints, before: Ints, via: Ints,
     copies: Ints, laps: Ints, tables: Ints,
-    opcode: Ints, stream: Ints, num_bytes: Ints, engine_cycles: Ints, lag: Ints, node: Ints,
-    resource: Ints, rate: np.ndarray, shared: Ints, engine_of: Ints, fill_of: Ints, startup: Ints,
-    port_of: Ints, way_of: Ints, latency: int, table: Ints,
+    opcode: Ints, stream: Ints, sizes: Ints, column: Ints, engine_cycles: Ints, lag: Ints,
+    node: Ints, resource: Ints, rate: np.ndarray, shared: Ints, engine_of: Ints, fill_of: Ints,
+    startup: Ints, port_of: Ints, way_of: Ints, latency: int, table: Ints,
 ) -> None:  # fmt: skip
     """From instruction `number`, whose finish ends the run, backward; adds to `table` [nodes,
     causes].
 
     `before`: who made each instruction start, -1 if nobody; `via`: the port they met at, else -1.
+    `sizes`, `column`: what passes each resource (`isa.program.passed`).
     `shared`: what each resource occupies (`port_numbers`); `way_of`: equal for both directions of a
     half-duplex level.
     Where the chain goes through a copy that repeats itself (`clock.copies`), it is walked lap after
@@ -178,18 +179,19 @@ def trace_back(
         busy = engine_cycles[i]
         slowest = -1
         most = 0
-        passed = -1  # the slowest port
+        widest = -1  # the slowest port
         for p in range(resource.shape[1]):
             r = resource[i, p]
             if r < 0:
                 break
-            need = ceil(num_bytes[i] / rate[r])
+            need = ceil(sizes[column[r], i] / rate[r])
             for q in range(p):
                 if shared[resource[i, q]] == shared[r]:  # one port, both ways in turn
-                    need += ceil(num_bytes[i] / rate[resource[i, q]])
+                    other = resource[i, q]
+                    need += ceil(sizes[column[other], i] / rate[other])
             if need > most:
                 most = need
-                passed = r
+                widest = r
             if need > busy:
                 busy = need
                 slowest = r
@@ -201,7 +203,7 @@ def trace_back(
             if opcode[i] != COMPUTE and startup[s] > 0:  # what the other hides (`machine/dma.py`)
                 if slowest < 0 and engine_cycles[i] == startup[s]:
                     hidden = min(late, most)
-                    table[node[i], port_of[passed]] += hidden
+                    table[node[i], port_of[widest]] += hidden
                 else:
                     hidden = min(late, startup[s])
                     table[node[i], engine_of[s]] += hidden

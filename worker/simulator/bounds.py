@@ -13,7 +13,8 @@ from __future__ import annotations
 from math import ceil
 
 from worker.compiler.clock.run import Timing
-from worker.compiler.isa.program import OperandRole, UnitProgram
+from worker.compiler.isa.loops import repetitions
+from worker.compiler.isa.program import OperandRole, UnitProgram, passed
 from worker.compiler.machine.machine import EngineKind, Machine, MemoryLevel
 from worker.simulator.rates import peak_rate
 from worker.simulator.results import Bound, LevelTraffic
@@ -25,7 +26,30 @@ def traffic(program: UnitProgram, machine: Machine, run: Timing) -> tuple[LevelT
     for port, num_bytes in zip(program.resources, run.resource_bytes.tolist(), strict=True):
         if port.direction != "link":
             table[port.level][port.direction == "write"] += num_bytes * port.count
-    return tuple(LevelTraffic(name, read, write) for name, (read, write) in table.items())
+    unasked = _unasked(program)
+    return tuple(
+        LevelTraffic(name, read, write, unasked.get(name, 0))
+        for name, (read, write) in table.items()
+    )
+
+
+def _unasked(program: UnitProgram) -> dict[str, int]:
+    """By level that moves bursts: their bytes without the payload.
+
+    A loop over cores changes the instance of a port, and never its level.
+    """
+    rows = program.instructions
+    sizes, column = passed(rows, program.resources)
+    found: dict[str, int] = {}
+    times = repetitions(program.loops)
+    for number, port in enumerate(program.resources):
+        if not column[number]:
+            continue
+        uses = (rows["resource"] == number).any(axis=1)
+        more = sizes[column[number]][uses] - rows["bytes"][uses]
+        total = int((more * times[uses]).sum()) if len(times) else int(more.sum())
+        found[port.level] = found.get(port.level, 0) + total * port.count // port.sharers
+    return found
 
 
 def compulsory(program: UnitProgram) -> tuple[int, int]:

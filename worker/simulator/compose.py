@@ -62,7 +62,7 @@ def simulate_program(
     timings: list[CallTiming] = []
     host_cycles = launch_cycles = boundary_bytes = macs = repeated = 0
     prices, bill = priced(machine), Bill()
-    moved = {level.name: [0, 0] for level in machine.levels}
+    moved = {level.name: [0, 0, 0] for level in machine.levels}
     for number, call in enumerate(program.calls):
         match call:
             case UnitCall():
@@ -77,6 +77,7 @@ def simulate_program(
                 for flow in sim.traffic:
                     moved[flow.level][0] += flow.read_bytes
                     moved[flow.level][1] += flow.write_bytes
+                    moved[flow.level][2] += flow.unasked_bytes
                 kind = "unit"
             case HostCall() if call.host in costs:
                 cost = costs[call.host]
@@ -91,9 +92,10 @@ def simulate_program(
                 repeated += cost.timing.repeated_macs
                 pj = cost.timing.energy_pj + static_pj(machine, overhead)
                 bill.add_lines(cost.energy)
-                for level, read, written in cost.traffic:
-                    moved[level][0] += read
-                    moved[level][1] += written
+                for flow in cost.traffic:
+                    moved[flow.level][0] += flow.read_bytes
+                    moved[flow.level][1] += flow.write_bytes
+                    moved[flow.level][2] += flow.unasked_bytes
                 kind = "host"
             case HostCall():
                 overhead, work = host_time(call, machine)
@@ -109,7 +111,7 @@ def simulate_program(
         timings.append(CallTiming(number, kind, clock, clock + length, overhead, pj, causes))
         clock += length
     lines = (*bill.lines(), EnergyLine(STATIC, *static(prices, clock)))
-    flows = tuple(LevelTraffic(name, r, w) for name, (r, w) in moved.items())
+    flows = tuple(LevelTraffic(name, *sums) for name, sums in moved.items())
     bounds = tuple(Bound(*b) for b in model_bounds(program, units, machine, costs, views))
     floor = model_floor(program, timings, units, machine, costs)
     split = invocation(program, timings, machine, costs)

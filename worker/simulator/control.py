@@ -19,6 +19,7 @@ from worker.simulator.results import (
     Cause,
     ControlTiming,
     EnergyLine,
+    LevelTraffic,
     ModelSimulation,
 )
 
@@ -66,7 +67,7 @@ class ControlCost:
     transfer_cycles: int
     """The part of `host_cycles` that is copies over the host link."""
     boundary_bytes: int
-    traffic: tuple[tuple[str, int, int], ...]
+    traffic: tuple[LevelTraffic, ...]
     """(level, bytes read, bytes written)."""
     energy: tuple[EnergyLine, ...]
     """Without leakage, which goes with the clock."""
@@ -109,7 +110,7 @@ def control_cost(run: ControlRun, machine: Machine) -> ControlCost:
     total = once_cycles + trips * per_trip[branch]
     kernels = launches = macs = repeated = moved = 0
     copies = once_cycles
-    traffic: tuple[tuple[str, int, int], ...] = ()
+    traffic: tuple[LevelTraffic, ...] = ()
     bill = Bill()
     if sim is not None:
         launches = trips * sim.launch_cycles
@@ -119,8 +120,12 @@ def control_cost(run: ControlRun, machine: Machine) -> ControlCost:
         if not machine.host.shared_memory and trips:
             moved = body.captured_bytes + trips * (body.input_bytes + body.output_bytes)
         moved += trips * sim.boundary_bytes
-        traffic = tuple((t.level, trips * t.read_bytes, trips * t.write_bytes)
-                        for t in sim.traffic)  # fmt: skip
+        traffic = tuple(
+            LevelTraffic(
+                t.level, trips * t.read_bytes, trips * t.write_bytes, trips * t.unasked_bytes
+            )
+            for t in sim.traffic
+        )  # fmt: skip
         bill.add_lines(sim.energy, trips)
     elif body.flops:
         bill.add(HOST, host_spent(priced(machine), trips * body.flops))

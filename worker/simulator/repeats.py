@@ -44,7 +44,7 @@ def busy_cycles(program: UnitProgram, run: Timing, entry: int) -> int:
     ports = [program.resources[r] for r in row["resource"].tolist() if r >= 0]
     needs = [0] * len(ports)
     for port, number in zip(ports, port_numbers(ports).tolist(), strict=True):
-        needs[number] += ceil(int(row["bytes"]) / port.payload_per_cycle)
+        needs[number] += ceil(int(row[port.counted]) / port.payload_per_cycle)
     return max(int(row["cycles"]), *needs, 0)
 
 

@@ -20,6 +20,8 @@ class LevelTraffic(msgspec.Struct, frozen=True, array_like=True):
     level: str
     read_bytes: int
     write_bytes: int
+    unasked_bytes: int = 0
+    """Of both, parts of bursts that no transfer moves."""
 
 
 class EngineUse(msgspec.Struct, frozen=True, array_like=True):

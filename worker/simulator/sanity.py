@@ -12,7 +12,7 @@ import numpy as np
 
 from worker.compiler.clock.run import BUSY, IDLE, Ints, Timing
 from worker.compiler.isa.loops import repetitions
-from worker.compiler.isa.program import UnitProgram, port_sets, widths
+from worker.compiler.isa.program import UnitProgram, passed, port_sets, widths
 from worker.compiler.machine.machine import Machine, Managed
 from worker.simulator.results import Blame, Bound, Check, LevelTraffic, Occupancy
 
@@ -54,9 +54,11 @@ def unit_checks(
         above_bounds(run.cycles, *bounds),
         Check(
             "bytes-conserved",
-            found.leaving == payload == ports_read + found.held
-            and found.arriving == ports_written >= payload - found.kept,
-            f"payload {payload}, read {ports_read} and {found.held} held by caches,"
+            found.leaving == payload
+            and payload + found.unasked[0] == ports_read + found.held
+            and found.arriving + found.unasked[1] == ports_written >= payload - found.kept,
+            f"payload {payload}, of bursts {found.unasked} more, read {ports_read} and {found.held}"
+            " held by caches,"
             f" written {ports_written} and {found.kept} kept",
         ),
         Check(
@@ -106,6 +108,8 @@ class Recount:
     """Of them, those that a cache has, or gets by another transfer: they leave no memory."""
     kept: int
     """Those that go no farther than a cache."""
+    unasked: tuple[int, int]
+    """Bytes of bursts that are no payload, through first ports and through last ones."""
     engines: tuple[str, ...]
     """Names of those that have streams."""
     by_engine: Ints
@@ -136,7 +140,7 @@ def recount(program: UnitProgram, caches: Collection[str] = ()) -> Recount:
     is_found = np.array([r.level in caches for r in program.resources] + [False])
     sharers = np.array([r.sharers for r in program.resources] + [1], dtype=np.int64)
     shared = np.zeros(len(sharers), np.int64)
-    payload = leaving = arriving = held = kept = 0
+    payload = leaving = arriving = held = kept = unread = unwritten = 0
     engines = tuple(dict.fromkeys(stream.engine for stream in program.streams))
     # A loop over cores changes an instruction's stream, and never its engine.
     engine_of = np.array([engines.index(s.engine) for s in program.streams], dtype=np.int64)
@@ -148,6 +152,7 @@ def recount(program: UnitProgram, caches: Collection[str] = ()) -> Recount:
         rows = program.instructions[begin : begin + _BLOCK]
         many: Ints = times[begin : begin + _BLOCK] if len(times) else np.ones(1, np.int64)
         size, ports = rows["bytes"] * many, rows["resource"]
+        sizes, counted = passed(rows, program.resources)
         payload += int(size.sum())
         computes = rows["op"] >= 0
         engine = engine_of[rows["stream"][computes]]
@@ -164,12 +169,21 @@ def recount(program: UnitProgram, caches: Collection[str] = ()) -> Recount:
             last = np.where(port >= 0, port, last)
         leaving += int(size @ is_read[first])
         arriving += int(size @ is_write[last])
+        brought = size
+        if len(sizes) > 1:
+            brought, taken = (
+                np.choose(np.append(counted, 0)[end], sizes) * many for end in (first, last)
+            )
+            unread += int((brought - size) @ is_read[first])
+            unwritten += int((taken - size) @ is_write[last])
         if is_found.any():
-            held += int(size @ is_found[first])
+            held += int(brought @ is_found[first])
             kept += int(size @ is_found[last])
-            np.add.at(shared, first, size)
+            np.add.at(shared, first, brought)
     held += int((shared - shared // sharers).sum())
-    return Recount(payload, leaving, arriving, held, kept, engines, work, *fed)
+    return Recount(
+        payload, leaving, arriving, held, kept, (unread, unwritten), engines, work, *fed
+    )  # fmt: skip
 
 
 def _sums(place: Ints, values: Ints, count: int) -> Ints:

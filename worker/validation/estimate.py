@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from math import prod
 from typing import NamedTuple, TypeAlias, assert_never
 
 import numpy as np
@@ -18,6 +19,8 @@ import numpy.typing as npt
 from worker.compiler.cost.compute import pace_of
 from worker.compiler.cost.traffic import compulsory_bytes
 from worker.compiler.ir.graph import Graph
+from worker.compiler.isa.program import PASSED
+from worker.compiler.machine.bursts import burst_units, counted_at, sizes_of_tile
 from worker.compiler.machine.machine import Engine, Machine, Managed, MemoryLevel
 from worker.compiler.tiling.nest.facts import Facts, Operand
 
@@ -103,6 +106,7 @@ class Estimator:
         self._graph = graph
         self._facts = facts
         self._engine = engine
+        self._machine = machine
         self._home = machine.home
         self._whole = whole
         self._pace = pace_of(facts.op, engine, facts.tensors)
@@ -125,19 +129,24 @@ class Estimator:
         """
         length, cores = len(batch), batch.cores
         inward: Floats = np.zeros(length)
+        brought: Floats = np.zeros((3, length))
         first: Floats = np.zeros(length)
         latency = self._latency * product_of((batch.trips[a] for a in order), length)
         for operand in self._facts.reads:
             size = operand.dtype.size_bytes
             times = self._refetched(operand, batch, order)
-            inward += self._covered(operand, batch.tile) * times * size
+            moved = self._covered(operand, batch.tile) * times * size
+            inward += moved
+            brought += moved * self._stretch(operand, batch.tile, length)
             first += elements(operand, batch.tile, length) * size * cores
         size = self._facts.tensors[self._out.tensor].dtype.size_bytes
         outward = self._covered(self._out, batch.tile) * size
+        taken = outward * self._stretch(self._out, batch.tile, length)
         busy, least = self._compute(batch)
-        into, out = self._rates(cores)
-        fill, drain = inward / into, outward / out
-        turns = self._taking_turns(inward, outward, cores)
+        ports = self._rates(cores)
+        fill, drain = (brought / ports[0]).max(axis=0), (taken / ports[1]).max(axis=0)
+        into, out = (port.min(axis=0) for port in ports)
+        turns = self._taking_turns(brought, taken, cores)
         last = elements(self._out, batch.tile, length) * size * cores / out
         match copies:
             case Copies.ALL:
@@ -173,14 +182,38 @@ class Estimator:
         started = batch.tiles * pace.startup_cycles
         return steps * batch.cycles, (started + least) / batch.cores
 
+    def _stretch(self, operand: Operand, tile: Tilings, length: int) -> Floats:
+        """[3, tilings] What passes ports that count payload, bursts of home and of caches, of what
+        is moved: by a tile of full size."""
+        if burst_units(self._machine) == (1, 1):
+            return np.ones((3, length))
+        axes = sorted(operand.axes)
+        table = np.stack([tile[name] for name in axes]) if axes else np.ones((1, length), np.int64)
+        kinds, where = np.unique(table, axis=1, return_inverse=True)
+        found: list[list[float]] = []
+        for kind in kinds.T.tolist():
+            one = {**self._facts.extents, **dict(zip(axes, kind, strict=False))}
+            widths = operand.widths(one, self._facts.extents)
+            item = operand.dtype.size_bytes
+            payload = prod(map(min, widths, operand.shape)) * item
+            sizes = sizes_of_tile(
+                payload, widths, operand.shape, item,
+                operand.pitches(one, self._facts.extents), self._machine,
+            )  # fmt: skip
+            found.append([size / payload for size in sizes])
+        return np.array(found).T[:, where.ravel()]
+
     def _rates(self, cores: Ints) -> tuple[Floats, Floats]:
-        """Bytes per cycle into the engines' memories, all cores together, and out of them."""
+        """[3, tilings] Bytes per cycle into the engines' memories, all cores together, and out of
+        them, through ports that count payload, bursts of home and of caches."""
         inner = self._passed[-1]
         used = np.minimum(cores, inner.instances)
-        into, out = used * inner.write_bytes_per_cycle, used * inner.read_bytes_per_cycle
+        into, out = np.full((2, 3, len(cores)), np.inf)
+        into[0], out[0] = used * inner.write_bytes_per_cycle, used * inner.read_bytes_per_cycle
         for level in (self._home, *self._passed[:-1]):
-            into = np.minimum(into, level.read_bytes_per_cycle * level.instances)
-            out = np.minimum(out, level.write_bytes_per_cycle * level.instances)
+            at = PASSED.index(counted_at(level, self._machine))
+            into[at] = np.minimum(into[at], level.read_bytes_per_cycle * level.instances)
+            out[at] = np.minimum(out[at], level.write_bytes_per_cycle * level.instances)
         return into, out
 
     def _taking_turns(self, inward: Floats, outward: Floats, cores: Ints) -> Floats:
@@ -196,8 +229,9 @@ class Estimator:
             (inner, outward, inward, used),
         ):
             if level.half_duplex:
-                reading = there / (level.read_bytes_per_cycle * instances)
-                writing = back / (level.write_bytes_per_cycle * instances)
+                at = PASSED.index(counted_at(level, self._machine))
+                reading = there[at] / (level.read_bytes_per_cycle * instances)
+                writing = back[at] / (level.write_bytes_per_cycle * instances)
                 turns = np.maximum(turns, reading + writing)
         return turns
 

@@ -39,9 +39,10 @@ OUT_OF_ORDER = -3
 
 
 def forward(
-    stream: Ints, num_bytes: Ints, macs: Ints, cycles: Ints, latency: Ints,
+    stream: Ints, passed: Ints, macs: Ints, cycles: Ints, latency: Ints,
     node: Ints, resource: Ints, wait_ptr: Ints, wait_token: Ints, signal_ptr: Ints,
-    signal_token: Ints, delay: Ints, rate: npt.NDArray[np.float64], port_ptr: Ints, port_of: Ints,
+    signal_token: Ints, delay: Ints, column: Ints, rate: npt.NDArray[np.float64],
+    port_ptr: Ints, port_of: Ints,
     stream_core: Ints, num_cores: int,
     loop_first: Ints | None, loop_end: Ints, loop_trip: Ints, loop_jumps: npt.NDArray[np.bool_],
     step_stream: Ints, step_resource: Ints, step_wait: Ints, step_signal: Ints,
@@ -56,6 +57,7 @@ def forward(
 ) -> tuple[int, int, int, int, int]:  # fmt: skip
     """Run the program; fill the output arrays (from `times` on, given zeroed or -1).
 
+    `passed` [columns, rows], `column`: what passes each resource (`isa.program.passed`).
     `port_ptr`, `port_of`: the ports that each resource occupies (`isa.program.port_sets`).
     `loop_first`: None where the program has no loops, for which the loop is compiled apart.
 
@@ -163,7 +165,8 @@ def forward(
             if loop_first is not None:
                 for d in range(level):
                     r += counter[d] * step_resource[i, d, p]
-            need = ceil(num_bytes[i] / rate[r])
+            size = passed[column[r], i]
+            need = ceil(size / rate[r])
             for m in range(port_ptr[r], port_ptr[r + 1]):
                 o = port_of[m]
                 resource_free[o] = max(start, resource_free[o]) + need
@@ -172,7 +175,7 @@ def forward(
                 stamps[first_port + o] = entry
                 stamps[first_ready + o] = entry
             resource_busy[r] += need
-            resource_bytes[r] += num_bytes[i]
+            resource_bytes[r] += size
         begin[e] = start
         stream_free[s] = end
         stream_busy[s] += end - start

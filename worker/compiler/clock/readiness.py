@@ -51,9 +51,9 @@ CROSSED = -4
 
 
 def by_readiness(
-    stream: Ints, num_bytes: Ints, macs: Ints, cycles: Ints, latency: Ints, node: Ints,
+    stream: Ints, passed: Ints, macs: Ints, cycles: Ints, latency: Ints, node: Ints,
     resource: Ints, wait_ptr: Ints, wait_token: Ints, signal_ptr: Ints, signal_token: Ints,
-    delay: Ints, rate: npt.NDArray[np.float64], port_ptr: Ints, port: Ints,
+    delay: Ints, column: Ints, rate: npt.NDArray[np.float64], port_ptr: Ints, port: Ints,
     stream_core: Ints, num_cores: int,
     loop_first: Ints | None, loop_end: Ints, loop_trip: Ints, loop_jumps: npt.NDArray[np.bool_],
     step_stream: Ints, step_resource: Ints, step_wait: Ints, step_signal: Ints, expected: Ints,
@@ -72,6 +72,7 @@ def by_readiness(
     """Run the program; fill the arrays from `row` on.  Parameters and result as of
     `forward.forward`, and
 
+    `passed` [columns, rows], `column`: what passes each resource (`isa.program.passed`).
     `port_ptr`, `port`: the ports that each resource occupies; `expected`: instructions of each
     stream, in all.
     `ring` and those behind it in its line hold what is known and has not run, modulo their
@@ -254,14 +255,15 @@ def by_readiness(
                 r = ports[q, p]
                 if r < 0:
                     break
-                need = ceil(num_bytes[i] / rate[r])
+                size = passed[column[r], i]
+                need = ceil(size / rate[r])
                 for m in range(port_ptr[r], port_ptr[r + 1]):
                     o = port[m]
                     resource_free[o] = max(start, resource_free[o]) + need
                     end = max(end, resource_free[o])
                     port_stamp[o] = entry
                 resource_busy[r] += need
-                resource_bytes[r] += num_bytes[i]
+                resource_bytes[r] += size
             row[logged] = i
             queue[logged] = s
             begin[logged] = start

@@ -30,6 +30,7 @@ from worker.compiler.isa.program import (
     Stream,
     UnitProgram,
     instructions_of,
+    passed,
     port_sets,
     steps_of,
 )
@@ -172,10 +173,11 @@ class _Tables:
         self.sharers = np.array([r.sharers for r in program.resources], np.int64)
         self.is_listed = not len(loops.table)
         self.depth = max(loops.depth, 1)
+        sizes, column = passed(rows, program.resources)
         self.columns = (
-            rows["stream"], rows["bytes"], rows["macs"], rows["cycles"], rows["latency"],
+            rows["stream"], sizes, rows["macs"], rows["cycles"], rows["latency"],
             rows["node"], rows["resource"], program.wait_ptr, program.wait_token,
-            program.signal_ptr, program.signal_token, delays,
+            program.signal_ptr, program.signal_token, delays, column,
             np.array([r.payload_per_cycle for r in program.resources], np.float64),
             *port_sets(program.resources)[:2],
             np.array([s.core for s in program.streams], np.int64), num_cores,

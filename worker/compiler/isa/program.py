@@ -15,6 +15,8 @@ stream for the longest.  Those of a half-duplex memory are one port (`port_numbe
 that reads and writes there takes it twice in turn.
 What a cache holds does not pass the port behind it: that port is missing in the list of a transfer,
 or is one of several `sharers`, each of which carries its part of what they bring in together.
+Ports of memories that move whole bursts say so (`Resource.counted`): through them pass the bytes in
+another column of the instruction, `drawn` at home and `returned` at a cache.
 Ports serve who is ready first, its stream free and its tokens signalled; of equals, who is listed
 first.  A transfer begins when it has all of its ports, and keeps its turn at each until then.
 A resource may stand for the ports of several instances (`Resource.count`), each of which it takes:
@@ -70,8 +72,9 @@ INSTRUCTION = np.dtype(
         ("bytes", "<i8"),  # payload of a transfer (clipped), 0 for COMPUTE
         ("macs", "<i8"),  # multiply-accumulates of a contraction, else elementary operations
         ("cycles", "<i8"),  # least occupancy of the engine; of a transfer beside that of its ports
-        ("drawn", "<i8"),  # bytes that a COMPUTE's engine reads of its own memory
-        ("returned", "<i8"),  # bytes that it writes there
+        ("drawn", "<i8"),  # bytes that a COMPUTE's engine reads of its own memory; of a transfer,
+        # through a port of home that counts whole bursts, either way
+        ("returned", "<i8"),  # bytes that it writes there; of a transfer, through that of a cache
         ("latency", "<i4"),  # added after occupancy before the finish is visible
         ("resource", "<i4", (MAX_RESOURCES,)),  # indices into UnitProgram.resources, -1 unused
         ("src", "<i4"),  # index into UnitProgram.buffers, -1 = operand at home
@@ -80,6 +83,10 @@ INSTRUCTION = np.dtype(
         ("dst_offset", "<i8"),
     ]
 )
+
+
+PASSED = "bytes", "drawn", "returned"
+"""Columns that say what passes a port: the payload, or whole bursts at home, or at a cache."""
 
 
 class OperandRole(IntEnum):
@@ -168,6 +175,8 @@ class Resource:
     all of its bytes at the rate above."""
     step: int = 1
     """Distance in instances between neighbouring ones."""
+    counted: str = "bytes"
+    """Column of an instruction that says what passes: one of `PASSED`."""
 
     @property
     def payload_per_cycle(self) -> float:
@@ -226,6 +235,19 @@ def port_sets(resources: Sequence[Resource]) -> tuple[Ints, Ints, int]:
 
 def _port(resource: Resource, instance: int) -> tuple[str, int, str]:
     return resource.level, instance, "" if resource.half_duplex else resource.direction
+
+
+def passed(
+    rows: npt.NDArray[np.void], resources: Sequence[Resource]
+) -> tuple[npt.NDArray[np.int64], Ints]:
+    """(bytes [columns, rows], column of each resource): what transfers bring through ports.
+
+    Where all ports pass payload, that is the only column.
+    """
+    column = np.array([PASSED.index(r.counted) for r in resources], dtype=np.int64)
+    if not column.any():
+        return rows["bytes"][None], column
+    return np.stack([rows[name] for name in PASSED]), column
 
 
 def widths(resources: Sequence[Resource]) -> Ints:

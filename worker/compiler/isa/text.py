@@ -2,9 +2,10 @@
 
 One line per table entry or instruction, `key=value` fields; instructions leave out fields that
 hold their default, resources `half_duplex` where it is false, `sharers` where it is 1, `count` and
-`step` where they stand for one port.  Names are JSON strings, so any user-given name survives.  A
-line `loop` says how often the next so many rows run; an instruction inside says in `steps`, for
-every loop around it, outermost first, what an iteration adds to its fields.
+`step` where they stand for one port, `counted` where they pass payload.  Names are JSON strings, so
+any user-given name survives.  A line `loop` says how often the next so many rows run; an
+instruction inside says in `steps`, for every loop around it, outermost first, what an iteration
+adds to its fields.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ def print_program(unit: UnitProgram) -> str:
         _line("resource", level=r.level, instance=r.instance, direction=r.direction,
               bytes_per_cycle=r.bytes_per_cycle,
               **{"sharers": r.sharers} if r.sharers != 1 else {}, **_HALF if r.half_duplex else {},
-              **{"count": r.count, "step": r.step} if r.count > 1 else {})
+              **{"count": r.count, "step": r.step} if r.count > 1 else {},
+              **{"counted": r.counted} if r.counted != "bytes" else {})
         for r in unit.resources
     ]  # fmt: skip
     lines += [_line("node", path=path) for path in unit.nodes]

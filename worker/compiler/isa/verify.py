@@ -12,7 +12,16 @@ import numpy.typing as npt
 from worker.compiler.errors import VerifyError
 from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.loops import STRIDE, last_counters, nesting, runs_of
-from worker.compiler.isa.program import Opcode, UnitProgram, expanded, steps_of, widths
+from worker.compiler.isa.program import (
+    PASSED,
+    Opcode,
+    UnitProgram,
+    expanded,
+    passed,
+    steps_of,
+    widths,
+)
+from worker.compiler.machine.bursts import burst_units, counted_at
 from worker.compiler.machine.dma import is_limited, issuing
 from worker.compiler.machine.machine import Machine, Managed
 
@@ -39,6 +48,7 @@ def verify_program(unit: UnitProgram, machine: Machine) -> None:
     check_loops(unit)
     _check_instructions(unit)
     _check_issuing(unit, machine)
+    _check_bursts(unit, machine)
     _check_lists(unit)
     once = _once(unit)
     _check_receivers(once, machine)
@@ -83,6 +93,14 @@ def _check_tables(unit: UnitProgram, machine: Machine) -> None:
             raise _fail(
                 f"resource {k}", "duplex", f"{resource.level} shares {shared} between directions"
             )
+        ports = "bytes"
+        if resource.direction != "link":
+            ports = counted_at(levels[resource.level], machine)
+        if resource.counted != ports:
+            raise _fail(
+                f"resource {k}", "counted",
+                f"ports of {resource.level} count {ports}, not {resource.counted}",
+            )  # fmt: skip
         if resource.bytes_per_cycle <= 0:
             raise _fail(f"resource {k}", "rate", "bandwidth must be positive")
         may_share = is_cached and (resource.level, resource.direction) == (home, "read")
@@ -167,7 +185,9 @@ def _check_issuing(unit: UnitProgram, machine: Machine) -> None:
     is_transfer = np.isin(rows["opcode"], [int(o) for o in _TRANSFERS])
     names = np.array([stream.engine for stream in unit.streams])
     rates = np.array([r.payload_per_cycle for r in unit.resources] + [np.inf])
-    ports = np.ceil(rows["bytes"][:, None] / rates[rows["resource"]]).max(axis=1, initial=0.0)
+    sizes, column = passed(rows, unit.resources)
+    through = sizes[np.append(column, 0)[rows["resource"]], np.arange(len(rows))[:, None]]
+    ports = np.ceil(through / rates[rows["resource"]]).max(axis=1, initial=0.0)
     levels = {level.latency_cycles for level in machine.levels}
     ways = np.array(sorted(levels | {link.latency_cycles for link in machine.links} | {0}))
     for engine in filter(is_limited, machine.engines):
@@ -183,6 +203,19 @@ def _check_issuing(unit: UnitProgram, machine: Machine) -> None:
     free = [k for k, s in enumerate(unit.streams) if not is_limited(machine.engine(s.engine))]
     is_free = is_transfer & np.isin(rows["stream"], free)
     _refuse(is_free & (rows["cycles"] > 0), "cycles", "a transfer with engine cycles")
+
+
+def _check_bursts(unit: UnitProgram, machine: Machine) -> None:
+    """What passes a port that counts bursts has all of the payload; other ports count none."""
+    rows = unit.instructions
+    is_transfer = np.isin(rows["opcode"], [int(o) for o in _TRANSFERS])
+    for name, burst in zip(PASSED[1:], burst_units(machine), strict=True):
+        if burst == 1:
+            _refuse(is_transfer & (rows[name] != 0), name, "a transfer counts bursts of one byte")
+            continue
+        is_counted = np.array([r.counted == name for r in unit.resources] + [False])
+        passes = is_transfer & is_counted[rows["resource"]].any(axis=1)
+        _refuse(passes & (rows[name] < rows["bytes"]), name, "less passes a port than is moved")
 
 
 def _extreme_rows(unit: UnitProgram) -> Iterator[npt.NDArray[np.void]]:

@@ -7,8 +7,9 @@ Axis order: TIME and PIPE loops (outermost first), then CORES, then folded LANES
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import TypeAlias
 
 import numpy as np
@@ -84,6 +85,32 @@ def clip(box: Box, shape: Sequence[int], values: Mapping[str, Ints]) -> Clipped:
         starts.append(low)
         extents.append(np.maximum(high - low, 0))
     return Clipped(tuple(starts), tuple(extents))
+
+
+def per_shape(
+    extents: Sequence[Ints], price: Callable[[tuple[int, ...]], tuple[int, ...]], width: int
+) -> tuple[Ints, ...]:
+    """`price` of boxes of these extents, `width` numbers each, at all iterations; it is asked once
+    per distinct shape."""
+    distinct = [np.unique(e) for e in extents]
+    radix = prod(len(d) for d in distinct)
+    code: Ints = np.array(0, dtype=np.int64)
+    for extent, values in zip(extents, distinct, strict=True):
+        code = code * len(values) + np.searchsorted(values, extent)
+    used = (
+        np.unique(code)
+        if radix > 1 << 20
+        else np.flatnonzero(np.bincount(np.ravel(code), minlength=radix))
+    )
+    found: list[tuple[int, ...]] = []
+    for number in used.tolist():
+        shape: list[int] = []
+        for values in reversed(distinct):
+            number, digit = divmod(number, len(values))
+            shape.append(int(values[digit]))
+        found.append(price(tuple(reversed(shape))))
+    at = np.searchsorted(used, code)
+    return tuple(column[at] for column in np.array(found, dtype=np.int64).reshape(-1, width).T)
 
 
 def drop_last(values: Ints, count: int) -> Ints:

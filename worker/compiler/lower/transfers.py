@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from worker.compiler.errors import VerifyError
-from worker.compiler.isa.program import MAX_RESOURCES, Resource
+from worker.compiler.isa.program import MAX_RESOURCES, PASSED, Resource
 from worker.compiler.lower.grid import Ints
+from worker.compiler.machine.bursts import counted_at
 from worker.compiler.machine.dma import dma_engine
 from worker.compiler.machine.machine import Link, Machine
 
@@ -53,13 +54,16 @@ class Routes:
         self._first: dict[tuple[str, str], int] = {}
         self._several: dict[tuple[int, int, int], int] = {}
         self._sets: dict[int, tuple[int, int, int]] = {}
-        self._groups: list[tuple[int, str, str, float, bool]] = []
+        self._groups: list[tuple[int, str, str, float, bool, str]] = []
         for level in machine.levels:
             for direction, rate in (
                 ("read", level.read_bytes_per_cycle),
                 ("write", level.write_bytes_per_cycle),
             ):
-                self._add(level.name, direction, level.instances, rate, is_half=level.half_duplex)
+                self._add(
+                    level.name, direction, level.instances, rate, is_half=level.half_duplex,
+                    counted=counted_at(level, machine),
+                )  # fmt: skip
         for link in machine.links:
             faster = machine.level(_faster_end(link, machine)).instances
             self._add(link.name, "link", -(-faster // max(link.shared_by, 1)), link.bytes_per_cycle)
@@ -182,14 +186,20 @@ class Routes:
         base, sharers = max((at, n) for n, at in self._shared.items() if at <= number)
         number -= base
         at = bisect_right(self._groups, number, key=lambda group: group[0]) - 1
-        first, name, direction, rate, is_half = self._groups[at]
-        return Resource(name, number - first, direction, rate, is_half, sharers)
+        first, name, direction, rate, is_half, counted = self._groups[at]
+        return Resource(
+            name, number - first, direction, rate, is_half, sharers, counted=counted
+        )  # fmt: skip
 
-    def port_cycles(self, num_bytes: Ints, ports: Sequence[Ints]) -> Ints:
+    def port_cycles(self, passed: Sequence[Ints], ports: Sequence[Ints]) -> Ints:
         """Cycles of the slowest of the resources that transfers take, of numbers of which -1
-        is none."""
-        rates = np.array([r.payload_per_cycle for r in self.resources()] + [np.inf])
-        needs = [np.ceil(num_bytes / rates[numbers]) for numbers in ports]
+        is none; `passed`: of each, by the columns `PASSED`."""
+        resources = self.resources()
+        rates = np.array([r.payload_per_cycle for r in resources] + [np.inf])
+        column = np.array([PASSED.index(r.counted) for r in resources] + [0])
+        needs = [
+            np.ceil(np.choose(column[numbers], passed) / rates[numbers]) for numbers in ports
+        ]  # fmt: skip
         slowest: Ints = np.max(np.broadcast_arrays(*needs), axis=0).astype(np.int64)
         return slowest
 
@@ -198,10 +208,11 @@ class Routes:
         return tuple(self.resource(number) for number in range(self.count))
 
     def _add(
-        self, name: str, direction: str, instances: int, rate: float, *, is_half: bool = False
-    ) -> None:
+        self, name: str, direction: str, instances: int, rate: float, *, is_half: bool = False,
+        counted: str = "bytes",
+    ) -> None:  # fmt: skip
         self._first[name, direction] = self.count
-        self._groups.append((self.count, name, direction, rate, is_half))
+        self._groups.append((self.count, name, direction, rate, is_half, counted))
         self.count += instances
 
     def _links(self, src: str, dst: str) -> tuple[Link, ...]:

@@ -233,8 +233,15 @@ class _Builder:
             managed=Managed(level.managed),
             align_bytes=_int(level.align_bytes, 1),
             reserve_fraction=_num(level.reserve_fraction),
+            burst_bytes=self._burst(k, level),
             half_duplex=self._is_half_duplex(k, level),
         )  # fmt: skip
+
+    def _burst(self, k: int, level: LevelSpec) -> int:
+        if level.burst_bytes is None and (k == 0 or level.managed == "cache"):
+            note = "not given; bytes that lie apart are moved one by one"
+            self._guesses.append(Guess(f"/levels/{k}/burst_bytes", "1", note))
+        return _int(level.burst_bytes, 1)
 
     def _is_half_duplex(self, k: int, level: LevelSpec) -> bool:
         """Left out: so at home, the worse for the machine and true of the data bus of any DRAM."""

@@ -90,6 +90,9 @@ class MemoryLevel:
     reserve_fraction: float = 0.0
     """Part of the capacity kept free for the runtime (stack, descriptors); of a cache the part that
     holds nothing of use (data kept twice, sets that fill unevenly)."""
+    burst_bytes: int = 1
+    """Of home and of caches: the least that one access moves, from an address that is a multiple of
+    it.  What of a tensor lies apart is moved in whole bursts (`machine/bursts.py`)."""
     half_duplex: bool = False
     """Reads and writes of one instance never overlap: both go through one port, which each transfer
     occupies for bytes / (the rate of its direction).  False: a port for each direction."""

@@ -84,6 +84,8 @@ class LevelSpec(Part):
     read_energy_pj_per_byte: PicoJoule | None = None
     write_energy_pj_per_byte: PicoJoule | None = None
     align_bytes: Annotated[Quantity, Range(1, 1 << 20, integer=True)] | None = None
+    burst_bytes: Annotated[Quantity, Range(1, 1 << 12, integer=True)] | None = None
+    """Of the first level and of caches.  Absent: 1, any byte is moved alone; a guess."""
     reserve_fraction: Annotated[Quantity, Range(0, 0.9)] | None = None
 
 

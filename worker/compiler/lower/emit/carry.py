@@ -15,6 +15,7 @@ from worker.compiler.lower.emit.fold import ZERO, Flat, blocks_of, flat_touch
 from worker.compiler.lower.grid import Grid, Ints, flat_offset
 from worker.compiler.lower.resolve import Ref
 from worker.compiler.lower.rows.batch import Batch
+from worker.compiler.lower.rows.bursts import Bursts, Passed
 from worker.compiler.lower.rows.cached import Cached, Found
 from worker.compiler.lower.rows.storage import Storages, Touch
 from worker.compiler.lower.transfers import Routes
@@ -50,6 +51,7 @@ class TransferEmitter:
         self.cached = cached
         """What a cache holds; None where home does not stand behind one."""
         self.routes = Routes(machine)
+        self.bursts = Bursts(machine, nest.schedule.graph.tensors)
         self.tensors = nest.schedule.graph.tensors
         self.engine_number = {e.name: k for k, e in enumerate(machine.engines)}
 
@@ -94,6 +96,7 @@ class TransferEmitter:
         src: End,
         dst: End,
         num_bytes: Ints,
+        passed: Passed,
         keep: npt.NDArray[np.bool_] | None,
         outward: bool,
     ) -> Batch | None:
@@ -113,8 +116,8 @@ class TransferEmitter:
                     latency = np.where(found.is_held, path.cached_latency_cycles, latency)
         touches = (*src.touches, *dst.touches)
         return self.batch(
-            number, grid, position, core, opcode, (src, dst), num_bytes, keep, path.engine, latency,
-            ports, touches,
+            number, grid, position, core, opcode, (src, dst), num_bytes, passed, keep, path.engine,
+            latency, ports, touches,
         )  # fmt: skip
 
     def batch(
@@ -126,6 +129,7 @@ class TransferEmitter:
         opcode: Opcode,
         ends: tuple[End, End],
         num_bytes: Ints,
+        passed: Passed,
         keep: npt.NDArray[np.bool_] | None,
         engine: str,
         latency: Ints,
@@ -138,14 +142,17 @@ class TransferEmitter:
         if flat.count == 0:
             return None
         size, latency, busy = flat(num_bytes), flat(latency), ZERO
+        drawn, returned = (flat(each) for each in passed)
         flat_ports = tuple(flat(p) for p in ports)
         by = self.machine.engine(engine)
         if is_limited(by):
-            busy, late = issuing(by, size, latency, self.routes.port_cycles(size, flat_ports))
+            busy, late = issuing(
+                by, size, latency, self.routes.port_cycles((size, drawn, returned), flat_ports)
+            )
             latency = latency + late
         return Batch(
             flat.count, flat.full(position), flat.full(core), opcode,
-            self.engine_number[engine], number, -1, size, ZERO, busy, ZERO, ZERO,
+            self.engine_number[engine], number, -1, size, ZERO, busy, drawn, returned,
             latency, flat_ports, src.buffer, dst.buffer,
             flat(src.offset), flat(dst.offset),
             tuple(flat_touch(t, flat) for t in touches),

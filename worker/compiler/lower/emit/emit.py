@@ -71,6 +71,9 @@ class Emitter:
         dst = self.transfers.end(refs.write, leaf, grid, core, box.start, is_write=True)
         slower = min(src, dst, key=lambda end: self.machine.level_index(end.level))
         num_bytes = box.num_elems * slower.dtype.size_bytes
+        passed = self.transfers.bursts.packed(num_bytes)
+        if self.machine.home.name in (src.level, dst.level):
+            passed = self.transfers.bursts.of_box(move.tensor, move.box, box.extent)
         wanted = (
             None if move.fill is not None else num_bytes > 0,
             grid.is_there,
@@ -90,7 +93,7 @@ class Emitter:
                 found.append(
                     self.transfers.batch(
                         number, grid, position, core, Opcode.MULTICAST, (src, dst), num_bytes,
-                        groups.leads & keep, groups.path.engine,
+                        passed, groups.leads & keep, groups.path.engine,
                         np.array(groups.path.latency_cycles, dtype=np.int64), groups.ports, touches,
                     )
                 )  # fmt: skip
@@ -98,7 +101,18 @@ class Emitter:
                 slot = -1  # what those bring who are served is not counted as shared
         found.append(
             self.transfers.transfer(
-                number, slot, grid, position, core, opcode, src, dst, num_bytes, keep, outward
+                number,
+                slot,
+                grid,
+                position,
+                core,
+                opcode,
+                src,
+                dst,
+                num_bytes,
+                passed,
+                keep,
+                outward,
             )
         )
         return [batch for batch in found if batch is not None]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from worker.compiler.lower.emit.fold import (
     over_lanes,
     steps_of,
 )
-from worker.compiler.lower.grid import Clipped, Grid, Ints, clip
+from worker.compiler.lower.grid import Clipped, Grid, Ints, clip, per_shape
 from worker.compiler.lower.resolve import Ref, Refs
 from worker.compiler.lower.rows.batch import Batch
 from worker.compiler.lower.rows.storage import Touch
@@ -147,7 +146,12 @@ class ComputeEmitter:
     ) -> list[Batch]:
         """The transfer of a staged operand: what the compute touches of it, both ways."""
         is_write = not buffered.is_write
-        start, elems = self._touched(access, ref, box, points, grid)
+        start, extents, elems = self._touched(access, ref, box, points, grid)
+        passed = self.transfers.bursts.packed(elems * self.tensors[ref.tensor].dtype.size_bytes)
+        if ref.scope is None:
+            assert isinstance(leaf.node, Compute)
+            op = self.nest.schedule.graph.op(leaf.node.op)
+            passed = self.transfers.bursts.of_access(op, access, leaf.node, extents, points)
         far = self.transfers.end(ref, leaf, grid, core, start, is_write=is_write)
         near = End(reach, -1, instance_of(reach, core, self.machine), ZERO, far.dtype, (buffered,))
         kept = len(grid.frames) - grid.num_lane_axes
@@ -164,9 +168,12 @@ class ComputeEmitter:
         else:
             opcode = Opcode.POP if is_ring else Opcode.LOAD
         src, dst = (near, far) if is_write else (far, near)
+        drawn, returned = (
+            over_lanes(np.broadcast_to(each, grid.shape), grid, np.sum) for each in passed
+        )
         batch = self.transfers.transfer(
             number, slot, folded, first_lane(position, grid), core, opcode, src, dst, total,
-            total > 0, is_write,
+            (drawn, returned), total > 0, is_write,
         )  # fmt: skip
         return [] if batch is None else [batch]
 
@@ -177,8 +184,9 @@ class ComputeEmitter:
         box: Mapping[str, tuple[Ints, Ints]],
         points: Ints,
         grid: Grid,
-    ) -> tuple[list[Ints], Ints]:
-        """(first element, number of elements) that a staged access touches.
+    ) -> tuple[list[Ints], list[Ints], Ints]:
+        """(first element, elements from there to the last, per dimension; how many) that a staged
+        access touches.
 
         A data-dependent index touches one element per point, anywhere.
         """
@@ -189,15 +197,31 @@ class ComputeEmitter:
                 ZERO if tile is None else affine_values(tile[d].start, grid.values)
                 for d in range(len(shape))
             ]
-            return origin, points
+            return origin, self._extents(access, shape, box), points
         start: list[Ints] = []
         elems: Ints = np.array(1, dtype=np.int64)
         for expr, extent in zip(access.index, shape, strict=True):
+            low, _ = expr_range(expr, box)
+            start.append(np.minimum(np.maximum(low, 0), extent - 1))
+        extents = self._extents(access, shape, box)
+        for width in extents:
+            elems = elems * width
+        return start, extents, np.minimum(elems, points)
+
+    @staticmethod
+    def _extents(
+        access: Access, shape: Sequence[int], box: Mapping[str, tuple[Ints, Ints]]
+    ) -> list[Ints]:
+        """Elements from the first to the last that are touched, per dimension; of one that depends
+        on data, all of it."""
+        found: list[Ints] = []
+        for expr, extent in zip(access.index, shape, strict=True):
+            if expr.has_lookup:
+                found.append(np.array(extent, dtype=np.int64))
+                continue
             low, high = expr_range(expr, box)
-            low, high = np.maximum(low, 0), np.minimum(high, extent - 1)
-            start.append(np.minimum(low, extent - 1))
-            elems = elems * np.maximum(high - low + 1, 0)
-        return start, np.minimum(elems, points)
+            found.append(np.maximum(np.minimum(high, extent - 1) - np.maximum(low, 0) + 1, 0))
+        return found
 
     def _costs(
         self, op: TensorOp, compute: Compute, box: Clipped, grid: Grid
@@ -205,29 +229,14 @@ class ComputeEmitter:
         """(engine cycles, bytes drawn, bytes returned) at all iterations; asks the cost model once
         per distinct box shape."""
         engine = self.machine.engine(compute.engine)
-        distinct = [np.unique(e) for e in box.extent]
-        radix = prod(len(d) for d in distinct)
-        code: Ints = ZERO
-        for extent, values in zip(box.extent, distinct, strict=True):
-            code = code * len(values) + np.searchsorted(values, extent)
-        used = (
-            np.unique(code)
-            if radix > 1 << 20
-            else np.flatnonzero(np.bincount(np.ravel(code), minlength=radix))
-        )
         feeds = feeds_of(op, engine, self.tensors)
-        costs: list[tuple[int, int, int]] = []
-        for number in used.tolist():
-            extents: list[int] = []
-            for values in reversed(distinct):
-                number, digit = divmod(number, len(values))
-                extents.append(int(values[digit]))
-            box_extents = tuple(reversed(extents))
-            taken = engine_cycles(op, box_extents, engine, self.tensors, grid.num_lanes)
-            costs.append((taken, *feeds.of(box_extents, grid.num_lanes)))
-        at = np.searchsorted(used, code)
-        cycles, drawn, returned = np.array(costs, dtype=np.int64).reshape(-1, 3).T
-        return cycles[at], drawn[at], returned[at]
+
+        def price(extents: tuple[int, ...]) -> tuple[int, ...]:
+            taken = engine_cycles(op, extents, engine, self.tensors, grid.num_lanes)
+            return taken, *feeds.of(extents, grid.num_lanes)
+
+        cycles, drawn, returned = per_shape(box.extent, price, 3)
+        return cycles, drawn, returned
 
 
 def staged_width(refs: Refs) -> int:

@@ -20,7 +20,7 @@ jobs (a later job may go first if it delays none before it, as far as is known).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, TypeAlias
@@ -31,7 +31,7 @@ import numpy.typing as npt
 from worker.compiler.clock.run import Wiring, last_finish
 from worker.compiler.clock.signals import token_delays
 from worker.compiler.isa.loops import NO_LOOPS
-from worker.compiler.isa.program import port_sets
+from worker.compiler.isa.program import Resource, passed, port_sets
 from worker.compiler.jit import loop_for
 from worker.compiler.lower.grid import Ints
 from worker.compiler.lower.order.sync import Tokens
@@ -78,7 +78,7 @@ def _best(
     program: npt.NDArray[np.void], tokens: Tokens, wiring: Wiring, moves: Moves
 ) -> tuple[Ints | None, Tokens]:
     """The order that ends first (None: the old one), and its tokens."""
-    columns = _columns(program)
+    columns = _columns(program, wiring.ports)
     best: Ints | None = None
     kept = tokens
     least = _finish(program, tokens, wiring)
@@ -95,13 +95,13 @@ def orders(
 ) -> Iterator[Ints]:
     """Numbers of the instructions by the time at which they start: nobody passes a transfer of
     unknown start; who is done before its start in that order does; everybody does."""
-    return _orders(_columns(program), moves.full or tokens, wiring, moves)
+    return _orders(_columns(program, wiring.ports), moves.full or tokens, wiring, moves)
 
 
 def _orders(
     columns: tuple[Any, ...], tokens: Tokens, wiring: Wiring, moves: Moves
 ) -> Iterator[Ints]:
-    stream = columns[0]
+    stream = columns[2]
     count, number = len(stream), tokens.num_tokens
     width = 1 << (int(stream.max(initial=0)) + 1).bit_length()
     by_stream = np.argsort(stream, kind="stable")
@@ -180,13 +180,15 @@ def _finish(program: npt.NDArray[np.void], tokens: Tokens, wiring: Wiring) -> in
     return last_finish(program, waits, signals, tokens.num_tokens, wiring)
 
 
-def _columns(program: npt.NDArray[np.void]) -> tuple[Any, ...]:
-    names = ("stream", "bytes", "cycles", "latency", "resource")
-    return tuple(np.ascontiguousarray(program[name]) for name in names)
+def _columns(program: npt.NDArray[np.void], ports: Sequence[Resource]) -> tuple[Any, ...]:
+    names = ("stream", "cycles", "latency", "resource")
+    sizes, column = passed(program, ports)
+    arrays = (sizes, column, *(program[name] for name in names))
+    return tuple(np.ascontiguousarray(array) for array in arrays)
 
 
 def _play(
-    stream: Any, num_bytes: Any, cycles: Any, latency: Any, resource: Any,
+    sizes: Any, column: Ints, stream: Any, cycles: Any, latency: Any, resource: Any,
     following: Ints, wait_ptr: Any, wait_token: Any, needed: Any,
     signal_ptr: Any, signal_token: Any, delay: Ints, signal_rank: Any, token_ptr: Ints, rate: Any,
     port_ptr: Ints, port_of: Ints,
@@ -248,7 +250,7 @@ def _play(
                             break
                         for m in range(port_ptr[r], port_ptr[r + 1]):
                             start = max(start, resource_free[port_of[m]])
-                        busy = max(busy, ceil(num_bytes[k] / rate[r]))
+                        busy = max(busy, ceil(sizes[column[r], k] / rate[r]))
                     if k == head[s]:
                         own = start
                     if k == head[s] or start + busy <= own:
@@ -280,7 +282,8 @@ def _play(
                     break
                 for m in range(port_ptr[r], port_ptr[r + 1]):
                     o = port_of[m]
-                    resource_free[o] = max(start, resource_free[o]) + ceil(num_bytes[k] / rate[r])
+                    need = ceil(sizes[column[r], k] / rate[r])
+                    resource_free[o] = max(start, resource_free[o]) + need
             stream_free[s] = start + busy
             finish = start + busy + int(latency[k])
             end[k] = finish

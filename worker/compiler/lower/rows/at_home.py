@@ -17,6 +17,7 @@ from worker.compiler.ir.op import Tensor
 from worker.compiler.lower.issue import Ahead, Timing
 from worker.compiler.lower.resolve import Refs
 from worker.compiler.lower.rows.hazards import access_box
+from worker.compiler.machine.bursts import burst_bytes, pitch_of
 from worker.compiler.machine.machine import MemoryLevel
 from worker.compiler.schedule.nodes import Box, Move
 from worker.compiler.schedule.walk import Frame, Leaf, Walk
@@ -71,22 +72,10 @@ class Use:
     @cached_property
     def _region(self) -> int:
         """Bytes of the lines that one iteration touches, at most."""
-        size = self.tensor.dtype.size_bytes
-        shape = self.tensor.shape
+        shape, size = self.tensor.shape, self.tensor.dtype.size_bytes
         extents = [min(span.extent, n) for span, n in zip(self.box, shape, strict=True)]
-        strides = [size * prod(shape[d + 1 :]) for d in range(len(shape))]
-        inner = len(shape)
-        while inner and (inner == len(shape) or extents[inner] == shape[inner]):
-            inner -= 1  # dimensions from here on follow each other without a gap
-        run = size * prod(extents[inner:])
-        pitch = gcd(self.line, self.align, *(
-            gcd(stride, *(c * stride for _, c in span.start.terms), span.start.const * stride)
-            if d < inner
-            else gcd(*(c * stride for _, c in span.start.terms), span.start.const * stride)
-            for d, (span, stride) in enumerate(zip(self.box, strides, strict=True))
-        ))  # fmt: skip
-        each = _up(run + self.line - pitch, self.line)
-        return min(prod(extents[:inner]) * each, self.whole)
+        pitches = [pitch_of(span.start) for span in self.box]
+        return burst_bytes(extents, shape, size, pitches, self.align, self.line)
 
     @cached_property
     def alike(self) -> int | None:

@@ -193,6 +193,17 @@ def duplex_where_transfers_end(view: SpecReader) -> Iterator[Defect]:
             )  # fmt: skip
 
 
+def bursts_where_they_are_read(view: SpecReader) -> Iterator[Defect]:
+    """Home and caches see tensors as they lie; what a scratchpad holds is packed."""
+    for number, level in enumerate(view.items("/levels")):
+        if number and view.managed(level) != "cache" and view.raw(f"{level}/burst_bytes"):
+            yield Defect(
+                f"{level}/burst_bytes",
+                f"tiles lie in {view.text(f'{level}/name')} without gaps: nothing reads this",
+                "absent, or on the first level or a cache", view.number(f"{level}/burst_bytes"),
+            )  # fmt: skip
+
+
 def has_scratchpad(view: SpecReader) -> Iterator[Defect]:
     levels = list(view.items("/levels"))
     if len(levels) > 1 and not any(view.managed(level) == "scratchpad" for level in levels[1:]):
@@ -278,6 +289,7 @@ RULES: tuple[Callable[[SpecReader], Iterator[Defect]], ...] = (
     folds_are_whole_arrays,
     ports_are_read,
     transfers_are_read,
+    bursts_where_they_are_read,
     one_way_to_give_targets,
     *TARGET_RULES,
 )

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
 from worker.compiler.cost.compute import engine_cycles
 from worker.compiler.ir.op import Tensor
+from worker.compiler.isa.program import PASSED
+from worker.compiler.machine.bursts import (
+    Sizes,
+    counted_at,
+    pitch_of,
+    sizes_of_tile,
+)
 from worker.compiler.machine.dma import dma_engine, issuing_rate
 from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
 from worker.compiler.tiling.chain.cut import Cut, Held
@@ -19,11 +26,20 @@ class Flow:
 
     held: Held
     memory: str
-    elem_bytes: int
+    sizes: Sizes
+    """Of one tile."""
 
-    @property
-    def tile_bytes(self) -> int:
-        return prod(span.extent for span in self.held.box) * self.elem_bytes
+    @staticmethod
+    def of(held: Held, memory: str, tensor: Tensor, machine: Machine) -> Flow:
+        """At home, rows of the tensor are moved in whole bursts."""
+        item = tensor.dtype.size_bytes
+        payload = prod(span.extent for span in held.box) * item
+        if memory != machine.home.name:
+            return Flow(held, memory, Sizes(payload, payload, payload))
+        extents = [span.extent for span in held.box]
+        pitches = [pitch_of(span.start) for span in held.box]
+        sizes = sizes_of_tile(payload, extents, tensor.shape, item, pitches, machine)
+        return Flow(held, memory, sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,23 +118,25 @@ def predict(
     """Cycles of ports that serve both directions, by level."""
     for flows, inward in ((timing.fetched, True), (timing.stored, False)):
         total = once = 0.0
-        paths: dict[str, tuple[float, int, int]] = {}
+        paths: dict[str, Path] = {}
         for flow in flows:
             if flow.memory not in paths:
                 ends = (flow.memory, memory) if inward else (memory, flow.memory)
                 paths[flow.memory] = path(machine, *ends, busy)
-            speed, latency, setup = paths[flow.memory]
+            way = paths[flow.memory]
+            passing = way.cycles(flow.sizes)
             times = _times(flow.held.rows, trips)
             leaves += times
-            total += times * max(flow.tile_bytes / speed, setup)
+            total += times * max(passing, way.setup_cycles)
             for name, is_read in ((flow.memory, inward), (memory, not inward)):
                 level = machine.level(name)
                 if level.half_duplex:
                     port = level.read_bytes_per_cycle if is_read else level.write_bytes_per_cycle
-                    spent = times * flow.tile_bytes * busy.sharers(level, machine) / port
+                    size = flow.sizes[PASSED.index(counted_at(level, machine))]
+                    spent = times * size * busy.sharers(level, machine) / port
                     turns[name] = turns.get(name, 0.0) + spent
-            once = max(once, latency) + flow.tile_bytes / speed
-            waits = max(waits, float(times * latency))
+            once = max(once, way.latency_cycles) + passing
+            waits = max(waits, float(times * way.latency_cycles))
         sums.append(total)
         first.append(once)
     if not overlaps or prod(trips) == 1:
@@ -138,19 +156,33 @@ def _times(rows: tuple[int, ...], trips: tuple[int, ...]) -> int:
     return 1
 
 
-def path(machine: Machine, src: str, dst: str, busy: Busy) -> tuple[float, int, int]:
-    """(bytes per cycle of one core, latency to who waits, cycles of its engine at least) of a
-    transfer when `busy` cores move from `src` to `dst` at once."""
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A way of one core's transfers when others move there, too."""
+
+    rates: tuple[float, ...]
+    """Bytes per cycle of the slowest port that passes each of `Sizes`."""
+    latency_cycles: int
+    """To who waits."""
+    setup_cycles: int
+    """Of its engine at least."""
+
+    def cycles(self, sizes: Sizes) -> float:
+        return max(size / rate for size, rate in zip(sizes, self.rates, strict=True))
+
+
+def path(machine: Machine, src: str, dst: str, busy: Busy) -> Path:
+    """The way from `src` to `dst` when `busy` cores move there at once."""
     route = machine.route(src, dst)
-    rates = []
+    latency = max(machine.level(n).latency_cycles for n in route)
+    is_outward = machine.level_index(src) > machine.level_index(dst)
+    engine = dma_engine(machine, src if is_outward else dst, outward=is_outward)
+    rates = [issuing_rate(engine, latency), inf, inf]
     for k, name in enumerate(route):
         level = machine.level(name)
         is_last = k == len(route) - 1
         rate = level.write_bytes_per_cycle if is_last else level.read_bytes_per_cycle
-        rates.append(rate / busy.sharers(level, machine))
-    latency = max(machine.level(n).latency_cycles for n in route)
-    is_outward = machine.level_index(src) > machine.level_index(dst)
-    engine = dma_engine(machine, src if is_outward else dst, outward=is_outward)
-    rates.append(issuing_rate(engine, latency))
+        count = PASSED.index(counted_at(level, machine))
+        rates[count] = min(rates[count], rate / busy.sharers(level, machine))
     waits = latency + engine.setup_cycles + machine.engine_signal_cycles
-    return max(min(rates), 1e-9), waits, engine.setup_cycles
+    return Path(tuple(max(rate, 1e-9) for rate in rates), waits, engine.setup_cycles)

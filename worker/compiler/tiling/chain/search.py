@@ -241,12 +241,12 @@ class Search:
         """What is fetched and what is stored."""
         home, tensors = self.machine.home.name, self.chain.tensors
         into = tuple(
-            Flow(h, self.location_of.get(h.tensor, home), tensors[h.tensor].dtype.size_bytes)
+            Flow.of(h, self.location_of.get(h.tensor, home), tensors[h.tensor], self.machine)
             for h in cut.fetched
             if self.is_placed(h)
         )
         out = tuple(
-            Flow(h, self.location_of.get(h.tensor, home), tensors[h.tensor].dtype.size_bytes)
+            Flow.of(h, self.location_of.get(h.tensor, home), tensors[h.tensor], self.machine)
             for h in cut.made
             if self.is_placed(h) and h.tensor in self.chain.leaving
         )

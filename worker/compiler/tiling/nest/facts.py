@@ -69,6 +69,12 @@ class Operand:
             found.append(min(width + self.extra[k], self.limits[k][1]))
         return tuple(found)
 
+    def pitches(self, tile: Mapping[str, int], extents: Mapping[str, int]) -> tuple[int, ...]:
+        """The most that the index where a tile begins is known to be a multiple of, per dimension;
+        0: all begin at the first."""
+        found = (reach(expr, tile, extents) for expr in self.index)
+        return tuple(gcd(known.step, known.phase) for known in found)
+
     def box(
         self,
         starts: Mapping[str, Affine],

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import inf, prod
 from typing import NamedTuple, TypeAlias
 
 from worker.compiler.cost.compute import EngineRate, pace_of
+from worker.compiler.isa.program import PASSED
+from worker.compiler.machine.bursts import Sizes, burst_units, counted_at, sizes_of_tile
 from worker.compiler.machine.dma import dma_engine, issuing_rate
 from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
-from worker.compiler.tiling.nest.facts import Facts, Pointwise
+from worker.compiler.tiling.nest.facts import Facts, Operand, Pointwise
 from worker.compiler.tiling.nest.plan import LevelPlan, Stage, Team, comes_early, source_of
 
 Turns: TypeAlias = tuple[tuple[int, float], ...]
@@ -41,7 +43,11 @@ class _Route:
     """The ports of the first and the last level, None where they do not serve both directions."""
     is_cached: bool
     """Whether it comes from home through a cache, which brings in for all what it brings in."""
-    rates: dict[tuple[int, int], float] = field(default_factory=dict, compare=False)
+    counts: tuple[int, ...]
+    """Which of `Sizes` each port passes."""
+    is_at_home: bool
+    """Whether an end of it is at home."""
+    rates: dict[tuple[int, int], tuple[float, ...]] = field(default_factory=dict, compare=False)
     """What `rate` has found."""
 
     @staticmethod
@@ -59,34 +65,50 @@ class _Route:
         first, last = (ports[k] if passed[k].half_duplex else None for k in (0, -1))
         is_cached = src == machine.home.name and len(names) > 2
         latency += engine.setup_cycles + machine.engine_signal_cycles
-        return _Route(ports, latency, issuing, team, (first, last), is_cached)
+        counts = tuple(PASSED.index(counted_at(level, machine)) for level in passed)
+        is_at_home = machine.home.name in (src, dst)
+        return _Route(
+            ports, latency, issuing, team, (first, last), is_cached, counts, is_at_home
+        )  # fmt: skip
 
-    def rate(self, size_bytes: int, sharers: int, others: int) -> float:
+    def rate(self, sizes: Sizes, sharers: int, others: int) -> float:
         """Bytes per cycle of one destination when `sharers` per team pull as much at once, `others`
         of them something else."""
-        setup = self.issuing[1]
-        found = self._port_rate(sharers, others)
-        return min(found, size_bytes / setup) if setup and size_bytes else found
+        setup, size = self.issuing[1], sizes.payload
+        found = min(
+            rate * size / passing if passing != size else rate
+            for rate, passing in zip(self._port_rates(sharers, others), sizes, strict=True)
+        )
+        return min(found, size / setup) if setup and size else found
 
-    def _port_rate(self, sharers: int, others: int) -> float:
+    def _port_rates(self, sharers: int, others: int) -> tuple[float, ...]:
+        """Of the slowest port that passes each of `Sizes`."""
         found = self.rates.get((sharers, others))
         if found is None:
             readers = [sharers * self.team.copies] * len(self.ports)
             if self.is_cached:
                 readers[0] = others * self.team.copies
-            each = zip(self.ports, readers, strict=True)
-            served = min(rate / max(1, -(-many // n)) for (rate, n), many in each)
-            found = max(min(served, self.issuing[0]), 1e-9)
+            slowest = [self.issuing[0], inf, inf]
+            for (rate, n), many, count in zip(self.ports, readers, self.counts, strict=True):
+                slowest[count] = min(slowest[count], rate / max(1, -(-many // n)))
+            found = tuple(max(rate, 1e-9) for rate in slowest)
             self.rates[sharers, others] = found
         return found
 
-    def turns(self, size_bytes: int, sharers: int, others: int, ends: tuple[int, int]) -> Turns:
-        """What a transfer takes of ports that serve both directions at its ends (their numbers),
+    def turns(
+        self, sizes: Sizes, times: int, sharers: int, others: int, ends: tuple[int, int]
+    ) -> Turns:
+        """What so many transfers take of ports that serve both directions at their ends (numbers),
         when `sharers` per team move as much, `others` of them something else."""
         first = others if self.is_cached else sharers
         return tuple(
-            (number, size_bytes * max(1, -(-many * self.team.copies // port[1])) / port[0])
-            for port, number, many in zip(self.ends, ends, (first, sharers), strict=True)
+            (
+                number,
+                times * sizes[count] * max(1, -(-many * self.team.copies // port[1])) / port[0],
+            )
+            for port, number, many, count in zip(
+                self.ends, ends, (first, sharers), (self.counts[0], self.counts[-1]), strict=True
+            )
             if port is not None
         )
 
@@ -95,11 +117,9 @@ class _Route:
 class _Way:
     """How an operand comes to a stage."""
 
-    tensor: str
-    axes: frozenset[str]
+    operand: Operand
     source: int
     """Number of the memory it comes from among those the stage is filled from."""
-    item_bytes: int
     is_early: bool
     route: _Route
     ends: tuple[int, int]
@@ -112,8 +132,8 @@ class _Port:
 
     fills: tuple[_Way, ...]
     num_sources: int
-    drain: tuple[str, int, _Route, tuple[int, int]] | None
-    """(tensor, bytes of an element, way, numbers of its memories) of the result; None: it stays."""
+    drain: tuple[Operand, _Route, tuple[int, int]] | None
+    """(result, way, numbers of its memories); None: it stays."""
 
 
 class _Fill(NamedTuple):
@@ -233,6 +253,8 @@ class Pricer:
             (step, pace_of(step.op, step.engine, facts.tensors)) for step in facts.epilogue
         ]
         self._axes = tuple(axis.name for axis in facts.op.domain)
+        self._machine, self._units = machine, burst_units(machine)
+        self._in_bursts: dict[tuple[str, tuple[int, ...], tuple[int, ...]], Sizes] = {}
         self._at_home = home_cycles(facts, machine, stages[-1].team)
         self.ports = [self._port(stages, k, machine) for k in range(len(stages))]
         """How operands come to each stage, and results leave it."""
@@ -249,8 +271,7 @@ class Pricer:
                 routes[source] = _Route.between(machine, source, memory, stage.team)
             fills.append(
                 _Way(
-                    operand.tensor, operand.axes, list(routes).index(source),
-                    operand.dtype.size_bytes,
+                    operand, list(routes).index(source),
                     comes_early(facts, operand.tensor, stages, k, machine), routes[source],
                     (number[source], number[memory]),
                 )
@@ -260,9 +281,8 @@ class Pricer:
             name = facts.stored.tensor
             target = source_of(facts, name, stages, k, home)
             if target != memory:
-                size = facts.tensors[name].dtype.size_bytes
                 route = _Route.between(machine, memory, target, stage.team)
-                drain = name, size, route, (number[memory], number[target])
+                drain = facts.stored, route, (number[memory], number[target])
         return _Port(tuple(fills), len(routes), drain)
 
     def price(self, levels: Sequence[LevelPlan]) -> Price:
@@ -274,13 +294,17 @@ class Pricer:
             out_trips = prod(plan.trips[name] for name in plan.order[: plan.num_out_loops])
             drain = last = 0.0
             drain_turns: Turns = ()
-            if port.drain is not None and port.drain[0] in plan.elems:
-                tensor, item_bytes, route, ends = port.drain
-                size = plan.elems[tensor] * item_bytes
-                last = route.latency_cycles + size / route.rate(size, used, used)
+            if port.drain is not None and port.drain[0].tensor in plan.elems:
+                operand, route, ends = port.drain
+                sizes = self._sizes(operand, plan, route)
+                last = route.latency_cycles + sizes.payload / route.rate(sizes, used, used)
                 drain = out_trips * last
-                drain_turns = route.turns(out_trips * size, used, used, ends)
-            fills = tuple(_fill(way, plan, used) for way in port.fills if way.tensor in plan.elems)
+                drain_turns = route.turns(sizes, out_trips, used, used, ends)
+            fills = tuple(
+                self._fill(way, plan, used)
+                for way in port.fills
+                if way.operand.tensor in plan.elems
+            )  # fmt: skip
             is_double = any(c > 1 for c in plan.copies.values())
             found.append(
                 _Moves(
@@ -300,6 +324,33 @@ class Pricer:
             leaves += results * busy * len(self._after)
         return Price(found, compute, self._at_home, leaves)
 
+    def _fill(self, way: _Way, plan: LevelPlan, used: int) -> _Fill:
+        """What a tile takes to come, on its way to each of `used` units."""
+        operand, route = way.operand, way.route
+        sizes = self._sizes(operand, plan, route)
+        alike = prod(ways for axis, ways in plan.splits.items() if axis not in operand.axes)
+        others = used // alike
+        return _Fill(
+            operand.axes, way.source, sizes.payload, route.rate(sizes, used, others),
+            route.latency_cycles, way.is_early, plan.copies[operand.tensor] > 1,
+            route.turns(sizes, 1, used, others, way.ends),
+        )  # fmt: skip
+
+    def _sizes(self, operand: Operand, plan: LevelPlan, route: _Route) -> Sizes:
+        """Bytes of a tile of an operand on a way."""
+        payload = plan.elems[operand.tensor] * operand.dtype.size_bytes
+        if self._units == (1, 1) or not route.is_at_home:
+            return Sizes(payload, payload, payload)
+        pitches = operand.pitches(plan.tile, self.facts.extents)
+        widths = operand.widths(plan.tile, self.facts.extents)
+        key = operand.tensor, pitches, widths
+        found = self._in_bursts.get(key)
+        if found is None:
+            found = self._in_bursts[key] = sizes_of_tile(
+                payload, widths, operand.shape, operand.dtype.size_bytes, pitches, self._machine
+            )
+        return found
+
     def _fused_cycles(
         self, anchor: float, results: int, plan: LevelPlan, strips: tuple[int, int]
     ) -> float:
@@ -317,17 +368,6 @@ class Pricer:
         if plan.copies[facts.out.tensor] > 1:
             return max(busy.values())
         return sum(busy.values())
-
-
-def _fill(way: _Way, plan: LevelPlan, used: int) -> _Fill:
-    """What a tile takes to come, on its way to each of `used` units."""
-    size = plan.elems[way.tensor] * way.item_bytes
-    alike = prod(ways for axis, ways in plan.splits.items() if axis not in way.axes)
-    others = used // alike
-    return _Fill(
-        way.axes, way.source, size, way.route.rate(size, used, others), way.route.latency_cycles,
-        way.is_early, plan.copies[way.tensor] > 1, way.route.turns(size, used, others, way.ends),
-    )  # fmt: skip
 
 
 def _step_cycles(step: Pointwise, pace: EngineRate, widths: Sequence[int]) -> int:
