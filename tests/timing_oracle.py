@@ -41,6 +41,7 @@ class Step:
     dst: int = -1
     drawn: int = 0
     returned: int = 0
+    starved: int = 0
 
 
 @dataclass
@@ -165,7 +166,7 @@ def unit_program(
         op = 0 if step.opcode is Opcode.COMPUTE else -1
         rows[k] = (
             int(step.opcode), step.stream, step.node, op, step.num_bytes, step.macs, step.cycles,
-            step.drawn, step.returned, step.latency, ports, step.src, step.dst, 0, 0,
+            step.drawn, step.returned, step.starved, step.latency, ports, step.src, step.dst, 0, 0,
         )  # fmt: skip
         wait_token += step.waits
         signal_token += step.signals

@@ -50,9 +50,9 @@ SLOW: dict[str, tuple[str, str, dict[str, Any]]] = {
     "long bursts": ("layers", "port:DRAM.read", memory(
         burst_bytes=4096, align_bytes=1, read_bytes_per_cycle=3)),
     "weak engine": ("layers", "engine:PE", engines({"macs_per_cycle": {"f32": 0.05}}, 0.02)),
-    "starved array": ("layers", "engine:PE", engines(
+    "starved array": ("layers", "feed:PE", engines(
         {"dataflow": {"stationary": "weight"}, "feed_bytes_per_cycle": 0.05}, 0.005)),
-    "slow loads": ("layers", "engine:PE", engines(
+    "slow loads": ("layers", "feed:PE", engines(
         {"dataflow": {"stationary": "weight", "double_buffered": True,
                       "load_bytes_per_cycle": 0.02}}, 0.005)),
     "weak vector unit": ("conv", "engine:VEC", engines({}, 0.001)),
@@ -86,6 +86,7 @@ def test_what_is_slow_is_blamed(tmp_path: Path, what: str, strategy: str) -> Non
         assert summary["unasked_bytes"]["DRAM"] > 0.5 * (moved["read"] + moved["write"])
     told = [finding["id"] for finding in report["insights"]]
     assert ("issue-bound" in told) == cause.startswith("dma:")
+    assert ("feed-bound" in told) == cause.startswith("feed:")
     for row in rows:
         assert sum(c["cycles"] for c in row["causes"]) == row["cycles_total"]
         assert row["bound_by"] == row["causes"][0]["cause"]

@@ -166,7 +166,7 @@ def test_an_illegal_schedule_in_the_cache_is_a_miss() -> None:
     assert _outcomes(one, canonical, good) == ["miss", "hit"]
 
 
-@pytest.mark.parametrize("stored", [b"", b"{", b"{}", b"TWPROG04", b"TWPROG99" + bytes(64)])
+@pytest.mark.parametrize("stored", [b"", b"{", b"{}", b"TWPROG05", b"TWPROG99" + bytes(64)])
 def test_a_damaged_program_in_the_cache_is_a_miss(stored: bytes) -> None:
     one = solver()
     canonical = canonicalize(conv(1, 3, 8, 6, 3, 1, 1))

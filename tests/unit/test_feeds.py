@@ -282,3 +282,43 @@ def test_exports_unroll_what_the_dataflow_lays_along_the_array() -> None:
         assert isinstance(found, Unrolled)
         assert found.spatial == tuple(((side, 4),) for side in sides)
         assert found.num_passes == 16
+
+
+# -- whom a wait is blamed on ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("narrow", "flow"),
+    [
+        ({"feed_bytes_per_cycle": 2.0}, WEIGHT),
+        ({"drain_bytes_per_cycle": 0.5}, OUTPUT),
+        ({"feed_bytes_per_cycle": 64.0}, replace(WEIGHT, load_bytes_per_cycle=0.25)),
+        ({"feed_bytes_per_cycle": 1e6}, WEIGHT),
+    ],
+)
+def test_a_program_says_what_ports_cost(narrow: dict[str, float], flow: Dataflow) -> None:
+    """Of every instruction, what the same engine with ports of any width would not take."""
+    graph = matmul_graph(24, 20, 28, DType.I8)
+    own = array(flow, 8, 8, **narrow)
+    at_once = replace(
+        own, dataflow=replace(flow, load_bytes_per_cycle=0.0), feed_bytes_per_cycle=0.0,
+        drain_bytes_per_cycle=0.0,
+    )  # fmt: skip
+    on = chip()
+    rest = tuple(
+        replace(e, macs_per_cycle=dict.fromkeys(e.macs_per_cycle, 1e-3))  # nobody multiplies there
+        for e in on.engines
+        if e.kind is not EngineKind.MATRIX
+    )
+    machine, apart = (replace(on, engines=(engine, *rest)) for engine in (own, at_once))
+    schedule = naive_schedule(graph, machine)
+    unit = lower_unit(schedule, machine, "s" * 64)
+    rows = unit.instructions[unit.instructions["op"] >= 0]
+    free = lower_unit(schedule, apart, "s" * 64).instructions
+    cost = rows["cycles"] - free[free["op"] >= 0]["cycles"]
+    assert rows["starved"].tolist() == cost.tolist()
+    assert (cost > 0).any() == (narrow != {"feed_bytes_per_cycle": 1e6})
+    run = simulate_unit(unit, machine)
+    blamed = {blame.cause: blame.cycles for blame in run.blame}
+    assert sum(b.cycles for b in run.blame) == run.cycles
+    assert ("feed:pe" in blamed) == (cost > 0).any()

@@ -42,7 +42,7 @@ def sealed(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("position", "value", "message"),
     [
-        (0, b"TWPROG04", "magic number"),
+        (0, b"TWPROG05", "magic number"),
         (8, b"\x02\0\0\0", "version 2, this reader knows 1"),
         (12, b"\0\0\0\0", "does not match its checksum"),
         (60, b"X", "does not match its checksum"),
@@ -258,4 +258,4 @@ def test_the_bytes_are_as_documented(stream: bytes) -> None:
         assert tuple(strings[k] for k in ids[count:]) == call.onnx_nodes
         at += 24 + 4 * (count + nodes)
     assert at + 8 + u64(at) == len(stream)
-    assert stream[at + 8 : at + 16] == b"TWPROG05"
+    assert stream[at + 8 : at + 16] == b"TWPROG06"

@@ -15,6 +15,7 @@ asked for when they are this share of a memory's."""
 _PORTS = ("port:", "link:")
 _ISSUING = ("dma:",)
 _ENGINES = ("engine:", "fill:")
+_FEEDS = ("feed:",)
 
 
 def _number(row: dict[str, Detail], key: str) -> int:
@@ -101,6 +102,12 @@ def insights(rows: Sequence[dict[str, Detail]], whole: ModelSimulation) -> list[
     add("issue-bound", issuing,
         "transfer engines set up transfers, or have no room for more on their way: fewer and larger"
         " transfers help", _nodes(costliest(_ISSUING)))  # fmt: skip
+    starving = {name: cycles for name, cycles in blamed.items() if name.startswith(_FEEDS)}
+    if starving:
+        feed = max(starving, key=lambda name: starving[name])
+        add("feed-bound", sum(starving.values()),
+            f"engines wait for their own memory, most of all at {feed}: wider ports, or tiles that"
+            " an array uses for longer, help", _nodes(costliest(_FEEDS)))  # fmt: skip
     add("latency-bound", blamed.get("latency", 0),
         "single transfers and computations are waited for while nothing else can start: larger"
         " tiles or more buffers hide their latency", _nodes(costliest(("latency",))))  # fmt: skip

@@ -5,7 +5,8 @@ free, a port did, or a value arrived.  What the instruction that caused this was
 what the cycles were spent on, so the chain covers the run from 0 to its end without a gap, and
 every cycle has exactly one cause:
 
-- `engine:NAME`: a compute engine works; `fill:NAME`: its pipeline fills and drains.
+- `engine:NAME`: a compute engine works; `fill:NAME`: its pipeline fills and drains; `feed:NAME`: it
+  waits for the ports of its own memory, which is what it would not take if they were of any width.
 - `port:LEVEL.read`, `port:LEVEL.write`, `link:NAME`: bytes pass; the slowest port of the transfer,
   or the one that the next instruction of the chain waited for.
 - `dma:NAME`: a transfer engine sets up transfers, or has no room for more on their way.
@@ -43,7 +44,7 @@ def blame(program: UnitProgram, machine: Machine, run: Timing) -> tuple[Blame, .
 
     They sum to `run.cycles`.  Cost: linear in the instructions of the chain, at most those timed.
     """
-    names, engine_of, fill_of, port_of, way_of = _causes(program, machine)
+    names, engine_of, fill_of, feed_of, port_of, way_of = _causes(program, machine)
     startup = np.array([_startup(machine.engine(s.engine)) for s in program.streams], np.int64)
     table = np.zeros((max(len(program.nodes), 1), len(names)), np.int64)
     rows = program.instructions
@@ -52,9 +53,9 @@ def blame(program: UnitProgram, machine: Machine, run: Timing) -> tuple[Blame, .
         run.last, run.cycles, run.row, run.begin, run.before, run.via, run.copies,
         laps, np.zeros((len(laps), *table.shape), np.int64),
         rows["opcode"], rows["stream"], *passed(rows, program.resources), rows["cycles"],
-        rows["latency"], rows["node"], rows["resource"],
+        rows["starved"], rows["latency"], rows["node"], rows["resource"],
         np.array([r.payload_per_cycle for r in program.resources], np.float64),
-        port_numbers(program.resources), engine_of, fill_of, startup, port_of, way_of,
+        port_numbers(program.resources), engine_of, fill_of, feed_of, startup, port_of, way_of,
         len(names) - 1, table,
     )  # fmt: skip
     return tuple(
@@ -65,12 +66,13 @@ def blame(program: UnitProgram, machine: Machine, run: Timing) -> tuple[Blame, .
 
 def _causes(
     program: UnitProgram, machine: Machine
-) -> tuple[tuple[str, ...], Ints, Ints, Ints, Ints]:
-    """Names of all causes, `synchronisation` and `latency` last; of each stream its engine's and
-    its pipeline's number, of each port its own, and a number that both directions of a half-duplex
-    one share.  A port has one name in all instances of its level."""
+) -> tuple[tuple[str, ...], Ints, Ints, Ints, Ints, Ints]:
+    """Names of all causes, `synchronisation` and `latency` last; of each stream the numbers of its
+    engine, that one's pipeline and its own ports; of each port its own, and a number that both
+    directions of a half-duplex one share.  A port has one name in all instances of its level."""
     engines = [e.name for e in machine.engines if e.kind not in _MOVERS]
-    names = dict.fromkeys(f"{kind}:{name}" for name in engines for kind in ("engine", "fill"))
+    kinds = "engine", "fill", "feed"
+    names = dict.fromkeys(f"{kind}:{name}" for name in engines for kind in kinds)
     names |= dict.fromkeys(f"dma:{e.name}" for e in machine.engines if is_limited(e))
     names |= dict.fromkeys(map(_port, program.resources))
     number = {name: k for k, name in enumerate((*names, SYNCHRONISATION, LATENCY))}
@@ -79,13 +81,14 @@ def _causes(
          for s in program.streams], np.int64,
     )  # fmt: skip
     fill = np.array([number.get(f"fill:{s.engine}", -1) for s in program.streams], np.int64)
+    feed = np.array([number.get(f"feed:{s.engine}", -1) for s in program.streams], np.int64)
     port = np.array([number[_port(r)] for r in program.resources], np.int64)
     level = {name: k for k, name in enumerate(dict.fromkeys(r.level for r in program.resources))}
     way = np.array(
         [len(number) + level[r.level] if r.half_duplex else port[k]
          for k, r in enumerate(program.resources)], np.int64,
     )  # fmt: skip
-    return tuple(number), engine, fill, port, way
+    return tuple(number), engine, fill, feed, port, way
 
 
 def _startup(engine: Engine) -> int:
@@ -105,9 +108,10 @@ def _port(port: Resource) -> str:
 def trace_back(
     number: int, cycles: int, row: Ints, begin: Ints, before: Ints, via: Ints,
     copies: Ints, laps: Ints, tables: Ints,
-    opcode: Ints, stream: Ints, sizes: Ints, column: Ints, engine_cycles: Ints, lag: Ints,
-    node: Ints, resource: Ints, rate: np.ndarray, shared: Ints, engine_of: Ints, fill_of: Ints,
-    startup: Ints, port_of: Ints, way_of: Ints, latency: int, table: Ints,
+    opcode: Ints, stream: Ints, sizes: Ints, column: Ints, engine_cycles: Ints, starved: Ints,
+    lag: Ints, node: Ints, resource: Ints, rate: np.ndarray, shared: Ints, engine_of: Ints,
+    fill_of: Ints, feed_of: Ints, startup: Ints, port_of: Ints, way_of: Ints, latency: int,
+    table: Ints,
 ) -> None:  # fmt: skip
     """From instruction `number`, whose finish ends the run, backward; adds to `table` [nodes,
     causes].
@@ -214,7 +218,9 @@ def trace_back(
         if opcode[i] == COMPUTE:
             filling = min(startup[s], length)
             table[node[i], fill_of[s]] += filling
-            table[node[i], engine_of[s]] += length - filling
+            waiting = min(starved[i], length - filling)
+            table[node[i], feed_of[s]] += waiting
+            table[node[i], engine_of[s]] += length - filling - waiting
         elif length > 0:
             own = engine_of[s]
             if met >= 0 or slowest >= 0:

@@ -9,7 +9,7 @@ states an output stage, what is one pass of it (`output_stage.py`) takes its rat
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, prod
 
@@ -294,6 +294,15 @@ class EngineRate:
             if special:
                 cycles += points * special / self.special_speed
         return self.startup_cycles + max(ceil(cycles), passing)
+
+    @property
+    def fed_at_once(self) -> EngineRate:
+        """The same engine with ports of any width."""
+        folding = self.folding
+        if folding is not None:
+            dataflow = replace(folding.dataflow, load_bytes_per_cycle=0.0)
+            folding = replace(folding, dataflow=dataflow, feed=0.0, drain=0.0)
+        return replace(self, folding=folding, streams=None)
 
     def least(self, extents: tuple[int, ...]) -> int:
         """Cycles, starts left out, that instructions over all of a box take at least together."""

@@ -32,12 +32,12 @@ from worker.compiler.isa.program import (
 )
 
 _DEFAULTS = {
-    "op": -1, "bytes": 0, "macs": 0, "cycles": 0, "drawn": 0, "returned": 0,
+    "op": -1, "bytes": 0, "macs": 0, "cycles": 0, "drawn": 0, "returned": 0, "starved": 0,
     "latency": 0, "src": -1, "dst": -1,
     "src_offset": 0, "dst_offset": 0,
 }  # fmt: skip
 _HALF = {"half_duplex": True}
-_HEADER = "tilewright program 3"
+_HEADER = "tilewright program 4"
 
 
 def print_program(unit: UnitProgram) -> str:

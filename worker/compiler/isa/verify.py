@@ -253,6 +253,7 @@ def _check_rows(unit: UnitProgram, rows: npt.NDArray[np.void]) -> None:
         ("cycles", 0, None),
         ("drawn", 0, None),
         ("returned", 0, None),
+        ("starved", 0, None),
         ("latency", 0, None),
     ):
         values = rows[field].astype(np.int64)
@@ -263,6 +264,8 @@ def _check_rows(unit: UnitProgram, rows: npt.NDArray[np.void]) -> None:
     is_compute = rows["opcode"] == int(Opcode.COMPUTE)
     _refuse(is_transfer & (rows["resource"][:, 0] < 0), "resource", "a transfer without ports")
     _refuse(is_compute & (rows["bytes"] > 0), "bytes", "a compute with bytes")
+    idle = rows["starved"] > np.where(is_compute, rows["cycles"], 0)
+    _refuse(idle, "starved", "waits for its own ports for longer than it takes")
     _refuse(is_compute & (rows["op"] < 0), "op", "a compute without an operator")
     sizes = [b.size_bytes for b in unit.buffers]
     home = max((o.size_bytes for o in unit.operands), default=0)

@@ -91,6 +91,7 @@ def _check_unit(unit: UnitProgram, place: str) -> None:
         ("cycles", 0, None),
         ("drawn", 0, None),
         ("returned", 0, None),
+        ("starved", 0, None),
         ("latency", 0, None),
     ):
         _refuse_outside(rows[field], low, high, f"{place}: {field}")

@@ -153,7 +153,7 @@ class TransferEmitter:
         return Batch(
             flat.count, flat.full(position), flat.full(core), opcode,
             self.engine_number[engine], number, -1, size, ZERO, busy, drawn, returned,
-            latency, flat_ports, src.buffer, dst.buffer,
+            ZERO, latency, flat_ports, src.buffer, dst.buffer,
             flat(src.offset), flat(dst.offset),
             tuple(flat_touch(t, flat) for t in touches),
             blocks_of(grid, self.nest.leaves[number], flat),

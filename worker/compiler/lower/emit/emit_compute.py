@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from worker.compiler.cost.compute import engine_cycles, work
+from worker.compiler.cost.compute import pace_of, work
 from worker.compiler.cost.feeds import feeds_of
 from worker.compiler.ir.evaluate import affine_values
 from worker.compiler.ir.op import Access, TensorOp
@@ -94,7 +94,7 @@ class ComputeEmitter:
         if flat.count == 0:
             return []
         costs = self._costs(op, compute, box, grid)
-        cycles, drawn, returned = (
+        cycles, drawn, returned, starved = (
             over_lanes(np.broadcast_to(each, grid.shape), grid, np.max) for each in costs
         )
         macs = over_lanes(points, grid, np.sum) * work(op, 1)
@@ -104,7 +104,8 @@ class ComputeEmitter:
             Batch(
                 flat.count, flat.full(at), flat.full(core), Opcode.COMPUTE,
                 self.transfers.engine_number[compute.engine], number, self.op_number[op.name], ZERO,
-                flat(macs), flat(cycles), flat(drawn), flat(returned), ZERO, (),
+                flat(macs), flat(cycles), flat(drawn), flat(returned), flat(starved),
+                ZERO, (),
                 -1 if src is None else src,
                 -1 if dst is None else dst, flat(self._slot_offset(src, grid)),
                 flat(self._slot_offset(dst, grid)), tuple(flat_touch(t, flat) for t in touches),
@@ -223,20 +224,21 @@ class ComputeEmitter:
             found.append(np.maximum(np.minimum(high, extent - 1) - np.maximum(low, 0) + 1, 0))
         return found
 
-    def _costs(
-        self, op: TensorOp, compute: Compute, box: Clipped, grid: Grid
-    ) -> tuple[Ints, Ints, Ints]:
-        """(engine cycles, bytes drawn, bytes returned) at all iterations; asks the cost model once
-        per distinct box shape."""
+    def _costs(self, op: TensorOp, compute: Compute, box: Clipped, grid: Grid) -> tuple[Ints, ...]:
+        """(engine cycles, bytes drawn, bytes returned, cycles that ports cost) at all iterations;
+        asks the cost model once per distinct box shape."""
         engine = self.machine.engine(compute.engine)
         feeds = feeds_of(op, engine, self.tensors)
 
-        def price(extents: tuple[int, ...]) -> tuple[int, ...]:
-            taken = engine_cycles(op, extents, engine, self.tensors, grid.num_lanes)
-            return taken, *feeds.of(extents, grid.num_lanes)
+        pace = pace_of(op, engine, self.tensors)
+        at_once = pace.fed_at_once
 
-        cycles, drawn, returned = per_shape(box.extent, price, 3)
-        return cycles, drawn, returned
+        def price(extents: tuple[int, ...]) -> tuple[int, ...]:
+            taken = pace.cycles(extents, grid.num_lanes)
+            starved = taken - at_once.cycles(extents, grid.num_lanes)
+            return taken, *feeds.of(extents, grid.num_lanes), max(0, starved)
+
+        return per_shape(box.extent, price, 4)
 
 
 def staged_width(refs: Refs) -> int:

@@ -27,7 +27,8 @@ from worker.compiler.lower.window import Window
 from worker.compiler.schedule.walk import Leaf
 
 _FIXED = (
-    "opcode", "node", "op", "bytes", "macs", "cycles", "drawn", "returned", "latency", "src", "dst",
+    "opcode", "node", "op", "bytes", "macs", "cycles", "drawn", "returned", "starved",
+    "latency", "src", "dst",
 )  # fmt: skip
 MOST_TOKENS = 64
 """Waits or signals of one instruction above which nothing is folded: columns of a table."""

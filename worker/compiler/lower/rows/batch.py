@@ -32,6 +32,7 @@ class Batch:
     cycles: Ints
     drawn: Ints
     returned: Ints
+    starved: Ints
     latency: Ints
     resources: tuple[Ints, ...]
     """Resource number of each port, -1 where there is none."""
@@ -70,6 +71,7 @@ def merge(
         rows["node"], rows["op"] = b.node, b.op
         rows["bytes"], rows["macs"], rows["cycles"] = b.num_bytes, b.macs, b.cycles
         rows["drawn"], rows["returned"], rows["latency"] = b.drawn, b.returned, b.latency
+        rows["starved"] = b.starved
         rows["resource"] = -1
         for k, resource in enumerate(b.resources):
             rows["resource"][:, k] = resource
