@@ -254,7 +254,7 @@ class Pricer:
         ]
         self._axes = tuple(axis.name for axis in facts.op.domain)
         self._machine, self._units = machine, burst_units(machine)
-        self._in_bursts: dict[tuple[str, tuple[int, ...], tuple[int, ...]], Sizes] = {}
+        self._in_bursts: dict[tuple[str, int, tuple[int, ...]], Sizes] = {}
         self._at_home = home_cycles(facts, machine, stages[-1].team)
         self.ports = [self._port(stages, k, machine) for k in range(len(stages))]
         """How operands come to each stage, and results leave it."""
@@ -341,14 +341,14 @@ class Pricer:
         payload = plan.elems[operand.tensor] * operand.dtype.size_bytes
         if self._units == (1, 1) or not route.is_at_home:
             return Sizes(payload, payload, payload)
-        pitches = operand.pitches(plan.tile, self.facts.extents)
-        widths = operand.widths(plan.tile, self.facts.extents)
-        key = operand.tensor, pitches, widths
+        tile, extents = plan.tile, self.facts.extents
+        key = operand.tensor, payload, tuple([tile[name] for name in operand.axes])
         found = self._in_bursts.get(key)
         if found is None:
             found = self._in_bursts[key] = sizes_of_tile(
-                payload, widths, operand.shape, operand.dtype.size_bytes, pitches, self._machine
-            )
+                payload, operand.widths(tile, extents), operand.shape, operand.dtype.size_bytes,
+                operand.pitches(tile, extents), self._machine,
+            )  # fmt: skip
         return found
 
     def _fused_cycles(
