@@ -251,8 +251,8 @@ def run(graph: Graph, machine: Machine) -> tuple[int, dict[str, int]]:
 
 
 @pytest.mark.parametrize("flow", [WEIGHT, OUTPUT, replace(WEIGHT, is_double_buffered=True)])
-def test_a_starved_feed_is_the_engines_time(flow: Dataflow) -> None:
-    """The kernel is longer by what its feed lacks, and the engine is blamed: it is what waits."""
+def test_a_starved_feed_takes_time_and_is_blamed(flow: Dataflow) -> None:
+    """The kernel is longer by what its feed lacks."""
     graph = matmul_graph(64, 64, 64)
     fed = only(chip(), "mme")
     engine = replace(fed.engine("mme"), dataflow=flow)
@@ -262,7 +262,7 @@ def test_a_starved_feed_is_the_engines_time(flow: Dataflow) -> None:
     )
     (fast, _), (slow, causes) = run(graph, wide), run(graph, narrow)
     assert slow > 2 * fast
-    assert max(causes, key=causes.__getitem__) == "engine:mme"
+    assert max(causes, key=causes.__getitem__) == "feed:mme"
 
 
 # -- exports ---------------------------------------------------------------------------------------
