@@ -111,7 +111,7 @@ def streamed(count: int, width: int) -> Graph:
 @pytest.mark.parametrize("name", GENERAL)
 def test_each_heuristic_of_lowering_decides_something(name: Heuristic) -> None:
     differs = []
-    for graph in (conv_chain(32, 16, 6), streamed(4, 256)):
+    for graph in (conv_chain(32, 16, 6), streamed(4, 128)):
         _, schedule = planned(graph, CHIP)
         programs = [
             lower_unit(

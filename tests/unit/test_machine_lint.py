@@ -172,6 +172,12 @@ REFUSALS: list[tuple[str, Callable[[Document], None], str, str, str]] = [
      "/levels/2/burst_bytes", "without gaps"),
     ("a burst of nothing", edit("/levels/0/burst_bytes", 0), "TW-SPEC-001",
      "/levels/0/burst_bytes", "1"),
+    ("registers sustain nothing", edit("/levels", [
+        *tiny()["levels"], {**tiny()["levels"][2], "name": "REG", "managed": "register",
+                            "sustained_fraction": 0.5}]), "TW-SPEC-002",
+     "/levels/3/sustained_fraction", "do not reach registers"),
+    ("sustains more than all", edit("/levels/0/sustained_fraction", 1.1), "TW-SPEC-001",
+     "/levels/0/sustained_fraction", "<= 1"),
     ("capacities out of order", edit("/levels/2/capacity_bytes", 1 << 21), "TW-SPEC-002",
      "/levels/2/capacity_bytes", "out of order"),
     ("home is a cache", edit("/levels/0/managed", "cache"), "TW-SPEC-002", "/levels/0/managed",

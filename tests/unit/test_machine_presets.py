@@ -94,7 +94,7 @@ class TestEveryPreset:
         free = (
             "feed_bytes_per_cycle", "drain_bytes_per_cycle", "dataflow", "setup_cycles",
             "outstanding_bytes", "engine_signal_cycles",
-            "burst_bytes",
+            "burst_bytes", "sustained_fraction",
         )  # fmt: skip
         assert all("generic energy table" in g.note or g.pointer.endswith(free)
                    for g in load_preset(name).guesses if g.pointer not in guessed)  # fmt: skip
@@ -191,18 +191,21 @@ def test_sizes_and_rates(
 
 
 @pytest.mark.parametrize(
-    ("name", "gigabytes_per_s"),
+    ("name", "gigabytes_per_s", "sustained"),
     [
-        ("stcp920", 136), ("goya", 40), ("ascend910", 1200), ("ipu-gc2", 16), ("ipu-gc200", 20),
-        ("kapla-16x16", 25.6), ("kapla-edge", 6.4), ("tpuv1", 34), ("v100", 900), ("a100", 1555),
-        ("h200", 4800), ("mi50", 1024), ("xavier", 137), ("dpu-zu", 19.2), ("dpu-u250", 76.8),
-        ("ethos-u65", 12), ("nvdla-large", 32), ("h100", 3352), ("rtx3090", 936),
+        ("stcp920", 136, 0.85), ("goya", 40, 1), ("ascend910", 1200, 0.85), ("ipu-gc2", 16, 0.85),
+        ("ipu-gc200", 20, 1), ("kapla-16x16", 25.6, 1), ("kapla-edge", 6.4, 1),
+        ("tpuv1", 34, 0.85), ("v100", 900, 790 / 900), ("a100", 1555, 0.85),
+        ("h200", 4800, 4300 / 4800), ("mi50", 1024, 0.85), ("xavier", 137, 0.85),
+        ("dpu-zu", 19.2, 0.85), ("dpu-u250", 76.8, 0.85), ("ethos-u65", 12, 1),
+        ("nvdla-large", 32, 1), ("h100", 3352, 3000 / 3352), ("rtx3090", 936, 0.85),
     ],
 )  # fmt: skip
-def test_off_chip_bandwidth(name: str, gigabytes_per_s: float) -> None:
+def test_off_chip_bandwidth(name: str, gigabytes_per_s: float, sustained: float) -> None:
+    """Peak as published, and what is kept up of it."""
     machine = load_preset(name)
-    measured = machine.home.read_bytes_per_cycle * machine.clock_hz / 1e9
-    assert measured == pytest.approx(gigabytes_per_s, rel=1e-3)
+    found = machine.home.read_bytes_per_cycle * machine.clock_hz / 1e9
+    assert found == pytest.approx(gigabytes_per_s * sustained, rel=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -193,7 +193,8 @@ def test_a_cache_lowers_what_must_cross_home() -> None:
     The result's 4096 bytes take the same port."""
     with_cache = {"name": "m", "inherits": "a100", "num_cores": 1, "levels": [
         {"name": "SMEM", "instances": 1}, {"name": "REG", "instances": 1},
-        {"name": "DRAM", "read_bytes_per_cycle": 0.1, "write_bytes_per_cycle": 0.1},
+        {"name": "DRAM", "read_bytes_per_cycle": 0.1, "write_bytes_per_cycle": 0.1,
+         "sustained_fraction": 1},
     ]}  # fmt: skip
     without = {
         **with_cache,

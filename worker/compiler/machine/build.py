@@ -216,13 +216,17 @@ class _Builder:
             technology = "register" if level.managed == "register" else "sram"
             technology = "ddr" if k == 0 else technology
         generic = memory_pj_per_byte(technology, capacity, self._nm)
+        rates = _rates(level)
+        if k == 0 and level.sustained_fraction is None:
+            note = "not given; the rates are taken for what it sustains"
+            self._guesses.append(Guess("/levels/0/sustained_fraction", "1", note))
         at, reading, writing = f"/levels/{k}", "read_energy_pj_per_byte", "write_energy_pj_per_byte"
         return MemoryLevel(
             name=level.name,
             capacity_bytes=capacity,
             instances=_int(level.instances),
-            read_bytes_per_cycle=level.read_bytes_per_cycle.value,
-            write_bytes_per_cycle=level.write_bytes_per_cycle.value,
+            read_bytes_per_cycle=rates[0],
+            write_bytes_per_cycle=rates[1],
             latency_cycles=_int(level.latency_cycles),
             read_energy_pj_per_byte=self._energy(
                 level.read_energy_pj_per_byte, f"{at}/{reading}", level.name, reading, generic
@@ -306,7 +310,7 @@ class _Builder:
             return 0.0, 0.0
         level = next(level for level in self._spec.levels if level.name == engine.memory)
         share = _int(level.instances) / _int(self._spec.num_cores)
-        ports = level.read_bytes_per_cycle.value, level.write_bytes_per_cycle.value
+        ports = _rates(level)
         found: list[float] = []
         for way, stated, port in zip(("feed", "drain"), given, ports, strict=True):
             rate = stated
@@ -368,6 +372,12 @@ class _Builder:
             ),
             efficiency=_num(host.efficiency, 1.0),
         )  # fmt: skip
+
+
+def _rates(level: LevelSpec) -> tuple[float, float]:
+    """Bytes per cycle that an instance sustains, out of it and into it."""
+    share = 1.0 if level.sustained_fraction is None else level.sustained_fraction.value
+    return level.read_bytes_per_cycle.value * share, level.write_bytes_per_cycle.value * share
 
 
 def _dataflow(spec: DataflowSpec) -> Dataflow:

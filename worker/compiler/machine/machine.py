@@ -79,7 +79,7 @@ class MemoryLevel:
     instances: int
     """How many; must divide `num_cores`.  Core c uses instance c * instances // num_cores."""
     read_bytes_per_cycle: float
-    """Per instance, shared by the cores attached to it."""
+    """Per instance, shared by the cores attached to it; what it sustains of its peak."""
     write_bytes_per_cycle: float
     latency_cycles: int
     read_energy_pj_per_byte: float

@@ -75,6 +75,8 @@ class LevelSpec(Part):
     instances: Count
     read_bytes_per_cycle: BytesPerCycle
     write_bytes_per_cycle: BytesPerCycle
+    sustained_fraction: Annotated[Quantity, Range(0.01, 1)] | None = None
+    """Of both rates, over long transfers.  Absent: 1; at the first level a guess."""
     duplex: Duplex | None = None
     """Absent: `half` for the first level, a guess; `full` for others, as two rates imply."""
     latency_cycles: Cycles

@@ -193,6 +193,15 @@ def duplex_where_transfers_end(view: SpecReader) -> Iterator[Defect]:
             )  # fmt: skip
 
 
+def sustained_where_bytes_pass(view: SpecReader) -> Iterator[Defect]:
+    for level in view.items("/levels"):
+        if view.managed(level) == "register" and view.raw(f"{level}/sustained_fraction"):
+            yield Defect(
+                f"{level}/sustained_fraction", "transfers do not reach registers: nothing reads "
+                "this", "absent", view.number(f"{level}/sustained_fraction"),
+            )  # fmt: skip
+
+
 def bursts_where_they_are_read(view: SpecReader) -> Iterator[Defect]:
     """Home and caches see tensors as they lie; what a scratchpad holds is packed."""
     for number, level in enumerate(view.items("/levels")):
@@ -290,6 +299,7 @@ RULES: tuple[Callable[[SpecReader], Iterator[Defect]], ...] = (
     ports_are_read,
     transfers_are_read,
     bursts_where_they_are_read,
+    sustained_where_bytes_pass,
     one_way_to_give_targets,
     *TARGET_RULES,
 )
