@@ -99,22 +99,10 @@ class Emitter:
                 )  # fmt: skip
                 keep = groups.loads_alone & keep
                 slot = -1  # what those bring who are served is not counted as shared
-        found.append(
-            self.transfers.transfer(
-                number,
-                slot,
-                grid,
-                position,
-                core,
-                opcode,
-                src,
-                dst,
-                num_bytes,
-                passed,
-                keep,
-                outward,
-            )
+        alone = self.transfers.transfer(
+            number, slot, grid, position, core, opcode, src, dst, num_bytes, passed, keep, outward
         )
+        found.append(alone)
         return [batch for batch in found if batch is not None]
 
     def _opcode(self, leaf: Leaf, refs: Refs, src: str, dst: str) -> tuple[Opcode, bool]:
