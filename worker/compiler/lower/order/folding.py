@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from worker.compiler.ir.distinct import distinct
 from worker.compiler.isa.loops import LOOP, STRIDE, Loops, frozen, nesting
 from worker.compiler.isa.program import MAX_RESOURCES
 from worker.compiler.lower.grid import Ints
@@ -124,18 +125,58 @@ def fold(
     return _written(whole, instructions, tokens, across)
 
 
+_FEW = 32
+"""One row in so many: a column of fewer takes less time to look up than to walk through."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparseColumn:
+    """A column that is -1 but for some rows."""
+
+    rows: Ints
+    """Ascending."""
+    values: npt.NDArray[np.int32]
+
+    def of(self, rows: Ints) -> npt.NDArray[np.int32]:
+        found = np.full(len(rows), -1, dtype=np.int32)
+        if len(self.rows):
+            at = np.minimum(np.searchsorted(self.rows, rows), len(self.rows) - 1)
+            is_there = self.rows[at] == rows
+            found[is_there] = self.values[at[is_there]]
+        return found
+
+    def whole(self, count: int) -> npt.NDArray[np.int32]:
+        found = np.full(count, -1, dtype=np.int32)
+        found[self.rows] = self.values
+        return found
+
+    def turns(self, rows: Ints) -> Ints:
+        """Numbers of rows, ascending, from which on the step is another: `_stretches`."""
+        if not len(rows):
+            return np.zeros(0, dtype=np.int64)
+        at = np.searchsorted(rows, self.rows)
+        at = at[rows[np.minimum(at, len(rows) - 1)] == self.rows]
+        near = distinct((at[:, None] + np.arange(3)).ravel())
+        near = near[(near >= 2) & (near < len(rows))]
+        here, before, first = (self.of(rows[near - k]) for k in range(3))
+        is_turn = here - before != before - first
+        return np.asarray(near[is_turn])
+
+
 @dataclass(frozen=True, slots=True)
 class _Fields:
     """What may step, a column each: nearly all of a large program's memory while it is folded, and
     most rows have few tokens."""
 
     columns: tuple[npt.NDArray[np.integer[Any]], ...]
+    tokens: tuple[npt.NDArray[np.int32] | SparseColumn, ...]
 
     def of(self, rows: Ints) -> Ints:
         """[rows, columns]"""
-        found = np.empty((len(rows), len(self.columns)), dtype=np.int64)
-        for k, column in enumerate(self.columns):
-            found[:, k] = column[rows]
+        every = (*self.columns, *self.tokens)
+        found = np.empty((len(rows), len(every)), dtype=np.int64)
+        for k, column in enumerate(every):
+            found[:, k] = column.of(rows) if isinstance(column, SparseColumn) else column[rows]
         return found
 
 
@@ -148,13 +189,15 @@ def _fields(instructions: npt.NDArray[np.void], tokens: Tokens) -> tuple[_Fields
         raise Unfoldable(set())
     columns = [instructions[name].copy() for name in ("stream", "src_offset", "dst_offset")]
     columns += [instructions["resource"][:, k].copy() for k in range(MAX_RESOURCES)]
+    found: list[npt.NDArray[np.int32] | SparseColumn] = []
     for (pointer, token), width, own in zip(lists, most, counts.T, strict=True):
+        has = np.flatnonzero(own)
         for k in range(width):
-            column = np.full(len(instructions), -1, dtype=np.int32)
-            has = np.flatnonzero(own > k)
-            column[has] = token[pointer[has] + k]
-            columns.append(column)
-    return _Fields(tuple(columns)), counts
+            has = has[own[has] > k]
+            column = SparseColumn(has, token[pointer[has] + k].astype(np.int32))
+            is_few = len(has) * _FEW <= len(instructions)
+            found.append(column if is_few else column.whole(len(instructions)))
+    return _Fields(tuple(columns), tuple(found)), counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,12 +243,15 @@ def _across_cores(
 def _stretches(same: npt.NDArray[np.bool_], fields: _Fields, rows: Ints) -> tuple[Ints, Ints]:
     """(first, length) of stretches of neighbours that are the `same` and differ by one step.
 
-    `rows`: of the fields.
+    `rows`: of the fields, ascending.
     """
     count = len(rows)
     turns = np.zeros(count, dtype=np.bool_)
-    for column in fields.columns:
-        moved = np.diff(column[rows])
+    for column in (*fields.columns, *fields.tokens):
+        if isinstance(column, SparseColumn):
+            turns[column.turns(rows)] = True
+            continue
+        moved = np.diff(column if len(rows) == len(column) else column[rows])
         turns[2:] |= moved[1:] != moved[:-1]
     turns[2:] &= same[1:] & same[:-1]
     begins = np.ones(count, dtype=np.bool_)
