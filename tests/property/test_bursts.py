@@ -182,6 +182,40 @@ def test_trees_of_several_layers(tree: str, units: tuple[int, int]) -> None:
     check(schedule, bursting(machine, *units))
 
 
+@pytest.mark.parametrize("units", [(64, 1), (8, 16)])
+@pytest.mark.parametrize(("setup", "outstanding"), [(9, 0), (0, 48), (300, 4096)])
+def test_engines_that_issue_in_time_know_of_bursts(
+    units: tuple[int, int], setup: int, outstanding: int
+) -> None:
+    """Set-ups hide behind what passes the slowest port: more, where that counts bursts."""
+    machine = bursting(toys.flat_machine(2), *units)
+    engines = tuple(
+        replace(e, setup_cycles=setup, outstanding_bytes=outstanding) if "d" in e.name else e
+        for e in machine.engines
+    )
+    check(toys.naive_matmul(9, 7, 10, (2, 3, 4), 2), replace(machine, engines=engines))
+
+
+@pytest.mark.parametrize("units", [(64, 1), (64, 16), (8, 8)])
+def test_a_multicast_draws_its_bursts_once(units: tuple[int, int]) -> None:
+    machine = bursting(toys.multicast_machine(4), *units)
+    schedule = toys.naive_matmul(16, 8, 12, (2, 4, 4), 4)
+    unit = lower_unit(schedule, machine, "s" * 64)
+    verify_program(unit, machine)
+    audit(schedule, unit, machine)
+    run = simulate_unit(unit, machine)
+    assert all(check.passed for check in run.checks)
+    rows = unit.instructions
+    assert (rows["opcode"] == Opcode.MULTICAST).any()
+    (home,) = (flow for flow in run.traffic if flow.level == "DDR")
+    shared = [
+        (int(row["drawn"]), unit.resources[int(row["resource"][0])].sharers)
+        for row in rows
+        if row["src"] == -1 and row["opcode"] in (Opcode.LOAD, Opcode.MULTICAST)
+    ]
+    assert home.read_bytes == sum(drawn / sharers for drawn, sharers in shared)
+
+
 def test_gathers_take_a_burst_for_each_row_they_pick() -> None:
     """Two rows of 160 bytes at a time, each anywhere: three bursts of 64 or, across one more, four;
     sectors of 16: 11."""
