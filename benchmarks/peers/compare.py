@@ -59,7 +59,7 @@ def zigzag_figures(layer: Compiled, nest: LoopNest, found: Mapping[str, Any]) ->
         ours = traffic[level].read_bytes if way == "read" else traffic[level].write_bytes
         causes = {"rims of padding": rims[port], "gaps of a stride": -gaps.get(port, 0.0)}
         figures.append(Figure(f"bytes {port}", ours, moved, causes))
-    return (_zigzag_cycles(layer, nest, found["cycles"], rims), *figures)
+    return (_zigzag_cycles(layer, nest, found["cycles"], rims, gaps), *figures)
 
 
 def _ports(nest: LoopNest, hold: Hold) -> tuple[str, str]:
@@ -103,12 +103,16 @@ def _gaps(nest: LoopNest) -> dict[str, float]:
 
 
 def _zigzag_cycles(
-    layer: Compiled, nest: LoopNest, theirs: float, rims: Mapping[str, float]
+    layer: Compiled,
+    nest: LoopNest,
+    theirs: float,
+    rims: Mapping[str, float],
+    gaps: Mapping[str, float],
 ) -> Figure:
     blamed = {c.cause: c.cycles for c in layer.simulation.causes}
     home = layer.machine.home
-    # More bytes cost time as far as the port is what the run waits for; how much fewer bytes (gaps)
-    # would gain is not known without running it.
+    # Bytes cost time as far as the port is what the run waits for: more of them all of theirs,
+    # fewer (gaps) at most that, for something else may be waited for then.
     reading = blamed.get(f"port:{home.name}.read", 0)
     rate = home.read_bytes_per_cycle
     width = rate * 8 / bits_per_cycle(rate) - 1
@@ -125,8 +129,15 @@ def _zigzag_cycles(
         "first tiles side by side through one port": max(first) - sum(first),
         "width in whole bits": reading * width,
         "rims of padding": reading * rims[port] / read,
+        "gaps of a stride (at most)": -reading * gaps.get(port, 0.0) / read,
+        "loads, skew and ports of the array": min(0.0, _passes(nest) - _working(nest, blamed)),
     }
     return Figure("cycles", layer.simulation.cycles, theirs, causes)
+
+
+def _working(nest: LoopNest, blamed: Mapping[str, int]) -> float:
+    """Cycles in which the run waits for the engine and its ports."""
+    return float(sum(blamed.get(f"{kind}:{nest.engine.name}", 0) for kind in ("engine", "feed")))
 
 
 def accelforge_figures(
@@ -202,12 +213,16 @@ def nn_dataflow_figures(
 
 
 def _passes(nest: LoopNest) -> float:
-    """Cycles of one core's array without start-up, as Tilewright's clock pads every tile."""
+    """Cycles of one core's engine without start-up, as Tilewright's clock pads every tile to an
+    array."""
     assert nest.roles is not None
-    rows, columns = nest.engine.array
     m, n, k, b = (
         prod(nest.tile[d] for d in dims)
         for dims in (nest.roles.rows, nest.roles.columns, nest.roles.depth, nest.roles.batch)
     )
     tiles = prod(loop.trip for loop in nest.loops if not loop.is_spatial)
+    if not nest.engine.array:
+        rate = nest.engine.macs_per_cycle[nest.operands[nest.roles.left].dtype]
+        return tiles * ceil(b * m * n * k / rate)
+    rows, columns = nest.engine.array
     return float(tiles * b * m * ceil(n / columns) * ceil(k / rows))
