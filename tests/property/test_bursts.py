@@ -14,6 +14,7 @@ from hypothesis_profiles import COSTLY
 from lower_oracle import Walk, order_of_events
 from multi_layer_schedules import TREES
 from naive_schedules import naive_answer
+from test_cache_hits import MATMULS
 from test_lower_naive import conv_graph
 
 from worker.compiler.audit.audit import audit
@@ -144,14 +145,6 @@ def test_by_hand() -> None:
     assert burst_bytes((), (), 4, (), 4, 128) == 128 == burst_bytes((), (), 4, (), 1, 128) / 2
     assert pitch_of(var("i") * 8 + 12) == 4
     assert pitch_of(Affine.of(0)) == 0
-
-
-MATMULS = st.builds(
-    toys.naive_matmul,
-    st.integers(1, 12), st.integers(1, 12), st.integers(1, 12),
-    st.tuples(st.integers(1, 4), st.integers(1, 4), st.integers(1, 4)),
-    st.sampled_from([1, 2, 4]), st.integers(1, 3),
-)  # fmt: skip
 
 
 @COSTLY

@@ -126,7 +126,9 @@ def fold(
 
 
 _FEW = 32
-"""One row in so many: a column of fewer takes less time to look up than to walk through."""
+"""One row in so many: a column of fewer takes less time to look up than to walk through.  Measured
+on a program of 6.8 M instructions (models:7604 of `benchmarks.hostile`): 19.5 CPU s without, 21.5
+with all columns of tokens looked up, 18.2 with these."""
 
 
 @dataclass(frozen=True, slots=True)
