@@ -265,6 +265,49 @@ def piped(rows: int, cols: int, tile: int, depth: int, memory: str, stride: int 
     return Schedule(chain_graph(rows, cols), root, "hand", 0)
 
 
+def skip_graph(rows: int, cols: int) -> Graph:
+    """t1 = t0 + t0; t2 = t1 * t1; t3 = t1 + t2: t1 has two readers."""
+
+    def op(name: str, reads: tuple[str, ...], write: str, fn: Fn) -> TensorOp:
+        index = (var("a0"), var("a1"))
+        args = (Read(0), Read(len(reads) - 1))
+        return TensorOp(
+            name, (Axis("a0", rows), Axis("a1", cols)), tuple(Access(t, index) for t in reads),
+            Access(write, index), Apply(fn, args), None, ORIGIN,
+        )  # fmt: skip
+
+    ops = (
+        op("op0", ("t0",), "t1", Fn.ADD), op("op1", ("t1",), "t2", Fn.MUL),
+        op("op2", ("t1", "t2"), "t3", Fn.ADD),
+    )  # fmt: skip
+    tensors = tuple(Tensor(f"t{i}", (rows, cols), DType.F32) for i in range(4))
+    return Graph.build(ops, tensors, ("t0",), ("t3",))
+
+
+def skipping(
+    rows: int, cols: int, tile: int, depths: tuple[int, int], memory: str, stride: int = 1
+) -> Schedule:
+    """Three stages, `stride` cores apart: what the first one makes is read by the second and, past
+    it, by the third.  `depths`: of that queue, and of the one between the others."""
+    box = (span(var("p") * tile, tile), span(0, cols))
+    first = Place("t0", "L1", box, 2, Place("t1", "L1", box, 1, Seq((
+        Move("t0", "DDR", "L1", box), Compute("op0", box, "vec"), Move("t1", "L1", memory, box),
+    ))))  # fmt: skip
+    second = Place("t1", "L1", box, 1, Place("t2", "L1", box, 1, Seq((
+        Move("t1", memory, "L1", box), Compute("op1", box, "vec"), Move("t2", "L1", memory, box),
+    ))))  # fmt: skip
+    third = Place("t1", "L1", box, 1, Place("t2", "L1", box, 1, Place("t3", "L1", box, 1, Seq((
+        Move("t1", memory, "L1", box), Move("t2", memory, "L1", box),
+        Compute("op2", box, "vec"), Move("t3", "L1", "DDR", box),
+    )))))  # fmt: skip
+    root = Pipe(
+        "p", -(-rows // tile), (Stage(first, 0), Stage(second, stride), Stage(third, 2 * stride)),
+        (Queue("t1", memory, box, depths[0], 0, (1, 2)),
+         Queue("t2", memory, box, depths[1], 1, (2,))),
+    )  # fmt: skip
+    return Schedule(skip_graph(rows, cols), root, "hand", 0)
+
+
 def in_place(rows: int, cols: int, tile: int) -> Schedule:
     """A compute straight from home to home, and one that reads its result there: staged."""
     box = (span(var("i") * tile, tile), span(0, cols))

@@ -18,6 +18,7 @@ CASES: dict[str, tuple[Schedule, Machine]] = {
     "halo through home": (toys.split_halo(9, 5), toys.flat_machine()),
     "queue in the consumer": (toys.piped(10, 6, 2, 2, "L1"), toys.flat_machine()),
     "queue in a shared memory": (toys.piped(10, 6, 3, 3, "LLB"), toys.cluster_machine()),
+    "queues that skip a stage": (toys.skipping(10, 6, 2, (1, 2), "L1"), toys.flat_machine(3)),
     "computed in place": (toys.in_place(10, 6, 3), toys.flat_machine()),
     "private blocks": (toys.private_rows(32, 6, 2, 4, 2), toys.cluster_machine()),
     "lanes": (toys.laned(8, 6, 4), toys.flat_machine()),

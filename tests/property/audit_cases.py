@@ -12,6 +12,7 @@ CASES = {
     "halo": lambda: (toys.split_halo(7, 3), toys.flat_machine()),
     "ring": lambda: (toys.piped(9, 3, 2, 2, "L1"), toys.flat_machine()),
     "remote": lambda: (toys.piped(7, 4, 2, 2, "LLB", 2), toys.cluster_machine()),
+    "skipping": lambda: (toys.skipping(7, 3, 2, (2, 1), "L1"), toys.flat_machine(3)),
     "private": lambda: (toys.private_rows(15, 4, 2, 4, 2), toys.cluster_machine()),
     "staged": lambda: (toys.in_place(7, 4, 2), toys.flat_machine()),
     "multicast": lambda: (toys.naive_matmul(15, 6, 7, (2, 4, 3), 4), toys.multicast_machine()),

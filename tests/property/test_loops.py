@@ -23,6 +23,7 @@ from lower_toys import (
     naive_matmul,
     piped,
     private_rows,
+    skipping,
     split_halo,
 )
 from machine_rates import with_every_format
@@ -83,6 +84,7 @@ TREES = {
     "deep buffers": (fused_rows(120, 8, 1, copies=5), flat_machine()),
     "halo": (split_halo(40, 8), flat_machine()),
     "piped": (piped(64, 8, 2, 3, "L1"), flat_machine()),
+    "skipping": (skipping(64, 8, 2, (3, 2), "L1"), flat_machine(3)),
     "in place": (in_place(80, 8, 1), flat_machine()),
     "private": (private_rows(160, 4, 1, 2, 2), cluster_machine()),
     "gather": (gather(60, 8, 16, 1), flat_machine()),

@@ -25,6 +25,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "lanes": lambda: (toys.laned(7, 8, 4), toys.flat_machine()),
     "gather": lambda: (toys.gather(10, 8, 50, 4), toys.flat_machine()),
     "pipe": lambda: (toys.piped(7, 4, 2, 2, "LLB", 2), toys.cluster_machine()),
+    "skipping": lambda: (toys.skipping(7, 4, 2, (2, 1), "LLB"), toys.cluster_machine(1, 3)),
 }
 
 

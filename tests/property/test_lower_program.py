@@ -36,7 +36,7 @@ def cases(draw: st.DrawFn) -> Case:
     dmas = draw(st.integers(1, 2))
     tight = draw(st.booleans())
     flat = toys.flat_machine(max(num_cores, 2), 1 << 16, dmas)
-    match draw(st.integers(0, 7)):
+    match draw(st.integers(0, 8)):
         case 0:
             tiles = (tile, draw(st.integers(1, 4)), draw(st.integers(1, 4)))
             copies = draw(st.integers(1, 3))
@@ -63,6 +63,11 @@ def cases(draw: st.DrawFn) -> Case:
         case 6:
             copies = draw(st.integers(1, 2))
             return toys.private_rows(rows, cols, tile, 4, copies), toys.cluster_machine()
+        case 7:
+            depths = draw(st.tuples(st.integers(1, 3), st.integers(1, 3)))
+            where = draw(st.sampled_from(["L1", "LLB"]))
+            machine = toys.flat_machine(3) if where == "L1" else toys.cluster_machine(1, 3)
+            return toys.skipping(rows, cols, tile, depths, where), machine
         case _:
             return toys.in_place(rows, cols, tile), flat
 

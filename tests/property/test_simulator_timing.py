@@ -16,6 +16,7 @@ from lower_toys import (
     fused_rows,
     naive_matmul,
     piped,
+    skipping,
 )
 from timing_oracle import Step, oracle, unit_program
 
@@ -211,6 +212,8 @@ def lowered(kind: int, tile: int) -> tuple[Schedule, Machine]:
             return naive_matmul(32, 24, 40, (tile, 8, 8), 2), flat_machine(2)
         case 3:
             return piped(32, 16, tile, 2, "L1"), flat_machine(2)
+        case 4:
+            return skipping(32, 16, tile, (2, 1), "L1"), flat_machine(3)
         case _:
             return cluster_matmul(), cluster_machine()
 
@@ -253,8 +256,19 @@ def test_a_faster_link_never_slows_a_single_core(rate: float, factor: float) -> 
     assert cycles(100.0) < cycles(0.25), "the link matters at all"
 
 
+def test_a_queue_of_one_tile_keeps_its_producer_waiting() -> None:
+    """Also where only the stage after next is late in reading it."""
+
+    def cycles(*depths: int) -> int:
+        schedule = skipping(64, 16, 2, (depths[0], depths[1]), "L1")
+        return simulate_unit(lower_unit(schedule, flat_machine(3), "u"), flat_machine(3)).cycles
+
+    assert cycles(1, 1) > cycles(2, 1) > cycles(2, 2) > cycles(3, 2)
+    assert cycles(1, 1) == cycles(1, 3), "the queue that skips a stage is what is full"
+
+
 @COSTLY
-@given(st.integers(0, 4), st.sampled_from([2, 4, 8]))
+@given(st.integers(0, 5), st.sampled_from([2, 4, 8]))
 def test_lowered_toys_pass_every_check(kind: int, tile: int) -> None:
     schedule, machine = lowered(kind, tile)
     program = lower_unit(schedule, machine, "u")

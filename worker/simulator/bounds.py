@@ -73,9 +73,12 @@ def lower_bounds(
     for engine in machine.engines:
         if engine.kind in (EngineKind.DMA_IN, EngineKind.DMA_OUT):
             continue
-        work = work_of.get(engine.name, 0)
+        work, name = work_of.get(engine.name, 0), f"compute:{engine.name}"
+        if not work:  # a unit of fixed functions may have no rate for anything in this program
+            bounds.append(Bound(name, 0))
+            continue
         rate = peak_rate(engine, program) * machine.num_cores
-        bounds.append(Bound(f"compute:{engine.name}", floor_cycles(work, rate)))
+        bounds.append(Bound(name, floor_cycles(work, rate)))
     inward, outward = compulsory(program)
     for level, flow in zip(machine.levels, moved, strict=True):
         # Seen from home, bytes come in through reads and go out through writes; below it, inverted.

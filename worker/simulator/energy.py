@@ -121,7 +121,7 @@ def _charge_operations(
     usual = main_dtype(engine, program)
     for op in np.flatnonzero(work).tolist():
         dtype, many = formats.get(op, usual), int(work[op])
-        if dtype not in engine.macs_per_cycle:  # a format of its output stage alone
+        if dtype not in (engine.op_energy_pj or {}):
             dtype = usual
         if dtype is None:
             continue

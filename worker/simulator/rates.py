@@ -54,4 +54,4 @@ def main_dtype(engine: Engine, program: UnitProgram) -> DType | None:
     )
     buffers = sorted(program.buffers, key=lambda b: -b.size_bytes)
     names = (*(o.dtype for o in operands), *(b.dtype for b in buffers))
-    return next((DType(n) for n in names if DType(n) in engine.macs_per_cycle), None)
+    return next((DType(n) for n in names if DType(n) in (engine.op_energy_pj or {})), None)

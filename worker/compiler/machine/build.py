@@ -262,12 +262,13 @@ class _Builder:
         energies: dict[DType, float] | None = None
         if engine.kind in _COMPUTE:
             given = engine.op_energy_pj or {}
+            staged = (DType(name) for rates in engine.output_stage.values() for name in rates)
             energies = {
                 dtype: self._energy(
                     given.get(dtype.value), f"/engines/{k}/op_energy_pj/{dtype}",
                     engine.name, dtype.value, mac_pj(dtype, self._nm),
                 )
-                for dtype in speeds
+                for dtype in dict.fromkeys([*speeds, *staged])
             }  # fmt: skip
         feed, drain = self._ports(k, engine)
         return Engine(

@@ -118,10 +118,12 @@ def with_energies(
             level[f"{action}_energy_pj_per_byte"] = _derived(energy * 8 / source.bits, note)
     for operation in engines:
         engine = _named(changed, "engines", operation.engine)
-        if operation.dtype not in engine.get("macs_per_cycle", {}):
+        stage = engine.get("output_stage", {})
+        rated = set(engine.get("macs_per_cycle", {})).union(*stage.values())
+        if operation.dtype not in rated:
             raise _refused(
-                f"{operation.engine} has no rate for {operation.dtype}", "",
-                sorted(engine.get("macs_per_cycle", {})), operation.dtype,
+                f"{operation.engine} has no rate for {operation.dtype}", "", sorted(rated),
+                operation.dtype,
             )  # fmt: skip
         name, energy = table.energy(operation.component, operation.action)
         note = f"{table.origin}: {name} {operation.action}"

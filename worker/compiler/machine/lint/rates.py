@@ -21,9 +21,12 @@ def rates_of_compute_engines(view: SpecReader) -> Iterator[Defect]:
     for engine in view.items("/engines"):
         kind = view.text(f"{engine}/kind")
         rates = view.keys(f"{engine}/macs_per_cycle")
-        if kind in COMPUTE and not rates:
+        is_fixed = kind != "matrix" and view.keys(f"{engine}/output_stage")
+        if kind in COMPUTE and not rates and not is_fixed:
+            beside = "" if kind == "matrix" else ", here or of an output stage"
             yield Defect(
-                f"{engine}/macs_per_cycle", f"a {kind} engine needs a rate for at least one dtype",
+                f"{engine}/macs_per_cycle",
+                f"a {kind} engine needs a rate for at least one dtype{beside}",
                 "a mapping of dtypes to rates > 0", None,
             )  # fmt: skip
         if kind in _MOVING and rates:
