@@ -64,6 +64,35 @@ def fibonacci(trips: int, stop_at: int | None = None, rank: int = 0) -> onnx.Mod
 FEEDS = {"a0": np.array([1, 5], np.float32), "outside": np.array([7, 8, 9], np.float32)}
 
 
+def test_rows_of_no_iteration_have_the_shape_that_the_body_declares(tmp_path: Path) -> None:
+    """Where it does not follow from what the body reads: a slice of unknown ends."""
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["go_on"], name="go"),
+         helper.make_node("Unsqueeze", ["i", "zero"], ["first"], name="first"),
+         helper.make_node("Add", ["first", "one"], ["end"], name="end"),
+         helper.make_node("Slice", ["outside", "first", "end"], ["part"], name="part"),
+         helper.make_node("Add", ["a", "part"], ["a2"], name="sum"),
+         helper.make_node("Identity", ["a2"], ["row"], name="row")],
+        "body",
+        [value("i", [], INT64), value("go", [], BOOL), value("a", [1])],
+        [value("go_on", [], BOOL), value("a2", [1]), value("row", [1])],
+        [constant("zero", [0], np.int64), constant("one", [1], np.int64)],
+    )  # fmt: skip
+    graph = helper.make_graph(
+        [helper.make_node("Loop", ["m", "", "a0"], ["x", "rows"], name="loop", body=body)],
+        "no_rows", [value("m", [], INT64), value("a0", [1]), value("outside", [5])],
+        [value("x", [1]), value("rows", None)],
+    )  # fmt: skip
+    model = model_of(graph)
+    for trips, shape in ((0, (0, 1)), (2, (2, 1))):
+        feeds = {
+            "m": np.array(trips, np.int64), "a0": np.ones(1, np.float32),
+            "outside": np.arange(5, dtype=np.float32),
+        }  # fmt: skip
+        got, _ = interpreted(model, feeds, tmp_path)
+        assert got["rows"].shape == outputs_of(model, feeds)["rows"].shape == shape
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize(("trips", "stop_at", "ran"), [
     (0, None, 0), (1, None, 1), (5, None, 5), (9, 20, 4), (2, 1000, 2), (-3, None, 0),

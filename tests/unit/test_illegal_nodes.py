@@ -75,6 +75,8 @@ FAULTS: list[tuple[str, Mapping[str, Any], Mapping[int, Any]]] = [
     ("conv", {"dilations": [9, 9]}, {}),
     ("pool", {"kernel_shape": [2]}, {}),
     ("pool", {"ceil_mode": 2**31 - 1}, {}),
+    ("reduce", {"keepdims": -(2**31)}, {}),
+    ("top_k", {"largest": 2}, {}),
     ("gather", {"axis": 2**63 - 1}, {}),
     ("gather", {"axis": -(2**63)}, {}),
     ("pool", {"pads": [2, 2, 2, 2]}, {}),

@@ -67,6 +67,41 @@ def test_a_measured_error_raises_a_tolerance_up_to_the_ceiling() -> None:
     assert judged(row._replace(error=np.inf), 0.05, DType.F32).is_wrong
 
 
+def test_what_is_finite_by_roundings_alone_is_no_verdict() -> None:
+    row = VerifiedRow("y", np.inf, np.inf, 1e-6)
+    assert judged(row, 0.0, DType.F32).is_wrong
+    assert judged(row, 0.0, DType.F32, is_overflowing=True).is_open
+    assert judged(row._replace(error=0.5), 0.0, DType.F32, is_overflowing=True).is_wrong
+
+
+@pytest.mark.parametrize("mode", [VerifyMode.SAMPLE, VerifyMode.FULL])
+def test_a_sum_that_overflows_in_the_reference_only(mode: VerifyMode, tmp_path: Path) -> None:
+    """64 times 1e38, and then a mean: what divides first stays finite."""
+    graph = helper.make_graph(
+        [helper.make_node("Mul", ["x", "large"], ["scaled"], name="scale"),
+         helper.make_node("GlobalAveragePool", ["scaled"], ["mean"], name="mean"),
+         helper.make_node("Flatten", ["mean"], ["flat"], name="flatten"),
+         helper.make_node("Softmax", ["flat"], ["y"], name="softmax")],
+        "overflow", [value("x", TensorProto.FLOAT, [1, 4, 8, 8])],
+        [value("y", TensorProto.FLOAT, [1, 4])],
+        [numpy_helper.from_array(np.array([1e38], np.float32), "large")],
+    )  # fmt: skip
+    for opset in (17, 18):
+        opsets = [helper.make_opsetid("", opset)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+        folder = tmp_path / str(opset)
+        folder.mkdir()
+        options = CompileOptions(verify=mode)
+        request = JobRequest(
+            saved(model, folder), "m", {"preset": "kapla-edge"}, options, folder / "b"
+        )
+        run_job(request, folder / "out", MemoryCache(), NoProgress())
+        report = json.loads((folder / "out" / "report.json").read_bytes())
+        found = report["verification"]
+        assert found["passed"] is None
+        assert "depends on roundings of the reference itself" in found["detail"]
+
+
 def test_without_a_float64_form_moved_inputs_measure() -> None:
     def none() -> Float64Values:
         raise NoFloat64("no form")

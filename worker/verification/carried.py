@@ -8,6 +8,7 @@ is never taken for more exact, in absolute terms, than what they move it from.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ def carried(
             apart[name] = max(apart.get(name, 0.0), given)
             if scale.get(name, 0.0) > 0:
                 of[name] = max(of[name], apart[name] / scale[name])
-    return OwnErrors(of, own.method)
+    return replace(own, of=of)
 
 
 def _moved(node: onnx_ir.Node) -> Sequence[onnx_ir.Value | None]:

@@ -193,9 +193,12 @@ class _Verifier:
             }  # fmt: skip
             own = own_errors(self._path, compiled, self._inputs, values, self._seed)
             for k, row in enumerate(rows):
-                own_error = own.of.get(self._found.value_of.get(row.name, ""))
-                if own_error is not None:
-                    rows[k] = judged(row, own_error, self._comparer.coarsest)
+                value = self._found.value_of.get(row.name, "")
+                if value in own.of:
+                    rows[k] = judged(
+                        row, own.of[value], self._comparer.coarsest,
+                        is_overflowing=value in own.overflowing,
+                    )  # fmt: skip
         if self._orders is not None:
             self._found.orders = ORDERS
             self._found.interleaved = tuple(self._orders.done)

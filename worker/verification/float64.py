@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import onnx
 from onnx import inliner
 
@@ -19,6 +20,8 @@ from worker.verification.float64_nodes import PREFIX, Emitter
 
 _LOW = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
 _DOUBLE = onnx.TensorProto.DOUBLE
+_AXES_ARE_INPUTS = 18
+"""Of ReduceMean, from this opset on."""
 FORCED = f"{PREFIX}given/"
 """Begins the names of extra inputs that stand in for values of the model."""
 
@@ -175,18 +178,46 @@ class _Walk:
         elif node.op_type == "SequenceEmpty":
             _set_double(copy, "dtype")
             emit.take(copy)
-        elif node.op_type == "Conv" and node.domain == "" and self._conv(node, copy, scope, emit):
+        elif node.domain == "" and self._spelled_out(node, copy, scope, emit):
             pass
         elif low_in and has_float64_kernel(copy, self._versions.get(node.domain, 1), names):
             emit.take(copy)
         else:
             self._keep(node, copy, low_in, low_out, scope, emit)
 
+    def _spelled_out(
+        self, node: onnx.NodeProto, copy: onnx.NodeProto, scope: _Names, emit: Emitter
+    ) -> bool:
+        """Whether operators that ONNX Runtime has in float64 do what it has in float32 only."""
+        match node.op_type:
+            case "Conv":
+                return self._conv(node, copy, scope, emit)
+            case "GlobalAveragePool":
+                return self._mean(node, copy, scope, emit)
+            case _:
+                return False
+
     def _conv(
         self, node: onnx.NodeProto, copy: onnx.NodeProto, scope: _Names, emit: Emitter
     ) -> bool:
         shapes = [_shape(scope.types.get(name)) for name in node.input[:2]]
         return self._versions.get("", 1) >= FIRST_OPSET and emit_conv(emit, copy, *shapes)
+
+    def _mean(
+        self, node: onnx.NodeProto, copy: onnx.NodeProto, scope: _Names, emit: Emitter
+    ) -> bool:
+        """A mean over all but samples and channels."""
+        shape = _shape(scope.types.get(node.input[0]))
+        if shape is None:
+            return False
+        axes = list(range(2, len(shape)))
+        mean = onnx.NodeProto(op_type="ReduceMean", input=copy.input[:1], output=copy.output)
+        if self._versions.get("", 1) >= _AXES_ARE_INPUTS:
+            mean.input.append(emit.constant(np.array(axes, np.int64)))
+        else:
+            mean.attribute.add(name="axes", type=onnx.AttributeProto.INTS, ints=axes)
+        emit.take(mean)
+        return True
 
     def _keep(
         self,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod, sqrt
+from math import isfinite, prod, sqrt
 from statistics import median
 from typing import Any
 
@@ -82,6 +82,9 @@ class OwnErrors:
     of: Mapping[str, float]
     """max |error| / max |reference|, by value."""
     method: str
+    overflowing: frozenset[str] = frozenset()
+    """Values with elements that are finite or not by roundings alone: a sum that leaves a format
+    in one order of its terms, and not in another."""
 
 
 def measure(
@@ -98,6 +101,7 @@ def measure(
     run may select otherwise, which is no rounding: it counts only where float64 cannot run.
     """
     found: dict[str, float] = {}
+    overflowing: set[str] = set()
     methods: list[str] = []
     why = "the model computes in float64 itself"
     if not any(value.dtype == np.float64 for value in values.values()):
@@ -108,27 +112,40 @@ def measure(
         else:
             kept = f" but for {exact.kept} nodes without it" if exact.kept else ""
             methods.append(f"against ONNX Runtime in float64{kept}")
-            found = _distances(values, exact.values)
+            found = _distances(values, exact.values, overflowing)
     if not methods or not is_selecting:
         for seed in range(NUM_MOVES):
-            for name, apart in _distances(values, moved(seed)).items():
+            for name, apart in _distances(values, moved(seed), overflowing).items():
                 found[name] = max(found.get(name, 0.0), apart)
         reason = "" if methods else f" ({why})"
         methods.append(f"by {NUM_MOVES} runs on inputs moved by one rounding{reason}")
     middle = median([apart for apart in found.values() if apart] or [0.0])
     least = {name: max(apart, middle) for name, apart in found.items()}
-    return OwnErrors(least, " and ".join(methods))
+    return OwnErrors(least, " and ".join(methods), frozenset(overflowing))
 
 
-def _distances(values: Mapping[str, Array], others: Mapping[str, Array]) -> dict[str, float]:
-    """Relative distances of floats and of 8-bit integers; odd elements do not count."""
+def _distances(
+    values: Mapping[str, Array], others: Mapping[str, Array], overflowing: set[str]
+) -> dict[str, float]:
+    """Relative distances of floats and of 8-bit integers; odd elements do not count.
+
+    Adds to `overflowing` the values with elements that are finite on one side only.
+    """
     found: dict[str, float] = {}
     for name, value in values.items():
         other = others.get(name)
         if other is None or not _is_measurable(value) or np.shape(other) != value.shape:
             continue
-        found[name] = relative_distance(_wide(value), _wide(np.asarray(other)))
+        here, there = _wide(value), _wide(np.asarray(other))
+        found[name] = relative_distance(here, there)
+        if overflows(here, there):
+            overflowing.add(name)
     return found
+
+
+def overflows(value: Array, other: Array) -> bool:
+    """Whether an element of one of two runs is finite and of the other is not."""
+    return bool(np.any(np.isfinite(value) != np.isfinite(other)))
 
 
 def relative_distance(value: Array, other: Array) -> float:
@@ -164,11 +181,14 @@ def nudged(inputs: Mapping[str, Array], seed: int) -> dict[str, Array]:
     return moved
 
 
-def judged(row: VerifiedRow, own: float, coarsest: DType) -> VerifiedRow:
+def judged(
+    row: VerifiedRow, own: float, coarsest: DType, *, is_overflowing: bool = False
+) -> VerifiedRow:
     """A row with the tolerance that the reference's own error allows; never a lower one.
 
     Where that would pass the ceiling, an error between the two is nobody's: neither proof of a
-    fault nor of none.
+    fault nor of none.  Nor is a value that is finite on one side only, where the reference itself
+    `is_overflowing`.
     """
     allowed, ceiling = FACTOR * own, ceiling_of(coarsest)
     bound = max(row.tolerance, min(allowed, ceiling))
@@ -178,4 +198,6 @@ def judged(row: VerifiedRow, own: float, coarsest: DType) -> VerifiedRow:
             f"the reference's own error is {own:.2g} of the largest value, so that a difference of"
             f" {row.error:.2g} shows nothing"
         )
+    elif is_overflowing and not isfinite(row.error):
+        reason = "whether its elements are finite depends on roundings of the reference itself"
     return row._replace(tolerance=bound, own_error=own, reason=reason)

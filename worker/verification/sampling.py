@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isfinite, prod
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from worker.verification.measured import (
     judged,
     longest_sum,
     nudged,
+    overflows,
     relative_distance,
 )
 
@@ -145,9 +146,10 @@ def check_unit(
     relative = worst / scale if scale else (0.0 if worst == 0 else float("inf"))
     written = coarsest(graph.tensors[inner.write.tensor].dtype for inner in graph.ops)
     row = VerifiedRow(label, worst, relative, floor_of(written, longest_sum([graph])))
-    if relative <= row.tolerance or not isfinite(relative) or out.dtype is DType.F64:
+    if relative <= row.tolerance or out.dtype is DType.F64:
         return row
-    return judged(row, _own_error(graph, arrays, points, seed), written)
+    own, is_overflowing = _own_error(graph, arrays, points, seed)
+    return judged(row, own, written, is_overflowing=is_overflowing)
 
 
 def _oracle(
@@ -172,8 +174,9 @@ def _plain(stored: Array, tensor: Tensor) -> Array:
 
 def _own_error(
     graph: Graph, arrays: Mapping[str, Array], points: npt.NDArray[np.int64], seed: int
-) -> float:
-    """How wrong the oracle's values at `points` are, of the largest.
+) -> tuple[float, bool]:
+    """How wrong the oracle's values at `points` are, of the largest; and whether they are finite by
+    roundings alone.
 
     Its distance from itself in float64, adding up by pairs and term by term (kernels do either, and
     where terms cancel the one is far closer than the other), and from runs whose operands were
@@ -182,8 +185,9 @@ def _own_error(
     _, values = _oracle(graph, arrays, points)
     _, in_order = _oracle(graph, arrays, points, is_in_order=True)
     _, exact = _oracle(float64_graph(graph), float64_arrays(graph, arrays), points)
-    found = [relative_distance(values, exact), relative_distance(in_order, exact)]
+    others = [(values, exact), (in_order, exact)]
     for move in range(NUM_MOVES):
         _, moved = _oracle(graph, nudged(arrays, seed + move), points)
-        found.append(relative_distance(values, moved))
-    return max(found)
+        others.append((values, moved))
+    own = max(relative_distance(one, other) for one, other in others)
+    return own, any(overflows(one, other) for one, other in others)

@@ -53,6 +53,8 @@ class BodyModel:
     result_dims: tuple[Dims | None, ...]
     """Parallel to `outputs`; None when not even the rank is known."""
     literals: tuple[Literal, ...]
+    declared_dims: tuple[Dims | None, ...]
+    """Parallel to `outputs`: what the user's body says of them, which nobody has checked."""
 
 
 def known_dims(value: onnx_ir.Value | None) -> Dims | None:
@@ -80,6 +82,7 @@ def extract_body(
     Cost: linear in the body.
     """
     copy = graph.clone(allow_outer_scope_values=True)
+    declared = tuple(map(known_dims, copy.outputs))
     captured = _cut_loose(copy)
     for node in copy.all_nodes():
         for value in node.outputs:
@@ -98,7 +101,7 @@ def extract_body(
     )  # fmt: skip
     if is_simplified:
         body = simplify(body, is_certain=False)
-    return _finished(body, formal)
+    return _finished(body, formal, declared)
 
 
 def _cut_loose(graph: onnx_ir.Graph) -> list[onnx_ir.Value]:
@@ -147,7 +150,9 @@ def _fresh(base: str, used: set[str | None]) -> str:
     return name
 
 
-def _finished(body: OnnxModel, formal: tuple[str, ...]) -> BodyModel:
+def _finished(
+    body: OnnxModel, formal: tuple[str, ...], declared: tuple[Dims | None, ...]
+) -> BodyModel:
     """Make outputs that no node needs to compute literals or inputs; drop unread captures."""
     graph = body.ir.graph
     outputs: list[str] = []
@@ -184,8 +189,9 @@ def _finished(body: OnnxModel, formal: tuple[str, ...]) -> BodyModel:
         if not _is_read(value):
             graph.inputs.remove(value)
     return BodyModel(
-        body, formal, captured, tuple(outputs), tuple(types), tuple(dims), tuple(literals.values())
-    )
+        body, formal, captured, tuple(outputs), tuple(types), tuple(dims),
+        tuple(literals.values()), declared,
+    )  # fmt: skip
 
 
 def _is_read(value: onnx_ir.Value) -> bool:

@@ -16,6 +16,7 @@ import onnx_ir
 from worker.compiler.control.bodies import (
     INTERPRETED_TYPES,
     BodyModel,
+    Dims,
     extract_body,
     literal,
 )
@@ -222,14 +223,25 @@ def _literals(operands: tuple[onnx_ir.Value | None, ...]) -> tuple[Literal, ...]
     return tuple(found.values())
 
 
+def _filled(dims: Dims | None, declared: Dims | None) -> tuple[int, ...]:
+    """What is certain of a shape, else what the model says; -1 where neither does."""
+    if dims is None or declared is None or len(dims) != len(declared):
+        dims = dims or declared or ()
+        declared = dims
+    known = (d if d is not None else said for d, said in zip(dims, declared, strict=True))
+    return tuple(-1 if d is None else d for d in known)
+
+
 def _described(body: BodyModel, kind: ControlKind, program: int | None) -> Body:
     graph = body.model.ir.graph
     results = tuple(
         Result(
             "float32" if dtype is None else str(dtype.numpy()),
-            tuple(-1 if d is None else d for d in dims or ()),
+            _filled(dims, declared),
         )
-        for dtype, dims in zip(body.result_types, body.result_dims, strict=True)
+        for dtype, dims, declared in zip(
+            body.result_types, body.result_dims, body.declared_dims, strict=True
+        )
     )
     rank = 0
     if kind is ControlKind.LOOP:

@@ -8,6 +8,7 @@ dimension that changes, repeat until none does.  It holds for any number of trip
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import onnx_ir
@@ -68,10 +69,7 @@ def _settled(body: BodyModel) -> BodyModel:
     dims = tuple(
         shape_of.get(name, old) for name, old in zip(body.outputs, body.result_dims, strict=True)
     )
-    return BodyModel(
-        body.model, body.formal, body.captured, body.outputs, body.result_types, dims,
-        body.literals,
-    )  # fmt: skip
+    return replace(body, result_dims=dims)
 
 
 def join(first: Dims | None, second: Dims | None) -> Dims | None:

@@ -24,8 +24,16 @@ _ELEMENT_TYPES = {
 
 _MOST_DIMENSIONS = 64
 """No `axis` or entry of `axes` is farther from 0: ONNX's own inference dies of 2^63 - 1."""
-_FLAGS = frozenset({"ceil_mode"})
-"""Attributes that must be 0 or 1: of other numbers runtimes make different things."""
+_FLAGS = frozenset(
+    {"align_corners", "allowzero", "antialias", "broadcast", "ceil_mode", "center_point_box",
+     "count_include_pad", "detect_negative", "detect_positive", "exclude_outside", "exclusive",
+     "fmod", "input_forget", "interleaved", "inverse", "is_case_sensitive", "is_causal", "is_test",
+     "keepdims", "largest", "linear_before_reset", "new_axis", "noop_with_empty_axes", "onesided",
+     "output_sequence", "periodic", "reverse", "saturate", "select_last_index", "sorted", "spatial",
+     "training_mode", "transA", "transB", "upper"}
+)  # fmt: skip
+"""Attributes that must be 0 or 1: of other numbers runtimes make different things.  Of
+`training_mode` one asks whether it is 1, another whether it is not 0."""
 
 
 @lru_cache(maxsize=1024)
