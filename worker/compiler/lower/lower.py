@@ -42,7 +42,7 @@ from worker.compiler.machine.machine import EngineKind, Machine
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.unread import Unread
 
-LOWER_VERSION = "18"
+LOWER_VERSION = "19"
 """Bump when programs change for the same schedule: cached kernels must miss."""
 LISTED_ROWS = 1 << 14
 """Instructions that a program lists one by one at most, if it can: 1.5 MB of them."""

@@ -14,7 +14,7 @@ all.  Loops that are not (`irregular`) are emitted whole.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd, lcm, prod
 from types import MappingProxyType
 from typing import TypeVar
@@ -122,7 +122,7 @@ def window_of(
             gap = _gap(frame, nest, refs, ahead)
             if gap is not None:
                 gaps[frame.path] = gap
-    window = Window(gaps)
+    window, narrowed = Window(gaps), set[str]()
     while window.gaps:
         bad = {
             path
@@ -133,8 +133,20 @@ def window_of(
         }
         if not bad:
             break
-        window = without_gaps(window, bad)
+        window = _narrowed(window, bad - narrowed, bad & narrowed)
+        narrowed |= bad
     return window
+
+
+def _narrowed(window: Window, cut: set[str], whole: set[str]) -> Window:
+    """The window with gaps that end a period earlier, and with these loops whole: the last tile of
+    a loop may be cut, and is brought a block ahead."""
+    gaps: dict[str, Gap] = {}
+    for path, gap in window.gaps.items():
+        end = gap.end - gap.period if path in cut else gap.end
+        if path not in whole and end > gap.first:
+            gaps[path] = replace(gap, end=end)
+    return Window(gaps)
 
 
 def without_gaps(window: Window, paths: set[str]) -> Window:

@@ -113,6 +113,7 @@ def _orders(
     rank, token_ptr, needed = _signals(tokens)
     rate = np.array([port.payload_per_cycle for port in wiring.ports], dtype=np.float64)
     port_ptr, port_of, num_ports = port_sets(wiring.ports)
+    common = _common(columns, (port_ptr, port_of, num_ports), width)
     uses = (tokens.wait_ptr, tokens.wait_token), (tokens.signal_ptr, tokens.signal_token)
     cores = np.array(wiring.cores, dtype=np.int64)
     delay = token_delays(stream, cores, uses, NO_LOOPS, number, wiring.signal_cycles)
@@ -125,17 +126,50 @@ def _orders(
         done = loop_for(_play, _PLAY_STEPS * count)(
             *columns, following, tokens.wait_ptr, tokens.wait_token, needed,
             tokens.signal_ptr, tokens.signal_token, delay, rank, token_ptr, rate, port_ptr, port_of,
-            moves.streams, moves.latest, _WINDOW, expected, head, earliest, _tree(head, earliest),
+            common, moves.streams, moves.latest, _WINDOW, expected, head, earliest,
+            _tree(head, earliest),
             np.zeros(number, dtype=np.int64), np.zeros(width, dtype=np.int64),
             np.zeros(num_ports, dtype=np.int64), np.zeros(len(rank), dtype=np.bool_),
             np.zeros(number, dtype=np.int64), np.full(number, -1, dtype=np.int64),
             np.full(width, -1, dtype=np.int64), np.zeros(width, dtype=np.bool_),
-            np.full(width, _NEVER, dtype=np.int64), np.zeros(2 * width, dtype=np.int64),
+            np.full(width, _NEVER, dtype=np.int64), np.zeros(4 * width, dtype=np.int64),
+            np.full(width, -1, dtype=np.int64), np.full(num_ports, -1, dtype=np.int64),
+            np.full(width, -1, dtype=np.int64), np.full(width, -1, dtype=np.int64),
             np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.int64), begin, order,
         )  # fmt: skip
         assert done == count, "the program waits for itself"
         yield order
         expected = begin
+
+
+def _common(
+    columns: tuple[Any, ...], ports: tuple[Ints, Ints, int], width: int
+) -> npt.NDArray[np.bool_]:
+    """[streams, ports] Whether all instructions of a stream pass a port.
+
+    Cost: linear in instructions.
+    """
+    sizes, column, stream, _, _, resource = columns
+    pointer, port_of, num_ports = ports
+    is_single = np.append(np.diff(pointer) == 1, False)
+    alone = np.append(port_of[pointer[:-1]], 0)
+    number: Ints = np.zeros(width * num_ports, dtype=np.int64)
+    before: list[Ints] = []
+    for used in resource.T:
+        if used.max(initial=-1) < 0:
+            break
+        passes = sizes[np.append(column, 0)[used], np.arange(len(used))] > 0
+        port = np.where((used >= 0) & is_single[used] & passes, alone[used], -1)
+        is_new = port >= 0
+        for other in before:
+            is_new &= port != other
+        number += np.bincount(
+            stream[is_new].astype(np.int64) * num_ports + port[is_new], minlength=len(number)
+        )
+        before.append(port)
+    count = np.bincount(stream, minlength=width)
+    found = number.reshape(width, num_ports) == count[:, None]
+    return np.asarray(found & (count > 0)[:, None])
 
 
 def _tree(head: Ints, earliest: Ints) -> Ints:
@@ -191,11 +225,12 @@ def _play(
     sizes: Any, column: Ints, stream: Any, cycles: Any, latency: Any, resource: Any,
     following: Ints, wait_ptr: Any, wait_token: Any, needed: Any,
     signal_ptr: Any, signal_token: Any, delay: Ints, signal_rank: Any, token_ptr: Ints, rate: Any,
-    port_ptr: Ints, port_of: Ints,
+    port_ptr: Ints, port_of: Ints, common: Any,
     may_move: Any, latest: Ints, window: int, expected: Ints,
     head: Ints, earliest: Ints, first: Ints,
     token_time: Ints, stream_free: Ints, resource_free: Ints, is_sent: Any,
     sent: Ints, waiter: Ints, next_waiter: Ints, is_waiting: Any, behind: Ints, changed: Ints,
+    queued: Ints, queue: Ints, child: Ints, sibling: Ints,
     is_done: Any, end: Ints, begin: Ints, order: Ints,
 ) -> int:  # fmt: skip
     """Always run what can start first; returns how many could run.
@@ -209,6 +244,10 @@ def _play(
     passes it then.  `behind` [w]: the instruction up to which all must have run before a stream
     whose head waits looks for another to pass it.  `changed`: room for streams to sort in again.
     `begin` [n]: when each started; `end` [n]: its finish.
+    `common` [w, ports]: while the head of a stream waits for a port that all of the stream pass,
+    nobody behind it can start earlier, so nobody is looked at, and the stream is `queued` [w] at
+    that port: only the first of a `queue` [ports], by its head, stands in the tree.  A queue is a
+    pairing heap of streams: `child`, `sibling` [w].
     """
     number = 0
     mark = 0  # all in front of it are done
@@ -221,8 +260,44 @@ def _play(
             return number
         num_changed = 1
         changed[0] = s
+        if queued[s] >= 0:  # it is the first of its queue
+            o = queued[s]
+            queued[s] = -1
+            q = child[s]
+            child[s] = -1
+            pairs = -1
+            while q >= 0:
+                a = q
+                b = sibling[a]
+                q = -1
+                if b >= 0:
+                    q = sibling[b]
+                    if head[b] < head[a]:
+                        a, b = b, a
+                    sibling[b] = child[a]
+                    child[a] = b
+                sibling[a] = pairs
+                pairs = a
+            a = -1
+            while pairs >= 0:
+                b = pairs
+                pairs = sibling[b]
+                sibling[b] = -1
+                if a >= 0:
+                    if head[b] < head[a]:
+                        a, b = b, a
+                    sibling[b] = child[a]
+                    child[a] = b
+                else:
+                    a = b
+            queue[o] = a
+            if a >= 0:
+                earliest[a] = resource_free[o]
+                changed[num_changed] = a
+                num_changed += 1
         blocked = -1
         chosen = -1
+        port = -1
         soon = own = blocker = _NEVER
         start = busy = 0
         k = head[s]
@@ -243,13 +318,16 @@ def _play(
                     # Its stream may have been spared a wait that one in front of it has.
                     start = max(start, end[latest[k]])
                 if missing < 0:
+                    limit = -1
                     busy = int(cycles[k])
                     for p in range(resource.shape[1]):
                         r = resource[k, p]
                         if r < 0:
                             break
                         for m in range(port_ptr[r], port_ptr[r + 1]):
-                            start = max(start, resource_free[port_of[m]])
+                            if resource_free[port_of[m]] > start:
+                                limit = port_of[m]
+                                start = resource_free[limit]
                         busy = max(busy, ceil(sizes[column[r], k] / rate[r]))
                     if k == head[s]:
                         own = start
@@ -258,6 +336,9 @@ def _play(
                             chosen = k
                             break
                         soon = min(soon, start)
+                    if k == head[s] and limit >= 0 and common[s, limit]:
+                        port = limit
+                        break
                 elif k == head[s]:
                     blocked = missing
                     own = expected[k]
@@ -269,7 +350,24 @@ def _play(
             is_waiting[s] = True
             next_waiter[s] = waiter[blocked]
             waiter[blocked] = s
-        if chosen < 0:
+        if chosen < 0 and port >= 0:
+            queued[s] = port
+            earliest[s] = soon
+            a = queue[port]
+            if a < 0:
+                queue[port] = s
+            elif head[s] < head[a]:
+                earliest[a] = _NEVER
+                changed[num_changed] = a
+                num_changed += 1
+                sibling[a] = -1
+                child[s] = a
+                queue[port] = s
+            else:
+                earliest[s] = _NEVER
+                sibling[s] = child[a]
+                child[a] = s
+        elif chosen < 0:
             earliest[s] = soon
             if blocked >= 0:
                 behind[s] = blocker
@@ -284,6 +382,10 @@ def _play(
                     o = port_of[m]
                     need = ceil(sizes[column[r], k] / rate[r])
                     resource_free[o] = max(start, resource_free[o]) + need
+                    if queue[o] >= 0:
+                        earliest[queue[o]] = resource_free[o]
+                        changed[num_changed] = queue[o]
+                        num_changed += 1
             stream_free[s] = start + busy
             finish = start + busy + int(latency[k])
             end[k] = finish
