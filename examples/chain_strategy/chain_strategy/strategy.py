@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from chain_strategy.descriptor import DESCRIPTOR, ChainOptions
-from worker.compiler.descriptors import NoOptions
 from worker.compiler.errors import Shortfall
 from worker.compiler.ir.graph import Graph
 from worker.compiler.machine.machine import Machine
@@ -35,14 +34,14 @@ class ChainStrategy:
     ) -> Grouping:
         """Chains that the loop-nest search can fuse; the target's composites go before them."""
         chains = _chains(graph, options.longest)
-        return NAIVE.group(graph, machine, NoOptions(), (*together, *chains))
+        return NAIVE.group(graph, machine, together=(*together, *chains))
 
     def candidates(
         self, unit: Graph, machine: Machine, options: ChainOptions, budget: Budget
     ) -> Iterator[Schedule | Shortfall]:
         """The best loop nest of the chain."""
         del options
-        for found in NAIVE.candidates(unit, machine, NoOptions(), budget):
+        for found in NAIVE.candidates(unit, machine, budget=budget):
             if isinstance(found, Schedule):
                 yield Schedule(unit, found.root, self.name, found.predicted_cycles, found.without)
             else:

@@ -12,22 +12,24 @@ from worker.compiler.cost.fit import (
     not_fusible,
     shortfall_of,
 )
-from worker.compiler.descriptors import NoOptions
 from worker.compiler.errors import Shortfall
 from worker.compiler.ir.graph import Graph
 from worker.compiler.machine.machine import Machine, Managed, MemoryLevel
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.stages import Grouping
 from worker.compiler.strategies.base import Budget
-from worker.compiler.strategies.naive.descriptor import DESCRIPTOR
+from worker.compiler.strategies.naive.descriptor import DESCRIPTOR, NaiveOptions, Tiles
 from worker.compiler.tiling.nest.emit import emit
 from worker.compiler.tiling.nest.facts import Facts, facts_of
 from worker.compiler.tiling.nest.fusion import fused_facts, fused_groups
+from worker.compiler.tiling.nest.grid_search import search_grids
 from worker.compiler.tiling.nest.plan import Plan, footprint_terms, stages_of
 from worker.compiler.tiling.nest.search import search
 
-NO_OPTIONS = NoOptions()
+DEFAULTS = NaiveOptions()
 ONE = Budget(candidates=1)
+NEAR = 1.5
+"""Predictions that far apart are not simulated both."""
 STRIPS = (8, 1)
 """Strips per tile tried for an epilogue, ties to the first: more strips leave more scratchpad
 to the first operator, fewer start fewer instructions."""
@@ -45,7 +47,7 @@ class NaiveStrategy:
         self,
         graph: Graph,
         machine: Machine,
-        options: NoOptions = NO_OPTIONS,
+        options: NaiveOptions = DEFAULTS,
         together: Sequence[tuple[str, ...]] = (),
     ) -> Grouping:
         """One group per operator, in graph order, but for what `together` allows to fuse."""
@@ -56,43 +58,64 @@ class NaiveStrategy:
         self,
         unit: Graph,
         machine: Machine,
-        options: NoOptions = NO_OPTIONS,
+        options: NaiveOptions = DEFAULTS,
         budget: Budget = ONE,
     ) -> Iterator[Schedule | Shortfall]:
-        """The one schedule of least predicted cycles."""
-        del options, budget
-        yield self._schedule(unit, machine)
+        """The schedule of least predicted cycles; of tiles from grids then the one that tiles grow
+        into, where its prediction is near: predictions of small kernels are off by more than lies
+        between them."""
+        del budget
+        yield from self._schedules(unit, machine, options)
 
-    def _schedule(self, unit: Graph, machine: Machine) -> Schedule | Shortfall:
+    def _schedules(
+        self, unit: Graph, machine: Machine, options: NaiveOptions
+    ) -> Iterator[Schedule | Shortfall]:
         """Tiles for the first operator of the unit, which the others follow.
 
         Every chain of scratchpads that ends where the engine works is tried, at most one of them
-        outside the innermost; the best prediction wins.
+        outside the innermost.
         """
         engines = engines_of(unit.ops, unit.tensors, machine)
         if isinstance(engines, str):
-            return missing_engine(unit.op(engines), unit.tensors, machine)
+            yield missing_engine(unit.op(engines), unit.tensors, machine)
+            return
         first = unit.ops[0].name
         engine = engines[first]
         if len(unit.ops) > 1:
             fused = fused_facts(unit, engines)
             if fused is None:
-                return not_fusible(tuple(engines))
+                yield not_fusible(tuple(engines))
+                return
             facts = fused
         else:
             facts = facts_of(unit.op(first), unit.tensors)
-        ways = _ways(facts)
+        found: dict[tuple[MemoryLevel, ...], tuple[Plan, Facts]] = {}
         best: Plan | None = None
-        for way, chain in product(ways, chains(machine, engine.memory, facts)):
-            found = search(way, engine, stages_of(machine, chain), machine)
-            if found is not None and (
-                best is None or found.predicted_cycles < best.predicted_cycles
-            ):
-                best = found
+        for way, chain in product(_ways(facts), chains(machine, engine.memory, facts)):
+            plan = search(way, engine, stages_of(machine, chain), machine)
+            if plan is None:
+                continue
+            if chain not in found or _cycles(plan) < _cycles(found[chain][0]):
+                found[chain] = plan, way
+            if best is None or _cycles(plan) < _cycles(best):
+                best = plan
         if best is None:
-            return _shortfall(facts, machine, engine.memory)
-        cycles = best.predicted_cycles + machine.launch_latency_cycles
-        return Schedule(unit, emit(best, machine.home.name), self.name, cycles)
+            yield _shortfall(facts, machine, engine.memory)
+            return
+        chosen = best
+        for chain, (_, way) in found.items() if options.tiles is Tiles.GRIDS else ():
+            chosen = search_grids(way, engine, stages_of(machine, chain), machine, chosen)
+        yield self._written(unit, chosen, machine)
+        if chosen is not best and best.predicted_cycles <= NEAR * chosen.predicted_cycles:
+            yield self._written(unit, best, machine)
+
+    def _written(self, unit: Graph, plan: Plan, machine: Machine) -> Schedule:
+        cycles = plan.predicted_cycles + machine.launch_latency_cycles
+        return Schedule(unit, emit(plan, machine.home.name), self.name, cycles)
+
+
+def _cycles(plan: Plan) -> int:
+    return plan.predicted_cycles
 
 
 def _ways(facts: Facts) -> tuple[Facts, ...]:

@@ -29,7 +29,7 @@ Turns: TypeAlias = tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Route:
+class Route:
     """A way between two memories."""
 
     ports: tuple[tuple[float, int], ...]
@@ -51,7 +51,7 @@ class _Route:
     """What `rate` has found."""
 
     @staticmethod
-    def between(machine: Machine, src: str, dst: str, team: Team) -> _Route:
+    def between(machine: Machine, src: str, dst: str, team: Team) -> Route:
         names = machine.route(src, dst)
         passed: list[MemoryLevel] = [machine.level(name) for name in names]
         rates = [level.read_bytes_per_cycle for level in passed[:-1]]
@@ -67,7 +67,7 @@ class _Route:
         latency += engine.setup_cycles + machine.engine_signal_cycles
         counts = tuple(PASSED.index(counted_at(level, machine)) for level in passed)
         is_at_home = machine.home.name in (src, dst)
-        return _Route(
+        return Route(
             ports, latency, issuing, team, (first, last), is_cached, counts, is_at_home
         )  # fmt: skip
 
@@ -77,11 +77,11 @@ class _Route:
         setup, size = self.issuing[1], sizes.payload
         found = min(
             rate * size / passing if passing != size else rate
-            for rate, passing in zip(self._port_rates(sharers, others), sizes, strict=True)
+            for rate, passing in zip(self.port_rates(sharers, others), sizes, strict=True)
         )
         return min(found, size / setup) if setup and size else found
 
-    def _port_rates(self, sharers: int, others: int) -> tuple[float, ...]:
+    def port_rates(self, sharers: int, others: int) -> tuple[float, ...]:
         """Of the slowest port that passes each of `Sizes`."""
         found = self.rates.get((sharers, others))
         if found is None:
@@ -114,14 +114,14 @@ class _Route:
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class Way:
     """How an operand comes to a stage."""
 
     operand: Operand
     source: int
     """Number of the memory it comes from among those the stage is filled from."""
     is_early: bool
-    route: _Route
+    route: Route
     ends: tuple[int, int]
     """Numbers of the memories it comes from and to, in the machine's order."""
 
@@ -130,9 +130,9 @@ class _Way:
 class _Port:
     """What moves at a stage."""
 
-    fills: tuple[_Way, ...]
+    fills: tuple[Way, ...]
     num_sources: int
-    drain: tuple[Operand, _Route, tuple[int, int]] | None
+    drain: tuple[Operand, Route, tuple[int, int]] | None
     """(result, way, numbers of its memories); None: it stays."""
 
 
@@ -150,7 +150,7 @@ class _Fill(NamedTuple):
     """Of one."""
 
 
-class _Moves(NamedTuple):
+class Moves(NamedTuple):
     """What one level of one tiling moves, whatever the order of loops."""
 
     fills: tuple[_Fill, ...]
@@ -173,9 +173,7 @@ class Price:
 
     __slots__ = ("at_home", "compute", "leaves", "moves")
 
-    def __init__(
-        self, moves: Sequence[_Moves], compute: float, at_home: float, leaves: int
-    ) -> None:
+    def __init__(self, moves: Sequence[Moves], compute: float, at_home: float, leaves: int) -> None:
         self.moves = moves
         self.compute = compute
         self.at_home = at_home
@@ -187,7 +185,7 @@ class Price:
         leaves = 0
         turns: dict[int, float] = {}
         for level, order in zip(self.moves, orders, strict=True):
-            fill, waits, moves, early = _filled(level, order, turns)
+            fill, waits, moves, early = filled(level, order, turns)
             entries, drain = level.entries, level.drain
             if level.is_double:
                 slowest = max(slowest, entries * fill, entries * drain)
@@ -205,8 +203,8 @@ class Price:
         return int(max(longest + exposed, max(turns.values(), default=0.0))), leaves + self.leaves
 
 
-def _filled(
-    level: _Moves, order: Sequence[str], turns: dict[int, float]
+def filled(
+    level: Moves, order: Sequence[str], turns: dict[int, float]
 ) -> tuple[float, float, int, float]:
     """(cycles of all fills, exposed cycles, moves, cycles of fills that may start early).
 
@@ -248,29 +246,29 @@ class Pricer:
     ) -> None:
         self.facts = facts
         self.engine = engine
-        self._pace = pace_of(facts.op, engine, facts.tensors)
-        self._after = [
+        self.pace = pace_of(facts.op, engine, facts.tensors)
+        self.after = [
             (step, pace_of(step.op, step.engine, facts.tensors)) for step in facts.epilogue
         ]
         self._axes = tuple(axis.name for axis in facts.op.domain)
         self._machine, self._units = machine, burst_units(machine)
         self._in_bursts: dict[tuple[str, int, tuple[int, ...]], Sizes] = {}
-        self._at_home = home_cycles(facts, machine, stages[-1].team)
+        self.at_home = home_cycles(facts, machine, stages[-1].team)
         self.ports = [self._port(stages, k, machine) for k in range(len(stages))]
         """How operands come to each stage, and results leave it."""
 
     def _port(self, stages: Sequence[Stage], k: int, machine: Machine) -> _Port:
         facts, stage, home = self.facts, stages[k], machine.home.name
         memory = stage.level.name
-        routes: dict[str, _Route] = {}
-        fills: list[_Way] = []
+        routes: dict[str, Route] = {}
+        fills: list[Way] = []
         number = {level.name: i for i, level in enumerate(machine.levels)}
         for operand in facts.fetched:
             source = source_of(facts, operand.tensor, stages, k, home)
             if source not in routes:
-                routes[source] = _Route.between(machine, source, memory, stage.team)
+                routes[source] = Route.between(machine, source, memory, stage.team)
             fills.append(
-                _Way(
+                Way(
                     operand, list(routes).index(source),
                     comes_early(facts, operand.tensor, stages, k, machine), routes[source],
                     (number[source], number[memory]),
@@ -281,7 +279,7 @@ class Pricer:
             name = facts.stored.tensor
             target = source_of(facts, name, stages, k, home)
             if target != memory:
-                route = _Route.between(machine, memory, target, stage.team)
+                route = Route.between(machine, memory, target, stage.team)
                 drain = facts.stored, route, (number[memory], number[target])
         return _Port(tuple(fills), len(routes), drain)
 
@@ -289,42 +287,44 @@ class Pricer:
         """The price of one tiling."""
         entries, busy, results, found = 1, 1, 1, []
         strips = self.facts.strips(levels[-1].tile)
-        for port, plan in zip(self.ports, levels, strict=True):
-            used = busy * plan.units_used
-            out_trips = prod(plan.trips[name] for name in plan.order[: plan.num_out_loops])
-            drain = last = 0.0
-            drain_turns: Turns = ()
-            if port.drain is not None and port.drain[0].tensor in plan.elems:
-                operand, route, ends = port.drain
-                sizes = self._sizes(operand, plan, route)
-                last = route.latency_cycles + sizes.payload / route.rate(sizes, used, used)
-                drain = out_trips * last
-                drain_turns = route.turns(sizes, out_trips, used, used, ends)
-            fills = tuple(
-                self._fill(way, plan, used)
-                for way in port.fills
-                if way.operand.tensor in plan.elems
-            )  # fmt: skip
-            is_double = any(c > 1 for c in plan.copies.values())
-            found.append(
-                _Moves(
-                    fills, port.num_sources, drain, last, drain_turns, is_double, entries, used,
-                    out_trips, plan.trips,
-                )
-            )  # fmt: skip
-            results = entries * out_trips * strips[1]
+        for k, plan in enumerate(levels):
+            moves = self.moves(k, plan, entries, busy)
+            found.append(moves)
+            results = entries * moves.out_trips * strips[1]
             entries *= prod(plan.trips[name] for name in plan.order)
-            busy = used
+            busy = moves.busy_units
         innermost = levels[-1]
         tile = innermost.tile
-        compute: float = entries * self._pace.cycles(tuple(tile[name] for name in self._axes))
+        compute: float = entries * self.pace.cycles(tuple(tile[name] for name in self._axes))
         leaves = entries * busy
-        if self._after:
+        if self.after:
             compute = self._fused_cycles(compute, results, innermost, strips)
-            leaves += results * busy * len(self._after)
-        return Price(found, compute, self._at_home, leaves)
+            leaves += results * busy * len(self.after)
+        return Price(found, compute, self.at_home, leaves)
 
-    def _fill(self, way: _Way, plan: LevelPlan, used: int) -> _Fill:
+    def moves(self, k: int, plan: LevelPlan, entries: int, busy: int) -> Moves:
+        """What stage `k` moves, begun so many times by so many units outside of it."""
+        port = self.ports[k]
+        used = busy * plan.units_used
+        out_trips = prod(plan.trips[name] for name in plan.order[: plan.num_out_loops])
+        drain = last = 0.0
+        drain_turns: Turns = ()
+        if port.drain is not None and port.drain[0].tensor in plan.elems:
+            operand, route, ends = port.drain
+            sizes = self._sizes(operand, plan, route)
+            last = route.latency_cycles + sizes.payload / route.rate(sizes, used, used)
+            drain = out_trips * last
+            drain_turns = route.turns(sizes, out_trips, used, used, ends)
+        fills = tuple(
+            self._fill(way, plan, used) for way in port.fills if way.operand.tensor in plan.elems
+        )
+        is_double = any(c > 1 for c in plan.copies.values())
+        return Moves(
+            fills, port.num_sources, drain, last, drain_turns, is_double, entries, used, out_trips,
+            plan.trips,
+        )  # fmt: skip
+
+    def _fill(self, way: Way, plan: LevelPlan, used: int) -> _Fill:
         """What a tile takes to come, on its way to each of `used` units."""
         operand, route = way.operand, way.route
         sizes = self._sizes(operand, plan, route)
@@ -336,7 +336,7 @@ class Pricer:
             route.turns(sizes, 1, used, others, way.ends),
         )  # fmt: skip
 
-    def _sizes(self, operand: Operand, plan: LevelPlan, route: _Route) -> Sizes:
+    def _sizes(self, operand: Operand, plan: LevelPlan, route: Route) -> Sizes:
         """Bytes of a tile of an operand on a way."""
         payload = plan.elems[operand.tensor] * operand.dtype.size_bytes
         if self._units == (1, 1) or not route.is_at_home:
@@ -362,7 +362,7 @@ class Pricer:
         widths = list(facts.out.widths(plan.tile, facts.extents))
         if widths:
             widths[strips[0]] //= strips[1]
-        for step, pace in self._after:
+        for step, pace in self.after:
             one = _step_cycles(step, pace, widths)
             busy[step.engine.name] = busy.get(step.engine.name, 0.0) + results * one
         if plan.copies[facts.out.tensor] > 1:

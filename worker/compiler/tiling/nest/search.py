@@ -20,7 +20,8 @@ from worker.compiler.tiling.nest.plan import LevelPlan, Plan, Stage, is_placed
 from worker.compiler.tiling.nest.price import Pricer
 
 MAX_LEAVES = 150_000
-"""Executed leaves a unit should stay below: beyond, lowering and simulation dominate."""
+"""Executed leaves that a layer of a unit of many should stay below: its program lists them all, and
+beyond, lowering and simulation dominate."""
 MIN_BYTES_PER_CORE = 1024
 MIN_WORK_PER_CORE = 4096
 
@@ -125,12 +126,13 @@ class _Climber:
         return sizes, plan
 
 
-def score(plan: Plan) -> float:
-    return _score(plan.predicted_cycles, plan.num_leaves)
+def score(plan: Plan, most: int = MAX_LEAVES) -> float:
+    """Predicted cycles, more where the plan has more than `most` leaves."""
+    return _score(plan.predicted_cycles, plan.num_leaves, most)
 
 
-def _score(cycles: int, leaves: int) -> float:
-    excess = max(1.0, leaves / MAX_LEAVES)
+def _score(cycles: int, leaves: int, most: int) -> float:
+    excess = max(1.0, leaves / most)
     return cycles * excess + leaves * 1e-3
 
 
@@ -194,7 +196,10 @@ def _larger(facts: Facts, sizes: Sizes, stage: int, name: str) -> Sizes | None:
 
 
 def ordered_plan(
-    pricer: Pricer, levels: Sequence[LevelPlan], orders: Sequence[tuple[str, ...]]
+    pricer: Pricer,
+    levels: Sequence[LevelPlan],
+    orders: Sequence[tuple[str, ...]],
+    most: int = MAX_LEAVES,
 ) -> Plan:
     """The plan with the best of some `orders` of loops (`loop_orders`)."""
     best: tuple[float, int, int, tuple[tuple[str, ...], ...]] | None = None
@@ -206,7 +211,7 @@ def ordered_plan(
             continue
         tried.add(key)
         cycles, leaves = price.of(key)
-        rank = _score(cycles, leaves)
+        rank = _score(cycles, leaves, most)
         if best is None or rank < best[0]:
             best = rank, cycles, leaves, key
     assert best is not None, "there is at least one order"
