@@ -133,8 +133,8 @@ def test_estimates_are_prices_but_for_the_array(
         return
     price = score(plan, MOST_LEAVES)
     assert found <= price
-    if layer.pricer.pace.folding is None:
-        assert found >= price - 1.01
+    if layer.pricer.pace.folding is None:  # a cycle, and what many leaves make of it
+        assert found >= price - 1.01 * max(1.0, plan.num_leaves / MOST_LEAVES)
 
 
 @given(st.data(), st.sampled_from([1, 2, 4]), st.sampled_from([1, 8, 64]))
