@@ -113,6 +113,13 @@ def test_naive_folds_to_what_it_is(graph: Graph, machine: Machine) -> None:
         check_lowered(schedule, machine)
 
 
+@pytest.mark.parametrize("depth", [320, 317])
+def test_a_loop_folds_whose_last_tile_is_cut(depth: int) -> None:
+    """It is brought a block ahead, so that the last two blocks are no more like the others."""
+    unit = check_lowered(naive_matmul(8, 8, depth, (8, 8, 8), 1), flat_machine(1))
+    assert len(unit.loops.table)
+
+
 @pytest.mark.parametrize("preset", ["a100", "kapla-16x16", "dpu-u250"])
 def test_large_ones_are_short(preset: str) -> None:
     """Rows do not grow with the work: 64 times as much has at most twice as many."""

@@ -34,11 +34,13 @@ from worker.compiler.tiling.nest.estimate import (
     Around,
     Contexts,
     Estimate,
+    Floats,
+    Tiles,
     burst_arrays,
     is_estimated,
 )
 from worker.compiler.tiling.nest.facts import Facts, facts_of
-from worker.compiler.tiling.nest.grid_search import search_grids
+from worker.compiler.tiling.nest.grid_search import COARSE, LONG_FACTOR, search_grids
 from worker.compiler.tiling.nest.levels import Sizes, StageFrame, levels_of
 from worker.compiler.tiling.nest.plan import Plan, Stage, stages_of
 from worker.compiler.tiling.nest.price import Pricer
@@ -213,6 +215,24 @@ def test_what_is_found_is_sound(graph: Graph, preset: str, chain: int) -> None:
     schedule = Schedule(layer.graph, emit(found, machine.home.name), "grids", 0)
     verify(schedule, machine)
     audit(schedule, lower_unit(schedule, machine, "s" * 64), machine)
+
+
+def test_grids_of_vast_layers_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many sizes seven long axes have."""
+    sizes: list[int] = []
+    whole = Estimate.of
+
+    def counted(self: Estimate, contexts: Contexts, tiles: Tiles, *, double: bool) -> Floats:
+        found = whole(self, contexts, tiles, double=double)
+        sizes.append(found.size)
+        return found
+
+    monkeypatch.setattr(Estimate, "of", counted)
+    machine = with_every_format(load_preset("a100"))
+    layer = Layer(conv_graph(5040, 1024, 7, 5040, 1), machine)
+    in_grids(layer, grown(layer))
+    assert sizes
+    assert max(sizes) <= COARSE * LONG_FACTOR
 
 
 @pytest.mark.parametrize(

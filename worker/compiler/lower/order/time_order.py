@@ -113,7 +113,7 @@ def _orders(
     rank, token_ptr, needed = _signals(tokens)
     rate = np.array([port.payload_per_cycle for port in wiring.ports], dtype=np.float64)
     port_ptr, port_of, num_ports = port_sets(wiring.ports)
-    common = _common(columns, (port_ptr, port_of, num_ports), width)
+    common = _common(columns, (port_ptr, port_of), heads)
     uses = (tokens.wait_ptr, tokens.wait_token), (tokens.signal_ptr, tokens.signal_token)
     cores = np.array(wiring.cores, dtype=np.int64)
     delay = token_delays(stream, cores, uses, NO_LOOPS, number, wiring.signal_cycles)
@@ -142,34 +142,31 @@ def _orders(
         expected = begin
 
 
-def _common(
-    columns: tuple[Any, ...], ports: tuple[Ints, Ints, int], width: int
-) -> npt.NDArray[np.bool_]:
-    """[streams, ports] Whether all instructions of a stream pass a port.
+def _common(columns: tuple[Any, ...], ports: tuple[Ints, Ints], heads: Ints) -> Ints:
+    """[streams, ways to pass] Ports that all instructions of a stream pass, -1 behind them.
 
-    Cost: linear in instructions.
+    `heads`: the first instruction of each stream, -1 without any.  Cost: linear in instructions.
     """
     sizes, column, stream, _, _, resource = columns
-    pointer, port_of, num_ports = ports
+    pointer, port_of = ports
     is_single = np.append(np.diff(pointer) == 1, False)
-    alone = np.append(port_of[pointer[:-1]], 0)
-    number: Ints = np.zeros(width * num_ports, dtype=np.int64)
-    before: list[Ints] = []
+    alone = np.append(np.append(port_of, 0)[pointer[:-1]], 0)
+    number = np.arange(len(stream))
+    passed_by: list[Ints] = []
     for used in resource.T:
         if used.max(initial=-1) < 0:
             break
-        passes = sizes[np.append(column, 0)[used], np.arange(len(used))] > 0
-        port = np.where((used >= 0) & is_single[used] & passes, alone[used], -1)
-        is_new = port >= 0
-        for other in before:
-            is_new &= port != other
-        number += np.bincount(
-            stream[is_new].astype(np.int64) * num_ports + port[is_new], minlength=len(number)
-        )
-        before.append(port)
-    count = np.bincount(stream, minlength=width)
-    found = number.reshape(width, num_ports) == count[:, None]
-    return np.asarray(found & (count > 0)[:, None])
+        passes = sizes[np.append(column, 0)[used], number] > 0
+        passed_by.append(np.where((used >= 0) & is_single[used] & passes, alone[used], -1))
+    found: Ints = np.full((len(heads), resource.shape[1]), -1, dtype=np.int64)
+    for way, port in enumerate(passed_by):
+        asked = np.where(heads >= 0, port[heads], -1)
+        meets = np.zeros(len(stream), dtype=np.bool_)
+        for other in passed_by:
+            meets |= other == asked[stream]
+        misses = np.bincount(stream[~meets], minlength=len(heads))
+        found[:, way] = np.where(misses == 0, asked, -1)
+    return found
 
 
 def _tree(head: Ints, earliest: Ints) -> Ints:
@@ -225,7 +222,7 @@ def _play(
     sizes: Any, column: Ints, stream: Any, cycles: Any, latency: Any, resource: Any,
     following: Ints, wait_ptr: Any, wait_token: Any, needed: Any,
     signal_ptr: Any, signal_token: Any, delay: Ints, signal_rank: Any, token_ptr: Ints, rate: Any,
-    port_ptr: Ints, port_of: Ints, common: Any,
+    port_ptr: Ints, port_of: Ints, common: Ints,
     may_move: Any, latest: Ints, window: int, expected: Ints,
     head: Ints, earliest: Ints, first: Ints,
     token_time: Ints, stream_free: Ints, resource_free: Ints, is_sent: Any,
@@ -244,7 +241,7 @@ def _play(
     passes it then.  `behind` [w]: the instruction up to which all must have run before a stream
     whose head waits looks for another to pass it.  `changed`: room for streams to sort in again.
     `begin` [n]: when each started; `end` [n]: its finish.
-    `common` [w, ports]: while the head of a stream waits for a port that all of the stream pass,
+    `common` [w, ways]: while the head of a stream waits for a port that all of the stream pass,
     nobody behind it can start earlier, so nobody is looked at, and the stream is `queued` [w] at
     that port: only the first of a `queue` [ports], by its head, stands in the tree.  A queue is a
     pairing heap of streams: `child`, `sibling` [w].
@@ -336,9 +333,12 @@ def _play(
                             chosen = k
                             break
                         soon = min(soon, start)
-                    if k == head[s] and limit >= 0 and common[s, limit]:
-                        port = limit
-                        break
+                    if k == head[s] and limit >= 0:
+                        for p in range(common.shape[1]):
+                            if common[s, p] == limit:
+                                port = limit
+                        if port >= 0:
+                            break
                 elif k == head[s]:
                     blocked = missing
                     own = expected[k]

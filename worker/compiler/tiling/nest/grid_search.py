@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
+from math import inf, prod
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -56,8 +56,8 @@ HOPE = 1.25
 """Finer tiles are looked at where the coarse ones cost at most so much more than the cheapest."""
 PRICED = 8
 """Tilings of one grid that are priced."""
-RATIOS = (1.1, 1.2, 1.35, 1.5, 2.0, 3.0, 4.0, 8.0)
-"""Of neighbouring sizes of one axis, from fine to coarse."""
+RATIOS = (1.1, 1.2, 1.35, 1.5, 2.0, 3.0, 4.0, 8.0, 64.0, inf)
+"""Of neighbouring sizes of one axis, from fine to coarse; at last only the ends are left."""
 
 Ways: TypeAlias = "tuple[Mapping[str, int], ...]"
 """Of every stage."""

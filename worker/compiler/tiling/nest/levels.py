@@ -100,7 +100,7 @@ def levels_of(frame: StageFrame, sizes: Sizes) -> list[LevelPlan] | None:
     outer: Mapping[str, int] = frame.facts.extents
     for k, stand in enumerate(frame.stands):
         ways = None if sizes.ways is None else sizes.ways[k]
-        level = level_of(frame, stand, sizes.tiles[k], outer, ways, double=sizes.double)
+        level = _level(frame, stand, sizes.tiles[k], outer, ways, double=sizes.double)
         if level is None:
             return None
         levels.append(level)
@@ -108,7 +108,7 @@ def levels_of(frame: StageFrame, sizes: Sizes) -> list[LevelPlan] | None:
     return levels
 
 
-def level_of(
+def _level(
     frame: StageFrame,
     stand: _Stand,
     tile: Mapping[str, int],

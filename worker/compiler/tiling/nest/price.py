@@ -114,7 +114,7 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class _Way:
     """How an operand comes to a stage."""
 
     operand: Operand
@@ -130,7 +130,7 @@ class Way:
 class _Port:
     """What moves at a stage."""
 
-    fills: tuple[Way, ...]
+    fills: tuple[_Way, ...]
     num_sources: int
     drain: tuple[Operand, Route, tuple[int, int]] | None
     """(result, way, numbers of its memories); None: it stays."""
@@ -150,7 +150,7 @@ class _Fill(NamedTuple):
     """Of one."""
 
 
-class Moves(NamedTuple):
+class _Moves(NamedTuple):
     """What one level of one tiling moves, whatever the order of loops."""
 
     fills: tuple[_Fill, ...]
@@ -173,7 +173,9 @@ class Price:
 
     __slots__ = ("at_home", "compute", "leaves", "moves")
 
-    def __init__(self, moves: Sequence[Moves], compute: float, at_home: float, leaves: int) -> None:
+    def __init__(
+        self, moves: Sequence[_Moves], compute: float, at_home: float, leaves: int
+    ) -> None:
         self.moves = moves
         self.compute = compute
         self.at_home = at_home
@@ -185,7 +187,7 @@ class Price:
         leaves = 0
         turns: dict[int, float] = {}
         for level, order in zip(self.moves, orders, strict=True):
-            fill, waits, moves, early = filled(level, order, turns)
+            fill, waits, moves, early = _filled(level, order, turns)
             entries, drain = level.entries, level.drain
             if level.is_double:
                 slowest = max(slowest, entries * fill, entries * drain)
@@ -203,8 +205,8 @@ class Price:
         return int(max(longest + exposed, max(turns.values(), default=0.0))), leaves + self.leaves
 
 
-def filled(
-    level: Moves, order: Sequence[str], turns: dict[int, float]
+def _filled(
+    level: _Moves, order: Sequence[str], turns: dict[int, float]
 ) -> tuple[float, float, int, float]:
     """(cycles of all fills, exposed cycles, moves, cycles of fills that may start early).
 
@@ -261,14 +263,14 @@ class Pricer:
         facts, stage, home = self.facts, stages[k], machine.home.name
         memory = stage.level.name
         routes: dict[str, Route] = {}
-        fills: list[Way] = []
+        fills: list[_Way] = []
         number = {level.name: i for i, level in enumerate(machine.levels)}
         for operand in facts.fetched:
             source = source_of(facts, operand.tensor, stages, k, home)
             if source not in routes:
                 routes[source] = Route.between(machine, source, memory, stage.team)
             fills.append(
-                Way(
+                _Way(
                     operand, list(routes).index(source),
                     comes_early(facts, operand.tensor, stages, k, machine), routes[source],
                     (number[source], number[memory]),
@@ -288,7 +290,7 @@ class Pricer:
         entries, busy, results, found = 1, 1, 1, []
         strips = self.facts.strips(levels[-1].tile)
         for k, plan in enumerate(levels):
-            moves = self.moves(k, plan, entries, busy)
+            moves = self._moves(k, plan, entries, busy)
             found.append(moves)
             results = entries * moves.out_trips * strips[1]
             entries *= prod(plan.trips[name] for name in plan.order)
@@ -302,7 +304,7 @@ class Pricer:
             leaves += results * busy * len(self.after)
         return Price(found, compute, self.at_home, leaves)
 
-    def moves(self, k: int, plan: LevelPlan, entries: int, busy: int) -> Moves:
+    def _moves(self, k: int, plan: LevelPlan, entries: int, busy: int) -> _Moves:
         """What stage `k` moves, begun so many times by so many units outside of it."""
         port = self.ports[k]
         used = busy * plan.units_used
@@ -319,12 +321,12 @@ class Pricer:
             self._fill(way, plan, used) for way in port.fills if way.operand.tensor in plan.elems
         )
         is_double = any(c > 1 for c in plan.copies.values())
-        return Moves(
+        return _Moves(
             fills, port.num_sources, drain, last, drain_turns, is_double, entries, used, out_trips,
             plan.trips,
         )  # fmt: skip
 
-    def _fill(self, way: Way, plan: LevelPlan, used: int) -> _Fill:
+    def _fill(self, way: _Way, plan: LevelPlan, used: int) -> _Fill:
         """What a tile takes to come, on its way to each of `used` units."""
         operand, route = way.operand, way.route
         sizes = self._sizes(operand, plan, route)
