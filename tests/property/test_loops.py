@@ -45,6 +45,7 @@ from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
 from worker.compiler.package.disassemble import print_unit
 from worker.compiler.schedule.nodes import Schedule
+from worker.compiler.schedule.text import parse_schedule
 from worker.simulator.repeats import Repeats, compute_cycles, spread
 from worker.simulator.results import UnitSimulation
 from worker.simulator.run import simulate_unit
@@ -118,6 +119,63 @@ def test_a_loop_folds_whose_last_tile_is_cut(depth: int) -> None:
     """It is brought a block ahead, so that the last two blocks are no more like the others."""
     unit = check_lowered(naive_matmul(8, 8, depth, (8, 8, 8), 1), flat_machine(1))
     assert len(unit.loops.table)
+
+
+COPY = """schedule naive cycles=1
+graph
+  input t0: f32[{rows},28]
+  tensor t1: f32[{whole},28]
+  op op0 (a0:{rows}:parallel, a1:28:parallel) write t1[a0, a1] = $0 from unit {{}}
+    read t0[a0, a1]
+  op op1 (a0:{rows}:parallel, a1:28:parallel) write t1[a0 + {rows}, a1] = $0 from unit {{}}
+    read t0[a0, a1]
+  output t1
+tree
+  seq
+    loop cores c0 6 stride=1
+      loop time i 60
+        place t1 SMEM [240*c0 + 4*i:4, 0:28] copies=2
+          seq
+            place t0 SMEM [240*c0 + 4*i:4, 0:28] copies=2
+              seq
+                move t0 DRAM : SMEM [240*c0 + 4*i:4, 0:28]
+                compute op0 CUDA [240*c0 + 4*i:4, 0:28]
+            move t1 SMEM : DRAM [240*c0 + 4*i:4, 0:28]
+    loop cores c1 6 stride=1
+      loop time j 60
+        place t1 SMEM [240*c1 + 4*j + {rows}:4, 0:28] copies=2
+          seq
+            place t0 SMEM [240*c1 + 4*j:4, 0:28] copies=2
+              seq
+                move t0 DRAM : SMEM [240*c1 + 4*j:4, 0:28]
+                compute op1 CUDA [240*c1 + 4*j:4, 0:28]
+            move t1 SMEM : DRAM [240*c1 + 4*j + {rows}:4, 0:28]
+"""
+"""A tensor beside itself: moves only, on six cores of which the last has less to do."""
+
+
+@pytest.mark.parametrize("last", [60, 59, 58, 40, 7, 1])
+def test_a_core_that_is_done_early_leaves_the_others_their_loops(
+    last: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.compiler.lower.lower.LISTED_ROWS", 64)
+    rows = 1200 + 4 * last
+    schedule = parse_schedule(COPY.format(rows=rows, whole=2 * rows))
+    unit = check_lowered(schedule, load_preset("a100"))
+    if last >= 40:
+        assert unit.num_rows <= unit.num_instructions // 3
+
+
+def test_what_only_moves_data_has_loops_across_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Overlapping them would hide nothing, and their program would be listed in full."""
+    monkeypatch.setattr("worker.compiler.lower.lower.LISTED_ROWS", 64)
+    schedule = parse_schedule(COPY.format(rows=1440, whole=2880))
+    unit = lower_unit(schedule, load_preset("a100"), "s" * 64, most_rows=64)
+    assert unit.num_rows <= unit.num_instructions // 10
+    added = COPY.replace("= $0 from unit {{}}", "= add($0, $0) from unit {{}}")
+    schedule = parse_schedule(added.format(rows=1440, whole=2880))
+    computing = lower_unit(schedule, load_preset("a100"), "s" * 64, most_rows=64)
+    assert computing.num_rows == computing.num_instructions == unit.num_instructions
 
 
 @pytest.mark.parametrize("preset", ["a100", "kapla-16x16", "dpu-u250"])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from worker.compiler.ir.affine import Affine, const, var
 from worker.compiler.ir.evaluate import affine_values
 from worker.compiler.lower.grid import Grid, clip
-from worker.compiler.lower.rows.hazards import Boxes, are_disjoint
+from worker.compiler.lower.rows.hazards import Boxes, are_disjoint, boxes_apart
 from worker.compiler.schedule.grid import expr_range
 from worker.compiler.schedule.nodes import LoopKind, Span
 from worker.compiler.schedule.walk import Frame
@@ -90,3 +90,55 @@ def test_a_tiling_is_disjoint() -> None:
     ends = np.minimum(starts + np.array([3, 4]), [10, 8])
     assert are_disjoint([Boxes(starts, ends)])
     assert not are_disjoint([Boxes(starts, ends), Boxes(starts[:1], ends[:1])])
+
+
+loops = st.lists(
+    st.tuples(st.integers(1, 4), st.lists(st.integers(-6, 6), min_size=2, max_size=2)),
+    min_size=0, max_size=3,
+)  # fmt: skip
+
+
+@given(
+    loops, st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    st.tuples(st.integers(-8, 12), st.integers(0, 12)),
+)  # fmt: skip
+def test_boxes_that_strides_keep_apart_are_apart(
+    drawn: list[tuple[int, list[int]]], extents: tuple[int, int], origin: tuple[int, int]
+) -> None:
+    """Against every box painted, cut to the tensor; the hull holds them all."""
+    shape = (20, 20)
+    frames = [Frame(f"v{k}", trip, LoopKind.TIME, 1, f"p{k}") for k, (trip, _) in enumerate(drawn)]
+    box = tuple(
+        Span(
+            sum((var(f"v{k}") * c[d] for k, (_, c) in enumerate(drawn)), const(origin[d])),
+            extents[d],
+        )
+        for d in range(2)
+    )
+    apart = boxes_apart(box, frames, shape)
+    if apart is None:
+        return
+    painted = np.zeros(shape, dtype=int)
+    for point in product(*(range(trip) for trip, _ in drawn)):
+        low = [
+            origin[d] + sum(c[d] * v for (_, c), v in zip(drawn, point, strict=True))
+            for d in range(2)
+        ]
+        cut = tuple(slice(max(low[d], 0), max(low[d] + extents[d], 0)) for d in range(2))
+        painted[cut] += 1
+    assert painted.max() <= 1
+    inside = np.zeros(shape, dtype=bool)
+    inside[tuple(slice(a, b) for a, b in zip(apart.start, apart.end, strict=True))] = True
+    assert not (painted.astype(bool) & ~inside).any()
+
+
+def test_loops_of_growing_strides_keep_boxes_apart() -> None:
+    frames = [Frame("c", 3, LoopKind.CORES, 1, "c"), Frame("t", 4, LoopKind.TIME, 1, "t")]
+    box = (Span(const(2) + var("c") * 8 + var("t") * 2, 2), Span(const(0), 5))
+    apart = boxes_apart(box, frames, (24, 5))
+    assert apart is not None
+    assert (apart.start.tolist(), apart.end.tolist()) == ([2, 0], [24, 5])
+    assert boxes_apart((Span(var("c") * 7 + var("t") * 2, 2), box[1]), frames, (24, 5)) is None
+    assert boxes_apart((Span(var("c") * 8, 2), box[1]), frames, (24, 5)) is None
+    assert are_disjoint([apart, Boxes(np.array([[0, 0]]), np.array([[2, 5]]))])
+    assert not are_disjoint([apart, Boxes(np.array([[0, 0]]), np.array([[3, 5]]))])

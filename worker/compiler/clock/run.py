@@ -351,9 +351,13 @@ def _longer(array: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
 
 def _wider(ring: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
     """Twice the length, powers of two; the last of `count` numbers stand where they belong."""
-    wider = np.zeros((2 * len(ring), *ring.shape[1:]), ring.dtype)
-    numbers = np.arange(max(count - len(ring), 0), count)
-    wider[numbers & (len(wider) - 1)] = ring[numbers & (len(ring) - 1)]
+    size = len(ring)
+    wider = np.zeros((2 * size, *ring.shape[1:]), ring.dtype)
+    first = max(count - size, 0)
+    turn = min((first // size + 1) * size, count)  # where the numbers begin anew in the ring
+    for low, high in ((first, turn), (turn, count)):
+        at, old = low & (2 * size - 1), low & (size - 1)
+        wider[at : at + high - low] = ring[old : old + high - low]
     return wider
 
 

@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from worker.compiler.clock.run import Wiring, run_unit
+from worker.compiler.cost.compute import work
 from worker.compiler.heuristics import Heuristic
+from worker.compiler.ir.scalar import Read
 from worker.compiler.isa.loops import NO_LOOPS
 from worker.compiler.isa.program import Opcode, Stream, UnitProgram
 from worker.compiler.lower.buffers import plan_buffers, plan_operands
@@ -21,7 +23,7 @@ from worker.compiler.lower.grid import Ints
 from worker.compiler.lower.issue import hoisted_loops, prefetches, timings
 from worker.compiler.lower.order.conflicts import latest_conflicts
 from worker.compiler.lower.order.folding import Unfoldable, fold
-from worker.compiler.lower.order.layers import early_fills
+from worker.compiler.lower.order.layers import EarlyFill, early_fills
 from worker.compiler.lower.order.pace import paced
 from worker.compiler.lower.order.sync import Tokens, most_waits, synchronise
 from worker.compiler.lower.order.time_order import Moves, in_time_order
@@ -41,13 +43,18 @@ from worker.compiler.lower.window import (
 from worker.compiler.machine.machine import EngineKind, Machine
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.unread import Unread
+from worker.compiler.schedule.walk import Walk
 
-LOWER_VERSION = "19"
+LOWER_VERSION = "20"
 """Bump when programs change for the same schedule: cached kernels must miss."""
 LISTED_ROWS = 1 << 14
 """Instructions that a program lists one by one at most, if it can: 1.5 MB of them."""
 MANY_WAITS = 8
 """Waits per instruction, repeated ones included, that are too many to list for an order's sake."""
+
+HARDLY = 64
+"""Elements moved for each operation computed, from which on overlapping them hides nothing: less
+than 2 % of a vector unit's time, and less of any other's."""
 
 
 def lower_unit(
@@ -96,10 +103,13 @@ def _lowered(
     refs, unread = resolve(nest, machine), Unread(nest, machine)
     ahead = prefetches(nest, refs)
     without = frozenset(schedule.without)
-    early = () if Heuristic.AHEAD in without else early_fills(nest, refs, ahead, machine)
     widths = [staged_width(r) for r in refs]
+    most = most_instructions(nest, widths)
+    early: tuple[EarlyFill, ...] = ()
+    if Heuristic.AHEAD not in without and not (most > LISTED_ROWS and _hardly_computes(nest)):
+        early = early_fills(nest, refs, ahead, machine)
     longest = max(most_rows, LISTED_ROWS)
-    if shares and early and most_instructions(nest, widths) > longest:
+    if shares and early and most > longest:
         return None  # trying costs as much as all else (decision 0045)
     planned = plan_buffers(
         nest, refs, hoisted_loops(nest, refs, ahead), machine,
@@ -181,6 +191,21 @@ def _lowered(
         tokens.num_tokens,
         loops,
     )
+
+
+def _hardly_computes(nest: Walk) -> bool:
+    """Whether operators that only move data have nearly all the work.
+
+    All layers use the same engines and ports then: overlapping them hides what little the others
+    compute, and one tile's way in and out at every seam.
+    """
+    moved = computed = 0
+    for op in nest.schedule.graph.ops:
+        if op.reduce is None and isinstance(op.body, Read):
+            moved += op.num_points
+        else:
+            computed += work(op, op.num_points)
+    return computed * HARDLY <= moved
 
 
 def _moves(

@@ -124,29 +124,25 @@ def window_of(
                 gaps[frame.path] = gap
     window, narrowed = Window(gaps), set[str]()
     while window.gaps:
-        bad = {
-            path
-            for leaf, leaf_refs, plan in zip(nest.leaves, refs, ahead, strict=True)
-            for path in _irregular(
-                nest, leaf, leaf_refs, unread, window, window.grid(leaf.frames, plan)
-            )
-        }
-        if not bad:
+        ends: dict[str, int] = {}
+        for leaf, leaf_refs, plan in zip(nest.leaves, refs, ahead, strict=True):
+            grid = window.grid(leaf.frames, plan)
+            for path, end in _irregular(nest, leaf, leaf_refs, unread, window, grid):
+                ends[path] = min(end, ends.get(path, end))
+        if not ends:
             break
-        window = _narrowed(window, bad - narrowed, bad & narrowed)
-        narrowed |= bad
+        for path, gap in tuple(window.gaps.items()):
+            if ends.get(path) == gap.end:  # it is not a tile's end that differs
+                ends[path] = gap.first if path in narrowed else gap.end - gap.period
+                narrowed.add(path)
+        window = _narrowed(window, ends)
     return window
 
 
-def _narrowed(window: Window, cut: set[str], whole: set[str]) -> Window:
-    """The window with gaps that end a period earlier, and with these loops whole: the last tile of
-    a loop may be cut, and is brought a block ahead."""
-    gaps: dict[str, Gap] = {}
-    for path, gap in window.gaps.items():
-        end = gap.end - gap.period if path in cut else gap.end
-        if path not in whole and end > gap.first:
-            gaps[path] = replace(gap, end=end)
-    return Window(gaps)
+def _narrowed(window: Window, ends: Mapping[str, int]) -> Window:
+    """The window with gaps that end earlier, and without those that then are none."""
+    gaps = {path: replace(gap, end=ends.get(path, gap.end)) for path, gap in window.gaps.items()}
+    return Window({path: gap for path, gap in gaps.items() if gap.end > gap.first})
 
 
 def without_gaps(window: Window, paths: set[str]) -> Window:
@@ -224,8 +220,9 @@ def _staged(nest: Walk, leaf: Leaf, refs: Refs) -> list[tuple[Affine, ...]]:
 
 def _irregular(
     nest: Walk, leaf: Leaf, refs: Refs, unread: Unread, window: Window, grid: Grid
-) -> Iterator[str]:
-    """Loops with a gap in which what the leaf touches is cut in another way than around it."""
+) -> Iterator[tuple[str, int]]:
+    """Loops with a gap in which what the leaf touches is cut in another way than around it, each
+    with where the gap may end for that not to be so; its own end: that is not known."""
     graph = nest.schedule.graph
     if isinstance(leaf.node, Compute):
         op = graph.op(leaf.node.op)
@@ -254,9 +251,11 @@ def _irregular(
         gap = window.gaps.get(frame.path)
         if gap is not None:
             at = int(np.searchsorted(grid.digits[frame.path].ravel(), gap.end))
-            is_regular = all(_is_regular(span, axis, at, gap) for span in spans)
-            if not is_regular or not all(_is_read_alike(h, axis, at, gap) for h in hulls):
-                yield frame.path
+            bent = [span for span in spans if not _is_regular(span, axis, at, gap)]
+            if bent:
+                yield frame.path, min(_last_end(span, axis, at, gap) for span in bent)
+            elif not all(_is_read_alike(h, axis, at, gap) for h in hulls):
+                yield frame.path, gap.end
 
 
 def _is_read_alike(hull: Hull, axis: int, at: int, gap: Gap) -> bool:
@@ -284,6 +283,21 @@ def _is_regular(span: tuple[Ints, Ints, int], axis: int, at: int, gap: Gap) -> b
     if not np.array_equal(three - two, (two - one) * step):
         return False
     return not _passes(span, axis, at, gap)
+
+
+def _last_end(span: tuple[Ints, Ints, int], axis: int, at: int, gap: Gap) -> int:
+    """Where a gap ends, and a period behind it, before anything whole is cut: one core of many may
+    be through with its share long before the others.  The gap's own end: not for that."""
+    low, end, size = span
+    one, two, _ = _beside(low, axis, at, gap)
+    _, until, _ = _beside(end, axis, at, gap)
+    step = two - one
+    is_whole = (step > 0) & (until <= size)
+    if not np.any(is_whole):
+        return gap.end
+    left = int(np.min((size - until[is_whole]) // step[is_whole]))
+    found = gap.first + (left - 1) * gap.period
+    return min(gap.end, found)
 
 
 def _passes(span: tuple[Ints, Ints, int], axis: int, at: int, gap: Gap) -> bool:

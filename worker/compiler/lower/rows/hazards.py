@@ -43,6 +43,14 @@ class Boxes:
     end: Ints
 
 
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Boxes of which no two overlap, by the hull of all: start, end [rank]."""
+
+    start: Ints
+    end: Ints
+
+
 def home_hazards(nest: Walk, refs: Sequence[Refs]) -> HomeHazards:
     """Find the tensors at home that the unit both writes and uses, or writes twice."""
     written: dict[str, list[int]] = {}
@@ -60,19 +68,20 @@ def home_hazards(nest: Walk, refs: Sequence[Refs]) -> HomeHazards:
     return HomeHazards(needed, disjoint)
 
 
-def are_disjoint(boxes: Sequence[Boxes]) -> bool:
+def are_disjoint(boxes: Sequence[Boxes | Apart]) -> bool:
     """True when no two boxes provably overlap; False may also mean "not known".
 
-    Each set must tile a grid (every box one cell, no cell twice) and the hulls of different sets
-    must not meet.  Cost: O(n log n).
+    Each set must tile a grid (every box one cell, no cell twice), or be known to lie apart, and the
+    hulls of different sets must not meet.  Cost: O(n log n) of what is listed.
     """
-    filled = [b for b in boxes if b.start.shape[0]]
-    hulls = [(b.start.min(axis=0), b.end.max(axis=0)) for b in filled]
+    listed = [b for b in boxes if isinstance(b, Boxes) and b.start.shape[0]]
+    hulls = [(b.start.min(axis=0), b.end.max(axis=0)) for b in listed]
+    hulls += [(b.start, b.end) for b in boxes if isinstance(b, Apart)]
     for i, (low, high) in enumerate(hulls):
         for other_low, other_high in hulls[:i]:
             if bool(np.all((low < other_high) & (other_low < high))):
                 return False
-    return all(_tiles_grid(b) for b in filled)
+    return all(_tiles_grid(b) for b in listed)
 
 
 def _tiles_grid(boxes: Boxes) -> bool:
@@ -91,9 +100,41 @@ def _tiles_grid(boxes: Boxes) -> bool:
     return len(distinct(cell)) == len(cell)
 
 
-def _home_boxes(nest: Walk, leaf: Leaf) -> Boxes:
+def boxes_apart(box: Box, frames: Sequence[Frame], shape: Sequence[int]) -> Apart | None:
+    """The boxes of all iterations, where the strides of the loops already keep them apart; None:
+    they do not, or the boxes have to be looked at.
+
+    Every loop moves the box along one dimension, by no less than what the loops of smaller strides
+    in that dimension, and the box, take up together.
+    """
+    moves: list[list[tuple[int, int]]] = [[] for _ in box]
+    for frame in frames:
+        if frame.trip == 1:
+            continue
+        along = [d for d, span in enumerate(box) if frame.var in span.start.variables()]
+        if len(along) != 1 or not box[along[0]].start.is_linear:
+            return None
+        moves[along[0]].append((abs(box[along[0]].start.coeff(frame.var)), frame.trip))
+    ranges = {frame.var: (0, frame.trip - 1) for frame in frames}
+    hull: list[tuple[int, int]] = []
+    for span, loops, size in zip(box, moves, shape, strict=True):
+        reach = span.extent
+        for stride, trip in sorted(loops):
+            if stride < reach:
+                return None
+            reach += stride * (trip - 1)
+        low, high, _ = span.start.bounds(ranges)
+        hull.append((max(low, 0), min(high + span.extent, size)))
+    start, end = np.array(hull, dtype=np.int64).reshape(-1, 2).T
+    return Apart(start, end) if np.all(start < end) else None
+
+
+def _home_boxes(nest: Walk, leaf: Leaf) -> Boxes | Apart:
     box = write_box(nest, leaf)
     tensor = nest.schedule.graph.tensors[_written(nest, leaf)]
+    apart = boxes_apart(box, leaf.frames, tensor.shape)
+    if apart is not None:
+        return apart
     grid = Grid.of(leaf.frames)
     clipped = clip(box, tensor.shape, grid.values)
     start = _stacked(clipped.start, grid.shape)
