@@ -4,7 +4,9 @@
     python -m benchmarks.hostile --models 40 --specs 20 --bundles 10 --api-minutes 0.5
 
 Case k of a kind depends on the seed and k alone; it is printed with every fault, and
-`--only models:17` runs that case again.  Finished cases are kept in the ledger.  Exit 1: a fault.
+`--only models:17` runs that case again.  Finished cases are kept in the ledger.  Cases that took
+too long beside another are run again at the end, alone: the limit is one of a machine that does
+nothing else.  Exit 1: a fault.
 """
 
 from __future__ import annotations
@@ -53,11 +55,13 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if args.part:
         kind, numbers = args.part.split(":")
-        _part(args.seed, kind, [int(k) for k in numbers.split(",")], args.ledger)
+        _part(args.seed, kind, [int(k) for k in numbers.split(",")], args.ledger, args.jobs == 1)
         return 0
     sys.stdout.write(f"seed {args.seed}\n")
     for kind in KINDS:
         _fill(kind, getattr(args, kind), args)
+    for kind in KINDS:
+        _repeat(kind, args)
     rows = [row for row in _rows(args.ledger) if _counts(row, args)]
     failed = _print(rows)
     if args.api_minutes:
@@ -72,9 +76,12 @@ def _counts(row: Mapping[str, Any], args: argparse.Namespace) -> bool:
 
 
 def _rows(ledger: Path) -> list[dict[str, Any]]:
+    """Of every case how it ended last."""
     if not ledger.exists():
         return []
-    return [json.loads(line) for line in ledger.read_text(encoding="utf-8").splitlines() if line]
+    lines = ledger.read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines if line]
+    return list({(r["seed"], r["kind_of_input"], r["number"]): r for r in rows}.values())
 
 
 def _fill(kind: str, count: int, args: argparse.Namespace) -> None:
@@ -85,14 +92,34 @@ def _fill(kind: str, count: int, args: argparse.Namespace) -> None:
         if (row["seed"], row["kind_of_input"]) == (args.seed, kind)
     }
     due = [number for number in range(count) if number not in done]
-    for block in _blocks(due, 250 * args.jobs):
+    _run_all(kind, due, args, args.jobs)
+
+
+def _repeat(kind: str, args: argparse.Namespace) -> None:
+    """Run what took too long beside other cases again, alone."""
+    slow = [
+        row["number"]
+        for row in _rows(args.ledger)
+        if row["kind_of_input"] == kind
+        and row["kind"] == "hung"
+        and not row["alone"]
+        and _counts(row, args)
+    ]
+    if slow:
+        sys.stdout.write(f"{kind}: {len(slow)} cases took too long, run again alone\n")
+    _run_all(kind, slow, args, jobs=1)
+
+
+def _run_all(kind: str, due: list[int], args: argparse.Namespace, jobs: int) -> None:
+    for block in _blocks(due, 250 * jobs):
         parents = []
-        for share in range(args.jobs):
-            numbers = ",".join(map(str, block[share :: args.jobs]))
+        for share in range(jobs):
+            numbers = ",".join(map(str, block[share::jobs]))
             if not numbers:
                 continue
             command = [sys.executable, "-m", "benchmarks.hostile", "--seed", str(args.seed)]
             command += ["--ledger", str(args.ledger), "--part", f"{kind}:{numbers}"]
+            command += ["--jobs", str(jobs)]
             parents.append(subprocess.Popen(command))
         if any(parent.wait() for parent in parents):
             raise RuntimeError(f"a parent of {kind} cases died")
@@ -103,10 +130,10 @@ def _blocks(numbers: list[int], size: int) -> Iterator[list[int]]:
         yield numbers[start : start + size]
 
 
-def _part(seed: int, kind: str, numbers: list[int], ledger: Path) -> None:
+def _part(seed: int, kind: str, numbers: list[int], ledger: Path, alone: bool) -> None:
     """One parent: load everything once, then fork a child per case."""
     for number in numbers:
-        row = json.dumps(_run(seed, kind, number))
+        row = json.dumps({**_run(seed, kind, number), "alone": alone})
         with ledger.open("a", encoding="utf-8") as file:  # one short line a write: never torn
             file.write(row + "\n")
 
