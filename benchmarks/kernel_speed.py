@@ -103,7 +103,7 @@ def express(case: Case) -> Graph:
 
 
 def schedule(graph: Graph, machine: Machine) -> Schedule:
-    (found,) = NaiveStrategy().candidates(canonicalize(graph).graph, machine)
+    found = next(NaiveStrategy().candidates(canonicalize(graph).graph, machine))
     assert isinstance(found, Schedule), found
     return found
 

@@ -54,11 +54,11 @@ def product(rows: int, columns: int, inner: int) -> Graph:
 def measure(preset: str, shape: tuple[int, int, int]) -> dict[str, object]:
     """Figures of both programs."""
     machine = load_preset(preset)
-    (schedule,) = NaiveStrategy().candidates(product(*shape), machine)
+    schedule = next(NaiveStrategy().candidates(product(*shape), machine))
     if isinstance(schedule, Shortfall):
         raise SystemExit(f"it does not fit: {schedule}")
     small = product(256, 256, 256)
-    (warm,) = NaiveStrategy().candidates(small, machine)
+    warm = next(NaiveStrategy().candidates(small, machine))
     assert not isinstance(warm, Shortfall)
     ready = lower_unit(warm, machine, "0", most_rows=0)
     simulate_unit(ready, machine)  # compiles the loops

@@ -11,9 +11,8 @@ from worker.compiler.strategies.naive.strategy import NaiveStrategy
 
 
 def naive_answer(graph: Graph, machine: Machine) -> Schedule | Shortfall:
-    """The strategy's one candidate for the graph as a unit."""
-    (found,) = NaiveStrategy().candidates(canonicalize(graph).graph, machine)
-    return found
+    """The strategy's best guess for the graph as a unit."""
+    return next(NaiveStrategy().candidates(canonicalize(graph).graph, machine))
 
 
 def naive_schedule(graph: Graph, machine: Machine) -> Schedule:
