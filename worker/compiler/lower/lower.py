@@ -63,7 +63,8 @@ def lower_unit(
     """Lower one unit.
 
     Where more than `most_rows` instructions would run, repeating ones are listed once, in loops; a
-    program whose layers overlap in time (`in_time_order`) has none.
+    program whose layers overlap in time (`in_time_order`) has none.  Layers that hardly compute do
+    not overlap in programs of more than `LISTED_ROWS` (decision 0054).
     Where cores can be served together (`emit.multicast`), the program that does is taken unless it
     takes longer, or as long with more energy for its transfers, or would list more than
     `LISTED_ROWS`.
