@@ -102,7 +102,7 @@ def _repeat(kind: str, args: argparse.Namespace) -> None:
         for row in _rows(args.ledger)
         if row["kind_of_input"] == kind
         and row["kind"] == "hung"
-        and not row["alone"]
+        and not row.get("alone", False)
         and _counts(row, args)
     ]
     if slow:

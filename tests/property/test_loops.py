@@ -167,11 +167,17 @@ def test_a_core_that_is_done_early_leaves_the_others_their_loops(
 
 
 def test_what_only_moves_data_has_loops_across_its_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Overlapping them would hide nothing, and their program would be listed in full."""
+    """Overlapping them would hide one tile's way at a seam, and list their program in full."""
     monkeypatch.setattr("worker.compiler.lower.lower.LISTED_ROWS", 64)
     schedule = parse_schedule(COPY.format(rows=1440, whole=2880))
     unit = lower_unit(schedule, load_preset("a100"), "s" * 64, most_rows=64)
     assert unit.num_rows <= unit.num_instructions // 10
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("worker.compiler.lower.lower._hardly_computes", lambda nest: False)
+        overlapping = lower_unit(schedule, load_preset("a100"), "s" * 64, most_rows=64)
+    assert overlapping.num_rows == unit.num_instructions
+    cycles = [run_unit(u, load_preset("a100")).cycles for u in (unit, overlapping)]
+    assert cycles[1] < cycles[0] <= 1.02 * cycles[1]
     added = COPY.replace("= $0 from unit {{}}", "= add($0, $0) from unit {{}}")
     schedule = parse_schedule(added.format(rows=1440, whole=2880))
     computing = lower_unit(schedule, load_preset("a100"), "s" * 64, most_rows=64)

@@ -53,8 +53,9 @@ MANY_WAITS = 8
 """Waits per instruction, repeated ones included, that are too many to list for an order's sake."""
 
 HARDLY = 64
-"""Elements moved for each operation computed, from which on overlapping them hides nothing: less
-than 2 % of a vector unit's time, and less of any other's."""
+"""Elements moved for each operation computed, from which on layers do not overlap in long programs.
+What can hide then is 1/64 of a vector unit's time, if it takes as long to move as to compute; the
+number was not varied (decision 0054)."""
 
 
 def lower_unit(
