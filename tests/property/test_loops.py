@@ -173,7 +173,7 @@ def test_what_only_moves_data_has_loops_across_its_layers(monkeypatch: pytest.Mo
     unit = lower_unit(schedule, load_preset("a100"), "s" * 64, most_rows=64)
     assert unit.num_rows <= unit.num_instructions // 10
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("worker.compiler.lower.lower._hardly_computes", lambda nest: False)
+        patch.setattr("worker.compiler.lower.lower.hardly_computes", lambda nest: False)
         overlapping = lower_unit(schedule, load_preset("a100"), "s" * 64, most_rows=64)
     assert overlapping.num_rows == unit.num_instructions
     cycles = [run_unit(u, load_preset("a100")).cycles for u in (unit, overlapping)]

@@ -108,7 +108,7 @@ def _lowered(
     widths = [staged_width(r) for r in refs]
     most = most_instructions(nest, widths)
     early: tuple[EarlyFill, ...] = ()
-    if Heuristic.AHEAD not in without and not (most > LISTED_ROWS and _hardly_computes(nest)):
+    if Heuristic.AHEAD not in without and not (most > LISTED_ROWS and hardly_computes(nest)):
         early = early_fills(nest, refs, ahead, machine)
     longest = max(most_rows, LISTED_ROWS)
     if shares and early and most > longest:
@@ -195,7 +195,7 @@ def _lowered(
     )
 
 
-def _hardly_computes(nest: Walk) -> bool:
+def hardly_computes(nest: Walk) -> bool:
     """Whether operators that only move data have nearly all the work.
 
     All layers use the same engines and ports then: overlapping them hides what little the others
