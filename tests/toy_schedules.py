@@ -8,6 +8,7 @@ across two operators.  Every stage behind scheduling is exercised on them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,6 +37,7 @@ from worker.compiler.schedule.nodes import (
     Loop,
     LoopKind,
     Move,
+    Node,
     Pipe,
     Place,
     Queue,
@@ -47,6 +49,7 @@ from worker.compiler.schedule.nodes import (
 
 Inputs: TypeAlias = "dict[str, npt.NDArray[Any]]"
 Toy: TypeAlias = "tuple[Schedule, Machine, Inputs]"
+Edit: TypeAlias = "Callable[[Node], Node | None]"
 
 ORIGIN = Origin(("node",), "Toy")
 MUL = Apply(Fn.MUL, (Read(0), Read(1)))
@@ -270,3 +273,19 @@ TOYS: dict[str, Callable[[], Toy]] = {
     "two_stage_pipe": two_stage_pipe,
     "weight_prefetch": weight_prefetch,
 }
+
+
+def rewrite(node: Node, edit: Edit) -> Node:
+    """Apply `edit` bottom-up; None keeps a node."""
+    match node:
+        case Loop() | Place():
+            node = replace(node, body=rewrite(node.body, edit))
+        case Seq(parts):
+            node = Seq(tuple(rewrite(p, edit) for p in parts))
+        case Pipe():
+            node = replace(
+                node, stages=tuple(replace(s, body=rewrite(s.body, edit)) for s in node.stages)
+            )
+        case _:
+            pass
+    return edit(node) or node

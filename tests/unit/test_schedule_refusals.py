@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeAlias
 
 import pytest
 from naive_schedules import naive_answer
 from toy_schedules import (
     TOYS,
+    Edit,
     double_then_blur,
     inputs_of,
     lane_stack,
     machine,
+    rewrite,
     row_fused,
     span,
     split_with_halo,
@@ -42,24 +42,6 @@ from worker.compiler.schedule.nodes import (
 )
 from worker.compiler.schedule.text import parse_schedule, print_schedule
 from worker.compiler.schedule.verify import verify
-
-Edit: TypeAlias = "Callable[[Node], Node | None]"
-
-
-def rewrite(node: Node, edit: Edit) -> Node:
-    """Apply `edit` bottom-up; None keeps a node."""
-    match node:
-        case Loop() | Place():
-            node = replace(node, body=rewrite(node.body, edit))
-        case Seq(parts):
-            node = Seq(tuple(rewrite(p, edit) for p in parts))
-        case Pipe():
-            node = replace(
-                node, stages=tuple(replace(s, body=rewrite(s.body, edit)) for s in node.stages)
-            )
-        case _:
-            pass
-    return edit(node) or node
 
 
 def refused(schedule: Schedule, on: Machine, rule: str, text: str) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
 from row_chain_graphs import build, fn, op
-from toy_schedules import machine, span
+from toy_schedules import machine, rewrite, span
 
 from worker.compiler.errors import VerifyError
 from worker.compiler.ir.affine import var
@@ -63,3 +64,37 @@ def test_a_grid_with_a_hole_is_refused(missing: tuple[int, int]) -> None:
     pieces = [piece for piece in EVERY if piece != missing]
     with pytest.raises(VerifyError, match=r"resident: t in .* is not written before its use"):
         verify(_schedule(_graph(pieces)), machine())
+
+
+@pytest.mark.parametrize(
+    ("piece", "computed", "read"),
+    [((0, 0), (0, SIZE + 2), (0, SIZE + 2)), ((2, 0), (-2, SIZE + 2), (2 * SIZE - 2, SIZE + 2))],
+)
+def test_what_leaves_its_piece_fills_no_other(
+    piece: tuple[int, int], computed: tuple[int, int], read: tuple[int, int]
+) -> None:
+    """A box may be longer than its axis: nothing is computed there."""
+    schedule = _schedule(_graph([piece, *(other for other in EVERY if other != piece)]))
+    cols = span(0, SIZE)
+    name = f"p{piece[0]}{piece[1]}"
+
+    def last(rows: tuple[int, int], begin: int) -> Compute:
+        return Compute("last", (span(*rows), span(begin, SIZE)), "vec")
+
+    def edit(node: Node) -> Node | None:
+        if not isinstance(node, Seq):
+            return None
+        found: list[Node] = []
+        for part in node.parts:
+            if isinstance(part, Compute) and part.op == name:
+                found += [Compute(name, (span(*computed), cols), "vec"), last(read, 0)]
+            elif isinstance(part, Compute) and part.op == "last":
+                first, rest = (0, read[0]), (sum(read), ROWS * SIZE - sum(read))
+                found += [last(rows, 0) for rows in (first, rest) if rows[1]]
+                found.append(last((0, ROWS * SIZE), SIZE))
+            else:
+                found.append(part)
+        return Seq(tuple(found))
+
+    with pytest.raises(VerifyError, match=r"resident: t in .* is not written before its use"):
+        verify(replace(schedule, root=rewrite(schedule.root, edit)), machine())

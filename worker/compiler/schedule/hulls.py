@@ -35,12 +35,29 @@ def spread(box: Box, free: dict[str, Frame]) -> Box | None:
         fixed = start - moving
         if set(fixed.variables()) & set(names):
             return None
-        offsets = distinct(affine_values(moving, coordinates([free[v] for v in names])))
-        if np.any(np.diff(offsets) > span.extent):
-            return None
-        low, high = int(offsets[0]), int(offsets[-1])
+        reached = _joined_up(moving, span.extent, free)
+        if reached is None:
+            offsets = distinct(affine_values(moving, coordinates([free[v] for v in names])))
+            if np.any(np.diff(offsets) > span.extent):
+                return None
+            reached = int(offsets[0]), int(offsets[-1])
+        low, high = reached
         spans.append(Span(fixed + low, high - low + span.extent))
     return tuple(spans)
+
+
+def _joined_up(moving: Affine, extent: int, free: dict[str, Frame]) -> tuple[int, int] | None:
+    """The least and greatest of starts whose spans join up, as their strides say: none steps over
+    what the smaller ones fill.  None where that does not say it."""
+    if not moving.is_linear:
+        return None
+    low = high = 0
+    for name in sorted(moving.variables(), key=lambda v: abs(moving.coeff(v))):
+        step, times = moving.coeff(name), free[name].trip - 1
+        if abs(step) > high - low + extent:
+            return None
+        low, high = low + min(step * times, 0), high + max(step * times, 0)
+    return low, high
 
 
 def has_holes(expr: Affine, box: dict[str, Range]) -> bool:

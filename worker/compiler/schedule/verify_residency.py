@@ -8,14 +8,16 @@ same iteration counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from worker.compiler.ir.evaluate import affine_values
-from worker.compiler.ir.op import TensorOp
+from worker.compiler.ir.op import Access, TensorOp
 from worker.compiler.machine.machine import Machine
+from worker.compiler.schedule.boxes import accessed, moved_by, stays_inside, within
 from worker.compiler.schedule.grid import (
     Ints,
     Range,
@@ -25,7 +27,7 @@ from worker.compiler.schedule.grid import (
     span_range,
 )
 from worker.compiler.schedule.hulls import covered, has_holes, spread
-from worker.compiler.schedule.nodes import Compute, Init, LoopKind, Move, Schedule
+from worker.compiler.schedule.nodes import Box, Compute, Init, LoopKind, Move, Schedule, Span
 from worker.compiler.schedule.verify_structure import refuse
 from worker.compiler.schedule.walk import (
     Ends,
@@ -38,17 +40,49 @@ from worker.compiler.schedule.walk import (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Need:
     """One operand of a leaf."""
 
     tensor: str
     scope: Scope | None
-    ranges: tuple[Range, ...]
-    """Inclusive bounds per dimension, broadcastable over the leaf's loops; unclipped."""
+    box: Box | None
+    """What is touched, or a box around it, unclipped; None: only `ranges` say it."""
+    find: Callable[[], tuple[Range, ...]]
     clip: bool
     """Only the part inside the tensor is touched."""
     fill: float | int | None = None
+
+    @cached_property
+    def ranges(self) -> tuple[Range, ...]:
+        """Inclusive bounds per dimension, broadcastable over the leaf's loops; unclipped."""
+        return self.find()
+
+
+class _Points:
+    """The points that a Compute visits, iteration by iteration."""
+
+    def __init__(self, op: TensorOp, compute: Compute, coords: Mapping[str, Ints]) -> None:
+        self.op = op
+        self.compute = compute
+        self.coords = coords
+
+    @cached_property
+    def box(self) -> dict[str, Range]:
+        """Of each axis, inside its extent."""
+        found: dict[str, Range] = {}
+        for axis, span in zip(self.op.domain, self.compute.box, strict=True):
+            low, high = span_range(span, self.coords)
+            found[axis.name] = np.maximum(low, 0), np.minimum(high, axis.extent - 1)
+        return found
+
+    @cached_property
+    def empty(self) -> Ints:
+        """Iterations that visit none."""
+        empty: Ints = np.zeros((), dtype=bool)
+        for low, high in self.box.values():
+            empty = empty | (high < low)
+        return empty
 
 
 class _Residency:
@@ -89,12 +123,15 @@ class _Residency:
         self._check_outputs()
 
     def _check_move(self, leaf: Leaf, move: Move, ends: Ends, coords: dict[str, Ints]) -> None:
-        ranges = tuple(span_range(span, coords) for span in move.box)
+        def find() -> tuple[Range, ...]:
+            return tuple(span_range(span, coords) for span in move.box)
+
         clip = move.fill is None
         # What lies outside the tensor is written by the fill, or not at all: it is never read.
-        source = _Need(move.tensor, ends.reads[0], ranges, clip=True)
+        source = _Need(move.tensor, ends.reads[0], move.box, find, clip=True)
+        target = _Need(move.tensor, ends.write, move.box, find, clip=clip)
         self._check_inside(leaf, source, coords, None)
-        self._check_inside(leaf, _Need(move.tensor, ends.write, ranges, clip=clip), coords, None)
+        self._check_inside(leaf, target, coords, None)
         self._check_filled(leaf, source, coords, is_drain=_is_drain(ends))
         self._check_drain(leaf, move, ends)
 
@@ -102,39 +139,34 @@ class _Residency:
         self, leaf: Leaf, compute: Compute, ends: Ends, coords: dict[str, Ints]
     ) -> None:
         op = self.graph.op(compute.op)
-        box: dict[str, Range] = {}
-        empty: Ints = np.zeros((), dtype=bool)
-        for axis, span in zip(op.domain, compute.box, strict=True):
-            low, high = span_range(span, coords)
-            low, high = np.maximum(low, 0), np.minimum(high, axis.extent - 1)
-            empty = empty | (high < low)
-            box[axis.name] = (low, high)
-        for access, scope in zip(op.reads, ends.reads, strict=True):
+        points = _Points(op, compute, coords)
+        spans = {axis.name: span for axis, span in zip(op.domain, compute.box, strict=True)}
+
+        def need(access: Access, scope: Scope | None, *, clip: bool) -> _Need:
             shape = self.graph.tensors[access.tensor].shape
-            need = _Need(
-                access.tensor, scope, access_range(access, box, shape), access.fill is None,
-                access.fill,
+            return _Need(
+                access.tensor, scope, accessed(access, spans),
+                lambda: access_range(access, points.box, shape), clip, access.fill,
             )  # fmt: skip
+
+        for access, scope in zip(op.reads, ends.reads, strict=True):
             if access.tensor == op.write.tensor:
                 # A recurrence reads what its own earlier steps wrote; order is the axis's business.
                 continue
-            self._check_inside(leaf, need, coords, empty)
-            self._check_filled(leaf, need, coords, empty)
-            self._check_padding(leaf, need)
-            self._check_complete(leaf, need)
-        shape = self.graph.tensors[op.write.tensor].shape
-        written = access_range(op.write, box, shape)
-        self._check_inside(
-            leaf, _Need(op.write.tensor, ends.write, written, clip=True), coords, empty
-        )
+            read = need(access, scope, clip=access.fill is None)
+            self._check_inside(leaf, read, coords, points)
+            self._check_filled(leaf, read, coords, points)
+            self._check_padding(leaf, read)
+            self._check_complete(leaf, read)
+        self._check_inside(leaf, need(op.write, ends.write, clip=True), coords, points)
         if op.reduce is not None:
             self._check_accumulation(leaf, op, compute, ends.write)
 
     def _check_inside(
-        self, leaf: Leaf, need: _Need, coords: dict[str, Ints], empty: Ints | None
+        self, leaf: Leaf, need: _Need, coords: dict[str, Ints], points: _Points | None
     ) -> None:
         """The needed box lies in the storage's tile."""
-        if need.scope is None:
+        if need.scope is None or (need.box is not None and within(need.box, need.scope.tile)):
             return
         sizes = self.graph.tensors[need.tensor].shape
         for dim, ((low, high), span, size) in enumerate(
@@ -144,7 +176,7 @@ class _Residency:
             if need.clip:
                 low, high = np.maximum(low, 0), np.minimum(high, size - 1)
             outside = ((low < first) | (high > last)) & (low <= high)
-            if outside.any() and (empty is None or (outside & ~empty).any()):
+            if outside.any() and (points is None or (outside & ~points.empty).any()):
                 raise refuse(
                     leaf.path, "resident",
                     f"dimension {dim} of {need.tensor} leaves the tile of {need.scope.path}",
@@ -155,7 +187,7 @@ class _Residency:
         leaf: Leaf,
         need: _Need,
         coords: dict[str, Ints],
-        empty: Ints | None = None,
+        points: _Points | None = None,
         *,
         is_drain: bool = False,
     ) -> None:
@@ -168,8 +200,14 @@ class _Residency:
         if need.scope is None and is_given:
             return
         is_begun = need.scope is not None and need.scope.init is Init.IDENTITY
-        if is_begun and empty is None and not is_drain:
+        if is_begun and points is None and not is_drain:
             return  # sums that are only beginning move inward; a Compute must find them added
+        writers = [
+            writer for writer in self.writers.get(_key(need.tensor, need.scope), ())
+            if writer.number < leaf.number
+        ]  # fmt: skip
+        if any(self._fills(writer, leaf, need) for writer in writers):
+            return
         sizes = self.graph.tensors[need.tensor].shape
         wanted = [
             (np.maximum(low, 0), np.minimum(high, size - 1)) if need.clip or need.fill is not None
@@ -177,16 +215,45 @@ class _Residency:
             for (low, high), size in zip(need.ranges, sizes, strict=True)
         ]  # fmt: skip
         hulls = []
-        for writer in self.writers.get(_key(need.tensor, need.scope), ()):
-            if writer.number < leaf.number:
-                hull = self._hull(writer, leaf, coords, is_exact=is_drain)
-                if hull is not None:
-                    hulls.append(hull)
-        if not covered(wanted, hulls, empty):
+        for writer in writers:
+            hull = self._hull(writer, leaf, coords, is_exact=is_drain)
+            if hull is not None:
+                hulls.append(hull)
+        if not covered(wanted, hulls, None if points is None else points.empty):
             where = "home" if need.scope is None else need.scope.path
             raise refuse(
                 leaf.path, "resident", f"{need.tensor} in {where} is not written before its use"
             )
+
+    def _fills(self, writer: Leaf, reader: Leaf, need: _Need) -> bool:
+        """Whether one writer alone wrote all of the needed box, as the starts say."""
+        if need.box is None:
+            return False
+        shared = _common_frames(writer, reader)
+        free = {f.var: f for f in writer.frames if f.var not in shared}
+        if isinstance(writer.node, Move):
+            spans = spread(writer.node.box, free)
+            return spans is not None and within(need.box, spans)
+        op = self.graph.op(writer.node.op)
+        sizes = self.graph.tensors[need.tensor].shape
+        trips = {f.var: f.trip for f in writer.frames}
+        axes = {a.name: (a.extent, s) for a, s in zip(op.domain, writer.node.box, strict=True)}
+        box: list[Span] = []
+        for expr, size in zip(op.write.index, sizes, strict=True):
+            if (found := moved_by(expr)) is None:
+                return False
+            name, begin = found
+            extent, span = axes[name]
+            # Nothing is written outside of the axis; nothing outside of the tensor is needed.
+            is_low, is_high = stays_inside(span, extent, trips)
+            cut = need.clip or need.fill is not None
+            if not (is_low or (cut and begin <= 0)):
+                return False
+            if not (is_high or (cut and begin + extent >= size)):
+                return False
+            box.append(Span(span.start + begin, span.extent))
+        whole = spread(tuple(box), free)
+        return whole is not None and within(need.box, whole)
 
     def _hull(
         self,
