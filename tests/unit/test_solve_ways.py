@@ -19,6 +19,7 @@ from worker.compiler.frontend.limits import Limits
 from worker.compiler.heuristics import Heuristic
 from worker.compiler.ir.graph import Graph
 from worker.compiler.isa.program import UnitCall
+from worker.compiler.judge import regions
 from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.judge.figures import Figures
 from worker.compiler.judge.pool import UnitPool
@@ -142,6 +143,17 @@ def test_halves_are_kept_where_the_whole_is_slower(tmp_path: Path) -> None:
 
     model = compiled(tmp_path, cycles)
     assert kernels(model) == [("graphturbo", LAYERS), ("graphturbo", LAYERS)]
+
+
+def test_what_is_vast_and_slow_is_not_halved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cycles(unit: Unit) -> int:
+        return 10**9 if len(unit.schedule.graph.ops) > LAYERS else 1
+
+    monkeypatch.setattr(regions, "MOST_HALVED", 1)
+    model = compiled(tmp_path, cycles)
+    assert kernels(model) == [("naive", 1)] * (2 * LAYERS)
 
 
 def test_what_fits_in_no_size_runs_operator_by_operator(

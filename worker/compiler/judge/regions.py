@@ -31,6 +31,13 @@ from worker.compiler.schedule.stages import Grouping
 
 _MIN_HALVED = 4
 """Operators of a group that does not fit, or is slow, and is still tried in halves."""
+MOST_HALVED = 1 << 20
+"""Instructions of a group that is slow and is still tried in halves.
+
+Every halving makes, checks and times as many once more, at some 5 microseconds each. 26
+concatenations on a100 (5.9 million): 30 more CPU s for 0.3 % of the cycles (`benchmarks.hostile
+--seed 20261128 --only models:6918`).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +122,7 @@ class Weigher:
         """The kernels of a group: one for all where that is no worse than one each.
 
         The cost model sees less of stalls than the simulator does, so it does not decide this.
-        What does not fit as one kernel, or is worse, is tried in halves.
+        What does not fit as one kernel, or is worse, is tried in halves, but for what is vast.
         """
         if group not in cover.kernels:
             cover.kernels[group] = tuple(self._decided(cover, group))
@@ -134,7 +141,12 @@ class Weigher:
             why = f"{whole.resource} needs {whole.demand} {whole.unit}, has {whole.bound}"
         else:
             why = f"its strategy failed at step {whole.step}"
-        if len(names) >= _MIN_HALVED and not self._pool.leaves_out(Heuristic.HALVES):
+        is_vast = isinstance(whole, Unit) and whole.program.num_instructions > MOST_HALVED
+        if (
+            len(names) >= _MIN_HALVED
+            and not is_vast
+            and not self._pool.leaves_out(Heuristic.HALVES)
+        ):
             piece = cover.cuts.piece(names)
             halves = cut_units(piece, -(-len(names) // 2))
             if len(halves) > 1:
