@@ -1,4 +1,4 @@
-"""`explain` a code of the error catalogue, and `version`."""
+"""`explain` a code of the error catalogue, or a layer, and `version`."""
 
 from __future__ import annotations
 
@@ -6,21 +6,48 @@ import platform
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from service.cli.explain_layer import explain_layer
 from service.cli.failures import Failure
 from service.cli.output import JsonFlag, print_fields, print_json, print_table, print_text
 
 
 def explain(
     code: Annotated[
-        str | None, typer.Argument(help="For example TW-SPEC-001; all codes when left out.")
+        str | None,
+        typer.Argument(
+            metavar="CODE|layer",
+            help="For example TW-SPEC-001; all codes when left out.  `layer N BUNDLE`: a kernel.",
+        ),
     ] = None,
+    index: Annotated[
+        int | None, typer.Argument(metavar="N", help="Of the layer, as `layers` counts them.")
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Argument(metavar="BUNDLE|FOLDER", help="Where the layer is.")
+    ] = None,
+    what_if: Annotated[
+        bool,
+        typer.Option(help="Search the layer again with twice as much of each resource."),
+    ] = True,
     as_json: JsonFlag = False,
 ) -> None:
-    """Say what an error code means, whose fault it is, and what to do."""
+    """Say what an error code means, or what a layer does and what holds it.
+
+    `explain layer 3 out/`: the loop nest that runs, with what every line moves; what its cycles go
+    to; what else its strategy offers; and what twice as much of each resource would bring.
+    """
+    if code == "layer":
+        if index is None or source is None:
+            raise Failure("TW-CLI-001", "explain layer needs N and a bundle: explain layer 3 out/")
+        explain_layer(index, source, asks=what_if, as_json=as_json)
+        return
+    if index is not None:
+        raise Failure("TW-CLI-001", f"explain {code} takes nothing behind the code")
     from worker.compiler.error_catalog import ERROR_CATALOG
 
     if code is None:

@@ -10,6 +10,7 @@ import typer
 from service.cli.asking import asked
 from service.cli.failures import Failure
 from service.cli.output import JsonFlag, note, print_json, print_table
+from service.cli.sources import bundle_of
 from worker.compiler.export.peer import Peer
 
 
@@ -27,7 +28,7 @@ def export(
 
     Kernels that it cannot express are left out, each with its reason.
     """
-    path = _bundle(source).resolve()
+    path = bundle_of(source).resolve()
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise Failure("TW-CLI-001", f"{output}: is there already and not empty")
     request = {"source": str(path), "peer": str(to)}
@@ -44,12 +45,3 @@ def export(
     print_table(("kernel", "op", "state", "as", "reason", "message"), found["items"])
     count = sum(row["state"] == "exported" for row in found["items"])
     note(f"{output}: {count} of {len(found['items'])} loop nests for {to}")
-
-
-def _bundle(source: Path) -> Path:
-    if source.is_file():
-        return source
-    bundles = sorted(source.glob("*.twb")) if source.is_dir() else []
-    if len(bundles) != 1:
-        raise Failure("TW-CLI-001", f"{source}: is no bundle, and no folder with exactly one")
-    return bundles[0]

@@ -125,3 +125,17 @@ def open_source(text: str, server: str | None, data_dir: Path | None) -> Iterato
     else:
         with connect(server, data_dir) as client:
             yield Source(_Job(client, text))
+
+
+def bundle_of(source: Path) -> Path:
+    """A bundle, or the one in a folder.
+
+    Raises:
+        Failure: TW-CLI-001, there is none, or several.
+    """
+    if source.is_file():
+        return source
+    bundles = sorted(source.glob("*.twb")) if source.is_dir() else []
+    if len(bundles) != 1:
+        raise Failure("TW-CLI-001", f"{source}: is no bundle, and no folder with exactly one")
+    return bundles[0]

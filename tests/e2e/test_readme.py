@@ -145,6 +145,8 @@ def test_a_command_works_as_printed(line: str, checkout: Checkout) -> None:
         assert "stcp920-inferred" in printed
     elif line == "tilewright explain TW-MODEL-004":
         assert "cycle" in printed
+    elif line == "tilewright explain layer 0 out":
+        assert "with twice as much" in printed
 
 
 def test_two_set_up_commands_and_every_exit_code() -> None:
