@@ -4,11 +4,11 @@
 
 A cell is one model on one machine: the zoo, two of its nets with eight samples (`BATCHES`), and
 nets of `benchmarks/models.py` that heuristics were made for (`BESIDES`).  Its base is the default
-compile, by `graphturbo` alone for the heuristics of lowering and of that strategy, by `auto` for
-the judge's; then the same compile with one heuristic turned off at a time (`without` of the
-options), one cache for all.  Whole programs
-are simulated; nothing is verified here, as a switch only chooses among schedules that are.
-Finished cells stay in the JSON file beside the page.  Exit 1: a compile failed.
+compile, by `graphturbo` alone for the heuristics of lowering and of that strategy, by `naive` for
+its grids, by `auto` for the judge's; then the same compile with one heuristic turned off at a time
+(`without` of the options), one cache for all.  Whole programs are simulated; nothing is verified
+here, as a switch only chooses among schedules that are.  Finished cells stay in the JSON file
+beside the page.  Exit 1: a compile failed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ GENERAL = tuple(sorted(LOWERING))
 JUDGE = tuple(sorted(set(Heuristic) - LOWERING))
 TOGETHER = ("level+pace",)
 """Heuristics that are also turned off together: what one does the other may do as well."""
-ROWS = (*GENERAL, *TOGETHER, *Idea, *JUDGE)
+GRIDS = "grids"
+"""Tiles of single operators from grids; without them, those that tiles grow into."""
+ROWS = (*GENERAL, *TOGETHER, *Idea, GRIDS, *JUDGE)
 BATCHES = (
     ZooModel("mobilenet_v2_of_8", "mobilenet_v2", (("N", 8),)),
     ZooModel("googlenet_of_8", "googlenet", (("N", 8),)),
@@ -48,10 +50,19 @@ def cells() -> tuple[ZooModel, ...]:
     return (*ZOO, *BATCHES, *(m for m in every_model() if m.name in BESIDES))
 
 
+def base_of(row: str) -> str:
+    """The compile that a row is compared with, by the options that make it."""
+    if row in JUDGE:
+        return "auto"
+    return "naive" if row == GRIDS else ""
+
+
 def options_of(row: str) -> dict[str, Any]:
-    """The options that turn a row's heuristics off; "" and "auto" are the bases."""
-    if row == "auto":
-        return {"strategy": "auto"}
+    """The options that turn a row's heuristics off; "", "naive" and "auto" are the bases."""
+    if row in {"auto", "naive"}:
+        return {"strategy": row}
+    if row == GRIDS:
+        return {"strategy": "naive", "strategy_options": {"naive": {"tiles": "grown"}}}
     if row in JUDGE:
         return {"strategy": "auto", "without": [row]}
     if row in set(Idea):
@@ -72,7 +83,7 @@ def run_cell(model: ZooModel, preset: str, scratch: Path) -> Row:
     machine, cache = resolve_machine({"preset": preset}), MemoryCache()
     path = materialized(model, scratch)
     cycles: Row = {}
-    for row in ("", *GENERAL, *TOGETHER, *Idea, "auto", *JUDGE):
+    for row in ("", *GENERAL, *TOGETHER, *Idea, "naive", GRIDS, "auto", *JUDGE):
         options = CompileOptions.from_json(
             {"verify": "none", "symbols": dict(model.symbols), **options_of(row)}
         )
@@ -88,11 +99,12 @@ def run_cell(model: ZooModel, preset: str, scratch: Path) -> Row:
 
 def ratios(rows: Mapping[str, Row], heuristic: str) -> dict[str, float]:
     """Cycles without over cycles with, by cell: above 1 it earns."""
-    base = "auto" if heuristic in JUDGE else ""
+    base = base_of(heuristic)
     return {
         key: row["cycles"][heuristic] / row["cycles"][base]
         for key, row in rows.items()
         if isinstance(row.get("cycles", {}).get(heuristic), int)
+        and isinstance(row["cycles"].get(base), int)
     }
 
 
@@ -107,8 +119,8 @@ def table(rows: Mapping[str, Row]) -> str:
         f"whole programs, {len(rows)} of {len(cells()) * len(PRESETS)} cells (model x preset),"
         " symbols as in `benchmarks/zoo.py`.",
         f"Above 1 the heuristic earns. Lowering's ({', '.join(GENERAL)}) and",
-        "GraphTurbo's own are measured with `--strategy graphturbo`, the judge's",
-        f"({', '.join(JUDGE)}) with `auto`. A compile that has no program without the",
+        "GraphTurbo's own are measured with `--strategy graphturbo`, grids with `naive`, the",
+        f"judge's ({', '.join(JUDGE)}) with `auto`. A compile that has no program without the",
         "heuristic counts under `fails`.",
         "",
         "| heuristic | geomean | best cell | ratio | worst cell | ratio | earns | costs | fails |",
@@ -130,13 +142,15 @@ def table(rows: Mapping[str, Row]) -> str:
             f" {found[worst]:.4f} | {sum(r >= EARNS for r in found.values())} |"
             f" {sum(r <= 1 / EARNS for r in found.values())} | {failed} |"
         )
-    lines += ["", "## By cell", "", "| cell | graphturbo | auto | " + " | ".join(ROWS) + " |"]
-    lines.append("|---" * (3 + len(ROWS)) + "|")
+    heads = " | ".join(("cell", "graphturbo", "naive", "auto", *ROWS))
+    lines += ["", "## By cell", "", f"| {heads} |"]
+    lines.append("|---" * (4 + len(ROWS)) + "|")
     for key, row in rows.items():
         cycles = row.get("cycles", {})
         told = [ratios({key: row}, heuristic).get(key) for heuristic in ROWS]
         words = ["-" if r is None else "1" if r == 1 else f"{r:.4f}" for r in told]
-        lines.append(f"| {key} | {cycles.get('')} | {cycles.get('auto')} | {' | '.join(words)} |")
+        bases = " | ".join(str(cycles.get(base, "-")) for base in ("", "naive", "auto"))
+        lines.append(f"| {key} | {bases} | {' | '.join(words)} |")
     return "\n".join(lines) + "\n"
 
 

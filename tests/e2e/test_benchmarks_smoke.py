@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from kernel_toys import conv_graph
 from onnx import TensorProto, helper
 from onnx_models import conv_net
 
@@ -21,6 +22,7 @@ from benchmarks import (
     compile_limits,
     compile_time,
     elections,
+    grid_constants,
     kernel_speed,
     looped_programs,
     models,
@@ -32,6 +34,8 @@ from benchmarks import (
 )
 from benchmarks.papers import graphturbo_cells
 from benchmarks.zoo import ZooModel
+from worker.compiler.machine import load_preset
+from worker.compiler.tiling.nest import grid_search
 
 
 @pytest.fixture
@@ -162,9 +166,26 @@ def test_model_table(tiny_model: Path) -> None:
 @pytest.mark.campaign(smoke=True)
 def test_a_cell_of_the_ablation(tiny_model: Path) -> None:
     row = ablation.run_cell(ZooModel("tiny", "tiny"), "stcp920-inferred", tiny_model.parent)
-    assert set(row["cycles"]) == {"", "auto", *ablation.ROWS}
+    assert set(row["cycles"]) == {"", "naive", "auto", *ablation.ROWS}
     assert all(isinstance(cycles, int) for cycles in row["cycles"].values()), row
     assert "| tiny stcp920-inferred |" in ablation.table({"tiny stcp920-inferred": row})
+
+
+def test_constants_of_the_grids(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One constant, on one convolution: more splits to look at are no worse."""
+    machine = load_preset("kapla-16x16")
+    kernels = {"kapla-16x16": {"0" * 64: conv_graph(64, 64, 28, 3, 1, 1)}}
+    changed = (grid_search, "MOST_SPLITS", (1,))
+    monkeypatch.setattr(grid_constants, "CONSTANTS", (changed,))
+    before = grid_search.MOST_SPLITS
+    rows = grid_constants.rows_of(kernels, {"kapla-16x16": machine})
+    assert before == grid_search.MOST_SPLITS
+    assert [label for label, *_ in rows] == [
+        "as they are", "tiles: grown", f"grid_search.MOST_SPLITS {before} -> 1",
+    ]  # fmt: skip
+    assert rows[0][1][0] < rows[1][1][0]
+    assert rows[0][1][0] <= rows[2][1][0]
+    assert len(grid_constants.table(["kapla-16x16"], rows).splitlines()) == 5
 
 
 @pytest.mark.campaign(smoke=True)

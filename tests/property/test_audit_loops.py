@@ -34,7 +34,7 @@ def _naive(shape: tuple[int, int, int], machine: Machine) -> tuple[Schedule, Mac
 CASES = {
     "matmul": (toys.naive_matmul(8, 8, 32, (2, 4, 2), 2), toys.flat_machine()),
     "clusters": _naive((40, 8, 8), toys.cluster_machine(1, 2, 256)),
-    "edges": _naive((20, 8, 12), toys.cluster_machine(1, 2, 256)),
+    "edges": _naive((37, 12, 12), toys.cluster_machine(1, 2, 256)),
     "fused": (toys.fused_rows(40, 4, 2), toys.flat_machine()),
     "deep buffers": (toys.fused_rows(44, 4, 1, copies=3), toys.flat_machine()),
     "staged": (toys.in_place(30, 4, 1), toys.flat_machine()),

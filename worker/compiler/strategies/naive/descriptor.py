@@ -21,12 +21,12 @@ class Tiles(StrEnum):
 class NaiveOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What users may ask of the strategy."""
 
-    tiles: Tiles = Tiles.GROWN
+    tiles: Tiles = Tiles.GRIDS
 
 
 DESCRIPTOR = StrategyDescriptor(
     name="naive",
-    version="7",
+    version="8",
     help="one operator, or one fused composite, per kernel",
     implementation="worker.compiler.strategies.naive.strategy:NAIVE",
     options=NaiveOptions,

@@ -40,13 +40,14 @@ from worker.compiler.tiling.nest.price import Pricer
 from worker.compiler.tiling.nest.search import loop_orders, needed_units, ordered_plan, score
 from worker.compiler.tiling.nest.unit_splits import splits
 
-MOST_SPLITS = 64
+# What each of these is worth: `benchmarks.grid_constants`, whose table is in decision 0053.
+MOST_SPLITS = 128
 """Splits that are looked at, those first that could be cheapest."""
 COARSE, FINE = 1 << 12, 1 << 11
 """Tilings of one grid."""
 LONG_CYCLES, LONG_FACTOR = 1 << 20, 8
 """Grids of layers that take longer have so many times as many."""
-MOST_AROUND = 96
+MOST_AROUND = 48
 """Tiles of an outer stage, with their splits, that are looked into."""
 BEST = 4
 """Splits, and tiles around, whose tiles are looked at closely."""

@@ -1,0 +1,157 @@
+"""What the constants of the grid search are worth: cycles and search time with others.
+
+    python -m benchmarks.grid_constants [--only resnet50] [--presets a100]
+
+The kernels that `naive` makes of some networks, each once, are scheduled and simulated again with
+one constant of `tiling/nest/grid_search.py`, or of the strategy, changed at a time.  Printed, as
+factors over the constants as they are: the sum of simulated cycles by preset, the CPU seconds of
+the search, and the schedules that are simulated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+
+from benchmarks.zoo import ZOO, materialized
+from worker.compiler.cache import MemoryCache
+from worker.compiler.frontend.limits import Limits
+from worker.compiler.ir.graph import Graph
+from worker.compiler.lower.lower import lower_unit
+from worker.compiler.machine.machine import Machine
+from worker.compiler.options import CompileOptions
+from worker.compiler.pipeline import compile_model
+from worker.compiler.schedule.nodes import Schedule
+from worker.compiler.strategies.naive import strategy as naive
+from worker.compiler.strategies.naive.descriptor import NaiveOptions, Tiles
+from worker.compiler.tiling.nest import grid_search
+from worker.job.hardware import resolve_machine
+from worker.job.ports import open_ports
+from worker.job.request import NoProgress
+from worker.simulator.run import simulate_unit
+
+MODELS = ("resnet50", "mobilenet_v2", "bert_base_s128")
+PRESETS = ("stcp920-inferred", "a100", "kapla-16x16", "eyeriss")
+CONSTANTS: tuple[tuple[ModuleType, str, tuple[float, ...]], ...] = (
+    (grid_search, "MOST_SPLITS", (16, 32, 128)),
+    (grid_search, "MOST_AROUND", (24, 48, 192)),
+    (grid_search, "COARSE", (1 << 10, 1 << 11, 1 << 13)),
+    (grid_search, "FINE", (1 << 9, 1 << 10, 1 << 12)),
+    (grid_search, "LONG_FACTOR", (1, 2, 4, 16)),
+    (grid_search, "BEST", (1, 2, 8)),
+    (grid_search, "NEAR", (1.0, 1.1, 1.2)),
+    (grid_search, "HOPE", (1.0, 1.1, 1.5)),
+    (grid_search, "PRICED", (1, 4, 16)),
+    (naive, "NEAR", (1.0, 1.1, 1.2, 2.0)),
+)
+
+Kernels = dict[str, Graph]
+"""By signature."""
+Found = tuple[dict[str, int], float, int]
+"""Simulated cycles by kernel, CPU seconds of the search, schedules simulated."""
+
+
+def kernels_of(names: Sequence[str], machine: Machine, scratch: Path) -> Kernels:
+    """What the strategy makes of the networks, each kernel once."""
+    found: Kernels = {}
+    for model in ZOO:
+        if model.name not in names:
+            continue
+        options = CompileOptions.from_json(
+            {"strategy": "naive", "verify": "none", "symbols": dict(model.symbols)}
+        )
+        ports = open_ports(machine, options, MemoryCache(), NoProgress())
+        path = materialized(model, scratch)
+        compiled = compile_model(path, model.name, machine, options, ports, Limits())
+        for unit in compiled.units:
+            found[unit.program.signature] = unit.schedule.graph
+    return found
+
+
+def searched(kernels: Kernels, machine: Machine, tiles: Tiles, known: dict[str, int]) -> Found:
+    """The best simulated schedule of every kernel; `known`: cycles by schedule."""
+    cycles: dict[str, int] = {}
+    seconds, schedules = 0.0, 0
+    for signature, graph in kernels.items():
+        begun = time.process_time()
+        answers = list(naive.NAIVE.candidates(graph, machine, NaiveOptions(tiles=tiles)))
+        seconds += time.process_time() - begun
+        for schedule in answers:
+            if not isinstance(schedule, Schedule):
+                continue
+            schedules += 1
+            key = repr(schedule.root)
+            if key not in known:
+                program = lower_unit(schedule, machine, signature)
+                known[key] = simulate_unit(program, machine).cycles
+            cycles[signature] = min(known[key], cycles.get(signature, known[key]))
+    return cycles, seconds, schedules
+
+
+def rows_of(
+    kernels: Mapping[str, Kernels], machines: Mapping[str, Machine]
+) -> list[tuple[str, list[int], float, int]]:
+    """(constant, cycles by preset, search seconds, schedules), the constants as they are first."""
+    known: dict[str, dict[str, int]] = {preset: {} for preset in kernels}
+
+    def row(label: str, tiles: Tiles = Tiles.GRIDS) -> tuple[str, list[int], float, int]:
+        found = {p: searched(kernels[p], machines[p], tiles, known[p]) for p in kernels}
+        cycles = [sum(found[p][0].values()) for p in kernels]
+        return label, cycles, sum(f[1] for f in found.values()), sum(f[2] for f in found.values())
+
+    row("to warm up")
+    rows = [row("as they are"), row("tiles: grown", Tiles.GROWN)]
+    for module, name, values in CONSTANTS:
+        before = getattr(module, name)
+        for value in values:
+            setattr(module, name, value)
+            rows.append(row(f"{module.__name__.rsplit('.', 1)[-1]}.{name} {before} -> {value}"))
+        setattr(module, name, before)
+    return rows
+
+
+def table(presets: Sequence[str], rows: Sequence[tuple[str, list[int], float, int]]) -> str:
+    """Factors over the first row."""
+    _, base, base_seconds, base_schedules = rows[0]
+    lines = [
+        "| constant | " + " | ".join(presets) + " | search CPU | simulated |",
+        "|---" * (len(presets) + 3) + "|",
+    ]
+    for label, cycles, seconds, schedules in rows:
+        factors = [f"{a / b:.4f}" for a, b in zip(cycles, base, strict=True)]
+        lines.append(
+            f"| {label} | {' | '.join(factors)} | {seconds / base_seconds:.2f} |"
+            f" {schedules / base_schedules:.3f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry of the benchmark."""
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--only", nargs="*", default=list(MODELS), help="models by name")
+    parser.add_argument("--presets", nargs="*", default=list(PRESETS))
+    parser.add_argument("--scratch", type=Path, help="where models are made")
+    asked = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory() as temporary:
+        scratch = asked.scratch or Path(temporary)
+        scratch.mkdir(parents=True, exist_ok=True)
+        machines = {preset: resolve_machine({"preset": preset}) for preset in asked.presets}
+        kernels = {p: kernels_of(asked.only, m, scratch) for p, m in machines.items()}
+    rows = rows_of(kernels, machines)
+    counts = ", ".join(f"{len(kernels[p])} of {p}" for p in kernels)
+    _, base, seconds, schedules = rows[0]
+    sys.stdout.write(f"Kernels: {counts}; {schedules} schedules found in {seconds:.1f} CPU s;"
+                     f" cycles {', '.join(map(str, base))}.\n\n")  # fmt: skip
+    sys.stdout.write(table(asked.presets, rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
