@@ -21,6 +21,8 @@ def explain_layer(index: int, source: Path, *, asks: bool, as_json: bool) -> Non
         Told: TW-CLI-001 for a layer that is not there or is no kernel, TW-RUN-001 for damage.
     """
     path = bundle_of(source).resolve()
+    if asks:
+        note("searching again with twice as much of each resource; --no-what-if leaves that out")
     request = {"source": str(path), "index": index, "asks": asks}
     found: dict[str, Any] = asked("worker.children.explain_child", request, [path], "explanation")
     if as_json:

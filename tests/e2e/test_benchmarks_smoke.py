@@ -26,6 +26,7 @@ from benchmarks import (
     kernel_speed,
     looped_programs,
     models,
+    operator_bounds,
     racing_operators,
     simulator_rate,
     submit,
@@ -186,6 +187,16 @@ def test_constants_of_the_grids(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows[0][1][0] < rows[1][1][0]
     assert rows[0][1][0] <= rows[2][1][0]
     assert len(grid_constants.table(["kapla-16x16"], rows).splitlines()) == 5
+
+
+def test_bounds_of_single_operators(capsys: pytest.CaptureFixture[str]) -> None:
+    """No program beats its bound, and one engine alone has none that is lower."""
+    assert operator_bounds.main(["--presets", "a100", "--only", "1x768x768"]) == 0
+    printed = capsys.readouterr().out
+    row = next(line for line in printed.splitlines() if line.startswith("| 1x768x768 | a100 |"))
+    ours, bound, alone = (int(row.split(" | ")[k].replace(",", "")) for k in (2, 3, 5))
+    assert bound <= alone <= ours < 1.2 * bound
+    assert "a100, one engine: 1 of 1 within 1.2" in printed
 
 
 @pytest.mark.campaign(smoke=True)

@@ -78,7 +78,9 @@ def _kernel(
     machine = read_machine(data, manifest.hardware.digest)
     own = [o for o in manifest.provenance if o.signature == row["signature"]]
     # Equal operators may be two kernels, for two targets or by two strategies.
-    origin = next(o for o in own if set(row["onnx_nodes"]) <= set(o.onnx_nodes))
+    origin = next((o for o in own if set(row["onnx_nodes"]) <= set(o.onnx_nodes)), None)
+    if origin is None:
+        raise KeyError(row["signature"])
     text = read_member(archive, origin.schedule, DOCUMENT_LIMIT_BYTES).decode()
     return parse_schedule(text), machine.restricted(machine.target(origin.target))
 

@@ -1,0 +1,131 @@
+"""How far single operators are from what no schedule can beat: products and convolutions on GPUs.
+
+    python -m benchmarks.operator_bounds [--presets a100] [--only 4096]
+
+Square and skinny products in fp16 (M x N x K of decoders and encoders), batches of attention's, and
+ResNet-50's convolutions.  `ours`: the fastest candidate of `naive`, simulated, with one launch.
+`bound`: the kernel's floor (`cost/floor.py`: sustained rates, whole arrays, each byte once, first
+and last transfer) with one launch; all engines that can share the work in it, cores evenly.
+`one engine`: the same where the engine that ours uses works alone.  The target is 1.2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import exp, log
+
+from benchmarks.grid_constants import searched
+from worker.compiler.cost.compute import engines_of
+from worker.compiler.cost.floor import kernel_floor
+from worker.compiler.ir.affine import var
+from worker.compiler.ir.axis import Axis, AxisKind
+from worker.compiler.ir.dtype import DType
+from worker.compiler.ir.graph import Graph
+from worker.compiler.ir.op import Access, Origin, Reduce, Tensor, TensorOp
+from worker.compiler.ir.scalar import Apply, Fn, Read
+from worker.compiler.ir.signature import canonicalize
+from worker.compiler.machine import load_preset
+from worker.compiler.machine.machine import EngineKind, Machine
+from worker.compiler.strategies.naive.descriptor import Tiles
+from worker.validation.figures import Conv, Gemm
+from worker.validation.operators import graph_of
+
+PRESETS = ("a100", "h200")
+SQUARE = (512, 1024, 2048, 4096, 8192)
+SKINNY_ROWS = (1, 8, 64, 128, 512)
+SKINNY = ((4096, 4096), (14336, 4096), (4096, 14336), (768, 768), (3072, 768), (768, 3072))
+BATCHED = ((12, 128, 128, 64), (12, 512, 512, 64), (32, 2048, 2048, 128))
+CONVS = (
+    # in, out, size, kernel, stride, pad
+    (3, 64, 224, 7, 2, 3), (64, 64, 56, 1, 1, 0), (64, 64, 56, 3, 1, 1), (64, 256, 56, 1, 1, 0),
+    (256, 64, 56, 1, 1, 0), (256, 128, 56, 1, 1, 0), (128, 128, 56, 3, 2, 1),
+    (128, 512, 28, 1, 1, 0), (256, 512, 56, 1, 2, 0), (512, 128, 28, 1, 1, 0),
+    (128, 128, 28, 3, 1, 1), (512, 256, 28, 1, 1, 0), (256, 256, 28, 3, 2, 1),
+    (256, 1024, 14, 1, 1, 0), (512, 1024, 28, 1, 2, 0), (1024, 256, 14, 1, 1, 0),
+    (256, 256, 14, 3, 1, 1), (1024, 512, 14, 1, 1, 0), (512, 512, 14, 3, 2, 1),
+    (512, 2048, 7, 1, 1, 0), (1024, 2048, 14, 1, 2, 0), (2048, 512, 7, 1, 1, 0),
+    (512, 512, 7, 3, 1, 1),
+)  # fmt: skip
+TARGET = 1.2
+
+
+def operators() -> Iterator[tuple[str, Graph]]:
+    """(name, graph) of every operator."""
+    shapes = [(m, m, m) for m in SQUARE] + [(m, n, k) for n, k in SKINNY for m in SKINNY_ROWS]
+    for m, n, k in shapes:
+        yield f"{m}x{n}x{k}", graph_of(Gemm(m=m, n=n, k=k, dtype=DType.F16))
+    for batch, m, n, k in BATCHED:
+        yield f"{batch} x {m}x{n}x{k}", batched(batch, m, n, k)
+    for ins, outs, size, kernel, stride, pad in CONVS:
+        work = Conv(
+            batch=1, groups=1, in_channels=ins, out_channels=outs, size=size, kernel=kernel,
+            stride=stride, pad=pad, dtype=DType.F16,
+        )  # fmt: skip
+        yield f"conv {ins}-{outs} {size} {kernel}x{kernel}/{stride}", graph_of(work)
+
+
+def batched(batch: int, m: int, n: int, k: int) -> Graph:
+    """c[b, m, n] = sum over k of a[b, m, k] b[b, k, n]."""
+    b, i, j, s = (var(name) for name in "bmnk")
+    shapes = {"a": (batch, m, k), "w": (batch, k, n), "c": (batch, m, n)}
+    op = TensorOp(
+        "op", (Axis("b", batch), Axis("m", m), Axis("n", n), Axis("k", k, AxisKind.REDUCE)),
+        (Access("a", (b, i, s)), Access("w", (b, s, j))), Access("c", (b, i, j)),
+        Apply(Fn.MUL, (Read(0), Read(1))), Reduce.ADD, Origin(("MatMul",), "MatMul"),
+    )  # fmt: skip
+    tensors = tuple(Tensor(name, shape, DType.F16) for name, shape in shapes.items())
+    return Graph.build((op,), tensors, ("a", "w"), ("c",))
+
+
+def row_of(graph: Graph, machine: Machine) -> tuple[int, int, int]:
+    """(ours, bound, bound with one engine), in cycles."""
+    canonical = canonicalize(graph)
+    kernels = {canonical.signature: canonical.graph}
+    cycles, _, _ = searched(kernels, machine, Tiles.GRIDS, {})
+    chosen = engines_of(canonical.graph.ops, canonical.graph.tensors, machine)
+    assert not isinstance(chosen, str), "every machine here has an engine for products in fp16"
+    moving = (EngineKind.DMA_IN, EngineKind.DMA_OUT)
+    names = {engine.name for engine in chosen.values()}
+    engines = tuple(e for e in machine.engines if e.kind in moving or e.name in names)
+    floors = [
+        sum(part for _, part in kernel_floor(canonical.graph, each))
+        for each in (machine, replace(machine, engines=engines))
+    ]
+    launch = machine.launch_latency_cycles
+    return cycles[canonical.signature] + launch, floors[0] + launch, floors[1] + launch
+
+
+def main(argv: Sequence[str]) -> int:
+    """Entry of the benchmark."""
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--presets", nargs="*", default=list(PRESETS))
+    parser.add_argument("--only", default="", help="operators whose name has this in it")
+    asked = parser.parse_args(argv)
+    sys.stdout.write("| operator | preset | ours | bound | ratio | one engine | ratio |\n")
+    sys.stdout.write("|---|---|---|---|---|---|---|\n")
+    rows: dict[str, list[tuple[int, int, int]]] = {preset: [] for preset in asked.presets}
+    for name, graph in operators():
+        if asked.only not in name:
+            continue
+        for preset in asked.presets:
+            ours, bound, alone = row = row_of(graph, load_preset(preset))
+            rows[preset].append(row)
+            sys.stdout.write(f"| {name} | {preset} | {ours:,} | {bound:,} | {ours / bound:.3f} |"
+                             f" {alone:,} | {ours / alone:.3f} |\n")  # fmt: skip
+            sys.stdout.flush()
+    for preset, found in rows.items():
+        for what, k in (("bound", 1), ("one engine", 2)) if found else ():
+            ratios = [row[0] / row[k] for row in found]
+            mean = exp(sum(map(log, ratios)) / len(ratios))
+            within = sum(ratio <= TARGET for ratio in ratios)
+            sys.stdout.write(f"\n{preset}, {what}: {within} of {len(ratios)} within {TARGET},"
+                             f" geometric mean {mean:.3f}, worst {max(ratios):.3f}\n")  # fmt: skip
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
