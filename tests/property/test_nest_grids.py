@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import product
 from math import inf, prod
 
@@ -51,6 +52,7 @@ from worker.compiler.tiling.nest.search import (
     score,
     search,
 )
+from worker.simulator.run import simulate_unit
 
 PRESETS = [
     "a100", "stcp920-inferred", "kapla-16x16", "eyeriss", "nvdla-large", "tpuv1", "ethos-u65",
@@ -68,14 +70,16 @@ graphs = st.one_of(
 class Layer:
     """One operator on the scratchpads of one chain of a machine."""
 
-    def __init__(self, graph: Graph, machine: Machine, chain: int = 0) -> None:
+    def __init__(
+        self, graph: Graph, machine: Machine, chain: int = 0, *, alone: bool = False
+    ) -> None:
         self.graph = canonicalize(graph).graph
         self.machine = machine
         (op,) = self.graph.ops
         found = engines_of((op,), self.graph.tensors, machine)
         assert not isinstance(found, str)
         self.engine = found[op.name]
-        self.facts: Facts = facts_of(op, self.graph.tensors)
+        self.facts: Facts = replace(facts_of(op, self.graph.tensors), is_alone=alone)
         offered = chains(machine, self.engine.memory, self.facts)
         self.stages: tuple[Stage, ...] = stages_of(machine, offered[chain % len(offered)])
         self.needed = needed_units(self.facts, self.stages)
@@ -106,12 +110,12 @@ class Layer:
         return float(found.ravel()[0])
 
 
-@given(graphs, st.sampled_from(PRESETS), st.booleans(), st.data())
+@given(graphs, st.sampled_from(PRESETS), st.booleans(), st.booleans(), st.data())
 def test_estimates_are_prices_but_for_the_array(
-    graph: Graph, preset: str, double: bool, data: st.DataObject
+    graph: Graph, preset: str, double: bool, alone: bool, data: st.DataObject
 ) -> None:
     """Never above the price; equal, where no array has to be loaded; and fits are fits."""
-    layer = Layer(graph, with_every_format(load_preset(preset)))
+    layer = Layer(graph, with_every_format(load_preset(preset)), alone=alone)
     facts = layer.facts
     assume(is_estimated(facts))
     tile = {
@@ -245,3 +249,30 @@ def test_large_products_are_not_stuck(preset: str, dtype: DType, size: int, gain
     layer = Layer(toys.matmul_graph(size, size, size, dtype), load_preset(preset), 1)
     plan = grown(layer)
     assert in_grids(layer, plan).predicted_cycles * gain <= plan.predicted_cycles
+
+
+def test_a_result_alone_leaves_room_and_waits() -> None:
+    """One copy of the sums, two of what they are made of: less room, and every store counts."""
+    machine = load_preset("a100")
+    tile, ways = {"a0": 64, "a1": 64, "a2": 64}, ({"a0": 4, "a1": 4},)
+    rooms, predicted, simulated = [], [], []
+    for alone in (False, True):
+        layer = Layer(toys.matmul_graph(2048, 2048, 2048), machine, alone=alone)
+        plan = layer.plan(Sizes((tile,), True, ways))
+        assert plan is not None
+        out = plan.facts.out
+        assert out is not None
+        copies = plan.levels[0].copies
+        assert {copies[name] for name in copies if name != out.tensor} == {2}
+        assert copies[out.tensor] == (1 if alone else 2)
+        schedule = Schedule(layer.graph, emit(plan, machine.home.name), "grids", 0)
+        verify(schedule, machine)
+        sim = simulate_unit(lower_unit(schedule, machine, "0" * 64), machine)
+        rooms.append(next(use.peak_bytes for use in sim.occupancy if use.level == "SMEM"))
+        predicted.append(plan.predicted_cycles)
+        simulated.append(sim.cycles)
+    assert rooms[0] - rooms[1] == 64 * 64 * 4
+    assert predicted[1] > predicted[0]
+    assert simulated[1] > simulated[0]
+    # Loads go on while a store is waited for; the price counts every store whole.
+    assert simulated[1] - simulated[0] <= predicted[1] - predicted[0]

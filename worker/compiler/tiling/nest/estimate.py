@@ -24,9 +24,9 @@ from worker.compiler.tiling.nest.facts import Facts, Operand
 from worker.compiler.tiling.nest.levels import StageFrame
 from worker.compiler.tiling.nest.price import Pricer, Route
 
-MOST_LEAVES = 500_000
+MOST_LEAVES = 2_000_000
 """Executed leaves that a kernel of one nest should stay below: its program has loops, but the
-audit looks at all that runs, a million in 1.5 CPU s (decision 0037)."""
+audit looks at all that runs, a million in 1.5 CPU s (decisions 0037, 0053)."""
 Ints: TypeAlias = "npt.NDArray[np.int64]"
 _SLACK = 1e-12
 """What sums in another order may be off by."""
@@ -113,6 +113,7 @@ class Estimate:
         self.stand = frame.stands[k]
         self.port = pricer.ports[k]
         self.units = burst_units(machine)
+        self.is_alone = frame.facts.is_alone and k == len(frame.stands) - 1
 
     def of(self, contexts: Contexts, tiles: Tiles, *, double: bool) -> Floats:
         """The least score in any of the orders, of every tiling; inf where buffers do not fit.
@@ -223,9 +224,14 @@ class Estimate:
             turns[memory] = turns.get(memory, np.zeros(())) + taken
         drain = moved.out_trips * moved.last
         waits, double = first + waits, moved.is_double
-        slowest = np.where(double, times * np.maximum(fill, drain), 0.0)
+        hidden, alone = drain, np.zeros(())
+        if self.is_alone:
+            is_alone = moved.out_trips > 1
+            hidden = np.where(is_alone, 0.0, drain)
+            alone = np.where(is_alone, times * drain - moved.last, 0.0)
+        slowest = np.where(double, times * np.maximum(fill, hidden), 0.0)
         waiting = np.where(double, times * (fill + waits), 0.0)
-        exposed = np.where(double, 0.0, times * (fill + waits + drain)) + moved.last
+        exposed = np.where(double, alone, times * (fill + waits + drain)) + moved.last
         leaves = contexts.units * contexts.used * times * (moves + moved.out_trips)
         return Around(
             around.order, np.maximum(slowest, around.slowest), around.exposed + exposed,

@@ -139,6 +139,9 @@ class Facts:
     is_overlapped: bool = False
     """Accumulators and the last result have a second copy: the epilogue of one tile runs beside
     the sums of the next.  Without, its store still does."""
+    is_alone: bool = False
+    """Of a layer without an epilogue: its result never has a second copy in the innermost memory.
+    Tiles have more room then, and the sums of the next one wait for its store."""
     base: Mapping[str, str] = field(default_factory=dict)
     """Memory that holds an operand around this nest, where it is not the home level."""
     early: frozenset[str] = frozenset()

@@ -75,6 +75,8 @@ class StageFrame:
         lone = {step.out.tensor for step in facts.epilogue[:-1]}
         if facts.epilogue and facts.out is not None and is_last and not facts.is_overlapped:
             lone.update((facts.out.tensor, facts.epilogue[-1].out.tensor))
+        if facts.is_alone and facts.out is not None and is_last:
+            lone.add(facts.out.tensor)
         strips = [step.out for step in facts.epilogue[:-1]] if is_last else []
         first: dict[object, int] = {}
         held: list[_Held] = []

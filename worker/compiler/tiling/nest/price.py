@@ -161,6 +161,8 @@ class _Moves(NamedTuple):
     drain_turns: Turns
     """Of all drains."""
     is_double: bool
+    is_alone: bool
+    """Whether the next result waits for the drain of the one before: it has no second copy."""
     entries: int
     busy_units: int
     """Units that are busy outside of this level times those it uses."""
@@ -190,8 +192,12 @@ class Price:
             fill, waits, moves, early = _filled(level, order, turns)
             entries, drain = level.entries, level.drain
             if level.is_double:
-                slowest = max(slowest, entries * fill, entries * drain)
+                slowest = max(slowest, entries * fill)
                 waiting += entries * (fill + waits)
+                if level.is_alone:
+                    exposed += entries * drain - level.last
+                else:
+                    slowest = max(slowest, entries * drain)
             else:
                 slowest = max(slowest, entries * early)
                 exposed += entries * (fill - early + waits + drain)
@@ -321,9 +327,10 @@ class Pricer:
             self._fill(way, plan, used) for way in port.fills if way.operand.tensor in plan.elems
         )
         is_double = any(c > 1 for c in plan.copies.values())
+        is_alone = self.facts.is_alone and k == len(self.ports) - 1 and out_trips > 1
         return _Moves(
-            fills, port.num_sources, drain, last, drain_turns, is_double, entries, used, out_trips,
-            plan.trips,
+            fills, port.num_sources, drain, last, drain_turns, is_double, is_alone, entries, used,
+            out_trips, plan.trips,
         )  # fmt: skip
 
     def _fill(self, way: _Way, plan: LevelPlan, used: int) -> _Fill:
