@@ -38,8 +38,8 @@ from worker.simulator.run import simulate_unit
 MODELS = ("resnet50", "mobilenet_v2", "bert_base_s128")
 PRESETS = ("stcp920-inferred", "a100", "kapla-16x16", "eyeriss")
 CONSTANTS: tuple[tuple[ModuleType, str, tuple[float, ...]], ...] = (
-    (grid_search, "MOST_SPLITS", (16, 32, 128)),
-    (grid_search, "MOST_AROUND", (24, 48, 192)),
+    (grid_search, "MOST_SPLITS", (16, 32, 64, 256)),
+    (grid_search, "MOST_AROUND", (24, 96, 192)),
     (grid_search, "COARSE", (1 << 10, 1 << 11, 1 << 13)),
     (grid_search, "FINE", (1 << 9, 1 << 10, 1 << 12)),
     (grid_search, "LONG_FACTOR", (1, 2, 4, 16)),
@@ -47,7 +47,8 @@ CONSTANTS: tuple[tuple[ModuleType, str, tuple[float, ...]], ...] = (
     (grid_search, "NEAR", (1.0, 1.1, 1.2)),
     (grid_search, "HOPE", (1.0, 1.1, 1.5)),
     (grid_search, "PRICED", (1, 4, 16)),
-    (naive, "NEAR", (1.0, 1.1, 1.2, 2.0)),
+    (naive, "NEAR", (1.0, 1.1, 1.5, 2.0)),
+    (naive, "ALONE_CYCLES", (1 << 14, 1 << 60)),
 )
 
 Kernels = dict[str, Graph]

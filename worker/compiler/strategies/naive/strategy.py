@@ -30,7 +30,7 @@ DEFAULTS = NaiveOptions()
 ONE = Budget(candidates=1)
 NEAR = 1.2
 """Predictions that far apart are not simulated both (decision 0053: 1.5 finds no other winners)."""
-LONG_CYCLES = 1 << 18
+ALONE_CYCLES = 1 << 18
 """Single operators that take longer are looked at with one copy of their result, too: products of
 4096 and 8192 on a100 gain 4 and 28 %, shorter ones 0 to 5 % for a sixth more of compile time
 (`benchmarks.operator_bounds`)."""
@@ -110,7 +110,7 @@ class NaiveStrategy:
         for chain, (_, way) in found.items() if options.tiles is Tiles.GRIDS else ():
             stages = stages_of(machine, chain)
             chosen = search_grids(way, engine, stages, machine, chosen)
-            if not way.epilogue and chosen.predicted_cycles >= LONG_CYCLES:
+            if not way.epilogue and chosen.predicted_cycles >= ALONE_CYCLES:
                 alone = replace(way, is_alone=True)
                 chosen = search_grids(alone, engine, stages, machine, chosen)
         yield self._written(unit, chosen, machine)
