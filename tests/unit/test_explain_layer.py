@@ -16,10 +16,11 @@ from typer.testing import CliRunner
 from service.cli.main import app
 from worker.children.explain_child import explained
 from worker.compiler.cache import MemoryCache
-from worker.compiler.errors import CompilerError
+from worker.compiler.errors import CompilerError, OptionError
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine import digest, load_preset, preset_names
 from worker.compiler.options import CompileOptions
+from worker.explain import layer
 from worker.explain.doubled import doubled
 from worker.explain.nest import lines_of
 from worker.job.job import run_job
@@ -115,8 +116,8 @@ def test_twice_as_much_is_what_a_compile_of_that_chip_takes(
     changed = compiled(tmp_path, {**CHIP, **DOUBLED[resource]})
     other = {row["index"]: row for row in kernels(changed)}
     gains = []
-    for index, layer in everything.items():
-        (found,) = (w for w in layer["what_if"] if w["resource"] == resource)
+    for index, kernel in everything.items():
+        (found,) = (w for w in kernel["what_if"] if w["resource"] == resource)
         want = other[index]
         assert found["cycles"] == want["cycles_total"] - want["overhead_cycles"]
         gains.append(found["factor"])
@@ -146,6 +147,19 @@ def test_what_is_no_kernel_is_refused(tmp_path: Path) -> None:
     assert "no layer 999" in missing.output
     assert explain(0).exit_code == 3
     assert CliRunner().invoke(app, ["explain", "TW-SPEC-001", "3"]).exit_code == 3
+
+
+def test_a_strategy_that_is_not_here_is_not_asked(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(name: str, options: CompileOptions) -> None:
+        raise OptionError("TW-OPT-001", f"no strategy {name} is installed here")
+
+    monkeypatch.setattr(layer, "entrant", absent)
+    found = told(results, kernels(results)[0]["index"])
+    assert found["note"] == "no strategy naive is installed here"
+    assert found["candidates"] == found["what_if"] == []
+    assert found["nest"]
 
 
 def test_loops_and_lists_move_the_same() -> None:

@@ -25,9 +25,9 @@ def doubled(machine: Machine) -> Iterator[Changed]:
     """Every rate and size twice, every wait half; what is zero or not given is left out.
 
     Rates: of the ports of every level, of links, of engines, of their feeds (drains and loads with
-    them).  Sizes: of every level
-    but home, and the number of cores (with what each core has for itself).  Waits: latencies,
-    set-ups, starts, signals; not launches, which no kernel's own cycles have.
+    them).  Sizes: of every level but home, and the number of cores (with what each core has for
+    itself).  Waits: latencies, set-ups, starts, signals; not launches, which no kernel's own cycles
+    have.
     """
     for k, level in enumerate(machine.levels):
         for change in _levels(level, is_home=k == 0):

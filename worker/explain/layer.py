@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from worker.compiler.cache import MemoryCache
@@ -23,6 +23,9 @@ from worker.explain.doubled import doubled
 from worker.explain.nest import Line, lines_of
 from worker.job.simulation import simulate_cached
 from worker.simulator.results import UnitSimulation
+
+Answered = tuple[Unit | Shortfall | Fault, int | None]
+"""What a strategy answers, with the cycles where it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +109,8 @@ def explain(
         except (OptionError, InternalError) as error:
             note = error.message
         else:
-            search = _Search(own, options, canonicalize(schedule.graph))
-            candidates = search.candidates(machine, unit.schedule_text)
+            search = _Search(own, options, canonicalize(schedule.graph), machine)
+            candidates = search.candidates(unit.schedule_text)
             what_if = tuple(search.what_if(machine))
     return Explanation(
         schedule.strategy, _operators(schedule), lines_of(schedule, unit.program), simulation,
@@ -118,12 +121,16 @@ def explain(
 class _Search:
     """A strategy, asked again for the operators of one kernel."""
 
-    def __init__(self, own: Entrant, options: CompileOptions, canonical: Canonical) -> None:
+    def __init__(
+        self, own: Entrant, options: CompileOptions, canonical: Canonical, machine: Machine
+    ) -> None:
         self.own = own
         self.options = options
         self.canonical = canonical
+        self.now = tuple(self.answers(machine))
+        """On the machine as it is."""
 
-    def answers(self, machine: Machine) -> Iterator[tuple[Unit | Shortfall | Fault, int | None]]:
+    def answers(self, machine: Machine) -> Iterator[Answered]:
         """The strategy's candidates, with the cycles of those that run."""
         cache, known_as = MemoryCache(), digest(machine)
         solver = UnitSolver.create(machine, self.own, self.options, cache)
@@ -137,32 +144,33 @@ class _Search:
                 return  # its search is dead, and would die there again
             number += 1
 
-    def best(self, machine: Machine) -> tuple[int | None, str]:
-        """(cycles, schedule) of the fastest candidate, the first of equals."""
-        found: tuple[int | None, str] = None, ""
-        for unit, cycles in self.answers(machine):
-            if not isinstance(unit, Unit) or cycles is None:
-                continue
-            if found[0] is None or cycles < found[0]:
-                found = cycles, _tree(unit.schedule_text)
-        return found
-
-    def candidates(self, machine: Machine, own: str) -> tuple[Candidate, ...]:
+    def candidates(self, own: str) -> tuple[Candidate, ...]:
         """What the strategy offers on the machine as it is."""
         return tuple(
             Candidate(k, cycles, unit.schedule.predicted_cycles, unit.schedule_text == own)
             if isinstance(unit, Unit)
             else Candidate(k, None, None, False, _why(unit))
-            for k, (unit, cycles) in enumerate(self.answers(machine))
+            for k, (unit, cycles) in enumerate(self.now)
         )
 
     def what_if(self, machine: Machine) -> Iterator[WhatIf]:
         """The best on each machine that has twice as much of something."""
-        before, tree = self.best(machine)
+        before, tree = _best(self.now)
         for other in doubled(machine):
-            cycles, found = self.best(other.machine)
+            cycles, found = _best(self.answers(other.machine))
             factor = before / cycles if before and cycles else None
             yield WhatIf(other.resource, other.change, cycles, factor, found != tree)
+
+
+def _best(answers: Iterable[Answered]) -> tuple[int | None, str]:
+    """(cycles, schedule) of the fastest candidate, the first of equals."""
+    found: tuple[int | None, str] = None, ""
+    for unit, cycles in answers:
+        if not isinstance(unit, Unit) or cycles is None:
+            continue
+        if found[0] is None or cycles < found[0]:
+            found = cycles, _tree(unit.schedule_text)
+    return found
 
 
 def _unit(schedule: Schedule, program: UnitProgram) -> Unit:

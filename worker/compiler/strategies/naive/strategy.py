@@ -32,8 +32,8 @@ NEAR = 1.2
 """Predictions that far apart are not simulated both (decision 0053: 1.5 finds no other winners)."""
 ALONE_CYCLES = 1 << 18
 """Single operators that take longer are looked at with one copy of their result, too: products of
-4096 and 8192 on a100 gain 4 and 28 %, shorter ones 0 to 5 % for a sixth more of compile time
-(`benchmarks.operator_bounds`)."""
+4096 on a100 gain 4 %, of 8192 28 % (longer programs included), shorter ones 0 to 5 % for a sixth
+more of compile time (`benchmarks.operator_bounds`, decision 0053)."""
 STRIPS = (8, 1)
 """Strips per tile tried for an epilogue, ties to the first: more strips leave more scratchpad
 to the first operator, fewer start fewer instructions."""
