@@ -111,7 +111,7 @@ def leaf_steps(
         if leaf.path not in unit.nodes:
             continue
         mine = np.flatnonzero(nodes == unit.nodes.index(leaf.path))
-        table = unit.instructions[mine]
+        table = unit.instructions.take(mine)
         columns = [cores[mine] if name == "core" else table[name] for name in FIELDS]
         asked = np.stack([column.astype(np.int64) for column in columns])
         taken = _match(leaf.path, asked, np.concatenate(offered, axis=1), mine)

@@ -23,7 +23,7 @@ def receiver_by_receiver(unit: UnitProgram, machine: Machine) -> tuple[UnitProgr
     core_of = np.array([stream.core for stream in unit.streams], dtype=np.int64)
     rows, receivers = unit.instructions, Receivers(unit.resources, machine)
     owner, rank = receivers.each(rows)
-    table = rows[owner]
+    table = rows.take(owner)
     cores = core_of[table["stream"]] + receivers.cores(table, rank)
     if len(owner) == len(rows):
         return unit, cores

@@ -85,7 +85,7 @@ class Matcher:
             VerifyError: one has other operands than any iteration that is left.
         """
         owner, rank = self.receivers.each(block.instructions)
-        table = block.instructions[owner]
+        table = block.instructions.take(owner)
         columns = [self.cores[table["stream"]] if name == "core" else table[name]
                    for name in FIELDS]  # fmt: skip
         listed = np.stack([column.astype(np.int64) for column in columns])

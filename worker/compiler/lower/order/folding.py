@@ -454,7 +454,7 @@ def _written(
         tokens.signal_ptr, tokens.signal_token, rows, steps[..., 3 + MAX_RESOURCES + widest :]
     )
     return (
-        instructions[rows],
+        instructions.take(rows),
         Tokens(wait_ptr, wait_token, signal_ptr, signal_token, tokens.num_tokens),
         frozen(Loops(table, stride, wait_stride, signal_stride)),
     )

@@ -71,7 +71,7 @@ def in_time_order(
     transfer waits.
     """
     order, kept = _best(instructions, tokens, wiring, moves)
-    return instructions if order is None else instructions[order], kept
+    return instructions if order is None else instructions.take(order), kept
 
 
 def _best(
