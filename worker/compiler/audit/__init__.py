@@ -4,5 +4,5 @@ In: a verified Schedule, the UnitProgram lowered from it, the Machine.  Out: not
 fault as a VerifyError.  Must not know lowering: storage, slots, cores and clipping are decided
 again here, from the meaning of schedule trees (`schedule.nodes`) and of programs (`isa.program`).
 Reading order: audit, storage, parts, expected, accesses, sets, tables, wanted, match, walk,
-clockwork.
+clockwork; few_cores, translated.
 """

@@ -94,6 +94,10 @@ class Clockwork:
         if code:
             raise self._fault(int(code), int(found[0]), int(found[1]))
 
+    def stream_of(self, lane: Ints) -> Ints:
+        """The streams of some lanes."""
+        return self.codes[lane] // self.radix
+
     def _code(self, stream: Ints, latency: Ints) -> Ints:
         return stream.astype(np.int64) * self.radix + latency
 

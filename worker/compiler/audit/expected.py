@@ -79,13 +79,16 @@ class Batch:
 
 
 class Expected:
-    """Lists the batches of a schedule; `is_precise`: reads without what their indices skip."""
+    """Lists the batches of a schedule; `is_precise`: reads without what their indices skip.
+    `chosen`: values of loops over cores, where not all are looked at."""
 
     def __init__(
-        self, schedule: Schedule, flat: Walk, stores: Stores, machine: Machine, *, is_precise: bool
-    ) -> None:
+        self, schedule: Schedule, flat: Walk, stores: Stores, machine: Machine, *, is_precise: bool,
+        chosen: Mapping[str, Ints] | None = None,
+    ) -> None:  # fmt: skip
         self.graph = schedule.graph
         self.flat = flat
+        self.chosen = chosen
         self.stores = stores
         self.machine = machine
         self.patterns = Patterns()
@@ -98,7 +101,7 @@ class Expected:
 
     def parts(self, leaf: Leaf, most: int) -> Iterator[Part]:
         """The iterations of a leaf, in order, at most about `most` of them in each part."""
-        return parts_of(leaf, self._folded(leaf), most)
+        return parts_of(leaf, self._folded(leaf), most, self.chosen)
 
     def batches(self, part: Part) -> Iterator[Batch]:
         """Batches of one part, those of one iteration in the order in which they run."""

@@ -38,15 +38,20 @@ class Part:
     """Iterations, one after another, that differ in their core only."""
 
 
-def parts_of(leaf: Leaf, lanes: tuple[Frame, ...], most: int) -> Iterator[Part]:
+def parts_of(
+    leaf: Leaf, lanes: tuple[Frame, ...], most: int, chosen: Mapping[str, Ints] | None = None
+) -> Iterator[Part]:
     """All iterations of a leaf, in order; `most`: of a part, where one of its loops can be cut.
 
-    `lanes`: loops whose iterations are one instruction.
+    `lanes`: loops whose iterations are one instruction.  `chosen`: the values of some loops over
+    cores that are looked at, ascending; of others all are.
     """
+    chosen = chosen or {}
     steps = [f for f in leaf.frames if f not in lanes and f.kind is not LoopKind.CORES]
     cores = [f for f in leaf.frames if f not in lanes and f.kind is LoopKind.CORES]
     frames = [*steps, *cores, *lanes]
-    trips = [f.trip for f in frames]
+    values = [chosen.get(f.var, np.arange(f.trip, dtype=np.int64)) for f in frames]
+    trips = [len(each) for each in values]
     listed = len(frames) - len(lanes)
     cut, inside = len(frames), 1
     while cut > 0 and inside * trips[cut - 1] <= most:
@@ -68,7 +73,7 @@ def parts_of(leaf: Leaf, lanes: tuple[Frame, ...], most: int) -> Iterator[Part]:
             coords: dict[str, Ints] = {}
             for axis, (frame, (low, high)) in enumerate(zip(frames, spans, strict=True)):
                 shape = [high - low if k == axis else 1 for k in range(len(frames))]
-                coords[frame.var] = np.arange(low, high, dtype=np.int64).reshape(shape)
+                coords[frame.var] = values[axis][low:high].reshape(shape)
             step: Ints = np.zeros((), dtype=np.int64)
             for frame in steps:
                 step = step * frame.trip + coords[frame.var]
@@ -78,7 +83,7 @@ def parts_of(leaf: Leaf, lanes: tuple[Frame, ...], most: int) -> Iterator[Part]:
             sizes = tuple(high - low for low, high in spans)
             yield Part(
                 leaf, sizes[:listed], sizes[listed:], coords, _without(step, len(lanes)), first,
-                total, prod(f.trip for f in cores),
+                total, prod(trips[len(steps) : len(steps) + len(cores)]),
             )  # fmt: skip
 
 

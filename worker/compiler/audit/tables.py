@@ -41,6 +41,8 @@ class Cells:
     stride: npt.NDArray[np.int64]
     """[slots, rank] Cells between neighbouring atoms."""
     num_cells: int
+    lengths: Mapping[tuple[str, int], Ints]
+    """Elements of each atom of a tensor's dimension."""
 
     def of(self, slot: int, tile: Sequence[int], sets: Sequence[int]) -> Ints:
         """Cells of the product of some sets in a slot that holds a tile."""
@@ -51,6 +53,19 @@ class Cells:
             inside = np.concatenate(atoms) - self.set_low[self.set_pointer[room]]
             cells = (cells[:, None] + inside * self.stride[slot, d]).ravel()
         return cells
+
+    def is_box(self, sets: Sequence[int]) -> bool:
+        """Whether each of some sets is one interval."""
+        return all(self.set_pointer[k + 1] - self.set_pointer[k] == 1 for k in sets)
+
+    def elements(self, tensor: str, sets: Sequence[int]) -> Ints:
+        """How many each cell of the product of some sets of a tensor stands for, in that order."""
+        found: Ints = np.ones(1, dtype=np.int64)
+        for d, number in enumerate(sets):
+            spans = range(self.set_pointer[number], self.set_pointer[number + 1])
+            atoms = [np.arange(self.set_low[k], self.set_high[k]) for k in spans]
+            found = (found[:, None] * self.lengths[tensor, d][np.concatenate(atoms)]).ravel()
+        return found
 
 
 class Tables:
@@ -124,4 +139,7 @@ class Tables:
                     step *= max(int(size[tiles].max()), 1)
             first_cell[slots] = total + step * np.arange(store.num_slots)
             total += step * store.num_slots
-        return Cells(pointer, lows, highs, size.astype(np.int64), first_cell, stride, total)
+        lengths = {of: np.diff(ends) for of, ends in edges.items()}
+        return Cells(
+            pointer, lows, highs, size.astype(np.int64), first_cell, stride, total, lengths
+        )

@@ -350,7 +350,15 @@ def excerpt(unit: UnitProgram, begin: int, end: int) -> UnitProgram:
             wait_token=unit.wait_token[waits[0] : waits[-1]], signal_ptr=found[1],
             signal_token=unit.signal_token[signals[0] : signals[-1]],
         )  # fmt: skip
-    rows, counters = unrolled(loops, begin, end)
+    return listing(unit, *unrolled(loops, begin, end))
+
+
+def listing(unit: UnitProgram, rows: Ints, counters: Ints) -> UnitProgram:
+    """Some runs of a program, listed in order, as a program of their own; as `unrolled` gives them.
+
+    Cost: linear in their number.
+    """
+    loops = unit.loops
     table = unit.instructions.take(rows)  # a thirtieth of what indexing of records takes
     for name in ("stream", "src_offset", "dst_offset"):
         table[name] += _steps(loops.stride[name], rows, counters)
