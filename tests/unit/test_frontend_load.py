@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import stat
 import struct
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +17,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from worker.compiler.errors import ModelError
+from worker.compiler.frontend.inference_guard import guard_inference
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.frontend.load import load_model
 
@@ -277,3 +280,62 @@ def test_bundle_that_lies_about_its_size(tmp_path: Path) -> None:
     entry = data.rfind(b"PK\x01\x02")
     data[entry + 24 : entry + 28] = struct.pack("<I", 100)
     assert _refusal(tmp_path / "m.zip", bytes(data)).code == "TW-MODEL-011"
+
+
+_DIES = """
+import sys
+from pathlib import Path
+from worker.compiler.errors import ModelError
+from worker.compiler.frontend.bind import bind
+from worker.compiler.frontend.limits import Limits
+from worker.compiler.frontend.load import load_model
+from worker.compiler.frontend.simplify import simplify
+for path in sys.argv[1:]:
+    try:
+        simplify(bind(load_model(Path(path), Limits()), {}))
+    except ModelError as error:
+        print(error.code, error.place.node)
+"""
+
+
+def test_a_slice_of_a_negative_dimension_does_not_end_the_process(tmp_path: Path) -> None:
+    """A window of 9 over 3 places makes -5 of them, of which ONNX's inference cannot take a part:
+    it aborts.  In a process of its own, so that this one is left."""
+    paths = []
+    for opset in (9, 10, 11, 13, 18):
+        borders = {"starts": [0], "ends": [1]} if opset == 9 else {}
+        reads = ["p"] if opset == 9 else ["p", "s", "e"]
+        graph = helper.make_graph(
+            [helper.make_node("AveragePool", ["x"], ["p"], name="pool", kernel_shape=[9, 9]),
+             helper.make_node("Slice", reads, ["y"], name="cut", **borders)],
+            "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, 3, 3])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+            [numpy_helper.from_array(np.array([k], np.int64), n) for k, n in ((0, "s"), (1, "e"))],
+        )  # fmt: skip
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+        model.ir_version = 8
+        paths.append(tmp_path / f"{opset}.onnx")
+        onnx.save(model, paths[-1])
+    done = subprocess.run(
+        [sys.executable, "-c", _DIES, *paths], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["TW-MODEL-021 pool"] * len(paths)
+
+
+def test_inference_of_slices_is_as_it_was() -> None:
+    """The guard asks the inference that was there, values that it carries along included."""
+    graph = helper.make_graph(
+        [helper.make_node("Slice", ["x", "s", "e"], ["y"]),
+         helper.make_node("Shape", ["y"], ["all"]),
+         helper.make_node("Slice", ["all", "s", "e"], ["some"]),
+         helper.make_node("ConstantOfShape", ["some"], ["z"])],
+        "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [7, 4])],
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("y", "z")],
+        [numpy_helper.from_array(np.array([k], np.int64), n) for k, n in ((0, "s"), (1, "e"))],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    guard_inference()
+    found = onnx.shape_inference.infer_shapes(model, True, True, True).graph.output
+    dims = [[d.dim_value for d in v.type.tensor_type.shape.dim] for v in found]
+    assert dims == [[1, 4], [1]]

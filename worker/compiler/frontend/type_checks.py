@@ -9,6 +9,7 @@ import onnx.shape_inference
 
 from worker.compiler.errors import Finding
 from worker.compiler.frontend.checks import label, refuse
+from worker.compiler.frontend.inference_guard import guard_inference
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.frontend.propagation import may_propagate
 
@@ -24,6 +25,7 @@ def check_types(proto: onnx.ModelProto, limits: Limits) -> None:
     Raises:
         ModelError: TW-MODEL-006 with one finding per node.
     """
+    guard_inference()
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     for index, node in enumerate(copy.graph.node):
