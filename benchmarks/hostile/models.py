@@ -131,7 +131,8 @@ def _beside_onnxruntime(path: Path, bundle: Path, seed: int) -> Verdict:
     """The bundle's results on fresh inputs against ONNX Runtime's, with no help of the product.
 
     The tolerance is wide (2 % of the largest value, and a step of an integer): what is looked for
-    is a wrong program, not a rounding.  Where either is not finite, nothing is said.
+    is a wrong program, not a rounding.  Where either is not finite, nothing is said, nor where a
+    float is converted to an integer that cannot hold it.
     """
     from benchmarks.hostile.rivals import Refused, reference, results
 
@@ -143,6 +144,14 @@ def _beside_onnxruntime(path: Path, bundle: Path, seed: int) -> Verdict:
         found = results(bundle, feeds)
     except Refused as error:
         return Verdict("refused", "run", str(error))
+    nodes = onnx.load(path).graph.node
+    converted = {
+        name
+        for node in nodes
+        if node.op_type in ("Cast", "CastLike", "Pow")
+        for name in node.output
+        if name in expected and expected[name].dtype.kind == "i"
+    }
     for name, want in expected.items():
         got = found.get(name)
         if got is None:
@@ -151,6 +160,9 @@ def _beside_onnxruntime(path: Path, bundle: Path, seed: int) -> Verdict:
             return Verdict("wrong", "shape", f"{name!r}: {got.shape}, expected {want.shape}")
         if want.dtype.kind not in "iufb" or not want.size:
             continue
+        if name in converted:
+            is_none = want == np.iinfo(want.dtype).min  # x86: what no integer holds
+            got = np.where(is_none, want, got)
         error, scale = _apart(got.ravel(), want.ravel())
         if error > 0.02 * scale + (1.0 if want.dtype.kind in "iu" else 1e-5):
             return Verdict("wrong", "values", f"{name!r}: off by {error:.3g}, scale {scale:.3g}")

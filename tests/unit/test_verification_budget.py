@@ -148,3 +148,17 @@ def test_ordinary_models_are_within_the_budget(tmp_path: Path) -> None:
     for small in (looped(1000), doubled(16), ranged(1 << 20), squared(512)):
         found, path = read(tmp_path, small)
         assert over_budget(found, path.stat().st_size) is None
+
+
+def test_windows_are_counted(tmp_path: Path) -> None:
+    """Of 2**40 places, nearly all of them padding: ONNX Runtime steps over each."""
+    onnx.save(
+        model_of(
+            [node("AveragePool", ["x"], ["y"], kernel_shape=[1 << 40, 3], auto_pad="SAME_UPPER")],
+            [1, 1, 5, 5], {},
+        ),
+        tmp_path / "m.onnx",
+    )  # fmt: skip
+    model = simplify(bind(load_model(tmp_path / "m.onnx", Limits()), {}))
+    why = over_budget(model, 1000)
+    assert why is not None and "steps" in why

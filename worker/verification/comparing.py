@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from worker.compiler.package.verify_numerics import (
     plain_numbers,
 )
 from worker.report.verified_row import VerifiedRow
+from worker.verification.left_open import MAXIMA, LeftOpen
 from worker.verification.measured import floor_of, longest_sum
 
 Array = npt.NDArray[Any]
@@ -41,6 +42,7 @@ class Comparer:
         self.floor = floor_of(self.coarsest, longest_sum(graphs))
         """The same whatever the strategy: it depends on the operators alone."""
         self._dtypes = {name: t.dtype for graph in graphs for name, t in graph.tensors.items()}
+        self._left_open = LeftOpen((compiled.source.ir.graph, compiled.model.ir.graph))
         self._dtypes |= {
             v.name: DTYPES[v.dtype]
             for v in compiled.model.ir.graph.outputs
@@ -48,10 +50,15 @@ class Comparer:
         }
 
     def outputs(
-        self, outputs: Mapping[str, Array], reference: Mapping[str, Array]
-    ) -> tuple[OutputComparison, ...]:
-        """Every output of `reference` with the one of the same name."""
-        return compare_outputs(outputs, reference, self.floor, self._dtypes).outputs
+        self, outputs: Mapping[str, Array], reference: Mapping[str, Array], place: str = ""
+    ) -> Iterator[tuple[OutputComparison, VerifiedRow]]:
+        """Every output of `reference` with the one of the same name; `place` stands before names
+        of rows."""
+        for found in compare_outputs(outputs, reference, self.floor, self._dtypes).outputs:
+            row = _row_of(f"{place}{found.name}", found)
+            if not found.passed and found.name in outputs:
+                row = self._settled(row, found.name, outputs[found.name], reference[found.name])
+            yield found, row
 
     def value(
         self,
@@ -74,10 +81,23 @@ class Comparer:
         if have.dtype.itemsize == 1 and have.dtype.kind in "iu":
             have, want = have.astype(np.float32), want.astype(np.float32)
         (found,) = compare_outputs({name: have}, {name: want}, self.floor).outputs
-        return row_of(label, found)
+        return self._settled(_row_of(label, found), name, have, want)
+
+    def _settled(self, row: VerifiedRow, name: str, have: Array, want: Array) -> VerifiedRow:
+        """The row; open where what differs has no right value."""
+        if not row.is_wrong:
+            return row
+        dtype = self._dtypes.get(name)
+        have, want = (plain_numbers(np.asarray(each), dtype) for each in (have, want))
+        reason = self._left_open.reason(name, have, want)
+        rest = self._left_open.without_maxima(name, have, want)
+        if rest is not None:
+            (found,) = compare_outputs({name: rest[0]}, {name: rest[1]}, self.floor).outputs
+            reason = MAXIMA if found.passed else ""
+        return row._replace(reason=reason)
 
 
-def row_of(label: str, found: OutputComparison) -> VerifiedRow:
+def _row_of(label: str, found: OutputComparison) -> VerifiedRow:
     """A comparison in the measure of its tolerance."""
     error = found.max_rel_err if found.is_relative else found.max_abs_err
     return VerifiedRow(label, found.max_abs_err, error, found.tolerance)

@@ -38,7 +38,7 @@ from worker.report.document import NOT_ASKED, Verification
 from worker.report.node_names import node_span
 from worker.report.verified_row import VerifiedRow
 from worker.verification.budget import over_budget
-from worker.verification.comparing import Comparer, changes, row_of
+from worker.verification.comparing import Comparer, changes
 from worker.verification.given_inputs import other_inputs
 from worker.verification.inputs import held_out, seeded_inputs
 from worker.verification.interleaving import ORDERS, InterleavedKernels
@@ -183,8 +183,8 @@ class _Verifier:
         feed = partial(self._feed, selecting) if self._selecting else None
         outputs = self._run_ours(runner, feed)
         del runner
-        for compared in self._comparer.outputs(outputs, self._outputs):
-            self._found.add(row_of(compared.name, compared), compared.name, compared.reason)
+        for compared, row in self._comparer.outputs(outputs, self._outputs):
+            self._found.add(row, compared.name, compared.reason)
         rows = self._found.rows
         own = None
         if any(row.error > row.tolerance for row in rows if row.name in self._found.value_of):
@@ -194,7 +194,7 @@ class _Verifier:
             own = own_errors(self._path, compiled, self._inputs, values, self._seed)
             for k, row in enumerate(rows):
                 value = self._found.value_of.get(row.name, "")
-                if value in own.of:
+                if value in own.of and not row.is_open:
                     rows[k] = judged(
                         row, own.of[value], self._comparer.coarsest,
                         is_overflowing=value in own.overflowing,
@@ -316,9 +316,9 @@ class _Verifier:
     ) -> dict[str, Array]:
         """Compare what enters a host part that selects, and let it see the reference's values."""
         known = {name: forced[name] for name in call.inputs if name in forced}
-        for compared in self._comparer.outputs(feeds, known):
-            label = f"before {call.op_types[0]}: {compared.name}"
-            self._found.add(row_of(label, compared), compared.name, compared.reason)
+        place = f"before {call.op_types[0]}: "
+        for compared, row in self._comparer.outputs(feeds, known, place):
+            self._found.add(row, compared.name, compared.reason)
         return {**feeds, **known}
 
     def _verification(self, judged_as: Judged, num_forced: int) -> Verification:

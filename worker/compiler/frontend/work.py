@@ -8,6 +8,8 @@ import onnx_ir
 
 from worker.compiler.frontend.model_summary import node_macs
 
+_POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
+
 
 def static_shape(value: onnx_ir.Value | None) -> tuple[int, ...] | None:
     """Dimensions when all are known, else None."""
@@ -18,8 +20,19 @@ def static_shape(value: onnx_ir.Value | None) -> tuple[int, ...] | None:
 
 
 def node_steps(node: onnx_ir.Node) -> int:
-    """Multiply-accumulates of one node, those of an Einsum too; 0 when unknown."""
-    return _einsum_steps(node) if node.op_type == "Einsum" else node_macs(node)
+    """Multiply-accumulates of a node, those of an Einsum too, or elements that a pool looks at; 0
+    when unknown.
+    """
+    if node.op_type == "Einsum":
+        return _einsum_steps(node)
+    return _window_steps(node) if node.op_type in _POOLS else node_macs(node)
+
+
+def _window_steps(node: onnx_ir.Node) -> int:
+    """A whole window for each element that is made, padding included: kernels differ in what they
+    step over."""
+    window, made = node.attributes.get("kernel_shape"), static_shape(node.outputs[0])
+    return prod(made) * prod(map(abs, window.as_ints())) if window and made is not None else 0
 
 
 def _einsum_steps(node: onnx_ir.Node) -> int:
