@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -191,7 +192,10 @@ class _Verifier:
             values = {
                 n: self._known[n] for n in dict.fromkeys(self._found.value_of.values())
             }  # fmt: skip
-            own = own_errors(self._path, compiled, self._inputs, values, self._seed)
+            own = own_errors(
+                self._path, compiled, self._inputs, values, self._seed,
+                is_odd=any(not isfinite(row.error) for row in rows),
+            )  # fmt: skip
             for k, row in enumerate(rows):
                 value = self._found.value_of.get(row.name, "")
                 if value in own.of and not row.is_open:

@@ -84,7 +84,7 @@ class OwnErrors:
     method: str
     overflowing: frozenset[str] = frozenset()
     """Values with elements that are finite or not by roundings alone: a sum that leaves a format
-    in one order of its terms, and not in another."""
+    in one order of its terms, and not in another; or by how large the inputs are."""
 
 
 def measure(
@@ -92,6 +92,7 @@ def measure(
     in_float64: Callable[[], Float64Values],
     moved: Callable[[int], Mapping[str, Array]],
     is_selecting: bool = False,
+    shrunk: Callable[[], Mapping[str, Array]] | None = None,
 ) -> OwnErrors:
     """The reference's own errors of `values`, which it gave.
 
@@ -99,6 +100,8 @@ def measure(
     were moved by one rounding, by seed.  Both count: one draw of a small value may be lucky; so no
     value counts less than the middle one of all.  Where a model selects (`is_selecting`), a moved
     run may select otherwise, which is no rounding: it counts only where float64 cannot run.
+    `shrunk` gives the values of a run whose inputs are smaller by far: what is finite there, and
+    not as it is, left its format on the way, which kernels may do in other elements.
     """
     found: dict[str, float] = {}
     overflowing: set[str] = set()
@@ -119,6 +122,12 @@ def measure(
                 found[name] = max(found.get(name, 0.0), apart)
         reason = "" if methods else f" ({why})"
         methods.append(f"by {NUM_MOVES} runs on inputs moved by one rounding{reason}")
+    if shrunk is not None:
+        for name, value in shrunk().items():
+            here = values.get(name)
+            if here is not None and _is_measurable(here) and np.shape(value) == here.shape:
+                leaves = np.isfinite(_wide(np.asarray(value))) & ~np.isfinite(_wide(here))
+                overflowing.update([name] if leaves.any() else [])
     middle = median([apart for apart in found.values() if apart] or [0.0])
     least = {name: max(apart, middle) for name, apart in found.items()}
     return OwnErrors(least, " and ".join(methods), frozenset(overflowing))
@@ -179,6 +188,14 @@ def nudged(inputs: Mapping[str, Array], seed: int) -> dict[str, Array]:
         else:
             moved[name] = value
     return moved
+
+
+def shrunken(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Every float input a millionth of what it is; others as they are."""
+    return {
+        name: (value * 2.0**-20).astype(value.dtype) if value.dtype.kind == "f" else value
+        for name, value in inputs.items()
+    }
 
 
 def judged(

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from worker.compiler.judge.compiled import CompiledModel
 from worker.verification.carried import carried, sources
-from worker.verification.measured import OwnErrors, measure, nudged
+from worker.verification.measured import OwnErrors, measure, nudged, shrunken
 from worker.verification.noise import converted_float64, converted_reference
 from worker.verification.reference import Float64Values, float64_outputs, reference_outputs
 from worker.verification.selection import values_selected_by
@@ -41,10 +41,13 @@ def own_errors(
     inputs: Mapping[str, Array],
     values: Mapping[str, Array],
     seed: int,
+    *,
+    is_odd: bool,
 ) -> OwnErrors:
     """How wrong the reference's `values` are, and what they are picked from.
 
-    Where the model selects, every run selects alike.
+    Where the model selects, every run selects alike.  `is_odd`: some element is finite on one side
+    only.
     """
     nodes = tuple(compiled.source.ir.graph)
     picked = sources(values, nodes)
@@ -62,6 +65,10 @@ def own_errors(
         outputs, inner = reference_values(path, compiled, there, tuple(wanted))
         return {**inner, **outputs}
 
+    def shrunk() -> Mapping[str, Array]:
+        outputs, inner = reference_values(path, compiled, shrunken(inputs), tuple(wanted))
+        return {**inner, **outputs}
+
     def exact() -> Float64Values:
         forced = {n: found[n] for n in names if n in found}
         taken = {kind: [n for n in each if n in forced] for kind, each in selected.items()}
@@ -69,4 +76,6 @@ def own_errors(
             return converted_float64(compiled, inputs, tuple(wanted), forced, taken)
         return float64_outputs(path, inputs, tuple(wanted), forced, taken)
 
-    return carried(measure(wanted, exact, moved, bool(names)), wanted, nodes)
+    return carried(
+        measure(wanted, exact, moved, bool(names), shrunk if is_odd else None), wanted, nodes
+    )

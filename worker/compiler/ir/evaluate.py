@@ -167,11 +167,12 @@ def _points(
         axes = tuple(range(len(kept), rank))
         dtype = tensors[op.write.tensor].dtype.accumulator
         values = values.astype(dtype.numpy)
-        if is_in_order:
-            flat = values.reshape((*domain_shape[: len(kept)], -1))
-            values = _UFUNC[op.reduce].accumulate(flat, axis=-1)[..., -1]
-        else:
-            values = _UFUNC[op.reduce].reduce(values, axis=axes)
+        with np.errstate(over="ignore", invalid="ignore"):  # sums may leave their format
+            if is_in_order:
+                flat = values.reshape((*domain_shape[: len(kept)], -1))
+                values = _UFUNC[op.reduce].accumulate(flat, axis=-1)[..., -1]
+            else:
+                values = _UFUNC[op.reduce].reduce(values, axis=axes)
     kept_coords = {a.name: coords[a.name].reshape(coords[a.name].shape[: len(kept)]) for a in kept}
     where = tuple(
         np.broadcast_to(affine_values(e, kept_coords), domain_shape[: len(kept)])
