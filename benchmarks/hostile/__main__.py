@@ -1,12 +1,12 @@
 """Feed hostile inputs to the compiler, the command line and the server, and count the faults.
 
     python -m benchmarks.hostile                       # a night of two cores, resumable
-    python -m benchmarks.hostile --models 40 --specs 20 --bundles 10 --api-minutes 0.5
+    python -m benchmarks.hostile --models 40 --extremes 9 --specs 20 --bundles 10 --api-minutes 0.5
 
-Case k of a kind depends on the seed and k alone; it is printed with every fault, and
-`--only models:17` runs that case again.  Finished cases are kept in the ledger.  Cases that took
-too long beside another are run again at the end, alone: the limit is one of a machine that does
-nothing else.  Exit 1: a fault.
+Case k of a kind depends on the seed and k alone (of `extremes`, which are a list, on k); it is
+printed with every fault, and `--only models:17` runs that case again.  Finished cases are kept in
+the ledger.  Cases that took too long beside another are run again at the end, alone: the limit is
+one of a machine that does nothing else.  Exit 1: a fault.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ import numpy as np
 from benchmarks.hostile import child
 from worker.sandbox.compiled_loops import ensure_compiled_loops
 
-KINDS = ("models", "specs", "bundles")
-WANTED = {"models": 10_000, "specs": 5_000, "bundles": 1_000}
+KINDS = ("models", "extremes", "specs", "bundles")
+WANTED = {"models": 10_000, "extremes": 10_000, "specs": 5_000, "bundles": 1_000}
+"""Of `extremes` there are fewer: as many as there are."""
 API_MINUTES = 20.0
 
 
@@ -58,6 +59,10 @@ def main(argv: list[str] | None = None) -> int:
         _part(args.seed, kind, [int(k) for k in numbers.split(",")], args.ledger, args.jobs == 1)
         return 0
     sys.stdout.write(f"seed {args.seed}\n")
+    if args.extremes:
+        from benchmarks.hostile import extremes
+
+        args.extremes = min(args.extremes, len(extremes.cases()))
     for kind in KINDS:
         _fill(kind, getattr(args, kind), args)
     for kind in KINDS:
@@ -139,13 +144,13 @@ def _part(seed: int, kind: str, numbers: list[int], ledger: Path, alone: bool) -
 
 
 def _run(seed: int, kind: str, number: int) -> dict[str, Any]:
-    from benchmarks.hostile import bundles, models, specs
+    from benchmarks.hostile import bundles, extremes, models, specs
 
     makers: Mapping[str, Callable[..., Any]] = {
         "models": models.case, "specs": specs.case, "bundles": bundles.case,
     }  # fmt: skip
     rng = np.random.default_rng([seed, zlib.crc32(kind.encode()), number])
-    what, judge = makers[kind](rng)
+    what, judge = extremes.case(number) if kind == "extremes" else makers[kind](rng)
     verdict = child.run_limited(judge)
     place = {"seed": seed, "kind_of_input": kind, "number": number, "what": what}
     return {**place, **asdict(verdict)}

@@ -12,7 +12,7 @@ from benchmarks.hostile import __main__ as hostile
 from benchmarks.hostile import api, child
 from benchmarks.hostile.child import Verdict, run_limited
 
-SMALL = {"models": 12, "specs": 6, "bundles": 4}
+SMALL = {"models": 12, "extremes": 9, "specs": 6, "bundles": 4}
 
 
 def test_faults_of_a_child_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
