@@ -149,3 +149,16 @@ def test_same_padding_that_would_crop_is_refused() -> None:
 def test_indices_of_max_pool_are_refused() -> None:
     model = model_of("MaxPool", [floats(1, 1, 4, 4)], {"kernel_shape": [2, 2]}, num_outputs=2)
     assert reason(model).code is ReasonCode.UNSUPPORTED_OUTPUT
+
+
+@given(channels=st.integers(1, 6), size=st.integers(1, 15))
+def test_lrn_over_more_channels_than_there_are(channels: int, size: int) -> None:
+    """ONNX Runtime takes odd sizes only."""
+    attributes = {"size": 2 * size - 1, "alpha": 0.3, "beta": 0.6, "bias": 1.5}
+    agree("LRN", [floats(2, channels, 3, 4)], attributes)
+
+
+def test_lrn_reads_no_channel_that_is_not_there() -> None:
+    x = floats(1, 3, 2, 2)
+    first, _ = express(model_of("LRN", [x], {"size": (1 << 31) - 1})).graph.ops
+    assert [a.extent for a in first.domain if a.kind is AxisKind.REDUCE] == [5]

@@ -150,15 +150,27 @@ def test_ordinary_models_are_within_the_budget(tmp_path: Path) -> None:
         assert over_budget(found, path.stat().st_size) is None
 
 
-def test_windows_are_counted(tmp_path: Path) -> None:
-    """Of 2**40 places, nearly all of them padding: ONNX Runtime steps over each."""
-    onnx.save(
-        model_of(
-            [node("AveragePool", ["x"], ["y"], kernel_shape=[1 << 40, 3], auto_pad="SAME_UPPER")],
-            [1, 1, 5, 5], {},
+@pytest.mark.parametrize(
+    "made",
+    [
+        node("AveragePool", ["x"], ["y"], kernel_shape=[1 << 40, 3], auto_pad="SAME_UPPER"),
+        node("LRN", ["x"], ["y"], size=(1 << 31) - 1),
+        node(
+            "TfIdfVectorizer", ["x"], ["y"], max_skip_count=1 << 40, min_gram_length=2,
+            max_gram_length=2, mode="TF", ngram_counts=[0, 0], ngram_indexes=[0],
+            pool_int64s=[1, 2],
         ),
-        tmp_path / "m.onnx",
+    ],
+    ids=lambda made: made.op_type,
+)  # fmt: skip
+def test_what_attributes_ask_for_is_counted(made: onnx.NodeProto, tmp_path: Path) -> None:
+    """Windows and gaps of 2**31 and more places: ONNX Runtime steps over each."""
+    is_text = made.op_type == "TfIdfVectorizer"
+    graph = helper.make_graph(
+        [made], "g", [value("x", INT64, [6]) if is_text else value("x", FLOAT, [1, 1, 5, 5])],
+        [onnx.ValueInfoProto(name="y")],
     )  # fmt: skip
-    model = simplify(bind(load_model(tmp_path / "m.onnx", Limits()), {}))
-    why = over_budget(model, 1000)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx")
+    why = over_budget(simplify(bind(load_model(tmp_path / "m.onnx", Limits()), {})), 1000)
     assert why is not None and "steps" in why

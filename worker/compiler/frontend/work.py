@@ -9,6 +9,8 @@ import onnx_ir
 from worker.compiler.frontend.model_summary import node_macs
 
 _POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
+_COUNTED = {"LRN": "size", "TfIdfVectorizer": "max_skip_count"}
+"""Attributes that say how often a kernel looks at each element."""
 
 
 def static_shape(value: onnx_ir.Value | None) -> tuple[int, ...] | None:
@@ -20,11 +22,14 @@ def static_shape(value: onnx_ir.Value | None) -> tuple[int, ...] | None:
 
 
 def node_steps(node: onnx_ir.Node) -> int:
-    """Multiply-accumulates of a node, those of an Einsum too, or elements that a pool looks at; 0
-    when unknown.
+    """Multiply-accumulates of a node, those of an Einsum too, or elements that it looks at where an
+    attribute says how many; 0 when unknown.
     """
     if node.op_type == "Einsum":
         return _einsum_steps(node)
+    if node.op_type in _COUNTED:
+        times, read = node.attributes.get(_COUNTED[node.op_type]), static_shape(node.inputs[0])
+        return 0 if times is None or read is None else prod(read) * (1 + abs(times.as_int()))
     return _window_steps(node) if node.op_type in _POOLS else node_macs(node)
 
 

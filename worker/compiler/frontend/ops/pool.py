@@ -201,11 +201,13 @@ def lrn(call: Call) -> None:
     if size < 1 or len(x.shape) < 2:
         raise unsupported_attribute(f"LRN of {x.shape} over {size} channels")
     out = call.output(0, x.shape, x.dtype)
-    window = Window(x.shape[1], size, 1, 1, (size - 1) // 2, size // 2, x.shape[1])
+    # No channel has more neighbours than there are others, however many the window asks for.
+    before, after = (min(reach, x.shape[1] - 1) for reach in ((size - 1) // 2, size // 2))
+    window = Window(x.shape[1], before + after + 1, 1, 1, before, after, x.shape[1])
     squares = call.temp("squares", x.shape, promoted(x.dtype))
     nest = call.nest()
     index = list(nest.axes("i", x.shape))
-    (k,) = nest.reduce_axes("k", (size,))
+    (k,) = nest.reduce_axes("k", (before + after + 1,))
     value = nest.read(x, [index[0], window.position(index[1], k), *index[2:]], 0.0)
     nest.write(squares, index, mul(value, value), Reduce.ADD)
 
