@@ -161,3 +161,34 @@ def test_a_selection_takes_the_values_it_is_given(tmp_path: Path) -> None:
     held = float64_outputs(path, {"x": x}, ["s", "where"], forced, {"TopK": ["s"]})
     assert held.values["where"].tolist() == [0]
     assert held.values["s"][1] > 1.0
+
+
+@pytest.mark.parametrize(
+    ("op_type", "shapes", "attributes", "opset"),
+    [
+        ("Attention", [(1, 2, 5, 8), (1, 2, 6, 8), (1, 2, 6, 8)], {"softcap": 2.0}, 23),
+        ("RMSNormalization", [(3, 8), (8,)], {}, 23),
+        ("RotaryEmbedding", [(1, 2, 4, 8), (1, 4, 4), (1, 4, 4)], {}, 23),
+        ("GroupNormalization", [(2, 4, 3, 3), (4,), (4,)], {"num_groups": 2}, 21),
+        ("LeakyRelu", [(4, 5)], {"alpha": 0.3}, 18),
+    ],
+)
+def test_what_has_a_body_computes_in_float64(
+    tmp_path: Path,
+    op_type: str,
+    shapes: list[tuple[int, ...]],
+    attributes: dict[str, Any],
+    opset: int,
+) -> None:
+    """ONNX Runtime has these in float32 only: what ONNX defines them by stands in their place."""
+    inputs = {f"x{k}": RNG.standard_normal(s).astype(np.float32) for k, s in enumerate(shapes)}
+    made = helper.make_node(op_type, list(inputs), ["y"], name="node", **attributes)
+    model = model_of([made], inputs, ["y"], {}, opset)
+    model.ir_version = 10
+    path = saved(model, tmp_path)
+    exact = float64_outputs(path, inputs, ["y"], {}, {})
+    assert exact.kept == 0
+    outputs, _ = reference_outputs(path, inputs)
+    assert exact.values["y"].dtype == np.float64
+    assert exact.values["y"] == pytest.approx(outputs["y"], rel=1e-5, abs=1e-6)
+    assert np.any(exact.values["y"] != outputs["y"].astype(np.float64))

@@ -111,8 +111,7 @@ def test_a_sum_that_overflows_in_the_reference_only(mode: VerifyMode, tmp_path: 
 
 
 def test_attention_that_overflows_in_the_reference(tmp_path: Path) -> None:
-    """Scores of 1e38 times a sum: which of them leave float32 depends on the order of its terms.
-    There is no float64 form of Attention, and no rounding of the inputs changes it."""
+    """Scores of 1e38 times a sum: which of them leave float32 depends on the order of its terms."""
     graph = helper.make_graph(
         [helper.make_node("Attention", ["q", "k", "v"], ["y"], name="attend", scale=1e38)], "g",
         [value(n, TensorProto.FLOAT, [1, 2, 6, 8]) for n in "qkv"],

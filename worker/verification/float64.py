@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import inliner
 
+from worker.verification.float64_bodies import body_of
 from worker.verification.float64_conv import FIRST_OPSET, emit_conv
 from worker.verification.float64_kernels import has_float64_kernel
 from worker.verification.float64_nodes import PREFIX, Emitter
@@ -182,8 +183,20 @@ class _Walk:
             pass
         elif low_in and has_float64_kernel(copy, self._versions.get(node.domain, 1), names):
             emit.take(copy)
-        else:
+        elif not self._by_body(node, scope, emit):
             self._keep(node, copy, low_in, low_out, scope, emit)
+
+    def _by_body(self, node: onnx.NodeProto, scope: _Names, emit: Emitter) -> bool:
+        """Whether what the node is defined by stands in its place, in float64 as far as it goes."""
+        if node.domain != "":
+            return False
+        body = body_of(node, scope.types, self._versions.get("", 1), emit.fresh)
+        if body is None:
+            return False
+        scope.types.update(body.types)
+        for inner in body.nodes:
+            self._node(inner, {}, scope, emit)
+        return True
 
     def _spelled_out(
         self, node: onnx.NodeProto, copy: onnx.NodeProto, scope: _Names, emit: Emitter

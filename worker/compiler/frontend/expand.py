@@ -69,40 +69,66 @@ def expand_functions(model: onnx_ir.Model, opset: int) -> int:
 
 def _body(node: onnx_ir.Node, opset: int) -> onnx_ir.Model | None:
     """The function body of a node as a model in our opset, or None where there is none to use."""
-    try:
-        schema: Any = onnx.defs.get_schema(node.op_type, opset, "")
-    except onnx.defs.SchemaError:
-        return None
-    if not (schema.has_function or schema.has_context_dependent_function):
+    if not _is_function(node.op_type, opset):
         return None
     types = _input_types(node)
     if types is None:
         return None
-    proto = onnx_ir.serde.serialize_node(node)
-    off = [a for a in proto.attribute if (node.op_type, a.name) in _OFF_BELOW_ZERO and a.f < 0]
+    found = function_model(onnx_ir.serde.serialize_node(node), types, opset)
+    if found is None:
+        return None
+    try:
+        body = onnx_ir.serde.deserialize_model(found)
+    except _BUILD_ERRORS:
+        return None
+    convert_opset(body)
+    return body
+
+
+def _is_function(op_type: str, opset: int) -> bool:
+    try:
+        schema: Any = onnx.defs.get_schema(op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return False
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def function_model(
+    node: onnx.NodeProto, types: Sequence[onnx.TypeProto], opset: int
+) -> onnx.ModelProto | None:
+    """The body of a call of an operator that ONNX defines by others; None where it has none, or one
+    with control flow, or that the host alone can judge.
+
+    `types` are those of its inputs, empty for absent ones.  Inputs and outputs of the body are
+    those that the call has, in their order; it may be of an older opset than the call.
+    """
+    if not _is_function(node.op_type, opset):
+        return None
+    schema: Any = onnx.defs.get_schema(node.op_type, opset, "")
+    call = onnx.NodeProto()
+    call.CopyFrom(node)
+    off = [a for a in call.attribute if (call.op_type, a.name) in _OFF_BELOW_ZERO and a.f < 0]
     for attribute in off:
-        proto.attribute.remove(attribute)
-    given = {attribute.name for attribute in proto.attribute}
+        call.attribute.remove(attribute)
+    given = {attribute.name for attribute in call.attribute}
     for name, attribute in schema.attributes.items():
         if name not in given and attribute.default_value.type:
-            proto.attribute.append(attribute.default_value)
+            call.attribute.append(attribute.default_value)
     try:
-        function = _function(schema, proto, types, opset)
+        function = _function(schema, call, types, opset)
         if (
             function is None
-            or len(node.inputs) > len(function.input)
+            or len(call.input) > len(function.input)
             or any(_has_graph(inner) for inner in function.node)
         ):
             return None
         made = {name for inner in function.node for name in inner.output} | {*function.input}
-        if any(v.name and n not in made
-               for v, n in zip(node.outputs, function.output, strict=False)):  # fmt: skip
+        if any(outer and n not in made
+               for outer, n in zip(call.output, function.output, strict=False)):  # fmt: skip
             return None
-        body = onnx_ir.serde.deserialize_model(_as_model(function, proto, types))
+        return _as_model(function, call, types)
     except _BUILD_ERRORS:
         return None  # the host runs the operator, or says what is wrong with it
-    convert_opset(body)
-    return body
 
 
 def _input_types(node: onnx_ir.Node) -> list[onnx.TypeProto] | None:
