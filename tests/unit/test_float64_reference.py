@@ -171,6 +171,8 @@ def test_a_selection_takes_the_values_it_is_given(tmp_path: Path) -> None:
         ("RotaryEmbedding", [(1, 2, 4, 8), (1, 4, 4), (1, 4, 4)], {}, 23),
         ("GroupNormalization", [(2, 4, 3, 3), (4,), (4,)], {"num_groups": 2}, 21),
         ("LeakyRelu", [(4, 5)], {"alpha": 0.3}, 18),
+        ("LRN", [(2, 6, 3, 4)], {"size": 3, "alpha": 0.4, "beta": 0.6, "bias": 1.5}, 18),
+        ("LRN", [(2, 1, 5, 2)], {"size": 5}, 13),
     ],
 )
 def test_what_has_a_body_computes_in_float64(
@@ -180,7 +182,7 @@ def test_what_has_a_body_computes_in_float64(
     attributes: dict[str, Any],
     opset: int,
 ) -> None:
-    """ONNX Runtime has these in float32 only: what ONNX defines them by stands in their place."""
+    """ONNX Runtime has these in float32 only: what defines them stands in their place."""
     inputs = {f"x{k}": RNG.standard_normal(s).astype(np.float32) for k, s in enumerate(shapes)}
     made = helper.make_node(op_type, list(inputs), ["y"], name="node", **attributes)
     model = model_of([made], inputs, ["y"], {}, opset)

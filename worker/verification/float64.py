@@ -17,6 +17,7 @@ from onnx import inliner
 from worker.verification.float64_bodies import body_of
 from worker.verification.float64_conv import FIRST_OPSET, emit_conv
 from worker.verification.float64_kernels import has_float64_kernel
+from worker.verification.float64_lrn import emit_lrn
 from worker.verification.float64_nodes import PREFIX, Emitter
 
 _LOW = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
@@ -207,6 +208,8 @@ class _Walk:
                 return self._conv(node, copy, scope, emit)
             case "GlobalAveragePool":
                 return self._mean(node, copy, scope, emit)
+            case "LRN":
+                return emit_lrn(emit, copy, _shape(scope.types.get(node.input[0])))
             case _:
                 return False
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 import onnx
 from onnx import numpy_helper
@@ -21,7 +20,7 @@ class Emitter:
         """`names` has the number of names made so far; emitters of one model share it."""
         self._nodes = nodes
         self._names = names
-        self._constants: dict[bytes, str] = {}
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
 
     def fresh(self) -> str:
         """A name that no other value has."""
@@ -43,7 +42,7 @@ class Emitter:
 
     def constant(self, value: npt.NDArray[Any]) -> str:
         """A constant, once per value."""
-        key = np.asarray(value).tobytes()
+        key = str(value.dtype), value.shape, value.tobytes()
         if key not in self._constants:
             name = self._constants[key] = self.fresh()
             made = onnx.NodeProto(op_type="Constant", output=[name])
