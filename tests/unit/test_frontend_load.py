@@ -339,3 +339,26 @@ def test_inference_of_slices_is_as_it_was() -> None:
     found = onnx.shape_inference.infer_shapes(model, True, True, True).graph.output
     dims = [[d.dim_value for d in v.type.tensor_type.shape.dim] for v in found]
     assert dims == [[1, 4], [1]]
+
+
+def test_a_slice_in_a_body_is_refused_at_the_node_around_it(tmp_path: Path) -> None:
+    def body(name: str, axis: int) -> onnx.GraphProto:
+        reads = {f"{name}{k}": v for k, v in enumerate((0, 1, axis))}
+        cut = helper.make_node("Slice", ["x", *reads], [name], name="#9#")
+        return helper.make_graph(
+            [cut], name, [], [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)],
+            [numpy_helper.from_array(np.array([v], np.int64), n) for n, v in reads.items()],
+        )  # fmt: skip
+
+    graph = helper.make_graph(
+        [helper.make_node("Relu", ["x"], ["r"], name="first"),
+         helper.make_node("If", ["c"], ["y"], name="choice", then_branch=body("a", 0),
+                          else_branch=body("b", 7))],
+        "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, 4]),
+              helper.make_tensor_value_info("c", TensorProto.BOOL, [])],
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("y", "r")],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    error = _refusal(tmp_path / "m.onnx", model.SerializeToString())
+    assert (error.code, error.place.node) == ("TW-MODEL-006", "choice")
+    assert "Unexpected axis value: 7" in error.message

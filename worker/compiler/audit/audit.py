@@ -66,9 +66,7 @@ def _audit(
     few: FewCores | None, *, is_precise: bool,
 ) -> None:  # fmt: skip
     stores = Stores(unit.buffers, machine)
-    chosen = None
-    if few is not None:
-        unit, chosen = few.unit, {few.var: few.values}
+    chosen = None if few is None else {few.var: few.values}
     expected = Expected(schedule, flat, stores, machine, is_precise=is_precise, chosen=chosen)
     shapes = {name: tensor.shape for name, tensor in schedule.graph.tensors.items()}
     tables = Tables(stores, expected.patterns, shapes)
@@ -97,10 +95,12 @@ def _audit(
     matcher = Matcher(
         unit, machine, {leaf.path: iterations(leaf) for leaf in flat.leaves}, tables.rank
     )
-    clockwork = Clockwork(unit, schedule, flat, machine, stores, cells)
-    count = unit.num_instructions
+    lanes = None if few is None else few.lanes
+    clockwork = Clockwork(unit, schedule, flat, machine, stores, cells, lanes)
+    count = unit.num_instructions if few is None else few.runs.count
     for first in range(0, max(count, 1), block):
-        listed = excerpt(unit, first, min(first + block, count))
+        end = min(first + block, count)
+        listed = excerpt(unit, first, end) if few is None else few.runs.some(first, end)[1]
         rows = matcher.rows(listed, first)
         if first + block >= count:
             matcher.finish()

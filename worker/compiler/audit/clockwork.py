@@ -31,12 +31,16 @@ class Clockwork:
 
     def __init__(
         self, unit: UnitProgram, schedule: Schedule, flat: Walk, machine: Machine, stores: Stores,
-        cells: Cells,
+        cells: Cells, run: Ints | None = None,
     ) -> None:  # fmt: skip
+        """`run` [n, 2]: stream and latency of all that runs, where that is not all of `unit`."""
         self.unit = unit
         self.cells = cells
         self.radix = int(unit.instructions["latency"].max(initial=0)) + 1
-        self.codes = _codes(unit, self.radix)
+        if run is None:
+            self.codes = _codes(unit, self.radix)
+        else:
+            self.codes = distinct(self._code(run[:, 0], run[:, 1]))
         self.pointer, self.below = _below(self.codes, self.radix)
         self.near = stores.neighbours()
         self.again = _rewritten(schedule, flat, stores, machine)

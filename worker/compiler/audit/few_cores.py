@@ -14,12 +14,13 @@ complete is counted, each inner v writing as many elements as the first (`audit`
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from worker.compiler.audit.translated import is_translated
-from worker.compiler.isa.loops import last_counters, nesting, unrolled
+from worker.compiler.isa.loops import Loops, last_counters, nesting, unrolled
 from worker.compiler.isa.program import Opcode, UnitProgram, listing
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.grid import Ints, coordinates, core_ids
@@ -30,8 +31,31 @@ LEAST_CORES = 8
 """Iterations of the loop from which on at most half of them are looked at."""
 LEAST_RUNS = 1 << 14
 """Instructions from which on it is worth asking, which takes about a millisecond."""
-MOST_LISTED = 1 << 21
-"""Instructions of the few that are listed at once."""
+BLOCK = 1 << 16
+"""Instructions that are listed at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """What a few cores run of a program, in its order."""
+
+    unit: UnitProgram
+    loops: Loops
+    """Its loops, shorter."""
+    depths: tuple[int, ...]
+    counters: Mapping[int, Ints]
+    """By loop that is shorter: which of its runs are left."""
+    count: int
+
+    def some(self, begin: int, end: int) -> tuple[Ints, UnitProgram]:
+        """(rows, listed) of the instructions begin : end."""
+        rows, counters = unrolled(self.loops, begin, end)
+        for number, runs in self.counters.items():
+            first, last, _ = self.loops.table[number].tolist()
+            inside = (rows >= first) & (rows < last)
+            depth = self.depths[number]
+            counters[inside, depth] = runs[counters[inside, depth]]
+        return rows, listing(self.unit, rows, counters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +67,12 @@ class FewCores:
     """Of that loop's variable, ascending."""
     times: Ints
     """For how many iterations each stands."""
-    unit: UnitProgram
-    """Their instructions, listed, in the order of the whole program."""
+    runs: Runs
+    """Their instructions."""
     value_of: Ints
     """[streams] In which iteration each runs."""
+    lanes: Ints
+    """[n, 2] Stream and latency of what they run, each once."""
 
     def stands_for(self, streams: Ints) -> Ints:
         """For how many iterations each of some streams stands."""
@@ -80,12 +106,11 @@ def few_cores(
         picked = _picked(unit, frame, value_of, values)
         _check_steps(unit, picked, value_of, frame)
         _check_ports(unit, picked, frame, machine)
-        rows, counters = _chosen(unit, picked)
-        few = listing(unit, rows, counters)
-        _check_tokens(unit, few, (rows, picked), value_of, frame)
+        runs = _runs(unit, picked)
+        lanes = _check_tokens(runs, picked, value_of, frame)
     except _Differ:
         return None
-    return FewCores(frame.var, values, np.array([1, last - 2, 1, 1]), few, value_of)
+    return FewCores(frame.var, values, np.array([1, last - 2, 1, 1]), runs, value_of, lanes)
 
 
 def _value_of_streams(flat: Walk, frame: Frame, unit: UnitProgram) -> Ints:
@@ -244,46 +269,48 @@ def _check_ports(unit: UnitProgram, picked: _Picked, frame: Frame, machine: Mach
             _require(bool(np.all(goes | (kinds[along[:, :1], 0] < 0))))
 
 
-def _chosen(unit: UnitProgram, picked: _Picked) -> tuple[Ints, Ints]:
-    """(rows, counters) of the runs that are looked at, in program order."""
+def _runs(unit: UnitProgram, picked: _Picked) -> Runs:
+    """The runs that are looked at."""
     table = unit.loops.table.copy()
     for number, runs in picked.counters.items():
         table["trip"][number] = len(runs)
-    small = replace(unit.loops, table=table)
-    _require(replace(unit, loops=small).num_instructions <= MOST_LISTED)
-    rows, counters = unrolled(small)
-    depths = nesting(table)
-    for number, runs in picked.counters.items():
-        inside = (rows >= table["first"][number]) & (rows < table["end"][number])
-        counters[inside, depths[number]] = runs[counters[inside, depths[number]]]
-    return rows, counters
+    loops = replace(unit.loops, table=table)
+    count = replace(unit, loops=loops).num_instructions
+    return Runs(unit, loops, tuple(nesting(table)), picked.counters, count)
 
 
-def _check_tokens(
-    unit: UnitProgram, few: UnitProgram, made: tuple[Ints, _Picked], value_of: Ints, frame: Frame
-) -> None:
-    """Raise _Differ unless each token is used in one iteration only."""
-    rows, picked = made
-    value = value_of[few.instructions["stream"]]
-    pairs, edges = [], []
-    for pointer, token, whole, stride in (
-        (few.wait_ptr, few.wait_token, unit.wait_ptr, unit.loops.wait_stride),
-        (few.signal_ptr, few.signal_token, unit.signal_ptr, unit.loops.signal_stride),
-    ):
-        counts = np.diff(pointer)
-        row = np.repeat(rows, counts)
-        entry = whole[:-1][row] + np.arange(len(token)) - np.repeat(pointer[:-1], counts)
-        step = stride[entry, picked.depth[row]].astype(np.int64) * picked.stride[row]
-        of = np.repeat(value, counts)
-        pairs.append(np.stack([token[of == 1], step[of == 1]], axis=1))
-        edges += [np.stack([token[of == v], of[of == v]], axis=1) for v in (0, frame.trip - 1)]
-    inner = np.unique(np.concatenate(pairs), axis=0)
+def _check_tokens(runs: Runs, picked: _Picked, value_of: Ints, frame: Frame) -> Ints:
+    """Raise _Differ unless each token is used in one iteration only; gives the lanes."""
+    unit = runs.unit
+    inner, edges, lanes = (np.zeros((0, 2), dtype=np.int64) for _ in range(3))
+    for first in range(0, runs.count, BLOCK):
+        rows, few = runs.some(first, min(first + BLOCK, runs.count))
+        stream = few.instructions["stream"].astype(np.int64)
+        lanes = _distinct(lanes, stream, few.instructions["latency"])
+        for pointer, token, whole, stride in (
+            (few.wait_ptr, few.wait_token, unit.wait_ptr, unit.loops.wait_stride),
+            (few.signal_ptr, few.signal_token, unit.signal_ptr, unit.loops.signal_stride),
+        ):
+            counts = np.diff(pointer)
+            row = np.repeat(rows, counts)
+            entry = whole[:-1][row] + np.arange(len(token)) - np.repeat(pointer[:-1], counts)
+            step = stride[entry, picked.depth[row]].astype(np.int64) * picked.stride[row]
+            of = np.repeat(value_of[stream], counts)
+            inner = _distinct(inner, token[of == 1], step[of == 1])
+            is_edge = (of == 0) | (of == frame.trip - 1)
+            edges = _distinct(edges, token[is_edge], of[is_edge])
     count = frame.trip - 2
     _require(len(inner) * count <= unit.num_tokens)
     along = inner[:, :1] + inner[:, 1:] * np.arange(count)
-    used = np.concatenate([along.ravel(), np.unique(np.concatenate(edges), axis=0)[:, 0]])
+    used = np.concatenate([along.ravel(), edges[:, 0]])
     _require(bool(np.all((used >= 0) & (used < unit.num_tokens))))
     _require(bool(np.all(np.bincount(used, minlength=1) <= 1)))
+    return lanes
+
+
+def _distinct(known: Ints, first: Ints, second: Ints) -> Ints:
+    """[n, 2] Pairs, those known so far among them, each once."""
+    return np.unique(np.concatenate([known, np.stack([first, second], axis=1)]), axis=0)
 
 
 def _require(holds: bool) -> None:

@@ -11,6 +11,7 @@ import onnx_ir
 
 from worker.compiler.frontend.contrib import MICROSOFT, infer_contrib
 from worker.compiler.frontend.edit import constant_of, is_graph
+from worker.compiler.frontend.inference_guard import complaints
 from worker.compiler.frontend.propagation import may_propagate_in
 
 _INFERENCE_ERRORS = (
@@ -106,10 +107,13 @@ def inferred(node: onnx_ir.Node, opset: int) -> dict[str, Any]:
             data[value.name] = onnx_ir.serde.serialize_tensor(tensor)
     try:
         schema = onnx.defs.get_schema(node.op_type, opset, "")
-        found: dict[str, Any] = onnx.shape_inference.infer_node_outputs(
-            schema, onnx_ir.serde.serialize_node(node), types, data,
-            opset_imports=[onnx.helper.make_opsetid("", opset)],
-        )  # fmt: skip
+        with complaints() as of_slices:
+            found: dict[str, Any] = onnx.shape_inference.infer_node_outputs(
+                schema, onnx_ir.serde.serialize_node(node), types, data,
+                opset_imports=[onnx.helper.make_opsetid("", opset)],
+            )  # fmt: skip
+        if of_slices:
+            raise onnx.shape_inference.InferenceError(of_slices[0][1])
     except onnx.shape_inference.InferenceError:
         raise
     except _INFERENCE_ERRORS:
