@@ -8,17 +8,16 @@ import lower_toys as toys
 import numpy as np
 import pytest
 from audit_oracle import fault_in, is_sound
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis_profiles import COSTLY
 from loop_faults import LOOP_FAULTS, relisted
-from naive_schedules import naive_answer, naive_schedule
-from test_audit_loops import is_countable, is_harmless, looped
+from naive_schedules import naive_schedule
+from test_audit_loops import is_countable, is_harmless, looped, scheduled
 from test_lower_naive import conv_graph
 
 from worker.compiler.audit import audit, few_cores
 from worker.compiler.audit.translated import is_translated
-from worker.compiler.errors import Shortfall
 from worker.compiler.ir.graph import Graph
 from worker.compiler.isa.program import UnitProgram, expanded
 from worker.compiler.machine.machine import Machine
@@ -30,6 +29,7 @@ from worker.compiler.schedule.walk import walk
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(few_cores, "LEAST_CORES", 5)
     monkeypatch.setattr(few_cores, "LEAST_RUNS", 0)
+    monkeypatch.setattr(few_cores, "RUNS_PER_ROW", 0)
 
 
 def _naive(graph: Graph, machine: Machine) -> tuple[Schedule, Machine]:
@@ -162,6 +162,20 @@ def test_not_where_a_memory_is_shared() -> None:
     assert few_of(schedule, machine, unit) is None
 
 
+@pytest.mark.parametrize(("step", "is_one"), [(16, True), (17, False)])
+def test_not_where_a_read_moves_through_its_tile(step: int, *, is_one: bool) -> None:
+    """Core 6 would read other rows of what it holds than core 1."""
+    held = (toys.span(toys.var("c") * 16, 24), toys.span(0, 4))
+    row = (toys.span(toys.var("c") * step, 1), toys.span(0, 4))
+    body = Place("t0", "L1", held, 1, Place("t1", "L1", row, 1, Seq((
+        Move("t0", "DDR", "L1", held), Compute("op0", row, "vec"), Move("t1", "L1", "DDR", row),
+    ))))  # fmt: skip
+    schedule = Schedule(toys.chain_graph(150, 4), toys.cores("c", 8, body), "hand", 0)
+    flat = walk(schedule)
+    frame = flat.leaves[0].frames[0]
+    assert is_translated(schedule, flat, frame, toys.flat_machine(8)) == is_one
+
+
 def _spilled(halo: int) -> Schedule:
     """Eight cores; an intermediate waits at home, and is read there with some rows of its
     neighbours."""
@@ -205,15 +219,5 @@ def test_not_where_cores_read_what_their_neighbours_write(halo: int, *, are_enou
 def test_says_what_the_audit_of_all_says(
     graph: Graph, machine: Machine, kind: str | None, seed: int
 ) -> None:
-    schedule = naive_answer(graph, machine)
-    assume(not isinstance(schedule, Shortfall))
-    assert isinstance(schedule, Schedule)
-    unit = looped(schedule, machine)
-    assume(len(unit.loops.table))
-    if kind is not None:
-        try:
-            unit = LOOP_FAULTS[kind](unit, np.random.default_rng(seed))
-        except ValueError:  # nothing of that kind to break
-            assume(False)
-    assume(is_countable(unit))
+    schedule, unit = scheduled(graph, machine, kind, seed)
     assert fault_in(schedule, machine, unit) == without(schedule, machine, unit)

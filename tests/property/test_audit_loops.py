@@ -67,6 +67,24 @@ def is_harmless(
     return is_sound(schedule, machine, full)
 
 
+def scheduled(
+    graph: Graph, machine: Machine, kind: str | None, seed: int
+) -> tuple[Schedule, UnitProgram]:
+    """By naive, with loops, and a fault of that kind; rejects the example where there is none."""
+    schedule = naive_answer(graph, machine)
+    assume(not isinstance(schedule, Shortfall))
+    assert isinstance(schedule, Schedule)
+    unit = looped(schedule, machine)
+    assume(len(unit.loops.table))
+    if kind is not None:
+        try:
+            unit = LOOP_FAULTS[kind](unit, np.random.default_rng(seed))
+        except ValueError:  # nothing of that kind to break
+            assume(False)
+    assume(is_countable(unit))
+    return schedule, unit
+
+
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("block", [1, 7, 1 << 16])
 def test_passes_what_is_folded(name: str, block: int) -> None:
@@ -114,17 +132,7 @@ def test_says_what_it_says_of_the_expansion(
     graph: Graph, machine: Machine, kind: str | None, seed: int, block: int
 ) -> None:
     """Word for word; and whether there is a fault does not depend on how much is seen at a time."""
-    schedule = naive_answer(graph, machine)
-    assume(not isinstance(schedule, Shortfall))
-    assert isinstance(schedule, Schedule)
-    unit = looped(schedule, machine)
-    assume(len(unit.loops.table))
-    if kind is not None:
-        try:
-            unit = LOOP_FAULTS[kind](unit, np.random.default_rng(seed))
-        except ValueError:  # nothing of that kind to break
-            assume(False)
-    assume(is_countable(unit))
+    schedule, unit = scheduled(graph, machine, kind, seed)
     full = expanded(unit)
     said = fault_in(schedule, machine, full)
     assert fault_in(schedule, machine, unit) == said

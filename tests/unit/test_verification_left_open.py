@@ -113,7 +113,9 @@ def test_only_the_nearest_integers_of_conversions(
         (np.inf, "y", [np.nan, 2.0], [np.inf, 2.0], [0.0, 2.0]),
         (np.inf, "p", [np.nan, 2.0], [1.0, 2.0], [0.0, 2.0]),
         (np.inf, "c", [np.nan, 2.0], [1.0, 2.0], [0.0, 2.0]),  # the first Relu may be at fault
-        (2.0, "y", [np.nan, 2.0], [-np.inf, 2.0], [0.0, 2.0]),
+        (-np.inf, "y", [np.nan, 2.0], [1.0, 2.0], [0.0, 2.0]),
+        (2.0, "y", [np.nan, 2.0], [np.inf, 2.0], [0.0, 2.0]),
+        (2.0, "y", [np.nan, 2.0], [1.0, -np.inf], None),  # a mask
         (2.0, "y", [np.nan, 2.0], [1.0, 2.0], None),
         (np.inf, "x", [np.nan, 2.0], [1.0, 2.0], None),
         (np.inf, "y", [np.inf, 2.0], [1.0, 2.0], None),
@@ -126,3 +128,15 @@ def test_only_nan_behind_a_maximum_of_a_model_that_is_not_finite(
     assert (found is None) == (rest is None)
     if found is not None:
         assert found[0].tolist() == rest
+
+
+def test_a_mask_does_not_excuse_nan() -> None:
+    """Minus infinity is added to scores behind a Relu: a NaN there is the kernels' own."""
+    model = _model(
+        [node("Relu", ["x"], ["r"]), node("Add", ["r", "mask"], ["m"]),
+         node("Softmax", ["m"], ["y"])],
+        [value("x", TensorProto.FLOAT, [2, 2])], [value("y", TensorProto.FLOAT, [2, 2])],
+        mask=np.array([0.0, -np.inf], np.float32),
+    )  # fmt: skip
+    have, want = np.array([np.nan, 0.0]), np.array([1.0, 0.0])
+    assert _left_open(model).without_maxima("y", have, want) is None

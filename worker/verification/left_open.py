@@ -9,6 +9,7 @@ order in which its kernel happens to compare.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,12 @@ _COMPARING = frozenset(
     {"Clip", "GlobalMaxPool", "Max", "MaxPool", "MaxRoiPool", "Min", "ReduceMax", "ReduceMin",
      "Relu", "TopK"}
 )  # fmt: skip
+_MULTIPLYING = frozenset({"Conv", "ConvTranspose", "Div", "Gemm", "MatMul", "Mul"})
+"""What makes NaN of an infinite operand and a zero."""
 _WIDTH = 4
 """Bytes of the narrowest integers that are judged by this: narrower ones are compared as floats."""
+_PIECE = 1 << 20
+"""Elements of a constant that are looked at at a time."""
 
 
 class LeftOpen:
@@ -34,12 +39,15 @@ class LeftOpen:
         self._graphs = tuple(graphs)
         self._converted: set[str] = set()
         self._compared: set[str] = set()
+        self._factors: set[str] = set()
         for graph in self._graphs:
             for node in graph.all_nodes():
                 made = [value.name for value in node.outputs if value.name]
                 if _converts(node):
                     self._converted.update(made)
-                read = (value.name for value in node.inputs if value is not None)
+                read = [value.name for value in node.inputs if value is not None and value.name]
+                if node.op_type in _MULTIPLYING:
+                    self._factors.update(read)
                 if node.op_type in _COMPARING or any(name in self._compared for name in read):
                     self._compared.update(made)
 
@@ -54,26 +62,35 @@ class LeftOpen:
     def without_maxima(self, name: str, have: Array, want: Array) -> tuple[Array, Array] | None:
         """Both with 0 where one alone is NaN, if these elements are left open; None: they are not.
 
-        They are not where nothing that the model was given, or the reference made, is infinite or
-        NaN: then a NaN is the kernels' own.
+        They are not where no constant, nor any element of what the reference made, is infinite or
+        NaN: then a NaN is the kernels' own.  Minus infinity, which masks are made of, counts in
+        factors only.
         """
         if name not in self._compared or have.shape != want.shape or have.dtype.kind != "f":
             return None
         alone = np.isnan(have) != np.isnan(want)
-        if not alone.any() or (np.isfinite(want).all() and not self._is_odd()):
+        if not alone.any() or not (_is_odd(want) or self._has_odd_constant):
             return None
         return np.where(alone, 0, have), np.where(alone, 0, want)
 
-    def _is_odd(self) -> bool:
-        """Whether a constant is infinite or NaN."""
+    @cached_property
+    def _has_odd_constant(self) -> bool:
         for graph in self._graphs:
-            for value in graph.initializers.values():
+            for name, value in graph.initializers.items():
                 tensor = value.const_value
                 if tensor is None or not tensor.dtype.is_floating_point():
                     continue
-                if not np.isfinite(tensor.numpy().astype(np.float64)).all():
-                    return True
+                flat, is_factor = tensor.numpy().reshape(-1), name in self._factors
+                for start in range(0, flat.size, _PIECE):
+                    piece = flat[start : start + _PIECE].astype(np.float64)
+                    if _is_odd(piece) or (is_factor and not np.isfinite(piece).all()):
+                        return True
         return False
+
+
+def _is_odd(values: Array) -> bool:
+    """Whether an element is NaN or plus infinity."""
+    return bool(np.any(np.isnan(values) | np.isposinf(values)))
 
 
 def _converts(node: onnx_ir.Node) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 import numpy as np
@@ -13,7 +13,7 @@ from worker.compiler.audit.few_cores import FewCores, few_cores
 from worker.compiler.audit.match import Matcher
 from worker.compiler.audit.parts import Part
 from worker.compiler.audit.storage import Stores
-from worker.compiler.audit.tables import Tables
+from worker.compiler.audit.tables import Cells, Tables
 from worker.compiler.audit.wanted import Wanted, wanted
 from worker.compiler.errors import VerifyError
 from worker.compiler.isa.program import UnitProgram, excerpt
@@ -113,21 +113,30 @@ def _audit(
         return
     for name in dict.fromkeys(name for name, _, _ in results):
         own = [(slot, *demand) for of, slot, demand in results if of == name]
-        slot, tile, sets = own[0]
-        every = cells.of(slot, tile, tile)
-        is_written = clockwork.writer[every] >= 0
-        mine, elements = every[is_written], cells.elements(name, tile)
-        _check(np.all(clockwork.missing[mine] == 0), name, NOT_COMPLETE)
-        # No core writes what another one does: so all is there where it is as many.  Of what the
-        # other cores write it is known that it is asked for where everything is, or where that is
-        # a box, which holds what is between what it holds.
-        asked = sum(int(cells.elements(name, each).sum()) for _, _, each in own)
-        if asked != elements.sum():
-            is_box = len(own) == 1 and cells.is_box(sets)
-            _check(is_box and np.isin(mine, cells.of(slot, tile, sets)).all(), name, NEVER_WRITTEN)
-        stands_for = few.stands_for(clockwork.stream_of(clockwork.writer_lane[mine]))
-        number = int((elements[is_written] * stands_for).sum())
-        _check(number == asked, name, NEVER_WRITTEN)
+        _check_counted(name, own, few, cells, clockwork)
+
+
+def _check_counted(
+    name: str, demands: Sequence[tuple[int, Sequence[int], Sequence[int]]], few: FewCores,
+    cells: Cells, clockwork: Clockwork,
+) -> None:  # fmt: skip
+    """That an output is complete, by the number of its elements that are written.
+
+    No core writes what another one does: so all that its operators write (`demands`) is there where
+    it is as many.  Of what the other cores write it is known that it is asked for where everything
+    is, or where that is a box, which holds what is between what it holds.
+    """
+    slot, tile, sets = demands[0]
+    every = cells.of(slot, tile, tile)
+    is_written = clockwork.writer[every] >= 0
+    mine, elements = every[is_written], cells.elements(name, tile)
+    _check(np.all(clockwork.missing[mine] == 0), name, NOT_COMPLETE)
+    asked = sum(int(cells.elements(name, each).sum()) for _, _, each in demands)
+    if asked != elements.sum():
+        is_box = len(demands) == 1 and cells.is_box(sets)
+        _check(is_box and np.isin(mine, cells.of(slot, tile, sets)).all(), name, NEVER_WRITTEN)
+    stands_for = few.stands_for(clockwork.stream_of(clockwork.writer_lane[mine]))
+    _check(int((elements[is_written] * stands_for).sum()) == asked, name, NEVER_WRITTEN)
 
 
 def _check(holds: np.bool_ | bool, name: str, message: str) -> None:

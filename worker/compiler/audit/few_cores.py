@@ -30,7 +30,10 @@ from worker.compiler.schedule.walk import Frame, Frames, Walk
 LEAST_CORES = 8
 """Iterations of the loop from which on at most half of them are looked at."""
 LEAST_RUNS = 1 << 14
-"""Instructions from which on it is worth asking, which takes about a millisecond."""
+"""Instructions from which on it is worth asking: fewer are audited in some 50 ms."""
+RUNS_PER_ROW = 256
+"""Instructions that a row has to stand for: asking takes 0.3 ms a row, auditing 3 to 8 us an
+instruction (products of some thousands on a100)."""
 BLOCK = 1 << 16
 """Instructions that are listed at a time."""
 
@@ -90,7 +93,8 @@ def few_cores(
 
     Cost: leaves times operands, rows times cores, and what the few run.
     """
-    if not len(unit.loops.table) or unit.num_instructions < LEAST_RUNS:
+    least = max(LEAST_RUNS, RUNS_PER_ROW * unit.num_rows)
+    if not len(unit.loops.table) or unit.num_instructions < least:
         return None
     shared = [f for f in flat.leaves[0].frames if f.kind is LoopKind.CORES]
     shared = [f for f in shared if all(f in leaf.frames for leaf in flat.leaves)]
@@ -173,7 +177,7 @@ def _picked(unit: UnitProgram, frame: Frame, value_of: Ints, values: Ints) -> _P
             continue
         _require(bool(np.all(found == found[0]) and np.all(depth[begin:end] < 0)))
         stride[begin:end], low, high = _in_turn(found[0])
-        _require(low <= 1 and last - 1 <= high <= last)
+        _require(0 <= low <= 1 and last - 1 <= high <= last)
         depth[begin:end] = at
         counters[number] = np.flatnonzero(np.isin(found[0], values))
         iterations.update(dict.fromkeys(range(begin, end), found[0]))

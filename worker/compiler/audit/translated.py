@@ -49,8 +49,8 @@ def is_translated(schedule: Schedule, flat: Walk, frame: Frame, machine: Machine
 
     Apart: all storage is opened inside it, in instances of memories that no two cores share, and
     what the unit writes at home is touched by one iteration only.  Translated: what a leaf touches
-    at home moves by a fixed step from one inner iteration to the next, and stays as it is in its
-    storage; nothing of it is cut by an edge.
+    moves by a fixed step from one inner iteration to the next, in storage with the tile that is
+    open there, at home as far as all that touch the tensor; nothing of it is cut by an edge.
     Cost: leaves times operands.
     """
     around = [*(leaf.frames for leaf in flat.leaves), *(scope.frames for scope in flat.scopes)]
@@ -66,7 +66,7 @@ def is_translated(schedule: Schedule, flat: Walk, frame: Frame, machine: Machine
             _check_inside(scope.tile, shapes[scope.tensor], scope.frames, frame)
         for leaf in flat.leaves:
             _check_leaf(schedule, leaf, frame, shapes)
-        _check_homes(schedule, flat, frame, machine)
+        _check_places(schedule, flat, frame, machine)
     except NotTranslated:
         return False
     return True
@@ -111,14 +111,19 @@ def _check_inside(box: Box, sizes: Sequence[int], frames: Frames, frame: Frame) 
             _require(low >= 0 and high + span.extent <= size)
 
 
-def _check_homes(schedule: Schedule, flat: Walk, frame: Frame, machine: Machine) -> None:
-    """No element at home that the unit writes is touched by two iterations."""
+def _check_places(schedule: Schedule, flat: Walk, frame: Frame, machine: Machine) -> None:
+    """No element at home that the unit writes is touched by two iterations; what is touched of a
+    scope moves as the scope does."""
     given = {*schedule.graph.inputs, *schedule.graph.constants}
     found: dict[str, list[tuple[_Reach, ...]]] = {}
     for leaf in flat.leaves:
-        for tensor, reach in _at_home(schedule, leaf, frame, machine):
-            if tensor not in given:
-                found.setdefault(tensor, []).append(reach)
+        for tensor, scope, reach in _touched(schedule, leaf, frame, machine):
+            if scope is not None:
+                for each, span in zip(reach, scope.tile, strict=True):
+                    _require(each is None or each.step == step_of(span.start, frame.var))
+            elif tensor not in given:
+                _require(None not in reach)
+                found.setdefault(tensor, []).append(tuple(r for r in reach if r is not None))
     for reaches in found.values():
         is_apart = False
         for along in zip(*reaches, strict=True):
@@ -128,25 +133,28 @@ def _check_homes(schedule: Schedule, flat: Walk, frame: Frame, machine: Machine)
         _require(is_apart)
 
 
-def _at_home(
+def _touched(
     schedule: Schedule, leaf: Leaf, frame: Frame, machine: Machine
-) -> Iterator[tuple[str, tuple[_Reach, ...]]]:
-    """(tensor, per dimension) of what a leaf touches outside of its scopes."""
+) -> Iterator[tuple[str, Scope | None, tuple[_Reach | None, ...]]]:
+    """(tensor, where: None is at home, per dimension) of what a leaf reads and writes; None is all
+    that there is, of an index that depends on data."""
     node = leaf.node
     if isinstance(node, Move):
         ends = move_ends(leaf, node, machine.home.name)
         assert not isinstance(ends, str), ends  # schedules are verified
-        if None in (*ends.reads, ends.write):
-            ranges = _ranges(leaf.frames, frame, (1, 1))
-            yield node.tensor, tuple(_reach(span, ranges, frame) for span in node.box)
+        ranges = _ranges(leaf.frames, frame, (1, 1))
+        box = tuple(_reach(span, ranges, frame) for span in node.box)
+        for scope in (*ends.reads, ends.write):
+            yield node.tensor, scope, box
         return
     op = schedule.graph.op(node.op)
     memory = reach_memory(node.engine, machine)
     axes = _axes(op, node, leaf.frames, frame, (1, 1))
     for access in (*op.reads, op.write):
-        scope: Scope | None = compute_scope(leaf, access.tensor, memory)
-        if scope is None:
-            yield access.tensor, tuple(_indexed(access, op, node, frame, axes))
+        yield (
+            access.tensor, compute_scope(leaf, access.tensor, memory),
+            tuple(_indexed(access, op, node, frame, axes)),
+        )  # fmt: skip
 
 
 def _reach(span: Span, ranges: Mapping[str, Interval], frame: Frame) -> _Reach:
@@ -156,9 +164,11 @@ def _reach(span: Span, ranges: Mapping[str, Interval], frame: Frame) -> _Reach:
 
 def _indexed(
     access: Access, op: TensorOp, compute: Compute, frame: Frame, axes: Mapping[str, Interval]
-) -> Iterator[_Reach]:
+) -> Iterator[_Reach | None]:
     for expr in access.index:
-        _require(not expr.has_lookup)
+        if expr.has_lookup:
+            yield None
+            continue
         low, high, _ = expr.bounds(axes)
         yield _Reach(low, high, _step_along(expr, op, compute, frame))
 

@@ -35,7 +35,7 @@ def require_sizes(model: OnnxModel, limits: Limits) -> None:
         if steps > limits.max_steps:
             findings.append(
                 Finding(
-                    "TW-MODEL-014", f"{node.op_type} takes {steps} multiply-accumulates", None,
+                    "TW-MODEL-014", f"{node.op_type} takes {steps} steps", None,
                     origin_of(node), limits.max_steps, str(steps),
                 )
             )  # fmt: skip

@@ -359,7 +359,7 @@ def listing(unit: UnitProgram, rows: Ints, counters: Ints) -> UnitProgram:
     Cost: linear in their number.
     """
     loops = unit.loops
-    table = unit.instructions.take(rows)  # a thirtieth of what indexing of records takes
+    table = unit.instructions.take(rows)  # indexing copies records field by field
     for name in ("stream", "src_offset", "dst_offset"):
         table[name] += _steps(loops.stride[name], rows, counters)
     for port in range(MAX_RESOURCES):

@@ -77,5 +77,5 @@ def merge(
             rows["resource"][:, k] = resource
         rows["src"], rows["dst"] = b.src, b.dst
         rows["src_offset"], rows["dst_offset"] = b.src_offset, b.dst_offset
-        table.put(at, rows)  # a tenth of what assigning to indices of records takes
+        table.put(at, rows)  # assigning to indices copies field by field
     return table, places
