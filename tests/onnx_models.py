@@ -44,6 +44,20 @@ def conv_net(batch: int | str = 1) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
+def one_conv(size: int, channels: int, filters: int, kernel: int, stride: int) -> onnx.ModelProto:
+    """A convolution of a square image, not padded."""
+    rng = np.random.default_rng(4)
+    out = (size - kernel) // stride + 1
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"], name="conv", strides=[stride, stride])],
+        "one_conv",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, channels, size, size])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, filters, out, out])],
+        [_weights(rng, "w", filters, channels, kernel, kernel)],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
 def repeated_layers(count: int = 4, width: int = 32) -> onnx.ModelProto:
     """`count` equal MatMul + Relu layers with different weights."""
     rng = np.random.default_rng(5)

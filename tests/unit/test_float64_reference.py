@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_models import conv_net, saved
 
-from worker.verification.reference import float64_outputs, reference_outputs
+from worker.verification.reference import defined_outputs, float64_outputs, reference_outputs
 
 Array = npt.NDArray[Any]
 info = helper.make_tensor_value_info
@@ -194,3 +194,27 @@ def test_what_has_a_body_computes_in_float64(
     assert exact.values["y"].dtype == np.float64
     assert exact.values["y"] == pytest.approx(outputs["y"], rel=1e-5, abs=1e-6)
     assert np.any(exact.values["y"] != outputs["y"].astype(np.float64))
+
+
+def test_a_definition_stands_in_the_place_of_its_operator(tmp_path: Path) -> None:
+    """The same values by other roundings; Tanh of subnormal numbers is far from exact."""
+    inputs = {k: RNG.standard_normal((1, 2, 5, 8)).astype(np.float32) for k in ("q", "k", "v")}
+    nodes = [
+        helper.make_node("Relu", ["q"], ["positive"]),
+        helper.make_node("Attention", ["positive", "k", "v"], ["a"], softcap=1e38),
+        helper.make_node("Sub", ["a", "v"], ["y"]),
+    ]
+    model = model_of(nodes, inputs, ["y"], {}, 23)
+    model.ir_version = 10
+    path = saved(model, tmp_path)
+    defined = defined_outputs(path, inputs, ["a", "y"])
+    assert defined is not None and set(defined) == {"a", "y"}
+    outputs, inner = reference_outputs(path, inputs, ["a"])
+    exact = float64_outputs(path, inputs, ["a"], {}, {}).values["a"]
+    assert defined["y"] == pytest.approx(outputs["y"], abs=1e-4)
+    apart = np.abs(defined["a"] - exact).max()
+    assert apart > 5 * np.abs(inner["a"] - exact).max()
+    assert apart < 1e-4
+    del model.graph.node[1]  # no operator that has a definition but for its expression
+    model.graph.node[1].input[0] = "positive"
+    assert defined_outputs(saved(model, tmp_path, "plain.onnx"), inputs, ["y"]) is None

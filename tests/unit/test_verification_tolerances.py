@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from onnx_models import saved
 
 from worker.compiler.cache import MemoryCache
 from worker.compiler.codegen.kernel import generate_kernel
-from worker.compiler.errors import Mismatch
+from worker.compiler.errors import CompilerError, Mismatch
 from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.program import OperandRole, UnitProgram
 from worker.compiler.machine.machine import Machine
@@ -28,6 +28,7 @@ from worker.report.verified_row import VerifiedRow
 from worker.verification.float64 import NoFloat64
 from worker.verification.measured import (
     FACTOR,
+    Runs,
     ceiling_of,
     floor_of,
     judged,
@@ -142,9 +143,9 @@ def test_what_smaller_inputs_keep_finite_is_no_verdict() -> None:
         raise NoFloat64("no form")
 
     values = {"large": large, "negative": negative}
-    found = measure(values, none, lambda seed: values, shrunk=lambda: there)
+    found = measure(values, Runs(none, lambda seed: values, shrunk=lambda: there))
     assert found.overflowing == {"large"}
-    assert measure(values, none, lambda seed: values).overflowing == set()
+    assert measure(values, Runs(none, lambda seed: values)).overflowing == set()
     assert shrunken({"x": X, "n": np.array([4])})["x"] == pytest.approx(X / 2**20)
     assert shrunken({"n": np.array([4])})["n"].tolist() == [4]
 
@@ -156,18 +157,43 @@ def test_without_a_float64_form_moved_inputs_measure() -> None:
     def moved(seed: int) -> Mapping[str, Array]:
         return {"y": X * (1 + 1e-5 * (seed - 1)), "n": np.array([1, 2])}
 
-    found = measure({"y": X, "n": np.array([1, 3])}, none, moved)
+    found = measure({"y": X, "n": np.array([1, 3])}, Runs(none, moved))
     assert set(found.of) == {"y"}
     assert found.of["y"] == pytest.approx(1e-5, rel=0.05)
     assert "no form" in found.method
     exact = Float64Values({"y": X * (1 + 1e-7), "z": X * (1 + 1e-4), "w": X * (1 + 1e-6)}, 0)
-    both = measure({"y": X, "z": X, "w": X}, lambda: exact, lambda seed: {}, is_selecting=True)
+    both = measure(
+        {"y": X, "z": X, "w": X}, Runs(lambda: exact, lambda seed: {}), is_selecting=True
+    )
     assert both.of["z"] == pytest.approx(1e-4, rel=0.05)
     assert both.of["y"] == both.of["w"] == pytest.approx(1e-6, rel=0.2)  # the middle one
     assert "moved" not in both.method
-    assert measure({"y": X}, lambda: exact, moved).of["y"] == pytest.approx(1e-5, rel=0.05)
+    assert measure({"y": X}, Runs(lambda: exact, moved)).of["y"] == pytest.approx(1e-5, rel=0.05)
     twice = {"y": X.astype(np.float64)}
-    assert "float64 itself" in measure(twice, none, lambda seed: twice).method
+    assert "float64 itself" in measure(twice, Runs(none, lambda seed: twice)).method
+
+
+def test_how_far_operators_are_from_their_definition_counts() -> None:
+    """But where a model selects, and where ONNX Runtime cannot run it so."""
+    exact = Float64Values({"y": X * (1 + 1e-7)}, 0)
+    apart = {"y": X * (1 + 1e-5)}
+
+    def fails() -> Mapping[str, Array]:
+        raise CompilerError("TW-VERIFY-003", "no kernel")
+
+    def runs(defined: Callable[[], Mapping[str, Array] | None]) -> Runs:
+        return Runs(lambda: exact, lambda seed: {}, defined)
+
+    found = measure({"y": X}, runs(lambda: apart))
+    assert found.of["y"] == pytest.approx(1e-5, rel=0.05)
+    assert "definition" in found.method
+    for other in (
+        measure({"y": X}, runs(lambda: apart), is_selecting=True),
+        measure({"y": X}, runs(lambda: None)),
+        measure({"y": X}, runs(fails)),
+    ):
+        assert other.of["y"] == pytest.approx(1e-7, rel=0.2)
+        assert "definition" not in other.method
 
 
 def cancelling() -> onnx.ModelProto:

@@ -19,8 +19,8 @@ from worker.verification.float64_conv import FIRST_OPSET, emit_conv
 from worker.verification.float64_kernels import has_float64_kernel
 from worker.verification.float64_lrn import emit_lrn
 from worker.verification.float64_nodes import PREFIX, Emitter
+from worker.verification.value_types import LOW, tensor_type, types_of, without_weights
 
-_LOW = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
 _DOUBLE = onnx.TensorProto.DOUBLE
 _AXES_ARE_INPUTS = 18
 """Of ReduceMean, from this opset on."""
@@ -74,7 +74,7 @@ def in_float64(
     if model.functions:
         model = inliner.inline_local_functions(model)
     try:
-        inferred = onnx.shape_inference.infer_shapes(_without_weights(model))
+        inferred = onnx.shape_inference.infer_shapes(without_weights(model))
     except Exception as error:  # its C++ raises types of its own
         raise NoFloat64(f"shape inference fails: {' '.join(str(error).split())[:200]}") from error
     versions = {entry.domain: entry.version for entry in model.opset_import}
@@ -104,17 +104,17 @@ class _Walk:
     def graph(
         self, graph: onnx.GraphProto, inferred: onnx.GraphProto, scope: _Names, is_main: bool
     ) -> onnx.GraphProto:
-        _learn(scope.types, inferred)
+        scope.types.update(types_of(inferred))
         nodes: list[onnx.NodeProto] = []
         emit = Emitter(nodes, self._names)
         result = onnx.GraphProto(name=graph.name)
         result.initializer.extend(graph.initializer)
         result.sparse_initializer.extend(graph.sparse_initializer)
-        waiting = {t.name for t in graph.initializer if t.data_type in _LOW}
+        waiting = {t.name for t in graph.initializer if t.data_type in LOW}
         for value in graph.input:
             kept = result.input.add()
             kept.CopyFrom(value)
-            low = _tensor_type(value.type) in _LOW
+            low = tensor_type(value.type) in LOW
             if is_main and low:
                 waiting.add(value.name)
             elif low:
@@ -131,7 +131,7 @@ class _Walk:
             kept = result.output.add(name=scope.renamed.get(value.name, value.name))
             if not is_main and value.HasField("type"):
                 kept.type.CopyFrom(value.type)
-                if _tensor_type(kept.type) in _LOW:
+                if tensor_type(kept.type) in LOW:
                     kept.type.tensor_type.elem_type = _DOUBLE
         result.node.extend(nodes)
         return result
@@ -247,13 +247,13 @@ class _Walk:
         """The node between casts to its own types and back."""
         self.kept += bool(low_in)
         for k in low_in:
-            kind = _tensor_type(scope.types.get(node.input[k]))
-            if kind not in _LOW:
+            kind = tensor_type(scope.types.get(node.input[k]))
+            if kind not in LOW:
                 raise NoFloat64(f"{node.op_type} {node.name} takes a sequence of floats")
             copy.input[k] = emit.node("Cast", [copy.input[k]], to=kind)
         own = {k: emit.fresh() for k in low_out}
         for k, name in own.items():
-            if _tensor_type(scope.types.get(node.output[k])) not in _LOW:
+            if tensor_type(scope.types.get(node.output[k])) not in LOW:
                 raise NoFloat64(f"{node.op_type} {node.name} makes a sequence of floats")
             copy.output[k] = name
         emit.take(copy)
@@ -268,42 +268,6 @@ class _Walk:
         if _is_low(name, scope):
             return emit.node("Cast", [FORCED + name], to=_DOUBLE)
         return FORCED + name
-
-
-def _without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
-    """What shape inference needs: large weights only by type and shape."""
-    bare = onnx.ModelProto(ir_version=model.ir_version)
-    bare.opset_import.extend(model.opset_import)
-    bare.graph.name = model.graph.name
-    bare.graph.node.extend(model.graph.node)
-    bare.graph.input.extend(model.graph.input)
-    bare.graph.output.extend(model.graph.output)
-    bare.graph.value_info.extend(model.graph.value_info)
-    given = {value.name for value in model.graph.input}
-    for tensor in model.graph.initializer:
-        if tensor.data_type in _LOW:
-            if tensor.name not in given:
-                bare.graph.input.add().CopyFrom(_described(tensor))
-        else:
-            bare.graph.initializer.append(tensor)
-    return bare
-
-
-def _described(tensor: onnx.TensorProto) -> onnx.ValueInfoProto:
-    described = onnx.ValueInfoProto(name=tensor.name)
-    described.type.tensor_type.elem_type = tensor.data_type
-    described.type.tensor_type.shape.SetInParent()
-    for size in tensor.dims:
-        described.type.tensor_type.shape.dim.add(dim_value=size)
-    return described
-
-
-def _learn(types: dict[str, onnx.TypeProto], graph: onnx.GraphProto) -> None:
-    for tensor in graph.initializer:
-        types[tensor.name] = _described(tensor).type
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        if value.HasField("type"):
-            types[value.name] = value.type
 
 
 def _inner_graphs(graph: onnx.GraphProto) -> dict[int, dict[str, onnx.GraphProto]]:
@@ -327,20 +291,13 @@ def _reads(node: onnx.NodeProto) -> set[str]:
     return names
 
 
-def _tensor_type(kind: onnx.TypeProto | None) -> int:
-    """Element type of a tensor; 0 when it is none, or not known."""
-    if kind is None or not kind.HasField("tensor_type"):
-        return 0
-    return int(kind.tensor_type.elem_type)
-
-
 def _has_low(kind: onnx.TypeProto) -> bool:
     """Whether floats are anywhere inside a type."""
     if kind.HasField("sequence_type"):
         return _has_low(kind.sequence_type.elem_type)
     if kind.HasField("optional_type"):
         return _has_low(kind.optional_type.elem_type)
-    return _tensor_type(kind) in _LOW
+    return tensor_type(kind) in LOW
 
 
 def _is_low(name: str, scope: _Names) -> bool:
@@ -352,7 +309,7 @@ def _is_low(name: str, scope: _Names) -> bool:
 def _set_double(node: onnx.NodeProto, name: str) -> None:
     """Let an attribute that names a float type name float64."""
     for found in node.attribute:
-        if found.name == name and found.i in _LOW:
+        if found.name == name and found.i in LOW:
             found.i = _DOUBLE
 
 

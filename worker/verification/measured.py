@@ -87,21 +87,28 @@ class OwnErrors:
     in one order of its terms, and not in another; or by how large the inputs are."""
 
 
-def measure(
-    values: Mapping[str, Array],
-    in_float64: Callable[[], Float64Values],
-    moved: Callable[[int], Mapping[str, Array]],
-    is_selecting: bool = False,
-    shrunk: Callable[[], Mapping[str, Array]] | None = None,
-) -> OwnErrors:
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Of the reference, beside the one that gave its values."""
+
+    in_float64: Callable[[], Float64Values]
+    """The same values in float64, or raises."""
+    moved: Callable[[int], Mapping[str, Array]]
+    """With inputs moved by one rounding, by seed."""
+    defined: Callable[[], Mapping[str, Array] | None] = lambda: None
+    """With operators as what ONNX defines them by; None without such."""
+    shrunk: Callable[[], Mapping[str, Array]] | None = None
+    """On inputs that are smaller by far."""
+
+
+def measure(values: Mapping[str, Array], runs: Runs, *, is_selecting: bool = False) -> OwnErrors:
     """The reference's own errors of `values`, which it gave.
 
-    `in_float64` gives the same values in float64 (or raises), `moved` those of a run whose inputs
-    were moved by one rounding, by seed.  Both count: one draw of a small value may be lucky; so no
+    Float64, moved inputs and definitions all count: one draw of a small value may be lucky; so no
     value counts less than the middle one of all.  Where a model selects (`is_selecting`), a moved
-    run may select otherwise, which is no rounding: it counts only where float64 cannot run.
-    `shrunk` gives the values of a run whose inputs are smaller by far: what is finite there, and
-    not as it is, left its format on the way, which kernels may do in other elements.
+    run may select otherwise, which is no rounding: it counts only where float64 cannot run, and
+    definitions do not.  What is finite where inputs are smaller by far, and not as it is, left its
+    format on the way, which kernels may do in other elements.
     """
     found: dict[str, float] = {}
     overflowing: set[str] = set()
@@ -109,7 +116,7 @@ def measure(
     why = "the model computes in float64 itself"
     if not any(value.dtype == np.float64 for value in values.values()):
         try:
-            exact = in_float64()
+            exact = runs.in_float64()
         except (NoFloat64, CompilerError) as error:
             why = error.message if isinstance(error, CompilerError) else str(error)
         else:
@@ -118,12 +125,20 @@ def measure(
             found = _distances(values, exact.values, overflowing)
     if not methods or not is_selecting:
         for seed in range(NUM_MOVES):
-            for name, apart in _distances(values, moved(seed), overflowing).items():
+            for name, apart in _distances(values, runs.moved(seed), overflowing).items():
                 found[name] = max(found.get(name, 0.0), apart)
         reason = "" if methods else f" ({why})"
         methods.append(f"by {NUM_MOVES} runs on inputs moved by one rounding{reason}")
-    if shrunk is not None:
-        for name, value in shrunk().items():
+    try:
+        defined = None if is_selecting else runs.defined()
+    except CompilerError:
+        defined = None  # as it is, it runs
+    if defined is not None:
+        for name, apart in _distances(values, defined, overflowing).items():
+            found[name] = max(found.get(name, 0.0), apart)
+        methods.append("with operators by their definition")
+    if runs.shrunk is not None:
+        for name, value in runs.shrunk().items():
             here = values.get(name)
             if here is not None and _is_measurable(here) and np.shape(value) == here.shape:
                 leaves = np.isfinite(_wide(np.asarray(value))) & ~np.isfinite(_wide(here))

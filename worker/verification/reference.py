@@ -17,6 +17,7 @@ from worker.compiler.errors import CompilerError
 from worker.compiler.frontend.bundle_files import model_name, open_model_file
 from worker.compiler.frontend.edges import NARROW_INTEGERS, recast_edges
 from worker.compiler.frontend.limits import Limits
+from worker.verification.definitions import by_definition
 from worker.verification.float64 import FORCED, in_float64
 
 Array = npt.NDArray[Any]
@@ -83,6 +84,26 @@ def float64_outputs(
         onnx.save(made.model, target)
         feeds = {**inputs, **{FORCED + name: value for name, value in forced.items()}}
         return Float64Values(_run(target, feeds, Path(folder)), made.kept)
+
+
+def defined_outputs(
+    path: Path, inputs: Mapping[str, Array], names: Sequence[str]
+) -> dict[str, Array] | None:
+    """Values of `names` where operators are what ONNX defines them by; None without such operators.
+
+    Raises:
+        CompilerError: TW-VERIFY-003, ONNX Runtime cannot run it so.
+    """
+    import onnx
+
+    with tempfile.TemporaryDirectory() as folder:
+        source = _model_file(path, Path(folder))
+        made = by_definition(onnx.load(source, load_external_data=False), names)
+        if made is None:
+            return None
+        target = _beside(source, Path(folder), "defined")
+        onnx.save(made, target)
+        return _run(target, inputs, Path(folder))
 
 
 def _run(source: Path, inputs: Mapping[str, Array], folder: Path) -> dict[str, Array]:

@@ -14,9 +14,14 @@ import numpy.typing as npt
 
 from worker.compiler.judge.compiled import CompiledModel
 from worker.verification.carried import carried, sources
-from worker.verification.measured import OwnErrors, measure, nudged, shrunken
+from worker.verification.measured import OwnErrors, Runs, measure, nudged, shrunken
 from worker.verification.noise import converted_float64, converted_reference
-from worker.verification.reference import Float64Values, float64_outputs, reference_outputs
+from worker.verification.reference import (
+    Float64Values,
+    defined_outputs,
+    float64_outputs,
+    reference_outputs,
+)
 from worker.verification.selection import values_selected_by
 
 Array = npt.NDArray[Any]
@@ -76,6 +81,8 @@ def own_errors(
             return converted_float64(compiled, inputs, tuple(wanted), forced, taken)
         return float64_outputs(path, inputs, tuple(wanted), forced, taken)
 
-    return carried(
-        measure(wanted, exact, moved, bool(names), shrunk if is_odd else None), wanted, nodes
-    )
+    def defined() -> Mapping[str, Array] | None:
+        return None if compiled.boundaries else defined_outputs(path, inputs, tuple(wanted))
+
+    runs = Runs(exact, moved, defined, shrunk if is_odd else None)
+    return carried(measure(wanted, runs, is_selecting=bool(names)), wanted, nodes)

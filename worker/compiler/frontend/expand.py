@@ -50,7 +50,7 @@ def expand_functions(model: onnx_ir.Model, opset: int) -> int:
     for node in list(graph):
         if node.domain == MICROSOFT and node.op_type in QLINEAR:
             body = qlinear_body(node, opset)
-        elif node.domain != "" or node.op_type in _NOT_EXPANDED:
+        elif node.domain != "" or not may_be_expanded(node.op_type):
             continue
         else:
             body = _body(node, opset)
@@ -65,6 +65,11 @@ def expand_functions(model: onnx_ir.Model, opset: int) -> int:
         _put_in_place(graph, node, body.graph, names)
         count += 1
     return count
+
+
+def may_be_expanded(op_type: str) -> bool:
+    """Whether an operator of the standard domain stays only where ONNX does not define it."""
+    return op_type not in _NOT_EXPANDED
 
 
 def _body(node: onnx_ir.Node, opset: int) -> onnx_ir.Model | None:

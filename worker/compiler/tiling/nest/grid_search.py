@@ -193,8 +193,7 @@ class _Search:
         cost = np.where(valid, self.last.of(contexts, tiles, double=double), np.inf)
         cost = np.broadcast_to(cost, shape)
         flat = cost.ravel()
-        first = np.argpartition(flat, min(PRICED, len(flat) - 1))[: PRICED + 1]
-        for place in first[np.argsort(flat[first], kind="stable")].tolist():
+        for place in lowest(flat, PRICED).tolist():
             if not flat[place] < self.score:
                 break
             index = np.unravel_index(place, shape)
@@ -337,6 +336,19 @@ class _Search:
         ):
             return frozenset(facts.reduce_axes)
         return frozenset()
+
+
+def lowest(costs: Floats, number: int) -> npt.NDArray[np.intp]:
+    """Places of the `number` lowest of costs [n], ascending; of equal ones the first.
+
+    `argpartition` leaves equals in an order that depends on the processor's vectors, and with it
+    which of them are among the lowest.
+    Cost: linear.
+    """
+    edge = np.partition(costs, number - 1)[number - 1] if number < len(costs) else inf
+    below = np.flatnonzero(costs < edge)
+    found = np.concatenate([below, np.flatnonzero(costs == edge)[: number - len(below)]])
+    return found[np.argsort(costs[found], kind="stable")]
 
 
 def _thinned(numbers: Sequence[int], ratio: float) -> list[int]:
