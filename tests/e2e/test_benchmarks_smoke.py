@@ -34,8 +34,11 @@ from benchmarks import (
     validation,
 )
 from benchmarks.papers import graphturbo_cells
+from benchmarks.rivals import __main__ as rivals
+from benchmarks.rivals.row_stationary import Layer
 from benchmarks.zoo import ZooModel
 from worker.compiler.machine import load_preset
+from worker.compiler.options import Objective
 from worker.compiler.tiling.nest import grid_search
 
 
@@ -212,6 +215,22 @@ def test_a_cell_of_the_papers_tables(tmp_path: Path) -> None:
     assert row["kernels"] >= 1
     assert row["ms"] > 0
     assert row["compile_s"] > 0
+
+
+def test_rivals_find_one_network_and_write_a_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "RIVALS.md"
+    assert rivals.main(["--only", "mlp_l", "--out", str(out)]) == 0
+    row = "| mlp_l | 1 | 660,060,908 | 13,028 |"
+    assert row in capsys.readouterr().out
+    assert row in out.read_text()
+    with pytest.raises(SystemExit, match="mlp_l 1: 660060908"):
+        list(rivals.networks([("mlp_l", 1)], {"mlp_l:1": {"energy": 1, "cycles": 1, "cpu_s": 1}}))
+    objective = Objective.OFFCHIP
+    layer = Layer(64, 64, (8, 8), (3, 3))
+    words, _, _, _ = rivals.ours(layer, rivals.one_node(), objective)
+    assert words == 16 * (64 * 10 * 10 + 64 * 8 * 8) + 64 * 64 * 9  # each once
 
 
 def test_racing_operators_counts_results_and_writes_a_table() -> None:
