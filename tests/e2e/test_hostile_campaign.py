@@ -29,9 +29,10 @@ def test_faults_of_a_child_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         del folder
         return Verdict("accepted", detail=str(np.ones(200_000_000, np.uint8).sum()))
 
-    monkeypatch.setattr(child, "WALL_S", 1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(child, "WALL_S", 1.0)
+        assert run_limited(hang).kind == "hung"
     monkeypatch.setattr(child, "RSS_BYTES", 150 << 20)
-    assert run_limited(hang).kind == "hung"
     assert run_limited(die).kind == "internal"
     assert run_limited(grow).kind == "memory"
     assert run_limited(lambda _: Verdict("refused", "TW-X")).code == "TW-X"

@@ -24,7 +24,8 @@ from worker.compiler.ir.signature import canonicalize
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.bursts import burst_bytes
-from worker.compiler.machine.machine import Machine
+from worker.compiler.machine.machine import Machine, Managed
+from worker.compiler.options import Objective
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.verify import verify
 from worker.compiler.strategies.naive.strategy import chains
@@ -43,10 +44,12 @@ from worker.compiler.tiling.nest.estimate import (
 from worker.compiler.tiling.nest.facts import Facts, facts_of
 from worker.compiler.tiling.nest.grid_search import COARSE, LONG_FACTOR, search_grids
 from worker.compiler.tiling.nest.levels import Sizes, StageFrame, levels_of
+from worker.compiler.tiling.nest.measure import Measure
 from worker.compiler.tiling.nest.plan import Plan, Stage, stages_of
 from worker.compiler.tiling.nest.price import Pricer
 from worker.compiler.tiling.nest.search import (
     loop_orders,
+    measured,
     needed_units,
     ordered_plan,
     score,
@@ -54,6 +57,7 @@ from worker.compiler.tiling.nest.search import (
 )
 from worker.simulator.run import simulate_unit
 
+ADDITIVE = [Objective.LATENCY, Objective.ENERGY, Objective.OFFCHIP]
 PRESETS = [
     "a100", "stcp920-inferred", "kapla-16x16", "eyeriss", "nvdla-large", "tpuv1", "ethos-u65",
 ]  # fmt: skip
@@ -71,7 +75,13 @@ class Layer:
     """One operator on the scratchpads of one chain of a machine."""
 
     def __init__(
-        self, graph: Graph, machine: Machine, chain: int = 0, *, alone: bool = False
+        self,
+        graph: Graph,
+        machine: Machine,
+        chain: int = 0,
+        *,
+        alone: bool = False,
+        objective: Objective = Objective.LATENCY,
     ) -> None:
         self.graph = canonicalize(graph).graph
         self.machine = machine
@@ -84,7 +94,8 @@ class Layer:
         self.stages: tuple[Stage, ...] = stages_of(machine, offered[chain % len(offered)])
         self.needed = needed_units(self.facts, self.stages)
         self.frame = StageFrame(self.facts, self.needed)
-        self.pricer = Pricer(self.facts, self.engine, self.needed, machine)
+        self.measure = Measure.of(objective, machine)
+        self.pricer = Pricer(self.facts, self.engine, self.needed, machine, self.measure)
         self.orders = loop_orders(self.facts)
 
     def plan(self, sizes: Sizes) -> Plan | None:
@@ -101,7 +112,7 @@ class Layer:
             {name: none + extent for name, extent in self.facts.extents.items()},
             {name: none + ways.get(name, 1) for name in tile},
             none + 1, none + 1,
-            tuple(Around(order, zero, zero, zero, {}, none) for order in self.orders),
+            tuple(Around(order, zero, zero, zero, {}, none, zero) for order in self.orders),
         )  # fmt: skip
         tiles = {name: none + size for name, size in tile.items()}
         found = Estimate(self.frame, 0, self.pricer, self.machine).of(
@@ -110,12 +121,20 @@ class Layer:
         return float(found.ravel()[0])
 
 
-@given(graphs, st.sampled_from(PRESETS), st.booleans(), st.booleans(), st.data())
+@given(
+    graphs, st.sampled_from(PRESETS), st.booleans(), st.booleans(), st.sampled_from(ADDITIVE),
+    st.data(),
+)  # fmt: skip
 def test_estimates_are_prices_but_for_the_array(
-    graph: Graph, preset: str, double: bool, alone: bool, data: st.DataObject
-) -> None:
-    """Never above the price; equal, where no array has to be loaded; and fits are fits."""
-    layer = Layer(graph, with_every_format(load_preset(preset)), alone=alone)
+    graph: Graph, preset: str, double: bool, alone: bool, objective: Objective,
+    data: st.DataObject,
+) -> None:  # fmt: skip
+    """Never above the price; equal, where no array has to be loaded; and fits are fits.
+
+    Energy leaves out what engines draw, too.
+    """
+    machine = with_every_format(load_preset(preset))
+    layer = Layer(graph, machine, alone=alone, objective=objective)
     facts = layer.facts
     assume(is_estimated(facts))
     tile = {
@@ -138,9 +157,11 @@ def test_estimates_are_prices_but_for_the_array(
         assert found == inf
         return
     price = score(plan, MOST_LEAVES)
-    assert found <= price
-    if layer.pricer.pace.folding is None:  # a cycle, and what many leaves make of it
-        assert found >= price - 1.01 * max(1.0, plan.num_leaves / MOST_LEAVES)
+    assert found <= price * (1 + 1e-9)
+    if layer.pricer.pace.folding is None and objective is not Objective.ENERGY:
+        # A cycle, and what many leaves make of it.
+        off = 1.01 * layer.measure.per_cycle + 1e-9 * plan.charge
+        assert found >= price - off * max(1.0, plan.num_leaves / MOST_LEAVES)
 
 
 @given(st.data(), st.sampled_from([1, 2, 4]), st.sampled_from([1, 8, 64]))
@@ -161,10 +182,10 @@ def test_bursts_of_many_boxes(data: st.DataObject, item: int, align: int) -> Non
     ]
 
 
-def grown(layer: Layer) -> Plan:
+def grown(layer: Layer) -> Plan | None:
+    """What tiles grow into, by the layer's measure."""
     plan = search(layer.facts, layer.engine, layer.stages, layer.machine)
-    assert plan is not None
-    return plan
+    return None if plan is None else measured(plan, layer.machine, layer.measure)
 
 
 def in_grids(layer: Layer, plan: Plan) -> Plan:
@@ -191,14 +212,14 @@ def best_of_all(layer: Layer) -> float:
 @COSTLY
 @given(
     st.integers(1, 12), st.integers(1, 12), st.integers(1, 12),
-    st.sampled_from([64, 160, 512, 4096]), st.integers(1, 4),
+    st.sampled_from([64, 160, 512, 4096]), st.integers(1, 4), st.sampled_from(ADDITIVE),
 )  # fmt: skip
 def test_toys_come_near_the_best_of_all(
-    m: int, n: int, k: int, capacity: int, num_cores: int
+    m: int, n: int, k: int, capacity: int, num_cores: int, objective: Objective
 ) -> None:
     machine = toys.flat_machine(num_cores, capacity)
-    layer = Layer(toys.matmul_graph(m, n, k, DType.F32), machine)
-    plan = search(layer.facts, layer.engine, layer.stages, machine)
+    layer = Layer(toys.matmul_graph(m, n, k, DType.F32), machine, objective=objective)
+    plan = grown(layer)
     assume(plan is not None)
     assert plan is not None
     found = score(in_grids(layer, plan), MOST_LEAVES)
@@ -207,11 +228,13 @@ def test_toys_come_near_the_best_of_all(
 
 
 @COSTLY
-@given(graphs, st.sampled_from(PRESETS), st.integers(0, 1))
-def test_what_is_found_is_sound(graph: Graph, preset: str, chain: int) -> None:
+@given(graphs, st.sampled_from(PRESETS), st.integers(0, 1), st.sampled_from(ADDITIVE))
+def test_what_is_found_is_sound(
+    graph: Graph, preset: str, chain: int, objective: Objective
+) -> None:
     machine = with_every_format(load_preset(preset))
-    layer = Layer(graph, machine, chain)
-    plan = search(layer.facts, layer.engine, layer.stages, machine)
+    layer = Layer(graph, machine, chain, objective=objective)
+    plan = grown(layer)
     assume(plan is not None)
     assert plan is not None
     found = in_grids(layer, plan)
@@ -219,6 +242,50 @@ def test_what_is_found_is_sound(graph: Graph, preset: str, chain: int) -> None:
     schedule = Schedule(layer.graph, emit(found, machine.home.name), "grids", 0)
     verify(schedule, machine)
     audit(schedule, lower_unit(schedule, machine, "s" * 64), machine)
+
+
+@COSTLY
+@given(
+    st.integers(1, 12), st.integers(1, 12), st.integers(1, 12), st.sampled_from([64, 160, 512]),
+    st.integers(1, 3), st.booleans(), st.booleans(), st.data(),
+)  # fmt: skip
+def test_what_is_charged_is_what_is_simulated(
+    m: int, n: int, k: int, capacity: int, num_cores: int, double: bool, cached: bool,
+    data: st.DataObject,
+) -> None:  # fmt: skip
+    """Bytes, and the energy of memories: equal where tiles are whole and nothing is found in a
+    cache, never less than simulated."""
+    machine = toys.flat_machine(num_cores, capacity)
+    if not cached:
+        levels = tuple(m for m in machine.levels if m.managed is not Managed.CACHE)
+        machine = replace(machine, levels=levels)
+    graph = toys.matmul_graph(m, n, k, DType.F32)
+    tile = {
+        name: data.draw(st.integers(1, extent))
+        for name, extent in Layer(graph, machine).facts.extents.items()
+    }
+    for objective in (Objective.OFFCHIP, Objective.ENERGY):
+        layer = Layer(graph, machine, objective=objective)
+        plan = layer.plan(Sizes((tile,), double))
+        assume(plan is not None)
+        assert plan is not None
+        schedule = Schedule(layer.graph, emit(plan, machine.home.name), "grids", 0)
+        program = lower_unit(schedule, machine, "s" * 64)
+        ran = simulate_unit(program, machine)
+        spent = sum(
+            line.pj for line in ran.energy if line.item.partition(":")[0] in ("level", "feed")
+        )
+        moved = sum(
+            t.read_bytes + t.write_bytes for t in ran.traffic if t.level == machine.home.name
+        )
+        actual = moved if objective is Objective.OFFCHIP else spent
+        assert actual <= plan.charge * (1 + 1e-9)
+        extents, (level,) = layer.facts.extents, plan.levels
+        if not cached and all(
+            extents[name] == size * level.trips[name] * level.splits.get(name, 1)
+            for name, size in level.tile.items()
+        ):
+            assert actual == pytest.approx(plan.charge)
 
 
 def test_grids_of_vast_layers_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from worker.compiler.isa.verify import verify_program
 from worker.compiler.judge.entrants import Entrant, entrant, entrants
 from worker.compiler.judge.units import Unit, UnitSolver, encode_unit, unit_digest
 from worker.compiler.machine import load_machine, load_preset
-from worker.compiler.options import CompileOptions
+from worker.compiler.options import CompileOptions, Objective
 from worker.compiler.strategies.graphturbo.descriptor import Variant
 
 
@@ -45,6 +45,7 @@ def test_every_field_of_a_key_changes_its_digest() -> None:
         "strategy_options",
         "distribution",
         "budget",
+        "measures",
         "candidate",
         "ir_version",
     }
@@ -53,6 +54,13 @@ def test_every_field_of_a_key_changes_its_digest() -> None:
 def test_options_that_decide_no_schedule_are_not_in_the_key() -> None:
     key = solver().schedule_key("s").digest
     assert solver(seed=5, require_cache=True).schedule_key("s").digest == key
+
+
+def test_objectives_are_in_the_key_by_what_they_sum_up() -> None:
+    keys = {o: solver(objective=o).schedule_key("s").digest for o in Objective}
+    assert len(set(keys.values())) == len(Objective)
+    capped = solver(objective=Objective.ENERGY, max_latency_ms=1.0).schedule_key("s").fields
+    assert dict(capped)["measures"] == "energy latency"
 
 
 def test_the_variant_is_in_the_key_of_graphturbo_only() -> None:

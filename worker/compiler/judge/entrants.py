@@ -21,6 +21,7 @@ from worker.compiler.descriptors import (
 from worker.compiler.errors import InternalError, OptionError, Shortfall
 from worker.compiler.faults import Fault, attempt
 from worker.compiler.ir.graph import Graph
+from worker.compiler.judge.figures import Caps, mixtures_by
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions, Effort
 from worker.compiler.schedule.nodes import Schedule
@@ -62,6 +63,7 @@ class Entrant:
             ("distribution", self.descriptor.distribution),
             ("strategy_options", msgspec.json.encode(self.options, order="sorted").decode()),
             ("budget", str(self.budget.candidates)),
+            ("measures", " ".join(self.budget.measures)),
         )
 
     def group(
@@ -106,7 +108,8 @@ def entrant(name: str, options: CompileOptions) -> Entrant:
     if isinstance(loaded, Fault):
         message = f"{descriptor.distribution}, strategy {name}: {loaded.reason}"
         raise InternalError("TW-INT-006", message[:500])
-    budget = Budget(_CANDIDATES[options.effort])
+    measures = mixtures_by(options.objective, Caps.of(options), is_contest=False)
+    budget = Budget(_CANDIDATES[options.effort], measures)
     return Entrant(loaded, descriptor, own_options(name, options), budget)
 
 

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 from worker.compiler.errors import Shortfall
 from worker.compiler.ir.graph import Graph
 from worker.compiler.machine.machine import Machine
+from worker.compiler.options import Objective
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.stages import Grouping
 
@@ -21,6 +22,9 @@ class Budget:
 
     candidates: int
     """Candidates that will be asked for, at most."""
+    measures: tuple[Objective, ...] = (Objective.LATENCY,)
+    """What candidates will be compared by, sums over kernels, the most important first.  What the
+    first of a strategy's candidates is good at is the first of these."""
 
 
 class Strategy(Protocol[Options]):

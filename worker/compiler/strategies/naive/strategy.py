@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -15,6 +15,7 @@ from worker.compiler.cost.fit import (
 from worker.compiler.errors import Shortfall
 from worker.compiler.ir.graph import Graph
 from worker.compiler.machine.machine import Machine, Managed, MemoryLevel
+from worker.compiler.options import Objective
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.stages import Grouping
 from worker.compiler.strategies.base import Budget
@@ -23,8 +24,9 @@ from worker.compiler.tiling.nest.emit import emit
 from worker.compiler.tiling.nest.facts import Facts, facts_of
 from worker.compiler.tiling.nest.fusion import fused_facts, fused_groups
 from worker.compiler.tiling.nest.grid_search import search_grids
-from worker.compiler.tiling.nest.plan import Plan, footprint_terms, stages_of
-from worker.compiler.tiling.nest.search import search
+from worker.compiler.tiling.nest.measure import Measure
+from worker.compiler.tiling.nest.plan import Plan, Stage, footprint_terms, stages_of
+from worker.compiler.tiling.nest.search import measured, search
 
 DEFAULTS = NaiveOptions()
 ONE = Budget(candidates=1)
@@ -65,14 +67,13 @@ class NaiveStrategy:
         options: NaiveOptions = DEFAULTS,
         budget: Budget = ONE,
     ) -> Iterator[Schedule | Shortfall]:
-        """The schedule of least predicted cycles; of tiles from grids then the one that tiles grow
-        into, where its prediction is near: predictions of small kernels are off by more than lies
-        between them."""
-        del budget
-        yield from self._schedules(unit, machine, options)
+        """The schedule of least predicted cycles, energy or bytes from and to home, by what the
+        budget's objective sums up; of tiles from grids then the one that tiles grow into, where its
+        prediction is near: predictions of small kernels are off by more than lies between them."""
+        yield from self._schedules(unit, machine, options, budget.measures)
 
     def _schedules(
-        self, unit: Graph, machine: Machine, options: NaiveOptions
+        self, unit: Graph, machine: Machine, options: NaiveOptions, measures: Sequence[Objective]
     ) -> Iterator[Schedule | Shortfall]:
         """Tiles for the first operator of the unit, which the others follow.
 
@@ -106,20 +107,37 @@ class NaiveStrategy:
         if best is None:
             yield _shortfall(facts, machine, engine.memory)
             return
+        if options.tiles is Tiles.GROWN:
+            yield self._written(unit, best, machine)
+            return
+        ways = {stages_of(machine, chain): way for chain, (_, way) in found.items()}
+        written: list[Plan] = []
         chosen = best
-        for chain, (_, way) in found.items() if options.tiles is Tiles.GRIDS else ():
-            stages = stages_of(machine, chain)
-            chosen = search_grids(way, engine, stages, machine, chosen)
-            if not way.epilogue and chosen.predicted_cycles >= ALONE_CYCLES:
-                alone = replace(way, is_alone=True)
-                chosen = search_grids(alone, engine, stages, machine, chosen)
-        yield self._written(unit, chosen, machine)
-        if chosen is not best and best.predicted_cycles <= NEAR * chosen.predicted_cycles:
+        for objective in dict.fromkeys((*measures, Objective.LATENCY)):
+            chosen = _from_grids(best, ways, machine, Measure.of(objective, machine))
+            if all(chosen.levels != plan.levels for plan in written):
+                written.append(chosen)
+                yield self._written(unit, chosen, machine)
+        is_new = all(best.levels != plan.levels for plan in written)
+        if is_new and best.predicted_cycles <= NEAR * chosen.predicted_cycles:
             yield self._written(unit, best, machine)
 
     def _written(self, unit: Graph, plan: Plan, machine: Machine) -> Schedule:
         cycles = plan.predicted_cycles + machine.launch_latency_cycles
         return Schedule(unit, emit(plan, machine.home.name), self.name, cycles)
+
+
+def _from_grids(
+    grown: Plan, ways: Mapping[tuple[Stage, ...], Facts], machine: Machine, measure: Measure
+) -> Plan:
+    """The best plan by a measure on any of the stages, or the one that tiles grew into."""
+    found = measured(grown, machine, measure)
+    for stages, way in ways.items():
+        found = search_grids(way, grown.engine, stages, machine, found)
+        if not way.epilogue and found.predicted_cycles >= ALONE_CYCLES:
+            alone = replace(way, is_alone=True)
+            found = search_grids(alone, grown.engine, stages, machine, found)
+    return found
 
 
 def _cycles(plan: Plan) -> int:

@@ -58,6 +58,7 @@ class Around:
     waiting: Floats
     turns: Mapping[int, Floats]
     leaves: Ints
+    charge: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,8 @@ class _Fill(NamedTuple):
     """Cycles of one transfer."""
     latency_cycles: int
     turns: list[tuple[int, Floats]]
+    charge: Floats | float
+    """Of one, to all units."""
 
 
 class _Moved(NamedTuple):
@@ -98,6 +101,8 @@ class _Moved(NamedTuple):
     last: Floats
     """Of one drain."""
     drain_turns: list[tuple[int, Floats]]
+    drain_charge: Floats | float
+    """Of one drain."""
     out_trips: Ints
     is_double: Flags
     copies: Tiles
@@ -188,20 +193,25 @@ class Estimate:
                 _Fill(
                     way.operand.axes, _moving(way.route, sizes, busy, others),
                     way.route.latency_cycles, _turns(way.route, sizes, busy, others, way.ends),
+                    way.route.charge(sizes, busy, others),
                 )
             )  # fmt: skip
         last: Floats = np.zeros(())
+        drain_charge: Floats | float = 0.0
         drain_turns: list[tuple[int, Floats]] = []
         if self.port.drain is not None and self.port.drain[0].tensor in elems:
             operand, route, ends = self.port.drain
             sizes = self._sizes(operand, tiles, elems[operand.tensor], route)
             last = route.latency_cycles + _moving(route, sizes, busy, busy)
             drain_turns = _turns(route, sizes, busy, busy, ends)
+            drain_charge = route.charge(sizes, busy, busy)
         out_trips = all_of(trips[n] for n in facts.out_axes)
         is_double: Flags = np.zeros((), np.bool_)
         for number in copies.values():
             is_double = is_double | (number > 1)
-        moved = _Moved(trips, tuple(fills), last, drain_turns, out_trips, is_double, copies)
+        moved = _Moved(
+            trips, tuple(fills), last, drain_turns, drain_charge, out_trips, is_double, copies
+        )
         return moved, fits
 
     def _advanced(self, contexts: Contexts, around: Around, moved: _Moved) -> Around:
@@ -211,12 +221,17 @@ class Estimate:
         fill = first = waits = np.zeros(())
         moves: Ints = np.zeros((), np.int64)
         times = contexts.entries
+        charge = around.charge
+        if self.pricer.measure.ports:
+            charge = charge + times * moved.out_trips * moved.drain_charge
         for way in moved.fills:
             loads = _loads(order, way.axes, moved.trips)
             fill = fill + loads * way.one
             first = first + (way.latency_cycles + way.one)
             waits = np.maximum(waits, loads * way.latency_cycles)
             moves = moves + loads
+            if self.pricer.measure.ports:
+                charge = charge + times * loads * way.charge
             for memory, cycles in way.turns:
                 turns[memory] = turns.get(memory, np.zeros(())) + times * loads * cycles
         for memory, cycles in moved.drain_turns:
@@ -235,7 +250,7 @@ class Estimate:
         leaves = contexts.units * contexts.used * times * (moves + moved.out_trips)
         return Around(
             around.order, np.maximum(slowest, around.slowest), around.exposed + exposed,
-            around.waiting + waiting, turns, around.leaves + leaves,
+            around.waiting + waiting, turns, around.leaves + leaves, charge,
         )  # fmt: skip
 
     def _score(self, around: Around, compute: Floats, leaves: Ints) -> Floats:
@@ -243,8 +258,10 @@ class Estimate:
         cycles = np.maximum(longest, self.pricer.at_home) + around.exposed
         for turning in around.turns.values():
             cycles = np.maximum(cycles, turning)
-        whole = np.floor(cycles * (1 - _SLACK))
-        return np.asarray(whole * np.maximum(1.0, leaves / MOST_LEAVES) + leaves * 1e-3)
+        measure = self.pricer.measure
+        cost = measure.cost(np.floor(cycles * (1 - _SLACK)), around.charge * (1 - _SLACK))
+        excess = np.maximum(1.0, leaves / MOST_LEAVES)
+        return np.asarray(cost * excess + leaves * 1e-3 * measure.per_cycle)
 
     def _compute(self, tiles: Tiles, entries: Ints, results: Ints, copies: Tiles) -> Floats:
         """Cycles of a core's engines at least."""

@@ -70,7 +70,8 @@ _Number = TypeVar("_Number", bound=np.generic)
 def search_grids(
     facts: Facts, engine: Engine, stages: tuple[Stage, ...], machine: Machine, plan: Plan
 ) -> Plan:
-    """The best plan of the space, or `plan` (found in another way) where that is as good.
+    """The best plan of the space by the measure of `plan` (found in another way), or that where it
+    is as good.
 
     Without a reduction it is `plan`: nothing is brought more than once then, so tiles that grow
     are good ones.
@@ -95,7 +96,7 @@ class _Search:
         self.machine = machine
         self.orders = loop_orders(facts)
         self.frame = StageFrame(facts, stages)
-        self.pricer = Pricer(facts, engine, stages, machine)
+        self.pricer = Pricer(facts, engine, stages, machine, plan.measure)
         self.grains = granules(facts, engine)
         self.names = list(facts.extents)
         self.shape = [1] * len(self.names)
@@ -152,6 +153,7 @@ class _Search:
                 Around(
                     a.order, pick(a.slowest), pick(a.exposed), pick(a.waiting),
                     {memory: pick(cycles) for memory, cycles in a.turns.items()}, pick(a.leaves),
+                    pick(a.charge),
                 )
                 for a in contexts.arounds
             ),
@@ -231,7 +233,9 @@ class _Search:
                 apart = all_of(n for name, n in parts.items() if name in operand.axes)
                 moved = moved + tile_elems(operand, share) * operand.dtype.size_bytes * apart
         rate = home.read_bytes_per_cycle * self.stages[-1].team.instances(home)
+        measure = self.pricer.measure
         least = np.maximum(least, moved / rate)
+        least = measure.cost(least, moved * measure.ports.get((home.name, "read"), 0.0))
         order = np.lexsort((moved, least))
         return [found[k] for k in order.tolist()], least[order].tolist()
 
@@ -243,7 +247,7 @@ class _Search:
             {n: self._column([w[0].get(n, 1) for w in ways]) for n in self.names},
             none + 1,
             none + 1,
-            tuple(Around(order, zero, zero, zero, {}, none) for order in self.orders),
+            tuple(Around(order, zero, zero, zero, {}, none, zero) for order in self.orders),
         )
 
     def _column(self, numbers: Sequence[int]) -> Ints:

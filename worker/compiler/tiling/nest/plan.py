@@ -10,6 +10,7 @@ from typing import NamedTuple
 from worker.compiler.machine.machine import Engine, Machine, Managed, MemoryLevel
 from worker.compiler.tiling.align import buffer_bytes
 from worker.compiler.tiling.nest.facts import Facts, Operand
+from worker.compiler.tiling.nest.measure import LATENCY, Measure
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,10 @@ class Plan:
     levels: tuple[LevelPlan, ...]
     predicted_cycles: int
     num_leaves: int
+    charge: float = 0.0
+    """By `measure`, for what moves."""
+    measure: Measure = LATENCY
+    """What it was searched by."""
 
 
 def stages_of(

@@ -14,18 +14,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, prod
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from worker.compiler.cost.compute import EngineRate, pace_of
+from worker.compiler.cost.feeds import Feeds, feeds_of
 from worker.compiler.isa.program import PASSED
 from worker.compiler.machine.bursts import Sizes, burst_units, counted_at, sizes_of_tile
 from worker.compiler.machine.dma import dma_engine, issuing_rate
 from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
 from worker.compiler.tiling.nest.facts import Facts, Operand, Pointwise
+from worker.compiler.tiling.nest.measure import LATENCY, Measure
 from worker.compiler.tiling.nest.plan import LevelPlan, Stage, Team, comes_early, source_of
 
 Turns: TypeAlias = tuple[tuple[int, float], ...]
 """(number of a memory, cycles) of ports that serve both directions."""
+Weights: TypeAlias = tuple[float, float, float]
+"""What a byte of each of `Sizes` is charged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +51,15 @@ class Route:
     """Which of `Sizes` each port passes."""
     is_at_home: bool
     """Whether an end of it is at home."""
+    weights: tuple[Weights, Weights] | None
+    """At home, and elsewhere; None where nothing is charged."""
     rates: dict[tuple[int, int], tuple[float, ...]] = field(default_factory=dict, compare=False)
     """What `rate` has found."""
 
     @staticmethod
-    def between(machine: Machine, src: str, dst: str, team: Team) -> Route:
+    def between(
+        machine: Machine, src: str, dst: str, team: Team, measure: Measure = LATENCY
+    ) -> Route:
         names = machine.route(src, dst)
         passed: list[MemoryLevel] = [machine.level(name) for name in names]
         rates = [level.read_bytes_per_cycle for level in passed[:-1]]
@@ -67,9 +75,26 @@ class Route:
         latency += engine.setup_cycles + machine.engine_signal_cycles
         counts = tuple(PASSED.index(counted_at(level, machine)) for level in passed)
         is_at_home = machine.home.name in (src, dst)
+        weights = [[0.0] * 3, [0.0] * 3]
+        for k, (name, count) in enumerate(zip(names, counts, strict=True)):
+            way = "write" if k == len(names) - 1 else "read"
+            weights[name != machine.home.name][count] += measure.ports.get((name, way), 0.0)
+        (a, b, c), (d, e, f) = weights
         return Route(
-            ports, latency, issuing, team, (first, last), is_cached, counts, is_at_home
+            ports, latency, issuing, team, (first, last), is_cached, counts, is_at_home,
+            ((a, b, c), (d, e, f)) if measure.ports else None,
         )  # fmt: skip
+
+    def charge(self, sizes: Sequence[Any], used: Any, others: Any) -> Any:
+        """What one transfer to each of `used` units is charged, `others` of them something else;
+        numbers, or arrays of them."""
+        if self.weights is None:
+            return 0.0
+        home, elsewhere = self.weights
+        apart = others if self.is_cached else used
+        found = apart * sum(w * size for w, size in zip(home, sizes, strict=True) if w)
+        found = found + used * sum(w * size for w, size in zip(elsewhere, sizes, strict=True) if w)
+        return found * self.team.copies
 
     def rate(self, sizes: Sizes, sharers: int, others: int) -> float:
         """Bytes per cycle of one destination when `sharers` per team pull as much at once, `others`
@@ -148,6 +173,8 @@ class _Fill(NamedTuple):
     is_double: bool
     turns: Turns
     """Of one."""
+    charge: float
+    """Of one, to all units."""
 
 
 class _Moves(NamedTuple):
@@ -160,6 +187,7 @@ class _Moves(NamedTuple):
     """Cycles of the last drain, which nothing hides."""
     drain_turns: Turns
     """Of all drains."""
+    drain_charge: float
     is_double: bool
     is_alone: bool
     """Whether the next result waits for the drain of the one before: it has no second copy."""
@@ -173,24 +201,28 @@ class _Moves(NamedTuple):
 class Price:
     """One tiling's cycles, as far as they do not depend on the order of loops."""
 
-    __slots__ = ("at_home", "compute", "leaves", "moves")
+    __slots__ = ("at_home", "compute", "fed", "leaves", "moves")
 
     def __init__(
-        self, moves: Sequence[_Moves], compute: float, at_home: float, leaves: int
+        self, moves: Sequence[_Moves], compute: float, at_home: float, leaves: int, fed: float
     ) -> None:
         self.moves = moves
         self.compute = compute
         self.at_home = at_home
         self.leaves = leaves
+        self.fed = fed
+        """What engines are charged for what they draw and return."""
 
-    def of(self, orders: Sequence[Sequence[str]]) -> tuple[int, int]:
-        """(cycles, executed leaves) with the loops of every level in the order given."""
+    def of(self, orders: Sequence[Sequence[str]]) -> tuple[int, int, float]:
+        """(cycles, executed leaves, charge) with the loops of every level in the order given."""
         slowest = exposed = waiting = 0.0
+        charge = self.fed
         leaves = 0
         turns: dict[int, float] = {}
         for level, order in zip(self.moves, orders, strict=True):
-            fill, waits, moves, early = _filled(level, order, turns)
+            fill, waits, moves, early, charged = _filled(level, order, turns)
             entries, drain = level.entries, level.drain
+            charge += entries * (charged + level.drain_charge)
             if level.is_double:
                 slowest = max(slowest, entries * fill)
                 waiting += entries * (fill + waits)
@@ -208,13 +240,14 @@ class Price:
         paired = (waiting + self.compute) / 2
         longest = max(slowest, self.compute, self.at_home, paired)
         # The last drain is among what a port of both directions takes one by one.
-        return int(max(longest + exposed, max(turns.values(), default=0.0))), leaves + self.leaves
+        cycles = int(max(longest + exposed, max(turns.values(), default=0.0)))
+        return cycles, leaves + self.leaves, charge
 
 
 def _filled(
     level: _Moves, order: Sequence[str], turns: dict[int, float]
-) -> tuple[float, float, int, float]:
-    """(cycles of all fills, exposed cycles, moves, cycles of fills that may start early).
+) -> tuple[float, float, int, float, float]:
+    """(cycles of all fills, exposed cycles, moves, cycles of fills that may start early, charge).
 
     Adds to `turns`, by memory, what fills and drains take of ports that serve both directions.
     """
@@ -222,9 +255,9 @@ def _filled(
     for memory, cycles in level.drain_turns:
         turns[memory] = turns.get(memory, 0.0) + level.entries * cycles
     busy = [0.0] * level.num_sources
-    first = early = 0.0
+    first = early = charge = 0.0
     waits = moves = 0
-    for axes, source, size, rate, latency, is_early, is_double, taken in level.fills:
+    for axes, source, size, rate, latency, is_early, is_double, taken, charged in level.fills:
         # Its Place stands inside the loops up to the last that its box depends on.
         loads = running = 1
         for name in order:
@@ -238,22 +271,26 @@ def _filled(
         else:
             first += latency + size / rate
         moves += loads
+        charge += loads * charged
         for memory, cycles in taken:
             turns[memory] = turns.get(memory, 0.0) + level.entries * loads * cycles
         waits = max(waits, loads * latency)
     # Loads of different operands are in flight together: a step waits for the latency once.
     # One engine brings them all, so sources do not add their rates up.
-    return sum(busy), first + waits, moves, early
+    return sum(busy), first + waits, moves, early, charge
 
 
 class Pricer:
     """Prices tilings of one layer on given stages.  Cost of one: linear in operands and axes."""
 
     def __init__(
-        self, facts: Facts, engine: Engine, stages: Sequence[Stage], machine: Machine
-    ) -> None:
+        self, facts: Facts, engine: Engine, stages: Sequence[Stage], machine: Machine,
+        measure: Measure = LATENCY,
+    ) -> None:  # fmt: skip
         self.facts = facts
         self.engine = engine
+        self.measure = measure
+        self.feeds = feeds_of(facts.op, engine, facts.tensors) if measure.feeds else None
         self.pace = pace_of(facts.op, engine, facts.tensors)
         self.after = [
             (step, pace_of(step.op, step.engine, facts.tensors)) for step in facts.epilogue
@@ -274,7 +311,7 @@ class Pricer:
         for operand in facts.fetched:
             source = source_of(facts, operand.tensor, stages, k, home)
             if source not in routes:
-                routes[source] = Route.between(machine, source, memory, stage.team)
+                routes[source] = Route.between(machine, source, memory, stage.team, self.measure)
             fills.append(
                 _Way(
                     operand, list(routes).index(source),
@@ -287,7 +324,7 @@ class Pricer:
             name = facts.stored.tensor
             target = source_of(facts, name, stages, k, home)
             if target != memory:
-                route = Route.between(machine, memory, target, stage.team)
+                route = Route.between(machine, memory, target, stage.team, self.measure)
                 drain = facts.stored, route, (number[memory], number[target])
         return _Port(tuple(fills), len(routes), drain)
 
@@ -308,14 +345,23 @@ class Pricer:
         if self.after:
             compute = self._fused_cycles(compute, results, innermost, strips)
             leaves += results * busy * len(self.after)
-        return Price(found, compute, self.at_home, leaves)
+        fed = 0.0
+        if self.feeds is not None:
+            fed = entries * busy * self._fed(self.feeds, tuple(tile[name] for name in self._axes))
+        return Price(found, compute, self.at_home, leaves, fed)
+
+    def _fed(self, feeds: Feeds, box: tuple[int, ...]) -> float:
+        """What an instruction is charged for what its engine draws and returns."""
+        memory, prices = self.engine.memory, self.measure.feeds
+        drawn, returned = feeds.of(box)
+        return drawn * prices[memory, "read"] + returned * prices[memory, "write"]
 
     def _moves(self, k: int, plan: LevelPlan, entries: int, busy: int) -> _Moves:
         """What stage `k` moves, begun so many times by so many units outside of it."""
         port = self.ports[k]
         used = busy * plan.units_used
         out_trips = prod(plan.trips[name] for name in plan.order[: plan.num_out_loops])
-        drain = last = 0.0
+        drain = last = drain_charge = 0.0
         drain_turns: Turns = ()
         if port.drain is not None and port.drain[0].tensor in plan.elems:
             operand, route, ends = port.drain
@@ -323,14 +369,15 @@ class Pricer:
             last = route.latency_cycles + sizes.payload / route.rate(sizes, used, used)
             drain = out_trips * last
             drain_turns = route.turns(sizes, out_trips, used, used, ends)
+            drain_charge = out_trips * route.charge(sizes, used, used)
         fills = tuple(
             self._fill(way, plan, used) for way in port.fills if way.operand.tensor in plan.elems
         )
         is_double = any(c > 1 for c in plan.copies.values())
         is_alone = self.facts.is_alone and k == len(self.ports) - 1 and out_trips > 1
         return _Moves(
-            fills, port.num_sources, drain, last, drain_turns, is_double, is_alone, entries, used,
-            out_trips, plan.trips,
+            fills, port.num_sources, drain, last, drain_turns, drain_charge, is_double, is_alone,
+            entries, used, out_trips, plan.trips,
         )  # fmt: skip
 
     def _fill(self, way: _Way, plan: LevelPlan, used: int) -> _Fill:
@@ -342,7 +389,7 @@ class Pricer:
         return _Fill(
             operand.axes, way.source, sizes.payload, route.rate(sizes, used, others),
             route.latency_cycles, way.is_early, plan.copies[operand.tensor] > 1,
-            route.turns(sizes, 1, used, others, way.ends),
+            route.turns(sizes, 1, used, others, way.ends), route.charge(sizes, used, others),
         )  # fmt: skip
 
     def _sizes(self, operand: Operand, plan: LevelPlan, route: Route) -> Sizes:

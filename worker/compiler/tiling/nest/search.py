@@ -16,6 +16,7 @@ from worker.compiler.tiling.candidates import grown
 from worker.compiler.tiling.factors import divisors, largest_divisor
 from worker.compiler.tiling.nest.facts import Facts, granules
 from worker.compiler.tiling.nest.levels import Sizes, StageFrame, levels_of
+from worker.compiler.tiling.nest.measure import Measure
 from worker.compiler.tiling.nest.plan import LevelPlan, Plan, Stage, is_placed
 from worker.compiler.tiling.nest.price import Pricer
 
@@ -127,13 +128,13 @@ class _Climber:
 
 
 def score(plan: Plan, most: int = MAX_LEAVES) -> float:
-    """Predicted cycles, more where the plan has more than `most` leaves."""
-    return _score(plan.predicted_cycles, plan.num_leaves, most)
+    """What the plan was searched by, more where it has more than `most` leaves."""
+    return _score(plan.measure, plan.predicted_cycles, plan.num_leaves, plan.charge, most)
 
 
-def _score(cycles: int, leaves: int, most: int) -> float:
+def _score(measure: Measure, cycles: int, leaves: int, charge: float, most: int) -> float:
     excess = max(1.0, leaves / most)
-    return cycles * excess + leaves * 1e-3
+    return measure.cost(cycles, charge) * excess + leaves * 1e-3 * measure.per_cycle
 
 
 def _first(
@@ -202,7 +203,7 @@ def ordered_plan(
     most: int = MAX_LEAVES,
 ) -> Plan:
     """The plan with the best of some `orders` of loops (`loop_orders`)."""
-    best: tuple[float, int, int, tuple[tuple[str, ...], ...]] | None = None
+    best: tuple[float, int, int, float, tuple[tuple[str, ...], ...]] | None = None
     tried: set[tuple[tuple[str, ...], ...]] = set()
     price = pricer.price(levels)
     for order in orders:
@@ -210,16 +211,16 @@ def ordered_plan(
         if key in tried:  # axes without loops stand in any order
             continue
         tried.add(key)
-        cycles, leaves = price.of(key)
-        rank = _score(cycles, leaves, most)
+        cycles, leaves, charge = price.of(key)
+        rank = _score(pricer.measure, cycles, leaves, charge, most)
         if best is None or rank < best[0]:
-            best = rank, cycles, leaves, key
+            best = rank, cycles, leaves, charge, key
     assert best is not None, "there is at least one order"
     ordered = tuple(
         level if level.order == order else level._replace(order=order)
-        for level, order in zip(levels, best[3], strict=True)
+        for level, order in zip(levels, best[4], strict=True)
     )
-    return Plan(pricer.facts, pricer.engine, ordered, best[1], best[2])
+    return Plan(pricer.facts, pricer.engine, ordered, *best[1:4], pricer.measure)
 
 
 def _ordered(level: LevelPlan, order: tuple[str, ...]) -> tuple[str, ...]:
@@ -229,6 +230,14 @@ def _ordered(level: LevelPlan, order: tuple[str, ...]) -> tuple[str, ...]:
         return level.order
     loops = level.order[:out]
     return (*(a for a in order if a in loops), *level.order[out:])
+
+
+def measured(plan: Plan, machine: Machine, measure: Measure) -> Plan:
+    """The same tiling, judged by another measure."""
+    stages = [level.stage for level in plan.levels]
+    price = Pricer(plan.facts, plan.engine, stages, machine, measure).price(plan.levels)
+    *_, charge = price.of([level.order for level in plan.levels])
+    return replace(plan, charge=charge, measure=measure)
 
 
 def loop_orders(facts: Facts) -> tuple[tuple[str, ...], ...]:

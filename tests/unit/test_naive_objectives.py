@@ -1,0 +1,74 @@
+"""What a compile is to make small, `naive` looks for: not only among the fastest tilings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from algebra_graphs import conv
+from onnx_models import one_conv, saved
+
+from worker.compiler.cache import MemoryCache
+from worker.compiler.errors import Shortfall
+from worker.compiler.frontend.limits import Limits
+from worker.compiler.ir.signature import canonicalize
+from worker.compiler.machine import load_preset
+from worker.compiler.options import CompileOptions, Objective
+from worker.compiler.pipeline import compile_model
+from worker.compiler.schedule.nodes import Schedule
+from worker.compiler.strategies.base import Budget
+from worker.compiler.strategies.naive.descriptor import NaiveOptions, Tiles
+from worker.compiler.strategies.naive.strategy import NAIVE
+from worker.job.ports import open_ports
+from worker.job.request import NoProgress
+from worker.job.simulation import simulate_model
+
+CONV = canonicalize(conv(1, 48, 27, 128, 5, 1, 2)).graph
+
+
+def drawn(budget: Budget, tiles: Tiles = Tiles.GRIDS) -> list[Schedule | Shortfall]:
+    machine = load_preset("kapla-edge")
+    return list(NAIVE.candidates(CONV, machine, NaiveOptions(tiles), budget))
+
+
+def test_the_first_candidate_is_the_objective_s_and_the_fastest_one_is_there() -> None:
+    fastest = drawn(Budget(3))
+    for measure in (Objective.ENERGY, Objective.OFFCHIP):
+        found = drawn(Budget(3, (measure,)))
+        assert found[0] not in fastest
+        assert found[1:] == fastest
+    both = drawn(Budget(3, (Objective.LATENCY, Objective.ENERGY)))
+    assert both[0] == fastest[0]
+    assert both[1] == drawn(Budget(3, (Objective.ENERGY,)))[0]
+
+
+def test_tiles_that_grow_know_no_objective() -> None:
+    assert drawn(Budget(3, (Objective.ENERGY,)), Tiles.GROWN) == drawn(Budget(3), Tiles.GROWN)
+
+
+@pytest.mark.parametrize(
+    ("preset", "most"), [("kapla-edge", 0.8), ("eyeriss", 0.8), ("nvdla-large", 1.0)]
+)
+def test_each_objective_is_served_best_by_its_own_compile(
+    tmp_path: Path, preset: str, most: float
+) -> None:
+    """A layer whose operands do not fit in two chips, as simulated."""
+    path = saved(one_conv(27, 48, 128, kernel=5, stride=1), tmp_path)
+    machine = load_preset(preset)
+    figures: dict[Objective, dict[Objective, float]] = {}
+    for objective in (Objective.LATENCY, Objective.ENERGY, Objective.OFFCHIP):
+        options = CompileOptions(strategy="naive", objective=objective)
+        cache = MemoryCache()
+        ports = open_ports(machine, options, cache, NoProgress())
+        model = compile_model(path, "m", machine, options, ports, Limits())
+        _, ran = simulate_model(model, cache)
+        home = next(t for t in ran.traffic if t.level == machine.home.name)
+        figures[objective] = {
+            Objective.LATENCY: ran.cycles,
+            Objective.ENERGY: ran.energy_pj,
+            Objective.OFFCHIP: home.read_bytes + home.write_bytes,
+        }
+    for measure in figures:
+        assert figures[measure][measure] == min(found[measure] for found in figures.values())
+    fastest = figures[Objective.LATENCY]
+    assert figures[Objective.OFFCHIP][Objective.OFFCHIP] <= most * fastest[Objective.OFFCHIP]
