@@ -206,6 +206,8 @@ REFUSALS: list[tuple[str, Callable[[Document], None], str, str, str]] = [
      "TW-SPEC-002", "/capabilities/ops/0/limits/kernel_h/max", "below the minimum"),
     ("special rate of a matrix engine", edit("/engines/0/special_ops_per_cycle", 4),
      "TW-SPEC-002", "/engines/0/special_ops_per_cycle", "nothing reads this rate"),
+    ("hardly any special rate", edit("/engines/1/special_ops_per_cycle", 1e-300),
+     "TW-SPEC-001", "/engines/1/special_ops_per_cycle", "must be 0, or >= 1e-06"),
     ("unknown operation of a stage", edit("/engines/1/output_stage", {"softmax": {"f32": 4}}),
      "TW-SPEC-001", "/engines/1/output_stage/softmax", "'lookup'"),
     ("unknown format of a stage", edit("/engines/1/output_stage", {"bias": {"f31": 4}}),
@@ -353,6 +355,9 @@ def findings_at(findings: tuple[Finding, ...], pointer: str) -> list[Finding]:
 
 def test_the_tiny_document_is_accepted() -> None:
     assert lint_document(tiny()) == ()
+    document = tiny()
+    edit("/engines/1/special_ops_per_cycle", 0)(document)
+    assert lint_document(document) == ()
     machine = load_machine(tiny())
     assert machine.num_cores == 4
     assert machine.level("L1").capacity_bytes == 1 << 16

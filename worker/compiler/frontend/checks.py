@@ -29,6 +29,8 @@ ML_DOMAIN = "ai.onnx.ml"
 _GRAPH, _GRAPHS = onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS
 _SCALAR_ELEMENTS = 1
 _OLDEST_IR_VERSION = 3
+_LARGEST_VERSION = (1 << 31) - 1
+"""Of any domain: ONNX's own code has no room for more."""
 _MAX_NAME_BYTES = (1 << 16) - 1 - len(".npy")
 """Of inputs and outputs: what a member of an .npz may have, in which they are given and written."""
 _QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
@@ -125,6 +127,14 @@ def _versions(proto: onnx.ModelProto) -> list[Finding]:
                 said,
             )
         )
+    found += [
+        Finding(
+            "TW-MODEL-009", f"version {entry.version} of domain {entry.domain} is not supported",
+            None, None, f"0 to {_LARGEST_VERSION}", entry.version,
+        )
+        for entry in proto.opset_import
+        if entry.domain not in MAIN_DOMAINS and not 0 <= entry.version <= _LARGEST_VERSION
+    ]  # fmt: skip
     return found
 
 

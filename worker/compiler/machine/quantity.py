@@ -85,8 +85,7 @@ class Range:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        bounds: dict[str, Any] = {"minimum": self.low, "maximum": self.high}
-        bounds["type"] = "integer" if self.integer else "number"
+        bounds = self._bounds
         tagged = {
             "value": bounds,
             "tag": {"enum": ["P", "S", "R", "K", "D", "G", None]},
@@ -106,8 +105,28 @@ class Range:
         }
 
     @property
+    def _bounds(self) -> dict[str, Any]:
+        kind = "integer" if self.integer else "number"
+        return {"minimum": self.low, "maximum": self.high, "type": kind}
+
+    @property
     def _ends(self) -> tuple[str, ...]:
         return ()
+
+
+class NoneOrRange(Range):
+    """Allowed values of a Quantity field that may also be 0: there is nothing of the kind."""
+
+    def __str__(self) -> str:
+        return f"0, or {Range.__str__(self)}"
+
+    def allows(self, value: float) -> bool:
+        return value == 0 or Range.allows(self, value)
+
+    @property
+    def _bounds(self) -> dict[str, Any]:
+        return {"type": "number", "anyOf": [{"const": 0}, {"minimum": self.low}],
+                "maximum": self.high}  # fmt: skip
 
 
 class RangeOfEstimates(Range):
@@ -146,6 +165,7 @@ Cycles = Annotated[Quantity, Range(0, 1e9, integer=True)]
 PicoJoule = Annotated[Estimate, RangeOfEstimates(0, 1e6)]
 Watts = Annotated[Estimate, RangeOfEstimates(0, 1e5)]
 OpsPerCycle = Annotated[Quantity, Range(LEAST_RATE, 1e7)]
+OpsPerCycleOrNone = Annotated[Quantity, NoneOrRange(LEAST_RATE, 1e7)]
 PerSecond = Annotated[Quantity, Range(1, 1e18)]
 Seconds = Annotated[Quantity, Range(0, 100)]
 Extent = Annotated[Quantity, Range(1, 1 << 20, integer=True)]

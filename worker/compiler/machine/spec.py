@@ -26,6 +26,7 @@ from worker.compiler.machine.quantity import (
     Kept,
     LimitBound,
     OpsPerCycle,
+    OpsPerCycleOrNone,
     Part,
     PerSecond,
     PicoJoule,
@@ -128,7 +129,7 @@ class EngineSpec(Part):
     array: list[Extent] = Field(default_factory=list, max_length=3)
     startup_cycles: Cycles | None = None
     op_energy_pj: dict[DTypeName, PicoJoule] | None = None
-    special_ops_per_cycle: Annotated[Quantity, Range(0, 1e7)] | None = None
+    special_ops_per_cycle: OpsPerCycleOrNone | None = None
     output_stage: dict[StageOperationName, dict[DTypeName, OpsPerCycle]] = Field(
         default_factory=dict
     )
