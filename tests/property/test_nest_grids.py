@@ -21,6 +21,7 @@ from worker.compiler.cost.compute import engines_of
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.signature import canonicalize
+from worker.compiler.isa.program import Opcode
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.bursts import burst_bytes
@@ -45,7 +46,7 @@ from worker.compiler.tiling.nest.facts import Facts, facts_of
 from worker.compiler.tiling.nest.grid_search import COARSE, LONG_FACTOR, search_grids
 from worker.compiler.tiling.nest.levels import Sizes, StageFrame, levels_of
 from worker.compiler.tiling.nest.measure import Measure
-from worker.compiler.tiling.nest.plan import Plan, Stage, stages_of
+from worker.compiler.tiling.nest.plan import Plan, Stage, Team, stages_of
 from worker.compiler.tiling.nest.price import Pricer
 from worker.compiler.tiling.nest.search import (
     loop_orders,
@@ -60,6 +61,7 @@ from worker.simulator.run import simulate_unit
 ADDITIVE = [Objective.LATENCY, Objective.ENERGY, Objective.OFFCHIP]
 PRESETS = [
     "a100", "stcp920-inferred", "kapla-16x16", "eyeriss", "nvdla-large", "tpuv1", "ethos-u65",
+    "simba", "ipu-gc200",
 ]  # fmt: skip
 extents = st.sampled_from([1, 2, 3, 7, 16, 50, 64, 128])
 graphs = st.one_of(
@@ -91,7 +93,8 @@ class Layer:
         self.engine = found[op.name]
         self.facts: Facts = replace(facts_of(op, self.graph.tensors), is_alone=alone)
         offered = chains(machine, self.engine.memory, self.facts)
-        self.stages: tuple[Stage, ...] = stages_of(machine, offered[chain % len(offered)])
+        team = Team.everyone(machine, joins=True)
+        self.stages: tuple[Stage, ...] = stages_of(machine, offered[chain % len(offered)], team)
         self.needed = needed_units(self.facts, self.stages)
         self.frame = StageFrame(self.facts, self.needed)
         self.measure = Measure.of(objective, machine)
@@ -286,6 +289,43 @@ def test_what_is_charged_is_what_is_simulated(
             for name, size in level.tile.items()
         ):
             assert actual == pytest.approx(plan.charge)
+
+
+@given(
+    st.sampled_from([24, 32, 48]), st.sampled_from([24, 32, 48]), st.sampled_from([32, 64]),
+    st.sampled_from([(1, 1), (4, 1), (4, 2), (6, 2), (6, 3), (8, 2)]), st.data(),
+)  # fmt: skip
+def test_what_is_multicast_is_read_once_for_a_cluster(
+    m: int, n: int, k: int, cores: tuple[int, int], data: st.DataObject
+) -> None:
+    """By whatever split, in the order in which its loops over cores stand."""
+    machine = replace(toys.multicast_machine(cores[0]), num_clusters=cores[1])
+    levels = tuple(m for m in machine.levels if m.managed is not Managed.CACHE)
+    machine = replace(machine, levels=levels)
+    graph = toys.matmul_graph(m, n, k, DType.F32)
+    layer = Layer(graph, machine, objective=Objective.OFFCHIP)
+    names = list(layer.facts.extents)
+    tile = {
+        name: data.draw(st.sampled_from([d for d in divisors(extent) if d >= 4]))
+        for name, extent in layer.facts.extents.items()
+    }
+    ways: dict[str, int] = {}
+    for name in names[:2]:
+        count = layer.facts.extents[name] // tile[name]
+        left = layer.needed[0].units // prod(ways.values())
+        number = data.draw(st.sampled_from([d for d in divisors(count) if d <= left]))
+        if number > 1:
+            ways[name] = number
+    plan = layer.plan(Sizes((tile,), False, (ways,)))
+    assume(plan is not None)
+    assert plan is not None
+    schedule = Schedule(layer.graph, emit(plan, machine.home.name), "grids", 0)
+    program = lower_unit(schedule, machine, "s" * 64)
+    home = next(t for t in simulate_unit(program, machine).traffic if t.level == machine.home.name)
+    if np.any(program.instructions["opcode"] == Opcode.MULTICAST) or prod(ways.values()) == 1:
+        assert home.read_bytes + home.write_bytes == plan.charge
+    else:
+        assert home.read_bytes + home.write_bytes >= plan.charge
 
 
 def test_grids_of_vast_layers_stay_small(monkeypatch: pytest.MonkeyPatch) -> None:

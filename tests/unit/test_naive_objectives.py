@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from worker.compiler.cache import MemoryCache
 from worker.compiler.errors import Shortfall
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.ir.signature import canonicalize
+from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions, Objective
 from worker.compiler.pipeline import compile_model
@@ -22,6 +24,7 @@ from worker.compiler.strategies.naive.strategy import NAIVE
 from worker.job.ports import open_ports
 from worker.job.request import NoProgress
 from worker.job.simulation import simulate_model
+from worker.simulator.run import simulate_unit
 
 CONV = canonicalize(conv(1, 48, 27, 128, 5, 1, 2)).graph
 
@@ -40,6 +43,19 @@ def test_the_first_candidate_is_the_objective_s_and_the_fastest_one_is_there() -
     both = drawn(Budget(3, (Objective.LATENCY, Objective.ENERGY)))
     assert both[0] == fastest[0]
     assert both[1] == drawn(Budget(3, (Objective.ENERGY,)))[0]
+
+
+def test_where_links_can_multicast_tiles_for_both_are_looked_for() -> None:
+    """A convolution whose weights many tiles of an IPU need: read once, or by each."""
+    machine = load_preset("ipu-gc2")
+    graph = canonicalize(conv(1, 256, 256, 14, 3, 1, 1)).graph
+    (joined, alone, *_) = NAIVE.candidates(graph, machine, budget=Budget(3))
+    assert isinstance(joined, Schedule) and isinstance(alone, Schedule)
+    assert joined.predicted_cycles < alone.predicted_cycles
+    both = [simulate_unit(lower_unit(s, machine, "s" * 64), machine) for s in (joined, alone)]
+    assert both[0].cycles < both[1].cycles
+    silent = replace(machine, links=tuple(replace(k, multicast=False) for k in machine.links))
+    assert alone in list(NAIVE.candidates(graph, silent, budget=Budget(3)))
 
 
 def test_tiles_that_grow_know_no_objective() -> None:

@@ -20,6 +20,7 @@ from worker.compiler.isa.program import MAX_RESOURCES, PASSED, Resource
 from worker.compiler.lower.grid import Ints
 from worker.compiler.machine.bursts import counted_at
 from worker.compiler.machine.dma import dma_engine
+from worker.compiler.machine.links import links_between, multicast_between
 from worker.compiler.machine.machine import Link, Machine
 
 
@@ -79,25 +80,16 @@ class Routes:
         Raises:
             VerifyError: a route occupies more ports than an instruction can name.
         """
-        return self._path(src, dst, self._links(src, dst), 1, outward=outward)
+        return self._path(src, dst, links_between(self.machine, src, dst), 1, outward=outward)
 
     def shared_path(self, src: str, dst: str) -> Path | None:
         """Path of a multicast from level `src` into several instances of `dst`, a faster one; None
         where no link on the way can do that.
 
-        The links between the two, if there are any; else a noc of `dst`, which joins the instances
-        of one cluster.
         Raises: as `path`.
         """
-        links = self._links(src, dst)
-        if links:
-            is_shared = all(link.multicast for link in links)
-            return self._path(src, dst, links, self.machine.num_cores) if is_shared else None
-        nocs = tuple(link for link in self._links(dst, dst) if link.multicast)
-        if not nocs:
-            return None
-        reach = self.machine.num_cores // self.machine.num_clusters
-        return self._path(src, dst, nocs[:1], reach)
+        found = multicast_between(self.machine, src, dst)
+        return None if found is None else self._path(src, dst, found.links, found.reach)
 
     def _path(
         self, src: str, dst: str, links: tuple[Link, ...], reach: int, *,
@@ -214,12 +206,6 @@ class Routes:
         self._first[name, direction] = self.count
         self._groups.append((self.count, name, direction, rate, is_half, counted))
         self.count += instances
-
-    def _links(self, src: str, dst: str) -> tuple[Link, ...]:
-        """Links from `src` to `dst`; without any, those declared the other way (half duplex)."""
-        links = self.machine.links
-        found = tuple(link for link in links if (link.src, link.dst) == (src, dst))
-        return found or tuple(link for link in links if (link.dst, link.src) == (src, dst))
 
 
 def _faster_end(link: Link, machine: Machine) -> str:

@@ -14,9 +14,9 @@ from worker.compiler.cost.fit import (
 )
 from worker.compiler.errors import Shortfall
 from worker.compiler.ir.graph import Graph
-from worker.compiler.machine.machine import Machine, Managed, MemoryLevel
+from worker.compiler.machine.machine import Engine, Machine, Managed, MemoryLevel
 from worker.compiler.options import Objective
-from worker.compiler.schedule.nodes import Schedule
+from worker.compiler.schedule.nodes import Node, Schedule
 from worker.compiler.schedule.stages import Grouping
 from worker.compiler.strategies.base import Budget
 from worker.compiler.strategies.naive.descriptor import DESCRIPTOR, NaiveOptions, Tiles
@@ -25,7 +25,7 @@ from worker.compiler.tiling.nest.facts import Facts, facts_of
 from worker.compiler.tiling.nest.fusion import fused_facts, fused_groups
 from worker.compiler.tiling.nest.grid_search import search_grids
 from worker.compiler.tiling.nest.measure import Measure
-from worker.compiler.tiling.nest.plan import Plan, Stage, footprint_terms, stages_of
+from worker.compiler.tiling.nest.plan import Plan, Stage, Team, footprint_terms, stages_of
 from worker.compiler.tiling.nest.search import measured, search
 
 DEFAULTS = NaiveOptions()
@@ -94,37 +94,62 @@ class NaiveStrategy:
             facts = fused
         else:
             facts = facts_of(unit.op(first), unit.tensors)
-        found: dict[tuple[MemoryLevel, ...], tuple[Plan, Facts]] = {}
-        best: Plan | None = None
-        for way, chain in product(_ways(facts), chains(machine, engine.memory, facts)):
-            plan = search(way, engine, stages_of(machine, chain), machine)
-            if plan is None:
-                continue
-            if chain not in found or _cycles(plan) < _cycles(found[chain][0]):
-                found[chain] = plan, way
-            if best is None or _cycles(plan) < _cycles(best):
-                best = plan
-        if best is None:
+        written: list[Node] = []
+        for plan in _plans(facts, engine, machine, options, measures):
+            root = emit(plan, machine.home.name)
+            if root not in written:
+                written.append(root)
+                cycles = plan.predicted_cycles + machine.launch_latency_cycles
+                yield Schedule(unit, root, self.name, cycles)
+        if not written:
             yield _shortfall(facts, machine, engine.memory)
+
+
+def _plans(
+    facts: Facts, engine: Engine, machine: Machine, options: NaiveOptions,
+    measures: Sequence[Objective],
+) -> Iterator[Plan]:  # fmt: skip
+    """The best guess first; none where nothing fits."""
+    near: list[Plan] = []
+    for number, team in enumerate(_teams(machine)):
+        best, ways = _grown(facts, engine, machine, team)
+        if best is None:
             return
         if options.tiles is Tiles.GROWN:
-            yield self._written(unit, best, machine)
-            return
-        ways = {stages_of(machine, chain): way for chain, (_, way) in found.items()}
-        written: list[Plan] = []
+            yield best
+            continue
         chosen = best
-        for objective in dict.fromkeys((*measures, Objective.LATENCY)):
+        own = measures if number == 0 else ()
+        for objective in dict.fromkeys((*own, Objective.LATENCY)):
             chosen = _from_grids(best, ways, machine, Measure.of(objective, machine))
-            if all(chosen.levels != plan.levels for plan in written):
-                written.append(chosen)
-                yield self._written(unit, chosen, machine)
-        is_new = all(best.levels != plan.levels for plan in written)
-        if is_new and best.predicted_cycles <= NEAR * chosen.predicted_cycles:
-            yield self._written(unit, best, machine)
+            yield chosen
+        if best.predicted_cycles <= NEAR * chosen.predicted_cycles:
+            near.append(best)
+    yield from near
 
-    def _written(self, unit: Graph, plan: Plan, machine: Machine) -> Schedule:
-        cycles = plan.predicted_cycles + machine.launch_latency_cycles
-        return Schedule(unit, emit(plan, machine.home.name), self.name, cycles)
+
+def _teams(machine: Machine) -> tuple[Team, ...]:
+    """All cores: served together as far as links can, or each for itself: where lowering cannot
+    serve them together after all, tiles for that are bad ones."""
+    joined = Team.everyone(machine, joins=True)
+    can_join = any(link.multicast for link in machine.links)
+    return (joined, Team.everyone(machine)) if can_join else (joined,)
+
+
+def _grown(
+    facts: Facts, engine: Engine, machine: Machine, team: Team
+) -> tuple[Plan | None, dict[tuple[Stage, ...], Facts]]:
+    """The best of the tilings that grow on every chain, and the way that is the best on each."""
+    found: dict[tuple[Stage, ...], tuple[Plan, Facts]] = {}
+    for way, chain in product(_ways(facts), chains(machine, engine.memory, facts)):
+        stages = stages_of(machine, chain, team)
+        plan = search(way, engine, stages, machine)
+        if plan is None:
+            continue
+        if stages not in found or _cycles(plan) < _cycles(found[stages][0]):
+            found[stages] = plan, way
+    best = min((plan for plan, _ in found.values()), key=_cycles, default=None)
+    return best, {stages: way for stages, (_, way) in found.items()}
 
 
 def _from_grids(

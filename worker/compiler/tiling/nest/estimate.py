@@ -22,7 +22,8 @@ from worker.compiler.machine.bursts import burst_units, strides_of
 from worker.compiler.machine.machine import Machine
 from worker.compiler.tiling.nest.facts import Facts, Operand
 from worker.compiler.tiling.nest.levels import StageFrame
-from worker.compiler.tiling.nest.price import Pricer, Route
+from worker.compiler.tiling.nest.price import Pricer
+from worker.compiler.tiling.nest.route import Route
 
 MOST_LEAVES = 2_000_000
 """Executed leaves that a kernel of one nest should stay below: its program has loops, but the
@@ -186,14 +187,13 @@ class Estimate:
             name = way.operand.tensor
             if name not in elems:
                 continue
-            alike = [n for axis, n in contexts.ways.items() if axis not in way.operand.axes]
-            others = busy // all_of(alike)
+            reads = self._reads(way.route, contexts, way.operand.axes)
             sizes = self._sizes(way.operand, tiles, elems[name], way.route)
             fills.append(
                 _Fill(
-                    way.operand.axes, _moving(way.route, sizes, busy, others),
-                    way.route.latency_cycles, _turns(way.route, sizes, busy, others, way.ends),
-                    way.route.charge(sizes, busy, others),
+                    way.operand.axes, _moving(way.route, sizes, busy, reads),
+                    way.route.latency_cycles, _turns(way.route, sizes, busy, reads, way.ends),
+                    way.route.charge(sizes, busy, reads),
                 )
             )  # fmt: skip
         last: Floats = np.zeros(())
@@ -213,6 +213,19 @@ class Estimate:
             trips, tuple(fills), last, drain_turns, drain_charge, out_trips, is_double, copies
         )
         return moved, fits
+
+    def _reads(self, route: Route, contexts: Contexts, axes: frozenset[str]) -> Ints:
+        """`Route.reads` of every context."""
+        if route.reach == 1:
+            return contexts.units * contexts.used
+        out = self.facts.out_axes
+        units, *ways = np.broadcast_arrays(contexts.units, *(contexts.ways[n] for n in out))
+        columns = (each.ravel().tolist() for each in (units, *ways))
+        found = [
+            route.reads(busy, {n: w for n, w in zip(out, each, strict=True) if w > 1}, axes)
+            for busy, *each in zip(*columns, strict=True)
+        ]
+        return np.array(found, np.int64).reshape(units.shape)
 
     def _advanced(self, contexts: Contexts, around: Around, moved: _Moved) -> Around:
         """With what this level costs."""
@@ -438,10 +451,10 @@ def _loads(order: Sequence[str], axes: frozenset[str], trips: Tiles) -> Ints:
     return loads
 
 
-def _moving(route: Route, sizes: tuple[Ints, Ints, Ints], sharers: Ints, others: Ints) -> Floats:
+def _moving(route: Route, sizes: tuple[Ints, Ints, Ints], sharers: Ints, reads: Ints) -> Floats:
     """Cycles of one transfer."""
-    sharers, others = np.broadcast_arrays(sharers, others)
-    pairs = zip(sharers.ravel().tolist(), others.ravel().tolist(), strict=True)
+    sharers, reads = np.broadcast_arrays(sharers, reads)
+    pairs = zip(sharers.ravel().tolist(), reads.ravel().tolist(), strict=True)
     rates = np.array([route.port_rates(*pair) for pair in pairs], np.float64)
     found: Floats = np.array(float(route.issuing[1]))
     for count, passing in enumerate(sizes):
@@ -450,16 +463,15 @@ def _moving(route: Route, sizes: tuple[Ints, Ints, Ints], sharers: Ints, others:
 
 
 def _turns(
-    route: Route, sizes: tuple[Ints, Ints, Ints], sharers: Ints, others: Ints,
+    route: Route, sizes: tuple[Ints, Ints, Ints], sharers: Ints, reads: Ints,
     ends: tuple[int, int],
 ) -> list[tuple[int, Floats]]:  # fmt: skip
     """(memory, cycles of one transfer) of the ports at its ends that serve both directions."""
-    first = others if route.is_cached else sharers
     counts = route.counts[0], route.counts[-1]
     return [
         (number, sizes[count] * np.maximum(1, -(-many * route.team.copies // port[1])) / port[0])
         for port, number, many, count in zip(
-            route.ends, ends, (first, sharers), counts, strict=True
+            route.ends, ends, (reads, sharers), counts, strict=True
         )
         if port is not None
     ]

@@ -26,7 +26,7 @@ class Measure:
 
     per_cycle: float = 1.0
     ports: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    """By (level, `read` or `write`), per byte; none where only cycles count."""
+    """By (level, `read` or `write`) or (link, `link`), per byte; none where only cycles count."""
     feeds: Mapping[tuple[str, str], float] = field(default_factory=dict)
     """The same of bytes that engines draw from their memory and return to it."""
 
@@ -45,7 +45,8 @@ class Measure:
                 home = machine.home.name
                 return Measure(_TIE, {port: 1.0 for port in ways if port[0] == home})
             case Objective.ENERGY:
-                prices = {port: machine.port_energy(*port) for port in ways}
+                links = [(link.name, "link") for link in machine.links]
+                prices = {port: machine.port_energy(*port) for port in (*ways, *links)}
                 return Measure(machine.static_power_w / machine.clock_hz * 1e12, prices, prices)
             case _:
                 raise ValueError(f"{objective} is no sum over kernels")

@@ -22,10 +22,13 @@ class Team:
     """Teams with work of the same shape, each on its own cores."""
     of: int
     """Teams the machine has: cores * of = all its cores."""
+    joins: bool = False
+    """Whether what several cores load alike may come to them as one transfer: in kernels of one
+    operator.  Of those whose layers overlap lowering hardly tries (decision 0045)."""
 
     @staticmethod
-    def everyone(machine: Machine) -> Team:
-        return Team(machine.num_cores, 1, 1)
+    def everyone(machine: Machine, *, joins: bool = False) -> Team:
+        return Team(machine.num_cores, 1, 1, joins)
 
     def instances(self, level: MemoryLevel) -> int:
         """Instances of `level` that the working teams are attached to."""

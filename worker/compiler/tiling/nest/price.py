@@ -2,7 +2,8 @@
 
 Per level the slowest of computing, filling, draining and both on a port that they share counts,
 plus the first fill and the last drain, which nothing hides.  Bandwidth of a shared source is
-divided by its busy readers; home behind a cache has one for all units that fetch the same.
+divided by its busy readers; home behind a cache has one for all units that fetch the same, and what
+is multicast one for those that it reaches.
 
 Tens of thousands of tilings of one layer are priced on the same stages, in several orders of loops
 each.  What tiles do not change is worked out once per layer (`Pricer`), what orders do not change
@@ -12,130 +13,18 @@ once per tiling (`Price`): an order only says how often each operand is filled.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from math import inf, prod
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
 
 from worker.compiler.cost.compute import EngineRate, pace_of
 from worker.compiler.cost.feeds import Feeds, feeds_of
-from worker.compiler.isa.program import PASSED
-from worker.compiler.machine.bursts import Sizes, burst_units, counted_at, sizes_of_tile
-from worker.compiler.machine.dma import dma_engine, issuing_rate
-from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
+from worker.compiler.machine.bursts import Sizes, burst_units, sizes_of_tile
+from worker.compiler.machine.machine import Engine, Machine
 from worker.compiler.tiling.nest.facts import Facts, Operand, Pointwise
 from worker.compiler.tiling.nest.measure import LATENCY, Measure
 from worker.compiler.tiling.nest.plan import LevelPlan, Stage, Team, comes_early, source_of
-
-Turns: TypeAlias = tuple[tuple[int, float], ...]
-"""(number of a memory, cycles) of ports that serve both directions."""
-Weights: TypeAlias = tuple[float, float, float]
-"""What a byte of each of `Sizes` is charged."""
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """A way between two memories."""
-
-    ports: tuple[tuple[float, int], ...]
-    """(bytes per cycle, instances the working teams are attached to) of every level passed."""
-    latency_cycles: int
-    """With setting the transfer up, and its signal."""
-    issuing: tuple[float, int]
-    """(bytes per cycle at most, cycles of a transfer at least) of the engine that issues it."""
-    team: Team
-    ends: tuple[tuple[float, int] | None, tuple[float, int] | None]
-    """The ports of the first and the last level, None where they do not serve both directions."""
-    is_cached: bool
-    """Whether it comes from home through a cache, which brings in for all what it brings in."""
-    counts: tuple[int, ...]
-    """Which of `Sizes` each port passes."""
-    is_at_home: bool
-    """Whether an end of it is at home."""
-    weights: tuple[Weights, Weights] | None
-    """At home, and elsewhere; None where nothing is charged."""
-    rates: dict[tuple[int, int], tuple[float, ...]] = field(default_factory=dict, compare=False)
-    """What `rate` has found."""
-
-    @staticmethod
-    def between(
-        machine: Machine, src: str, dst: str, team: Team, measure: Measure = LATENCY
-    ) -> Route:
-        names = machine.route(src, dst)
-        passed: list[MemoryLevel] = [machine.level(name) for name in names]
-        rates = [level.read_bytes_per_cycle for level in passed[:-1]]
-        rates.append(passed[-1].write_bytes_per_cycle)
-        instances = [team.instances(level) for level in passed]
-        latency = max(level.latency_cycles for level in passed)
-        ports = tuple(zip(rates, instances, strict=True))
-        is_outward = machine.level_index(src) > machine.level_index(dst)
-        engine = dma_engine(machine, src if is_outward else dst, outward=is_outward)
-        issuing = issuing_rate(engine, latency), engine.setup_cycles
-        first, last = (ports[k] if passed[k].half_duplex else None for k in (0, -1))
-        is_cached = src == machine.home.name and len(names) > 2
-        latency += engine.setup_cycles + machine.engine_signal_cycles
-        counts = tuple(PASSED.index(counted_at(level, machine)) for level in passed)
-        is_at_home = machine.home.name in (src, dst)
-        weights = [[0.0] * 3, [0.0] * 3]
-        for k, (name, count) in enumerate(zip(names, counts, strict=True)):
-            way = "write" if k == len(names) - 1 else "read"
-            weights[name != machine.home.name][count] += measure.ports.get((name, way), 0.0)
-        (a, b, c), (d, e, f) = weights
-        return Route(
-            ports, latency, issuing, team, (first, last), is_cached, counts, is_at_home,
-            ((a, b, c), (d, e, f)) if measure.ports else None,
-        )  # fmt: skip
-
-    def charge(self, sizes: Sequence[Any], used: Any, others: Any) -> Any:
-        """What one transfer to each of `used` units is charged, `others` of them something else;
-        numbers, or arrays of them."""
-        if self.weights is None:
-            return 0.0
-        home, elsewhere = self.weights
-        apart = others if self.is_cached else used
-        found = apart * sum(w * size for w, size in zip(home, sizes, strict=True) if w)
-        found = found + used * sum(w * size for w, size in zip(elsewhere, sizes, strict=True) if w)
-        return found * self.team.copies
-
-    def rate(self, sizes: Sizes, sharers: int, others: int) -> float:
-        """Bytes per cycle of one destination when `sharers` per team pull as much at once, `others`
-        of them something else."""
-        setup, size = self.issuing[1], sizes.payload
-        found = min(
-            rate * size / passing if passing != size else rate
-            for rate, passing in zip(self.port_rates(sharers, others), sizes, strict=True)
-        )
-        return min(found, size / setup) if setup and size else found
-
-    def port_rates(self, sharers: int, others: int) -> tuple[float, ...]:
-        """Of the slowest port that passes each of `Sizes`."""
-        found = self.rates.get((sharers, others))
-        if found is None:
-            readers = [sharers * self.team.copies] * len(self.ports)
-            if self.is_cached:
-                readers[0] = others * self.team.copies
-            slowest = [self.issuing[0], inf, inf]
-            for (rate, n), many, count in zip(self.ports, readers, self.counts, strict=True):
-                slowest[count] = min(slowest[count], rate / max(1, -(-many // n)))
-            found = tuple(max(rate, 1e-9) for rate in slowest)
-            self.rates[sharers, others] = found
-        return found
-
-    def turns(
-        self, sizes: Sizes, times: int, sharers: int, others: int, ends: tuple[int, int]
-    ) -> Turns:
-        """What so many transfers take of ports that serve both directions at their ends (numbers),
-        when `sharers` per team move as much, `others` of them something else."""
-        first = others if self.is_cached else sharers
-        return tuple(
-            (
-                number,
-                times * sizes[count] * max(1, -(-many * self.team.copies // port[1])) / port[0],
-            )
-            for port, number, many, count in zip(
-                self.ends, ends, (first, sharers), (self.counts[0], self.counts[-1]), strict=True
-            )
-            if port is not None
-        )
+from worker.compiler.tiling.nest.route import Route, Turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,12 +273,11 @@ class Pricer:
         """What a tile takes to come, on its way to each of `used` units."""
         operand, route = way.operand, way.route
         sizes = self._sizes(operand, plan, route)
-        alike = prod(ways for axis, ways in plan.splits.items() if axis not in operand.axes)
-        others = used // alike
+        reads = route.reads(used // plan.units_used, plan.splits, operand.axes)
         return _Fill(
-            operand.axes, way.source, sizes.payload, route.rate(sizes, used, others),
+            operand.axes, way.source, sizes.payload, route.rate(sizes, used, reads),
             route.latency_cycles, way.is_early, plan.copies[operand.tensor] > 1,
-            route.turns(sizes, 1, used, others, way.ends), route.charge(sizes, used, others),
+            route.turns(sizes, 1, used, reads, way.ends), route.charge(sizes, used, reads),
         )  # fmt: skip
 
     def _sizes(self, operand: Operand, plan: LevelPlan, route: Route) -> Sizes:

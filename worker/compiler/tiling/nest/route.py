@@ -1,0 +1,174 @@
+"""What moving tiles between two memories takes: ports, who shares them, what bytes are charged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import inf, prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from worker.compiler.isa.program import PASSED
+from worker.compiler.machine.bursts import Sizes, counted_at
+from worker.compiler.machine.dma import dma_engine, issuing_rate
+from worker.compiler.machine.links import links_between, multicast_between
+from worker.compiler.machine.machine import Link, Machine, MemoryLevel
+from worker.compiler.tiling.nest.measure import LATENCY, Measure
+from worker.compiler.tiling.nest.plan import Team
+
+Turns: TypeAlias = tuple[tuple[int, float], ...]
+"""(number of a memory, cycles) of ports that serve both directions."""
+Weights: TypeAlias = tuple[float, float, float]
+"""What a byte of each of `Sizes` is charged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A way between two memories."""
+
+    ports: tuple[tuple[float, int], ...]
+    """(bytes per cycle, instances the working teams are attached to) of every level and link
+    passed."""
+    latency_cycles: int
+    """With setting the transfer up, and its signal."""
+    issuing: tuple[float, int]
+    """(bytes per cycle at most, cycles of a transfer at least) of the engine that issues it."""
+    team: Team
+    ends: tuple[tuple[float, int] | None, tuple[float, int] | None]
+    """The ports of the first and the last level, None where they do not serve both directions."""
+    reach: int
+    """Neighbouring cores that one read of its source may serve: all behind a cache, which brings in
+    for all what it brings in; those that a multicast reaches; else one."""
+    shared_rate: float
+    """Bytes per cycle of links that only a multicast takes."""
+    counts: tuple[int, ...]
+    """Which of `Sizes` each port passes."""
+    is_at_home: bool
+    """Whether an end of it is at home."""
+    weights: tuple[Weights, Weights] | None
+    """At the source, and elsewhere; None where nothing is charged."""
+    rates: dict[tuple[int, int], tuple[float, ...]] = field(default_factory=dict, compare=False)
+    """What `rate` has found."""
+
+    @staticmethod
+    def between(
+        machine: Machine, src: str, dst: str, team: Team, measure: Measure = LATENCY
+    ) -> Route:
+        names = machine.route(src, dst)
+        passed: list[MemoryLevel] = [machine.level(name) for name in names]
+        links = links_between(machine, src, dst)
+        ports = [(m.read_bytes_per_cycle, team.instances(m)) for m in passed[:-1]]
+        ports += [(k.bytes_per_cycle, _instances(k, machine, team)) for k in links]
+        ports.append((passed[-1].write_bytes_per_cycle, team.instances(passed[-1])))
+        latency = max(m.latency_cycles for m in passed)
+        latency = max([latency, *(k.latency_cycles for k in links)])
+        is_outward = machine.level_index(src) > machine.level_index(dst)
+        engine = dma_engine(machine, src if is_outward else dst, outward=is_outward)
+        issuing = issuing_rate(engine, latency), engine.setup_cycles
+        first, last = (ports[k] if passed[k].half_duplex else None for k in (0, -1))
+        reach, shared_rate = 1, inf
+        if src == machine.home.name and len(names) > 2:
+            reach = machine.num_cores
+        elif team.joins and not is_outward and (found := multicast_between(machine, src, dst)):
+            reach = found.reach
+            shared_rate = min(k.bytes_per_cycle / max(1, k.shared_by) for k in found.links)
+        latency += engine.setup_cycles + machine.engine_signal_cycles
+        counts = [PASSED.index(counted_at(level, machine)) for level in passed]
+        is_at_home = machine.home.name in (src, dst)
+        weights = [[0.0] * 3, [0.0] * 3]
+        for k, (name, count) in enumerate(zip(names, counts, strict=True)):
+            way = "write" if k == len(names) - 1 else "read"
+            weights[k > 0][count] += measure.ports.get((name, way), 0.0)
+        counts[-1:-1] = [PASSED.index("bytes")] * len(links)
+        weights[1][0] += sum(measure.ports.get((k.name, "link"), 0.0) for k in links)
+        (a, b, c), (d, e, f) = weights
+        return Route(
+            tuple(ports), latency, issuing, team, (first, last), reach, shared_rate, tuple(counts),
+            is_at_home, ((a, b, c), (d, e, f)) if measure.ports else None,
+        )  # fmt: skip
+
+    def reads(self, busy: int, splits: Mapping[str, int], axes: frozenset[str]) -> int:
+        """Transfers of an operand of `axes` that its source serves, while it goes to all units.
+
+        `busy`: units of stages outside; `splits`: ways of every axis at this one, outermost first.
+        """
+        used = busy * prod(splits.values())
+        if self.reach == 1:
+            return used
+        ways = tuple((number, axis in axes) for axis, number in splits.items())
+        return busy * _pieces(ways, self.reach)
+
+    def charge(self, sizes: Sequence[Any], used: Any, reads: Any) -> Any:
+        """What one transfer to each of `used` units is charged, in so many `reads` of their source;
+        numbers, or arrays of them."""
+        if self.weights is None:
+            return 0.0
+        source, other = self.weights
+        found = reads * sum(w * size for w, size in zip(source, sizes, strict=True) if w)
+        found = found + used * sum(w * size for w, size in zip(other, sizes, strict=True) if w)
+        return found * self.team.copies
+
+    def rate(self, sizes: Sizes, sharers: int, reads: int) -> float:
+        """Bytes per cycle of one destination when `sharers` per team pull as much at once, in
+        `reads` reads of their source."""
+        setup, size = self.issuing[1], sizes.payload
+        found = min(
+            rate * size / passing if passing != size else rate
+            for rate, passing in zip(self.port_rates(sharers, reads), sizes, strict=True)
+        )
+        return min(found, size / setup) if setup and size else found
+
+    def port_rates(self, sharers: int, reads: int) -> tuple[float, ...]:
+        """Of the slowest port that passes each of `Sizes`."""
+        found = self.rates.get((sharers, reads))
+        if found is None:
+            readers = [sharers * self.team.copies] * len(self.ports)
+            readers[0] = reads * self.team.copies
+            alone = self.shared_rate if reads < sharers else inf
+            slowest = [min(self.issuing[0], alone), inf, inf]
+            for (rate, n), many, count in zip(self.ports, readers, self.counts, strict=True):
+                slowest[count] = min(slowest[count], rate / max(1, -(-many // n)))
+            found = tuple(max(rate, 1e-9) for rate in slowest)
+            self.rates[sharers, reads] = found
+        return found
+
+    def turns(
+        self, sizes: Sizes, times: int, sharers: int, reads: int, ends: tuple[int, int]
+    ) -> Turns:
+        """What so many transfers take of ports that serve both directions at their ends (numbers),
+        when `sharers` per team move as much, in `reads` reads of their source."""
+        return tuple(
+            (
+                number,
+                times * sizes[count] * max(1, -(-many * self.team.copies // port[1])) / port[0],
+            )
+            for port, number, many, count in zip(
+                self.ends, ends, (reads, sharers), (self.counts[0], self.counts[-1]), strict=True
+            )
+            if port is not None
+        )
+
+
+def _instances(link: Link, machine: Machine, team: Team) -> int:
+    """Links that the working teams are attached to: one for some instances of the faster level."""
+    faster = max((machine.level(link.src), machine.level(link.dst)), key=machine.levels.index)
+    return max(1, team.instances(faster) // max(1, link.shared_by))
+
+
+@lru_cache(maxsize=1 << 14)
+def _pieces(ways: tuple[tuple[int, bool], ...], reach: int) -> int:
+    """How many transfers bring the pieces of an operand to neighbouring units, one to each.
+
+    `ways`: of every axis that is split, outermost first, into how many parts, and whether the
+    operand has it.  A transfer serves the units of one block of `reach` that need the same piece.
+    """
+    if reach >= prod(number for number, _ in ways):
+        return prod(number for number, is_own in ways if is_own)
+    unit = np.arange(prod(number for number, _ in ways))
+    piece, left = np.zeros_like(unit), unit
+    for number, is_own in reversed(ways):
+        piece = piece * (number if is_own else 1) + (left % number if is_own else 0)
+        left = left // number
+    return len(set(zip(piece.tolist(), (unit // reach).tolist(), strict=True)))
