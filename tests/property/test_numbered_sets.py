@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from worker.compiler.audit.numbered import NumberedSets
 from worker.compiler.audit.sets import Pattern, Patterns
+from worker.compiler.frontend.limits import Limits
 from worker.compiler.ir.distinct import distinct, distinct_where
 
 DIMENSIONS = (("a", 0), ("a", 1), ("b", 0))
@@ -77,3 +78,18 @@ def test_distinct_values_are_those_of_numpy(values: list[int], is_square: bool) 
     expected, inverse = np.unique(given_values, return_inverse=True)
     assert distinct(given_values).tolist() == found.tolist() == expected.tolist()
     assert where.tolist() == inverse.ravel().tolist()
+
+
+def test_the_longest_dimension_has_sets_of_its_own() -> None:
+    """As long as models may have them; one element more would be another set."""
+    most = Limits().max_dim
+    sets = NumberedSets(Patterns())
+    start, length = [0, 0, most - 1, 1], [most, most - 1, 1, most - 1]
+    numbers = sets.numbers(("t", 0), np.array(start), np.array(length), (0, most))
+    assert len(set(numbers.tolist())) == 4
+    pointer, intervals, _ = sets.pieces()
+    places, ends = intervals["t", 0]
+    found = {int(place): tuple(both) for place, both in zip(places, ends.tolist(), strict=True)}
+    assert [found[int(pointer[n])] for n in numbers] == [
+        (a, a + n) for a, n in zip(start, length, strict=True)
+    ]

@@ -166,6 +166,8 @@ CASES: list[tuple[str, Edit, str, str | None]] = [
     ("bytes", _short, "TW-MODEL-015", None),
     ("negative dim", lambda m: setattr(m.graph.input[0].type.tensor_type.shape.dim[0],
                                        "dim_value", -3), "TW-MODEL-007", None),
+    ("large dim", lambda m: setattr(m.graph.input[0].type.tensor_type.shape.dim[0],
+                                    "dim_value", 1 << 31), "TW-MODEL-007", None),
     ("huge dim", lambda m: m.graph.initializer[0].dims.__setitem__(0, 1 << 40),
      "TW-MODEL-007", None),
     ("nan", lambda m: setattr(m.graph.node[1].attribute[0], "f", float("nan")),

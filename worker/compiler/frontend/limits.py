@@ -28,7 +28,8 @@ class Limits:
     """Iterations that a loop, those around it counted in, is certain to take."""
     max_steps: int = 1 << 52
     """Multiply-accumulates of one node."""
-    max_dim: int = 1 << 31
+    max_dim: int = (1 << 31) - 1
+    """What a place in a dimension, and a length, has 31 bits for (`audit.numbered`)."""
     max_elements: int = 1 << 36
     """Of one tensor."""
     max_findings: int = 100
