@@ -13,6 +13,7 @@ appended a line per cell; a further run skips what is there and did not fail.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import multiprocessing
 import shutil
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -98,9 +100,16 @@ def campaign(count: int, seed: int, jobs: int, results: Path) -> dict[Cell, Row]
     cells = [cell_of(number, seed) for number in range(count)]
     rows = load_rows(results)
     due = [cell for cell in cells if "failure" in rows.get(cell, {"failure": "missing"})]
-    context = multiprocessing.get_context("fork")  # children begin with everything imported
-    with context.Pool(jobs, maxtasksperchild=_JOBS_OF_A_CHILD) as pool, results.open("a") as file:
-        for row in pool.imap_unordered(run_cell, due):
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(results.open("a"))
+        found: Iterable[Row] = map(run_cell, due)
+        if jobs > 1:
+            # Not forked from here: a thread of ours may hold a lock that a child then waits for.
+            context = multiprocessing.get_context("forkserver")
+            context.set_forkserver_preload(["worker.job.job"])
+            pool = stack.enter_context(context.Pool(jobs, maxtasksperchild=_JOBS_OF_A_CHILD))
+            found = pool.imap_unordered(run_cell, due)
+        for row in found:
             rows[row["seed"], row["way"], row["preset"]] = row
             file.write(json.dumps(row) + "\n")
             file.flush()
