@@ -218,3 +218,19 @@ def test_a_definition_stands_in_the_place_of_its_operator(tmp_path: Path) -> Non
     del model.graph.node[1]  # no operator that has a definition but for its expression
     model.graph.node[1].input[0] = "positive"
     assert defined_outputs(saved(model, tmp_path, "plain.onnx"), inputs, ["y"]) is None
+
+
+def test_a_definition_is_found_inside_the_model_s_own_functions(tmp_path: Path) -> None:
+    inputs = {k: RNG.standard_normal((1, 2, 5, 8)).astype(np.float32) for k in ("q", "k", "v")}
+    call = helper.make_node("F", list(inputs), ["y"], domain="mine")
+    model = model_of([call], inputs, ["y"], {}, 23)
+    model.ir_version = 10
+    model.opset_import.append(helper.make_opsetid("mine", 1))
+    body = [helper.make_node("Attention", ["a", "b", "c"], ["d"])]
+    model.functions.append(
+        helper.make_function("mine", "F", ["a", "b", "c"], ["d"], body, model.opset_import[:1])
+    )
+    path = saved(model, tmp_path)
+    defined = defined_outputs(path, inputs, ["y"])
+    assert defined is not None
+    assert defined["y"] == pytest.approx(reference_outputs(path, inputs)[0]["y"], abs=1e-5)

@@ -17,7 +17,7 @@ from onnx import inliner
 
 from worker.compiler.frontend.expand import may_be_expanded
 from worker.verification.float64_bodies import body_of
-from worker.verification.value_types import types_of, without_weights
+from worker.verification.value_types import Untyped, inferred, types_of
 
 _PREFIX = "tilewright/defined/"
 
@@ -29,15 +29,14 @@ def by_definition(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelPro
     It shares messages with `model`.  None where there are none, or types are not known.
     Cost: linear in the nodes; weights stay where they are.
     """
-    if not any(node.domain == "" and may_be_expanded(node.op_type) for node in model.graph.node):
-        return None
     if model.functions:
         model = inliner.inline_local_functions(model)
-    try:
-        inferred = onnx.shape_inference.infer_shapes(without_weights(model)).graph
-    except Exception:  # its C++ raises types of its own
+    if not any(node.domain == "" and may_be_expanded(node.op_type) for node in model.graph.node):
         return None
-    types = types_of(inferred)
+    try:
+        types = types_of(inferred(model))
+    except Untyped:
+        return None
     walk = _Walk(types, {entry.domain: entry.version for entry in model.opset_import}.get("", 1))
     for node in model.graph.node:
         walk.take(node)

@@ -19,7 +19,7 @@ from worker.verification.float64_conv import FIRST_OPSET, emit_conv
 from worker.verification.float64_kernels import has_float64_kernel
 from worker.verification.float64_lrn import emit_lrn
 from worker.verification.float64_nodes import PREFIX, Emitter
-from worker.verification.value_types import LOW, tensor_type, types_of, without_weights
+from worker.verification.value_types import LOW, Untyped, inferred, tensor_type, types_of
 
 _DOUBLE = onnx.TensorProto.DOUBLE
 _AXES_ARE_INPUTS = 18
@@ -74,14 +74,14 @@ def in_float64(
     if model.functions:
         model = inliner.inline_local_functions(model)
     try:
-        inferred = onnx.shape_inference.infer_shapes(without_weights(model))
-    except Exception as error:  # its C++ raises types of its own
-        raise NoFloat64(f"shape inference fails: {' '.join(str(error).split())[:200]}") from error
+        typed = inferred(model)
+    except Untyped as error:
+        raise NoFloat64(str(error)) from error
     versions = {entry.domain: entry.version for entry in model.opset_import}
     walk = _Walk(versions, forced)
     made = {name for node in model.graph.node for name in node.output}
     scope = _Names({})
-    graph = walk.graph(model.graph, inferred.graph, scope, is_main=True)
+    graph = walk.graph(model.graph, typed, scope, is_main=True)
     asked = tuple(n for n in dict.fromkeys(names) if n in made)
     del graph.output[:]
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in asked)

@@ -8,6 +8,23 @@ LOW = frozenset({onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorPr
 """Floats of 16 and 32 bits."""
 
 
+class Untyped(Exception):
+    """ONNX infers no types for a model; the text says why."""
+
+
+def inferred(model: onnx.ModelProto) -> onnx.GraphProto:
+    """The graph of a model without its large weights, with all types that ONNX infers.
+
+    Raises:
+        Untyped: its inference fails.
+    """
+    try:
+        return onnx.shape_inference.infer_shapes(without_weights(model)).graph
+    except Exception as error:  # its C++ raises types of its own
+        text = " ".join(str(error).split())[:200]
+        raise Untyped(f"shape inference fails: {text}") from error
+
+
 def without_weights(model: onnx.ModelProto) -> onnx.ModelProto:
     """What shape inference needs: large weights only by type and shape."""
     bare = onnx.ModelProto(ir_version=model.ir_version)

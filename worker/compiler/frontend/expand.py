@@ -68,7 +68,7 @@ def expand_functions(model: onnx_ir.Model, opset: int) -> int:
 
 
 def may_be_expanded(op_type: str) -> bool:
-    """Whether an operator of the standard domain stays only where ONNX does not define it."""
+    """Whether an operator of the standard domain gives way to its definition, if it has one."""
     return op_type not in _NOT_EXPANDED
 
 
