@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from worker.compiler.machine.machine import Dataflow
+from worker.compiler.machine.dataflow import Dataflow
 
 Ints: TypeAlias = "npt.NDArray[np.int64]"
 

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 from graphturbo_nets import Net, clustered
 from hypothesis import strategies as st
+from registers import with_registers
 
 from worker.compiler.ir.graph import Graph
-from worker.compiler.machine.machine import Dataflow, EngineKind, Machine, Stationary
+from worker.compiler.machine.dataflow import Dataflow, Stationary
+from worker.compiler.machine.machine import EngineKind, Machine
 
 
 @st.composite
@@ -25,6 +27,8 @@ def machines(draw: st.DrawFn) -> Machine:
     if draw(st.booleans()):
         on = fed(on, draw(st.sampled_from(list(Stationary))), draw(st.sampled_from([4.0, 64.0])),
                  draw(st.sampled_from([0, 128])))  # fmt: skip
+    if draw(st.integers(0, 2)) == 0:
+        on = with_registers(on, draw(st.sampled_from([16, 256, 1 << 12])))
     return on
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.compiler.cost.folds import Extents, Folding, granule
-from worker.compiler.machine.machine import Dataflow, Stationary
+from worker.compiler.machine.dataflow import Dataflow, Stationary
 
 small = st.integers(1, 9)
 side = st.integers(1, 4)

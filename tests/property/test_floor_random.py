@@ -23,7 +23,8 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Access, Origin, TensorOp
 from worker.compiler.ir.scalar import Apply, Fn, Read
 from worker.compiler.lower.lower import lower_unit
-from worker.compiler.machine.machine import Dataflow, Engine, EngineKind, Machine, Stationary
+from worker.compiler.machine.dataflow import Dataflow, Stationary
+from worker.compiler.machine.machine import Engine, EngineKind, Machine
 from worker.compiler.schedule.nodes import (
     Compute,
     Init,

@@ -14,6 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis_profiles import COSTLY
 from machine_rates import with_every_format
+from registers import with_registers
 from test_lower_naive import conv_graph
 
 from worker.compiler.audit.audit import audit
@@ -42,7 +43,7 @@ from worker.compiler.tiling.nest.estimate import (
     burst_arrays,
     is_estimated,
 )
-from worker.compiler.tiling.nest.facts import Facts, facts_of
+from worker.compiler.tiling.nest.facts import Facts, facts_of, homes_of_sums
 from worker.compiler.tiling.nest.grid_search import COARSE, LONG_FACTOR, search_grids
 from worker.compiler.tiling.nest.levels import Sizes, StageFrame, levels_of
 from worker.compiler.tiling.nest.measure import Measure
@@ -84,14 +85,17 @@ class Layer:
         *,
         alone: bool = False,
         objective: Objective = Objective.LATENCY,
+        inside: bool = True,
     ) -> None:
+        """`inside`: sums stand in registers, where the engine has some."""
         self.graph = canonicalize(graph).graph
         self.machine = machine
         (op,) = self.graph.ops
         found = engines_of((op,), self.graph.tensors, machine)
         assert not isinstance(found, str)
         self.engine = found[op.name]
-        self.facts: Facts = replace(facts_of(op, self.graph.tensors), is_alone=alone)
+        homes = homes_of_sums(facts_of(op, self.graph.tensors), self.engine, machine)
+        self.facts: Facts = replace(homes[0 if inside else -1], is_alone=alone)
         offered = chains(machine, self.engine.memory, self.facts)
         team = Team.everyone(machine, joins=True)
         self.stages: tuple[Stage, ...] = stages_of(machine, offered[chain % len(offered)], team)
@@ -126,10 +130,10 @@ class Layer:
 
 @given(
     graphs, st.sampled_from(PRESETS), st.booleans(), st.booleans(), st.sampled_from(ADDITIVE),
-    st.data(),
+    st.booleans(), st.data(),
 )  # fmt: skip
 def test_estimates_are_prices_but_for_the_array(
-    graph: Graph, preset: str, double: bool, alone: bool, objective: Objective,
+    graph: Graph, preset: str, double: bool, alone: bool, objective: Objective, inside: bool,
     data: st.DataObject,
 ) -> None:  # fmt: skip
     """Never above the price; equal, where no array has to be loaded; and fits are fits.
@@ -137,7 +141,7 @@ def test_estimates_are_prices_but_for_the_array(
     Energy leaves out what engines draw, too.
     """
     machine = with_every_format(load_preset(preset))
-    layer = Layer(graph, machine, alone=alone, objective=objective)
+    layer = Layer(graph, machine, alone=alone, objective=objective, inside=inside)
     facts = layer.facts
     assume(is_estimated(facts))
     tile = {
@@ -216,11 +220,14 @@ def best_of_all(layer: Layer) -> float:
 @given(
     st.integers(1, 12), st.integers(1, 12), st.integers(1, 12),
     st.sampled_from([64, 160, 512, 4096]), st.integers(1, 4), st.sampled_from(ADDITIVE),
+    st.sampled_from([0, 4, 40, 1024]),
 )  # fmt: skip
 def test_toys_come_near_the_best_of_all(
-    m: int, n: int, k: int, capacity: int, num_cores: int, objective: Objective
+    m: int, n: int, k: int, capacity: int, num_cores: int, objective: Objective, registers: int
 ) -> None:
     machine = toys.flat_machine(num_cores, capacity)
+    if registers:
+        machine = with_registers(machine, registers)
     layer = Layer(toys.matmul_graph(m, n, k, DType.F32), machine, objective=objective)
     plan = grown(layer)
     assume(plan is not None)
@@ -231,11 +238,16 @@ def test_toys_come_near_the_best_of_all(
 
 
 @COSTLY
-@given(graphs, st.sampled_from(PRESETS), st.integers(0, 1), st.sampled_from(ADDITIVE))
+@given(
+    graphs, st.sampled_from(PRESETS), st.integers(0, 1), st.sampled_from(ADDITIVE),
+    st.sampled_from([0, 64, 4096]),
+)  # fmt: skip
 def test_what_is_found_is_sound(
-    graph: Graph, preset: str, chain: int, objective: Objective
+    graph: Graph, preset: str, chain: int, objective: Objective, registers: int
 ) -> None:
     machine = with_every_format(load_preset(preset))
+    if registers and all(level.name != "REG" for level in machine.levels):
+        machine = with_registers(machine, registers)
     layer = Layer(graph, machine, chain, objective=objective)
     plan = grown(layer)
     assume(plan is not None)
@@ -250,11 +262,12 @@ def test_what_is_found_is_sound(
 @COSTLY
 @given(
     st.integers(1, 12), st.integers(1, 12), st.integers(1, 12), st.sampled_from([64, 160, 512]),
-    st.integers(1, 3), st.booleans(), st.booleans(), st.data(),
+    st.integers(1, 3), st.booleans(), st.booleans(), st.sampled_from([DType.F32, DType.F16]),
+    st.sampled_from([0, 16, 256]), st.data(),
 )  # fmt: skip
 def test_what_is_charged_is_what_is_simulated(
     m: int, n: int, k: int, capacity: int, num_cores: int, double: bool, cached: bool,
-    data: st.DataObject,
+    dtype: DType, registers: int, data: st.DataObject,
 ) -> None:  # fmt: skip
     """Bytes, and the energy of memories: equal where tiles are whole and nothing is found in a
     cache, never less than simulated."""
@@ -262,7 +275,9 @@ def test_what_is_charged_is_what_is_simulated(
     if not cached:
         levels = tuple(m for m in machine.levels if m.managed is not Managed.CACHE)
         machine = replace(machine, levels=levels)
-    graph = toys.matmul_graph(m, n, k, DType.F32)
+    if registers:
+        machine = with_registers(machine, registers)
+    graph = toys.matmul_graph(m, n, k, dtype)
     tile = {
         name: data.draw(st.integers(1, extent))
         for name, extent in Layer(graph, machine).facts.extents.items()
@@ -353,7 +368,8 @@ def test_grids_of_vast_layers_stay_small(monkeypatch: pytest.MonkeyPatch) -> Non
 )  # fmt: skip
 def test_large_products_are_not_stuck(preset: str, dtype: DType, size: int, gain: float) -> None:
     """Growing tiles got there only so far: by any strategy a100 took 27 times its peak's time."""
-    layer = Layer(toys.matmul_graph(size, size, size, dtype), load_preset(preset), 1)
+    graph = toys.matmul_graph(size, size, size, dtype)
+    layer = Layer(graph, load_preset(preset), 1, inside=False)
     plan = grown(layer)
     assert in_grids(layer, plan).predicted_cycles * gain <= plan.predicted_cycles
 
@@ -375,7 +391,7 @@ def test_a_result_alone_leaves_room_and_waits() -> None:
         schedule = Schedule(layer.graph, emit(plan, machine.home.name), "grids", 0)
         verify(schedule, machine)
         sim = simulate_unit(lower_unit(schedule, machine, "0" * 64), machine)
-        rooms.append(next(use.peak_bytes for use in sim.occupancy if use.level == "SMEM"))
+        rooms.append(next(use.peak_bytes for use in sim.occupancy if use.level == "REG"))
         predicted.append(plan.predicted_cycles)
         simulated.append(sim.cycles)
     assert rooms[0] - rooms[1] == 64 * 64 * 4

@@ -21,7 +21,8 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.scalar import Apply, Fn, Read
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine import load_machine
-from worker.compiler.machine.machine import Dataflow, Engine, EngineKind, Machine, Stationary
+from worker.compiler.machine.dataflow import Dataflow, Stationary
+from worker.compiler.machine.machine import Engine, EngineKind, Machine
 from worker.simulator.run import simulate_unit
 
 WEIGHT = Dataflow(Stationary.WEIGHT)

@@ -18,7 +18,8 @@ from worker.compiler.ir.affine import Affine, var
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Access
 from worker.compiler.machine import load_preset
-from worker.compiler.machine.machine import Machine, Stationary
+from worker.compiler.machine.dataflow import Stationary
+from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Span
 from worker.compiler.strategies.graphturbo.floors import (
     engine_floor,

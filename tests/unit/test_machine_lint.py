@@ -92,6 +92,19 @@ def both(*changes: Callable[[Document], None]) -> Callable[[Document], None]:
     return apply
 
 
+def with_registers(*changes: Callable[[Document], None]) -> Callable[[Document], None]:
+    """Give the document a level of registers, and change something."""
+
+    def apply(document: Document) -> None:
+        document["levels"].append({
+            "name": "REG", "capacity_bytes": 1 << 14, "instances": 4, "managed": "register",
+            "read_bytes_per_cycle": 64, "write_bytes_per_cycle": 64, "latency_cycles": 1,
+        })  # fmt: skip
+        both(*changes)(document)
+
+    return apply
+
+
 def targets(pointer: str, value: object) -> Callable[[Document], None]:
     """Give the document two targets, `big` and `small`, and change one thing in them."""
 
@@ -176,6 +189,15 @@ REFUSALS: list[tuple[str, Callable[[Document], None], str, str, str]] = [
         *tiny()["levels"], {**tiny()["levels"][2], "name": "REG", "managed": "register",
                             "sustained_fraction": 0.5}]), "TW-SPEC-002",
      "/levels/3/sustained_fraction", "do not reach registers"),
+    ("sums in a scratchpad", edit("/engines/0/accumulators", "L1"), "TW-SPEC-002",
+     "/engines/0/accumulators", "L1 is neither"),
+    ("sums of a DMA engine", with_registers(edit("/engines/2/accumulators", "REG")), "TW-SPEC-002",
+     "/engines/2/accumulators", "sums nothing up"),
+    ("sums in an unknown level", edit("/engines/0/accumulators", "REG"), "TW-SPEC-002",
+     "/engines/0/accumulators", "does not exist"),
+    ("registers that cores share", with_registers(edit("/engines/0/accumulators", "REG"),
+                                                  edit("/num_cores", 8)), "TW-SPEC-002",
+     "/levels/3/instances", "each core has one"),
     ("sustains more than all", edit("/levels/0/sustained_fraction", 1.1), "TW-SPEC-001",
      "/levels/0/sustained_fraction", "<= 1"),
     ("capacities out of order", edit("/levels/2/capacity_bytes", 1 << 21), "TW-SPEC-002",
@@ -485,11 +507,12 @@ class TestInheritance:
         document = {
             "name": "mine", "inherits": "a100",
             "levels": [
-                {"name": "REG", "remove": True},
+                {"name": "REG", "remove": True},  # and with them the sums in them
                 {"name": "LLC", "after": "DRAM", "capacity_bytes": 1 << 27, "instances": 1,
                  "read_bytes_per_cycle": 3000, "write_bytes_per_cycle": 3000,
                  "latency_cycles": 250, "managed": "cache"},
             ],
+            "engines": [{"name": name, "accumulators": None} for name in ("TC", "CUDA")],
         }  # fmt: skip
         names = [level.name for level in load_machine(document).levels]
         assert names == ["DRAM", "LLC", "L2", "SMEM"]

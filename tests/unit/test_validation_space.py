@@ -7,6 +7,7 @@ from math import ceil
 
 import numpy as np
 import pytest
+from registers import with_registers
 from toy_schedules import machine as toy_machine
 
 from worker.compiler.cost.compute import pick_engine
@@ -109,11 +110,15 @@ def test_alexnet_has_the_published_multiply_accumulates() -> None:
     assert found == pytest.approx([421.7, 895.8, 598.1, 448.6, 299.0], abs=0.06)
 
 
-@pytest.mark.parametrize("cores", [1, 3])
+@pytest.mark.parametrize(("cores", "registers"), [(1, 0), (3, 0), (3, 256)])
 @pytest.mark.parametrize("name", WORKS)
-def test_every_mapping_is_legal_and_slower_than_its_bound(name: str, cores: int) -> None:
+def test_every_mapping_is_legal_and_slower_than_its_bound(
+    name: str, cores: int, registers: int
+) -> None:
     """A sample of the space: each verifies, computes the operator, and keeps above its bound."""
     machine = toy_machine(num_cores=cores, l1_bytes=640)
+    if registers:
+        machine = with_registers(machine, registers)
     space = space_of(WORKS[name], machine)
     mappings = space.mappings()
     assert len({str(m) for m in mappings}) == len(mappings)

@@ -141,7 +141,7 @@ def report_page(
         layer_bars(bars),
         "<h2>Memory occupancy over time</h2>",
     ]
-    for level in machine.scratchpads:
+    for level in machine.placeable:
         steps = occupancy_steps(compiled, sims, whole, level.name)
         parts.append(occupancy(level.name, level.capacity_bytes, steps, whole.cycles))
     parts += [

@@ -255,7 +255,7 @@ def _peaks(
     runs: tuple[ControlRun, ...],
 ) -> tuple[tuple[str, int], ...]:
     peaks = {machine.home.name: program.home_bytes + _nested_home_bytes(machine, runs)}
-    for level in machine.scratchpads:
+    for level in machine.placeable:
         own = (c.peak_bytes for sim in units for c in sim.occupancy if c.level == level.name)
         nested = (peak for run in runs for peak in nested_peaks(run, level.name))
         peaks[level.name] = max((*own, *nested), default=0)

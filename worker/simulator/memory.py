@@ -12,19 +12,19 @@ import numpy as np
 from worker.compiler.clock.run import Timing
 from worker.compiler.ir.distinct import distinct
 from worker.compiler.isa.program import Buffer, UnitProgram
-from worker.compiler.machine.machine import Machine, Managed
+from worker.compiler.machine.machine import Machine
 from worker.simulator.results import Occupancy
 
 MAX_STEPS = 256
 
 
 def occupancy(program: UnitProgram, machine: Machine, run: Timing) -> tuple[Occupancy, ...]:
-    """Occupancy of the fullest instance of every scratchpad below home.
+    """Occupancy of the fullest instance of every level below home that something is placed in.
 
     Cost: buffers x (nodes + instances), plus buffers^2 per level for the step function.
     """
     curves: list[Occupancy] = []
-    for level in machine.scratchpads:
+    for level in machine.placeable:
         lives: dict[int, list[tuple[int, int, int, int]]] = {}
         for buffer in program.buffers:
             if buffer.level == level.name:
@@ -108,4 +108,4 @@ def _thin(times: tuple[int, ...], used: tuple[int, ...]) -> tuple[tuple[int, ...
 
 def placeable(machine: Machine) -> tuple[str, ...]:
     """Names of the levels whose occupancy is planned, home included."""
-    return tuple(level.name for level in machine.levels if level.managed is Managed.SCRATCHPAD)
+    return tuple(level.name for level in (machine.home, *machine.placeable))

@@ -109,9 +109,11 @@ class Estimator:
         self._machine = machine
         self._home = machine.home
         self._whole = whole
-        self._pace = pace_of(facts.op, engine, facts.tensors)
+        self._pace = pace_of(facts.op, engine, facts.tensors, stays=facts.registers is not None)
         names = machine.route(machine.home.name, engine.memory)
         self._passed: tuple[MemoryLevel, ...] = tuple(machine.level(name) for name in names[1:])
+        self._left = facts.registers or self._passed[-1]
+        """What results leave."""
         self._latency = max(level.latency_cycles for level in (machine.home, *self._passed))
         assert facts.out is not None
         self._out = facts.out
@@ -209,7 +211,8 @@ class Estimator:
         inner = self._passed[-1]
         used = np.minimum(cores, inner.instances)
         into, out = np.full((2, 3, len(cores)), np.inf)
-        into[0], out[0] = used * inner.write_bytes_per_cycle, used * inner.read_bytes_per_cycle
+        into[0] = used * inner.write_bytes_per_cycle
+        out[0] = used * self._left.read_bytes_per_cycle
         for level in (self._home, *self._passed[:-1]):
             at = PASSED.index(counted_at(level, self._machine))
             into[at] = np.minimum(into[at], level.read_bytes_per_cycle * level.instances)
@@ -226,7 +229,7 @@ class Estimator:
         turns: Floats = np.zeros(len(cores))
         for level, there, back, instances in (
             (self._home, inward, outward, np.full(len(cores), self._home.instances)),
-            (inner, outward, inward, used),
+            (inner, outward if self._left is inner else np.zeros_like(outward), inward, used),
         ):
             if level.half_duplex:
                 at = PASSED.index(counted_at(level, self._machine))
@@ -239,11 +242,12 @@ class Estimator:
         """Cycles of the busiest port, if a cache between catches all that can be caught."""
         inner = self._passed[-1]
         used = np.minimum(cores, inner.instances)
-        least = _port_cycles(
-            inner,
-            outward / (used * inner.read_bytes_per_cycle),
-            inward / (used * inner.write_bytes_per_cycle),
-        )
+        leaving = outward / (used * self._left.read_bytes_per_cycle)
+        coming = inward / (used * inner.write_bytes_per_cycle)
+        if self._left is inner:
+            least = _port_cycles(inner, leaving, coming)
+        else:
+            least = np.maximum(leaving, coming)
         read: Floats = inward
         written: Floats = outward
         for level in (*reversed(self._passed[:-1]), self._home):

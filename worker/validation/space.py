@@ -1,6 +1,7 @@
 """Every mapping of one operator that the brute force looks at.
 
-Operands pass the engine's own memory only.  A mapping is
+Operands pass the engine's own memory only; sums stand in its registers, where it has some for
+them.  A mapping is
 - a tile: of every axis its extent divided by 1, 2, 3, 4, 6, 8, 12, .. (2^i and 3 x 2^i), rounded
   up, or one of these numbers itself where it divides the extent; a kernel's taps are never cut;
 - cores: the tiles of one output axis, or of two, dealt out in contiguous shares;
@@ -25,7 +26,7 @@ from worker.compiler.ir.graph import Graph
 from worker.compiler.machine.machine import Engine, Machine
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.tiling.nest.emit import emit
-from worker.compiler.tiling.nest.facts import Operand, facts_of
+from worker.compiler.tiling.nest.facts import Operand, facts_of, homes_of_sums
 from worker.compiler.tiling.nest.levels import Sizes, StageFrame, levels_of
 from worker.compiler.tiling.nest.plan import Plan, stages_of
 from worker.validation.estimate import (
@@ -101,7 +102,7 @@ class Space:
         self._graph = graph
         self._engine = engine
         self._home = machine.home.name
-        self._facts = facts_of(op, graph.tensors)
+        self._facts = homes_of_sums(facts_of(op, graph.tensors), engine, machine)[0]
         out = self._facts.out
         assert out is not None, "the results of these operators are boxes"
         (self._stage,) = stages_of(machine, (machine.level(engine.memory),))
@@ -192,13 +193,18 @@ class Space:
         """Tilings of which one copy fits an instance that a core has alone, in programs that are
         not too long."""
         length = len(next(iter(tile.values())))
-        level = self._stage.level
+        level, registers = self._stage.level, self._facts.registers
         total: Ints = np.zeros(length, dtype=np.int64)
+        found: Flags = np.ones(length, dtype=np.bool_)
         for operand in self._operands:
-            total += elements(operand, tile, length) * operand.dtype.size_bytes
+            size = elements(operand, tile, length) * operand.dtype.size_bytes
+            if registers is not None and operand is self._facts.in_registers:
+                found &= size <= registers.usable_bytes
+            else:
+                total += size
         tiles = product_of((-(-e // tile[n]) for n, e in self._facts.extents.items()), length)
         instructions = tiles * (1 + len(self._operands))
-        found: Flags = (total <= level.usable_bytes) & (instructions <= MAX_INSTRUCTIONS)
+        found &= (total <= level.usable_bytes) & (instructions <= MAX_INSTRUCTIONS)
         return found
 
     def _ordered(self, batch: Batch, copies: Copies) -> Iterator[_Group]:
@@ -242,10 +248,13 @@ class Space:
 
     def _fits(self, batch: Batch, copies: Copies) -> Flags:
         """Whether all buffers fit, and loops move some that have two copies, where any shall."""
-        level, length = self._stage.level, len(batch)
+        length, registers = len(batch), self._facts.registers
         total: Ints = np.zeros(length, dtype=np.int64)
+        found: Flags = np.ones(length, dtype=np.bool_)
         has_two: Flags = np.full(length, copies is Copies.ONE)
         for operand in self._operands:
+            inside = operand is self._facts.in_registers
+            level = registers if inside and registers is not None else self._stage.level
             unit = lcm(level.align_bytes, operand.dtype.size_bytes)
             size = elements(operand, batch.tile, length) * operand.dtype.size_bytes
             moves: Flags = np.zeros(length, dtype=np.bool_)
@@ -255,9 +264,13 @@ class Space:
             # With two of the result it is no mapping of the kind before.
             if number == 2 and (copies is Copies.OPERANDS or operand is self._operands[-1]):
                 has_two |= moves
-            total += -(-size // unit) * unit * np.where(moves, number, 1)
+            taken = -(-size // unit) * unit * np.where(moves, number, 1)
+            if inside:
+                found &= taken <= level.usable_bytes
+            else:
+                total += taken
         sharers = np.minimum(self._stage.sharers, batch.cores)
-        return has_two & (total <= self._stage.capacity_bytes // sharers)
+        return found & has_two & (total <= self._stage.capacity_bytes // sharers)
 
 
 def _is_even(count: Ints, number: Ints) -> Flags:

@@ -22,7 +22,13 @@ from worker.compiler.isa.program import Opcode, UnitProgram
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.grid import Ints, core_ids
 from worker.compiler.schedule.nodes import Move, Schedule
-from worker.compiler.schedule.walk import Leaf, Scope, compute_scope, move_ends, reach_memory, walk
+from worker.compiler.schedule.walk import (
+    Leaf,
+    Scope,
+    compute_ends,
+    move_ends,
+    walk,
+)
 
 _PART = 1 << 20
 """Iterations of a leaf that are listed at a time."""
@@ -229,13 +235,11 @@ def _places(
         tensor = leaf.node.tensor
         return (place(tensor, ends.reads[0]),), (), place(tensor, ends.write), False
     op = schedule.graph.op(leaf.node.op)
-    reach = reach_memory(leaf.node.engine, expected.machine)
+    ends = compute_ends(leaf, leaf.node, schedule.graph, expected.machine)
     reads: list[Place] = []
     staged: list[Place] = []
-    for access in op.reads:
-        scope = compute_scope(leaf, access.tensor, reach)
-        beside = expected.is_staged(scope, leaf, reach)
+    for access, scope in zip(op.reads, ends.reads, strict=True):
+        beside = expected.is_staged(scope, leaf, leaf.node)
         (staged if beside else reads).append(place(access.tensor, scope))
-    scope = compute_scope(leaf, op.write.tensor, reach)
-    written = place(op.write.tensor, scope)
-    return tuple(reads), tuple(staged), written, expected.is_staged(scope, leaf, reach)
+    written = place(op.write.tensor, ends.write)
+    return tuple(reads), tuple(staged), written, expected.is_staged(ends.write, leaf, leaf.node)

@@ -16,7 +16,12 @@ from worker.compiler.jit import loop_for
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.grid import Ints
 from worker.compiler.schedule.nodes import Init, Move, Schedule
-from worker.compiler.schedule.walk import Ends, Scope, Walk, compute_scope, move_ends, reach_memory
+from worker.compiler.schedule.walk import (
+    Scope,
+    Walk,
+    compute_ends,
+    move_ends,
+)
 
 _STEPS = 160
 """What one access takes, in steps of a usual loop (`jit.INTERPRETED_STEPS`)."""
@@ -156,12 +161,7 @@ def _rewritten(schedule: Schedule, flat: Walk, stores: Stores, machine: Machine)
             ends = move_ends(leaf, leaf.node, machine.home.name)
             assert not isinstance(ends, str), ends  # schedules are verified
         else:
-            op = graph.op(leaf.node.op)
-            reach = reach_memory(leaf.node.engine, machine)
-            ends = Ends(
-                tuple(compute_scope(leaf, a.tensor, reach) for a in op.reads),
-                compute_scope(leaf, op.write.tensor, reach),
-            )
+            ends = compute_ends(leaf, leaf.node, graph, machine)
         for scope in ends.reads:
             reads.setdefault(scope, []).append(leaf.number)
         writes.setdefault(ends.write, []).append(leaf.number)

@@ -38,9 +38,10 @@ from worker.compiler.schedule.walk import (
     Leaf,
     Scope,
     Walk,
-    compute_scope,
+    compute_ends,
     move_ends,
     reach_memory,
+    reached,
 )
 
 _ZERO: Ints = np.zeros((), dtype=np.int64)
@@ -231,6 +232,7 @@ class Expected:
         leaf, coords, shape, lanes = part.leaf, part.coords, part.shape, part.lanes
         op = self.graph.op(compute.op)
         reach = reach_memory(compute.engine, self.machine)
+        ends = compute_ends(leaf, compute, self.graph, self.machine)
         box = accesses.compute_box(op, compute, coords)
         points = accesses.num_points(box)
         keep = _over_lanes(points, shape, lanes).max(axis=-1) > 0
@@ -239,10 +241,9 @@ class Expected:
         stores: list[Row] = []
         first: Scope | None = None
         staged = 0
-        for access in op.reads:
-            scope = compute_scope(leaf, access.tensor, reach)
+        for access, scope in zip(op.reads, ends.reads, strict=True):
             far = self._touches(op, access, scope, box, coords)
-            if self.is_staged(scope, leaf, reach):
+            if self.is_staged(scope, leaf, compute):
                 staged += 1
                 near = reach, self._staging(part, core, staged, is_write=True)
                 yield self._staged(
@@ -252,9 +253,9 @@ class Expected:
                 continue
             first = first or scope
             (own if far and far[0].is_own else reads).extend(far)
-        scope = compute_scope(leaf, op.write.tensor, reach)
+        scope = ends.write
         far = self._touches(op, op.write, scope, box, coords, is_write=True)
-        is_staged = self.is_staged(scope, leaf, reach)
+        is_staged = self.is_staged(scope, leaf, compute)
         if is_staged:
             staging = self._staging(part, core, 0, is_write=True)
             stores.append(staging)
@@ -294,17 +295,18 @@ class Expected:
         buffer = self.stores.buffers[self._buffer(scope)]
         return spot_of(scope, buffer, coords, self.machine).local * buffer.slot_bytes
 
-    def is_staged(self, scope: Scope | None, leaf: Leaf, reach: str) -> bool:
+    def is_staged(self, scope: Scope | None, leaf: Leaf, compute: Compute) -> bool:
         """Whether the engine can't address it: elsewhere, or a ring beside another core."""
+        levels = reached(compute.engine, self.machine)
         if scope is None:
-            return reach != self.machine.home.name
-        if scope.memory != reach:
+            return self.machine.home.name not in levels
+        if scope.memory not in levels:
             return True
         if scope.queue is None:
             return False
         coords = coordinates(leaf.frames)
-        mine = instance_of(reach, core_ids(leaf.core_base, leaf.frames, coords), self.machine)
-        ring = instance_of(reach, core_ids(scope.core_base, scope.frames, coords), self.machine)
+        cores = (core_ids(at.core_base, at.frames, coords) for at in (leaf, scope))
+        mine, ring = (instance_of(scope.memory, core, self.machine) for core in cores)
         return bool(np.any(mine != ring))
 
     def _staging(self, part: Part, core: Ints, operand: int, *, is_write: bool) -> Row:

@@ -23,7 +23,7 @@ from worker.compiler.schedule.walk import (
     Walk,
     compute_scope,
     move_ends,
-    reach_memory,
+    reached,
 )
 
 Interval: TypeAlias = "tuple[int, int]"
@@ -148,11 +148,11 @@ def _touched(
             yield node.tensor, scope, box
         return
     op = schedule.graph.op(node.op)
-    memory = reach_memory(node.engine, machine)
+    levels = reached(node.engine, machine)
     axes = _axes(op, node, leaf.frames, frame, (1, 1))
     for access in (*op.reads, op.write):
         yield (
-            access.tensor, compute_scope(leaf, access.tensor, memory),
+            access.tensor, compute_scope(leaf, access.tensor, levels),
             tuple(_indexed(access, op, node, frame, axes)),
         )  # fmt: skip
 

@@ -43,7 +43,7 @@ from worker.compiler.schedule.nodes import (
     Schedule,
     Seq,
 )
-from worker.compiler.schedule.walk import Leaf, Scope, reach_memory, walk
+from worker.compiler.schedule.walk import Leaf, Scope, reached, walk
 
 CODEGEN_VERSION = "3"
 """Bump when the generated text or the header changes: cached kernels must miss."""
@@ -343,7 +343,7 @@ class _Builder:
         return (inner, outer) if ring.is_filled_in(self.stages[path]) else (outer, inner)
 
     def find(self, tensor: str, level: str | None, path: str, scope: Enclosing) -> Storage:
-        found = scope.find(tensor, level)
+        found = scope.find(tensor, *(() if level is None else (level,)))
         if found is not None:
             return found
         home = self.machine.home.name
@@ -361,12 +361,12 @@ class _Builder:
             condition = guard(spans)
             if condition:
                 stack.enter_context(self.writer.block(f"if ({condition})"))
-            reach = reach_memory(node.engine, self.machine)
+            levels = reached(node.engine, self.machine)
             point = make_point(
                 self.writer,
                 op,
                 spans,
-                lambda t: scope.find(t, reach) or self.find(t, None, path, scope),
+                lambda t: scope.find(t, *levels) or self.find(t, None, path, scope),
                 self.graph.tensors,
                 ranges,
                 path,

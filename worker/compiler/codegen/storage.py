@@ -85,10 +85,10 @@ class Enclosing:
     def box_start(self, start: Affine) -> Affine:
         return start.substitute(self.variables)
 
-    def find(self, tensor: str, level: str | None = None) -> Storage | None:
-        """Innermost storage of a tensor, in `level` when given."""
+    def find(self, tensor: str, *levels: str) -> Storage | None:
+        """Innermost storage of a tensor, in one of `levels` when given."""
         for storage in reversed(self.storages):
-            if storage.tensor == tensor and (level is None or storage.level == level):
+            if storage.tensor == tensor and (not levels or storage.level in levels):
                 return storage
         return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
-from worker.compiler.cost.compute import able_engines, pace_of
+from worker.compiler.cost.compute import able_engines, keeps_sums, pace_of
 from worker.compiler.cost.traffic import compulsory_bytes
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp
@@ -51,7 +51,7 @@ def _fed_cycles(op: TensorOp, engines: Sequence[Engine], graph: Graph) -> float:
     extents = tuple(axis.extent for axis in op.domain)
     shares = 0.0
     for engine in engines:
-        pace = pace_of(op, engine, graph.tensors)
+        pace = pace_of(op, engine, graph.tensors, stays=keeps_sums(op, engine))
         least = pace.least(extents) if pace.folding or pace.streams else 0
         if not least:
             return 0.0

@@ -327,8 +327,17 @@ class EngineRate:
         return plain / self.speed + (special / self.special_speed if special else 0.0)
 
 
-def pace_of(op: TensorOp, engine: Engine, tensors: Mapping[str, Tensor]) -> EngineRate:
+def keeps_sums(op: TensorOp, engine: Engine) -> bool:
+    """Whether sums of the operator may stand in registers of the engine."""
+    return bool(engine.accumulators) and op.reduce is not None
+
+
+def pace_of(
+    op: TensorOp, engine: Engine, tensors: Mapping[str, Tensor], *, stays: bool = False
+) -> EngineRate:
     """The pace of `engine` at `op`: worth keeping where many boxes are asked for.
+
+    `stays`: its result stands in registers of the engine, so it passes none of its ports.
 
     Raises:
         VerifyError: the engine cannot run it (a schedule names the wrong engine).
@@ -337,7 +346,7 @@ def pace_of(op: TensorOp, engine: Engine, tensors: Mapping[str, Tensor]) -> Engi
     if elements > 0:
         return EngineRate(
             engine.startup_cycles, elements, 0.0, (1, 0), None, (),
-            streams=_streams(op, None, engine, tensors),
+            streams=_streams(op, None, engine, tensors, stays=stays),
         )  # fmt: skip
     dtype = compute_dtype(op, tensors)
     speed = rate(engine, dtype)
@@ -347,36 +356,49 @@ def pace_of(op: TensorOp, engine: Engine, tensors: Mapping[str, Tensor]) -> Engi
     ops = (0, 0) if roles is not None else elementary_ops(op)
     return EngineRate(
         engine.startup_cycles, speed, engine.special_ops_per_cycle, ops, roles, engine.array,
-        None if roles is None else _folding(op, roles, engine, speed, tensors),
-        _streams(op, roles, engine, tensors),
+        None if roles is None else _folding(op, roles, engine, speed, tensors, stays=stays),
+        _streams(op, roles, engine, tensors, stays=stays),
     )  # fmt: skip
 
 
 def _folding(
-    op: TensorOp, roles: Contraction, engine: Engine, speed: float, tensors: Mapping[str, Tensor]
-) -> Folding | None:
+    op: TensorOp, roles: Contraction, engine: Engine, speed: float, tensors: Mapping[str, Tensor],
+    *, stays: bool,
+) -> Folding | None:  # fmt: skip
+    depth = prod(op.domain[k].extent for k in roles.depth)
+    return folding(engine, speed, item_bytes(op, roles, tensors, stays=stays), depth)
+
+
+def item_bytes(
+    op: TensorOp, roles: Contraction, tensors: Mapping[str, Tensor], *, stays: bool
+) -> tuple[int, int, int]:
+    """Bytes of an element of the left factor, the right one, and the sum, as they pass the ports
+    of an array; `stays`: sums do not."""
     accesses = (*(op.reads[slot] for slot in roles.slots), op.write)
     left, right, total = (tensors[a.tensor].dtype.size_bytes for a in accesses)
-    depth = prod(op.domain[k].extent for k in roles.depth)
-    return folding(engine, speed, (left, right, total), depth)
+    return left, right, 0 if stays else total
 
 
 def _streams(
-    op: TensorOp, roles: Contraction | None, engine: Engine, tensors: Mapping[str, Tensor]
-) -> Streams | None:
-    """What passes an engine's ports beside the factors and sums of a `Folding`; None: they are
-    free."""
+    op: TensorOp, roles: Contraction | None, engine: Engine, tensors: Mapping[str, Tensor],
+    *, stays: bool,
+) -> Streams | None:  # fmt: skip
+    """What passes an engine's ports beside a `Folding`'s factors and sums; None: they are free."""
     if not engine.feed_bytes_per_cycle and not engine.drain_bytes_per_cycle:
         return None
-    streams = streams_of(op, roles, engine, tensors)
+    streams = streams_of(op, roles, engine, tensors, stays=stays)
     return streams if streams.reads or streams.result else None
 
 
 def streams_of(
-    op: TensorOp, roles: Contraction | None, engine: Engine, tensors: Mapping[str, Tensor]
-) -> Streams:
-    """What an instruction moves beside the factors and sums of an array, whatever its ports."""
+    op: TensorOp, roles: Contraction | None, engine: Engine, tensors: Mapping[str, Tensor],
+    *, stays: bool = False,
+) -> Streams:  # fmt: skip
+    """What an instruction moves beside the factors and sums of an array, whatever its ports; sums
+    too where the array has registers for them and no dataflow that counts them: they come and go
+    with every instruction, or, as any result that `stays` in registers, do not move."""
     factors = () if roles is None else roles.slots
+    is_counted = roles is None or (bool(engine.accumulators) and engine.dataflow is None)
     # Where something is looked up, any slot may hold the indices.
     slots = range(len(op.reads)) if op.has_lookup else slots_read(op.body)
     reads = tuple(
@@ -385,7 +407,7 @@ def streams_of(
     reduced = tuple(
         (k, axis.extent) for k, axis in enumerate(op.domain) if axis.kind is AxisKind.REDUCE
     )
-    result = _stream(op, op.write, tensors) if roles is None else None
+    result = _stream(op, op.write, tensors) if is_counted and not stays else None
     return Streams(
         reads, result, reduced, engine.feed_bytes_per_cycle, engine.drain_bytes_per_cycle
     )
@@ -448,12 +470,8 @@ def pick_engine(op: TensorOp, machine: Machine, tensors: Mapping[str, Tensor]) -
     win ties; then VECTOR, then SCALAR.  None when the machine has no engine that can run it.
     """
     extents = tuple(a.extent for a in op.domain)
-    best: tuple[int, Engine] | None = None
-    for engine in able_engines(op, machine, tensors):
-        cycles = engine_cycles(op, extents, engine, tensors)
-        if best is None or cycles < best[0]:
-            best = (cycles, engine)
-    return None if best is None else best[1]
+    able = able_engines(op, machine, tensors)
+    return min(able, key=lambda e: engine_cycles(op, extents, e, tensors), default=None)
 
 
 def able_engines(

@@ -14,10 +14,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from worker.compiler.cost.compute import Contraction, Streams, contraction, sizes, streams_of
+from worker.compiler.cost.compute import (
+    Contraction,
+    Streams,
+    contraction,
+    item_bytes,
+    sizes,
+    streams_of,
+)
 from worker.compiler.cost.folds import Folding, folding
 from worker.compiler.ir.op import Tensor, TensorOp
-from worker.compiler.machine.machine import Dataflow, Engine, EngineKind, Stationary
+from worker.compiler.machine.dataflow import Dataflow, Stationary
+from worker.compiler.machine.machine import Engine, EngineKind
 
 _UNKNOWN = Dataflow(Stationary.OUTPUT, is_systolic=False)
 
@@ -47,17 +55,20 @@ class Feeds:
         return drawn * lanes, returned * lanes
 
 
-def feeds_of(op: TensorOp, engine: Engine, tensors: Mapping[str, Tensor]) -> Feeds:
-    """What `engine` moves for `op`: worth keeping where many boxes are asked for."""
+def feeds_of(
+    op: TensorOp, engine: Engine, tensors: Mapping[str, Tensor], *, stays: bool = False
+) -> Feeds:
+    """What `engine` moves for `op`: worth keeping where many boxes are asked for.
+
+    `stays`: its sums stand in registers of the engine (`register:NAME` of the ledger has them).
+    """
     roles = contraction(op)
-    streams = streams_of(op, roles, engine, tensors)
+    streams = streams_of(op, roles, engine, tensors, stays=stays or roles is not None)
     if roles is None:
         return Feeds(streams, None)
-    accesses = (*(op.reads[slot] for slot in roles.slots), op.write)
-    left, right, total = (tensors[a.tensor].dtype.size_bytes for a in accesses)
     array = engine.array if engine.kind is EngineKind.MATRIX else ()
     described = replace(engine, array=array, dataflow=engine.dataflow or _UNKNOWN)
     depth = prod(op.domain[k].extent for k in roles.depth)
-    folds = folding(described, 1.0, (left, right, total), depth)
+    folds = folding(described, 1.0, item_bytes(op, roles, tensors, stays=stays), depth)
     assert folds is not None
     return Feeds(streams, (folds, roles))

@@ -51,7 +51,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, inf, prod
 
-from worker.compiler.cost.compute import EngineRate, able_engines, pace_of, rate
+from worker.compiler.cost.compute import EngineRate, able_engines, keeps_sums, pace_of, rate
 from worker.compiler.cost.touched import touched_elems
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import TensorOp
@@ -145,7 +145,7 @@ def work_of(graph: Graph, machine: Machine) -> Work:
     granules: tuple[set[float], set[float]] = (set(), set())
     for op in graph.ops:
         paces = [
-            (engine, pace_of(op, engine, graph.tensors))
+            (engine, pace_of(op, engine, graph.tensors, stays=keeps_sums(op, engine)))
             for engine in able_engines(op, machine, graph.tensors)
         ]
         if not paces:
@@ -371,7 +371,7 @@ def _first_step(machine: Machine, *, outward: bool) -> int:
     return 1 + min(
         max(machine.level(name).latency_cycles for name in machine.route(home, level.name))
         + dma_engine(machine, level.name, outward=outward).setup_cycles
-        for level in machine.scratchpads
+        for level in machine.placeable
         if level.name != home
     )
 
@@ -381,7 +381,7 @@ def _port(machine: Machine, num_bytes: int, direction: str) -> tuple[str, int]:
     home = machine.home
     is_read = direction == "read"
     own = (home.read_bytes_per_cycle if is_read else home.write_bytes_per_cycle) * home.instances
-    below = [level for level in machine.scratchpads if level.name != home.name]
+    below = [level for level in machine.placeable if level.name != home.name]
     first = sum(
         (level.write_bytes_per_cycle if is_read else level.read_bytes_per_cycle) * level.instances
         for level in below
@@ -393,7 +393,7 @@ def _port(machine: Machine, num_bytes: int, direction: str) -> tuple[str, int]:
 def _shared_port(machine: Machine, inward: int, outward: int) -> tuple[str, int]:
     """(name, cycles) that bytes out of home and into it take at least together."""
     home = machine.home
-    below = [level for level in machine.scratchpads if level.name != home.name]
+    below = [level for level in machine.placeable if level.name != home.name]
     own = _both_ways(
         [(home, home.read_bytes_per_cycle, home.write_bytes_per_cycle)], inward, outward
     )

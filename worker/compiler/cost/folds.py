@@ -34,7 +34,8 @@ from functools import lru_cache
 from math import ceil, inf, prod
 from typing import NamedTuple
 
-from worker.compiler.machine.machine import Dataflow, Engine, Stationary
+from worker.compiler.machine.dataflow import Dataflow, Stationary
+from worker.compiler.machine.machine import Engine
 
 
 class Extents(NamedTuple):

@@ -26,7 +26,7 @@ from worker.compiler.ir.axis import AxisKind
 from worker.compiler.ir.op import Access, Tensor, TensorOp
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Compute, LoopKind, Move, Node, Schedule, Seq
-from worker.compiler.schedule.walk import Frame, Leaf, Scope, move_ends, reach_memory, walk
+from worker.compiler.schedule.walk import Frame, Leaf, Scope, move_ends, reached, walk
 
 
 def loop_nests(
@@ -120,7 +120,7 @@ class _Part:
         return _shaped(nest) or nest
 
     def _holds(self, leaf: Leaf, operands: Sequence[Operand]) -> tuple[Hold, ...] | NoForm:
-        home, reach = self.machine.home.name, reach_memory(leaf.node.engine, self.machine)  # type: ignore[union-attr]  # a Compute
+        home, levels = self.machine.home.name, reached(leaf.node.engine, self.machine)  # type: ignore[union-attr]  # a Compute
         names = [operand.tensor for operand in operands]
         moves = self._moves(home)
         if isinstance(moves, NoForm):
@@ -153,10 +153,10 @@ class _Part:
                 )
             )
         at_home = [n for k, n in enumerate(names)
-                   if all(h.operand != k or h.memory != reach for h in holds)]  # fmt: skip
+                   if all(h.operand != k or h.memory not in levels for h in holds)]  # fmt: skip
         if at_home:
             return NoForm(
-                Reason.BUFFERS, f"{', '.join(at_home)} has no buffer in {reach}, which feeds"
+                Reason.BUFFERS, f"{', '.join(at_home)} has no buffer in {levels[0]}, which feeds"
                 f" {leaf.node.engine}",  # type: ignore[union-attr]  # a Compute
             )  # fmt: skip
         return tuple(holds)

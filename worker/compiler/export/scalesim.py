@@ -17,7 +17,8 @@ from worker.compiler.export.documents import Export, Exported, plain_name
 from worker.compiler.export.nest import LoopNest, NoForm, Reason, Refusal
 from worker.compiler.export.untimed import untimed
 from worker.compiler.export.windows import Convolution, convolution
-from worker.compiler.machine.machine import EngineKind, Machine, Stationary
+from worker.compiler.machine.dataflow import Stationary
+from worker.compiler.machine.machine import EngineKind, Machine
 
 _TOPOLOGY = (
     "Layer name", "IFMAP height", "IFMAP width", "Filter height", "Filter width", "Channels",

@@ -16,7 +16,8 @@ from math import ceil, prod
 from typing import TypeAlias
 
 from worker.compiler.export.nest import LoopNest, NoForm, Reason
-from worker.compiler.machine.machine import EngineKind, Stationary
+from worker.compiler.machine.dataflow import Stationary
+from worker.compiler.machine.machine import EngineKind
 from worker.compiler.tiling.factors import divisors
 
 Factors: TypeAlias = "tuple[tuple[int, int], ...]"

@@ -25,7 +25,7 @@ from worker.compiler.schedule.walk import (
     Walk,
     compute_scope,
     move_ends,
-    reach_memory,
+    reached,
     walk,
 )
 
@@ -96,13 +96,14 @@ def _resolve_move(leaf: Leaf, move: Move, machine: Machine, *, may_be_unread: bo
 
 def _resolve_compute(graph: Graph, leaf: Leaf, compute: Compute, machine: Machine) -> Refs:
     op = graph.op(compute.op)
-    reach = reach_memory(compute.engine, machine)
+    levels = reached(compute.engine, machine)
 
     def ref(tensor: str) -> Ref:
-        scope = compute_scope(leaf, tensor, reach)
+        scope = compute_scope(leaf, tensor, levels)
         if scope is None:
-            return Ref(tensor, None, reach != machine.home.name)
-        return Ref(tensor, scope.number, scope.memory != reach or _is_remote(scope, leaf, machine))
+            return Ref(tensor, None, machine.home.name not in levels)
+        is_staged = scope.memory not in levels or _is_remote(scope, leaf, machine)
+        return Ref(tensor, scope.number, is_staged)
 
     return Refs(tuple(ref(a.tensor) for a in op.reads), ref(op.write.tensor))
 

@@ -9,6 +9,7 @@ from typing import Any
 from worker.compiler.errors import SpecError
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.build_targets import build_targets
+from worker.compiler.machine.dataflow import Dataflow, Stationary
 from worker.compiler.machine.energy_table import (
     DEFAULT_NM,
     HOST_SPREAD,
@@ -23,7 +24,6 @@ from worker.compiler.machine.evidence import EnergyRange, Guess
 from worker.compiler.machine.inherit import escape, resolve
 from worker.compiler.machine.lint.document import lint_document
 from worker.compiler.machine.machine import (
-    Dataflow,
     Engine,
     EngineKind,
     Host,
@@ -34,7 +34,6 @@ from worker.compiler.machine.machine import (
     Managed,
     MemoryLevel,
     StageOperation,
-    Stationary,
 )
 from worker.compiler.machine.presets import preset_document
 from worker.compiler.machine.quantity import Estimate, Flag, Quantity
@@ -296,6 +295,7 @@ class _Builder:
             dataflow=None if engine.dataflow is None else _dataflow(engine.dataflow),
             feed_bytes_per_cycle=feed,
             drain_bytes_per_cycle=drain,
+            accumulators=engine.accumulators or "",
             setup_cycles=_int(engine.setup_cycles),
             outstanding_bytes=self._outstanding(k, engine),
         )
@@ -303,8 +303,8 @@ class _Builder:
     def _ports(self, k: int, engine: EngineSpec) -> tuple[float, float]:
         """Bytes per cycle into an engine and out of it; 0: any.
 
-        Left out beside a dataflow: the core's share of the memory's ports.  Without one nobody says
-        what streams, so nothing is timed.
+        Left out beside a dataflow, or registers for sums: the core's share of the memory's ports.
+        Without either nobody says what streams, so nothing is timed.
         """
         given = _num(engine.feed_bytes_per_cycle), _num(engine.drain_bytes_per_cycle)
         if engine.kind not in _COMPUTE:
@@ -316,7 +316,8 @@ class _Builder:
         for way, stated, port in zip(("feed", "drain"), given, ports, strict=True):
             rate = stated
             if not stated:
-                rate = port * share if engine.dataflow is not None else 0.0
+                is_said = engine.dataflow is not None or engine.accumulators is not None
+                rate = port * share if is_said else 0.0
                 note = (
                     f"not given; the core's share of {level.name}'s port" if rate
                     else "not given; its operands cost the engine no time"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from worker.compiler.ir.dtype import DType
+from worker.compiler.machine.dataflow import Dataflow
 from worker.compiler.machine.evidence import EnergyRange, Guess
 from worker.compiler.machine.pattern import AttributeRule, PatternRule
 
@@ -26,7 +27,8 @@ class Managed(StrEnum):
     """Transparent: transfers pass through it and occupy its bandwidth; what it holds does not pass
     the port of home (`lower.rows.cached`)."""
     REGISTER = "register"
-    """Inside an engine's datapath: never placed explicitly, charged per MAC in energies."""
+    """Inside the engines, charged per MAC in energies.  The schedule places nothing here but sums
+    of engines that keep them in it (`Engine.accumulators`)."""
 
 
 class EngineKind(StrEnum):
@@ -136,42 +138,6 @@ class Intrinsic:
     cycles: int
 
 
-class Stationary(StrEnum):
-    """What an array keeps while the rest streams past it (`Dataflow`)."""
-
-    WEIGHT = "weight"
-    """The right factor: of a convolution its weights.  Sums are made along the rows."""
-    INPUT = "input"
-    """The left factor.  Sums are made along the rows."""
-    OUTPUT = "output"
-    """The sums themselves, until they are complete."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dataflow:
-    """How an array of MACs works through a product: fold by fold of what it keeps.
-
-    A fold is as much of the stationary operand as the array holds: depth x columns of weights,
-    depth x rows of inputs, or rows x columns of sums.
-    """
-
-    stationary: Stationary
-    is_systolic: bool = True
-    """Operands go from cell to cell: a fold is shifted in, or its sums out, in as many cycles as
-    the array has rows, and rows + columns - 2 pass between its first and its last cell."""
-    is_double_buffered: bool = False
-    """While one fold is computed, the next is loaded, or the sums of the last leave."""
-    is_pipelined: bool = False
-    """Folds follow each other without a gap: the array fills and drains once per instruction."""
-    load_bytes_per_cycle: float = 0.0
-    """Of a way of its own for stationary weights or inputs; 0: they come through the feed."""
-    hold: tuple[int, ...] = ()
-    """Extents of a fold where cells hold several elements; empty: one each."""
-    accumulator_bytes: int = 0
-    """Sums that stay beside the array until their depth is done, a stripe of what streams at a
-    time; 0: every fold's sums return."""
-
-
 @dataclass(frozen=True, slots=True)
 class Engine:
     """A unit inside every core that runs instructions in order."""
@@ -202,6 +168,9 @@ class Engine:
     """From its memory, per core; 0: as many as it can use."""
     drain_bytes_per_cycle: float = 0.0
     """Into its memory."""
+    accumulators: str = ""
+    """Of a compute engine: a REGISTER level in which sums may stand from one instruction to the
+    next; "": they stand in its memory."""
     setup_cycles: int = 0
     """Of a DMA engine: from taking up a transfer to the first request (`machine/dma.py`)."""
     outstanding_bytes: int = 0
@@ -448,8 +417,17 @@ class Machine:
 
     @property
     def scratchpads(self) -> tuple[MemoryLevel, ...]:
-        """Placeable levels below home, slow to fast."""
+        """Scratchpads below home, slow to fast."""
         return tuple(m for m in self.levels[1:] if m.managed is Managed.SCRATCHPAD)
+
+    @property
+    def placeable(self) -> tuple[MemoryLevel, ...]:
+        """Levels below home that something is placed in, slow to fast: scratchpads, and registers
+        that sums of an engine may stand in."""
+        keep = {engine.accumulators for engine in self.engines}
+        return tuple(
+            m for m in self.levels[1:] if m.managed is Managed.SCRATCHPAD or m.name in keep
+        )
 
     def level(self, name: str) -> MemoryLevel:
         """Level by name; KeyError if there is none."""

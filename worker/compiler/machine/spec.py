@@ -140,6 +140,9 @@ class EngineSpec(Part):
     feed_bytes_per_cycle: BytesPerCycle | None = None
     """Absent: with a dataflow the engine's share of its memory's port, else any; a guess."""
     drain_bytes_per_cycle: BytesPerCycle | None = None
+    accumulators: Name | None = None
+    """A register level in which sums stand from one instruction to the next.  Absent: they stand
+    in `memory`."""
     setup_cycles: Cycles | None = None
     """Of a DMA engine.  Absent: a transfer is set up in no time, which is listed as a guess."""
     outstanding_bytes: Bytes | None = None

@@ -22,9 +22,8 @@ from worker.compiler.schedule.walk import (
     Leaf,
     Scope,
     Walk,
-    compute_scope,
+    compute_ends,
     move_ends,
-    reach_memory,
 )
 
 Bools: TypeAlias = "npt.NDArray[np.bool_]"
@@ -156,9 +155,8 @@ def _ends(
     if isinstance(leaf.node, Move):
         ends = move_ends(leaf, leaf.node, machine.home.name)
         return ((), None) if isinstance(ends, str) else (ends.reads, ends.write)
-    op, reach = nest.schedule.graph.op(leaf.node.op), reach_memory(leaf.node.engine, machine)
-    reads = tuple(compute_scope(leaf, access.tensor, reach) for access in op.reads)
-    return reads, compute_scope(leaf, op.write.tensor, reach)
+    ends = compute_ends(leaf, leaf.node, nest.schedule.graph, machine)
+    return ends.reads, ends.write
 
 
 def _hull(cut: _Cut, outer: Mapping[str, Ints]) -> Hull:

@@ -12,7 +12,7 @@ Rules, in the order in which they are checked (the `rule` of the VerifyError):
              early
   resident   an instruction touches what its buffer does not hold or what nothing moved there
   fill       a padded read from a buffer that was filled otherwise
-  reach      a core touches memory that another one owns
+  reach      a core touches memory that another one owns, or an engine registers of others
   capacity   buffers alive together (from entry to last use) exceed a memory
 Conservative: a read served by what an *earlier iteration* of a shared loop left in a buffer is
 refused, and a strided write counts as covering its hull for a Compute that reads it (coverage

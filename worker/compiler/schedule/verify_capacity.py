@@ -37,9 +37,8 @@ from worker.compiler.schedule.walk import (
     Leaf,
     Scope,
     Walk,
-    compute_scope,
+    compute_ends,
     move_ends,
-    reach_memory,
 )
 
 Interval: TypeAlias = "tuple[int, int]"
@@ -70,7 +69,7 @@ def check_capacity(schedule: Schedule, flat: Walk, machine: Machine) -> None:
     """
     sizes = {scope.path: scope_bytes(scope, machine) for scope in flat.scopes}
     lives = lifetimes(schedule, flat, machine)
-    for level in machine.scratchpads:
+    for level in machine.placeable:
         members = {s.path: sizes[s.path] for s in flat.scopes if s.memory == level.name}
         peaks = _Peaks(members, lives, shared=level.instances < machine.num_cores)
         demand = peaks.of(schedule.root, "0")
@@ -123,12 +122,9 @@ def touched(schedule: Schedule, leaf: Leaf, machine: Machine) -> tuple[Scope, ..
     if isinstance(leaf.node, Move):
         ends = move_ends(leaf, leaf.node, machine.home.name)
         assert not isinstance(ends, str)  # residency was checked before
-        found: tuple[Scope | None, ...] = (*ends.reads, ends.write)
     else:
-        op = schedule.graph.op(leaf.node.op)
-        reach = reach_memory(leaf.node.engine, machine)
-        found = tuple(compute_scope(leaf, a.tensor, reach) for a in (*op.reads, op.write))
-    return tuple(scope for scope in found if scope is not None)
+        ends = compute_ends(leaf, leaf.node, schedule.graph, machine)
+    return tuple(scope for scope in (*ends.reads, ends.write) if scope is not None)
 
 
 @dataclass(slots=True)

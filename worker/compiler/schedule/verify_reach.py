@@ -3,7 +3,8 @@
 A Place belongs to the instance of its memory that the core which enters it is attached to.  Inside,
 a loop over cores, or a stage of a Pipe with a core offset, may run on cores that are attached to
 another instance: they would read and write what is not theirs, over no port and in no time.  What
-passes between cores goes through a memory that they share, or through a Queue.
+passes between cores goes through a memory that they share, or through a Queue.  Registers belong to
+the engines that name them (`Engine.accumulators`).
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from worker.compiler.machine.machine import Machine
+from worker.compiler.machine.machine import Machine, Managed
 from worker.compiler.schedule.grid import coordinates, core_ids, instance_of
-from worker.compiler.schedule.nodes import LoopKind
+from worker.compiler.schedule.nodes import LoopKind, Move
 from worker.compiler.schedule.verify_structure import refuse
 from worker.compiler.schedule.walk import Frame, Leaf, Scope, Walk
 
@@ -30,6 +31,7 @@ def check_reach(flat: Walk, machine: Machine, touched: Callable[[Leaf], tuple[Sc
     for leaf in flat.leaves:
         loops = _core_loops(leaf.frames)
         for scope in touched(leaf):
+            _check_registers(leaf, scope, machine)
             if scope.queue is not None or machine.level(scope.memory).instances == 1:
                 continue
             around = _core_loops(scope.frames)
@@ -52,6 +54,17 @@ def check_reach(flat: Walk, machine: Machine, touched: Callable[[Leaf], tuple[Sc
                     f" {owner.flat[at]}, which is not its own: place it inside the loop over cores,"
                     " in a memory that they share, or pass it through a queue",
                 )  # fmt: skip
+
+
+def _check_registers(leaf: Leaf, scope: Scope, machine: Machine) -> None:
+    if machine.level(scope.memory).managed is not Managed.REGISTER or isinstance(leaf.node, Move):
+        return
+    engine = leaf.node.engine
+    if machine.engine(engine).accumulators != scope.memory:
+        raise refuse(
+            leaf.path, "reach",
+            f"{engine} does not reach {scope.tensor} in {scope.memory}, not its registers",
+        )  # fmt: skip
 
 
 def _core_loops(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:

@@ -34,9 +34,8 @@ from worker.compiler.schedule.walk import (
     Leaf,
     Scope,
     Walk,
-    compute_scope,
+    compute_ends,
     move_ends,
-    reach_memory,
 )
 
 
@@ -101,12 +100,7 @@ class _Residency:
             if isinstance(ends, str):
                 raise refuse(leaf.path, "resident", ends)
             return ends
-        op = self.graph.op(leaf.node.op)
-        reach = reach_memory(leaf.node.engine, self.machine)
-        return Ends(
-            tuple(compute_scope(leaf, a.tensor, reach) for a in op.reads),
-            compute_scope(leaf, op.write.tensor, reach),
-        )
+        return compute_ends(leaf, leaf.node, self.graph, self.machine)
 
     def _written(self, leaf: Leaf) -> str:
         if isinstance(leaf.node, Move):

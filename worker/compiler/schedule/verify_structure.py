@@ -37,7 +37,7 @@ class _Checker:
         self.graph = schedule.graph
         self.machine = machine
         self.memories = {level.name for level in machine.levels}
-        self.placeable = {level.name for level in machine.scratchpads}
+        self.placeable = {level.name for level in machine.placeable}
         self.engines = {engine.name: engine for engine in machine.engines}
         self.ops = {op.name: op for op in schedule.graph.ops}
         self.seen: set[str] = set()
@@ -91,6 +91,8 @@ class _Checker:
             self.visit(stage.body, f"{path}.{i}", inner, core + stage.core_offset, lanes)
 
     def _check_queue(self, path: str, queue: Queue, num_stages: int, names: frozenset[str]) -> None:
+        if queue.memory not in {level.name for level in self.machine.scratchpads}:
+            raise refuse(path, "names", f"{queue.memory!r} is no scratchpad: a ring needs one")
         self._check_storage(path, queue.tensor, queue.memory, queue.tile, queue.depth, names)
         ends = (queue.producer, *queue.consumers)
         if not queue.consumers or any(not 0 <= s < num_stages for s in ends):

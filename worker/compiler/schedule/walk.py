@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias, assert_never
 
 from worker.compiler.ir.dtype import DType
+from worker.compiler.ir.graph import Graph
 from worker.compiler.machine.machine import Machine, Managed
 from worker.compiler.schedule.nodes import (
     Box,
@@ -96,10 +97,10 @@ class Leaf:
     """Enclosing scopes, outermost first."""
     stages: Stages
 
-    def find(self, tensor: str, memory: str | None = None) -> Scope | None:
-        """Innermost enclosing scope of a tensor (in one memory)."""
+    def find(self, tensor: str, *memories: str) -> Scope | None:
+        """Innermost enclosing scope of a tensor (in one of some memories)."""
         for scope in reversed(self.scopes):
-            if scope.tensor == tensor and memory in (None, scope.memory):
+            if scope.tensor == tensor and (not memories or scope.memory in memories):
                 return scope
         return None
 
@@ -203,7 +204,7 @@ class Ends:
 
 
 def reach_memory(engine: str, machine: Machine) -> str:
-    """Level from which a compute engine takes placed operands.
+    """Level from which a compute engine takes placed operands, but for sums in its registers.
 
     Registers and caches hold nothing by themselves: the nearest slower scratchpad (or home) does.
     """
@@ -213,9 +214,24 @@ def reach_memory(engine: str, machine: Machine) -> str:
     return machine.levels[index].name
 
 
-def compute_scope(leaf: Leaf, tensor: str, reach: str) -> Scope | None:
-    """Where a Compute finds `tensor`: the innermost scope its engine reaches, else any."""
-    return leaf.find(tensor, reach) or leaf.find(tensor)
+def reached(engine: str, machine: Machine) -> tuple[str, ...]:
+    """Levels in which a compute engine addresses what is placed: its memory, and its registers."""
+    memory, registers = reach_memory(engine, machine), machine.engine(engine).accumulators
+    return (memory, registers) if registers else (memory,)
+
+
+def compute_scope(leaf: Leaf, tensor: str, levels: tuple[str, ...]) -> Scope | None:
+    """Where a Compute finds `tensor`: the innermost scope in `levels` (`reached`), else any."""
+    return leaf.find(tensor, *levels) or leaf.find(tensor)
+
+
+def compute_ends(leaf: Leaf, compute: Compute, graph: Graph, machine: Machine) -> Ends:
+    """Where a Compute finds its operands."""
+    op, levels = graph.op(compute.op), reached(compute.engine, machine)
+    return Ends(
+        tuple(compute_scope(leaf, access.tensor, levels) for access in op.reads),
+        compute_scope(leaf, op.write.tensor, levels),
+    )
 
 
 def move_ends(leaf: Leaf, move: Move, home: str) -> Ends | str:

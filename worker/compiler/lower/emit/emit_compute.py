@@ -93,7 +93,9 @@ class ComputeEmitter:
         flat = Flat.of(keep.shape, keep)
         if flat.count == 0:
             return []
-        costs = self._costs(op, compute, box, grid)
+        registers = self.machine.engine(compute.engine).accumulators
+        far = None if refs.write.scope is None else self.nest.scopes[refs.write.scope].memory
+        costs = self._costs(op, compute, box, grid, stays=bool(registers) and far == registers)
         cycles, drawn, returned, starved = (
             over_lanes(np.broadcast_to(each, grid.shape), grid, np.max) for each in costs
         )
@@ -224,13 +226,15 @@ class ComputeEmitter:
             found.append(np.maximum(np.minimum(high, extent - 1) - np.maximum(low, 0) + 1, 0))
         return found
 
-    def _costs(self, op: TensorOp, compute: Compute, box: Clipped, grid: Grid) -> tuple[Ints, ...]:
+    def _costs(
+        self, op: TensorOp, compute: Compute, box: Clipped, grid: Grid, *, stays: bool
+    ) -> tuple[Ints, ...]:
         """(engine cycles, bytes drawn, bytes returned, cycles that ports cost) at all iterations;
-        asks the cost model once per distinct box shape."""
+        asks the cost model once per distinct box shape.  `stays`: sums stand in registers."""
         engine = self.machine.engine(compute.engine)
-        feeds = feeds_of(op, engine, self.tensors)
+        feeds = feeds_of(op, engine, self.tensors, stays=stays)
 
-        pace = pace_of(op, engine, self.tensors)
+        pace = pace_of(op, engine, self.tensors, stays=stays)
         at_once = pace.fed_at_once
 
         def price(extents: tuple[int, ...]) -> tuple[int, ...]:

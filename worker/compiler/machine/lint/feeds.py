@@ -67,6 +67,35 @@ def folds_are_whole_arrays(view: SpecReader) -> Iterator[Defect]:
             )  # fmt: skip
 
 
+def sums_stand_in_registers(view: SpecReader) -> Iterator[Defect]:
+    """Every core has its own, as its engines have."""
+    by_name = view.names("/levels")
+    cores = view.number("/num_cores")
+    for engine in view.items("/engines"):
+        at = f"{engine}/accumulators"
+        name, kind = view.text(at), view.text(f"{engine}/kind")
+        level = by_name.get(name or "")
+        if name is not None and kind not in COMPUTE:
+            yield Defect(at, f"a {kind} engine sums nothing up", "absent", name)
+        elif level is not None and view.managed(level) != "register":
+            yield Defect(
+                at, f"sums stand in an engine's registers or in its memory; {name} is neither",
+                "a level with managed: register", name,
+            )  # fmt: skip
+        elif level is not None and cores and view.number(f"{level}/instances") != cores:
+            yield Defect(
+                f"{level}/instances", f"the engines of each core keep sums in {name}, so each core "
+                "has one", f"num_cores = {cores:g}", view.number(f"{level}/instances"),
+            )  # fmt: skip
+
+
+def is_placed_in(view: SpecReader, level: str) -> bool:
+    """Whether sums of an engine may stand in a level of registers."""
+    name = view.text(f"{level}/name")
+    keeping = {view.text(f"{engine}/accumulators") for engine in view.items("/engines")}
+    return view.managed(level) == "register" and name in keeping
+
+
 def ports_are_read(view: SpecReader) -> Iterator[Defect]:
     for engine in view.items("/engines"):
         kind = view.text(f"{engine}/kind")

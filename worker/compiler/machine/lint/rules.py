@@ -15,7 +15,9 @@ from worker.compiler.machine.lint.feeds import (
     dataflows_have_an_array,
     dataflows_say_what_is_read,
     folds_are_whole_arrays,
+    is_placed_in,
     ports_are_read,
+    sums_stand_in_registers,
     transfers_are_read,
 )
 from worker.compiler.machine.lint.rates import (
@@ -29,6 +31,7 @@ from worker.compiler.machine.lint.targets import TARGET_RULES, places
 from worker.compiler.machine.lint.view import Defect, SpecReader, one_of
 
 __all__ = ["RULES", "Defect", "SpecReader"]
+_ENGINE_LEVELS = ("memory", "accumulators")
 
 
 def unique_names(view: SpecReader) -> Iterator[Defect]:
@@ -45,7 +48,7 @@ def unique_names(view: SpecReader) -> Iterator[Defect]:
 
 def known_levels(view: SpecReader) -> Iterator[Defect]:
     levels = list(view.names("/levels"))
-    places = [(f"{e}/memory", "engine") for e in view.items("/engines")]
+    places = [(f"{e}/{k}", "engine") for e in view.items("/engines") for k in _ENGINE_LEVELS]
     places += [(f"{k}/{end}", "link") for k in view.items("/links") for end in ("src", "dst")]
     for pointer, what in places:
         name = view.text(pointer)
@@ -177,9 +180,12 @@ def home_is_a_scratchpad(view: SpecReader) -> Iterator[Defect]:
 
 
 def duplex_where_transfers_end(view: SpecReader) -> Iterator[Defect]:
-    """What passes a cache takes its read port in either direction, and registers have no ports."""
+    """What passes a cache takes its read port in either direction, and registers that nothing is
+    placed in have no ports."""
     for level in view.items("/levels"):
         managed = view.managed(level)
+        if is_placed_in(view, level):
+            continue
         if managed != "scratchpad" and view.raw(f"{level}/duplex") is not None:
             why = (
                 "what passes a cache takes one port in either direction"
@@ -195,6 +201,8 @@ def duplex_where_transfers_end(view: SpecReader) -> Iterator[Defect]:
 
 def sustained_where_bytes_pass(view: SpecReader) -> Iterator[Defect]:
     for level in view.items("/levels"):
+        if is_placed_in(view, level):
+            continue
         if view.managed(level) == "register" and view.raw(f"{level}/sustained_fraction"):
             yield Defect(
                 f"{level}/sustained_fraction", "transfers do not reach registers: nothing reads "
@@ -288,6 +296,7 @@ RULES: tuple[Callable[[SpecReader], Iterator[Defect]], ...] = (
     a_gap_is_within_the_latency,
     has_engines,
     engines_sit_at_scratchpads,
+    sums_stand_in_registers,
     rates_of_compute_engines,
     special_rates_are_read,
     stages_of_vector_engines,

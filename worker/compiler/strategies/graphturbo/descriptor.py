@@ -71,7 +71,7 @@ class GraphTurboOptions(
 
 DESCRIPTOR = StrategyDescriptor(
     name="graphturbo",
-    version="31",
+    version="32",
     help="units of many layers, cut into instances that hand over on chip (paper: GraphTurbo)",
     implementation="worker.compiler.strategies.graphturbo.strategy:GRAPHTURBO",
     options=GraphTurboOptions,

@@ -21,12 +21,13 @@ from worker.compiler.schedule.stages import Grouping
 from worker.compiler.strategies.base import Budget
 from worker.compiler.strategies.naive.descriptor import DESCRIPTOR, NaiveOptions, Tiles
 from worker.compiler.tiling.nest.emit import emit
-from worker.compiler.tiling.nest.facts import Facts, facts_of
+from worker.compiler.tiling.nest.estimate import MOST_LEAVES
+from worker.compiler.tiling.nest.facts import Facts, facts_of, homes_of_sums
 from worker.compiler.tiling.nest.fusion import fused_facts, fused_groups
 from worker.compiler.tiling.nest.grid_search import search_grids
 from worker.compiler.tiling.nest.measure import Measure
 from worker.compiler.tiling.nest.plan import Plan, Stage, Team, footprint_terms, stages_of
-from worker.compiler.tiling.nest.search import measured, search
+from worker.compiler.tiling.nest.search import measured, score, search
 
 DEFAULTS = NaiveOptions()
 ONE = Budget(candidates=1)
@@ -36,6 +37,10 @@ ALONE_CYCLES = 1 << 18
 """Single operators that take longer are looked at with one copy of their result, too: products of
 4096 on a100 gain 4 %, of 8192 28 % (longer programs included), shorter ones 0 to 5 % for a sixth
 more of compile time (`benchmarks.operator_bounds`, decision 0053)."""
+LONG_SUMS = 1 << 14
+"""Where an engine sums up in registers, operators that take longer are looked at with one copy of
+their result as well, for which registers have less room, and with sums in memory (decision 0056:
+what it brings, and takes)."""
 STRIPS = (8, 1)
 """Strips per tile tried for an epilogue, ties to the first: more strips leave more scratchpad
 to the first operator, fewer start fewer instructions."""
@@ -112,19 +117,30 @@ def _plans(
     """The best guess first; none where nothing fits."""
     near: list[Plan] = []
     for number, team in enumerate(_teams(machine)):
-        best, ways = _grown(facts, engine, machine, team)
-        if best is None:
+        grown: list[tuple[Plan, Mapping[tuple[Stage, ...], Facts]]] = []
+        for sums in homes_of_sums(facts, engine, machine):
+            if not grown or grown[0][0].predicted_cycles >= LONG_SUMS:
+                best, ways = _grown(sums, engine, machine, team)
+                grown += [(best, ways)] if best is not None else []
+        if not grown:
             return
+        first = min((best for best, _ in grown), key=_cycles)
         if options.tiles is Tiles.GROWN:
-            yield best
+            yield first
             continue
-        chosen = best
         own = measures if number == 0 else ()
-        for objective in dict.fromkeys((*own, Objective.LATENCY)):
-            chosen = _from_grids(best, ways, machine, Measure.of(objective, machine))
-            yield chosen
-        if best.predicted_cycles <= NEAR * chosen.predicted_cycles:
-            near.append(best)
+        found = [
+            [
+                _from_grids(best, ways, machine, Measure.of(objective, machine))
+                for objective in dict.fromkeys((*own, Objective.LATENCY))
+            ]
+            for best, ways in grown
+        ]
+        found.sort(key=lambda plans: score(plans[0], MOST_LEAVES))
+        yield from found[0]
+        least = found[0][-1].predicted_cycles
+        others = [plans[-1] for plans in found[1:]] + [first]
+        near += [plan for plan in others if plan.predicted_cycles <= NEAR * least]
     yield from near
 
 
@@ -159,7 +175,8 @@ def _from_grids(
     found = measured(grown, machine, measure)
     for stages, way in ways.items():
         found = search_grids(way, grown.engine, stages, machine, found)
-        if not way.epilogue and found.predicted_cycles >= ALONE_CYCLES:
+        least = ALONE_CYCLES if way.registers is None else LONG_SUMS
+        if not way.epilogue and found.predicted_cycles >= least:
             alone = replace(way, is_alone=True)
             found = search_grids(alone, grown.engine, stages, machine, found)
     return found

@@ -24,7 +24,7 @@ from worker.compiler.tiling.chain.plan import ChainPlan
 from worker.compiler.tiling.chain.plan_chain import plan_chain
 from worker.compiler.tiling.layer.layers import Layer
 from worker.compiler.tiling.nest.emit import emit
-from worker.compiler.tiling.nest.facts import Facts, facts_of, sliced
+from worker.compiler.tiling.nest.facts import Facts, facts_of, homes_of_sums, sliced
 from worker.compiler.tiling.nest.fusion import fused_facts
 from worker.compiler.tiling.nest.plan import Plan, Stage, Team, footprint_terms, stages_of
 from worker.compiler.tiling.nest.search import search
@@ -166,12 +166,12 @@ def _answer(question: _Question) -> Plan | None:
     """The best tiles over paths through memory, splits over the cores and ways of the epilogue."""
     facts, engine, machine = question.facts, question.engine, question.machine
     _, _, team, limits, direct = question.key
-    facts_ways: tuple[Facts, ...] = (facts,)
+    facts_ways = homes_of_sums(facts, engine, machine)
     if facts.epilogue:
         strips = STRIPS if len(facts.epilogue) > 1 else STRIPS[1:]
         facts_ways = tuple(
-            replace(facts, max_strips=number, is_overlapped=overlapped)
-            for overlapped, number in product((False, True), strips)
+            replace(home, max_strips=number, is_overlapped=overlapped)
+            for home, overlapped, number in product(facts_ways, (False, True), strips)
         )
     paths = [
         stages_of(machine, chain, team, dict(limits))

@@ -25,7 +25,7 @@ from worker.compiler.schedule.nodes import (
     Span,
 )
 from worker.compiler.tiling.nest.facts import Operand
-from worker.compiler.tiling.nest.plan import Plan, source_of
+from worker.compiler.tiling.nest.plan import Plan, memory_of, source_of
 
 Starts = Mapping[str, Affine]
 
@@ -164,6 +164,7 @@ def _fused(writer: _Writer, k: int, out: Operand, now: Starts, inner: Node) -> N
     wide = out.dtype if facts.tensors[out.tensor].dtype is not out.dtype else None
     init = Init.IDENTITY if facts.accumulates else Init.UNDEFINED
     copies = level.copies[out.tensor]
+    memory = memory_of(facts, out, level.stage, is_last=True)
     return Place(out.tensor, memory, box, copies, Seq((*parts, node)), wide, init)
 
 
@@ -174,7 +175,9 @@ def _result(writer: _Writer, k: int, now: Starts, inner: Node, carries: bool) ->
     if out.tensor not in level.elems:
         return inner
     box = out.box(now, level.tile, facts.extents)
-    memory, target = level.stage.level.name, writer.far_end(out.tensor, k)
+    is_last = k + 1 == len(writer.plan.levels)
+    memory = memory_of(facts, out, level.stage, is_last=is_last)
+    target = writer.far_end(out.tensor, k)
     parts: tuple[Node, ...] = inner.parts if isinstance(inner, Seq) else (inner,)
     if carries:
         parts = (Move(out.tensor, target, memory, box), *parts)

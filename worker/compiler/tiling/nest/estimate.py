@@ -159,11 +159,16 @@ class Estimate:
         stage = self.stand.stage
         budget = stage.capacity_bytes // np.minimum(stage.sharers, used)
         total: Ints = np.zeros((), dtype=np.int64)
+        fits: Flags = np.ones((), np.bool_)
         for held in self.stand.held:
             name = held.operand.tensor
             size = 0 if held.is_strip else elems[name] * held.item_bytes
-            total = total + -(-size // held.unit_bytes) * held.unit_bytes * copies[name]
-        fits: Flags = np.asarray(total <= budget)
+            taken = -(-size // held.unit_bytes) * held.unit_bytes * copies[name]
+            if held.room is None:
+                total = total + taken
+            else:
+                fits = fits & (taken <= held.room)
+        fits = fits & (total <= budget)
         extents = self.facts.extents
         for name, below in self.facts.below.items():
             for inner in below:
@@ -192,7 +197,7 @@ class Estimate:
             fills.append(
                 _Fill(
                     way.operand.axes, _moving(way.route, sizes, busy, reads),
-                    way.route.latency_cycles, _turns(way.route, sizes, busy, reads, way.ends),
+                    way.route.latency_cycles, _turns(way.route, sizes, busy, reads),
                     way.route.charge(sizes, busy, reads),
                 )
             )  # fmt: skip
@@ -200,10 +205,10 @@ class Estimate:
         drain_charge: Floats | float = 0.0
         drain_turns: list[tuple[int, Floats]] = []
         if self.port.drain is not None and self.port.drain[0].tensor in elems:
-            operand, route, ends = self.port.drain
+            operand, route = self.port.drain
             sizes = self._sizes(operand, tiles, elems[operand.tensor], route)
             last = route.latency_cycles + _moving(route, sizes, busy, busy)
-            drain_turns = _turns(route, sizes, busy, busy, ends)
+            drain_turns = _turns(route, sizes, busy, busy)
             drain_charge = route.charge(sizes, busy, busy)
         out_trips = all_of(trips[n] for n in facts.out_axes)
         is_double: Flags = np.zeros((), np.bool_)
@@ -463,18 +468,15 @@ def _moving(route: Route, sizes: tuple[Ints, Ints, Ints], sharers: Ints, reads: 
 
 
 def _turns(
-    route: Route, sizes: tuple[Ints, Ints, Ints], sharers: Ints, reads: Ints,
-    ends: tuple[int, int],
-) -> list[tuple[int, Floats]]:  # fmt: skip
-    """(memory, cycles of one transfer) of the ports at its ends that serve both directions."""
-    counts = route.counts[0], route.counts[-1]
-    return [
-        (number, sizes[count] * np.maximum(1, -(-many * route.team.copies // port[1])) / port[0])
-        for port, number, many, count in zip(
-            route.ends, ends, (reads, sharers), counts, strict=True
-        )
-        if port is not None
-    ]
+    route: Route, sizes: tuple[Ints, Ints, Ints], sharers: Ints, reads: Ints
+) -> list[tuple[int, Floats]]:
+    """(memory, cycles of one transfer) of the ports that serve both directions."""
+    found: list[tuple[int, Floats]] = []
+    for port in route.shared:
+        many = (reads if port.is_source else sharers) * route.team.copies
+        waiting = np.maximum(1, -(-many // port.instances))
+        found.append((port.memory, sizes[port.size] * waiting / port.rate))
+    return found
 
 
 def all_of(numbers: Iterable[Ints]) -> Ints:

@@ -22,7 +22,7 @@ from worker.compiler.ir.affine import Affine
 from worker.compiler.ir.axis import AxisKind
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.op import Access, Tensor, TensorOp
-from worker.compiler.machine.machine import Engine
+from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
 from worker.compiler.schedule.nodes import Span
 from worker.compiler.tiling.boxes import reach, start
 from worker.compiler.tiling.factors import largest_divisor
@@ -146,6 +146,8 @@ class Facts:
     """Memory that holds an operand around this nest, where it is not the home level."""
     early: frozenset[str] = frozenset()
     """Operands whose first tiles are brought in while what ran before still computes."""
+    registers: MemoryLevel | None = None
+    """Where the sums of the first operator stand; None: in the innermost memory, as all else."""
     padded_locals: frozenset[str] = frozenset()
     """Operands that live in the innermost memory already but are read beyond their ends: tiles of
     them are copied within it, where the transfer writes what stands around them."""
@@ -188,6 +190,11 @@ class Facts:
         return () if self.stored is None else (self.stored,)
 
     @property
+    def in_registers(self) -> Operand | None:
+        """The operand that stands in registers."""
+        return None if self.registers is None else self.out
+
+    @property
     def out_axes(self) -> tuple[str, ...]:
         return tuple(a.name for a in self.op.domain if a.kind is not AxisKind.REDUCE)
 
@@ -224,6 +231,18 @@ def facts_of(op: TensorOp, tensors: Mapping[str, Tensor]) -> Facts:
         frozenset(single),
         frozenset(a.name for a in op.domain if a.kind is AxisKind.SCAN), below,
     )  # fmt: skip
+
+
+def homes_of_sums(facts: Facts, engine: Engine, machine: Machine) -> tuple[Facts, ...]:
+    """Where its sums may stand: in registers of the engine, if all that read them have these, and
+    in its memory.  A result that stays in the memory is summed up there."""
+    registers = engine.accumulators
+    readers = {step.engine.accumulators for step in facts.epilogue}
+    if not registers or not facts.accumulates or facts.out is None or readers - {registers}:
+        return (facts,)
+    if facts.base.get(facts.out.tensor) == engine.memory:
+        return (facts,)
+    return replace(facts, registers=machine.level(registers)), facts
 
 
 def sliced(facts: Facts, extents: Mapping[str, int]) -> Facts:

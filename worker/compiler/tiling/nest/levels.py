@@ -42,6 +42,8 @@ class _Held:
     """It never has a second copy."""
     is_strip: bool
     """Only one strip of it is placed at a time."""
+    room: int | None
+    """Bytes of registers that it has for itself; None: it shares the stage's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +86,13 @@ class StageFrame:
             is_strip = any(operand is out for out in strips)
             shape = (operand.index, operand.extra, operand.limits, is_strip)
             size = operand.dtype.size_bytes
+            level, room = stage.level, None
+            if is_last and operand is facts.in_registers and facts.registers is not None:
+                level, room = facts.registers, facts.registers.usable_bytes
             held.append(
                 _Held(
                     operand, first.setdefault(shape, number), size,
-                    lcm(stage.level.align_bytes, size), operand.tensor in lone, is_strip,
+                    lcm(level.align_bytes, size), operand.tensor in lone, is_strip, room,
                 )
             )  # fmt: skip
         free = tuple(a for a in self.out_axes if a not in facts.whole)
@@ -152,8 +157,10 @@ def _level(
         name = operand.tensor
         copies[name], elems[name] = 1 + twice, number
         unit = held.unit_bytes
-        total += -(-number * held.item_bytes // unit) * unit * (1 + twice)
-        if total > budget:
+        size = -(-number * held.item_bytes // unit) * unit * (1 + twice)
+        if held.room is None:
+            total += size
+        if total > budget or (held.room is not None and size > held.room):
             return None
     return LevelPlan(stage, tile, splits, trips, order, len(out_loops), copies, elems)
 

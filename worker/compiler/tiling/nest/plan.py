@@ -134,7 +134,7 @@ def is_placed(base: str, stage: Stage) -> bool:
 
 
 def placed_at(facts: Facts, stage: Stage, *, is_last: bool) -> tuple[Operand, ...]:
-    """Operands that have a place at a stage, reads first."""
+    """Operands that have a place at a stage, reads first; of the innermost also in registers."""
     made = facts.made(is_last=is_last)
     kept = [o for o in made[:-1] if is_last] + [
         o for o in made[-1:] if is_placed(facts.base.get(o.tensor, ""), stage)
@@ -145,6 +145,13 @@ def placed_at(facts: Facts, stage: Stage, *, is_last: bool) -> tuple[Operand, ..
         if is_placed(facts.base.get(o.tensor, ""), stage) or o.tensor in padded_locals
     ]  # fmt: skip
     return (*fetched, *kept)
+
+
+def memory_of(facts: Facts, operand: Operand, stage: Stage, *, is_last: bool) -> str:
+    """Name of the level in which a stage has an operand's place."""
+    if is_last and facts.registers is not None and operand is facts.in_registers:
+        return facts.registers.name
+    return stage.level.name
 
 
 def source_of(facts: Facts, tensor: str, stages: Sequence[Stage], k: int, home: str) -> str:
@@ -180,9 +187,11 @@ def footprint_terms(
     *,
     is_last: bool = True,
 ) -> tuple[tuple[str, int], ...]:
-    """(tensor, bytes) of every buffer at one stage, largest first."""
+    """(tensor, bytes) of every buffer in the memory of one stage, largest first."""
     terms = []
     for operand in placed_at(facts, stage, is_last=is_last):
+        if is_last and operand is facts.in_registers:
+            continue
         extents = facts.placed_widths(operand, tile, is_last=is_last)
         size = buffer_bytes(extents, operand.dtype, stage.level, copies.get(operand.tensor, 1))
         terms.append((operand.tensor, size))

@@ -13,7 +13,7 @@ once per tiling (`Price`): an order only says how often each operand is filled.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
@@ -23,7 +23,14 @@ from worker.compiler.machine.bursts import Sizes, burst_units, sizes_of_tile
 from worker.compiler.machine.machine import Engine, Machine
 from worker.compiler.tiling.nest.facts import Facts, Operand, Pointwise
 from worker.compiler.tiling.nest.measure import LATENCY, Measure
-from worker.compiler.tiling.nest.plan import LevelPlan, Stage, Team, comes_early, source_of
+from worker.compiler.tiling.nest.plan import (
+    LevelPlan,
+    Stage,
+    Team,
+    comes_early,
+    memory_of,
+    source_of,
+)
 from worker.compiler.tiling.nest.route import Route, Turns
 
 
@@ -36,8 +43,6 @@ class _Way:
     """Number of the memory it comes from among those the stage is filled from."""
     is_early: bool
     route: Route
-    ends: tuple[int, int]
-    """Numbers of the memories it comes from and to, in the machine's order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +51,8 @@ class _Port:
 
     fills: tuple[_Way, ...]
     num_sources: int
-    drain: tuple[Operand, Route, tuple[int, int]] | None
-    """(result, way, numbers of its memories); None: it stays."""
+    drain: tuple[Operand, Route] | None
+    """(result, way); None: it stays."""
 
 
 class _Fill(NamedTuple):
@@ -179,8 +184,11 @@ class Pricer:
         self.facts = facts
         self.engine = engine
         self.measure = measure
-        self.feeds = feeds_of(facts.op, engine, facts.tensors) if measure.feeds else None
-        self.pace = pace_of(facts.op, engine, facts.tensors)
+        stays = facts.registers is not None
+        self.feeds = (
+            feeds_of(facts.op, engine, facts.tensors, stays=stays) if measure.feeds else None
+        )
+        self.pace = pace_of(facts.op, engine, facts.tensors, stays=stays)
         self.after = [
             (step, pace_of(step.op, step.engine, facts.tensors)) for step in facts.epilogue
         ]
@@ -196,7 +204,6 @@ class Pricer:
         memory = stage.level.name
         routes: dict[str, Route] = {}
         fills: list[_Way] = []
-        number = {level.name: i for i, level in enumerate(machine.levels)}
         for operand in facts.fetched:
             source = source_of(facts, operand.tensor, stages, k, home)
             if source not in routes:
@@ -205,16 +212,19 @@ class Pricer:
                 _Way(
                     operand, list(routes).index(source),
                     comes_early(facts, operand.tensor, stages, k, machine), routes[source],
-                    (number[source], number[memory]),
                 )
             )  # fmt: skip
         drain = None
         if facts.stored is not None:
             name = facts.stored.tensor
             target = source_of(facts, name, stages, k, home)
-            if target != memory:
-                route = Route.between(machine, memory, target, stage.team, self.measure)
-                drain = facts.stored, route, (number[memory], number[target])
+            near = memory_of(facts, facts.stored, stage, is_last=k == len(stages) - 1)
+            if target != near:
+                route = Route.between(machine, near, target, stage.team, self.measure)
+                stored = facts.stored
+                if target == home:  # sums are rounded on their way
+                    stored = replace(stored, dtype=facts.tensors[name].dtype)
+                drain = stored, route
         return _Port(tuple(fills), len(routes), drain)
 
     def price(self, levels: Sequence[LevelPlan]) -> Price:
@@ -253,11 +263,11 @@ class Pricer:
         drain = last = drain_charge = 0.0
         drain_turns: Turns = ()
         if port.drain is not None and port.drain[0].tensor in plan.elems:
-            operand, route, ends = port.drain
+            operand, route = port.drain
             sizes = self._sizes(operand, plan, route)
             last = route.latency_cycles + sizes.payload / route.rate(sizes, used, used)
             drain = out_trips * last
-            drain_turns = route.turns(sizes, out_trips, used, used, ends)
+            drain_turns = route.turns(sizes, out_trips, used, used)
             drain_charge = out_trips * route.charge(sizes, used, used)
         fills = tuple(
             self._fill(way, plan, used) for way in port.fills if way.operand.tensor in plan.elems
@@ -277,7 +287,7 @@ class Pricer:
         return _Fill(
             operand.axes, way.source, sizes.payload, route.rate(sizes, used, reads),
             route.latency_cycles, way.is_early, plan.copies[operand.tensor] > 1,
-            route.turns(sizes, 1, used, reads, way.ends), route.charge(sizes, used, reads),
+            route.turns(sizes, 1, used, reads), route.charge(sizes, used, reads),
         )  # fmt: skip
 
     def _sizes(self, operand: Operand, plan: LevelPlan, route: Route) -> Sizes:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import inf, prod
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,21 @@ Weights: TypeAlias = tuple[float, float, float]
 """What a byte of each of `Sizes` is charged."""
 
 
+class SharedPort(NamedTuple):
+    """A port that serves both directions: of a cache, or of a memory at an end that is half
+    duplex."""
+
+    memory: int
+    """Its number in the machine."""
+    rate: float
+    instances: int
+    """That the working teams are attached to."""
+    size: int
+    """Which of `Sizes` passes it."""
+    is_source: bool
+    """Whether bytes leave it, once for all that one read serves."""
+
+
 @dataclass(frozen=True, slots=True)
 class Route:
     """A way between two memories."""
@@ -36,8 +51,7 @@ class Route:
     issuing: tuple[float, int]
     """(bytes per cycle at most, cycles of a transfer at least) of the engine that issues it."""
     team: Team
-    ends: tuple[tuple[float, int] | None, tuple[float, int] | None]
-    """The ports of the first and the last level, None where they do not serve both directions."""
+    shared: tuple[SharedPort, ...]
     reach: int
     """Neighbouring cores that one read of its source may serve: all behind a cache, which brings in
     for all what it brings in; those that a multicast reaches; else one."""
@@ -67,7 +81,6 @@ class Route:
         is_outward = machine.level_index(src) > machine.level_index(dst)
         engine = dma_engine(machine, src if is_outward else dst, outward=is_outward)
         issuing = issuing_rate(engine, latency), engine.setup_cycles
-        first, last = (ports[k] if passed[k].half_duplex else None for k in (0, -1))
         reach, shared_rate = 1, inf
         if src == machine.home.name and len(names) > 2:
             reach = machine.num_cores
@@ -76,6 +89,12 @@ class Route:
             shared_rate = min(k.bytes_per_cycle / max(1, k.shared_by) for k in found.links)
         latency += engine.setup_cycles + machine.engine_signal_cycles
         counts = [PASSED.index(counted_at(level, machine)) for level in passed]
+        rates = [*ports[: len(passed) - 1], ports[-1]]
+        shared = tuple(
+            SharedPort(machine.level_index(names[k]), *rates[k], counts[k], k == 0)
+            for k, level in enumerate(passed)
+            if level.half_duplex or 0 < k < len(passed) - 1
+        )
         is_at_home = machine.home.name in (src, dst)
         weights = [[0.0] * 3, [0.0] * 3]
         for k, (name, count) in enumerate(zip(names, counts, strict=True)):
@@ -85,7 +104,7 @@ class Route:
         weights[1][0] += sum(measure.ports.get((k.name, "link"), 0.0) for k in links)
         (a, b, c), (d, e, f) = weights
         return Route(
-            tuple(ports), latency, issuing, team, (first, last), reach, shared_rate, tuple(counts),
+            tuple(ports), latency, issuing, team, shared, reach, shared_rate, tuple(counts),
             is_at_home, ((a, b, c), (d, e, f)) if measure.ports else None,
         )  # fmt: skip
 
@@ -134,21 +153,15 @@ class Route:
             self.rates[sharers, reads] = found
         return found
 
-    def turns(
-        self, sizes: Sizes, times: int, sharers: int, reads: int, ends: tuple[int, int]
-    ) -> Turns:
-        """What so many transfers take of ports that serve both directions at their ends (numbers),
-        when `sharers` per team move as much, in `reads` reads of their source."""
-        return tuple(
-            (
-                number,
-                times * sizes[count] * max(1, -(-many * self.team.copies // port[1])) / port[0],
-            )
-            for port, number, many, count in zip(
-                self.ends, ends, (reads, sharers), (self.counts[0], self.counts[-1]), strict=True
-            )
-            if port is not None
-        )
+    def turns(self, sizes: Sizes, times: int, sharers: int, reads: int) -> Turns:
+        """What so many transfers take of ports that serve both directions, when `sharers` per team
+        move as much, in `reads` reads of their source."""
+        found: list[tuple[int, float]] = []
+        for port in self.shared:
+            many = (reads if port.is_source else sharers) * self.team.copies
+            waiting = max(1, -(-many // port.instances))
+            found.append((port.memory, times * sizes[port.size] * waiting / port.rate))
+        return tuple(found)
 
 
 def _instances(link: Link, machine: Machine, team: Team) -> int:

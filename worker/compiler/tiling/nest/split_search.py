@@ -110,7 +110,11 @@ def _may_fit(
                 elems = elems * np.minimum(width + extra, most)
             size = -(-elems // held.unit_bytes) * held.unit_bytes
             twice = [looped[name] for name in operand.axes if double and not held.is_lone]
-            total += size + size * np.any(twice, axis=0) if twice else size
+            taken = size + size * np.any(twice, axis=0) if twice else size
+            if held.room is None:
+                total += taken
+            else:
+                fits &= taken <= held.room
         fits &= total <= stand.stage.capacity_bytes
         outer = tile
     return fits

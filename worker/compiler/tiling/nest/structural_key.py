@@ -61,7 +61,10 @@ def named(plan: Plan, facts: Facts) -> Plan:
     def back(values: Mapping[str, int]) -> Mapping[str, int]:
         return {old[number]: value for number, value in values.items()}
 
-    own = replace(facts, max_strips=plan.facts.max_strips, is_overlapped=plan.facts.is_overlapped)
+    own = replace(
+        facts, max_strips=plan.facts.max_strips, is_overlapped=plan.facts.is_overlapped,
+        registers=plan.facts.registers,
+    )  # fmt: skip
     levels = tuple(
         level._replace(copies=back(level.copies), elems=back(level.elems)) for level in plan.levels
     )
