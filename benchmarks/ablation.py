@@ -5,10 +5,12 @@
 A cell is one model on one machine: the zoo, two of its nets with eight samples (`BATCHES`), and
 nets of `benchmarks/models.py` that heuristics were made for (`BESIDES`).  Its base is the default
 compile, by `graphturbo` alone for the heuristics of lowering and of that strategy, by `naive` for
-its grids, by `auto` for the judge's; then the same compile with one heuristic turned off at a time
-(`without` of the options), one cache for all.  Whole programs are simulated; nothing is verified
-here, as a switch only chooses among schedules that are.  Finished cells stay in the JSON file
-beside the page.  Exit 1: a compile failed.
+its own, by `auto` for the judge's; then the same compile with one heuristic turned off at a time
+(`without` of the options), one cache for all.  Tiles by what the objective sums up are judged by
+the energy of compiles for energy.  On a100, which has registers for sums, the rows of `naive`
+alone.  Whole programs are simulated; nothing is verified here, as a switch only chooses among
+schedules that are.  Finished cells stay in the JSON file beside the page.  Exit 1: a compile
+failed.
 """
 
 from __future__ import annotations
@@ -26,16 +28,20 @@ from benchmarks.cells import Row, fill, run_child
 from benchmarks.zoo import ZOO, ZooModel, every_model, materialized
 from worker.compiler.heuristics import LOWERING, Heuristic
 from worker.compiler.strategies.graphturbo.descriptor import Idea
+from worker.compiler.strategies.naive.descriptor import Idea as NaiveIdea
 from worker.job.request import NoProgress
 
-PRESETS = ("stcp920-inferred", "ascend910")
+PRESETS = ("stcp920-inferred", "ascend910", "a100")
 GENERAL = tuple(sorted(LOWERING))
 JUDGE = tuple(sorted(set(Heuristic) - LOWERING))
 TOGETHER = ("level+pace",)
 """Heuristics that are also turned off together: what one does the other may do as well."""
 GRIDS = "grids"
 """Tiles of single operators from grids; without them, those that tiles grow into."""
-ROWS = (*GENERAL, *TOGETHER, *Idea, GRIDS, *JUDGE)
+OF_NAIVE = {f"naive.{idea}": idea for idea in NaiveIdea}
+BY_ENERGY = "naive by energy"
+NAIVE_ROWS = (GRIDS, *OF_NAIVE)
+ROWS = (*GENERAL, *TOGETHER, *Idea, *NAIVE_ROWS, *JUDGE)
 BATCHES = (
     ZooModel("mobilenet_v2_of_8", "mobilenet_v2", (("N", 8),)),
     ZooModel("googlenet_of_8", "googlenet", (("N", 8),)),
@@ -50,17 +56,29 @@ def cells() -> tuple[ZooModel, ...]:
     return (*ZOO, *BATCHES, *(m for m in every_model() if m.name in BESIDES))
 
 
+def rows_on(preset: str) -> tuple[str, ...]:
+    """What is measured on a preset."""
+    return NAIVE_ROWS if preset == "a100" else ROWS
+
+
 def base_of(row: str) -> str:
     """The compile that a row is compared with, by the options that make it."""
     if row in JUDGE:
         return "auto"
-    return "naive" if row == GRIDS else ""
+    if OF_NAIVE.get(row) is NaiveIdea.MEASURES:
+        return BY_ENERGY
+    return "naive" if row in NAIVE_ROWS else ""
 
 
 def options_of(row: str) -> dict[str, Any]:
-    """The options that turn a row's heuristics off; "", "naive" and "auto" are the bases."""
+    """The options that turn a row's heuristics off; "", "naive" and the like are the bases."""
     if row in {"auto", "naive"}:
         return {"strategy": row}
+    if row == BY_ENERGY:
+        return {"strategy": "naive", "objective": "energy"}
+    if row in OF_NAIVE:
+        own = {"strategy_options": {"naive": {"without": [OF_NAIVE[row]]}}}
+        return {**options_of(base_of(row)), **own}
     if row == GRIDS:
         return {"strategy": "naive", "strategy_options": {"naive": {"tiles": "grown"}}}
     if row in JUDGE:
@@ -83,7 +101,8 @@ def run_cell(model: ZooModel, preset: str, scratch: Path) -> Row:
     machine, cache = resolve_machine({"preset": preset}), MemoryCache()
     path = materialized(model, scratch)
     cycles: Row = {}
-    for row in ("", *GENERAL, *TOGETHER, *Idea, "naive", GRIDS, "auto", *JUDGE):
+    bases = dict.fromkeys(base_of(row) for row in rows_on(preset))
+    for row in (*bases, *rows_on(preset)):
         options = CompileOptions.from_json(
             {"verify": "none", "symbols": dict(model.symbols), **options_of(row)}
         )
@@ -93,7 +112,9 @@ def run_cell(model: ZooModel, preset: str, scratch: Path) -> Row:
         except CompilerError as error:
             cycles[row] = f"{error.code} {error.message}"[:200]
             continue
-        cycles[row] = ports.whole(compiled).cycles
+        whole = ports.whole(compiled)
+        is_energy = BY_ENERGY in (row, base_of(row))
+        cycles[row] = round(whole.energy_pj) if is_energy else whole.cycles
     return {"cycles": cycles}
 
 
@@ -119,9 +140,10 @@ def table(rows: Mapping[str, Row]) -> str:
         f"whole programs, {len(rows)} of {len(cells()) * len(PRESETS)} cells (model x preset),"
         " symbols as in `benchmarks/zoo.py`.",
         f"Above 1 the heuristic earns. Lowering's ({', '.join(GENERAL)}) and",
-        "GraphTurbo's own are measured with `--strategy graphturbo`, grids with `naive`, the",
-        f"judge's ({', '.join(JUDGE)}) with `auto`. A compile that has no program without the",
-        "heuristic counts under `fails`.",
+        f"GraphTurbo's own are measured with `--strategy graphturbo`, {', '.join(NAIVE_ROWS)} with",
+        f"`naive`, the judge's ({', '.join(JUDGE)}) with `auto`; of `naive.{NaiveIdea.MEASURES}`",
+        "the energy of compiles for energy. A compile that has no program without the heuristic",
+        "counts under `fails`.",
         "",
         "| heuristic | geomean | best cell | ratio | worst cell | ratio | earns | costs | fails |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -134,8 +156,8 @@ def table(rows: Mapping[str, Row]) -> str:
         geomean = exp(sum(map(log, found.values())) / len(found))
         failed = sum(
             not isinstance(row["cycles"].get(heuristic), int)
-            for row in rows.values()
-            if "cycles" in row
+            for key, row in rows.items()
+            if "cycles" in row and heuristic in rows_on(key.rsplit(" ", 1)[-1])
         )
         lines.append(
             f"| {heuristic} | {geomean:.4f} | {best} | {found[best]:.4f} | {worst} |"

@@ -16,7 +16,7 @@ from test_graphturbo_nests import ON as SMALL_BUFFERS
 from test_graphturbo_sections import conv_chain, slow_home, wide_then_deep
 from test_graphturbo_unit_plan import residual
 
-from benchmarks.ablation import GENERAL, GRIDS, JUDGE, ROWS, options_of, table
+from benchmarks.ablation import GENERAL, JUDGE, NAIVE_ROWS, ROWS, options_of, table
 from worker.compiler.cache import MemoryCache
 from worker.compiler.errors import OptionError, Shortfall, VerifyError
 from worker.compiler.heuristics import LOWERING, Heuristic
@@ -183,7 +183,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("build")
 
 
-@pytest.mark.parametrize("name", [*GENERAL, *Idea, GRIDS, *JUDGE])
+@pytest.mark.parametrize("name", [*GENERAL, *Idea, *NAIVE_ROWS, *JUDGE])
 def test_programs_without_a_heuristic_are_right(name: str, tmp_path: Path, build: Path) -> None:
     """Every tensor against ONNX Runtime; the bundle's kernels are made anew from its schedules."""
     options = CompileOptions.from_json({"verify": "full", **options_of(name)})
@@ -216,4 +216,4 @@ def test_the_ledger_says_what_a_heuristic_earns() -> None:
     assert " | 0.9000 | 0 | 1 | 0 |" in lines["halves"]
     assert lines["grids"].startswith("| grids | 1.4142 | net chip | 2.0000 |")
     assert lines["loosen"].endswith(" | 0 | 0 | 1 |")
-    assert set(ROWS) == {*LOWERING, *Idea, *JUDGE, "level+pace", "grids"}
+    assert set(ROWS) == {*LOWERING, *Idea, *JUDGE, "level+pace", *NAIVE_ROWS}

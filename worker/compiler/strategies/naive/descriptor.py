@@ -18,10 +18,28 @@ class Tiles(StrEnum):
     """In grids over all splits, beside those that tiles grow into (decision 0053)."""
 
 
+class Idea(StrEnum):
+    """What `without` can turn off, one by one; `benchmarks/ABLATION.md` says what each earns."""
+
+    JOINED = "joined"
+    """Tiles for cores that a multicast serves together, beside those for cores that load alone."""
+    MEASURES = "measures"
+    """Tiles by what the objective sums up, beside those by cycles."""
+    REGISTERS = "registers"
+    """Tiles whose sums stand in registers, beside those that have them in memory."""
+    ALONE = "alone"
+    """Tiles whose result has one copy, beside those that have two or none of anything."""
+
+
 class NaiveOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What users may ask of the strategy."""
 
     tiles: Tiles = Tiles.GRIDS
+    without: tuple[Idea, ...] = ()
+    """Ideas that are left out; given in any order, kept sorted, each once."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "without", tuple(sorted(set(self.without))))
 
 
 DESCRIPTOR = StrategyDescriptor(

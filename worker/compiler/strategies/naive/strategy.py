@@ -19,7 +19,7 @@ from worker.compiler.options import Objective
 from worker.compiler.schedule.nodes import Node, Schedule
 from worker.compiler.schedule.stages import Grouping
 from worker.compiler.strategies.base import Budget
-from worker.compiler.strategies.naive.descriptor import DESCRIPTOR, NaiveOptions, Tiles
+from worker.compiler.strategies.naive.descriptor import DESCRIPTOR, Idea, NaiveOptions, Tiles
 from worker.compiler.tiling.nest.emit import emit
 from worker.compiler.tiling.nest.estimate import MOST_LEAVES
 from worker.compiler.tiling.nest.facts import Facts, facts_of, homes_of_sums
@@ -116,9 +116,13 @@ def _plans(
 ) -> Iterator[Plan]:  # fmt: skip
     """The best guess first; none where nothing fits."""
     near: list[Plan] = []
-    for number, team in enumerate(_teams(machine)):
+    homes = homes_of_sums(facts, engine, machine)
+    if Idea.REGISTERS in options.without:
+        homes = homes[-1:]
+    may_be_alone = Idea.ALONE not in options.without
+    for number, team in enumerate(_teams(machine, options)):
         grown: list[tuple[Plan, Mapping[tuple[Stage, ...], Facts]]] = []
-        for sums in homes_of_sums(facts, engine, machine):
+        for sums in homes:
             if not grown or grown[0][0].predicted_cycles >= LONG_SUMS:
                 best, ways = _grown(sums, engine, machine, team)
                 grown += [(best, ways)] if best is not None else []
@@ -128,10 +132,12 @@ def _plans(
         if options.tiles is Tiles.GROWN:
             yield first
             continue
-        own = measures if number == 0 else ()
+        own = () if number or Idea.MEASURES in options.without else measures
         found = [
             [
-                _from_grids(best, ways, machine, Measure.of(objective, machine))
+                _from_grids(
+                    best, ways, machine, Measure.of(objective, machine), may_be_alone=may_be_alone
+                )
                 for objective in dict.fromkeys((*own, Objective.LATENCY))
             ]
             for best, ways in grown
@@ -144,12 +150,13 @@ def _plans(
     yield from near
 
 
-def _teams(machine: Machine) -> tuple[Team, ...]:
+def _teams(machine: Machine, options: NaiveOptions) -> tuple[Team, ...]:
     """All cores: served together as far as links can, or each for itself: where lowering cannot
     serve them together after all, tiles for that are bad ones."""
-    joined = Team.everyone(machine, joins=True)
-    can_join = any(link.multicast for link in machine.links)
-    return (joined, Team.everyone(machine)) if can_join else (joined,)
+    alone = Team.everyone(machine)
+    if Idea.JOINED in options.without or not any(link.multicast for link in machine.links):
+        return (alone,)
+    return Team.everyone(machine, joins=True), alone
 
 
 def _grown(
@@ -169,14 +176,15 @@ def _grown(
 
 
 def _from_grids(
-    grown: Plan, ways: Mapping[tuple[Stage, ...], Facts], machine: Machine, measure: Measure
-) -> Plan:
+    grown: Plan, ways: Mapping[tuple[Stage, ...], Facts], machine: Machine, measure: Measure,
+    *, may_be_alone: bool,
+) -> Plan:  # fmt: skip
     """The best plan by a measure on any of the stages, or the one that tiles grew into."""
     found = measured(grown, machine, measure)
     for stages, way in ways.items():
         found = search_grids(way, grown.engine, stages, machine, found)
         least = ALONE_CYCLES if way.registers is None else LONG_SUMS
-        if not way.epilogue and found.predicted_cycles >= least:
+        if may_be_alone and not way.epilogue and found.predicted_cycles >= least:
             alone = replace(way, is_alone=True)
             found = search_grids(alone, grown.engine, stages, machine, found)
     return found

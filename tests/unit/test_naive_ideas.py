@@ -1,0 +1,57 @@
+"""What each idea of `naive` does, seen by turning it off."""
+
+from __future__ import annotations
+
+import pytest
+from kernel_toys import matmul_graph
+
+from worker.compiler.errors import OptionError
+from worker.compiler.ir.dtype import DType
+from worker.compiler.ir.signature import canonicalize
+from worker.compiler.machine import load_preset
+from worker.compiler.options import CompileOptions, Objective
+from worker.compiler.schedule.nodes import Schedule
+from worker.compiler.schedule.text import print_schedule
+from worker.compiler.strategies.base import Budget
+from worker.compiler.strategies.naive.descriptor import Idea, NaiveOptions
+from worker.compiler.strategies.naive.strategy import NAIVE
+
+LATENCY, ENERGY = Budget(8), Budget(8, (Objective.ENERGY,))
+SEEN = {
+    Idea.JOINED: ("simba", (256, 512, 256), DType.I8, LATENCY),
+    Idea.MEASURES: ("kapla-edge", (64, 1024, 512), DType.F16, ENERGY),
+    Idea.REGISTERS: ("a100", (512, 512, 2048), DType.F16, LATENCY),
+    Idea.ALONE: ("h200", (512, 14336, 4096), DType.F16, LATENCY),
+}
+
+
+def schedules(idea: Idea, *without: Idea) -> list[str]:
+    """What `naive` offers, as text, the best guess first."""
+    preset, size, dtype, budget = SEEN[idea]
+    graph = canonicalize(matmul_graph(*size, dtype)).graph
+    options = NaiveOptions(without=without)
+    found = list(NAIVE.candidates(graph, load_preset(preset), options, budget))
+    assert all(isinstance(each, Schedule) for each in found)
+    return [print_schedule(each) for each in found if isinstance(each, Schedule)]
+
+
+@pytest.mark.parametrize("idea", Idea)
+def test_without_an_idea_something_else_is_offered(idea: Idea) -> None:
+    without = schedules(idea, idea)
+    assert schedules(idea) != without
+    assert without
+
+
+def test_without_registers_no_sum_stands_in_them() -> None:
+    assert any("place t2 REG" in text for text in schedules(Idea.REGISTERS))
+    assert not any("REG" in text for text in schedules(Idea.REGISTERS, Idea.REGISTERS))
+
+
+def test_options_hold_ideas_sorted_and_refuse_what_is_none() -> None:
+    asked = {"strategy": "naive", "strategy_options": {"naive": {"without": ["joined", "alone"]}}}
+    [(name, options)] = CompileOptions.from_json(asked).strategy_options
+    assert (name, options) == ("naive", NaiveOptions(without=(Idea.ALONE, Idea.JOINED)))
+    assert options == NaiveOptions(without=(Idea.JOINED, Idea.ALONE, Idea.JOINED))
+    asked["strategy_options"] = {"naive": {"without": ["luck"]}}
+    with pytest.raises(OptionError, match="luck"):
+        CompileOptions.from_json(asked)
