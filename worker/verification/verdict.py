@@ -81,6 +81,8 @@ class Judged:
     detail: str
     insensitive: tuple[str, ...]
     """Outputs that do not depend on the inputs."""
+    unproven: tuple[str, ...] = ()
+    """Kernels of which nothing was compared that does."""
 
 
 def verdict(found: Found, outputs: Sequence[str], own: OwnErrors | None) -> Judged:
@@ -116,7 +118,8 @@ def verdict(found: Found, outputs: Sequence[str], own: OwnErrors | None) -> Judg
             " these depends on the inputs"
         )
     if reasons:
-        return Judged(None, "not verified, because " + "; ".join(reasons), insensitive)
+        detail = "not verified, because " + "; ".join(reasons)
+        return Judged(None, detail, insensitive, tuple(unproven))
     return Judged(True, _summary(found, len(outputs), alone, insensitive, own), insensitive)
 
 
