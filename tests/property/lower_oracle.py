@@ -167,9 +167,11 @@ class Walk:
             tuple(s.extent for s in tile), size, core * count // self.machine.num_cores, base,
         )  # fmt: skip
 
-    def find(self, live: list[Live], tensor: str, memory: str) -> Live | None:
+    def find(self, live: list[Live], tensor: str, *memories: str) -> Live | None:
         """Innermost open storage; None means home."""
-        return next((x for x in reversed(live) if (x.tensor, x.memory) == (tensor, memory)), None)
+        return next(
+            (x for x in reversed(live) if x.tensor == tensor and x.memory in memories), None
+        )
 
     def ends(self, move: Move, live: list[Live]) -> tuple[Live | None, Live | None]:
         if move.src != move.dst:
@@ -227,7 +229,8 @@ class Walk:
         self, compute: Compute, path: str, env: dict[str, int], core: int, live: list[Live]
     ) -> None:
         op = self.graph.op(compute.op)
-        memory = self.machine.engine(compute.engine).memory
+        engine = self.machine.engine(compute.engine)
+        own = engine.memory, engine.accumulators
         ranges = []
         for span, axis in zip(compute.box, op.domain, strict=True):
             start = span.start.evaluate(env)
@@ -245,12 +248,12 @@ class Walk:
         reads: list[Byte] = []
         writes: list[Byte] = []
         after: list[tuple[object, ...]] = []
-        sources = [self.find(live, access.tensor, memory) for access in op.reads]
-        target = self.find(live, op.write.tensor, memory)
+        sources = [self.find(live, access.tensor, *own) for access in op.reads]
+        target = self.find(live, op.write.tensor, *own)
         if target is not None and target.entry is not None:
             self.computed.add(target.entry[0])
         for slot, access in enumerate((*op.reads, op.write)):
-            storage = self.find(live, access.tensor, memory)
+            storage = self.find(live, access.tensor, *own)
             is_write = slot == len(op.reads)
             spans = [b for p in touched[slot] for b in self.span(storage, access.tensor, p)]
             if storage is None:

@@ -36,9 +36,8 @@ from worker.compiler.schedule.walk import (
     Leaf,
     Scope,
     Walk,
-    compute_scope,
+    compute_ends,
     move_ends,
-    reach_memory,
     walk,
 )
 
@@ -107,8 +106,7 @@ def ends(nest: Walk, leaf: Leaf, machine: Machine) -> tuple[list[Scope | None], 
         found = move_ends(leaf, leaf.node, machine.home.name)
         assert not isinstance(found, str)
         return list(found.reads), found.write
-    op, reach = nest.schedule.graph.op(leaf.node.op), reach_memory(leaf.node.engine, machine)
-    return [compute_scope(leaf, access.tensor, reach) for access in op.reads], None
+    return list(compute_ends(leaf, leaf.node, nest.schedule.graph, machine).reads), None
 
 
 def works(nest: Walk, leaf: Leaf, at: dict[str, int]) -> bool:
