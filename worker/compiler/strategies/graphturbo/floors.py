@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
-from worker.compiler.cost.compute import pace_of
+from worker.compiler.cost.compute import keeps_sums, pace_of
 from worker.compiler.ir.op import Access, Tensor, TensorOp
 from worker.compiler.machine.machine import Engine, MemoryLevel
 from worker.compiler.schedule.nodes import Box
@@ -69,7 +69,8 @@ def floor_cycles(
     size = 0
     for op in ops:
         engine, extents = engines[op.name], _extents(op, domains)
-        one = pace_of(op, engine, tensors).least(tuple(extents.values()))
+        pace = pace_of(op, engine, tensors, stays=keeps_sums(op, engine))
+        one = pace.least(tuple(extents.values()))
         busy[engine.name] = busy.get(engine.name, 0.0) + one / cores
         if op.write.tensor in stored:
             used = {name for index in op.write.index for name in index.variables()}
