@@ -49,6 +49,7 @@ CONSTANTS: tuple[tuple[ModuleType, str, tuple[float, ...]], ...] = (
     (grid_search, "PRICED", (1, 4, 16)),
     (naive, "NEAR", (1.0, 1.1, 1.5, 2.0)),
     (naive, "ALONE_CYCLES", (1 << 14, 1 << 60)),
+    (naive, "LONG_SUMS", (0, 1 << 12, 1 << 60)),
 )
 
 Kernels = dict[str, Graph]

@@ -12,6 +12,8 @@ from worker.compiler.audit.audit import audit
 from worker.compiler.cost.compute import pace_of
 from worker.compiler.cost.feeds import feeds_of
 from worker.compiler.errors import VerifyError
+from worker.compiler.export.derive import loop_nests
+from worker.compiler.export.nest import LoopNest
 from worker.compiler.ir.affine import Affine, var
 from worker.compiler.ir.dtype import DType
 from worker.compiler.lower.lower import lower_unit
@@ -160,3 +162,12 @@ def _place(schedule: Schedule) -> Place:
 
     visit(schedule.root)
     return found[-1]
+
+
+def test_exports_say_where_sums_stand() -> None:
+    """The nest has the result in registers, filled by nothing and stored once, and the terms in
+    memory; by hand, so that cost models see the mapping that runs."""
+    (nest,) = loop_nests("k", ("node",), product("REG"), machine())
+    assert isinstance(nest, LoopNest)
+    held = {nest.operands[hold.operand].tensor: (hold.memory, hold.extents) for hold in nest.holds}
+    assert held == {OUT: ("REG", (16, 16)), LEFT: ("L1", (16, 4)), RIGHT: ("L1", (4, 16))}

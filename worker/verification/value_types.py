@@ -20,6 +20,8 @@ def inferred(model: onnx.ModelProto) -> onnx.GraphProto:
     """
     try:
         return onnx.shape_inference.infer_shapes(without_weights(model)).graph
+    except MemoryError:  # says nothing of the model
+        raise
     except Exception as error:  # its C++ raises types of its own
         text = " ".join(str(error).split())[:200]
         raise Untyped(f"shape inference fails: {text}") from error

@@ -108,7 +108,7 @@ class _Part:
         loops = _loops(leaf.frames, starts, tile, dims)
         if isinstance(loops, NoForm):
             return loops
-        holds = self._holds(leaf, operands)
+        holds = self._holds(leaf, compute, operands)
         if isinstance(holds, NoForm):
             return holds
         engine = self.machine.engine(compute.engine)
@@ -119,8 +119,10 @@ class _Part:
         )  # fmt: skip
         return _shaped(nest) or nest
 
-    def _holds(self, leaf: Leaf, operands: Sequence[Operand]) -> tuple[Hold, ...] | NoForm:
-        home, levels = self.machine.home.name, reached(leaf.node.engine, self.machine)  # type: ignore[union-attr]  # a Compute
+    def _holds(
+        self, leaf: Leaf, compute: Compute, operands: Sequence[Operand]
+    ) -> tuple[Hold, ...] | NoForm:
+        home, levels = self.machine.home.name, reached(compute.engine, self.machine)
         names = [operand.tensor for operand in operands]
         moves = self._moves(home)
         if isinstance(moves, NoForm):
@@ -157,7 +159,7 @@ class _Part:
         if at_home:
             return NoForm(
                 Reason.BUFFERS, f"{', '.join(at_home)} has no buffer in {levels[0]}, which feeds"
-                f" {leaf.node.engine}",  # type: ignore[union-attr]  # a Compute
+                f" {compute.engine}",
             )  # fmt: skip
         return tuple(holds)
 

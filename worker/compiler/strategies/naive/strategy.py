@@ -73,8 +73,9 @@ class NaiveStrategy:
         budget: Budget = ONE,
     ) -> Iterator[Schedule | Shortfall]:
         """The schedule of least predicted cycles, energy or bytes from and to home, by what the
-        budget's objective sums up; of tiles from grids then the one that tiles grow into, where its
-        prediction is near: predictions of small kernels are off by more than lies between them."""
+        budget's objective sums up; then, where their predictions are near, the best with its sums
+        in the other place they may stand in, and the one that tiles grow into: predictions of small
+        kernels are off by more than lies between them."""
         yield from self._schedules(unit, machine, options, budget.measures)
 
     def _schedules(
