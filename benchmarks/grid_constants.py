@@ -1,6 +1,6 @@
 """What the constants of the grid search are worth: cycles and search time with others.
 
-    python -m benchmarks.grid_constants [--only resnet50] [--presets a100]
+    python -m benchmarks.grid_constants [--only resnet50] [--presets a100] [--constants COARSE]
 
 The kernels that `naive` makes of some networks, each once, are scheduled and simulated again with
 one constant of `tiling/nest/grid_search.py`, or of the strategy, changed at a time.  Printed, as
@@ -40,9 +40,11 @@ PRESETS = ("stcp920-inferred", "a100", "kapla-16x16", "eyeriss")
 CONSTANTS: tuple[tuple[ModuleType, str, tuple[float, ...]], ...] = (
     (grid_search, "MOST_SPLITS", (16, 32, 64, 256)),
     (grid_search, "MOST_AROUND", (24, 96, 192)),
-    (grid_search, "COARSE", (1 << 10, 1 << 11, 1 << 13)),
+    (grid_search, "OUTER", (1 << 11, 1 << 13, 1 << 14)),
+    (grid_search, "COARSE", (1 << 12, 1 << 13, 1 << 14, 1 << 16)),
+    (grid_search, "SHORT", (0, 4, 16)),
     (grid_search, "FINE", (1 << 9, 1 << 10, 1 << 12)),
-    (grid_search, "LONG_FACTOR", (1, 2, 4, 16)),
+    (grid_search, "LONG_FACTOR", (1, 4, 8)),
     (grid_search, "BEST", (1, 2, 8)),
     (grid_search, "NEAR", (1.0, 1.1, 1.2)),
     (grid_search, "HOPE", (1.0, 1.1, 1.5)),
@@ -96,9 +98,12 @@ def searched(kernels: Kernels, machine: Machine, tiles: Tiles, known: dict[str, 
 
 
 def rows_of(
-    kernels: Mapping[str, Kernels], machines: Mapping[str, Machine]
+    kernels: Mapping[str, Kernels], machines: Mapping[str, Machine], constants: Sequence[str]
 ) -> list[tuple[str, list[int], float, int]]:
-    """(constant, cycles by preset, search seconds, schedules), the constants as they are first."""
+    """(constant, cycles by preset, search seconds, schedules), the constants as they are first.
+
+    `constants`: those that are changed; none: all.
+    """
     known: dict[str, dict[str, int]] = {preset: {} for preset in kernels}
 
     def row(label: str, tiles: Tiles = Tiles.GRIDS) -> tuple[str, list[int], float, int]:
@@ -109,6 +114,8 @@ def rows_of(
     row("to warm up")
     rows = [row("as they are"), row("tiles: grown", Tiles.GROWN)]
     for module, name, values in CONSTANTS:
+        if constants and name not in constants:
+            continue
         before = getattr(module, name)
         for value in values:
             setattr(module, name, value)
@@ -139,6 +146,7 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--only", nargs="*", default=list(MODELS), help="models by name")
     parser.add_argument("--presets", nargs="*", default=list(PRESETS))
+    parser.add_argument("--constants", nargs="*", default=[], help="of these alone")
     parser.add_argument("--scratch", type=Path, help="where models are made")
     asked = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as temporary:
@@ -146,7 +154,7 @@ def main(argv: Sequence[str]) -> int:
         scratch.mkdir(parents=True, exist_ok=True)
         machines = {preset: resolve_machine({"preset": preset}) for preset in asked.presets}
         kernels = {p: kernels_of(asked.only, m, scratch) for p, m in machines.items()}
-    rows = rows_of(kernels, machines)
+    rows = rows_of(kernels, machines, asked.constants)
     counts = ", ".join(f"{len(kernels[p])} of {p}" for p in kernels)
     _, base, seconds, schedules = rows[0]
     sys.stdout.write(f"Kernels: {counts}; {schedules} schedules found in {seconds:.1f} CPU s;"

@@ -48,7 +48,7 @@ SLOW: dict[str, tuple[str, str, dict[str, Any]]] = {
     "starved reads": ("layers", "port:DRAM.read", memory(read_bytes_per_cycle=0.05)),
     "starved writes": ("layers", "port:DRAM.write", memory(write_bytes_per_cycle=0.001)),
     "long bursts": ("layers", "port:DRAM.read", memory(
-        burst_bytes=4096, align_bytes=1, read_bytes_per_cycle=3)),
+        burst_bytes=4096, align_bytes=1, read_bytes_per_cycle=2)),
     "weak engine": ("layers", "engine:PE", engines({"macs_per_cycle": {"f32": 0.05}}, 0.02)),
     "starved array": ("layers", "feed:PE", engines(
         {"dataflow": {"stationary": "weight"}, "feed_bytes_per_cycle": 0.02}, 0.005)),

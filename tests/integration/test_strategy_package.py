@@ -85,8 +85,9 @@ def test_it_wins_and_is_verified(python: Path, tmp_path: Path) -> None:
     )
     assert took_part["chains"]["distribution"] == "chain-strategy 1.0"
     won, *others = report["strategies"]
-    assert won["name"] == "chains"
-    assert others and {row["name"].split(",")[0] for row in others} <= {"graphturbo", "naive"}
+    assert won["name"].split(",")[0] == "chains"
+    others = [row for row in others if row["name"].split(",")[0] != "chains"]
+    assert {row["name"].split(",")[0] for row in others} == {"graphturbo", "naive"}
     assert all(row["latency_cycles"] > won["latency_cycles"] for row in others)
     summary = report["summaries"]["chains"]
     assert (summary["schema_version"], summary["longest_allowed"]) == (1, 8)

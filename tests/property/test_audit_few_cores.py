@@ -42,7 +42,7 @@ CASES = {
     "two loops, the outer": _naive(toys.matmul_graph(200, 70, 12), toys.flat_machine(24)),
     "two loops, the inner": _naive(toys.matmul_graph(60, 300, 8), toys.flat_machine(24)),
     "edges": _naive(toys.matmul_graph(40, 300, 8), toys.flat_machine(24, 512, 1)),
-    "windows": _naive(conv_graph(5, 40, 1, 9, 2), toys.flat_machine(13, 512)),
+    "windows": _naive(conv_graph(64, 40, 1, 9, 2), toys.flat_machine(13, 4096)),
 }
 
 

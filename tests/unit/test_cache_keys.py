@@ -211,7 +211,7 @@ def test_an_illegal_program_in_the_cache_is_a_miss() -> None:
 def test_a_program_that_is_legal_and_wrong_is_lowered_anew() -> None:
     """Two transfers of a planted program have changed places: the audit finds it."""
     one = solver()
-    canonical = canonicalize(conv(1, 3, 8, 6, 3, 1, 1))
+    canonical = canonicalize(conv(1, 3, 32, 6, 3, 1, 1))
     good = one.solve(canonical, "conv")
     assert isinstance(good, Unit)
     cache = one.cache

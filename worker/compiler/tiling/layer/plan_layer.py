@@ -127,6 +127,7 @@ def plan_nest(
         extents = {n: min(s.extent, facts.extents[n]) for n, s in zip(names, domain, strict=True)}
     facts = sliced(facts, extents)
     alike, key = numbered(facts)
+    team = replace(team, overlaps=True)
     whole = (key, engine.name, team, tuple(limits.items()), direct)
     question = _Question(whole, machine, alike, engine)
     plan = _answer(question)

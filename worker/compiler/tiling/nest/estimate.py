@@ -8,19 +8,28 @@ may stop at the first that is above a price that was found.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from worker.compiler.cost.compute import EngineRate
-from worker.compiler.cost.folds import granule
-from worker.compiler.machine.bursts import burst_units, strides_of
+from worker.compiler.machine.bursts import burst_units
 from worker.compiler.machine.machine import Machine
 from worker.compiler.tiling.nest.facts import Facts, Operand
+from worker.compiler.tiling.nest.grid_boxes import (
+    SLACK,
+    Flags,
+    Floats,
+    Ints,
+    Tiles,
+    all_of,
+    burst_arrays,
+    least_cycles,
+    over,
+    tile_elems,
+    widths,
+)
 from worker.compiler.tiling.nest.levels import StageFrame
 from worker.compiler.tiling.nest.price import Pricer
 from worker.compiler.tiling.nest.route import Route
@@ -28,13 +37,6 @@ from worker.compiler.tiling.nest.route import Route
 MOST_LEAVES = 2_000_000
 """Executed leaves that a kernel of one nest should stay below: its program has loops, but the
 audit looks at all that runs, a million in 1.5 CPU s (decisions 0037, 0053)."""
-Ints: TypeAlias = "npt.NDArray[np.int64]"
-_SLACK = 1e-12
-"""What sums in another order may be off by."""
-Floats: TypeAlias = "npt.NDArray[np.float64]"
-Flags: TypeAlias = "npt.NDArray[np.bool_]"
-Tiles: TypeAlias = Mapping[str, Ints]
-"""Tile size per axis; the arrays broadcast to the shape of the grid."""
 
 
 def is_estimated(facts: Facts) -> bool:
@@ -54,12 +56,28 @@ class Around:
 
     order: tuple[str, ...]
     """Of output axes."""
-    slowest: Floats
-    exposed: Floats
+    busy: tuple[tuple[Floats, Floats, Floats, Ints], ...]
+    """Of every level: cycles of its ports, until the last fill is there, of `serial` up to it, and
+    times that its inside is begun."""
+    serial: Floats
+    stored: Floats
+    first: Floats
+    tail: Floats
+    lag: Floats
     waiting: Floats
+    draining: Floats
     turns: Mapping[int, Floats]
     leaves: Ints
     charge: Floats
+
+    @staticmethod
+    def nothing(order: tuple[str, ...], zero: Floats) -> Around:
+        """No levels outside."""
+        none = zero.astype(np.int64)
+        return Around(
+            order, (), serial=zero, stored=zero, first=zero, tail=zero, lag=zero, waiting=zero,
+            draining=zero, turns={}, leaves=none, charge=zero,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,28 +97,34 @@ class Contexts:
     """Units outside of it that are busy."""
     arounds: tuple[Around, ...]
 
-    @property
-    def used(self) -> Ints:
-        return all_of(self.ways.values())
-
 
 class _Fill(NamedTuple):
     axes: frozenset[str]
     one: Floats
-    """Cycles of one transfer."""
+    """Cycles of one transfer, while all units fill."""
+    alone: Floats
+    """While no other unit does."""
     latency_cycles: int
     turns: list[tuple[int, Floats]]
     charge: Floats | float
     """Of one, to all units."""
+    carries: Flags | None
+    """Of sums that loops of an outer stage go on with: where there are such loops."""
 
 
 class _Moved(NamedTuple):
     """What the innermost level moves, whatever the order of loops."""
 
     trips: Tiles
+    used: Ints
+    """Units that are busy, those outside times those inside."""
     fills: tuple[_Fill, ...]
+    drain: Floats
+    """Cycles of one drain, while all units drain."""
+    drain_alone: Floats
+    """With its latency, while no other unit does."""
     last: Floats
-    """Of one drain."""
+    """With its latency, while all do."""
     drain_turns: list[tuple[int, Floats]]
     drain_charge: Floats | float
     """Of one drain."""
@@ -129,7 +153,7 @@ class Estimate:
         moved, fits = self._moved(contexts, tiles, double=double)
         entries = contexts.entries * all_of(moved.trips.values())
         results = contexts.entries * moved.out_trips
-        units = contexts.units * contexts.used
+        units = moved.used
         compute = self._compute(tiles, entries, results, moved.copies)
         after = units * (entries + results * len(self.facts.epilogue))
         best: Floats | None = None
@@ -152,7 +176,7 @@ class Estimate:
         assert best is not None
         ways = {name: np.ones((), np.int64) for name in tiles}
         entries = contexts.entries * all_of(moved.trips.values())
-        found_contexts = Contexts(tiles, ways, entries, contexts.units * contexts.used, arounds)
+        found_contexts = Contexts(tiles, ways, entries, moved.used, arounds)
         return found_contexts, np.where(fits, best, np.inf)
 
     def _fits(self, tiles: Tiles, elems: Mapping[str, Ints], copies: Tiles, used: Ints) -> Flags:
@@ -177,66 +201,88 @@ class Estimate:
 
     def _moved(self, contexts: Contexts, tiles: Tiles, *, double: bool) -> tuple[_Moved, Flags]:
         """What a level moves, and where its buffers fit."""
-        outer, ways = contexts.outer, contexts.ways
-        trips = {name: _over(_over(outer[name], n), ways[name]) for name, n in tiles.items()}
+        outer = contexts.outer
+        counts = {name: over(outer[name], n) for name, n in tiles.items()}
+        trips = {name: over(number, contexts.ways[name]) for name, number in counts.items()}
+        ways = {name: over(number, trips[name]) for name, number in counts.items()}  # with work
+        used = contexts.units * all_of(ways[name] for name in self.facts.out_axes)
         elems = {h.operand.tensor: tile_elems(h.operand, tiles) for h in self.stand.held}
         looped = {name: number > 1 for name, number in trips.items()}
         copies = {
             held.operand.tensor: 1 + _any(looped, held.operand.axes, double and not held.is_lone)
             for held in self.stand.held
         }
-        fits = self._fits(tiles, elems, copies, contexts.used)
-        facts, busy = self.facts, contexts.units * contexts.used
+        fits = self._fits(tiles, elems, copies, used // contexts.units)
+        facts, busy = self.facts, used
+        zero: Ints = np.zeros((), np.int64)
         fills: list[_Fill] = []
-        for way in self.port.fills:
+        carried = self.port.carried
+        for way in (carried, *self.port.fills) if carried is not None else self.port.fills:
             name = way.operand.tensor
             if name not in elems:
                 continue
-            reads = self._reads(way.route, contexts, way.operand.axes)
+            carries: Flags | None = None
+            if way is carried:
+                cut = [outer[n] < facts.extents[n] for n in facts.reduce_axes]
+                carries = np.logical_or.reduce(np.broadcast_arrays(*cut))
+            reads = self._reads(way.route, contexts.units, ways, way.operand.axes)
             sizes = self._sizes(way.operand, tiles, elems[name], way.route)
+            one = way.route.cycles_of(sizes, busy, reads)
+            alone = way.route.cycles_of(sizes, zero, zero) if self.port.is_apart else one
             fills.append(
                 _Fill(
-                    way.operand.axes, _moving(way.route, sizes, busy, reads),
-                    way.route.latency_cycles, _turns(way.route, sizes, busy, reads),
-                    way.route.charge(sizes, busy, reads),
+                    way.operand.axes, one, alone, way.route.latency_cycles,
+                    way.route.turns_of(sizes, busy, reads), way.route.charge(sizes, busy, reads),
+                    carries,
                 )
             )  # fmt: skip
-        last: Floats = np.zeros(())
+        drain = drain_alone = last = np.zeros(())
         drain_charge: Floats | float = 0.0
         drain_turns: list[tuple[int, Floats]] = []
         if self.port.drain is not None and self.port.drain[0].tensor in elems:
             operand, route = self.port.drain
             sizes = self._sizes(operand, tiles, elems[operand.tensor], route)
-            last = route.latency_cycles + _moving(route, sizes, busy, busy)
-            drain_turns = _turns(route, sizes, busy, busy)
+            drain = route.cycles_of(sizes, busy, busy)
+            last = route.latency_cycles + drain
+            drain_alone = last
+            if self.port.is_apart:
+                drain_alone = route.latency_cycles + route.cycles_of(sizes, zero, zero)
+            drain_turns = route.turns_of(sizes, busy, busy)
             drain_charge = route.charge(sizes, busy, busy)
         out_trips = all_of(trips[n] for n in facts.out_axes)
         is_double: Flags = np.zeros((), np.bool_)
         for number in copies.values():
             is_double = is_double | (number > 1)
         moved = _Moved(
-            trips, tuple(fills), last, drain_turns, drain_charge, out_trips, is_double, copies
-        )
+            trips, used, tuple(fills), drain, drain_alone, last, drain_turns, drain_charge,
+            out_trips, is_double, copies,
+        )  # fmt: skip
         return moved, fits
 
-    def _reads(self, route: Route, contexts: Contexts, axes: frozenset[str]) -> Ints:
-        """`Route.reads` of every context."""
+    def _reads(self, route: Route, units: Ints, ways: Tiles, axes: frozenset[str]) -> Ints:
+        """`Route.reads` of every tiling."""
+        used = all_of(ways.values())
         if route.reach == 1:
-            return contexts.units * contexts.used
+            return units * used
+        if route.reach >= int(used.max()):
+            return units * all_of(number for name, number in ways.items() if name in axes)
         out = self.facts.out_axes
-        units, *ways = np.broadcast_arrays(contexts.units, *(contexts.ways[n] for n in out))
-        columns = (each.ravel().tolist() for each in (units, *ways))
+        arrays = np.broadcast_arrays(units, *(ways[name] for name in out))
+        columns = np.stack([each.ravel() for each in arrays])
+        distinct, which = np.unique(columns, axis=1, return_inverse=True)
         found = [
             route.reads(busy, {n: w for n, w in zip(out, each, strict=True) if w > 1}, axes)
-            for busy, *each in zip(*columns, strict=True)
+            for busy, *each in distinct.T.tolist()
         ]
-        return np.array(found, np.int64).reshape(units.shape)
+        return np.array(found, np.int64)[which.ravel()].reshape(arrays[0].shape)
 
     def _advanced(self, contexts: Contexts, around: Around, moved: _Moved) -> Around:
         """With what this level costs."""
         order = (*around.order, *self.facts.reduce_axes)
         turns = dict(around.turns)
-        fill = first = waits = np.zeros(())
+        fill = waited = first = arrival = skew = waits = carried = np.zeros(())
+        carries: Flags = np.zeros((), np.bool_)
+        last: Ints = np.zeros((), np.int64)
         moves: Ints = np.zeros((), np.int64)
         times = contexts.entries
         charge = around.charge
@@ -244,9 +290,21 @@ class Estimate:
             charge = charge + times * moved.out_trips * moved.drain_charge
         for way in moved.fills:
             loads = _loads(order, way.axes, moved.trips)
+            if way.carries is not None:
+                carries, loads = way.carries, loads * way.carries
+                carried = loads * (way.latency_cycles + way.one)
+            else:
+                apart = np.maximum(0, loads - last)  # as `price._filled`
+                last = np.maximum(last, loads)
+                waited = waited + (apart * way.alone + (loads - apart) * way.one)
+                first = first + (way.latency_cycles + way.one)
+                skew = skew + (way.one - way.alone)
+                waits = np.maximum(waits, loads * way.latency_cycles)
+            lands = way.latency_cycles + np.maximum(0.0, way.alone - way.one / moved.used)
+            if way.carries is not None:
+                lands = np.where(way.carries, lands, 0.0)
+            arrival = np.maximum(arrival, lands)
             fill = fill + loads * way.one
-            first = first + (way.latency_cycles + way.one)
-            waits = np.maximum(waits, loads * way.latency_cycles)
             moves = moves + loads
             if self.pricer.measure.ports:
                 charge = charge + times * loads * way.charge
@@ -255,29 +313,42 @@ class Estimate:
         for memory, cycles in moved.drain_turns:
             taken = times * moved.out_trips * cycles
             turns[memory] = turns.get(memory, np.zeros(())) + taken
-        drain = moved.out_trips * moved.last
-        waits, double = first + waits, moved.is_double
-        hidden, alone = drain, np.zeros(())
+        double = moved.is_double
+        drains = moved.out_trips * moved.drain_alone
+        is_hidden = double & ~carries
         if self.is_alone:
-            is_alone = moved.out_trips > 1
-            hidden = np.where(is_alone, 0.0, drain)
-            alone = np.where(is_alone, times * drain - moved.last, 0.0)
-        slowest = np.where(double, times * np.maximum(fill, hidden), 0.0)
-        waiting = np.where(double, times * (fill + waits), 0.0)
-        exposed = np.where(double, alone, times * (fill + waits + drain)) + moved.last
-        leaves = contexts.units * contexts.used * times * (moves + moved.out_trips)
+            is_hidden = is_hidden & (moved.out_trips == 1)
+        ports: Floats = np.maximum(fill, moved.out_trips * moved.drain) * times
+        serial = around.serial + np.where(double, 0.0, times * (waited + waits) + skew)
+        waited_for = np.where(is_hidden, 0.0, (times - 1 / moved.out_trips) * drains)
+        waited_for = waited_for + times * carried
+        serial = serial + waited_for
+        steps = times * all_of(moved.trips.values())
+        leaves = moved.used * times * (moves + moved.out_trips)
         return Around(
-            around.order, np.maximum(slowest, around.slowest), around.exposed + exposed,
-            around.waiting + waiting, turns, around.leaves + leaves, charge,
+            around.order, (*around.busy, (ports, arrival, serial, steps)), serial,
+            around.stored + np.where(double, waited_for, 0.0),
+            around.first + np.where(double, first, 0.0), around.tail + moved.last,
+            around.lag + (moved.last - moved.drain),
+            around.waiting + np.where(double, times * (fill + first + waits), 0.0),
+            around.draining + np.where(is_hidden, times * drains, 0.0),
+            turns, around.leaves + leaves, charge,
         )  # fmt: skip
 
     def _score(self, around: Around, compute: Floats, leaves: Ints) -> Floats:
-        longest = np.maximum(np.maximum(around.slowest, compute), (around.waiting + compute) / 2)
-        cycles = np.maximum(longest, self.pricer.at_home) + around.exposed
+        done = compute + around.serial
+        paired = (np.maximum(around.waiting, around.draining) + done + around.stored) / 2
+        longest = np.maximum(np.maximum(done + around.first, paired), self.pricer.at_home)
+        behind: Floats = np.zeros(())
+        for ports, arrival, before, steps in around.busy:
+            behind = arrival + (done - before) / steps
+            longest = np.maximum(longest, ports + behind)
+        cycles = longest + around.tail
+        behind = np.maximum(0.0, behind - (around.tail - around.lag)) + around.lag
         for turning in around.turns.values():
-            cycles = np.maximum(cycles, turning)
+            cycles = np.maximum(cycles, turning + behind)
         measure = self.pricer.measure
-        cost = measure.cost(np.floor(cycles * (1 - _SLACK)), around.charge * (1 - _SLACK))
+        cost = measure.cost(np.floor(cycles * (1 - SLACK)), around.charge * (1 - SLACK))
         excess = np.maximum(1.0, leaves / MOST_LEAVES)
         return np.asarray(cost * excess + leaves * 1e-3 * measure.per_cycle)
 
@@ -289,9 +360,9 @@ class Estimate:
             return np.asarray(anchor)
         assert facts.out is not None
         busy: dict[str, Floats] = {pricer.engine.name: np.asarray(anchor)}
-        widths = _widths(facts.out, tiles)
+        shape = widths(facts.out, tiles)
         for step, pace in pricer.after:
-            box = [np.ones((), np.int64) if d is None else widths[d] for d in step.dim_of_axis]
+            box = [np.ones((), np.int64) if d is None else shape[d] for d in step.dim_of_axis]
             own = busy.get(step.engine.name, np.zeros(()))
             busy[step.engine.name] = own + results * least_cycles(pace, box)
         together = copies[facts.out.tensor] > 1
@@ -309,7 +380,7 @@ class Estimate:
         if self.units == (1, 1) or not route.is_at_home:
             return payload, payload, payload
         inside = [
-            np.minimum(w, n) for w, n in zip(_widths(operand, tiles), operand.shape, strict=True)
+            np.minimum(w, n) for w, n in zip(widths(operand, tiles), operand.shape, strict=True)
         ]
         pitches = [self._pitch(operand, d, tiles) for d in range(len(operand.shape))]
         home, cache = (
@@ -334,107 +405,6 @@ class Estimate:
         return np.gcd(step, phase)
 
 
-def least_cycles(pace: EngineRate, box: Sequence[Ints]) -> Floats:
-    """`EngineRate.cycles` of boxes, but for loads and ports of an array."""
-    points = all_of(box)
-    passing: Floats | float = 0.0
-    if pace.streams is not None:
-        streams = pace.streams
-        inward = sum(
-            (all_of(box[i] for i in axes) * size
-             for axes, size in streams.reads), start=np.zeros((), np.int64),
-        )  # fmt: skip
-        outward: Ints = np.zeros((), np.int64)
-        if streams.result is not None:
-            axes, size = streams.result
-            outward = all_of(box[i] for i in axes) * size
-            partial: Flags = np.zeros((), np.bool_)
-            for i, whole in streams.reduced:
-                partial = partial | (box[i] < whole)
-            inward = inward + np.where(partial, outward, 0)
-        for num_bytes, rate in ((inward, streams.feed), (outward, streams.drain)):
-            if rate:
-                passing = np.maximum(passing, np.ceil(num_bytes / rate))
-    if pace.roles is None:
-        plain, special = pace.ops
-        cycles = points * plain / pace.speed
-        if special:
-            cycles = cycles + points * special / pace.special_speed
-        return np.asarray(pace.startup_cycles + np.maximum(np.ceil(cycles), passing))
-    roles = pace.roles
-    m, n, k, b = (
-        all_of(box[i] for i in group)
-        for group in (roles.rows, roles.columns, roles.depth, roles.batch)
-    )
-    cells = granule(pace.array, None) if pace.folding is None else pace.folding.cells
-    padded = b * _up(m, cells.rows) * _up(n, cells.columns) * _up(k, cells.depth)
-    cycles = np.ceil(padded / pace.speed * (1 - _SLACK))
-    if pace.folding is not None:
-        return np.asarray(pace.startup_cycles + cycles + passing)
-    return np.asarray(pace.startup_cycles + np.maximum(cycles, passing))
-
-
-def burst_arrays(
-    extents: Sequence[Ints],
-    shape: Sequence[int],
-    item_bytes: int,
-    pitches: Sequence[Ints],
-    align_bytes: int,
-    burst: int,
-) -> Ints:
-    """`machine.bursts.burst_bytes` of many boxes, none of them empty."""
-    strides = strides_of(shape, item_bytes)
-
-    def known_of(number: int) -> Ints:
-        known: Ints = np.array(align_bytes, np.int64)
-        for pitch, stride in zip(pitches[:number], strides[:number], strict=True):
-            known = np.gcd(known, pitch * stride)
-        return known
-
-    found = _taken(extents, strides, item_bytes, known_of(len(shape)), burst)
-    around: list[Ints] = list(extents)
-    for d in reversed(range(len(shape))):
-        is_cut = around[d] < shape[d]
-        if np.any(is_cut):
-            around[d] = np.full((), shape[d], np.int64)
-            wide = _taken(around, strides, item_bytes, known_of(d), burst)
-            found = np.where(is_cut, np.minimum(found, wide), found)
-    return found
-
-
-def _taken(
-    extents: Sequence[Ints], strides: Sequence[int], item_bytes: int, pitch: Ints, burst: int
-) -> Ints:
-    known: Ints = np.gcd(pitch, burst)
-    pitches: list[Ints] = []
-    for extent, stride in zip(extents, strides, strict=True):
-        pitches.append(known)
-        known = np.where(extent > 1, np.gcd(known, stride), known)
-    span: Ints = np.array(item_bytes, np.int64)
-    taken: Ints = -(-(item_bytes + burst - known) // burst) * burst
-    for extent, stride, before in zip(
-        reversed(extents), reversed(strides), reversed(pitches), strict=True
-    ):
-        span = span + (extent - 1) * stride
-        taken = np.minimum(taken * extent, -(-(span + burst - before) // burst) * burst)
-    return taken
-
-
-def tile_elems(operand: Operand, tiles: Tiles) -> Ints:
-    return all_of(_widths(operand, tiles))
-
-
-def _widths(operand: Operand, tiles: Tiles) -> list[Ints]:
-    found: list[Ints] = []
-    for terms, extra, (_, most) in zip(operand.linear, operand.extra, operand.limits, strict=True):
-        assert terms is not None
-        width: Ints = np.ones((), np.int64)
-        for name, factor in terms:
-            width = width + factor * (tiles[name] - 1)
-        found.append(np.minimum(width + extra, most))
-    return found
-
-
 def _any(looped: Mapping[str, Flags], axes: frozenset[str], may: bool) -> Ints:
     found: Flags = np.zeros((), np.bool_)
     if may:
@@ -454,40 +424,3 @@ def _loads(order: Sequence[str], axes: frozenset[str], trips: Tiles) -> Ints:
         if name in axes:
             loads = np.where(trips[name] > 1, running, loads)
     return loads
-
-
-def _moving(route: Route, sizes: tuple[Ints, Ints, Ints], sharers: Ints, reads: Ints) -> Floats:
-    """Cycles of one transfer."""
-    sharers, reads = np.broadcast_arrays(sharers, reads)
-    pairs = zip(sharers.ravel().tolist(), reads.ravel().tolist(), strict=True)
-    rates = np.array([route.port_rates(*pair) for pair in pairs], np.float64)
-    found: Floats = np.array(float(route.issuing[1]))
-    for count, passing in enumerate(sizes):
-        found = np.maximum(found, passing / rates[:, count].reshape(sharers.shape))
-    return found
-
-
-def _turns(
-    route: Route, sizes: tuple[Ints, Ints, Ints], sharers: Ints, reads: Ints
-) -> list[tuple[int, Floats]]:
-    """(memory, cycles of one transfer) of the ports that serve both directions."""
-    found: list[tuple[int, Floats]] = []
-    for port in route.shared:
-        many = (reads if port.is_source else sharers) * route.team.copies
-        waiting = np.maximum(1, -(-many // port.instances))
-        found.append((port.memory, sizes[port.size] * waiting / port.rate))
-    return found
-
-
-def all_of(numbers: Iterable[Ints]) -> Ints:
-    """Their product."""
-    return prod(numbers, start=np.ones((), np.int64))
-
-
-def _over(value: Ints, divisor: Ints) -> Ints:
-    """The quotient, rounded up."""
-    return -(-value // divisor)
-
-
-def _up(value: Ints, multiple: int) -> Ints:
-    return -(-value // multiple) * multiple

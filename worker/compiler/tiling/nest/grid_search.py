@@ -25,15 +25,17 @@ from worker.compiler.tiling.nest.estimate import (
     Around,
     Contexts,
     Estimate,
+    is_estimated,
+)
+from worker.compiler.tiling.nest.facts import Facts, granules
+from worker.compiler.tiling.nest.grid_boxes import (
     Flags,
     Floats,
     Ints,
     all_of,
-    is_estimated,
     least_cycles,
     tile_elems,
 )
-from worker.compiler.tiling.nest.facts import Facts, granules
 from worker.compiler.tiling.nest.levels import Sizes, StageFrame, levels_of
 from worker.compiler.tiling.nest.plan import Plan, Stage, is_placed
 from worker.compiler.tiling.nest.price import Pricer
@@ -43,9 +45,11 @@ from worker.compiler.tiling.nest.unit_splits import splits
 # What each of these is worth: `benchmarks.grid_constants`, whose table is in decision 0053.
 MOST_SPLITS = 128
 """Splits that are looked at, those first that could be cheapest."""
-COARSE, FINE = 1 << 12, 1 << 11
-"""Tilings of one grid."""
-LONG_CYCLES, LONG_FACTOR = 1 << 20, 8
+OUTER, COARSE, FINE = 1 << 12, 1 << 15, 1 << 11
+"""Tilings of one grid: of an outer stage, all splits' innermost one, beside the best."""
+SHORT = 8
+"""Axes that are no longer are cut in fine grids only, unless nothing fits: taps of windows."""
+LONG_CYCLES, LONG_FACTOR = 1 << 20, 2
 """Grids of layers that take longer have so many times as many."""
 MOST_AROUND = 48
 """Tiles of an outer stage, with their splits, that are looked into."""
@@ -127,11 +131,14 @@ class _Search:
         """Tiles of the outer stage that may be the cheapest to bring, and the split of each."""
         first = self._first(ways)
         inner = {n: self._column([w[1].get(n, 1) for w in ways]) for n in self.names}
-        counts, _ = self._coarse(first, COARSE * self.factor, 0)
-        tiles, valid = self._tiles(first, counts, 0, inner)
-        inside, least = self.outer.inside(first, tiles, double=double)
-        shape = (len(ways), *(len(counts[n]) for n in self.names))
-        flat = np.broadcast_to(np.where(valid, least, np.inf), shape).ravel()
+        for short in (SHORT, 0):
+            counts, _ = self._coarse(first, OUTER * self.factor, 0, short)
+            tiles, valid = self._tiles(first, counts, 0, inner)
+            inside, least = self.outer.inside(first, tiles, double=double)
+            shape = (len(ways), *(len(counts[n]) for n in self.names))
+            flat = np.broadcast_to(np.where(valid, least, np.inf), shape).ravel()
+            if np.isfinite(flat).any():
+                break
         places = np.argsort(flat, kind="stable")[: MOST_AROUND // 2]
         places = places[flat[places] < self.score]
         which = [int(k) for k in np.unravel_index(places, shape)[0]]
@@ -151,7 +158,10 @@ class _Search:
             pick(contexts.entries), pick(contexts.units),
             tuple(
                 Around(
-                    a.order, pick(a.slowest), pick(a.exposed), pick(a.waiting),
+                    a.order,
+                    tuple((pick(p), pick(q), pick(r), pick(steps)) for p, q, r, steps in a.busy),
+                    pick(a.serial), pick(a.stored), pick(a.first), pick(a.tail), pick(a.lag),
+                    pick(a.waiting), pick(a.draining),
                     {memory: pick(cycles) for memory, cycles in a.turns.items()}, pick(a.leaves),
                     pick(a.charge),
                 )
@@ -164,10 +174,15 @@ class _Search:
         doubles: Sequence[bool],
     ) -> None:  # fmt: skip
         """Innermost tiles in all contexts, then those beside the best."""
-        best: list[tuple[float, int, bool, dict[str, int], float]] = []
+        best: list[tuple[float, int, bool, dict[str, float], float]] = []
         for double in doubles:
-            counts, ratio = self._coarse(contexts, COARSE * self.factor, len(self.stages) - 1)
-            cost = self._priced(contexts, ways, outer, counts, double=double)
+            for short in (SHORT, 0):
+                counts, ratio = self._coarse(
+                    contexts, COARSE * self.factor, len(self.stages) - 1, short
+                )
+                cost = self._priced(contexts, ways, outer, counts, double=double)
+                if np.isfinite(cost).any():
+                    break
             each = cost.reshape(len(ways), -1)
             for k in np.argsort(each.min(axis=1), kind="stable")[:BEST].tolist():
                 place = int(each[k].argmin())
@@ -187,7 +202,7 @@ class _Search:
 
     def _priced(
         self, contexts: Contexts, ways: Sequence[Ways], outer: Sequence[Tiled],
-        counts: Mapping[str, Sequence[int]], *, double: bool, whole: bool = True,
+        counts: Mapping[str, Sequence[float]], *, double: bool, whole: bool = True,
     ) -> Floats:  # fmt: skip
         """What tilings cost; the cheapest of them are priced."""
         tiles, valid = self._tiles(contexts, counts, len(self.stages) - 1, None, whole=whole)
@@ -247,30 +262,36 @@ class _Search:
             {n: self._column([w[0].get(n, 1) for w in ways]) for n in self.names},
             none + 1,
             none + 1,
-            tuple(Around(order, zero, zero, zero, {}, none, zero) for order in self.orders),
+            tuple(Around.nothing(order, zero) for order in self.orders),
         )
 
     def _column(self, numbers: Sequence[int]) -> Ints:
         return np.array(numbers, np.int64).reshape([-1, *self.shape])
 
-    def _coarse(self, contexts: Contexts, most: int, k: int) -> tuple[dict[str, list[int]], float]:
+    def _coarse(
+        self, contexts: Contexts, most: int, k: int, short: int
+    ) -> tuple[dict[str, list[float]], float]:
         """(numbers of tiles that parts are cut into, ratio of neighbours), all contexts together
-        not more than `most`."""
+        not more than `most`; parts no longer than `short` are not cut."""
         count = max(a.shape[0] for a in (*contexts.outer.values(), *contexts.ways.values()))
         part = {n: -(-contexts.outer[n] // contexts.ways[n]) for n in self.names}
-        numbers = {n: self._numbers(n, part[n], k) for n in self.names}
+        numbers = {n: self._numbers(n, contexts, k) for n in self.names}
+        for name, found in numbers.items():
+            if int(part[name].max()) <= short:
+                numbers[name] = [number for number in found if number <= 1]
         for ratio in RATIOS:
-            found = {n: _thinned(numbers[n], ratio) for n in self.names}
-            if prod(map(len, found.values())) * count <= most:
+            thinned = {n: _thinned(numbers[n], ratio) for n in self.names}
+            if prod(map(len, thinned.values())) * count <= most:
                 break
-        return found, ratio
+        return thinned, ratio
 
-    def _beside(self, one: Contexts, at: Mapping[str, int], ratio: float) -> dict[str, list[int]]:
+    def _beside(
+        self, one: Contexts, at: Mapping[str, float], ratio: float
+    ) -> dict[str, list[float]]:
         """The numbers between the neighbours of some, in one context."""
-        part = {n: -(-one.outer[n] // one.ways[n]) for n in self.names}
-        found: dict[str, list[int]] = {}
+        found: dict[str, list[float]] = {}
         for name, number in at.items():
-            near = self._numbers(name, part[name], len(self.stages) - 1)
+            near = self._numbers(name, one, len(self.stages) - 1)
             found[name] = [n for n in near if number / ratio <= n <= number * ratio] or [number]
         for finer in RATIOS:
             thinned = {n: _thinned(numbers, finer) for n, numbers in found.items()}
@@ -278,19 +299,23 @@ class _Search:
                 break
         return {n: sorted({*numbers, at[n]}) for n, numbers in thinned.items()}
 
-    def _numbers(self, name: str, part: Ints, k: int) -> list[int]:
-        """Numbers of tiles that matter, ascending."""
+    def _numbers(self, name: str, contexts: Contexts, k: int) -> list[float]:
+        """Numbers of tiles that matter, ascending; below 1: tiles of several parts, for which fewer
+        units are used."""
+        part = -(-contexts.outer[name] // contexts.ways[name])
         most = int(part.max())
         is_last = k == len(self.stages) - 1
         is_fixed = name in self.facts.whole or name in self.facts.single
-        if most == 1 or is_fixed or (not is_last and name in self.summed_inside):
+        if is_fixed or (not is_last and name in self.summed_inside):
             return [1]
         if k or name in self.facts.exact:
             return sorted({d for size in set(part.ravel().tolist()) for d in divisors(size)})
-        return list(dict.fromkeys(-(-most // -(-most // n)) for n in _apart(most)))
+        several = _apart(int(contexts.ways[name].max()))
+        cut = dict.fromkeys(-(-most // -(-most // n)) for n in _apart(most))
+        return [*(1 / n for n in reversed(several[1:])), *cut]
 
     def _tiles(
-        self, contexts: Contexts, counts: Mapping[str, Sequence[int]], k: int,
+        self, contexts: Contexts, counts: Mapping[str, Sequence[float]], k: int,
         inner: Mapping[str, Ints] | None, *, whole: bool = True,
     ) -> tuple[dict[str, Ints], Flags]:  # fmt: skip
         """Sizes of every axis along its dimension, and which of them may be.
@@ -304,7 +329,7 @@ class _Search:
         for axis, name in enumerate(self.names):
             place = [1, *self.shape]
             place[axis + 1] = -1
-            number = np.array(counts[name], np.int64).reshape(place)
+            number, several = _whole_numbers(counts[name], place)
             part = -(-contexts.outer[name] // contexts.ways[name])
             is_equal = bool(k) or name in facts.exact
             unit = np.ones((), np.int64) if inner is None else inner[name]
@@ -316,11 +341,13 @@ class _Search:
             elif is_equal:
                 size = np.maximum(part // number, 1)
             else:
-                size = -(-part // number)
+                size = np.minimum(-(-part // number) * several, contexts.outer[name])
                 unit = unit * np.where(size >= unit * grain, grain, 1) if whole else unit
                 size = np.minimum(
                     -(-size // unit) * unit,
-                    -(-part // inner[name]) * inner[name] if inner is not None else part,
+                    -(-part * several // inner[name]) * inner[name]
+                    if inner is not None
+                    else np.minimum(part * several, contexts.outer[name]),
                 )
             if is_equal:
                 valid = valid & (contexts.outer[name] % (size * contexts.ways[name]) == 0)
@@ -355,7 +382,16 @@ def lowest(costs: Floats, number: int) -> npt.NDArray[np.intp]:
     return found[np.argsort(costs[found], kind="stable")]
 
 
-def _thinned(numbers: Sequence[int], ratio: float) -> list[int]:
+def _whole_numbers(numbers: Sequence[float], shape: Sequence[int]) -> tuple[Ints, Ints]:
+    """(tiles in a part, parts in a tile) of each, one of them 1."""
+    found = np.array(numbers, np.float64).reshape(shape)
+    return (
+        np.rint(np.maximum(found, 1)).astype(np.int64),
+        np.rint(1 / np.minimum(found, 1)).astype(np.int64),
+    )
+
+
+def _thinned(numbers: Sequence[float], ratio: float) -> list[float]:
     """The first of ascending numbers, the last, and those between that are so far apart."""
     kept = [numbers[0]]
     for number in numbers[1:]:

@@ -168,12 +168,14 @@ def _level(
 def _given(
     ways: Mapping[str, int], axes: list[str], counts: Mapping[str, int], exact: frozenset[str]
 ) -> dict[str, int]:
-    """The split that was asked for, as far as there are tiles."""
+    """The split that was asked for, as far as there are tiles for all units."""
     found: dict[str, int] = {}
     for name in axes:
         number = min(ways.get(name, 1), counts[name])
         if name in exact:
             number = largest_divisor(counts[name], number)
+        else:
+            number = -(-counts[name] // -(-counts[name] // number))
         if number > 1:
             found[name] = number
     return found

@@ -25,6 +25,9 @@ class Team:
     joins: bool = False
     """Whether what several cores load alike may come to them as one transfer: in kernels of one
     operator.  Of those whose layers overlap lowering hardly tries (decision 0045)."""
+    overlaps: bool = False
+    """Whether other layers run meanwhile: they fill what a layer alone would wait for at its ends,
+    and ask for the ports whenever a unit does."""
 
     @staticmethod
     def everyone(machine: Machine, *, joins: bool = False) -> Team:

@@ -1,9 +1,13 @@
 """What a tiling of one layer is predicted to cost.
 
-Per level the slowest of computing, filling, draining and both on a port that they share counts,
-plus the first fill and the last drain, which nothing hides.  Bandwidth of a shared source is
-divided by its busy readers; home behind a cache has one for all units that fetch the same, and what
-is multicast one for those that it reaches.
+The slowest of computing, filling a level, draining it and both on a port that they share counts,
+plus what nothing hides: the first fill in front of computing, a last step of computing behind the
+last fill, the last drain.  Bandwidth of a shared source is divided by its busy
+readers; home behind a cache has one for all units that fetch the same, and what is multicast one
+for those that it reaches.  Where a buffer has one copy its unit waits for every fill, but others
+compute meanwhile: what a unit does one after the other takes the rate of one that asks alone, what
+a port does that of all.  Ports serve who asked first, so of several fills of a step all but the
+last wait for those of all units; and units that one transfer serves wait for each other.
 
 Tens of thousands of tilings of one layer are priced on the same stages, in several orders of loops
 each.  What tiles do not change is worked out once per layer (`Pricer`), what orders do not change
@@ -14,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
 from typing import NamedTuple
 
 from worker.compiler.cost.compute import EngineRate, pace_of
@@ -39,8 +43,6 @@ class _Way:
     """How an operand comes to a stage."""
 
     operand: Operand
-    source: int
-    """Number of the memory it comes from among those the stage is filled from."""
     is_early: bool
     route: Route
 
@@ -50,21 +52,29 @@ class _Port:
     """What moves at a stage."""
 
     fills: tuple[_Way, ...]
-    num_sources: int
+    carried: _Way | None
+    """Sums that loops of an outer stage go on with."""
     drain: tuple[Operand, Route] | None
     """(result, way); None: it stays."""
+    is_apart: bool
+    """Whether units need not wait for each other: no transfer serves several."""
 
 
 class _Fill(NamedTuple):
     """One operand's fills in one tiling."""
 
     axes: frozenset[str]
-    source: int
-    size_bytes: int
-    rate: float
+    cycles: float
+    """Of one, while all units fill."""
+    alone: float
+    """Of one, while no other unit does."""
+    arrival: float
+    """From when the ports that all share are done with it until it is there."""
     latency_cycles: int
     is_early: bool
     is_double: bool
+    is_carried: bool
+    """Whether it brings back sums that were stored: what is stored last comes first."""
     turns: Turns
     """Of one."""
     charge: float
@@ -75,8 +85,9 @@ class _Moves(NamedTuple):
     """What one level of one tiling moves, whatever the order of loops."""
 
     fills: tuple[_Fill, ...]
-    num_sources: int
     drain: float
+    drain_alone: float
+    """While no other unit does."""
     last: float
     """Cycles of the last drain, which nothing hides."""
     drain_turns: Turns
@@ -86,6 +97,8 @@ class _Moves(NamedTuple):
     is_alone: bool
     """Whether the next result waits for the drain of the one before: it has no second copy."""
     entries: int
+    steps: int
+    """Times that what is inside of it is begun."""
     busy_units: int
     """Units that are busy outside of this level times those it uses."""
     out_trips: int
@@ -95,12 +108,15 @@ class _Moves(NamedTuple):
 class Price:
     """One tiling's cycles, as far as they do not depend on the order of loops."""
 
-    __slots__ = ("at_home", "compute", "fed", "leaves", "moves")
+    __slots__ = ("at_home", "compute", "fed", "leaves", "moves", "overlaps")
 
     def __init__(
-        self, moves: Sequence[_Moves], compute: float, at_home: float, leaves: int, fed: float
-    ) -> None:
+        self, moves: Sequence[_Moves], compute: float, at_home: float, leaves: int, fed: float,
+        *, overlaps: bool,
+    ) -> None:  # fmt: skip
         self.moves = moves
+        self.overlaps = overlaps
+        """Whether other layers fill what this one alone would wait for at its ends."""
         self.compute = compute
         self.at_home = at_home
         self.leaves = leaves
@@ -109,69 +125,134 @@ class Price:
 
     def of(self, orders: Sequence[Sequence[str]]) -> tuple[int, int, float]:
         """(cycles, executed leaves, charge) with the loops of every level in the order given."""
-        slowest = exposed = waiting = 0.0
-        charge = self.fed
-        leaves = 0
+        charge, leaves = self.fed, self.leaves
         turns: dict[int, float] = {}
+        fills: list[_Filled] = []
         for level, order in zip(self.moves, orders, strict=True):
-            fill, waits, moves, early, charged = _filled(level, order, turns)
-            entries, drain = level.entries, level.drain
-            charge += entries * (charged + level.drain_charge)
+            fill = _filled(level, order, turns)
+            fills.append(fill)
+            charge += level.entries * (fill.charge + level.drain_charge)
+            leaves += level.entries * level.busy_units * (fill.moves + level.out_trips)
+        turning = max(turns.values(), default=0.0)
+        cycles = (self._among if self.overlaps else self._only)(fills, turning)
+        return int(cycles), leaves, charge
+
+    def _only(self, fills: Sequence[_Filled], turning: float) -> float:
+        """Cycles of a layer that has its kernel for itself.  `turning`: of the busiest port that
+        serves both directions."""
+        serial = stored = first = tail = lag = waiting = draining = 0.0
+        busy: list[tuple[float, float, float, int]] = []
+        for level, fill in zip(self.moves, fills, strict=True):
+            entries = level.entries
             if level.is_double:
-                slowest = max(slowest, entries * fill)
-                waiting += entries * (fill + waits)
+                waiting += entries * (fill.cycles + fill.first + fill.waits)
+                first += fill.first
+            else:
+                serial += entries * (fill.waited + fill.waits) + fill.skew
+            if level.is_double and not level.is_alone and not fill.carried:
+                draining += entries * level.drain_alone
+            else:  # the last one is not among those that something waits for
+                drains = (entries - 1 / level.out_trips) * level.drain_alone
+                serial += drains + entries * fill.carried
+                if level.is_double:
+                    stored += drains + entries * fill.carried
+            ports = entries * max(fill.cycles, level.drain)
+            busy.append((ports, fill.arrival, serial, level.steps))
+            tail += level.last
+            lag += level.last - level.drain / level.out_trips
+        # Two copies: while one is computed on the other is on its way, so a pair of steps takes at
+        # least one load or store with its latency and one computation; a result without a second
+        # copy is waited for in each.
+        done = self.compute + serial
+        paired = (max(waiting, draining) + done + stored) / 2
+        longest = max(done + first, self.at_home, paired)
+        behind = 0.0
+        for ports, arrival, before, steps in busy:  # what comes last is still computed with
+            behind = arrival + (done - before) / steps
+            longest = max(longest, ports + behind)
+        # The last drains are among what a port of both directions takes one by one: while a unit
+        # computes with what it got last, others are drained.
+        return max(longest + tail, turning + max(0.0, behind - (tail - lag)) + lag)
+
+    def _among(self, fills: Sequence[_Filled], turning: float) -> float:
+        """Cycles of a layer while others run, which fill what it would wait for at its ends and ask
+        for ports whenever a unit waits: where a buffer has one copy all that moves is added."""
+        slowest = exposed = waiting = 0.0
+        for level, fill in zip(self.moves, fills, strict=True):
+            entries, drain = level.entries, level.out_trips * level.last
+            if level.is_double:
+                slowest = max(slowest, entries * fill.cycles)
+                waiting += entries * (fill.cycles + fill.first + fill.waits)
                 if level.is_alone:
                     exposed += entries * drain - level.last
                 else:
                     slowest = max(slowest, entries * drain)
             else:
-                slowest = max(slowest, entries * early)
-                exposed += entries * (fill - early + waits + drain)
+                slowest = max(slowest, entries * fill.early)
+                exposed += entries * (fill.cycles - fill.early + fill.first + fill.waits + drain)
             exposed += level.last
-            leaves += entries * level.busy_units * (moves + level.out_trips)
-        # Two copies: while one is computed on the other is on its way, so a pair of steps takes at
-        # least one load with its latency and one computation.
-        paired = (waiting + self.compute) / 2
-        longest = max(slowest, self.compute, self.at_home, paired)
-        # The last drain is among what a port of both directions takes one by one.
-        cycles = int(max(longest + exposed, max(turns.values(), default=0.0)))
-        return cycles, leaves + self.leaves, charge
+        longest = max(slowest, self.compute, self.at_home, (waiting + self.compute) / 2)
+        return max(longest + exposed, turning)
 
 
-def _filled(
-    level: _Moves, order: Sequence[str], turns: dict[int, float]
-) -> tuple[float, float, int, float, float]:
-    """(cycles of all fills, exposed cycles, moves, cycles of fills that may start early, charge).
+class _Filled(NamedTuple):
+    """Of all fills of a level, each time that it is begun."""
 
-    Adds to `turns`, by memory, what fills and drains take of ports that serve both directions.
-    """
+    cycles: float
+    """While all units fill."""
+    early: float
+    """Of them, those that what ran before hides."""
+    waited: float
+    """What a unit waits for of those that cannot start early, if it has no second copies."""
+    first: float
+    """Of the first ones, with their latencies."""
+    arrival: float
+    """From when its ports are free until the last one is there."""
+    skew: float
+    """For which the last unit's first fills wait for those of others."""
+    carried: float
+    """For sums that loops of an outer stage go on with, with latencies."""
+    waits: int
+    """Latencies."""
+    moves: int
+    charge: float
+
+
+def _filled(level: _Moves, order: Sequence[str], turns: dict[int, float]) -> _Filled:
+    """Adds to `turns`, by memory, what fills and drains take of ports that serve both ways."""
     trips = level.trips
-    for memory, cycles in level.drain_turns:
-        turns[memory] = turns.get(memory, 0.0) + level.entries * cycles
-    busy = [0.0] * level.num_sources
-    first = early = charge = 0.0
-    waits = moves = 0
-    for axes, source, size, rate, latency, is_early, is_double, taken, charged in level.fills:
+    for memory, taken in level.drain_turns:
+        turns[memory] = turns.get(memory, 0.0) + level.entries * taken
+    cycles = early = first = arrival = waited = charge = skew = carried = 0.0
+    waits = moves = last = 0
+    for fill in level.fills:
         # Its Place stands inside the loops up to the last that its box depends on.
         loads = running = 1
         for name in order:
             running *= trips[name]
-            if name in axes:
+            if name in fill.axes:
                 loads = running
-        one = loads * size / rate
-        busy[source] += one
-        if is_early and (loads == 1 or is_double):
-            early += one
+        cycles += loads * fill.cycles
+        if fill.is_carried:
+            carried += loads * (fill.latency_cycles + fill.cycles)
+        elif fill.is_early and (loads == 1 or fill.is_double):
+            early += loads * fill.cycles
         else:
-            first += latency + size / rate
+            apart = max(0, loads - last)  # steps in which no other fill follows
+            last = max(last, loads)
+            waited += apart * fill.alone + (loads - apart) * fill.cycles
+            first += fill.latency_cycles + fill.cycles
+            skew += fill.cycles - fill.alone
+        arrival = max(arrival, fill.arrival)
         moves += loads
-        charge += loads * charged
-        for memory, cycles in taken:
-            turns[memory] = turns.get(memory, 0.0) + level.entries * loads * cycles
-        waits = max(waits, loads * latency)
+        charge += loads * fill.charge
+        for memory, taken in fill.turns:
+            turns[memory] = turns.get(memory, 0.0) + level.entries * loads * taken
+        if not fill.is_carried:
+            waits = max(waits, loads * fill.latency_cycles)
     # Loads of different operands are in flight together: a step waits for the latency once.
     # One engine brings them all, so sources do not add their rates up.
-    return sum(busy), first + waits, moves, early, charge
+    return _Filled(cycles, early, waited, first, arrival, skew, carried, waits, moves, charge)
 
 
 class Pricer:
@@ -196,6 +277,7 @@ class Pricer:
         self._machine, self._units = machine, burst_units(machine)
         self._in_bursts: dict[tuple[str, int, tuple[int, ...]], Sizes] = {}
         self.at_home = home_cycles(facts, machine, stages[-1].team)
+        self.overlaps = stages[-1].team.overlaps
         self.ports = [self._port(stages, k, machine) for k in range(len(stages))]
         """How operands come to each stage, and results leave it."""
 
@@ -208,13 +290,9 @@ class Pricer:
             source = source_of(facts, operand.tensor, stages, k, home)
             if source not in routes:
                 routes[source] = Route.between(machine, source, memory, stage.team, self.measure)
-            fills.append(
-                _Way(
-                    operand, list(routes).index(source),
-                    comes_early(facts, operand.tensor, stages, k, machine), routes[source],
-                )
-            )  # fmt: skip
-        drain = None
+            is_early = comes_early(facts, operand.tensor, stages, k, machine)
+            fills.append(_Way(operand, is_early, routes[source]))
+        drain = carried = None
         if facts.stored is not None:
             name = facts.stored.tensor
             target = source_of(facts, name, stages, k, home)
@@ -225,18 +303,25 @@ class Pricer:
                 if target == home:  # sums are rounded on their way
                     stored = replace(stored, dtype=facts.tensors[name].dtype)
                 drain = stored, route
-        return _Port(tuple(fills), len(routes), drain)
+                if k and facts.reduce_axes and not stage.team.overlaps:
+                    back = Route.between(machine, target, near, stage.team, self.measure)
+                    if stage.units > 1:  # tensors are protected as wholes, so cores wait for all
+                        waiting = back.latency_cycles + machine.signal_cycles
+                        back = replace(back, latency_cycles=waiting)
+                    carried = _Way(stored, False, back)
+        is_apart = all(way.route.shared_rate == inf for way in fills)
+        return _Port(tuple(fills), carried, drain, is_apart)
 
     def price(self, levels: Sequence[LevelPlan]) -> Price:
         """The price of one tiling."""
-        entries, busy, results, found = 1, 1, 1, []
+        entries, busy, results, carries, found = 1, 1, 1, False, []
         strips = self.facts.strips(levels[-1].tile)
         for k, plan in enumerate(levels):
-            moves = self._moves(k, plan, entries, busy)
+            moves = self._moves(k, plan, entries, busy, carries=carries)
             found.append(moves)
             results = entries * moves.out_trips * strips[1]
-            entries *= prod(plan.trips[name] for name in plan.order)
-            busy = moves.busy_units
+            entries, busy = moves.steps, moves.busy_units
+            carries = carries or len(plan.order) > plan.num_out_loops
         innermost = levels[-1]
         tile = innermost.tile
         compute: float = entries * self.pace.cycles(tuple(tile[name] for name in self._axes))
@@ -247,7 +332,7 @@ class Pricer:
         fed = 0.0
         if self.feeds is not None:
             fed = entries * busy * self._fed(self.feeds, tuple(tile[name] for name in self._axes))
-        return Price(found, compute, self.at_home, leaves, fed)
+        return Price(found, compute, self.at_home, leaves, fed, overlaps=self.overlaps)
 
     def _fed(self, feeds: Feeds, box: tuple[int, ...]) -> float:
         """What an instruction is charged for what its engine draws and returns."""
@@ -255,38 +340,48 @@ class Pricer:
         drawn, returned = feeds.of(box)
         return drawn * prices[memory, "read"] + returned * prices[memory, "write"]
 
-    def _moves(self, k: int, plan: LevelPlan, entries: int, busy: int) -> _Moves:
-        """What stage `k` moves, begun so many times by so many units outside of it."""
+    def _moves(self, k: int, plan: LevelPlan, entries: int, busy: int, *, carries: bool) -> _Moves:
+        """What stage `k` moves, begun so many times by so many units outside of it.
+
+        `carries`: it goes on with sums that stand around it.
+        """
         port = self.ports[k]
         used = busy * plan.units_used
         out_trips = prod(plan.trips[name] for name in plan.order[: plan.num_out_loops])
-        drain = last = drain_charge = 0.0
+        drain = drain_alone = last = drain_charge = 0.0
         drain_turns: Turns = ()
         if port.drain is not None and port.drain[0].tensor in plan.elems:
             operand, route = port.drain
             sizes = self._sizes(operand, plan, route)
-            last = route.latency_cycles + sizes.payload / route.rate(sizes, used, used)
-            drain = out_trips * last
+            drain = out_trips * route.cycles(sizes, used, used)
+            last = route.latency_cycles + drain / out_trips
+            alone = route.cycles(sizes, *((0, 0) if port.is_apart else (used, used)))
+            drain_alone = out_trips * (route.latency_cycles + alone)
             drain_turns = route.turns(sizes, out_trips, used, used)
             drain_charge = out_trips * route.charge(sizes, used, used)
+        ways = (port.carried, *port.fills) if carries and port.carried else port.fills
         fills = tuple(
-            self._fill(way, plan, used) for way in port.fills if way.operand.tensor in plan.elems
+            self._fill(port, way, plan, used) for way in ways if way.operand.tensor in plan.elems
         )
         is_double = any(c > 1 for c in plan.copies.values())
         is_alone = self.facts.is_alone and k == len(self.ports) - 1 and out_trips > 1
         return _Moves(
-            fills, port.num_sources, drain, last, drain_turns, drain_charge, is_double, is_alone,
-            entries, used, out_trips, plan.trips,
+            fills, drain, drain_alone, last, drain_turns, drain_charge, is_double, is_alone,
+            entries, entries * prod(plan.trips[name] for name in plan.order), used, out_trips,
+            plan.trips,
         )  # fmt: skip
 
-    def _fill(self, way: _Way, plan: LevelPlan, used: int) -> _Fill:
+    def _fill(self, port: _Port, way: _Way, plan: LevelPlan, used: int) -> _Fill:
         """What a tile takes to come, on its way to each of `used` units."""
         operand, route = way.operand, way.route
         sizes = self._sizes(operand, plan, route)
         reads = route.reads(used // plan.units_used, plan.splits, operand.axes)
+        cycles = route.cycles(sizes, used, reads)
+        alone = route.cycles(sizes, *((0, 0) if port.is_apart else (used, reads)))
+        arrival = route.latency_cycles + max(0.0, alone - cycles / used)
         return _Fill(
-            operand.axes, way.source, sizes.payload, route.rate(sizes, used, reads),
-            route.latency_cycles, way.is_early, plan.copies[operand.tensor] > 1,
+            operand.axes, cycles, alone, arrival, route.latency_cycles, way.is_early,
+            plan.copies[operand.tensor] > 1, way is port.carried,
             route.turns(sizes, 1, used, reads), route.charge(sizes, used, reads),
         )  # fmt: skip
 

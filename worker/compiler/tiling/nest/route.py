@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
-from math import inf, prod
+from math import ceil, inf, prod
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from worker.compiler.isa.program import PASSED
 from worker.compiler.machine.bursts import Sizes, counted_at
@@ -18,6 +19,8 @@ from worker.compiler.machine.machine import Link, Machine, MemoryLevel
 from worker.compiler.tiling.nest.measure import LATENCY, Measure
 from worker.compiler.tiling.nest.plan import Team
 
+Ints: TypeAlias = "npt.NDArray[np.int64]"
+Floats: TypeAlias = "npt.NDArray[np.float64]"
 Turns: TypeAlias = tuple[tuple[int, float], ...]
 """(number of a memory, cycles) of ports that serve both directions."""
 Weights: TypeAlias = tuple[float, float, float]
@@ -63,8 +66,17 @@ class Route:
     """Whether an end of it is at home."""
     weights: tuple[Weights, Weights] | None
     """At the source, and elsewhere; None where nothing is charged."""
-    rates: dict[tuple[int, int], tuple[float, ...]] = field(default_factory=dict, compare=False)
-    """What `rate` has found."""
+
+    @property
+    def is_read_once(self) -> bool:
+        """Whether one transfer serves several; else each has a part of what they bring in."""
+        return self.shared_rate < inf or not self.is_rounded
+
+    @property
+    def is_rounded(self) -> bool:
+        """Whether transfers take whole cycles.  Layers that overlap have large tiles, and are
+        priced as they were: what rounding changes there was not measured."""
+        return not self.team.overlaps
 
     @staticmethod
     def between(
@@ -129,28 +141,39 @@ class Route:
         found = found + used * sum(w * size for w, size in zip(other, sizes, strict=True) if w)
         return found * self.team.copies
 
-    def rate(self, sizes: Sizes, sharers: int, reads: int) -> float:
-        """Bytes per cycle of one destination when `sharers` per team pull as much at once, in
-        `reads` reads of their source."""
-        setup, size = self.issuing[1], sizes.payload
-        found = min(
-            rate * size / passing if passing != size else rate
-            for rate, passing in zip(self.port_rates(sharers, reads), sizes, strict=True)
-        )
-        return min(found, size / setup) if setup and size else found
+    def cycles(self, sizes: Sizes, sharers: int, reads: int) -> float:
+        """Cycles of one transfer when `sharers` per team move as much, in `reads` reads of their
+        source; sharers: none, for one that nobody disturbs.
 
-    def port_rates(self, sharers: int, reads: int) -> tuple[float, ...]:
-        """Of the slowest port that passes each of `Sizes`."""
-        found = self.rates.get((sharers, reads))
-        if found is None:
-            readers = [sharers * self.team.copies] * len(self.ports)
-            readers[0] = reads * self.team.copies
-            alone = self.shared_rate if reads < sharers else inf
-            slowest = [min(self.issuing[0], alone), inf, inf]
-            for (rate, n), many, count in zip(self.ports, readers, self.counts, strict=True):
-                slowest[count] = min(slowest[count], rate / max(1, -(-many // n)))
-            found = tuple(max(rate, 1e-9) for rate in slowest)
-            self.rates[sharers, reads] = found
+        A port is held for whole cycles; of what a cache brings in for several, each has a part.
+        """
+        rate, setup = self.issuing
+        found = max(sizes.payload / rate, setup)
+        is_one = reads < sharers
+        if is_one:
+            found = max(found, sizes.payload / self.shared_rate)
+        for k, ((rate, instances), count) in enumerate(zip(self.ports, self.counts, strict=True)):
+            size, many = float(sizes[count]), sharers
+            if is_one and k == 0:
+                size, many = (size, reads) if self.is_read_once else (size * reads / sharers, many)
+            waiting = max(1, -(-many * self.team.copies // instances))
+            found = max(found, waiting * (ceil(size / rate) if self.is_rounded else size / rate))
+        return found
+
+    def cycles_of(self, sizes: Sequence[Ints], sharers: Ints, reads: Ints) -> Floats:
+        """`cycles` of arrays, of a team that has its kernel for itself."""
+        rate, setup = self.issuing
+        found: Floats = np.maximum(sizes[0] / rate, setup)
+        is_one = reads < sharers
+        found = np.where(is_one, np.maximum(found, sizes[0] / self.shared_rate), found)
+        for k, ((rate, instances), count) in enumerate(zip(self.ports, self.counts, strict=True)):
+            size, many = sizes[count], sharers
+            if k == 0 and self.is_read_once:
+                many = np.minimum(reads, sharers)
+            elif k == 0:
+                size = np.where(is_one, size * reads / np.maximum(sharers, 1), size)
+            waiting = np.maximum(1, -(-many * self.team.copies // instances))
+            found = np.maximum(found, waiting * np.ceil(size / rate))
         return found
 
     def turns(self, sizes: Sizes, times: int, sharers: int, reads: int) -> Turns:
@@ -158,10 +181,28 @@ class Route:
         move as much, in `reads` reads of their source."""
         found: list[tuple[int, float]] = []
         for port in self.shared:
-            many = (reads if port.is_source else sharers) * self.team.copies
-            waiting = max(1, -(-many // port.instances))
-            found.append((port.memory, times * sizes[port.size] * waiting / port.rate))
+            size, many = float(sizes[port.size]), sharers
+            if port.is_source and reads < sharers:
+                size, many = (size, reads) if self.is_read_once else (size * reads / sharers, many)
+            waiting = max(1, -(-many * self.team.copies // port.instances))
+            one = ceil(size / port.rate) if self.is_rounded else size / port.rate
+            found.append((port.memory, times * one * waiting))
         return tuple(found)
+
+    def turns_of(
+        self, sizes: Sequence[Ints], sharers: Ints, reads: Ints
+    ) -> list[tuple[int, Floats]]:
+        """`turns` of arrays, of one transfer."""
+        found: list[tuple[int, Floats]] = []
+        for port in self.shared:
+            size, many = sizes[port.size], sharers
+            if port.is_source and self.is_read_once:
+                many = np.minimum(reads, sharers)
+            elif port.is_source:
+                size = np.where(reads < sharers, size * reads / np.maximum(sharers, 1), size)
+            waiting = np.maximum(1, -(-many * self.team.copies // port.instances))
+            found.append((port.memory, np.ceil(size / port.rate) * waiting))
+        return found
 
 
 def _instances(link: Link, machine: Machine, team: Team) -> int:
