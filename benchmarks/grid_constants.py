@@ -98,7 +98,9 @@ def searched(kernels: Kernels, machine: Machine, tiles: Tiles, known: dict[str, 
 
 
 def rows_of(
-    kernels: Mapping[str, Kernels], machines: Mapping[str, Machine], constants: Sequence[str]
+    kernels: Mapping[str, Kernels],
+    machines: Mapping[str, Machine],
+    constants: Sequence[str] = (),
 ) -> list[tuple[str, list[int], float, int]]:
     """(constant, cycles by preset, search seconds, schedules), the constants as they are first.
 

@@ -32,7 +32,7 @@ CHIP: dict[str, Any] = {
     "inherits": "kapla-16x16",
     "levels": [{"name": "DRAM", "burst_bytes": 1, "sustained_fraction": 1,
                 "read_bytes_per_cycle": 32, "write_bytes_per_cycle": 32},
-               {"name": "GBUF", "capacity_bytes": 4096}],
+               {"name": "GBUF", "capacity_bytes": 2048}],
 }  # fmt: skip
 """Moves any byte alone, so that its traffic is what instructions carry."""
 
@@ -102,7 +102,7 @@ WIDER = {"read_bytes_per_cycle": 64, "write_bytes_per_cycle": 64}
 DOUBLED: dict[str, dict[str, Any]] = {
     "DRAM.bytes_per_cycle": {"levels": [{**CHIP["levels"][0], **WIDER}, CHIP["levels"][1]]},
     "GBUF.capacity_bytes": {
-        "levels": [CHIP["levels"][0], {"name": "GBUF", "capacity_bytes": 8192}]
+        "levels": [CHIP["levels"][0], {"name": "GBUF", "capacity_bytes": 4096}]
     },
     "PE.macs_per_cycle": {"engines": [{"name": "PE", "macs_per_cycle": {
         "i16": 128, "f16": 128, "i8": 128, "u8": 128, "f32": 32}}]},
