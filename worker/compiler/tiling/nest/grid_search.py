@@ -42,7 +42,7 @@ from worker.compiler.tiling.nest.price import Pricer
 from worker.compiler.tiling.nest.search import loop_orders, needed_units, ordered_plan, score
 from worker.compiler.tiling.nest.unit_splits import splits
 
-# What each of these is worth: `benchmarks.grid_constants`, whose table is in decision 0053.
+# What each of these is worth: `benchmarks.grid_constants`, tables in decisions 0053 and 0057.
 MOST_SPLITS = 128
 """Splits that are looked at, those first that could be cheapest."""
 OUTER, COARSE, FINE = 1 << 12, 1 << 15, 1 << 11
