@@ -139,7 +139,7 @@ class _Search:
             flat = np.broadcast_to(np.where(valid, least, np.inf), shape).ravel()
             if np.isfinite(flat).any():
                 break
-        places = np.argsort(flat, kind="stable")[: MOST_AROUND // 2]
+        places = lowest(flat, MOST_AROUND // 2)
         places = places[flat[places] < self.score]
         which = [int(k) for k in np.unravel_index(places, shape)[0]]
         found = self._picked(inside, shape, places.tolist())
