@@ -27,6 +27,8 @@ class Idea(StrEnum):
     """Tiles by what the objective sums up, beside those by cycles."""
     REGISTERS = "registers"
     """Tiles whose sums stand in registers, beside those that have them in memory."""
+    IDLE = "idle"
+    """Tiles of several units' shares, for which units are left idle (decision 0057)."""
     ALONE = "alone"
     """Tiles whose result has one copy, beside those that have two or none of anything."""
 

@@ -120,7 +120,6 @@ def _plans(
     homes = homes_of_sums(facts, engine, machine)
     if Idea.REGISTERS in options.without:
         homes = homes[-1:]
-    may_be_alone = Idea.ALONE not in options.without
     for number, team in enumerate(_teams(machine, options)):
         grown: list[tuple[Plan, Mapping[tuple[Stage, ...], Facts]]] = []
         for sums in homes:
@@ -136,9 +135,7 @@ def _plans(
         own = () if number or Idea.MEASURES in options.without else measures
         found = [
             [
-                _from_grids(
-                    best, ways, machine, Measure.of(objective, machine), may_be_alone=may_be_alone
-                )
+                _from_grids(best, ways, machine, Measure.of(objective, machine), options)
                 for objective in dict.fromkeys((*own, Objective.LATENCY))
             ]
             for best, ways in grown
@@ -178,16 +175,18 @@ def _grown(
 
 def _from_grids(
     grown: Plan, ways: Mapping[tuple[Stage, ...], Facts], machine: Machine, measure: Measure,
-    *, may_be_alone: bool,
+    options: NaiveOptions,
 ) -> Plan:  # fmt: skip
     """The best plan by a measure on any of the stages, or the one that tiles grew into."""
     found = measured(grown, machine, measure)
+    may_be_alone = Idea.ALONE not in options.without
+    may_idle = Idea.IDLE not in options.without
     for stages, way in ways.items():
-        found = search_grids(way, grown.engine, stages, machine, found)
+        found = search_grids(way, grown.engine, stages, machine, found, may_idle=may_idle)
         least = ALONE_CYCLES if way.registers is None else LONG_SUMS
         if may_be_alone and not way.epilogue and found.predicted_cycles >= least:
             alone = replace(way, is_alone=True)
-            found = search_grids(alone, grown.engine, stages, machine, found)
+            found = search_grids(alone, grown.engine, stages, machine, found, may_idle=may_idle)
     return found
 
 

@@ -72,10 +72,11 @@ _Number = TypeVar("_Number", bound=np.generic)
 
 
 def search_grids(
-    facts: Facts, engine: Engine, stages: tuple[Stage, ...], machine: Machine, plan: Plan
-) -> Plan:
+    facts: Facts, engine: Engine, stages: tuple[Stage, ...], machine: Machine, plan: Plan,
+    *, may_idle: bool = True,
+) -> Plan:  # fmt: skip
     """The best plan of the space by the measure of `plan` (found in another way), or that where it
-    is as good.
+    is as good.  `may_idle`: tiles may be larger than a unit's share, so that units get none.
 
     Without a reduction it is `plan`: nothing is brought more than once then, so tiles that grow
     are good ones.
@@ -83,7 +84,8 @@ def search_grids(
     """
     if not stages or not facts.reduce_axes or not is_estimated(facts):
         return plan
-    search = _Search(plan, facts, engine, needed_units(facts, stages), machine)
+    needed = needed_units(facts, stages)
+    search = _Search(plan, facts, engine, needed, machine, may_idle=may_idle)
     search.run()
     return search.best
 
@@ -91,8 +93,9 @@ def search_grids(
 class _Search:
     def __init__(
         self, plan: Plan, facts: Facts, engine: Engine, stages: tuple[Stage, ...],
-        machine: Machine,
+        machine: Machine, *, may_idle: bool,
     ) -> None:  # fmt: skip
+        self.may_idle = may_idle
         self.best = plan
         self.score = score(plan, MOST_LEAVES)
         self.facts = facts
@@ -310,7 +313,7 @@ class _Search:
             return [1]
         if k or name in self.facts.exact:
             return sorted({d for size in set(part.ravel().tolist()) for d in divisors(size)})
-        several = _apart(int(contexts.ways[name].max()))
+        several = _apart(int(contexts.ways[name].max()) if self.may_idle else 1)
         cut = dict.fromkeys(-(-most // -(-most // n)) for n in _apart(most))
         return [*(1 / n for n in reversed(several[1:])), *cut]
 

@@ -86,8 +86,9 @@ class _Moves(NamedTuple):
 
     fills: tuple[_Fill, ...]
     drain: float
+    """Cycles of all drains without their latencies, while all units drain."""
     drain_alone: float
-    """While no other unit does."""
+    """With them, while no other unit does."""
     last: float
     """Cycles of the last drain, which nothing hides."""
     drain_turns: Turns

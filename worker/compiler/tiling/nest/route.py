@@ -9,18 +9,16 @@ from math import ceil, inf, prod
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from worker.compiler.isa.program import PASSED
 from worker.compiler.machine.bursts import Sizes, counted_at
 from worker.compiler.machine.dma import dma_engine, issuing_rate
 from worker.compiler.machine.links import links_between, multicast_between
 from worker.compiler.machine.machine import Link, Machine, MemoryLevel
+from worker.compiler.tiling.nest.grid_boxes import Floats, Ints
 from worker.compiler.tiling.nest.measure import LATENCY, Measure
 from worker.compiler.tiling.nest.plan import Team
 
-Ints: TypeAlias = "npt.NDArray[np.int64]"
-Floats: TypeAlias = "npt.NDArray[np.float64]"
 Turns: TypeAlias = tuple[tuple[int, float], ...]
 """(number of a memory, cycles) of ports that serve both directions."""
 Weights: TypeAlias = tuple[float, float, float]
