@@ -36,11 +36,11 @@ GENERAL = tuple(sorted(LOWERING))
 JUDGE = tuple(sorted(set(Heuristic) - LOWERING))
 TOGETHER = ("level+pace",)
 """Heuristics that are also turned off together: what one does the other may do as well."""
-GRIDS = "grids"
-"""Tiles of single operators from grids; without them, those that tiles grow into."""
+BOUNDED = "bounded"
+"""Tiles of single operators by branch and bound; without it, those that tiles grow into."""
 OF_NAIVE = {f"naive.{idea}": idea for idea in NaiveIdea}
 BY_ENERGY = "naive by energy"
-NAIVE_ROWS = (GRIDS, *OF_NAIVE)
+NAIVE_ROWS = (BOUNDED, *OF_NAIVE)
 ROWS = (*GENERAL, *TOGETHER, *Idea, *NAIVE_ROWS, *JUDGE)
 BATCHES = (
     ZooModel("mobilenet_v2_of_8", "mobilenet_v2", (("N", 8),)),
@@ -79,7 +79,7 @@ def options_of(row: str) -> dict[str, Any]:
     if row in OF_NAIVE:
         own = {"strategy_options": {"naive": {"without": [OF_NAIVE[row]]}}}
         return {**options_of(base_of(row)), **own}
-    if row == GRIDS:
+    if row == BOUNDED:
         return {"strategy": "naive", "strategy_options": {"naive": {"tiles": "grown"}}}
     if row in JUDGE:
         return {"strategy": "auto", "without": [row]}

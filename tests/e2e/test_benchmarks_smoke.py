@@ -22,12 +22,12 @@ from benchmarks import (
     compile_limits,
     compile_time,
     elections,
-    grid_constants,
     kernel_speed,
     looped_programs,
     models,
     operator_bounds,
     racing_operators,
+    search_constants,
     simulator_rate,
     submit,
     upload,
@@ -39,7 +39,7 @@ from benchmarks.rivals.row_stationary import Layer
 from benchmarks.zoo import ZooModel
 from worker.compiler.machine import load_preset
 from worker.compiler.options import Objective
-from worker.compiler.tiling.nest import grid_search
+from worker.compiler.tiling.nest import branch_bound
 
 
 @pytest.fixture
@@ -176,21 +176,21 @@ def test_a_cell_of_the_ablation(tiny_model: Path) -> None:
     assert "| tiny stcp920-inferred |" in ablation.table({"tiny stcp920-inferred": row})
 
 
-def test_constants_of_the_grids(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One constant, on one convolution: more splits to look at are no worse."""
+def test_constants_of_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One constant, on one convolution: more boxes to look at are no worse."""
     machine = load_preset("kapla-16x16")
     kernels = {"kapla-16x16": {"0" * 64: conv_graph(64, 64, 28, 3, 1, 1)}}
-    changed = (grid_search, "MOST_SPLITS", (1,))
-    monkeypatch.setattr(grid_constants, "CONSTANTS", (changed,))
-    before = grid_search.MOST_SPLITS
-    rows = grid_constants.rows_of(kernels, {"kapla-16x16": machine})
-    assert before == grid_search.MOST_SPLITS
+    changed = (branch_bound, "MOST_BOXES", (1,))
+    monkeypatch.setattr(search_constants, "CONSTANTS", (changed,))
+    before = branch_bound.MOST_BOXES
+    rows = search_constants.rows_of(kernels, {"kapla-16x16": machine})
+    assert before == branch_bound.MOST_BOXES
     assert [label for label, *_ in rows] == [
-        "as they are", "tiles: grown", f"grid_search.MOST_SPLITS {before} -> 1",
+        "as they are", "tiles: grown", f"branch_bound.MOST_BOXES {before} -> 1",
     ]  # fmt: skip
     assert rows[0][1][0] < rows[1][1][0]
-    assert rows[0][1][0] <= rows[2][1][0]
-    assert len(grid_constants.table(["kapla-16x16"], rows).splitlines()) == 5
+    assert rows[0][1][0] < rows[2][1][0]
+    assert len(search_constants.table(["kapla-16x16"], rows).splitlines()) == 5
 
 
 def test_bounds_of_single_operators(capsys: pytest.CaptureFixture[str]) -> None:

@@ -214,6 +214,6 @@ def test_the_ledger_says_what_a_heuristic_earns() -> None:
         f"| pace | {geomean:.4f} | net chip | 1.1000 | other chip | 1.0000 | 1 | 0 | 0 |"
     )
     assert " | 0.9000 | 0 | 1 | 0 |" in lines["halves"]
-    assert lines["grids"].startswith("| grids | 1.4142 | net chip | 2.0000 |")
+    assert lines["bounded"].startswith("| bounded | 1.4142 | net chip | 2.0000 |")
     assert lines["loosen"].endswith(" | 0 | 0 | 1 |")
     assert set(ROWS) == {*LOWERING, *Idea, *JUDGE, "level+pace", *NAIVE_ROWS}

@@ -29,7 +29,7 @@ from worker.simulator.run import simulate_unit
 CONV = canonicalize(conv(1, 48, 27, 128, 5, 1, 2)).graph
 
 
-def drawn(budget: Budget, tiles: Tiles = Tiles.GRIDS) -> list[Schedule | Shortfall]:
+def drawn(budget: Budget, tiles: Tiles = Tiles.BOUNDED) -> list[Schedule | Shortfall]:
     machine = load_preset("kapla-edge")
     return list(NAIVE.candidates(CONV, machine, NaiveOptions(tiles), budget))
 
@@ -55,7 +55,8 @@ def test_where_links_can_multicast_tiles_for_both_are_looked_for() -> None:
     both = [simulate_unit(lower_unit(s, machine, "s" * 64), machine) for s in (joined, alone)]
     assert both[0].cycles < both[1].cycles
     silent = replace(machine, links=tuple(replace(k, multicast=False) for k in machine.links))
-    assert alone in list(NAIVE.candidates(graph, silent, budget=Budget(3)))
+    others = list(NAIVE.candidates(graph, silent, budget=Budget(3)))
+    assert alone.root in [other.root for other in others if isinstance(other, Schedule)]
 
 
 def test_tiles_that_grow_know_no_objective() -> None:

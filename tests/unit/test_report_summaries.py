@@ -104,7 +104,7 @@ def register(
 ) -> None:
     """A strategy `toy` beside the real ones."""
     parts = {"summary": summary, "page": page, "text": text}
-    references = {part: f"{HERE}:{name}" for part, name in parts.items() if name}
+    references = {part: f"{HERE}:{name}" if name else "" for part, name in parts.items()}
     toy = replace(NAIVE, name="toy", version="7", is_last_resort=False, **references)
     for module in ("sections", "summaries"):
         patch.setattr(f"worker.report.{module}.strategies", lambda: MappingProxyType({"toy": toy}))

@@ -23,18 +23,21 @@ from tempfile import mkdtemp
 PACKAGE = Path(__file__).parents[1]
 MODULES = (
     "children/compile_loops.py",
+    "compiler/tiling/nest/box_tables.py",
     "compiler/audit/walk.py",
     "compiler/lower/order/conflicts.py",
     "compiler/lower/order/sync.py",
     "compiler/lower/order/time_order.py",
     "compiler/memory/allocate.py",
+    "compiler/tiling/nest/box_loop.py",
     "simulator/attribution.py",
     "compiler/clock/cycles.py",
     "compiler/clock/forward.py",
     "compiler/clock/readiness.py",
     "compiler/clock/signals.py",
 )
-"""What calls the loops, and where they are: compiled they are good while these files stay."""
+"""What calls the loops, what one of them is given, and where they are: compiled they are good while
+these files stay."""
 _KEPT = 8
 """Folders of other versions and installations that stay."""
 _LIMIT_S = 300

@@ -132,8 +132,9 @@ class Folding:
         return tall + wide - 2 if self.dataflow.is_systolic else 0
 
     def stripe(self, width: int) -> int:
-        """How much streams past folds of a width while their sums stay; 0: not even one step's."""
-        if self.keeps_sums:
+        """How much streams past folds of a width while their sums stay; 0: not even one step's, or
+        they never pass a port, as they stand in registers."""
+        if self.keeps_sums or not self.sum_bytes:
             return 0
         step = self.split(self.cells)[2]
         return self.dataflow.accumulator_bytes // (width * self.sum_bytes) // step * step

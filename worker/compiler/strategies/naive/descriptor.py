@@ -14,8 +14,9 @@ class Tiles(StrEnum):
 
     GROWN = "grown"
     """Axis by axis, from what fills the engine."""
-    GRIDS = "grids"
-    """In grids over all splits, beside those that tiles grow into (decision 0053)."""
+    BOUNDED = "bounded"
+    """By branch and bound over all splits and trips, from those that tiles grow into (decision
+    0058)."""
 
 
 class Idea(StrEnum):
@@ -27,8 +28,8 @@ class Idea(StrEnum):
     """Tiles by what the objective sums up, beside those by cycles."""
     REGISTERS = "registers"
     """Tiles whose sums stand in registers, beside those that have them in memory."""
-    IDLE = "idle"
-    """Tiles of several units' shares, for which units are left idle (decision 0057)."""
+    CHAINS = "chains"
+    """The best tiles on every chain of memories where they are near, not on the best alone."""
     ALONE = "alone"
     """Tiles whose result has one copy, beside those that have two or none of anything."""
 
@@ -36,7 +37,7 @@ class Idea(StrEnum):
 class NaiveOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What users may ask of the strategy."""
 
-    tiles: Tiles = Tiles.GRIDS
+    tiles: Tiles = Tiles.BOUNDED
     without: tuple[Idea, ...] = ()
     """Ideas that are left out; given in any order, kept sorted, each once."""
 
@@ -46,9 +47,12 @@ class NaiveOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 
 DESCRIPTOR = StrategyDescriptor(
     name="naive",
-    version="12",
+    version="13",
     help="one operator, or one fused composite, per kernel",
     implementation="worker.compiler.strategies.naive.strategy:NAIVE",
     options=NaiveOptions,
+    summary="worker.compiler.strategies.naive.summary:NaiveSummary",
+    page="worker.compiler.strategies.naive.summary:blocks",
+    text="worker.compiler.strategies.naive.summary:blocks",
     is_last_resort=True,
 )

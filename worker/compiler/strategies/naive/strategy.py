@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
+from typing import NamedTuple
 
 from worker.compiler.cost.compute import engines_of
 from worker.compiler.cost.fit import (
@@ -19,15 +20,15 @@ from worker.compiler.options import Objective
 from worker.compiler.schedule.nodes import Node, Schedule
 from worker.compiler.schedule.stages import Grouping
 from worker.compiler.strategies.base import Budget
+from worker.compiler.strategies.naive.certificate import Certificate, Space
 from worker.compiler.strategies.naive.descriptor import DESCRIPTOR, Idea, NaiveOptions, Tiles
+from worker.compiler.tiling.nest.branch_bound import Proof, is_bounded, search_all
 from worker.compiler.tiling.nest.emit import emit
-from worker.compiler.tiling.nest.estimate import MOST_LEAVES
 from worker.compiler.tiling.nest.facts import Facts, facts_of, homes_of_sums
 from worker.compiler.tiling.nest.fusion import fused_facts, fused_groups
-from worker.compiler.tiling.nest.grid_search import search_grids
 from worker.compiler.tiling.nest.measure import Measure
 from worker.compiler.tiling.nest.plan import Plan, Stage, Team, footprint_terms, stages_of
-from worker.compiler.tiling.nest.search import measured, score, search
+from worker.compiler.tiling.nest.search import MOST_LEAVES, measured, score, search
 
 DEFAULTS = NaiveOptions()
 ONE = Budget(candidates=1)
@@ -101,22 +102,47 @@ class NaiveStrategy:
         else:
             facts = facts_of(unit.op(first), unit.tensors)
         written: list[Node] = []
-        for plan in _plans(facts, engine, machine, options, measures):
+        found = _plans(facts, engine, machine, options, measures)
+        for plan in found.plans:
             root = emit(plan, machine.home.name)
             if root not in written:
                 written.append(root)
                 cycles = plan.predicted_cycles + machine.launch_latency_cycles
-                yield Schedule(unit, root, self.name, cycles)
+                yield Schedule(unit, root, self.name, cycles, notes=found.notes())
         if not written:
             yield _shortfall(facts, machine, engine.memory)
+
+
+@dataclass(frozen=True, slots=True)
+class _Offered:
+    """Plans, the best guess first, and what is proven by cycles."""
+
+    plans: tuple[Plan, ...]
+    proofs: Mapping[Space, Proof] = field(default_factory=dict)
+
+    def notes(self) -> tuple[str, ...]:
+        """For the summary, and whoever checks it."""
+        if not self.proofs:
+            return ()
+        boxes, tilings = (
+            sum(getattr(proof, name) for proof in self.proofs.values())
+            for name in ("boxes", "tilings")
+        )
+        best, bound = (
+            min(getattr(proof, name) for proof in self.proofs.values())
+            for name in ("best", "bound")
+        )
+        return (str(Certificate(best, bound, tuple(self.proofs), boxes, tilings)),)
 
 
 def _plans(
     facts: Facts, engine: Engine, machine: Machine, options: NaiveOptions,
     measures: Sequence[Objective],
-) -> Iterator[Plan]:  # fmt: skip
-    """The best guess first; none where nothing fits."""
+) -> _Offered:  # fmt: skip
+    """None where nothing fits."""
+    firsts: list[Plan] = []
     near: list[Plan] = []
+    proofs: dict[Space, Proof] = {}
     homes = homes_of_sums(facts, engine, machine)
     if Idea.REGISTERS in options.without:
         homes = homes[-1:]
@@ -127,25 +153,28 @@ def _plans(
                 best, ways = _grown(sums, engine, machine, team)
                 grown += [(best, ways)] if best is not None else []
         if not grown:
-            return
+            return _Offered(())
         first = min((best for best, _ in grown), key=_cycles)
-        if options.tiles is Tiles.GROWN:
-            yield first
+        if options.tiles is Tiles.GROWN or not is_bounded(facts):
+            firsts.append(first)
             continue
         own = () if number or Idea.MEASURES in options.without else measures
+        asked = tuple(dict.fromkeys((*own, Objective.LATENCY)))
         found = [
-            [
-                _from_grids(best, ways, machine, Measure.of(objective, machine), options)
-                for objective in dict.fromkeys((*own, Objective.LATENCY))
-            ]
+            {
+                objective: _bounded(best, ways, machine, Measure.of(objective, machine), options)
+                for objective in asked
+            }
             for best, ways in grown
         ]
-        found.sort(key=lambda plans: score(plans[0], MOST_LEAVES))
-        yield from found[0]
-        least = found[0][-1].predicted_cycles
-        others = [plans[-1] for plans in found[1:]] + [first]
-        near += [plan for plan in others if plan.predicted_cycles <= NEAR * least]
-    yield from near
+        for home in found:
+            proofs.update(home[Objective.LATENCY].proofs)
+        found.sort(key=lambda home: score(home[asked[0]].plans[0], MOST_LEAVES))
+        firsts += [found[0][objective].plans[0] for objective in asked]
+        least = found[0][Objective.LATENCY].plans[0].predicted_cycles
+        others = [plan for home in found for plan in home[Objective.LATENCY].plans]
+        near += [plan for plan in (*others, first) if plan.predicted_cycles <= NEAR * least]
+    return _Offered((*firsts, *near), proofs)
 
 
 def _teams(machine: Machine, options: NaiveOptions) -> tuple[Team, ...]:
@@ -173,21 +202,35 @@ def _grown(
     return best, {stages: way for stages, (_, way) in found.items()}
 
 
-def _from_grids(
+class _Bounded(NamedTuple):
+    """By one measure, with sums in one place."""
+
+    plans: tuple[Plan, ...]
+    """The best, then the best on other chains of memories."""
+    proofs: Mapping[Space, Proof]
+
+
+def _bounded(
     grown: Plan, ways: Mapping[tuple[Stage, ...], Facts], machine: Machine, measure: Measure,
     options: NaiveOptions,
-) -> Plan:  # fmt: skip
+) -> _Bounded:  # fmt: skip
     """The best plan by a measure on any of the stages, or the one that tiles grew into."""
-    found = measured(grown, machine, measure)
+    best = measured(grown, machine, measure)
+    plans, proofs = [best], {}
     may_be_alone = Idea.ALONE not in options.without
-    may_idle = Idea.IDLE not in options.without
     for stages, way in ways.items():
-        found = search_grids(way, grown.engine, stages, machine, found, may_idle=may_idle)
+        found, proofs[Space.of(way, stages)] = search_all(way, grown.engine, stages, machine, best)
         least = ALONE_CYCLES if way.registers is None else LONG_SUMS
         if may_be_alone and not way.epilogue and found.predicted_cycles >= least:
             alone = replace(way, is_alone=True)
-            found = search_grids(alone, grown.engine, stages, machine, found, may_idle=may_idle)
-    return found
+            found, proofs[Space.of(alone, stages)] = search_all(
+                alone, grown.engine, stages, machine, found
+            )
+        if found is not best:
+            best = found
+            plans.append(best)
+    others = () if Idea.CHAINS in options.without else plans[-2:0:-1]
+    return _Bounded((best, *others), proofs)
 
 
 def _cycles(plan: Plan) -> int:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, inf, prod
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from worker.compiler.machine.bursts import Sizes, counted_at
 from worker.compiler.machine.dma import dma_engine, issuing_rate
 from worker.compiler.machine.links import links_between, multicast_between
 from worker.compiler.machine.machine import Link, Machine, MemoryLevel
-from worker.compiler.tiling.nest.grid_boxes import Floats, Ints
 from worker.compiler.tiling.nest.measure import LATENCY, Measure
 from worker.compiler.tiling.nest.plan import Team
 
@@ -129,9 +128,9 @@ class Route:
         ways = tuple((number, axis in axes) for axis, number in splits.items())
         return busy * _pieces(ways, self.reach)
 
-    def charge(self, sizes: Sequence[Any], used: Any, reads: Any) -> Any:
-        """What one transfer to each of `used` units is charged, in so many `reads` of their source;
-        numbers, or arrays of them."""
+    def charge(self, sizes: Sizes, used: int, reads: int) -> float:
+        """What one transfer to each of `used` units is charged, in so many `reads` of their
+        source."""
         if self.weights is None:
             return 0.0
         source, other = self.weights
@@ -158,22 +157,6 @@ class Route:
             found = max(found, waiting * (ceil(size / rate) if self.is_rounded else size / rate))
         return found
 
-    def cycles_of(self, sizes: Sequence[Ints], sharers: Ints, reads: Ints) -> Floats:
-        """`cycles` of arrays, of a team that has its kernel for itself."""
-        rate, setup = self.issuing
-        found: Floats = np.maximum(sizes[0] / rate, setup)
-        is_one = reads < sharers
-        found = np.where(is_one, np.maximum(found, sizes[0] / self.shared_rate), found)
-        for k, ((rate, instances), count) in enumerate(zip(self.ports, self.counts, strict=True)):
-            size, many = sizes[count], sharers
-            if k == 0 and self.is_read_once:
-                many = np.minimum(reads, sharers)
-            elif k == 0:
-                size = np.where(is_one, size * reads / np.maximum(sharers, 1), size)
-            waiting = np.maximum(1, -(-many * self.team.copies // instances))
-            found = np.maximum(found, waiting * np.ceil(size / rate))
-        return found
-
     def turns(self, sizes: Sizes, times: int, sharers: int, reads: int) -> Turns:
         """What so many transfers take of ports that serve both directions, when `sharers` per team
         move as much, in `reads` reads of their source."""
@@ -186,21 +169,6 @@ class Route:
             one = ceil(size / port.rate) if self.is_rounded else size / port.rate
             found.append((port.memory, times * one * waiting))
         return tuple(found)
-
-    def turns_of(
-        self, sizes: Sequence[Ints], sharers: Ints, reads: Ints
-    ) -> list[tuple[int, Floats]]:
-        """`turns` of arrays, of one transfer."""
-        found: list[tuple[int, Floats]] = []
-        for port in self.shared:
-            size, many = sizes[port.size], sharers
-            if port.is_source and self.is_read_once:
-                many = np.minimum(reads, sharers)
-            elif port.is_source:
-                size = np.where(reads < sharers, size * reads / np.maximum(sharers, 1), size)
-            waiting = np.maximum(1, -(-many * self.team.copies // port.instances))
-            found.append((port.memory, np.ceil(size / port.rate) * waiting))
-        return found
 
 
 def _instances(link: Link, machine: Machine, team: Team) -> int:

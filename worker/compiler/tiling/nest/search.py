@@ -23,6 +23,9 @@ from worker.compiler.tiling.nest.price import Pricer
 MAX_LEAVES = 150_000
 """Executed leaves that a layer of a unit of many should stay below: its program lists them all, and
 beyond, lowering and simulation dominate."""
+MOST_LEAVES = 2_000_000
+"""The same of a kernel of one layer: its program has loops, but the audit looks at all that runs, a
+million in 1.5 CPU s (decisions 0037, 0053)."""
 MIN_BYTES_PER_CORE = 1024
 MIN_WORK_PER_CORE = 4096
 

@@ -1,9 +1,9 @@
-"""What the constants of the grid search are worth: cycles and search time with others.
+"""What the constants of the search for tiles are worth: cycles and search time with others.
 
-    python -m benchmarks.grid_constants [--only resnet50] [--presets a100] [--constants COARSE]
+    python -m benchmarks.search_constants [--only resnet50] [--presets a100] [--constants COARSE]
 
 The kernels that `naive` makes of some networks, each once, are scheduled and simulated again with
-one constant of `tiling/nest/grid_search.py`, or of the strategy, changed at a time.  Printed, as
+one constant of `tiling/nest/branch_bound.py`, or of the strategy, changed at a time.  Printed, as
 factors over the constants as they are: the sum of simulated cycles by preset, the CPU seconds of
 the search, and the schedules that are simulated.
 """
@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from benchmarks.zoo import ZOO, materialized
 from worker.compiler.cache import MemoryCache
@@ -29,7 +30,7 @@ from worker.compiler.pipeline import compile_model
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.strategies.naive import strategy as naive
 from worker.compiler.strategies.naive.descriptor import NaiveOptions, Tiles
-from worker.compiler.tiling.nest import grid_search
+from worker.compiler.tiling.nest import branch_bound
 from worker.job.hardware import resolve_machine
 from worker.job.ports import open_ports
 from worker.job.request import NoProgress
@@ -37,18 +38,11 @@ from worker.simulator.run import simulate_unit
 
 MODELS = ("resnet50", "mobilenet_v2", "bert_base_s128")
 PRESETS = ("stcp920-inferred", "a100", "kapla-16x16", "eyeriss")
-CONSTANTS: tuple[tuple[ModuleType, str, tuple[float, ...]], ...] = (
-    (grid_search, "MOST_SPLITS", (16, 32, 64, 256)),
-    (grid_search, "MOST_AROUND", (24, 96, 192)),
-    (grid_search, "OUTER", (1 << 11, 1 << 13, 1 << 14)),
-    (grid_search, "COARSE", (1 << 12, 1 << 13, 1 << 14, 1 << 16)),
-    (grid_search, "SHORT", (0, 4, 16)),
-    (grid_search, "FINE", (1 << 9, 1 << 10, 1 << 12)),
-    (grid_search, "LONG_FACTOR", (1, 4, 8)),
-    (grid_search, "BEST", (1, 2, 8)),
-    (grid_search, "NEAR", (1.0, 1.1, 1.2)),
-    (grid_search, "HOPE", (1.0, 1.1, 1.5)),
-    (grid_search, "PRICED", (1, 4, 16)),
+CONSTANTS: tuple[tuple[ModuleType, str, tuple[Any, ...]], ...] = (
+    (branch_bound, "MOST_BOXES", (1 << 13, 1 << 14, 1 << 16, 1 << 17)),
+    (branch_bound, "AT_ONCE", (1 << 5, 1 << 6, 1 << 8, 1 << 9)),
+    (branch_bound, "NEAR", (1.0, 1.01, 1.02, 1.05)),
+    (branch_bound, "ROUNDINGS", ((), (0,), (0, 16), (0, 4, 8, 16, 32, 64, 128))),
     (naive, "NEAR", (1.0, 1.1, 1.5, 2.0)),
     (naive, "ALONE_CYCLES", (1 << 14, 1 << 60)),
     (naive, "LONG_SUMS", (0, 1 << 12, 1 << 60)),
@@ -108,7 +102,7 @@ def rows_of(
     """
     known: dict[str, dict[str, int]] = {preset: {} for preset in kernels}
 
-    def row(label: str, tiles: Tiles = Tiles.GRIDS) -> tuple[str, list[int], float, int]:
+    def row(label: str, tiles: Tiles = Tiles.BOUNDED) -> tuple[str, list[int], float, int]:
         found = {p: searched(kernels[p], machines[p], tiles, known[p]) for p in kernels}
         cycles = [sum(found[p][0].values()) for p in kernels]
         return label, cycles, sum(f[1] for f in found.values()), sum(f[2] for f in found.values())

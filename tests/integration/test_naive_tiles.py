@@ -1,4 +1,4 @@
-"""The option of `naive` that looks for tiles in grids (decision 0053)."""
+"""The option of `naive` that says how tiles are found, and what it proves (decision 0058)."""
 
 from __future__ import annotations
 
@@ -31,25 +31,44 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         nodes, "convs", [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)], weights,
     )  # fmt: skip
-    path = tmp_path_factory.mktemp("grids") / "convs.onnx"
+    path = tmp_path_factory.mktemp("tiles") / "convs.onnx"
     opsets = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
     return path
 
 
-def cycles(model: Path, preset: str, tiles: str) -> int:
+def compiled(model: Path, preset: str, tiles: str) -> tw.Result:
     done = tw.compile(
         model, preset, strategy="naive", strategy_options={"naive": {"tiles": tiles}}, verify="full"
     )
     assert done.verification["passed"]
-    return int(done.report["summary"]["latency_cycles"])
+    return done
+
+
+def cycles(model: Path, preset: str, tiles: str) -> int:
+    return int(compiled(model, preset, tiles).report["summary"]["latency_cycles"])
 
 
 @pytest.mark.parametrize(("preset", "gain"), [("kapla-16x16", 1.5), ("stcp920-inferred", 1.0)])
 def test_programs_are_verified_and_faster(model: Path, preset: str, gain: float) -> None:
-    assert cycles(model, preset, "grids") * gain <= cycles(model, preset, "grown")
+    assert cycles(model, preset, "bounded") * gain <= cycles(model, preset, "grown")
 
 
 def test_other_words_are_refused(model: Path) -> None:
     with pytest.raises(OptionError, match="grown"):
         cycles(model, "a100", "climbed")
+
+
+def test_reports_say_how_far_the_best_may_be(model: Path) -> None:
+    """Per kernel, and only of those that were searched for."""
+    report = compiled(model, "a100", "bounded").report
+    summary = report["summaries"]["naive"]
+    assert summary["kernels"]
+    assert summary["unproven"] == 0
+    for kernel in summary["kernels"]:
+        assert 0 < kernel["bound"] <= kernel["best"]
+        assert kernel["gap"] == pytest.approx(kernel["best"] / kernel["bound"] - 1)
+        assert kernel["spaces"][0].startswith("SMEM")
+        assert kernel["boxes"] > 0
+    assert summary["worst_gap"] == max(kernel["gap"] for kernel in summary["kernels"])
+    assert "naive" not in compiled(model, "a100", "grown").report["summaries"]
