@@ -13,6 +13,7 @@ import typer
 from service.cli import (
     backend,
     cache,
+    certify,
     compiling,
     demo,
     disassemble,
@@ -79,6 +80,7 @@ app.command("disassemble")(disassemble.disassemble)
 app.command("export")(export.export)
 app.add_typer(cache.app, name="cache")
 app.command("explain")(explain.explain)
+app.command("certify")(certify.certify)
 app.command("doctor")(doctor.doctor)
 app.command("strategies")(strategies.strategies)
 app.command("validate")(validate.validate)

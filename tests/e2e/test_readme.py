@@ -147,6 +147,8 @@ def test_a_command_works_as_printed(line: str, checkout: Checkout) -> None:
         assert "cycle" in printed
     elif line == "tilewright explain layer 0 out":
         assert "with twice as much" in printed
+    elif line == "tilewright certify nests":
+        assert "0 of which do not hold" in " ".join(printed.split())
 
 
 def test_two_set_up_commands_and_every_exit_code() -> None:

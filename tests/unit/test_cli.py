@@ -39,7 +39,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 GROUPS = {
     "": "demo serve worker compile preflight report layers placement schedule trace run explain "
-    "doctor version",
+    "certify doctor version",
     "jobs": "ls show watch logs cancel clone wait rm",
     "hardware": "ls show lint match manual schema push",
     "model": "push ls show example strip",

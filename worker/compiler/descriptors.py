@@ -52,6 +52,9 @@ class StrategyDescriptor:
     """`module:attribute` of what shows a summary on report.html, as blocks."""
     text: str = ""
     """`module:attribute` of what shows a summary in a terminal, as blocks."""
+    check: str = ""
+    """`module:attribute` of what checks a certificate in a schedule's notes: `(schedule, machine)`
+    to `strategies.base.Checked`, or None where there is none."""
     is_last_resort: bool = False
     """It can schedule whatever operator a machine can run at all, each alone."""
     distribution: str = ""

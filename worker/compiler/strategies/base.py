@@ -27,6 +27,23 @@ class Budget:
     first of a strategy's candidates is good at is the first of these."""
 
 
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What came of checking a certificate that a strategy left in a schedule's notes."""
+
+    best: float
+    """What the certificate says of the best that was found, in its own measure."""
+    bound: float
+    """What it says that nothing is better than."""
+    least: float
+    """The best that was looked at now; inf: nothing fitted."""
+    tilings: int
+    """That were looked at."""
+    is_whole: bool
+    """Whether these are all there are; else they were drawn."""
+    holds: bool
+
+
 class Strategy(Protocol[Options]):
     """Stateless: the same graph, machine, options and budget give the same answer.
 

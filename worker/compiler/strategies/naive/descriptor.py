@@ -54,5 +54,6 @@ DESCRIPTOR = StrategyDescriptor(
     summary="worker.compiler.strategies.naive.summary:NaiveSummary",
     page="worker.compiler.strategies.naive.summary:blocks",
     text="worker.compiler.strategies.naive.summary:blocks",
+    check="worker.compiler.strategies.naive.check:check",
     is_last_resort=True,
 )
