@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import NamedTuple
 
@@ -102,23 +102,23 @@ class NaiveStrategy:
         else:
             facts = facts_of(unit.op(first), unit.tensors)
         written: list[Node] = []
-        found = _plans(facts, engine, machine, options, measures)
-        for plan in found.plans:
-            root = emit(plan, machine.home.name)
-            if root not in written:
-                written.append(root)
-                cycles = plan.predicted_cycles + machine.launch_latency_cycles
-                yield Schedule(unit, root, self.name, cycles, notes=found.notes())
+        for offered in _plans(facts, engine, machine, options, measures):
+            for plan in offered.plans:
+                root = emit(plan, machine.home.name)
+                if root not in written:
+                    written.append(root)
+                    cycles = plan.predicted_cycles + machine.launch_latency_cycles
+                    yield Schedule(unit, root, self.name, cycles, notes=offered.notes())
         if not written:
             yield _shortfall(facts, machine, engine.memory)
 
 
 @dataclass(frozen=True, slots=True)
 class _Offered:
-    """Plans, the best guess first, and what is proven by cycles."""
+    """Plans, the best guess first, and what is proven by cycles of all that was searched so far."""
 
     plans: tuple[Plan, ...]
-    proofs: Mapping[Space, Proof] = field(default_factory=dict)
+    proofs: Mapping[Space, Proof]
 
     def notes(self) -> tuple[str, ...]:
         """For the summary, and whoever checks it."""
@@ -138,9 +138,8 @@ class _Offered:
 def _plans(
     facts: Facts, engine: Engine, machine: Machine, options: NaiveOptions,
     measures: Sequence[Objective],
-) -> _Offered:  # fmt: skip
-    """None where nothing fits."""
-    firsts: list[Plan] = []
+) -> Iterator[_Offered]:  # fmt: skip
+    """Nothing where nothing fits."""
     near: list[Plan] = []
     proofs: dict[Space, Proof] = {}
     homes = homes_of_sums(facts, engine, machine)
@@ -153,10 +152,10 @@ def _plans(
                 best, ways = _grown(sums, engine, machine, team)
                 grown += [(best, ways)] if best is not None else []
         if not grown:
-            return _Offered(())
+            return
         first = min((best for best, _ in grown), key=_cycles)
         if options.tiles is Tiles.GROWN or not is_bounded(facts):
-            firsts.append(first)
+            yield _Offered((first,), proofs)
             continue
         own = () if number or Idea.MEASURES in options.without else measures
         asked = tuple(dict.fromkeys((*own, Objective.LATENCY)))
@@ -170,11 +169,12 @@ def _plans(
         for home in found:
             proofs.update(home[Objective.LATENCY].proofs)
         found.sort(key=lambda home: score(home[asked[0]].plans[0], MOST_LEAVES))
-        firsts += [found[0][objective].plans[0] for objective in asked]
+        firsts = tuple(found[0][objective].plans[0] for objective in asked)
+        yield _Offered(firsts, dict(proofs))
         least = found[0][Objective.LATENCY].plans[0].predicted_cycles
         others = [plan for home in found for plan in home[Objective.LATENCY].plans]
         near += [plan for plan in (*others, first) if plan.predicted_cycles <= NEAR * least]
-    return _Offered((*firsts, *near), proofs)
+    yield _Offered(tuple(near), proofs)
 
 
 def _teams(machine: Machine, options: NaiveOptions) -> tuple[Team, ...]:
