@@ -37,10 +37,10 @@ from worker.compiler.tiling.nest.search import MOST_LEAVES, score
 
 
 def drawn_tiling(layer: Layer, rng: random.Random) -> tuple[Plan | None, Ints, Ints]:
-    """(plan, its ways and trips [2, stages, axes, 1], innermost tiles [axes, 1]) of any tiling."""
+    """(plan, its ways and trips [1, 2, stages, axes], innermost tiles [1, axes]) of any tiling."""
     facts, stages = layer.facts, layer.needed
     names, last = list(facts.extents), len(stages) - 1
-    numbers = np.ones((2, len(stages), len(names), 1), np.int64)
+    numbers = np.ones((1, 2, len(stages), len(names)), np.int64)
     tiles: list[dict[str, int]] = [{} for _ in stages]
     ways: list[dict[str, int]] = [{} for _ in stages]
     left = [stage.units for stage in stages]
@@ -77,9 +77,9 @@ def drawn_tiling(layer: Layer, rng: random.Random) -> tuple[Plan | None, Ints, I
     if plan is not None:
         for k, level in enumerate(plan.levels):
             for i, name in enumerate(names):
-                numbers[WAYS, k, i] = level.splits.get(name, 1)
-                numbers[TRIPS, k, i] = level.trips[name]
-    innermost = np.array([[tiles[last][name]] for name in names], np.int64)
+                numbers[0, WAYS, k, i] = level.splits.get(name, 1)
+                numbers[0, TRIPS, k, i] = level.trips[name]
+    innermost = np.array([[tiles[last][name] for name in names]], np.int64)
     return plan, numbers, innermost
 
 
@@ -105,7 +105,7 @@ def test_no_tiling_is_below_the_floor_of_a_box_around_it(
         if plan is None:
             continue
         price = score(plan, MOST_LEAVES) * (1 + 1e-9)
-        assert float(floor.of_tilings(numbers, tiles)[0]) <= price
+        assert float(floor.of_tilings(numbers, tiles).min()) <= price
         for wider in (0.0, 1.0, 10.0):
             low = np.maximum(1, (numbers / (1 + wider * rng.random())).astype(np.int64))
             high = np.ceil(numbers * (1 + wider * rng.random())).astype(np.int64)
@@ -191,6 +191,26 @@ def test_vast_layers_are_no_endless_search(preset: str) -> None:
     found, proof = search_all(layer.facts, layer.engine, layer.stages, machine, plan)
     assert score(found, MOST_LEAVES) <= score(plan, MOST_LEAVES)
     assert proof.boxes <= branch_bound.MOST_BOXES + 2 * branch_bound.AT_ONCE
+
+
+@pytest.mark.parametrize("shape", [(512, 768, 768), (64, 3072, 768)])
+@pytest.mark.parametrize("preset", ["a100", "kapla-16x16"])
+def test_however_boxes_are_cut_the_best_is_the_same(
+    monkeypatch: pytest.MonkeyPatch, preset: str, shape: tuple[int, int, int]
+) -> None:
+    """And proven: some ten thousand boxes, a few or very many at once."""
+    layer = Layer(toys.matmul_graph(*shape), load_preset(preset))
+    plan = layer.grown()
+    assert plan is not None
+    monkeypatch.setattr(branch_bound, "NEAR", 1.0)
+    monkeypatch.setattr(branch_bound, "MOST_BOXES", 1 << 20)
+    found = set()
+    for at_once in (16, 128, 1 << 14):
+        monkeypatch.setattr(branch_bound, "AT_ONCE", at_once)
+        _, proof = search_all(layer.facts, layer.engine, layer.stages, layer.machine, plan)
+        found.add((proof.best, proof.bound))
+    [(best, bound)] = found
+    assert best == bound
 
 
 def test_more_work_closes_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,16 +63,20 @@ class BoxFloor:
 
     def of(self, low: Ints, high: Ints) -> Floats:
         """The least score [boxes] that `search.score` gives a tiling between `low` and `high`
-        [ways or trips, stages, axes, boxes]; inf where nothing fits."""
-        return self._run(low, high, np.zeros(low.shape[-2:], np.int64))
+        [boxes, ways or trips, stages, axes]; inf where nothing fits."""
+        tiles = np.zeros((low.shape[0], low.shape[-1]), np.int64)
+        return np.asarray(self._run(low, high, tiles).min(axis=1))
 
     def of_tilings(self, numbers: Ints, tiles: Ints) -> Floats:
-        """The same of single tilings, with bursts: ways and trips [2, stages, axes, tilings], tiles
-        of the innermost stage [axes, tilings]."""
+        """The same of single tilings with two copies and with one [tilings, 2], and with bursts.
+
+        `numbers`: ways and trips [tilings, 2, stages, axes]; `tiles` of the innermost stage
+        [tilings, axes].
+        """
         return self._run(numbers, numbers, tiles)
 
     def _run(self, low: Ints, high: Ints, tiles: Ints) -> Floats:
-        out = np.zeros(low.shape[-1])
+        out = np.zeros((len(low), 2))
         loop = loop_for(floors, _STEPS * len(out))
         loop(low, high, tiles, out, self._tables, self._layer, self._scratch)
         return out

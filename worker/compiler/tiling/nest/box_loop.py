@@ -17,28 +17,29 @@ from worker.compiler.tiling.nest.box_tables import (
 
 
 def floors(low: Any, high: Any, tiles: Any, out: Any, t: Tables, layer: Layer, s: Scratch) -> None:
-    """Fill `out` [boxes] with what every box costs at least, as `BoxFloor` says.
+    """Fill `out` [boxes, 2] with what every box costs at least, as `BoxFloor` says: of operands
+    with two copies, then with one.
 
-    `tiles` [axes, boxes]: those of the innermost stage, where a box is a single tiling; 0: not.
+    `tiles` [boxes, axes]: those of the innermost stage, where a box is a single tiling; 0: not.
     Cost: linear in stages, operands, axes and orders: some microseconds a box.
     """
-    num_stages, num_axes, num_boxes = low.shape[1], low.shape[2], low.shape[3]
+    num_stages, num_axes, num_boxes = low.shape[2], low.shape[3], low.shape[0]
     num_dims = t.group.shape[1]
     num_moves, num_paces, num_held = t.moves.shape[0], t.paces.shape[0], t.held.shape[0]
     tile, share, again, apart = s.sizes[0], s.sizes[1], s.sizes[2], s.sizes[3]
     trips, ways = s.sizes[4], s.sizes[5]
     entries, outside, used, inside = s.stages[0], s.stages[1], s.stages[2], s.stages[3]
     for b in range(num_boxes):
-        out[b] = inf
-        is_nothing, is_one = False, tiles[0, b] > 0
+        out[b, 0], out[b, 1] = inf, inf
+        is_nothing, is_one = False, tiles[b, 0] > 0
         for a in range(num_axes):
             extent, product = t.extents[a], 1
             for k in range(num_stages):
-                trips[k, a], ways[k, a] = low[TRIPS, k, a, b], low[WAYS, k, a, b]
-                product *= high[WAYS, k, a, b] * high[TRIPS, k, a, b]
+                trips[k, a], ways[k, a] = low[b, TRIPS, k, a], low[b, WAYS, k, a]
+                product *= high[b, WAYS, k, a] * high[b, TRIPS, k, a]
             size = -(-extent // product)
             if is_one:
-                size = tiles[a, b]
+                size = tiles[b, a]
             elif t.cuts[a] == WHOLE:
                 size = extent
             elif t.cuts[a] == SINGLE:
@@ -50,9 +51,9 @@ def floors(low: Any, high: Any, tiles: Any, out: Any, t: Tables, layer: Layer, s
             parts, most, times, split = 1, 1, 1, 1
             for k in range(num_stages):
                 again[k, a] = times
-                most *= high[WAYS, k, a, b]
+                most *= high[b, WAYS, k, a]
                 share[k, a] = -(-extent // most)
-                parts *= high[WAYS, k, a, b] * high[TRIPS, k, a, b]
+                parts *= high[b, WAYS, k, a] * high[b, TRIPS, k, a]
                 tile[k, a] = max(tile[k, a], -(-extent // parts))
                 if t.cuts[a] == WHOLE:
                     tile[k, a] = extent
@@ -257,7 +258,7 @@ def floors(low: Any, high: Any, tiles: Any, out: Any, t: Tables, layer: Layer, s
                     a = num_axes - 1 - back
                     if t.own[o, a]:
                         block *= ways[k, a]
-                    elif high[WAYS, k, a, b] > 1:
+                    elif high[b, WAYS, k, a] > 1:
                         break
                 each = max(own_ways, inside[k] / reach * min(block, reach))
                 reads = float(ceil(outside[k] * each * (1 - layer.slack)))
@@ -413,4 +414,4 @@ def floors(low: Any, high: Any, tiles: Any, out: Any, t: Tables, layer: Layer, s
                 cost += charge * (1 - layer.slack)
                 cost *= max(1.0, number / layer.most_leaves)
                 cost += number * 1e-3 * layer.per_cycle
-                out[b] = min(out[b], cost * (1 - layer.slack))
+                out[b, single] = min(out[b, single], cost * (1 - layer.slack))

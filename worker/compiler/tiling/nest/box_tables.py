@@ -20,7 +20,7 @@ from worker.compiler.tiling.nest.search import loop_orders
 Ints: TypeAlias = "npt.NDArray[np.int64]"
 Floats: TypeAlias = "npt.NDArray[np.float64]"
 WAYS, TRIPS = 0, 1
-"""Places of the first dimension of a box: [ways or trips, stages, axes, boxes]."""
+"""Places in boxes: [boxes, ways or trips, stages, axes]."""
 ANYHOW, WHOLE, SINGLE = 0, 1, 2
 """How an axis may be cut."""
 

@@ -46,6 +46,8 @@ MOST_BOXES = 1 << 15
 """Boxes of one layer on one chain of memories that are looked at."""
 AT_ONCE = 1 << 7
 """Boxes that are cut in one go: a call of numpy takes about as long for fewer."""
+DEEP = 0.75
+"""Share of them that are the lowest of those that were cut last."""
 NEAR = 1.005
 """Nothing is looked for that can bring no more than this."""
 ROUNDINGS = (0, 8, 16, 32, 64)
@@ -99,52 +101,46 @@ class _Search:
         self.pricer = Pricer(facts, engine, stages, machine, plan.measure)
         self.floor = BoxFloor(self.frame, self.pricer, machine)
         self.names = list(facts.extents)
-        self.extents = np.array(list(facts.extents.values()), np.int64)[:, None]
-        self.grains = granules(facts, engine)
+        self.extents = np.array(list(facts.extents.values()), np.int64)
+        self.units = np.array([stage.units for stage in stages], np.int64)
+        self.whole = np.array([name in facts.whole for name in self.names])
+        self.single = np.array([name in facts.single for name in self.names])
+        self.exact = np.array([name in facts.exact for name in self.names])
+        grains = granules(facts, engine)
+        self.grains = np.array([grains[name] for name in self.names], np.int64)
         self.orders = loop_orders(facts)
         self.tilings = 0
 
     def run(self) -> Proof:
-        low, high = self._whole()
-        floors = self.floor.of(low, high)
-        deep = np.ones(1, np.bool_)
+        pool = _Pool(*self._whole())
+        deep = np.zeros(1, np.int64)
+        """Boxes that were cut last for a good tiling's sake."""
+        pool.floors[0] = self.floor.of(pool.low[:1], pool.high[:1])[0]
         boxes = 1
-        while True:
-            keep = floors * NEAR < self.score
-            if not keep.all():
-                low, high, floors, deep = low[..., keep], high[..., keep], floors[keep], deep[keep]
-            if not len(floors) or boxes >= MOST_BOXES:
+        while boxes < MOST_BOXES:
+            limit = self.score / NEAR
+            dived = pool.taken(deep, int(DEEP * AT_ONCE), limit)
+            places = np.concatenate([dived, pool.lowest(AT_ONCE - len(dived), limit)])
+            if not len(places):
                 break
-            dived = _some(floors, deep, AT_ONCE // 2)
-            places = np.concatenate([dived, _some(floors, ~deep, AT_ONCE - len(dived))])
-            others = np.ones(len(floors), np.bool_)
-            others[places] = False
-            is_deep = np.zeros(len(places), np.bool_)
-            is_deep[: len(dived) or len(places)] = True
-            new_low, new_high = low[..., places], high[..., places]
-            is_one = np.all(new_low == new_high, axis=(0, 1, 2))
+            low, high = pool.low[places], pool.high[places]
+            is_deep = np.arange(len(places)) < (len(dived) or len(places))
+            is_one = np.all(low == high, axis=(1, 2, 3))
             if is_one.any():
-                self._price(new_low[..., is_one])
-                new_low, new_high = new_low[..., ~is_one], new_high[..., ~is_one]
-                is_deep = is_deep[~is_one]
-            new_low, new_high, is_deep = self._cut(new_low, new_high, is_deep)
-            boxes += len(is_deep)
-            least = self.floor.of(new_low, new_high)
-            near = least * NEAR < self.score
-            deep[others] = False
-            low, high, floors, deep = (
-                np.concatenate([old[..., others], new[..., near]], axis=-1)
-                for old, new in (
-                    (low, new_low), (high, new_high), (floors, least), (deep, is_deep)
-                )
-            )  # fmt: skip
-        left = float(min(floors, default=inf))
+                self._price(low[is_one])
+                low, high, is_deep = low[~is_one], high[~is_one], is_deep[~is_one]
+            low, high, is_deep = self._cut(low, high, is_deep)
+            boxes += len(low)
+            floors = self.floor.of(low, high)
+            near = floors * NEAR < self.score
+            deep = pool.add(low[near], high[near], floors[near])[is_deep[near]]
+        left = pool.least()
         return Proof(self.score, min(left, self.score / NEAR), boxes, self.tilings)
 
     def _whole(self) -> tuple[Ints, Ints]:
         """The box of everything."""
         facts, count = self.facts, len(self.stages)
-        low = np.ones((2, count, len(self.names), 1), np.int64)
+        low = np.ones((1, 2, count, len(self.names)), np.int64)
         high = low.copy()
         is_summed_inside = self._is_summed_inside()
         for k, (stage, stand) in enumerate(zip(self.stages, self.frame.stands, strict=True)):
@@ -152,10 +148,10 @@ class _Search:
                 if name in facts.whole:
                     continue
                 if name in stand.out_axes:
-                    high[WAYS, k, i] = min(facts.extents[name], stage.units)
+                    high[:, WAYS, k, i] = min(facts.extents[name], stage.units)
                 is_inside = name in facts.reduce_axes and is_summed_inside
                 if k == count - 1 or not is_inside:
-                    high[TRIPS, k, i] = facts.extents[name]
+                    high[:, TRIPS, k, i] = facts.extents[name]
         return low, high
 
     def _is_summed_inside(self) -> bool:
@@ -168,83 +164,67 @@ class _Search:
 
     def _cut(self, low: Ints, high: Ints, deep: Flags) -> tuple[Ints, Ints, Flags]:
         """Two boxes of each, without what no tiling has; with the marks that they inherit."""
-        shape = low.shape
-        low, high = (a.reshape(prod(shape[:-1]), shape[-1]) for a in (low, high))
-        widest = np.argmax(high / low, axis=0)
-        column = np.arange(shape[-1])
-        first, last = low[widest, column], high[widest, column]
+        count, shape = len(low), low.shape[1:]
+        low, high = low.reshape(count, prod(shape)), high.reshape(count, prod(shape))
+        widest = np.argmax(high / low, axis=1)
+        row = np.arange(count)
+        first, last = low[row, widest], high[row, widest]
         middle = np.minimum(np.sqrt(first * last).astype(np.int64), last - 1)
         below, above = high.copy(), low.copy()
-        below[widest, column], above[widest, column] = middle, middle + 1
-        low = np.concatenate([low, above], axis=-1).reshape(*shape[:-1], 2 * shape[-1])
-        high = np.concatenate([below, high], axis=-1).reshape(*shape[:-1], 2 * shape[-1])
+        below[row, widest], above[row, widest] = middle, middle + 1
+        low = np.concatenate([low, above]).reshape(2 * count, *shape)
+        high = np.concatenate([below, high]).reshape(2 * count, *shape)
         some = self._tighten(low, high)
-        return low[..., some], high[..., some], np.concatenate([deep, deep])[some]
+        return low[some], high[some], np.concatenate([deep, deep])[some]
 
     def _tighten(self, low: Ints, high: Ints) -> Flags:
         """As many units as there are, and no more parts of an axis than it has steps; which boxes
         still have something."""
-        parts = np.ones_like(low[0, 0])
-        for k, stage in enumerate(self.stages):
-            used = np.prod(low[WAYS, k], axis=0)
-            high[WAYS, k] = np.minimum(high[WAYS, k], stage.units * low[WAYS, k] // used)
-            parts = parts * low[WAYS, k]
-            high[TRIPS, k] = np.minimum(high[TRIPS, k], -(-self.extents // parts))
-            parts = parts * low[TRIPS, k]
-        if len(self.stages) == 1:
-            for i, name in enumerate(self.names):
-                if name in self.facts.single:
-                    least = -(-self.extents[i] // high[WAYS, 0, i])
-                    low[TRIPS, 0, i] = np.maximum(low[TRIPS, 0, i], least)
-        return np.asarray(np.all(low <= high, axis=(0, 1, 2)))
+        parts = np.ones_like(low[:, 0, 0])
+        for k, units in enumerate(self.units):
+            ways = low[:, WAYS, k]
+            used = np.prod(ways, axis=1, keepdims=True)
+            np.minimum(high[:, WAYS, k], units * ways // used, out=high[:, WAYS, k])
+            parts = parts * ways
+            np.minimum(high[:, TRIPS, k], -(-self.extents // parts), out=high[:, TRIPS, k])
+            parts = parts * low[:, TRIPS, k]
+        if len(self.units) == 1 and self.single.any():
+            least = np.where(self.single, -(-self.extents // high[:, WAYS, 0]), 1)
+            np.maximum(low[:, TRIPS, 0], least, out=low[:, TRIPS, 0])
+        return np.asarray(np.all(low <= high, axis=(1, 2, 3)))
 
     def _price(self, numbers: Ints) -> None:
-        """Price tilings of so many ways and trips [2, stages, axes, tilings]."""
-        last = -(-self.extents // np.prod(numbers, axis=(0, 1)))
-        is_real: Flags = np.ones(numbers.shape[-1], np.bool_)
-        for i, name in enumerate(self.names):
-            if name in self.facts.whole:
-                last[i] = self.extents[i]
-            elif name in self.facts.single:
-                is_real &= last[i] == 1
-            is_real &= self._is_real(i, last[i], numbers)
-        last, numbers = last[:, is_real], numbers[..., is_real]
-        sizes, places = [last], [np.arange(last.shape[-1])]
+        """Price tilings of so many ways and trips [tilings, 2, stages, axes]."""
+        last = -(-self.extents // np.prod(numbers, axis=(1, 2)))
+        last = np.where(self.whole, self.extents, last)
+        is_real = self._is_real(last, numbers) & ~(self.single & (last > 1))
+        last, numbers = last[is_real.all(axis=1)], numbers[is_real.all(axis=1)]
+        sizes, places = [last], [np.arange(len(last))]
         for rounding in ROUNDINGS:
-            up = self._rounded(last, numbers, rounding)
-            is_new = np.all([np.any(known != up, axis=0) for known in sizes], axis=0)
+            unit = rounding or self.grains
+            up = np.minimum(-(-last // unit) * unit, self.extents)
+            may = self._is_real(up, numbers) & ~(self.whole | self.single)
+            up = np.where(may, up, last)
+            is_new = np.all([np.any(known != up, axis=1) for known in sizes], axis=0)
             sizes.append(up)
             places.append(np.flatnonzero(is_new))
-        tiles = np.concatenate([t[:, p] for t, p in zip(sizes, places, strict=True)], axis=-1)
-        which = np.concatenate(places)
-        floors = self.floor.of_tilings(np.ascontiguousarray(numbers[..., which]), tiles)
-        for place in np.argsort(floors, kind="stable").tolist():
-            if not floors[place] * NEAR < self.score:
+        tiles = np.concatenate([t[p] for t, p in zip(sizes, places, strict=True)])
+        numbers = numbers[np.concatenate(places)]
+        floors = self.floor.of_tilings(numbers, tiles)
+        for number in np.argsort(floors, axis=None, kind="stable").tolist():
+            place, single = divmod(number, 2)
+            if not floors[place, single] * NEAR < self.score:
                 break
-            for double in (True, False):
-                self._exactly(tiles[:, place], numbers[..., which[place]], double=double)
+            self._exactly(tiles[place], numbers[place], double=not single)
 
-    def _is_real(self, i: int, last: Ints, numbers: Ints) -> Flags:
-        """Whether tiles of an axis leave just as many ways and trips [tilings]."""
-        name, extent = self.names[i], self.extents[i]
-        ways, trips = numbers[WAYS, :, i], numbers[TRIPS, :, i]
-        inside = last * np.prod(ways[1:] * trips[1:], axis=0)
-        count = -(-extent // inside)
-        found = (-(-count // ways[0]) == trips[0]) & (-(-count // trips[0]) == ways[0])
-        if name in self.facts.exact:
-            found = found & (inside * ways[0] * trips[0] == extent)
-        return np.asarray(found)
-
-    def _rounded(self, last: Ints, numbers: Ints, rounding: int) -> Ints:
-        """Tiles that are multiples of a number, or of what fills the engine (0), where that leaves
-        as many of them."""
-        found = last.copy()
-        for i, name in enumerate(self.names):
-            unit = rounding or self.grains[name]
-            if unit > 1 and name not in self.facts.whole | self.facts.single:
-                up = np.minimum(-(-last[i] // unit) * unit, self.extents[i])
-                found[i] = np.where(self._is_real(i, up, numbers), up, last[i])
-        return found
+    def _is_real(self, last: Ints, numbers: Ints) -> Flags:
+        """Whether tiles leave just as many ways and trips, of every axis [tilings, axes]."""
+        ways, trips = numbers[:, WAYS, 0], numbers[:, TRIPS, 0]
+        inside = last * np.prod(numbers[:, :, 1:], axis=(1, 2))
+        count = -(-self.extents // inside)
+        found = (-(-count // ways) == trips) & (-(-count // trips) == ways)
+        found &= ~self.exact | (inside * ways * trips == self.extents)
+        return np.asarray(found | self.whole)
 
     def _exactly(self, tiles: Ints, numbers: Ints, *, double: bool) -> None:
         """Price one tiling, and keep it where it is the best."""
@@ -268,16 +248,50 @@ class _Search:
             self.best, self.score = plan, score(plan, MOST_LEAVES)
 
 
-def _some(floors: Floats, among: Flags, number: int) -> npt.NDArray[np.intp]:
-    """Places of the `number` lowest of some floors, ascending; of equal ones the first.
+class _Pool:
+    """Boxes that are still to be looked at."""
 
-    `argpartition` leaves equals in an order that depends on the processor's vectors, and with it
-    which of them are among the lowest.
-    Cost: linear.
-    """
-    places = np.flatnonzero(among)
-    costs = floors[places]
-    edge = np.partition(costs, number - 1)[number - 1] if number < len(costs) else inf
-    below = np.flatnonzero(costs < edge)
-    found = np.concatenate([below, np.flatnonzero(costs == edge)[: number - len(below)]])
-    return np.asarray(places[found[np.argsort(costs[found], kind="stable")]])
+    def __init__(self, low: Ints, high: Ints) -> None:
+        room = (2 * AT_ONCE, *low.shape[1:])
+        self.low, self.high = np.ones(room, np.int64), np.ones(room, np.int64)
+        self.low[0], self.high[0] = low[0], high[0]
+        self.floors = np.full(len(self.low), inf)
+        """inf: taken, or nothing stands there."""
+        self.count = 1
+
+    def add(self, low: Ints, high: Ints, floors: Floats) -> npt.NDArray[np.intp]:
+        """Their places."""
+        end = self.count + len(floors)
+        while end > len(self.floors):
+            self.low, self.high = (np.concatenate([a, a]) for a in (self.low, self.high))
+            self.floors = np.concatenate([self.floors, np.full(len(self.floors), inf)])
+        places = np.arange(self.count, end)
+        self.low[places], self.high[places], self.floors[places] = low, high, floors
+        self.count = end
+        return places
+
+    def least(self) -> float:
+        """The lowest floor; inf where nothing is left."""
+        return float(self.floors[: self.count].min(initial=inf))
+
+    def lowest(self, number: int, limit: float) -> npt.NDArray[np.intp]:
+        """Take the `number` lowest below a limit."""
+        return self.taken(np.flatnonzero(self.floors[: self.count] < limit), number, limit)
+
+    def taken(
+        self, places: npt.NDArray[np.intp], number: int, limit: float
+    ) -> npt.NDArray[np.intp]:
+        """Take the `number` lowest below a limit of some, ascending; of equal ones the first.
+
+        `argpartition` leaves equals in an order that depends on the processor's vectors, and with
+        it which of them are among the lowest.
+        Cost: linear.
+        """
+        places = places[self.floors[places] < limit]
+        costs = self.floors[places]
+        edge = np.partition(costs, number - 1)[number - 1] if number < len(costs) else inf
+        below = np.flatnonzero(costs < edge)
+        found = np.concatenate([below, np.flatnonzero(costs == edge)[: number - len(below)]])
+        found = places[found[np.argsort(costs[found], kind="stable")]]
+        self.floors[found] = inf
+        return np.asarray(found)
