@@ -186,7 +186,7 @@ def test_what_only_moves_data_has_loops_across_its_layers(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("preset", ["a100", "kapla-16x16", "dpu-u250"])
 def test_large_ones_are_short(preset: str) -> None:
-    """Rows do not grow with the work: 64 times as much has at most twice as many."""
+    """Rows do not grow with the work: 64 times as much has at most four times as many."""
     machine = with_every_format(load_preset(preset))
     units = []
     for size in (512, 2048):
@@ -195,7 +195,7 @@ def test_large_ones_are_short(preset: str) -> None:
         units.append(lower_unit(schedule, machine, "s" * 64, most_rows=0))
     small, large = units
     assert large.num_instructions > 4 * large.num_rows
-    assert large.num_rows <= 2 * max(small.num_rows, 100)
+    assert large.num_rows <= 4 * max(small.num_rows, 100)
     same_simulation(large, machine)
 
 

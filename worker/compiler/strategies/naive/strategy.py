@@ -42,6 +42,9 @@ LONG_SUMS = 1 << 14
 """Where an engine sums up in registers, operators that take longer are looked at with one copy of
 their result as well, for which registers have less room, and with sums in memory (decision 0056:
 what it brings, and takes)."""
+SHARED_LEAVES = 1 << 14
+"""Where cores are served together, programs that execute more are often listed as if each were
+alone (`lower.LISTED_ROWS`): the best tiling of fewer is offered, too."""
 STRIPS = (8, 1)
 """Strips per tile tried for an epilogue, ties to the first: more strips leave more scratchpad
 to the first operator, fewer start fewer instructions."""
@@ -206,7 +209,7 @@ class _Bounded(NamedTuple):
     """By one measure, with sums in one place."""
 
     plans: tuple[Plan, ...]
-    """The best, then the best on other chains of memories."""
+    """The best, then the best on other chains of memories, and of short programs."""
     proofs: Mapping[Space, Proof]
 
 
@@ -229,7 +232,13 @@ def _bounded(
         if found is not best:
             best = found
             plans.append(best)
-    others = () if Idea.CHAINS in options.without else plans[-2:0:-1]
+    others = [] if Idea.CHAINS in options.without else plans[-2:0:-1]
+    is_joined = any(stages[-1].team.joins for stages in ways)
+    if is_joined and best.num_leaves > SHARED_LEAVES:
+        short = plans[0]
+        for stages, way in ways.items():
+            short, _ = search_all(way, grown.engine, stages, machine, short, SHARED_LEAVES)
+        others.insert(0, short)
     return _Bounded((best, *others), proofs)
 
 

@@ -39,7 +39,10 @@ _STEPS = 400
 class BoxFloor:
     """Least costs of boxes of tilings of one layer."""
 
-    def __init__(self, frame: StageFrame, pricer: Pricer, machine: Machine) -> None:
+    def __init__(
+        self, frame: StageFrame, pricer: Pricer, machine: Machine, most: int = MOST_LEAVES
+    ) -> None:
+        """`most`: executed leaves, as of `search.score`."""
         facts, stages = frame.facts, frame.stages
         found = Tabulated(frame, pricer)
         self._tables = t = found.tables
@@ -49,7 +52,7 @@ class BoxFloor:
             home_burst=home_burst, cache_burst=cache_burst, align=machine.home.align_bytes,
             is_beside=facts.is_overlapped, is_alone=facts.is_alone,
             at_home=float(pricer.at_home), per_cycle=float(pricer.measure.per_cycle),
-            most_leaves=float(MOST_LEAVES), slack=SLACK,
+            most_leaves=float(most), slack=SLACK,
         )  # fmt: skip
         dimensions = int(np.diff(t.dim_at).max(initial=0))
         self._scratch = Scratch(

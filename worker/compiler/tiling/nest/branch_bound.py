@@ -79,27 +79,33 @@ def is_bounded(facts: Facts) -> bool:
 
 def search_all(
     facts: Facts, engine: Engine, stages: tuple[Stage, ...], machine: Machine, plan: Plan,
+    most: int = MOST_LEAVES,
 ) -> tuple[Plan, Proof]:  # fmt: skip
     """The best plan of the space by the measure of `plan` (found in another way), or that where it
-    is as good, and what is proven of it.  The layer is one that floors know (`is_bounded`).
+    is as good, and what is proven of it.
+
+    The layer is one that floors know (`is_bounded`); programs of more than `most` executed leaves
+    count more (`score`).
 
     Cost: some microseconds for each of at most about `MOST_BOXES` boxes.
     """
-    found = _Search(facts, engine, needed_units(facts, stages), machine, plan)
+    found = _Search(facts, engine, needed_units(facts, stages), machine, plan, most)
     proof = found.run()
     return found.best, proof
 
 
 class _Search:
     def __init__(
-        self, facts: Facts, engine: Engine, stages: tuple[Stage, ...], machine: Machine, plan: Plan
-    ) -> None:
+        self, facts: Facts, engine: Engine, stages: tuple[Stage, ...], machine: Machine, plan: Plan,
+        most: int,
+    ) -> None:  # fmt: skip
+        self.most = most
         self.best = plan
-        self.score = score(plan, MOST_LEAVES)
+        self.score = score(plan, most)
         self.facts, self.stages = facts, stages
         self.frame = StageFrame(facts, stages)
         self.pricer = Pricer(facts, engine, stages, machine, plan.measure)
-        self.floor = BoxFloor(self.frame, self.pricer, machine)
+        self.floor = BoxFloor(self.frame, self.pricer, machine, most)
         self.names = list(facts.extents)
         self.extents = np.array(list(facts.extents.values()), np.int64)
         self.units = np.array([stage.units for stage in stages], np.int64)
@@ -243,9 +249,9 @@ class _Search:
         if levels is None:
             return
         self.tilings += 1
-        plan = ordered_plan(self.pricer, levels, self.orders, MOST_LEAVES)
-        if score(plan, MOST_LEAVES) < self.score:
-            self.best, self.score = plan, score(plan, MOST_LEAVES)
+        plan = ordered_plan(self.pricer, levels, self.orders, self.most)
+        if score(plan, self.most) < self.score:
+            self.best, self.score = plan, score(plan, self.most)
 
 
 class _Pool:
