@@ -1,11 +1,11 @@
 """The best tiling of one layer, by branch and bound over all splits and trips.
 
 A box has a lowest and a highest number of ways and trips for every stage and axis (`box_floor`).
-Boxes whose floors are lowest are cut in two, along the axis where they are widest in ratio, and so
-are, to come upon good tilings early, the lowest of those that were cut last; boxes whose floors are
-no better than what was found are left.  What is a single tiling at last is priced (`price`).  So
-either nothing is left, and nothing in the space is better, or the work was ended, and the lowest
-floor says how much better anything could be.
+Boxes whose floors are lowest are cut in two, along the axis where they are widest in ratio, ways
+before trips, and so are, to come upon good tilings early, the lowest of those that were cut last;
+boxes whose floors are no better than what was found are left.  What is a single tiling at last is
+priced (`price`).  So either nothing is left, and nothing in the space is better, or the work was
+ended, and the lowest floor says how much better anything could be.
 
 **Space**: all ways to split output axes over at most the units of each stage, and all numbers of
 trips; innermost tiles as small as that allows, or the next multiples of what fills the engine or of
@@ -48,6 +48,8 @@ AT_ONCE = 1 << 7
 """Boxes that are cut in one go: a call of numpy takes about as long for fewer."""
 DEEP = 0.75
 """Share of them that are the lowest of those that were cut last."""
+WAYS_FIRST = 16
+"""Ways are cut as if they were so many times as wide: of a split that is known floors are tight."""
 NEAR = 1.005
 """Nothing is looked for that can bring no more than this."""
 ROUNDINGS = (0, 8, 16, 32, 64)
@@ -172,7 +174,9 @@ class _Search:
         """Two boxes of each, without what no tiling has; with the marks that they inherit."""
         count, shape = len(low), low.shape[1:]
         low, high = low.reshape(count, prod(shape)), high.reshape(count, prod(shape))
-        widest = np.argmax(high / low, axis=1)
+        ratio = (high / low).reshape(count, *shape)
+        ratio[:, WAYS] *= np.where(ratio[:, WAYS] > 1, WAYS_FIRST, 1)
+        widest = np.argmax(ratio.reshape(count, prod(shape)), axis=1)
         row = np.arange(count)
         first, last = low[row, widest], high[row, widest]
         middle = np.minimum(np.sqrt(first * last).astype(np.int64), last - 1)
