@@ -33,6 +33,8 @@ from worker.compiler.tiling.nest.search import (
 WHOLE = 4096
 """Spaces of so many splits and trips are enumerated."""
 DRAWN = 1000
+"""Combinations of ways and trips that are drawn at most of each other space, and tilings that fit
+with which it ends."""
 SLACK = 1e-3
 """Notes give three digits behind the point."""
 
@@ -69,7 +71,10 @@ def check(schedule: Schedule, machine: Machine) -> Checked | None:
         every = layer.all()
         is_whole &= every is not None
         rng = random.Random(f"{space} {placed.extents}")
+        most = number + DRAWN
         for numbers in layer.drawn(rng) if every is None else every:
+            if every is None and number >= most:
+                break
             for sizes in layer.tiled(numbers, grains):
                 levels = levels_of(layer.frame, sizes)
                 if levels is None:
