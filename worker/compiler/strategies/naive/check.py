@@ -136,6 +136,8 @@ class _Layer:
             way = _halved(self._most_ways(name, left, k), rng)
             left = -(-left // way)
             trips = _halved(self._most_trips(name, left, k), rng)
+            if name in self.facts.single and k == len(self.stages) - 1:
+                trips = left  # into single steps: any other number would be drawn for ever
             left = -(-left // trips)
             found.append((way, trips))
         return tuple(found)
