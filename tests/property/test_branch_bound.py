@@ -205,8 +205,9 @@ def test_however_boxes_are_cut_the_best_is_the_same(
     monkeypatch.setattr(branch_bound, "NEAR", 1.0)
     monkeypatch.setattr(branch_bound, "MOST_BOXES", 1 << 20)
     found = set()
-    for at_once in (16, 128, 1 << 14):
+    for at_once, deep in ((16, 0.75), (128, 0.0), (1 << 14, 1.0)):
         monkeypatch.setattr(branch_bound, "AT_ONCE", at_once)
+        monkeypatch.setattr(branch_bound, "DEEP", deep)
         _, proof = search_all(layer.facts, layer.engine, layer.stages, layer.machine, plan)
         found.add((proof.best, proof.bound))
     [(best, bound)] = found

@@ -41,7 +41,7 @@ from worker.compiler.tiling.nest.search import (
 
 Flags = npt.NDArray[np.bool_]
 
-# What each of these is worth: `benchmarks.search_constants`, table in decision 0058.
+# What each of these is worth: `python -m benchmarks.search_constants`.
 MOST_BOXES = 1 << 15
 """Boxes of one layer on one chain of memories that are looked at."""
 AT_ONCE = 1 << 7
@@ -298,6 +298,8 @@ class _Pool:
         it which of them are among the lowest.
         Cost: linear.
         """
+        if number < 1:
+            return np.zeros(0, np.intp)
         places = places[self.floors[places] < limit]
         costs = self.floors[places]
         edge = np.partition(costs, number - 1)[number - 1] if number < len(costs) else inf
