@@ -41,7 +41,7 @@ from worker.compiler.tiling.nest.search import (
 
 Flags = npt.NDArray[np.bool_]
 
-# What each of these is worth: `python -m benchmarks.search_constants`.
+# What each of these is worth: `python -m benchmarks.search_constants`, table in decision 0058.
 MOST_BOXES = 1 << 15
 """Boxes of one layer on one chain of memories that are looked at."""
 AT_ONCE = 1 << 7
