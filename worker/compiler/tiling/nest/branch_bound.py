@@ -44,6 +44,9 @@ Flags = npt.NDArray[np.bool_]
 # What each of these is worth: `python -m benchmarks.search_constants`, table in decision 0058.
 MOST_BOXES = 1 << 15
 """Boxes of one layer on one chain of memories that are looked at."""
+MOST_TILINGS = 1 << 12
+"""Tilings of one layer on one chain of memories that are priced, but for the end of a round: half a
+second.  By energy, where floors of many are alike, some layers need as many; by latency few do."""
 AT_ONCE = 1 << 7
 """Boxes that are cut in one go: a call of numpy takes about as long for fewer."""
 DEEP = 0.75
@@ -126,7 +129,7 @@ class _Search:
         """Boxes that were cut last for a good tiling's sake."""
         pool.floors[0] = self.floor.of(pool.low[:1], pool.high[:1])[0]
         boxes = 1
-        while boxes < MOST_BOXES:
+        while boxes < MOST_BOXES and self.tilings < MOST_TILINGS:
             limit = self.score / NEAR
             dived = pool.taken(deep, int(DEEP * AT_ONCE), limit)
             places = np.concatenate([dived, pool.lowest(AT_ONCE - len(dived), limit)])
