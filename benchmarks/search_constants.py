@@ -28,8 +28,9 @@ from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions
 from worker.compiler.pipeline import compile_model
 from worker.compiler.schedule.nodes import Schedule
-from worker.compiler.strategies.naive import strategy as naive
+from worker.compiler.strategies.naive import tilings as naive
 from worker.compiler.strategies.naive.descriptor import NaiveOptions, Tiles
+from worker.compiler.strategies.naive.strategy import NAIVE
 from worker.compiler.tiling.nest import branch_bound
 from worker.job.hardware import resolve_machine
 from worker.job.ports import open_ports
@@ -40,6 +41,7 @@ MODELS = ("resnet50", "mobilenet_v2", "bert_base_s128")
 PRESETS = ("stcp920-inferred", "a100", "kapla-16x16", "eyeriss")
 CONSTANTS: tuple[tuple[ModuleType, str, tuple[Any, ...]], ...] = (
     (branch_bound, "MOST_BOXES", (1 << 13, 1 << 14, 1 << 16, 1 << 17)),
+    (branch_bound, "MOST_TILINGS", (1 << 9, 1 << 14)),
     (branch_bound, "AT_ONCE", (1 << 5, 1 << 6, 1 << 8, 1 << 9)),
     (branch_bound, "WAYS_FIRST", (1, 4, 64)),
     (branch_bound, "DEEP", (0.0, 0.25, 0.5, 0.9)),
@@ -79,7 +81,7 @@ def searched(kernels: Kernels, machine: Machine, tiles: Tiles, known: dict[str, 
     seconds, schedules = 0.0, 0
     for signature, graph in kernels.items():
         begun = time.process_time()
-        answers = list(naive.NAIVE.candidates(graph, machine, NaiveOptions(tiles=tiles)))
+        answers = list(NAIVE.candidates(graph, machine, NaiveOptions(tiles=tiles)))
         seconds += time.process_time() - begun
         for schedule in answers:
             if not isinstance(schedule, Schedule):

@@ -16,7 +16,7 @@ from worker.compiler.machine.machine import Machine
 from worker.compiler.options import Objective
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.verify import verify
-from worker.compiler.strategies.naive.strategy import chains
+from worker.compiler.strategies.naive.tilings import chains
 from worker.compiler.tiling.nest.branch_bound import search_all
 from worker.compiler.tiling.nest.emit import emit
 from worker.compiler.tiling.nest.facts import Facts, facts_of, homes_of_sums

@@ -22,7 +22,8 @@ from worker.compiler.pipeline import compile_model
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.strategies.base import Budget
 from worker.compiler.strategies.naive.descriptor import NaiveOptions, Tiles
-from worker.compiler.strategies.naive.strategy import NAIVE, SHARED_LEAVES
+from worker.compiler.strategies.naive.strategy import NAIVE
+from worker.compiler.strategies.naive.tilings import SHARED_LEAVES
 from worker.job.ports import open_ports
 from worker.job.request import NoProgress
 from worker.job.simulation import simulate_model

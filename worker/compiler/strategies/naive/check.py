@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping
 from itertools import product
 from math import inf, prod
 
-from worker.compiler.cost.compute import engines_of
+from worker.compiler.errors import Shortfall
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.strategies.base import Checked
 from worker.compiler.strategies.naive.certificate import Certificate
+from worker.compiler.strategies.naive.tilings import layer_of
 from worker.compiler.tiling.nest.branch_bound import ROUNDINGS
-from worker.compiler.tiling.nest.facts import Facts, facts_of, granules
-from worker.compiler.tiling.nest.fusion import fused_facts
+from worker.compiler.tiling.nest.facts import Facts, granules
 from worker.compiler.tiling.nest.levels import Sizes, StageFrame, levels_of
 from worker.compiler.tiling.nest.plan import Stage
 from worker.compiler.tiling.nest.price import Pricer
@@ -55,28 +55,25 @@ def check(schedule: Schedule, machine: Machine) -> Checked | None:
     if found is None:
         return None
     unit = schedule.graph
-    engines = engines_of(unit.ops, unit.tensors, machine)
-    if isinstance(engines, str):
-        raise ValueError(f"no engine runs {engines}")
-    first = unit.ops[0]
-    facts = fused_facts(unit, engines) if len(unit.ops) > 1 else facts_of(first, unit.tensors)
-    if facts is None:
-        raise ValueError("these operators are no kernel")
+    layer = layer_of(unit, machine)
+    if isinstance(layer, Shortfall):
+        raise ValueError(f"no kernel of this machine: {layer}")
+    facts, engine = layer
     least, number, is_whole = inf, 0, True
     for space in found.spaces:
         placed, stages = space.placed(facts, machine)
-        layer = _Layer(placed, needed_units(placed, stages))
-        pricer = Pricer(placed, engines[first.name], layer.stages, machine)
-        grains = granules(placed, engines[first.name])
-        every = layer.all()
+        space_of = _Layer(placed, needed_units(placed, stages))
+        pricer = Pricer(placed, engine, space_of.stages, machine)
+        grains = granules(placed, engine)
+        every = space_of.all()
         is_whole &= every is not None
         rng = random.Random(f"{space} {placed.extents}")
         most = number + DRAWN
-        for numbers in layer.drawn(rng) if every is None else every:
+        for numbers in space_of.drawn(rng) if every is None else every:
             if every is None and number >= most:
                 break
-            for sizes in layer.tiled(numbers, grains):
-                levels = levels_of(layer.frame, sizes)
+            for sizes in space_of.tiled(numbers, grains):
+                levels = levels_of(space_of.frame, sizes)
                 if levels is None:
                     continue
                 plan = ordered_plan(pricer, levels, loop_orders(placed), MOST_LEAVES)

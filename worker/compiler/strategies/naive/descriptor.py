@@ -30,6 +30,8 @@ class Idea(StrEnum):
     """Tiles whose sums stand in registers, beside those that have them in memory."""
     CHAINS = "chains"
     """The best tiles on every chain of memories where they are near, not on the best alone."""
+    SHORT = "short"
+    """Where one transfer serves several cores, the best tiling of a short program, too."""
     ALONE = "alone"
     """Tiles whose result has one copy, beside those that have two or none of anything."""
 
