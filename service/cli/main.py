@@ -19,6 +19,7 @@ from service.cli import (
     disassemble,
     doctor,
     explain,
+    explore,
     export,
     hardware,
     inspection,
@@ -81,6 +82,7 @@ app.command("export")(export.export)
 app.add_typer(cache.app, name="cache")
 app.command("explain")(explain.explain)
 app.command("certify")(certify.certify)
+app.command("explore")(explore.explore)
 app.command("doctor")(doctor.doctor)
 app.command("strategies")(strategies.strategies)
 app.command("validate")(validate.validate)

@@ -55,6 +55,9 @@ class StrategyDescriptor:
     check: str = ""
     """`module:attribute` of what checks a certificate in a schedule's notes: `(schedule, machine)`
     to `strategies.base.Checked`, or None where there is none."""
+    estimate: str = ""
+    """`module:attribute` of what predicts a unit without scheduling it: `(unit, machine, options)`
+    to `strategies.base.Estimated` or a Shortfall."""
     is_last_resort: bool = False
     """It can schedule whatever operator a machine can run at all, each alone."""
     distribution: str = ""
@@ -192,7 +195,8 @@ def _checked(found: object) -> StrategyDescriptor:
         raise ValueError(f"{found.name!r} is no name: a letter, then letters, digits or _")
     if not _VERSION.fullmatch(found.version):
         raise ValueError(f"{found.version!r} is no version: letters, digits, . _ or +")
-    for reference in (found.implementation, found.summary, found.page, found.text):
+    shown = (found.summary, found.page, found.text)
+    for reference in (found.implementation, *shown, found.check, found.estimate):
         if reference and not _REFERENCE.fullmatch(reference):
             raise ValueError(f"{reference!r} is no reference: module:attribute")
     if (found.page or found.text) and not found.summary:

@@ -16,7 +16,7 @@ from worker.report.summary_page import summaries_html
 from worker.report.tables import flat, html_table, rows_of
 from worker.simulator.results import ModelSimulation, UnitSimulation
 
-_STYLE = """
+STYLE = """
 :root{--ink:#1b1f24;--dim:#667;--line:#d8dce2;--bar:#6aa0d8;--dark:#1f5fa8;
 --bad:#b3261e;--ok:#1a7f37}
 body{font:14px/1.45 system-ui,sans-serif;color:var(--ink);background:#fff;max-width:1180px;
@@ -28,7 +28,7 @@ td.n{text-align:right;font-variant-numeric:tabular-nums}.scroll{overflow:auto;ma
 svg{width:100%;height:auto}svg text{fill:var(--dim)}.grid{stroke:var(--line)}
 .roof{stroke:var(--bad);stroke-dasharray:5 3}.bar{fill:var(--bar)}
 .whisker{stroke:var(--dark)}.bound{fill:var(--dark)}
-.dot{fill:var(--bar);fill-opacity:.65;stroke:var(--dark)}.area{fill:var(--bar);fill-opacity:.6}
+.dot{fill:var(--bar);fill-opacity:.65;stroke:var(--dark)}.dim{fill:var(--line)}.area{fill:var(--bar);fill-opacity:.6}
 .bad{color:var(--bad);font-weight:600}.ok{color:var(--ok)}
 """
 _STRATEGY_COLUMNS = (
@@ -173,7 +173,7 @@ def report_page(
     ]  # fmt: skip
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>"
+        f"<title>{escape(title)}</title><style>{STYLE}</style></head><body>"
         + "".join(parts)
         + "</body></html>\n"
     )

@@ -1,4 +1,4 @@
-"""Four plots as plain SVG text: roofline, per-layer bars, memory occupancy, energy breakdown.
+"""Plots as plain SVG text: roofline, per-layer bars, memory occupancy, energy breakdown, scatter.
 
 Plain strings because the report must open without a network and be byte-identical for identical
 results; every label is escaped.  Colours follow the page's CSS variables.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from math import log10
+from math import floor, log10
+from typing import NamedTuple
 
 WIDTH, HEIGHT = 880, 300
 LEFT, RIGHT, TOP, BOTTOM = 76, 16, 14, 40
@@ -63,6 +64,62 @@ def _ticks(top: float) -> list[float]:
     return [step * k for k in range(int(top / step) + 1)]
 
 
+class _Decades(NamedTuple):
+    """A plane of logarithms."""
+
+    x0: float
+    x1: float
+    y0: float
+    y1: float
+
+    def px(self, v: float) -> float:
+        return LEFT + (v - self.x0) / (self.x1 - self.x0) * (WIDTH - LEFT - RIGHT)
+
+    def py(self, v: float) -> float:
+        return HEIGHT - BOTTOM - (v - self.y0) / (self.y1 - self.y0) * (HEIGHT - TOP - BOTTOM)
+
+    def grid(self) -> list[str]:
+        body = []
+        for decade in range(floor(self.x0) - 1, floor(self.x1) + 2):
+            if self.x0 <= decade <= self.x1:
+                x = self.px(decade)
+                body += [_line(x, TOP, x, HEIGHT - BOTTOM),
+                         _text(x, HEIGHT - BOTTOM + 15, f"1e{decade}")]  # fmt: skip
+        for decade in range(floor(self.y0) - 1, floor(self.y1) + 2):
+            if self.y0 <= decade <= self.y1:
+                y = self.py(decade)
+                body += [_line(LEFT, y, WIDTH - RIGHT, y),
+                         _text(LEFT - 6, y + 4, f"1e{decade}", "end")]  # fmt: skip
+        return body
+
+
+def scatter(points: Sequence[tuple[str, float, float, bool]], x: str, y: str) -> str:
+    """Points above 0 on logarithmic axes that are called `x` and `y`.
+
+    `points`: (label, x, y, whether it is one of those to look at).
+    """
+    kept = [p for p in points if p[1] > 0 and p[2] > 0]
+    xs = [log10(p[1]) for p in kept] or [0.0]
+    ys = [log10(p[2]) for p in kept] or [0.0]
+    plane = _Decades(min(xs) - 0.1, max(xs) + 0.1, min(ys) - 0.1, max(ys) + 0.1)
+    body = plane.grid()
+    for label, across, up, is_kept in sorted(kept, key=lambda p: p[3]):
+        body.append(
+            f'<circle class="dot{"" if is_kept else " dim"}" cx="{plane.px(log10(across)):.1f}"'
+            f' cy="{plane.py(log10(up)):.1f}" r="{5 if is_kept else 3}">'
+            f"<title>{escape(label)}</title></circle>"
+        )
+    body += [
+        _text((LEFT + WIDTH) / 2, HEIGHT - 6, f"{x}: {_span(10 ** min(xs), 10 ** max(xs))}"),
+        _text(LEFT, TOP - 3, f"{y}: {_span(10 ** min(ys), 10 ** max(ys))}", "start"),
+    ]
+    return _svg(body, f"{y} over {x}")
+
+
+def _span(low: float, high: float) -> str:
+    return f"{low:.3g} to {high:.3g}"
+
+
 def roofline(
     points: Sequence[tuple[str, float, float, int]],
     peak_macs_per_cycle: float,
@@ -81,21 +138,9 @@ def roofline(
     x0, x1 = min(xs) - 0.2, max(xs) + 0.2
     y0, y1 = min(*ys, log10(peak_macs_per_cycle) - 3), max(ys) + 0.3
 
-    def px(v: float) -> float:
-        return LEFT + (v - x0) / (x1 - x0) * (WIDTH - LEFT - RIGHT)
-
-    def py(v: float) -> float:
-        return HEIGHT - BOTTOM - (v - y0) / (y1 - y0) * (HEIGHT - TOP - BOTTOM)
-
-    body = []
-    for decade in range(int(x0) - 1, int(x1) + 2):
-        if x0 <= decade <= x1:
-            body += [_line(px(decade), TOP, px(decade), HEIGHT - BOTTOM),
-                     _text(px(decade), HEIGHT - BOTTOM + 15, f"1e{decade}")]  # fmt: skip
-    for decade in range(int(y0) - 1, int(y1) + 2):
-        if y0 <= decade <= y1:
-            body += [_line(LEFT, py(decade), WIDTH - RIGHT, py(decade)),
-                     _text(LEFT - 6, py(decade) + 4, f"1e{decade}", "end")]  # fmt: skip
+    plane = _Decades(x0, x1, y0, y1)
+    px, py = plane.px, plane.py
+    body = plane.grid()
     roof = log10(peak_macs_per_cycle)
     bandwidth = log10(home_bytes_per_cycle)
     start = max(x0, y0 - bandwidth)

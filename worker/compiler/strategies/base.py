@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -42,6 +42,24 @@ class Checked:
     is_whole: bool
     """Whether these are all there are; else they were drawn."""
     holds: bool
+
+
+Port = tuple[str, str]
+"""(level, `read` or `write`), or (link, `link`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimated:
+    """What a strategy predicts of the best schedule that it would offer first for one unit."""
+
+    cycles: int
+    """Without the launch."""
+    least_cycles: float
+    """It knows that none of the schedules it looked through takes fewer; 0: it does not know."""
+    moved: Mapping[Port, float]
+    """Bytes through every port, of all instances."""
+    fed: Mapping[Port, float]
+    """Bytes that engines draw from their memory and return to it."""
 
 
 class Strategy(Protocol[Options]):

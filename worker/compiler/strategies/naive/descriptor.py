@@ -56,6 +56,7 @@ DESCRIPTOR = StrategyDescriptor(
     summary="worker.compiler.strategies.naive.summary:NaiveSummary",
     page="worker.compiler.strategies.naive.summary:blocks",
     text="worker.compiler.strategies.naive.summary:blocks",
+    estimate="worker.compiler.strategies.naive.estimate:estimate",
     check="worker.compiler.strategies.naive.check:check",
     is_last_resort=True,
 )
