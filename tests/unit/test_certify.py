@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import zipfile
 from collections.abc import Callable
@@ -130,6 +131,24 @@ def test_a_bundle_is_checked_kernel_by_kernel(bundle: Path) -> None:
         assert row["certificate"]["bound"] <= row["certificate"]["least"]
     shown = CliRunner().invoke(app, ["certify", str(bundle)])
     assert f"{len(rows)} of {len(rows)} kernels have a certificate, 0 of which" in shown.stdout
+
+
+def test_the_layer_table_has_certificates(bundle: Path) -> None:
+    """As the summary has them, in report.json and in layers.csv."""
+    folder = bundle.parent
+    report = json.loads((folder / "report.json").read_bytes())
+    kernels = report["summaries"]["naive"]["kernels"]
+    assert kernels
+    named = {kernel["predicted_cycles"]: kernel for kernel in kernels}
+    with (folder / "layers.csv").open(newline="") as file:
+        table = [row for row in csv.DictReader(file) if row["part"] != "nodes"]
+    assert len(table) == len(report["layers"])
+    for line, row in zip(table, report["layers"], strict=True):
+        kernel = named[row["predicted_cycles"]]
+        for name in ("best", "bound", "gap", "boxes", "tilings"):
+            assert row[f"naive_{name}"] == kernel[name]
+            assert line[f"naive_{name}"] == str(kernel[name])
+        assert row["naive_spaces"] == ", ".join(kernel["spaces"])
 
 
 def test_a_bound_that_is_too_high_is_seen(bundle: Path, tmp_path: Path) -> None:

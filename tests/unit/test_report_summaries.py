@@ -14,6 +14,7 @@ from service.cli.summaries import print_summaries
 from worker.compiler.options import CompileOptions
 from worker.compiler.strategies.naive.descriptor import DESCRIPTOR as NAIVE
 from worker.compiler.strategies.sections import (
+    Columns,
     Figures,
     Markup,
     PageBlock,
@@ -22,7 +23,7 @@ from worker.compiler.strategies.sections import (
     UnitNotes,
 )
 from worker.report.sections import null_sentences, stored_summaries
-from worker.report.summaries import summaries_section
+from worker.report.summaries import strategy_columns, summaries_section
 from worker.report.summary_page import summaries_html
 
 HERE = "test_report_summaries"
@@ -99,11 +100,24 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, HERE, sys.modules[__name__])
 
 
+def cells(summary: Good) -> Columns:
+    return {0: {"first": summary.nodes[0], "share": 0.5, "hint": summary.hint}}
+
+
+def nested(summary: Good) -> Any:
+    return {0: {"nodes": list(summary.nodes)}}
+
+
+def misnamed(summary: Good) -> Columns:
+    return {0: {"=cmd": len(summary.nodes)}}
+
+
 def register(
-    patch: pytest.MonkeyPatch, summary: str = "Good", page: str = "drawn", text: str = "shown"
-) -> None:
+    patch: pytest.MonkeyPatch, summary: str = "Good", page: str = "drawn", text: str = "shown",
+    columns: str = "",
+) -> None:  # fmt: skip
     """A strategy `toy` beside the real ones."""
-    parts = {"summary": summary, "page": page, "text": text}
+    parts = {"summary": summary, "page": page, "text": text, "columns": columns}
     references = {part: f"{HERE}:{name}" if name else "" for part, name in parts.items()}
     toy = replace(NAIVE, name="toy", version="7", is_last_resort=False, **references)
     for module in ("sections", "summaries"):
@@ -123,6 +137,23 @@ def test_a_summary_is_of_its_strategys_units_only(monkeypatch: pytest.MonkeyPatc
         "toy": {"schema_version": 1, "nodes": ["a<b> .. z"], "hint": None}
     }
     assert null_sentences(report()) == {"summaries.toy.hint": "its strategy does not say why"}
+
+
+def test_columns_are_called_by_the_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
+    register(monkeypatch, columns="cells")
+    found, faults = strategy_columns(report()["summaries"])
+    assert found == {0: {"toy_first": "a<b> .. z", "toy_share": 0.5, "toy_hint": None}}
+    assert faults == ()
+    register(monkeypatch)
+    assert strategy_columns(report()["summaries"]) == ({}, ())
+
+
+@pytest.mark.parametrize("columns", ["nested", "misnamed", "raises", "absent"])
+def test_columns_that_break_are_left_out(monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+    register(monkeypatch, columns=columns)
+    found, faults = strategy_columns(report()["summaries"])
+    assert found == {}
+    assert [fault.strategy for fault in faults] == ["toy"]
 
 
 def test_a_page_and_a_terminal_show_the_blocks(

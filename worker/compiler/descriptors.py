@@ -52,6 +52,9 @@ class StrategyDescriptor:
     """`module:attribute` of what shows a summary on report.html, as blocks."""
     text: str = ""
     """`module:attribute` of what shows a summary in a terminal, as blocks."""
+    columns: str = ""
+    """`module:attribute` of what a summary adds to the layer table: to every unit's position its
+    cells by column; columns are called `NAME_COLUMN` there."""
     check: str = ""
     """`module:attribute` of what checks a certificate in a schedule's notes: `(schedule, machine)`
     to `strategies.base.Checked`, or None where there is none."""
@@ -195,11 +198,11 @@ def _checked(found: object) -> StrategyDescriptor:
         raise ValueError(f"{found.name!r} is no name: a letter, then letters, digits or _")
     if not _VERSION.fullmatch(found.version):
         raise ValueError(f"{found.version!r} is no version: letters, digits, . _ or +")
-    shown = (found.summary, found.page, found.text)
+    shown = (found.summary, found.page, found.text, found.columns)
     for reference in (found.implementation, *shown, found.check, found.estimate):
         if reference and not _REFERENCE.fullmatch(reference):
             raise ValueError(f"{reference!r} is no reference: module:attribute")
-    if (found.page or found.text) and not found.summary:
+    if any(shown) and not found.summary:
         raise ValueError("what shows its summary is given, and no summary")
     config = found.options.__struct_config__
     if not (config.frozen and config.forbid_unknown_fields):

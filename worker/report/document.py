@@ -24,7 +24,7 @@ from worker.report.noise_row import NoiseRow
 from worker.report.partition import partition_section
 from worker.report.sections import REPORT_VERSION
 from worker.report.strategies import handed_section, strategies_section
-from worker.report.summaries import summaries_section
+from worker.report.summaries import strategy_columns, summaries_section
 from worker.report.verified_row import VerifiedRow
 from worker.simulator.results import Check, ModelSimulation, UnitSimulation
 
@@ -68,10 +68,11 @@ def report_document(
 
     `notes`: what strategies left at their units.
     """
-    rows = layer_rows(compiled, sims, whole)
+    summaries, broken = summaries_section(notes, sims, options)
+    columns, torn = strategy_columns(summaries)
+    rows = layer_rows(compiled, sims, whole, columns)
     summary = _summary(compiled, sims, whole)
     info = model_summary(compiled.source)
-    summaries, broken = summaries_section(notes, sims, options)
     return {
         "schema_version": REPORT_VERSION,
         "toolchain": dict(toolchain),
@@ -166,7 +167,10 @@ def report_document(
                 *(("STRATEGY_ABSENT", f"takes no part: {why}") for why in absent(options)),
                 *compiled.warnings,
                 *_noise_warnings(verification),
-                *(("STRATEGY_SUMMARY", f"{fault.sentence}; it is left out") for fault in broken),
+                *(
+                    ("STRATEGY_SUMMARY", f"{fault.sentence}; it is left out")
+                    for fault in (*broken, *torn)
+                ),
             )
         ],
         "energy": [

@@ -74,9 +74,13 @@ def _pct(part: float, whole: float) -> float | None:
 
 
 def layer_rows(
-    compiled: CompiledModel, sims: Sequence[UnitSimulation], whole: ModelSimulation
-) -> list[dict[str, Detail]]:
-    """Rows in execution order.  Cycles of all rows sum to the model's total."""
+    compiled: CompiledModel, sims: Sequence[UnitSimulation], whole: ModelSimulation,
+    columns: Mapping[int, Mapping[str, Detail]],
+) -> list[dict[str, Detail]]:  # fmt: skip
+    """Rows in execution order.  Cycles of all rows sum to the model's total.
+
+    `columns`: what strategies add to rows of their units.
+    """
     group_of_unit: dict[int, int] = {}
     rows: list[dict[str, Detail]] = []
     energy_total = whole.energy_pj
@@ -128,6 +132,7 @@ def layer_rows(
             row["tile"] = tile_of(unit.schedule.root)
             row["cores"] = cores_of(unit.schedule.root)
             row["overhead_cycles"] = timing.overhead_cycles
+            row.update(columns.get(call.unit, {}))
         else:
             row.update(_host_columns(compiled, call, cycles, timing.overhead_cycles))
             inside = control_of.get(call.onnx_nodes[0])

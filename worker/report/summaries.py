@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
 
-from worker.compiler.descriptors import StrategyDescriptor, strategies
+from worker.compiler.descriptors import StrategyDescriptor, named, strategies
 from worker.compiler.errors import Detail
 from worker.compiler.faults import Fault, attempt
 from worker.compiler.judge.entrants import own_options
 from worker.compiler.options import CompileOptions
-from worker.compiler.strategies.sections import UnitNotes
+from worker.compiler.strategies.sections import Columns, UnitNotes
 from worker.report.sections import checked, schema_of
 from worker.simulator.results import UnitSimulation
+
+_COLUMN = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
 def summaries_section(
@@ -36,6 +39,41 @@ def summaries_section(
         elif told is not None:
             found[name] = told
     return found, tuple(faults)
+
+
+def strategy_columns(
+    summaries: Mapping[str, Detail],
+) -> tuple[dict[int, dict[str, Detail]], tuple[Fault, ...]]:
+    """What strategies add to the layer table, of units by position, from the summaries of a
+    program; and what broke."""
+    found: dict[int, dict[str, Detail]] = {}
+    faults: list[Fault] = []
+    for name, told in summaries.items():
+        descriptor = strategies()[name]
+        if not descriptor.columns or not isinstance(told, dict):
+            continue
+        cells = _cells(descriptor, told)
+        if isinstance(cells, Fault):
+            faults.append(cells)
+            continue
+        for unit, row in cells.items():
+            own = {f"{name}_{column}": value for column, value in row.items()}
+            found.setdefault(unit, {}).update(own)
+    return found, tuple(faults)
+
+
+def _cells(descriptor: StrategyDescriptor, told: Mapping[str, Detail]) -> Columns | Fault:
+    def work() -> Columns:
+        cells: Columns = named(descriptor.columns)(checked(schema_of(descriptor), told))
+        for row in cells.values():
+            for column, value in row.items():
+                if not _COLUMN.fullmatch(column):
+                    raise ValueError(f"{column!r} is no name of a column")
+                if value is not None and not isinstance(value, str | int | float):
+                    raise TypeError(f"a {type(value).__name__} is no cell of a table")
+        return cells
+
+    return attempt(descriptor.name, descriptor.version, "summary", work)
 
 
 def _told(

@@ -16,6 +16,9 @@ import msgspec
 
 from worker.compiler.errors import Detail
 
+Columns: TypeAlias = "Mapping[int, Mapping[str, str | int | float | None]]"
+"""Cells of the layer table by column, of units by position."""
+
 
 @dataclass(frozen=True, slots=True)
 class UnitNotes:

@@ -54,6 +54,7 @@ DESCRIPTOR = StrategyDescriptor(
     implementation="worker.compiler.strategies.naive.strategy:NAIVE",
     options=NaiveOptions,
     summary="worker.compiler.strategies.naive.summary:NaiveSummary",
+    columns="worker.compiler.strategies.naive.summary:columns",
     page="worker.compiler.strategies.naive.summary:blocks",
     text="worker.compiler.strategies.naive.summary:blocks",
     estimate="worker.compiler.strategies.naive.estimate:estimate",

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import msgspec
 
 from worker.compiler.strategies.naive.certificate import Certificate
-from worker.compiler.strategies.sections import Figures, Summary, Table, UnitNotes
+from worker.compiler.strategies.sections import Columns, Figures, Summary, Table, UnitNotes
 
 SHOWN = 12
 """Kernels in the table: those that could be better by the most, all calls together."""
@@ -76,6 +76,17 @@ def _kernel(unit: UnitNotes, found: Certificate) -> KernelProof:
         best=found.best, bound=found.bound, gap=found.gap,
         spaces=tuple(map(str, found.spaces)), boxes=found.boxes, tilings=found.tilings,
     )  # fmt: skip
+
+
+def columns(summary: NaiveSummary) -> Columns:
+    """What the layer table says of kernels that were searched for."""
+    return {
+        kernel.unit: {
+            "best": kernel.best, "bound": kernel.bound, "gap": kernel.gap,
+            "spaces": ", ".join(kernel.spaces), "boxes": kernel.boxes, "tilings": kernel.tilings,
+        }
+        for kernel in summary.kernels
+    }  # fmt: skip
 
 
 def blocks(summary: NaiveSummary) -> tuple[Figures | Table, ...]:
