@@ -110,6 +110,7 @@ def test_no_tiling_is_below_the_floor_of_a_box_around_it(
             low = np.maximum(1, (numbers / (1 + wider * rng.random())).astype(np.int64))
             high = np.ceil(numbers * (1 + wider * rng.random())).astype(np.int64)
             assert float(floor.of(low, high)[0]) <= price
+            assert float(floor.of(low, high, price * (1 + 1e-9))[0]) <= price
 
 
 def best_of_all(layer: Layer) -> float:
@@ -190,7 +191,8 @@ def test_vast_layers_are_no_endless_search(preset: str) -> None:
     assert plan is not None
     found, proof = search_all(layer.facts, layer.engine, layer.stages, machine, plan)
     assert score(found, MOST_LEAVES) <= score(plan, MOST_LEAVES)
-    assert proof.boxes <= branch_bound.MOST_BOXES + 2 * branch_bound.AT_ONCE
+    most = branch_bound.MOST_BOXES + 2 * branch_bound.AT_ONCE
+    assert proof.boxes <= len(branch_bound.WAYS_FIRST) * most
 
 
 @pytest.mark.parametrize("shape", [(512, 768, 768), (64, 3072, 768)])
@@ -205,7 +207,8 @@ def test_however_boxes_are_cut_the_best_is_the_same(
     monkeypatch.setattr(branch_bound, "NEAR", 1.0)
     monkeypatch.setattr(branch_bound, "MOST_BOXES", 1 << 20)
     found = set()
-    for at_once, deep in ((16, 0.75), (128, 0.0), (1 << 14, 1.0)):
+    for at_once, deep, first in ((16, 0.75, (1, 16)), (128, 0.0, (3,)), (1 << 14, 1.0, (1,))):
+        monkeypatch.setattr(branch_bound, "WAYS_FIRST", first)
         monkeypatch.setattr(branch_bound, "AT_ONCE", at_once)
         monkeypatch.setattr(branch_bound, "DEEP", deep)
         _, proof = search_all(layer.facts, layer.engine, layer.stages, layer.machine, plan)

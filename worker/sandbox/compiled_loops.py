@@ -29,6 +29,7 @@ MODULES = (
     "compiler/lower/order/sync.py",
     "compiler/lower/order/time_order.py",
     "compiler/memory/allocate.py",
+    "compiler/tiling/nest/box_cut.py",
     "compiler/tiling/nest/box_loop.py",
     "simulator/attribution.py",
     "compiler/clock/cycles.py",

@@ -17,7 +17,7 @@ Source: our own; admissible bounds as in branch and bound at large.
 
 from __future__ import annotations
 
-from math import prod
+from math import inf, prod
 
 import numpy as np
 
@@ -64,11 +64,11 @@ class BoxFloor:
             np.zeros((2, t.group.shape[1]), np.int64),
         )  # fmt: skip
 
-    def of(self, low: Ints, high: Ints) -> Floats:
+    def of(self, low: Ints, high: Ints, limit: float = inf) -> Floats:
         """The least score [boxes] that `search.score` gives a tiling between `low` and `high`
-        [boxes, ways or trips, stages, axes]; inf where nothing fits."""
+        [boxes, ways or trips, stages, axes]; inf where nothing fits, or all has `limit` or more."""
         tiles = np.zeros((low.shape[0], low.shape[-1]), np.int64)
-        return np.asarray(self._run(low, high, tiles).min(axis=1))
+        return np.asarray(self._run(low, high, tiles, limit).min(axis=1))
 
     def of_tilings(self, numbers: Ints, tiles: Ints) -> Floats:
         """The same of single tilings with two copies and with one [tilings, 2], and with bursts.
@@ -76,10 +76,10 @@ class BoxFloor:
         `numbers`: ways and trips [tilings, 2, stages, axes]; `tiles` of the innermost stage
         [tilings, axes].
         """
-        return self._run(numbers, numbers, tiles)
+        return self._run(numbers, numbers, tiles, inf)
 
-    def _run(self, low: Ints, high: Ints, tiles: Ints) -> Floats:
+    def _run(self, low: Ints, high: Ints, tiles: Ints, limit: float) -> Floats:
         out = np.zeros((len(low), 2))
         loop = loop_for(floors, _STEPS * len(out))
-        loop(low, high, tiles, out, self._tables, self._layer, self._scratch)
+        loop(low, high, tiles, limit, out, self._tables, self._layer, self._scratch)
         return out

@@ -16,9 +16,11 @@ from worker.compiler.tiling.nest.box_tables import (
 )
 
 
-def floors(low: Any, high: Any, tiles: Any, out: Any, t: Tables, layer: Layer, s: Scratch) -> None:
+def floors(
+    low: Any, high: Any, tiles: Any, limit: float, out: Any, t: Tables, layer: Layer, s: Scratch
+) -> None:
     """Fill `out` [boxes, 2] with what every box costs at least, as `BoxFloor` says: of operands
-    with two copies, then with one.
+    with two copies, then with one; inf where engines alone take it to `limit`.
 
     `tiles` [boxes, axes]: those of the innermost stage, where a box is a single tiling; 0: not.
     Cost: linear in stages, operands, axes and orders: some microseconds a box.
@@ -159,6 +161,8 @@ def floors(low: Any, high: Any, tiles: Any, out: Any, t: Tables, layer: Layer, s
         compute = 0.0
         for e in range(len(s.busy)):
             compute = max(compute, s.busy[e]) if layer.is_beside else compute + s.busy[e]
+        if layer.per_cycle * floor(compute * (1 - layer.slack)) * (1 - layer.slack) >= limit:
+            continue
         leaves = float(units) * (times + results * (num_paces - 1))
 
         # What is on its way, whatever the order of loops.

@@ -1,8 +1,8 @@
 """The best tiling of one layer, by branch and bound over all splits and trips.
 
 A box has a lowest and a highest number of ways and trips for every stage and axis (`box_floor`).
-Boxes whose floors are lowest are cut in two, along the axis where they are widest in ratio, ways
-before trips, and so are, to come upon good tilings early, the lowest of those that were cut last;
+Boxes whose floors are lowest are cut in two, along the axis where they are widest in ratio
+(`box_cut`), and so are, to come upon good tilings early, the lowest of those that were cut last;
 boxes whose floors are no better than what was found are left.  What is a single tiling at last is
 priced (`price`).  So either nothing is left, and nothing in the space is better, or the work was
 ended, and the lowest floor says how much better anything could be.
@@ -18,13 +18,15 @@ Source: our own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from math import inf, prod
+from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
 
+from worker.compiler.jit import loop_for
 from worker.compiler.machine.machine import Engine, Machine
+from worker.compiler.tiling.nest.box_cut import cut
 from worker.compiler.tiling.nest.box_floor import BoxFloor
 from worker.compiler.tiling.nest.box_tables import TRIPS, WAYS, Floats, Ints
 from worker.compiler.tiling.nest.facts import Facts, granules
@@ -42,18 +44,18 @@ from worker.compiler.tiling.nest.search import (
 Flags = npt.NDArray[np.bool_]
 
 # What each of these is worth: `python -m benchmarks.search_constants`, table in decision 0058.
-MOST_BOXES = 1 << 15
-"""Boxes of one layer on one chain of memories that are looked at."""
+MOST_BOXES = 3 << 13
+"""Boxes of one layer on one chain of memories that are looked at, for each of `WAYS_FIRST`."""
 MOST_TILINGS = 1 << 12
 """Tilings of one layer on one chain of memories that are priced, but for the end of a round: half a
 second.  By energy, where floors of many are alike, some layers need as many; by latency few do."""
-AT_ONCE = 1 << 7
+AT_ONCE = 1 << 8
 """Boxes that are cut in one go: a call of numpy takes about as long for fewer."""
 DEEP = 0.75
 """Share of them that are the lowest of those that were cut last."""
-WAYS_FIRST = 16
-"""Ways are cut as if they were so many times as wide: better tilings early where there are many
-units, for weaker proofs (decision 0058)."""
+WAYS_FIRST = (1, 16)
+"""Ways are cut as if they were so many times as wide.  Both are done, in turn, with what is the
+best so far in common: 1 proves more, 16 finds better tilings where there are many units."""
 NEAR = 1.005
 """Nothing is looked for that can bring no more than this."""
 ROUNDINGS = (0, 8, 16, 32, 64)
@@ -124,30 +126,37 @@ class _Search:
         self.tilings = 0
 
     def run(self) -> Proof:
-        pool = _Pool(*self._whole())
-        deep = np.zeros(1, np.int64)
-        """Boxes that were cut last for a good tiling's sake."""
-        pool.floors[0] = self.floor.of(pool.low[:1], pool.high[:1])[0]
-        boxes = 1
-        while boxes < MOST_BOXES and self.tilings < MOST_TILINGS:
-            limit = self.score / NEAR
-            dived = pool.taken(deep, int(DEEP * AT_ONCE), limit)
-            places = np.concatenate([dived, pool.lowest(AT_ONCE - len(dived), limit)])
-            if not len(places):
+        low, high = self._whole()
+        floor = float(self.floor.of(low, high)[0])
+        fronts = [_Front(_Pool(low, high, floor), first) for first in WAYS_FIRST]
+        while self.tilings < MOST_TILINGS:
+            front = min(fronts, key=lambda front: front.boxes)
+            if front.boxes >= MOST_BOXES or not self._round(front):
                 break
-            low, high = pool.low[places], pool.high[places]
-            is_deep = np.arange(len(places)) < (len(dived) or len(places))
-            is_one = np.all(low == high, axis=(1, 2, 3))
-            if is_one.any():
-                self._price(low[is_one])
-                low, high, is_deep = low[~is_one], high[~is_one], is_deep[~is_one]
-            low, high, is_deep = self._cut(low, high, is_deep)
-            boxes += len(low)
-            floors = self.floor.of(low, high)
-            near = floors * NEAR < self.score
-            deep = pool.add(low[near], high[near], floors[near])[is_deep[near]]
-        left = pool.least()
+        left = max(front.pool.least() for front in fronts)
+        boxes = sum(front.boxes for front in fronts)
         return Proof(self.score, min(left, self.score / NEAR), boxes, self.tilings)
+
+    def _round(self, front: _Front) -> bool:
+        """Cut some boxes in two; whether there were any."""
+        pool, limit = front.pool, self.score / NEAR
+        dived = pool.taken(front.deep, int(DEEP * AT_ONCE), limit)
+        places = np.concatenate([dived, pool.lowest(AT_ONCE - len(dived), limit)])
+        if not len(places):
+            return False
+        low, high = pool.low[places], pool.high[places]
+        is_deep = np.arange(len(places)) < (len(dived) or len(places))
+        is_one = np.all(low == high, axis=(1, 2, 3))
+        if is_one.any():
+            self._price(low[is_one])
+            low, high, is_deep = low[~is_one], high[~is_one], is_deep[~is_one]
+        low, high, some = self._cut(low, high, front.ways_first)
+        is_deep = np.concatenate([is_deep, is_deep])[some]
+        front.boxes += len(low)
+        floors = self.floor.of(low, high, self.score / NEAR)
+        near = floors * NEAR < self.score
+        front.deep = pool.add(low[near], high[near], floors[near])[is_deep[near]]
+        return True
 
     def _whole(self) -> tuple[Ints, Ints]:
         """The box of everything."""
@@ -174,38 +183,15 @@ class _Search:
             and not all(is_placed(facts.base.get(stored.tensor, ""), s) for s in self.stages)
         )
 
-    def _cut(self, low: Ints, high: Ints, deep: Flags) -> tuple[Ints, Ints, Flags]:
-        """Two boxes of each, without what no tiling has; with the marks that they inherit."""
-        count, shape = len(low), low.shape[1:]
-        low, high = low.reshape(count, prod(shape)), high.reshape(count, prod(shape))
-        ratio = (high / low).reshape(count, *shape)
-        ratio[:, WAYS] *= np.where(ratio[:, WAYS] > 1, WAYS_FIRST, 1)
-        widest = np.argmax(ratio.reshape(count, prod(shape)), axis=1)
-        row = np.arange(count)
-        first, last = low[row, widest], high[row, widest]
-        middle = np.minimum(np.sqrt(first * last).astype(np.int64), last - 1)
-        below, above = high.copy(), low.copy()
-        below[row, widest], above[row, widest] = middle, middle + 1
-        low = np.concatenate([low, above]).reshape(2 * count, *shape)
-        high = np.concatenate([below, high]).reshape(2 * count, *shape)
-        some = self._tighten(low, high)
-        return low[some], high[some], np.concatenate([deep, deep])[some]
-
-    def _tighten(self, low: Ints, high: Ints) -> Flags:
-        """As many units as there are, and no more parts of an axis than it has steps; which boxes
-        still have something."""
-        parts = np.ones_like(low[:, 0, 0])
-        for k, units in enumerate(self.units):
-            ways = low[:, WAYS, k]
-            used = np.prod(ways, axis=1, keepdims=True)
-            np.minimum(high[:, WAYS, k], units * ways // used, out=high[:, WAYS, k])
-            parts = parts * ways
-            np.minimum(high[:, TRIPS, k], -(-self.extents // parts), out=high[:, TRIPS, k])
-            parts = parts * low[:, TRIPS, k]
-        if len(self.units) == 1 and self.single.any():
-            least = np.where(self.single, -(-self.extents // high[:, WAYS, 0]), 1)
-            np.maximum(low[:, TRIPS, 0], least, out=low[:, TRIPS, 0])
-        return np.asarray(np.all(low <= high, axis=(1, 2, 3)))
+    def _cut(self, low: Ints, high: Ints, ways_first: int) -> tuple[Ints, Ints, Flags]:
+        """Two boxes of each that have anything (`box_cut`), and which of all those have."""
+        shape = (2 * len(low), *low.shape[1:])
+        lower, upper = np.empty(shape, np.int64), np.empty(shape, np.int64)
+        some = np.empty(len(lower), np.bool_)
+        loop = loop_for(cut, low.size)
+        loop(low, high, float(ways_first), self.units, self.extents, self.single, lower, upper,
+             some)  # fmt: skip
+        return lower[some], upper[some], some
 
     def _price(self, numbers: Ints) -> None:
         """Price tilings of so many ways and trips [tilings, 2, stages, axes]."""
@@ -265,12 +251,13 @@ class _Search:
 class _Pool:
     """Boxes that are still to be looked at."""
 
-    def __init__(self, low: Ints, high: Ints) -> None:
+    def __init__(self, low: Ints, high: Ints, floor: float) -> None:
         room = (2 * AT_ONCE, *low.shape[1:])
         self.low, self.high = np.ones(room, np.int64), np.ones(room, np.int64)
         self.low[0], self.high[0] = low[0], high[0]
         self.floors = np.full(len(self.low), inf)
         """inf: taken, or nothing stands there."""
+        self.floors[0] = floor
         self.count = 1
 
     def add(self, low: Ints, high: Ints, floors: Floats) -> npt.NDArray[np.intp]:
@@ -311,3 +298,15 @@ class _Pool:
         found = places[found[np.argsort(costs[found], kind="stable")]]
         self.floors[found] = inf
         return np.asarray(found)
+
+
+@dataclass(slots=True)
+class _Front:
+    """One way to cut the whole space into boxes."""
+
+    pool: _Pool
+    ways_first: int
+    boxes: int = 0
+    """That were looked at."""
+    deep: npt.NDArray[np.intp] = field(default_factory=lambda: np.zeros(1, np.intp))
+    """Places of those that were cut last for a good tiling's sake."""
