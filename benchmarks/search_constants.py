@@ -42,7 +42,7 @@ PRESETS = ("stcp920-inferred", "a100", "kapla-16x16", "eyeriss")
 CONSTANTS: tuple[tuple[ModuleType, str, tuple[Any, ...]], ...] = (
     (branch_bound, "MOST_BOXES", (1 << 13, 1 << 14, 1 << 15, 1 << 16)),
     (branch_bound, "MOST_TILINGS", (1 << 9, 1 << 14)),
-    (branch_bound, "AT_ONCE", (1 << 6, 1 << 7, 1 << 9)),
+    (branch_bound, "AT_ONCE", (1 << 5, 1 << 6, 1 << 8, 1 << 9)),
     (branch_bound, "WAYS_FIRST", ((1,), (16,), (4,), (1, 4), (1, 64))),
     (branch_bound, "DEEP", (0.0, 0.25, 0.5, 0.9)),
     (branch_bound, "NEAR", (1.0, 1.01, 1.02, 1.05)),

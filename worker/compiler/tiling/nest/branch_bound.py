@@ -49,7 +49,7 @@ MOST_BOXES = 3 << 13
 MOST_TILINGS = 1 << 12
 """Tilings of one layer on one chain of memories that are priced, but for the end of a round: half a
 second.  By energy, where floors of many are alike, some layers need as many; by latency few do."""
-AT_ONCE = 1 << 8
+AT_ONCE = 1 << 7
 """Boxes that are cut in one go: a call of numpy takes about as long for fewer."""
 DEEP = 0.75
 """Share of them that are the lowest of those that were cut last."""
