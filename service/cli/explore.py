@@ -58,8 +58,9 @@ def explore(
         int, typer.Option(min=0, max=20, help="Chips of the front that are compiled and simulated.")
     ] = 3,
     strategy: Annotated[
-        str, typer.Option(help="Of the winners' programs; estimates are of `naive`.")
-    ] = "naive",
+        str,
+        typer.Option(help="Of the winners' programs (default: that of the estimates)."),
+    ] = "",
     symbols: SymbolsOption = None,
     data_dir: DataDirOption = None,
     as_json: JsonFlag = False,
@@ -70,6 +71,7 @@ def explore(
     for each chip.  Ctrl-C keeps what is known: the same command goes on.  Writes explore.json,
     explore.csv, explore.html and a folder for each winner.
     """
+    from worker.compiler.descriptors import estimating
     from worker.compiler.machine import canonical_document, preset_document
     from worker.explore.chips import COSTS
     from worker.explore.fields import choices, parse_field
@@ -86,7 +88,7 @@ def explore(
     asked_for = _in_order(fields, list(choices(fields)))
     folder = output or Path(f"{model.stem}-{hardware_label(hardware)}-explored")
     compiler = _Compiler(existing_model(model), symbol_settings(symbols or []), data_dir, as_json)
-    base = compiler.compiled(document, "naive", folder / "base")
+    base = compiler.compiled(document, estimating().name, folder / "base")
     bundle = Path(base["files"]["bundle"])
     started = time.monotonic()
     rows, new = _rows(bundle, document, vary, asked_for, folder / ROWS, quiet=as_json)
@@ -105,7 +107,9 @@ def explore(
     }  # fmt: skip
     for number, row in enumerate(won, 1):
         found["winners"].append(
-            compiler.winner(row, document, fields, strategy, folder / f"winner-{number}")
+            compiler.winner(
+                row, document, fields, strategy or estimating().name, folder / f"winner-{number}"
+            )
         )
     names = [name for field in fields for name in field.names]
     _write(found, names, folder)

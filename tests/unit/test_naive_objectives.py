@@ -21,6 +21,7 @@ from worker.compiler.options import CompileOptions, Objective
 from worker.compiler.pipeline import compile_model
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.strategies.base import Budget
+from worker.compiler.strategies.naive.certificate import Certificate
 from worker.compiler.strategies.naive.descriptor import NaiveOptions, Tiles
 from worker.compiler.strategies.naive.strategy import NAIVE
 from worker.compiler.strategies.naive.tilings import SHARED_LEAVES
@@ -78,10 +79,14 @@ def test_tiles_that_grow_know_no_objective() -> None:
 def test_each_objective_is_served_best_by_its_own_compile(
     tmp_path: Path, preset: str, most: float
 ) -> None:
-    """A layer whose operands do not fit in two chips, as simulated."""
+    """A layer whose operands do not fit in two chips, as simulated.
+
+    By cycles no other is better by more than the certificate says that there may be.
+    """
     path = saved(one_conv(27, 48, 128, kernel=5, stride=1), tmp_path)
     machine = load_preset(preset)
     figures: dict[Objective, dict[Objective, float]] = {}
+    gaps: dict[Objective, float] = {}
     for objective in (Objective.LATENCY, Objective.ENERGY, Objective.OFFCHIP):
         options = CompileOptions(strategy="naive", objective=objective)
         cache = MemoryCache()
@@ -89,12 +94,16 @@ def test_each_objective_is_served_best_by_its_own_compile(
         model = compile_model(path, "m", machine, options, ports, Limits())
         _, ran = simulate_model(model, cache)
         home = next(t for t in ran.traffic if t.level == machine.home.name)
+        notes = (note for unit in model.units for note in unit.schedule.notes)
+        gaps[objective] = next(filter(None, map(Certificate.said, notes))).gap
         figures[objective] = {
             Objective.LATENCY: ran.cycles,
             Objective.ENERGY: ran.energy_pj,
             Objective.OFFCHIP: home.read_bytes + home.write_bytes,
         }
     for measure in figures:
-        assert figures[measure][measure] == min(found[measure] for found in figures.values())
+        least = min(found[measure] for found in figures.values())
+        may_be = 1 + gaps[measure] if measure is Objective.LATENCY else 1
+        assert least <= figures[measure][measure] <= may_be * least
     fastest = figures[Objective.LATENCY]
     assert figures[Objective.OFFCHIP][Objective.OFFCHIP] <= most * fastest[Objective.OFFCHIP]

@@ -181,6 +181,11 @@ def last_resort() -> StrategyDescriptor:
     return next(found for found in strategies().values() if found.is_last_resort)
 
 
+def estimating() -> StrategyDescriptor:
+    """The strategy whose programs are estimated on other chips: the first that can."""
+    return next(found for found in strategies().values() if found.estimate)
+
+
 def _brought_by(point: EntryPoint) -> str:
     """Name and version of the distribution an entry point is from."""
     return "" if point.dist is None else f"{point.dist.name} {point.dist.version}"

@@ -172,7 +172,7 @@ def _estimate(kernel: Kernel, machine: Machine) -> Estimated | Shortfall:
     if descriptor is None or not descriptor.estimate:
         raise OptionError(
             "TW-OPT-001", f"strategy {kernel.strategy!r} estimates nothing",
-            actual=kernel.strategy, remedy="Explore what `naive` compiled.",
+            actual=kernel.strategy, remedy="Explore what one compiled that registers estimates.",
         )  # fmt: skip
     target = machine.restricted(machine.target(kernel.target))
     found: Estimated | Shortfall = named(descriptor.estimate)(
