@@ -72,7 +72,7 @@ def explore(
     explore.csv, explore.html and a folder for each winner.
     """
     from worker.compiler.descriptors import estimating
-    from worker.compiler.machine import canonical_document, preset_document
+    from worker.compiler.machine import canonical_document, load_machine, preset_document
     from worker.explore.chips import COSTS
     from worker.explore.fields import choices, parse_field
 
@@ -83,6 +83,7 @@ def explore(
         )
     given = hardware_document(hardware)
     document = preset_document(given["preset"]) if set(given) == {"preset"} else given
+    load_machine(document)  # what is wrong with it is said at once
     document = canonical_document(document)
     fields = [parse_field(text, document) for text in vary]
     asked_for = _in_order(fields, list(choices(fields)))
@@ -193,7 +194,7 @@ def _rows(
     if rows:
         note(f"{before} of {len(wanted)} chips are known: {path}")
     with path.open("a", encoding="utf-8") as file, ProgressView("explore", quiet=quiet) as view:
-        if not rows:
+        if not file.tell():
             file.write(json.dumps({"of": of}) + "\n")
         view.stage("chips", "started")
         while len(rows) < len(wanted):

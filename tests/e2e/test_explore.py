@@ -117,6 +117,33 @@ def test_what_was_stopped_goes_on_and_ends_the_same(
     assert (folder / "explored.jsonl").read_text() == "".join(lines)
 
 
+@pytest.mark.parametrize("kept", [0, 1])
+def test_stopped_before_the_first_row(made: tuple[Path, Path], tmp_path: Path, kept: int) -> None:
+    """Nothing, or the head alone: a further run, and one after that, read the same rows."""
+    model, whole = made
+    lines = (whole / "explored.jsonl").read_text().splitlines(keepends=True)
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "explored.jsonl").write_text("".join(lines[:kept]))
+    for known in (0, 18):
+        result = explored(model, folder, *RANGE, "--winners", "0")
+        assert result.exit_code == 0, result.output
+        assert f"{18 - known} of 18 chips estimated" in result.stdout
+        assert (folder / "explored.jsonl").read_text() == "".join(lines)
+        assert document_in(folder)["rows"] == document_in(whole)["rows"]
+
+
+def test_a_document_that_is_no_chip_is_refused(made: tuple[Path, Path], tmp_path: Path) -> None:
+    spec = tmp_path / "bad.yaml"
+    spec.write_text("schema_version: 1\nname: bad\nlevels: 5\nengines: [7]\n")
+    result = CliRunner().invoke(
+        app, ["explore", str(made[0]), "--hardware", str(spec), "--vary", "A.capacity_bytes=4"]
+    )
+    assert result.exit_code == 3, result.output
+    assert "TW-SPEC" in result.output
+    assert not isinstance(result.exception, TypeError)
+
+
 def test_rows_of_something_else_are_not_taken(made: tuple[Path, Path]) -> None:
     before = (made[1] / "explored.jsonl").read_bytes()
     result = explored(made[0], made[1], "--vary", "GBUF.capacity_bytes=8KiB")
