@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import lower_toys as toys
@@ -76,15 +78,17 @@ def test_spaces_are_told_and_read_back() -> None:
         Space(("LLB", "L1"), joins=True, registers="REG", alone=True, strips=8, beside=True),
         Space(("SMEM",), joins=False, registers="", alone=False, strips=1, beside=False),
     )
-    told = Certificate(12.5, 12.25, spaces, 7, 3)
+    told = Certificate(12.5, 12.25, 13.0, spaces, 7, 2, 3)
     assert str(told) == (
-        "best tiling 12.500, none below 12.250 in LLB/L1 joined summed in REG alone in 8 strips"
-        " beside, SMEM: 7 boxes, 3 tilings"
+        "best tiling 12.500, another 13.000, none below 12.250 in LLB/L1 joined summed in REG alone"
+        " in 8 strips beside, SMEM: 7 boxes, 2 ruled out, 3 tilings"
     )
     assert Certificate.said(str(told)) == told
+    lone = replace(told, second=None)
+    assert Certificate.said(str(lone)) == lone
     assert Certificate.said("something else") is None
     with pytest.raises(ValueError, match="fast"):
-        Certificate.said("best tiling 1.0, none below 1.0 in SMEM fast: 1 boxes, 1 tilings")
+        Certificate.said(str(told).replace("SMEM", "SMEM fast"))
 
 
 @pytest.fixture(scope="module")
@@ -145,9 +149,9 @@ def test_the_layer_table_has_certificates(bundle: Path) -> None:
     assert len(table) == len(report["layers"])
     for line, row in zip(table, report["layers"], strict=True):
         kernel = named[row["predicted_cycles"]]
-        for name in ("best", "bound", "gap", "boxes", "tilings"):
+        for name in ("best", "bound", "gap", "second", "boxes", "cut", "tilings"):
             assert row[f"naive_{name}"] == kernel[name]
-            assert line[f"naive_{name}"] == str(kernel[name])
+            assert line[f"naive_{name}"] == ("" if kernel[name] is None else str(kernel[name]))
         assert row["naive_spaces"] == ", ".join(kernel["spaces"])
 
 
@@ -158,7 +162,7 @@ def test_a_bound_that_is_too_high_is_seen(bundle: Path, tmp_path: Path) -> None:
             if line.startswith("note best tiling "):
                 before, _, rest = line.partition(" none below ")
                 _, _, where = rest.partition(" in ")
-                best = float(before.rpartition(" ")[2].rstrip(","))
+                best = float(before.removeprefix("note best tiling ").partition(",")[0])
                 lines[k] = f"{before} none below {1.5 * best:.3f} in {where}"
         return "".join(lines)
 
@@ -166,6 +170,14 @@ def test_a_bound_that_is_too_high_is_seen(bundle: Path, tmp_path: Path) -> None:
     assert result.exit_code == 1, result.output
     rows = json.loads(result.stdout)["items"]
     assert not any(row["certificate"]["holds"] for row in rows)
+
+
+def test_a_runner_up_that_is_better_is_seen(bundle: Path, tmp_path: Path) -> None:
+    def claim(text: str) -> str:
+        return re.sub(r"(best tiling [\d.]+, another )(?:[\d.]+|none)", r"\g<1>0.001", text)
+
+    result = certified(changed(bundle, tmp_path / "second.twb", claim))
+    assert result.exit_code == 1, result.output
 
 
 def test_a_space_that_the_machine_has_not_is_damage(bundle: Path, tmp_path: Path) -> None:

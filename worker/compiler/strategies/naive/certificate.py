@@ -10,7 +10,10 @@ from worker.compiler.machine.machine import Machine
 from worker.compiler.tiling.nest.facts import Facts
 from worker.compiler.tiling.nest.plan import Stage, Team, stages_of
 
-_NOTE = re.compile(r"best tiling ([\d.]+), none below ([\d.]+) in (.+): (\d+) boxes, (\d+) tilings")
+_NOTE = re.compile(
+    r"best tiling ([\d.]+), another ([\d.]+|none), none below ([\d.]+) in (.+):"
+    r" (\d+) boxes, (\d+) ruled out, (\d+) tilings"
+)
 _WORDS = re.compile(r"(\S+)( joined)?( summed in \S+)?( alone)?(?: in (\d+) strips)?( beside)?")
 
 
@@ -91,9 +94,13 @@ class Certificate:
     """Of what was found."""
     bound: float
     """No tiling has less."""
+    second: float | None
+    """Of the best of all other tilings that were priced, the runner-up; None: no other was."""
     spaces: tuple[Space, ...]
     boxes: int
     """Sets of tilings that were bounded."""
+    cut: int
+    """Of them, those that their bounds ruled out whole."""
     tilings: int
     """That were priced one by one."""
 
@@ -102,11 +109,17 @@ class Certificate:
         """By how much the best could be better; 0 where it is proven to be the best."""
         return self.best / self.bound - 1 if self.bound > 0 else 0.0
 
+    def is_ordered(self, slack: float) -> bool:
+        """Whether its figures rise from the bound over the best to the runner-up."""
+        second = self.best if self.second is None else self.second
+        return self.bound - slack <= self.best <= second + slack
+
     def __str__(self) -> str:
         spaces = ", ".join(map(str, self.spaces))
+        second = "none" if self.second is None else f"{self.second:.3f}"
         return (
-            f"best tiling {self.best:.3f}, none below {self.bound:.3f} in {spaces}:"
-            f" {self.boxes} boxes, {self.tilings} tilings"
+            f"best tiling {self.best:.3f}, another {second}, none below {self.bound:.3f} in"
+            f" {spaces}: {self.boxes} boxes, {self.cut} ruled out, {self.tilings} tilings"
         )
 
     @staticmethod
@@ -119,5 +132,7 @@ class Certificate:
         found = _NOTE.fullmatch(note)
         if found is None:
             return None
-        spaces = tuple(Space.parsed(text) for text in found[3].split(", "))
-        return Certificate(float(found[1]), float(found[2]), spaces, int(found[4]), int(found[5]))
+        spaces = tuple(Space.parsed(text) for text in found[4].split(", "))
+        second = None if found[2] == "none" else float(found[2])
+        boxes, cut, tilings = map(int, found.groups()[4:])
+        return Certificate(float(found[1]), float(found[3]), second, spaces, boxes, cut, tilings)

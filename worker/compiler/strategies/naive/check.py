@@ -80,7 +80,7 @@ def check(schedule: Schedule, machine: Machine) -> Checked | None:
                 least, number = min(least, score(plan, MOST_LEAVES)), number + 1
     return Checked(
         best=found.best, bound=found.bound, least=least, tilings=number, is_whole=is_whole,
-        holds=found.bound <= found.best + SLACK and least >= found.bound - SLACK,
+        holds=found.is_ordered(SLACK) and least >= found.bound - SLACK,
     )  # fmt: skip
 
 

@@ -49,7 +49,7 @@ class NaiveOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 
 DESCRIPTOR = StrategyDescriptor(
     name="naive",
-    version="14",
+    version="15",
     help="one operator, or one fused composite, per kernel",
     implementation="worker.compiler.strategies.naive.strategy:NAIVE",
     options=NaiveOptions,

@@ -32,10 +32,14 @@ class KernelProof(msgspec.Struct, frozen=True, kw_only=True):
     """No tiling of the spaces has less."""
     gap: float
     """best / bound - 1: 0 where the tiling is proven to be the best as predictions go."""
+    second: float | None
+    """Of the runner-up: the best of all other tilings that were priced."""
     spaces: tuple[str, ...]
     """Where tiles may be, sums stand, and what has one copy."""
     boxes: int
     """Sets of tilings that were bounded."""
+    cut: int
+    """Of them, those that their bounds ruled out whole."""
     tilings: int
     """That were priced one by one."""
 
@@ -48,7 +52,11 @@ class NaiveSummary(Summary, frozen=True, kw_only=True):
     """Other kernels of the strategy: an index is no sum of axes, or nothing was asked to search."""
     mean_gap: float
     worst_gap: float
-    nulls: ClassVar[Mapping[str, str]] = {"simulated_cycles": "The program was not simulated."}
+    schema_version: int = 2
+    nulls: ClassVar[Mapping[str, str]] = {
+        "simulated_cycles": "The program was not simulated.",
+        "second": "No other tiling had to be priced.",
+    }
 
     @classmethod
     def of(cls, units: Sequence[UnitNotes], options: Any) -> Self | None:
@@ -74,7 +82,8 @@ def _kernel(unit: UnitNotes, found: Certificate) -> KernelProof:
         unit=unit.unit, kernel=unit.label, calls=unit.calls,
         simulated_cycles=unit.simulated_cycles, predicted_cycles=unit.predicted_cycles,
         best=found.best, bound=found.bound, gap=found.gap,
-        spaces=tuple(map(str, found.spaces)), boxes=found.boxes, tilings=found.tilings,
+        second=found.second, spaces=tuple(map(str, found.spaces)), boxes=found.boxes,
+        cut=found.cut, tilings=found.tilings,
     )  # fmt: skip
 
 
@@ -83,7 +92,8 @@ def columns(summary: NaiveSummary) -> Columns:
     return {
         kernel.unit: {
             "best": kernel.best, "bound": kernel.bound, "gap": kernel.gap,
-            "spaces": ", ".join(kernel.spaces), "boxes": kernel.boxes, "tilings": kernel.tilings,
+            "second": kernel.second, "spaces": ", ".join(kernel.spaces), "boxes": kernel.boxes,
+            "cut": kernel.cut, "tilings": kernel.tilings,
         }
         for kernel in summary.kernels
     }  # fmt: skip
@@ -108,7 +118,8 @@ def blocks(summary: NaiveSummary) -> tuple[Figures | Table, ...]:
             "kernel": kernel.kernel, "calls": kernel.calls,
             "simulated": kernel.simulated_cycles, "predicted": kernel.predicted_cycles,
             "best": round(kernel.best), "bound": round(kernel.bound), "gap": f"{kernel.gap:.2%}",
-            "boxes": kernel.boxes, "tilings": kernel.tilings,
+            "runner-up": None if kernel.second is None else round(kernel.second),
+            "boxes": kernel.boxes, "ruled out": kernel.cut, "tilings": kernel.tilings,
         }
         for kernel in largest
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import inf
 from typing import NamedTuple
 
 from worker.compiler.cost.compute import engines_of
@@ -72,15 +73,17 @@ class Offered:
         """For the summary, and whoever checks it."""
         if not self.proofs:
             return ()
-        boxes, tilings = (
-            sum(getattr(proof, name) for proof in self.proofs.values())
-            for name in ("boxes", "tilings")
+        found = self.proofs.values()
+        best, bound = (min(getattr(proof, name) for proof in found) for name in ("best", "bound"))
+        boxes, cut, tilings = (
+            sum(getattr(proof, name) for proof in found) for name in ("boxes", "cut", "tilings")
         )
-        best, bound = (
-            min(getattr(proof, name) for proof in self.proofs.values())
-            for name in ("best", "bound")
+        others = [proof.best for proof in found if proof.best > best]
+        second = min([proof.second for proof in found] + others)
+        told = Certificate(
+            best, bound, None if second == inf else second, tuple(self.proofs), boxes, cut, tilings
         )
-        return (str(Certificate(best, bound, tuple(self.proofs), boxes, tilings)),)
+        return (str(told),)
 
 
 def offers(

@@ -71,8 +71,12 @@ class Proof:
     """`search.score` of what was found."""
     bound: float
     """No tiling of the space has a lower one."""
+    second: float
+    """Of the best of the others that were priced, or of the plan to beat; inf: there is none."""
     boxes: int
     """That were looked at."""
+    cut: int
+    """Of them, those that their floors ruled out."""
     tilings: int
     """That were priced one by one."""
 
@@ -124,6 +128,7 @@ class _Search:
         self.grains = np.array([grains[name] for name in self.names], np.int64)
         self.orders = loop_orders(facts)
         self.tilings = 0
+        self.second = inf
 
     def run(self) -> Proof:
         low, high = self._whole()
@@ -135,7 +140,9 @@ class _Search:
                 break
         left = max(front.pool.least() for front in fronts)
         boxes = sum(front.boxes for front in fronts)
-        return Proof(self.score, min(left, self.score / NEAR), boxes, self.tilings)
+        cut = sum(front.cut + front.pool.count_from(self.score / NEAR) for front in fronts)
+        bound = min(left, self.score / NEAR)
+        return Proof(self.score, bound, self.second, boxes, cut, self.tilings)
 
     def _round(self, front: _Front) -> bool:
         """Cut some boxes in two; whether there were any."""
@@ -155,6 +162,7 @@ class _Search:
         front.boxes += len(low)
         floors = self.floor.of(low, high, self.score / NEAR)
         near = floors * NEAR < self.score
+        front.cut += len(near) - int(np.count_nonzero(near))
         front.deep = pool.add(low[near], high[near], floors[near])[is_deep[near]]
         return True
 
@@ -244,8 +252,11 @@ class _Search:
             return
         self.tilings += 1
         plan = ordered_plan(self.pricer, levels, self.orders, self.most)
-        if score(plan, self.most) < self.score:
-            self.best, self.score = plan, score(plan, self.most)
+        found = score(plan, self.most)
+        if found < self.score:
+            self.best, self.score, self.second = plan, found, self.score
+        elif found < self.second and plan.levels != self.best.levels:
+            self.second = found
 
 
 class _Pool:
@@ -274,6 +285,11 @@ class _Pool:
     def least(self) -> float:
         """The lowest floor; inf where nothing is left."""
         return float(self.floors[: self.count].min(initial=inf))
+
+    def count_from(self, limit: float) -> int:
+        """Boxes with floors of `limit` or more."""
+        floors = self.floors[: self.count]
+        return int(np.count_nonzero((floors >= limit) & (floors < inf)))
 
     def lowest(self, number: int, limit: float) -> npt.NDArray[np.intp]:
         """Take the `number` lowest below a limit."""
@@ -308,5 +324,7 @@ class _Front:
     ways_first: int
     boxes: int = 0
     """That were looked at."""
+    cut: int = 0
+    """Of them, those that were left at once."""
     deep: npt.NDArray[np.intp] = field(default_factory=lambda: np.zeros(1, np.intp))
     """Places of those that were cut last for a good tiling's sake."""
