@@ -1,7 +1,7 @@
 # One image, two commands: `serve --api-only` (API) and `worker`.  With no settings at all,
 # `docker run -p 127.0.0.1:8080:8080 IMAGE` is the embedded service on one volume.
-# There are no keys yet, so publish on 127.0.0.1 only: whoever reaches the port may do anything.
-# INSECURE says that the server knows it listens on every address, which a container has to.
+# It listens on every address of the container, so it asks for API keys: at the first start it makes
+# one, `docker exec CONTAINER cat /var/lib/tilewright/first-key`.
 FROM python:3.12-slim AS build
 WORKDIR /src
 COPY pyproject.toml README.md ./
@@ -21,7 +21,6 @@ COPY --from=build /app /app
 ENV PATH=/app/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONUNBUFFERED=1 \
     TILEWRIGHT_HOST=0.0.0.0 \
-    TILEWRIGHT_INSECURE=true \
     TILEWRIGHT_PORT=8080 \
     TILEWRIGHT_DATA_DIR=/var/lib/tilewright
 USER 10001

@@ -1,7 +1,8 @@
 """Every way the service says no, as types with an HTTP status and a catalogue code.
 
 ServiceError(status)
-├─ NotAllowed 403 · NotFound 404 · Conflict 409 · TooLarge 413 · UnsupportedMedia 415
+├─ KeyNeeded 401 · NotAllowed · ScopeMissing 403
+├─ NotFound 404 · Conflict 409 · TooLarge 413 · UnsupportedMedia 415
 ├─ Malformed · IdempotencyMismatch · DigestMismatch · SpecRejected 422 · QuotaExceeded 429
 └─ Unavailable 503 (transient: the client may retry)
 LeaseLost (never leaves the worker: somebody else owns the item now)
@@ -91,6 +92,18 @@ class NotFound(ServiceError):
     """The id names nothing (or nothing this owner may see)."""
 
     code = "TW-SVC-001"
+
+
+class KeyNeeded(ServiceError):
+    """The request has no API key, or none that is good."""
+
+    code = "TW-SVC-019"
+
+
+class ScopeMissing(ServiceError):
+    """The request's key does not allow it."""
+
+    code = "TW-SVC-020"
 
 
 class NotAllowed(ServiceError):

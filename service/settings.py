@@ -16,6 +16,8 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from service.hosts import is_loopback
+from service.keys import LOCAL
 from worker.job.stages import NAMES
 from worker.job.watchdog import LIMIT_S
 from worker.sandbox.isolation import IsolationChoice
@@ -116,8 +118,12 @@ class Settings(BaseSettings):
     port: int = Field(default=8080, ge=0, le=65535)
     allowed_hosts: tuple[str, ...] = ()
     """Names the server answers to besides loopback and `host`, as a JSON list: `["api"]`."""
-    insecure: bool = False
-    """Listen beyond loopback though there are no keys: whoever reaches the port may do anything."""
+    require_key: bool = False
+    """Ask for an API key on loopback, too: where a proxy brings others to it.  Beyond loopback a
+    server always does."""
+    share_cache: bool = False
+    """Projects use each other's compile cache: what one has compiled is fast for another, which
+    tells it that somebody has."""
     slow_client_s: float = Field(default=20.0, gt=0)
     """How long a client may pause within a request before its connection ends."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
@@ -156,6 +162,15 @@ class Settings(BaseSettings):
     @classmethod
     def _blob_default(cls, value: str, info: ValidationInfo) -> str:
         return value or f"file://{info.data['data_dir'] / 'blobs'}"
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether a server with these settings answers only to who has an API key."""
+        return self.require_key or not is_loopback(self.host)
+
+    def cache_of(self, project: str) -> str:
+        """The project whose cache entries a job of a project reads and fills."""
+        return LOCAL if self.share_cache else project
 
     @property
     def embedded(self) -> bool:

@@ -17,6 +17,7 @@ from pydantic.json_schema import models_json_schema
 from service.api import problems
 from service.api.bells import DeferredOutbox
 from service.api.body_limit import BodyLimitMiddleware
+from service.api.callers import KeyMiddleware, scope_of
 from service.api.deps import ApiState
 from service.api.origin import OriginMiddleware
 from service.api.pace import PaceMiddleware
@@ -32,6 +33,7 @@ from service.api.routes import (
     hardware,
     health,
     jobs,
+    keys,
     models,
     uploads,
 )
@@ -42,15 +44,21 @@ from service.bootstrap import Services, open_services
 from service.jobs import query
 from service.settings import Settings
 
-ROUTERS = (models, uploads, calibrations, hardware, jobs, events, artifacts, cache, errors, health)
+ROUTERS = (
+    models, uploads, calibrations, hardware, jobs, events, artifacts, cache, keys, errors, health,
+)  # fmt: skip
+_KEY_SCHEME = {"key": {"type": "http", "scheme": "bearer", "description": "An API key."}}
 
 
-def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
+def create_app(
+    settings: Settings, services: Services | None = None, *, is_own: bool = False
+) -> FastAPI:
     """Build the API on migrated storage.
 
     Args:
         settings: where everything is.
         services: shared with an embedded worker; opened from the settings when left out.
+        is_own: only this process reaches it, so that nobody needs a key.
     """
     used = services or open_services(settings)
     bells = DeferredOutbox(used.outbox)
@@ -90,6 +98,8 @@ def create_app(settings: Settings, services: Services | None = None) -> FastAPI:
     limit = max(settings.max_json_bytes, settings.max_hardware_bytes)
     app.add_middleware(BodyLimitMiddleware, limit_bytes=limit)
     app.add_middleware(PaceMiddleware, grace_s=settings.slow_client_s)
+    needs_key = settings.needs_key and not is_own
+    app.add_middleware(KeyMiddleware, database=used.database, needs_key=needs_key)
     app.add_middleware(OriginMiddleware, names=(settings.host, *settings.allowed_hosts))
     app.add_middleware(RequestIdMiddleware)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's documented hook
@@ -107,5 +117,10 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         )
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         schemas.update(schema["$defs"])
+        document["components"]["securitySchemes"] = _KEY_SCHEME
+        for path, methods in document["paths"].items():
+            for method, operation in methods.items():
+                if scope_of(method.upper(), path) is not None:
+                    operation["security"] = [{"key": []}, {}]
         app.openapi_schema = document
     return app.openapi_schema

@@ -21,9 +21,6 @@ from service.settings import Settings
 from service.store.blobs import BlobStore
 from service.store.session import Database
 
-OWNER = "local"
-"""The one owner while there is no authentication."""
-
 
 @dataclass(frozen=True, slots=True)
 class ApiState:

@@ -10,7 +10,8 @@ from fastapi.responses import Response, StreamingResponse
 
 from service.errors import ServiceError
 
-CACHE_FOREVER = "public, max-age=31536000, immutable"
+CACHE_FOREVER = "private, max-age=31536000, immutable"
+"""By whoever asked: what passes a key is nobody else's."""
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 """More digits than a size has are a malformed header; they would not even convert."""
 

@@ -9,7 +9,7 @@ from anyio import to_thread
 from fastapi import Request, Response
 
 from service.api.answers import Prepared
-from service.api.deps import OWNER, ApiState
+from service.api.deps import ApiState
 from service.api.form import FormFile
 from service.api.idempotency import request_key
 from service.api.looks import FirstLook, Look, look_at_arrays, look_at_model
@@ -140,7 +140,14 @@ async def _receive(
 
 
 async def register_model(
-    state: ApiState, ref: BlobRef, *, name: str, kind: str, key: str | None, route: str
+    state: ApiState,
+    ref: BlobRef,
+    *,
+    name: str,
+    kind: str,
+    key: str | None,
+    route: str,
+    project: str,
 ) -> Response:
     """Make stored content a model, once per owner and digest, and answer with it.
 
@@ -148,10 +155,10 @@ async def register_model(
         IdempotencyMismatch: the key was used with other content.
     """
     answer = Prepared(ModelAnswer.from_record)
-    idempotency = request_key(key, owner=OWNER, route=route, body=ref.sha256.encode())
+    idempotency = request_key(key, owner=project, route=route, body=ref.sha256.encode())
     model, created = await to_thread.run_sync(
         lambda: submit.add_model(
-            state.database, ref, name=name, kind=kind, owner=OWNER, idempotency=idempotency,
+            state.database, ref, name=name, kind=kind, owner=project, idempotency=idempotency,
             before_commit=answer,
         )
     )  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import cast
 
-from service.api.deps import OWNER, ApiState
+from service.api.deps import ApiState
 from service.errors import Malformed
 from service.jobs import query, submit
 from service.jobs.submit import NewSpec
@@ -65,17 +65,17 @@ def _named(text: str) -> str | NewSpec:
     return preset_spec(text)
 
 
-def resolve_hardware(state: ApiState, text: str) -> str:
+def resolve_hardware(state: ApiState, text: str, project: str) -> str:
     """Give the id of the stored spec or preset that a text names; a preset is stored.
 
     Raises:
-        NotFound: the id is unknown.
+        NotFound: the project has no spec of this id.
         SpecError: unknown preset.
     """
     named = _named(text)
     if isinstance(named, str):
-        return query.get_hardware(state.database, named).id
-    return submit.add_hardware(state.database, named, owner=OWNER)[0].id
+        return query.get_hardware(state.database, named, project).id
+    return submit.add_hardware(state.database, named, owner=project)[0].id
 
 
 def preset_spec(name: str) -> NewSpec:

@@ -21,6 +21,7 @@ from service.api.ingest import ONNX_TYPE, ZIP_TYPE, kind_of
 from service.api.looks import LOOK_BYTES, FirstLook, NotAModel, look_at_model
 from service.api.spool import append_stream, check_declared, hash_file
 from service.errors import Conflict, DigestMismatch, NotFound, TooLarge
+from service.keys import LOCAL
 from service.store.blobs import BlobStore
 from service.store.ids import new_id
 from service.store.records import BlobRef
@@ -49,9 +50,10 @@ class Upload:
 
 
 class UploadFolder:
-    """The unfinished uploads beside one blob store."""
+    """A project's unfinished uploads beside one blob store."""
 
-    def __init__(self, blobs: BlobStore, *, limit_bytes: int) -> None:
+    def __init__(self, blobs: BlobStore, *, limit_bytes: int, project: str) -> None:
+        self._project = project
         self._blobs = blobs
         self._limit_bytes = limit_bytes
         self._root = blobs.spool_dir / "uploads"
@@ -73,7 +75,9 @@ class UploadFolder:
         self._sweep()
         check_declared(size_bytes, limit_bytes=self._limit_bytes, folder=self._root)
         upload_id = new_id("upload")
-        record = {"name": name, "size_bytes": size_bytes, "sha256": sha256}
+        record = {
+            "name": name, "size_bytes": size_bytes, "sha256": sha256, "project": self._project,
+        }  # fmt: skip
         upload = self._upload(upload_id, record, 0, time.time())
         if before_start is not None:
             before_start(upload)
@@ -87,7 +91,7 @@ class UploadFolder:
         """Give one upload.
 
         Raises:
-            NotFound: it is unknown, finished or expired.
+            NotFound: it is unknown, another project's, finished or expired.
         """
         if _ID.fullmatch(upload_id) is None:
             raise NotFound("no such upload", actual=upload_id[:80])
@@ -95,7 +99,9 @@ class UploadFolder:
             record = json.loads(self._record(upload_id).read_text(encoding="utf-8"))
             stat = self._data(upload_id).stat()
         except FileNotFoundError as error:
-            raise NotFound("no such upload, or it is finished", actual=upload_id) from error
+            raise _gone(upload_id) from error
+        if record.get("project", LOCAL) != self._project:
+            raise _gone(upload_id)
         return self._upload(upload_id, record, stat.st_size, stat.st_mtime)
 
     def _upload(
@@ -270,3 +276,7 @@ class UploadFolder:
 
     def _record(self, upload_id: str) -> Path:
         return self._root / f"{upload_id}.json"
+
+
+def _gone(upload_id: str) -> NotFound:
+    return NotFound("no such upload, or it is finished", actual=upload_id)

@@ -69,6 +69,6 @@ def connect(server: str | None, data_dir: Path | None = None) -> Client:
     settings = load_settings(data_dir, allowed_hosts=(httpx.URL(LOCAL_URL).host,))
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     migrate(settings.database_url)
-    app = create_app(settings)
+    app = create_app(settings, is_own=True)
     http = httpx.Client(transport=InProcessTransport(app), base_url=LOCAL_URL, timeout=600)
     return Client(LOCAL_URL, http=http)

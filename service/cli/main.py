@@ -24,6 +24,7 @@ from service.cli import (
     hardware,
     inspection,
     jobs,
+    keys,
     model,
     preflight,
     run,
@@ -80,6 +81,7 @@ app.command("run")(run.run)
 app.command("disassemble")(disassemble.disassemble)
 app.command("export")(export.export)
 app.add_typer(cache.app, name="cache")
+app.add_typer(keys.app, name="keys")
 app.command("explain")(explain.explain)
 app.command("certify")(certify.certify)
 app.command("explore")(explore.explore)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,12 +12,13 @@ from service.cli.connection import DataDirOption, load_settings
 from service.cli.exits import Exit
 from service.cli.failures import Failure
 from service.cli.output import JsonFlag, note, print_json, print_text
-from service.hosts import is_loopback
 
 if TYPE_CHECKING:
     from service.bootstrap import Services
     from service.settings import Settings
 
+FIRST_KEY = "first-key"
+"""File of the data directory."""
 GRACEFUL_S = 5
 """How long open requests may take to end when the server stops."""
 
@@ -33,27 +35,25 @@ def serve(
     api_only: Annotated[
         bool, typer.Option("--api-only", help="Leave the work to separate `tilewright worker`s.")
     ] = False,
-    insecure: Annotated[
+    require_key: Annotated[
         bool | None,
         typer.Option(
-            "--insecure",
-            help="Listen beyond loopback: without keys, whoever reaches the port may do anything.",
+            "--require-key",
+            help="Ask for an API key on loopback, too; beyond it a server always does.",
         ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Run everything in one process: the API and a worker, on a data directory.
 
-    When it listens, its URL is printed on stdout.
+    When it listens, its URL is printed on stdout.  A server that asks for keys and finds none in
+    its database makes a first one, which may do anything, and says in which file it is.
     """
     from service.log import configure
 
-    settings = load_settings(data_dir, host=host, port=port, workers=workers, insecure=insecure)
-    if not is_loopback(settings.host) and not settings.insecure:
-        raise Failure(
-            "TW-CLI-003",
-            f"{settings.host or 'every address'} is reached by others, and the API has no keys yet",
-        )
+    settings = load_settings(
+        data_dir, host=host, port=port, workers=workers, require_key=require_key
+    )
     if api_only and settings.embedded:
         raise Failure(
             "TW-OPT-001",
@@ -61,8 +61,6 @@ def serve(
             remedy="Set TILEWRIGHT_BROKER_URL to a redis:// or amqp:// URL.",
         )
     configure(settings.log_level, settings.log_format)
-    if not is_loopback(settings.host):
-        note(f"warning: whoever reaches {settings.host} may do anything: the API has no keys yet")
     listener = listen(settings)
     bound = listener.getsockname()[1]
     name = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -132,7 +130,23 @@ def _run(settings: Settings, listener: socket.socket, announce: Any, *, with_wor
         else:
             migrate(settings.database_url)
             restate_wants(services.database)
+        if settings.needs_key:
+            _make_first_key(services)
         _serve_http(create_app(settings, services), listener, announce, settings.slow_client_s)
+
+
+def _make_first_key(services: Services) -> None:
+    """Where nobody has a key yet, write one to a file that only this user reads."""
+    from service.jobs.keys import first_key
+
+    path = services.settings.data_dir / FIRST_KEY
+    text = first_key(services.database)
+    if text is None:
+        return
+    path.unlink(missing_ok=True)
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text + "\n")
+    note(f"the first API key, which may do anything, is in {path}: make others, then revoke it")
 
 
 def _start_worker(services: Services, stack: Any) -> None:

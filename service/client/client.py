@@ -14,6 +14,7 @@ import httpx
 from service.client.downloads import download
 from service.client.errors import Json, ServerUnreachable, WaitTimeout
 from service.client.events import Event, parse_events
+from service.client.settings import key_of_environment
 from service.client.transport import Transport, document
 from service.client.uploads import (
     RESUMABLE_FROM_BYTES,
@@ -45,9 +46,16 @@ class Client:
     """
 
     def __init__(
-        self, base_url: str, *, timeout_s: float = 60.0, http: httpx.Client | None = None
-    ) -> None:
-        self.transport = Transport(base_url, timeout_s=timeout_s, client=http)
+        self, base_url: str, *, timeout_s: float = 60.0, http: httpx.Client | None = None,
+        key: str | None = None,
+    ) -> None:  # fmt: skip
+        """`key`: an API key, for servers that ask for one; by default that of the environment.
+
+        `http`: connections of one's own, which bring their own authorization.
+        """
+        if key is None and http is None:
+            key = key_of_environment()
+        self.transport = Transport(base_url, timeout_s=timeout_s, client=http, key=key)
 
     @property
     def base_url(self) -> str:

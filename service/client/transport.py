@@ -19,11 +19,15 @@ FIRST_BACKOFF_S = 0.2
 class Transport:
     """Sends requests to one server.  Not thread-safe beyond what httpx.Client is."""
 
-    def __init__(self, base_url: str, *, timeout_s: float, client: httpx.Client | None) -> None:
+    def __init__(
+        self, base_url: str, *, timeout_s: float, client: httpx.Client | None,
+        key: str | None = None,
+    ) -> None:  # fmt: skip
         self.base_url = base_url.rstrip("/")
         self._client = client or httpx.Client(
             base_url=self.base_url, timeout=httpx.Timeout(timeout_s, connect=5.0)
         )
+        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
 
     def close(self) -> None:
         self._client.close()
@@ -48,7 +52,7 @@ class Transport:
             ApiError: the server answered with a problem document.
             ServerUnreachable: no answer after the retries.
         """
-        sent = dict(headers or {})
+        sent = {**self._headers, **(headers or {})}
         repeatable = method in {"GET", "HEAD", "DELETE"} or "Idempotency-Key" in sent
         if content is not None and not isinstance(content, bytes):
             repeatable = False
@@ -90,7 +94,7 @@ class Transport:
         """
         try:
             with self._client.stream(
-                "GET", path, headers=dict(headers or {}), timeout=timeout_s
+                "GET", path, headers={**self._headers, **(headers or {})}, timeout=timeout_s
             ) as response:
                 if response.status_code >= 400:
                     response.read()

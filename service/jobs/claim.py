@@ -22,7 +22,7 @@ from service.jobs.cancel import settle_canceled
 from service.log import get_logger
 from service.states import ItemState, JobState
 from service.store.records import BlobRef, HardwareRecord, JobRecord, ModelRecord
-from service.store.repos import cache, catalog, items, jobs, results
+from service.store.repos import catalog, items, jobs, results
 from service.store.session import Database
 from service.store.strategy_sets import is_served, offered
 from worker.compiler.errors import Detail
@@ -203,7 +203,6 @@ def succeed(
     bundle_digest: str,
     summary: Mapping[str, Detail],
     usage: Usage,
-    cache_hits: Mapping[str, int] | None = None,
 ) -> None:
     """Publish the result: one transaction flips item and job and names all artifacts.
 
@@ -224,8 +223,6 @@ def succeed(
                 fence=held.fence,
             )
         results.drop_stale_artifacts(session, held.item_id, held.fence)
-        if cache_hits:
-            cache.touch(session, cache_hits.items())
         moved = jobs.move(
             session,
             held.job.id,

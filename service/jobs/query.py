@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from service.errors import Conflict, Malformed, NotFound
+from service.keys import LOCAL
 from service.states import TERMINAL_JOB_STATES, JobState
 from service.store.records import (
     ArtifactRecord,
@@ -174,14 +175,14 @@ def newest_artifact_of_model(database: Database, model_id: str, name: str) -> Ar
         return results.newest_of_model(session, model_id, name)
 
 
-def get_blob(database: Database, sha256: str) -> BlobRef:
+def get_blob(database: Database, sha256: str, owner: str | None = None) -> BlobRef:
     """Describe content by digest.
 
     Raises:
-        NotFound: no row refers to such content.
+        NotFound: there is none, or nothing of the owner's refers to it.
     """
     with database.read() as session:
-        ref = results.get_blob(session, sha256)
+        ref = results.get_blob(session, sha256, owner)
     if ref is None:
         raise NotFound("no content has this digest", actual=sha256[:80])
     return ref
@@ -264,66 +265,72 @@ def delete_model(database: Database, model_id: str, owner: str | None = None) ->
             raise Conflict("jobs refer to this model", remedy="Delete its jobs first.")
 
 
-def get_hardware(database: Database, hardware_id: str) -> HardwareRecord:
+def get_hardware(database: Database, hardware_id: str, owner: str | None = None) -> HardwareRecord:
     """Give one hardware spec.
 
     Raises:
-        NotFound: it is unknown.
+        NotFound: it is unknown, or the owner has it not.
     """
     with database.read() as session:
-        record = catalog.get_hardware(session, hardware_id)
+        record = catalog.get_hardware(session, hardware_id, owner)
     if record is None:
         raise NotFound("no such hardware spec", actual=hardware_id[:80])
     return record
 
 
 def list_hardware(
-    database: Database, *, cursor: str | None = None, limit: int = 50
+    database: Database, *, owner: str, cursor: str | None = None, limit: int = 50
 ) -> Page[HardwareRecord]:
-    """List hardware specs, newest first."""
+    """List the owner's hardware specs, newest first."""
     with database.read() as session:
-        rows = catalog.list_hardware(session, before=_decode(cursor), limit=_limit(limit) + 1)
+        rows = catalog.list_hardware(
+            session, owner=owner, before=_decode(cursor), limit=_limit(limit) + 1
+        )
     more = _encode(rows[limit - 1].created, rows[limit - 1].id) if len(rows) > limit else None
     return Page(tuple(rows[:limit]), more)
 
 
-def cache_stats(database: Database) -> tuple[CacheStats, ...]:
+def cache_stats(database: Database, owner: str | None = None) -> tuple[CacheStats, ...]:
     """Give totals per cache kind."""
     with database.read() as session:
-        return cache.stats(session)
+        return cache.stats(session, owner)
 
 
-def get_cache_entry(database: Database, digest: str) -> CacheEntryRecord:
-    """Describe one cache entry.
+def get_cache_entry(database: Database, digest: str, owner: str = LOCAL) -> CacheEntryRecord:
+    """Describe one cache entry of the owner's.
 
     Raises:
         NotFound: nothing is cached under this digest.
     """
     with database.read() as session:
-        entry = cache.get(session, digest)
+        entry = cache.get(session, digest, owner)
     if entry is None:
         raise NotFound("nothing is cached under this digest", actual=digest[:80])
     return entry
 
 
 def list_cache_entries(
-    database: Database, *, kind: str | None = None, job_id: str | None = None, limit: int = 50
-) -> tuple[CacheEntryRecord, ...]:
-    """List cache entries, most recently used first; `job_id` keeps those the job filled."""
+    database: Database, *, owner: str = LOCAL, kind: str | None = None, job_id: str | None = None,
+    limit: int = 50,
+) -> tuple[CacheEntryRecord, ...]:  # fmt: skip
+    """List the owner's cache entries, most recently used first; `job_id` keeps those the job
+    filled."""
     with database.read() as session:
-        return tuple(cache.newest(session, kind=kind, limit=_limit(limit), job_id=job_id))
+        found = cache.newest(session, owner=owner, kind=kind, limit=_limit(limit), job_id=job_id)
+        return tuple(found)
 
 
 def prune_cache(
     database: Database,
     *,
     unused_for_s: float,
+    owner: str = LOCAL,
     limit: int = 100_000,
     before_commit: Callable[[int], None] | None = None,
 ) -> int:
-    """Delete cache entries that nobody used for a while; give how many."""
+    """Delete the owner's cache entries that nobody used for a while; give how many."""
     with database.write() as session:
-        dropped = cache.prune(session, unused_for_s=unused_for_s, limit=limit)
+        dropped = cache.prune(session, owner=owner, unused_for_s=unused_for_s, limit=limit)
         if before_commit is not None:
             before_commit(dropped)
     return dropped

@@ -176,7 +176,7 @@ def add_hardware(
 
 def _store_spec(session: Session, spec: NewSpec, owner: str) -> bool:
     """Insert a spec unless it is known; True when inserted."""
-    return not catalog.has_hardware(session, spec.id) and catalog.add_hardware(
+    return not catalog.has_hardware(session, spec.id, owner) and catalog.add_hardware(
         session,
         hardware_id=spec.id,
         machine_digest=spec.machine_digest,
@@ -307,11 +307,11 @@ def clone_job(
     """Submit a job again, with some things changed.
 
     Raises:
-        NotFound: the job is unknown.
+        NotFound: the job is unknown, or another owner's.
     """
     with database.read() as session:
         old = jobs.get(session, job_id)
-    if old is None:
+    if old is None or old.owner != owner:
         raise NotFound("no such job", actual=job_id)
     new = NewJob(
         model_id=old.model_id,
@@ -348,7 +348,7 @@ def _take_key(session: Session, idempotency: IdempotencyKey, job_id: str) -> Job
 
 
 def _check_references(session: Session, new: NewJob) -> None:
-    model_owner, is_spec_known = catalog.references(session, new.model_id, _spec_id(new))
+    model_owner, is_spec_known = catalog.references(session, new.model_id, _spec_id(new), new.owner)
     if model_owner is None or model_owner != new.owner:
         raise NotFound("no such model", pointer="/model_id", actual=new.model_id)
     if not is_spec_known:

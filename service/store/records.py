@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from service.keys import Scope
 from service.states import ItemState, JobState
 from worker.compiler.errors import Detail
 
@@ -170,6 +171,26 @@ class CacheEntryRecord:
     created: float
     last_used: float
     hits: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """An API key without its secret."""
+
+    id: str
+    prefix: str
+    """What its text begins with."""
+    secret_sha256: str
+    """Digest of the whole text."""
+    project: str
+    name: str
+    scopes: tuple[Scope, ...]
+    created: float
+    expires: float | None
+    revoked: float | None
+    last_used: float | None
+    is_live: bool
+    """Neither revoked nor past its end, by the database's clock when it was read."""
 
 
 @dataclass(frozen=True, slots=True)

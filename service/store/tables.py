@@ -141,6 +141,15 @@ class HardwareRow(Base):
     created: Mapped[float]
 
 
+class HardwareOwnerRow(Base):
+    """A further project that has a spec: `HardwareRow.owner` is the first."""
+
+    __tablename__ = "hw_owner"
+    owner: Mapped[str] = mapped_column(primary_key=True)
+    hardware_id: Mapped[str] = mapped_column(ForeignKey("hw_spec.id"), primary_key=True, index=True)
+    created: Mapped[float]
+
+
 class JobRow(Base):
     __tablename__ = "job"
     __table_args__ = (
@@ -283,8 +292,10 @@ class ApiKeyRow(Base):
     prefix: Mapped[str] = mapped_column(unique=True)
     secret_sha256: Mapped[str]
     owner: Mapped[str]
+    name: Mapped[str] = mapped_column(server_default="")
     scopes: Mapped[JsonValue] = mapped_column(JsonText)
     created: Mapped[float]
+    expires: Mapped[float | None]
     revoked: Mapped[float | None]
     last_used: Mapped[float | None]
 
@@ -307,8 +318,11 @@ class CacheEntryRow(Base):
     __table_args__ = (
         CheckConstraint("(value IS NULL) <> (blob_sha256 IS NULL)", name="one_place"),
         Index(None, "kind", "last_used"),
+        Index(None, "owner", "last_used"),
     )
     digest: Mapped[str] = mapped_column(primary_key=True)
+    """`DIGEST`, of another project than `local` `DIGEST@PROJECT`."""
+    owner: Mapped[str] = mapped_column(server_default="local")
     kind: Mapped[str]
     fields: Mapped[JsonValue] = mapped_column(JsonText)
     value: Mapped[bytes | None]

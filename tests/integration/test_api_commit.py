@@ -67,6 +67,7 @@ def requests(served: Served) -> dict[str, dict[str, Any]]:
         "POST /v1/jobs": {"json": {"model": job["model"], "hardware": SPEC}, "headers": key},
         "POST /v1/jobs/{job_id}/cancel": {},
         "POST /v1/jobs/{job_id}/clone": {"headers": key},
+        "POST /v1/keys": {"json": {"name": "ci", "scopes": ["read"]}, "headers": key},
         "POST /v1/cache/prune": {"json": {"unused_for_s": 0}},
     }
     return {name: {"url": name.split()[1].format(**place), **made[name]} for name in made}
@@ -98,11 +99,11 @@ def test_every_route_answers_before_it_commits(
         response = served.http.request(name.split()[0], **request)
         assert response.status_code in {200, 201, 202}, (name, response.text)
     after = stored(served)
-    for table in ("model", "hw_spec", "job", "calibration", "idempotency"):
+    for table in ("model", "hw_spec", "job", "calibration", "idempotency", "api_key"):
         assert len(after[table]) > len(before[table]), table
 
 
 def test_a_route_without_an_answer_has_none_to_build() -> None:
     silent = [route for route in CHANGING.values() if route.status_code == 204]
-    assert len(silent) == 3
+    assert len(silent) == 4
     assert all(route.response_field is None for route in silent)

@@ -266,7 +266,9 @@ def test_abandoned_and_expired_uploads_leave_no_files(
     assert list(folder.iterdir()) == []
     start(served.http)
     monkeypatch.setattr(upload_module, "KEEP_S", -1.0)
-    UploadFolder(served.services.blobs, limit_bytes=10).start("x", size_bytes=None, sha256=None)
+    UploadFolder(served.services.blobs, limit_bytes=10, project="local").start(
+        "x", size_bytes=None, sha256=None
+    )
     assert len(list(folder.glob("*.data"))) == 1
 
 

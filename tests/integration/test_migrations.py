@@ -17,7 +17,7 @@ from service.store.records import BlobRef
 from service.store.session import Database, current_revision, migrate
 from service.store.tables import Base
 
-HEAD = "0003"
+HEAD = "0004"
 
 
 def _tables(url: str) -> set[str]:
@@ -53,6 +53,7 @@ def test_every_design_table_exists() -> None:
         "calibration",
         "dep",
         "event",
+        "hw_owner",
         "hw_spec",
         "idempotency",
         "job",

@@ -42,8 +42,23 @@ def image_environment() -> dict[str, str]:
 
 
 def expanded(values: dict[str, str]) -> dict[str, str]:
-    """Resolve `${NAME:-default}` the way Compose does without an .env file."""
-    return {k: re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", str(v)) for k, v in values.items()}
+    """Resolve `${NAME:-default}` and `${NAME:?why}` as Compose does; an .env has the latter."""
+
+    def value(found: re.Match[str]) -> str:
+        return found[3] if found[2] == "-" else f"own{found[1]}"
+
+    return {k: re.sub(r"\$\{(\w+):([-?])([^}]*)\}", value, str(v)) for k, v in values.items()}
+
+
+def test_no_secret_has_a_default() -> None:
+    asked = set()
+    for service in SERVICES.values():
+        for name, value in (service.get("environment") or {}).items():
+            if "PASSWORD" in name or "SECRET" in name or "PASSWORD" in str(value):
+                found = re.findall(r"\$\{(\w+)(:[-?])", str(value))
+                assert [kind for _, kind in found] == [":?"], (name, value)
+                asked |= {variable for variable, _ in found}
+    assert asked == {"POSTGRES_PASSWORD", "S3_SECRET_KEY"}
 
 
 def settings_of(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Settings:
@@ -121,10 +136,10 @@ def test_published_port_is_the_api_on_loopback() -> None:
     assert [name for name, service in SERVICES.items() if "ports" in service] == ["api"]
 
 
-def test_open_servers_say_so_and_know_their_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_servers_ask_for_keys_and_know_their_name(monkeypatch: pytest.MonkeyPatch) -> None:
     image = settings_of(image_environment(), monkeypatch)
     assert not is_loopback(image.host)
-    assert image.insecure
+    assert image.needs_key
     environment = image_environment() | expanded(SERVICES["api"]["environment"])
     assert settings_of(environment, monkeypatch).allowed_hosts == ("api",)
     assert "api" in SERVICES

@@ -209,12 +209,15 @@ def _entries() -> tuple[ErrorEntry, ...]:
         e("TW-SVC-018", "The isolation asked for does not work here", service, "service", 500, 5,
           "Install bubblewrap 0.8 or newer and allow user namespaces, or set"
           " TILEWRIGHT_ISOLATION=auto; `tilewright doctor` says what holds then."),
+        e("TW-SVC-019", "An API key is needed", user, "service", 401, 2,
+          "Send `Authorization: Bearer KEY`; the command line and clients take it from"
+          " TILEWRIGHT_KEY.  `tilewright keys create` makes one."),
+        e("TW-SVC-020", "The API key does not allow this", user, "service", 403, 2,
+          "Ask whoever keeps the server's keys for one with the scope that is named."),
         e("TW-CLI-001", "A file cannot be read or written", user, "client", 422, 3,
           "Check the path and its permissions."),
         e("TW-CLI-002", "The address cannot be listened on", user, "client", 409, 5,
           "Choose another --port, or 0 for a free one."),
-        e("TW-CLI-003", "The address is reached by others", user, "client", 403, 2,
-          "Listen on 127.0.0.1; --insecure (TILEWRIGHT_INSECURE) opens it to whoever reaches it."),
         e("TW-NET-001", "The server cannot be reached", transient, "client", 503, 5,
           "Check the URL and that `tilewright serve` runs."),
     )

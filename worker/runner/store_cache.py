@@ -11,6 +11,7 @@ from collections import Counter
 from sqlalchemy.exc import DBAPIError
 
 from service.errors import DigestMismatch, NotFound, Unavailable
+from service.keys import LOCAL
 from service.log import get_logger
 from service.store.blobs import BlobStore, put_bytes, read_bytes
 from service.store.repos import cache
@@ -24,12 +25,15 @@ class StoreCache:
     """A `Cache` for one job.  Faults of the store are misses: caching must never fail a job."""
 
     def __init__(
-        self, database: Database, blobs: BlobStore, *, job_id: str | None, inline_bytes: int
-    ) -> None:
+        self, database: Database, blobs: BlobStore, *, job_id: str | None, inline_bytes: int,
+        owner: str = LOCAL,
+    ) -> None:  # fmt: skip
+        """`owner`: the project whose entries it reads and fills."""
         self._database = database
         self._blobs = blobs
         self._job_id = job_id
         self._inline_bytes = inline_bytes
+        self.owner = owner
         self.hits: Counter[str] = Counter()
         """Hits by digest, not yet written: counting each at once would cost a commit per hit."""
 
@@ -37,7 +41,7 @@ class StoreCache:
         digest = key.digest
         try:
             with self._database.read() as session:
-                found = cache.load(session, digest)
+                found = cache.load(session, digest, self.owner)
             if found is None:
                 return None
             value, blob = found
@@ -69,6 +73,7 @@ class StoreCache:
                     fields=key.fields,
                     value=stored,
                     job_id=self._job_id,
+                    owner=self.owner,
                 )
         except (DBAPIError, Unavailable, OSError) as error:
             get_logger().warning("cache unavailable", digest=key.digest, error=str(error))
@@ -80,7 +85,7 @@ class StoreCache:
             return
         try:
             with self._database.write() as session:
-                cache.touch(session, counts.items())
+                cache.touch(session, counts.items(), self.owner)
         except DBAPIError as error:
             get_logger().warning("hit counts lost", error=str(error))
 
@@ -89,4 +94,4 @@ class StoreCache:
             # A damaged file would be adopted again as it is: remove the bytes, too.
             self._blobs.delete(blob)
         with self._database.write() as session:
-            cache.drop(session, digest)
+            cache.drop(session, digest, self.owner)

@@ -189,6 +189,7 @@ class ItemRunner:
             services.blobs,
             job_id=held.job.id,
             inline_bytes=settings.cache_inline_bytes,
+            owner=settings.cache_of(held.job.owner),
         )
         heartbeat = Heartbeat(
             services.database,

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
 from service.api.answers import Prepared
+from service.api.callers import Project
 from service.api.deps import Name, State
 from service.api.schemas.base import AnswerModel, RequestModel
 from service.api.schemas.cache import (
@@ -35,9 +36,9 @@ class PruneAnswer(AnswerModel):
 
 
 @router.get("/stats", response_model=CacheStatsAnswer)
-def get_stats(state: State) -> CacheStatsAnswer:
+def get_stats(state: State, project: Project) -> CacheStatsAnswer:
     """Get totals, all and per kind."""
-    kinds = query.cache_stats(state.database)
+    kinds = query.cache_stats(state.database, state.settings.cache_of(project))
     return CacheStatsAnswer(
         entries=sum(k.entries for k in kinds),
         size_bytes=sum(k.size_bytes for k in kinds),
@@ -52,26 +53,38 @@ def get_stats(state: State) -> CacheStatsAnswer:
 @router.get("/entries", response_model=CachePage)
 def list_entries(
     state: State,
+    project: Project,
     kind: CacheKind | None = None,
     job: Annotated[str | None, Query(max_length=100)] = None,
     limit: Annotated[int, Query(ge=1, le=query.MAX_PAGE)] = 50,
 ) -> CachePage:
     """List entries, last used first; `job` keeps those that job filled."""
     rows = query.list_cache_entries(
-        state.database, kind=None if kind is None else str(kind), job_id=job, limit=limit
+        state.database,
+        owner=state.settings.cache_of(project),
+        kind=None if kind is None else str(kind),
+        job_id=job,
+        limit=limit,
     )
     return CachePage(items=[CacheEntryAnswer.from_record(row) for row in rows])
 
 
 @router.get("/entries/{signature}", response_model=CacheEntryAnswer)
-def get_entry(signature: Name, state: State) -> CacheEntryAnswer:
+def get_entry(signature: Name, state: State, project: Project) -> CacheEntryAnswer:
     """Get the key fields and origin of one entry."""
-    return CacheEntryAnswer.from_record(query.get_cache_entry(state.database, signature))
+    return CacheEntryAnswer.from_record(
+        query.get_cache_entry(state.database, signature, state.settings.cache_of(project))
+    )
 
 
 @router.post("/prune", response_model=PruneAnswer)
-def prune(body: PruneRequest, state: State) -> Response:
+def prune(body: PruneRequest, state: State, project: Project) -> Response:
     """Drop entries that nobody has used for a while."""
     answer: Prepared[int] = Prepared(lambda dropped: PruneAnswer(dropped=dropped))
-    query.prune_cache(state.database, unused_for_s=body.unused_for_s, before_commit=answer)
+    query.prune_cache(
+        state.database,
+        owner=state.settings.cache_of(project),
+        unused_for_s=body.unused_for_s,
+        before_commit=answer,
+    )
     return answer.response(200)

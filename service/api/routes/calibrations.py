@@ -8,7 +8,8 @@ from anyio import to_thread
 from fastapi import APIRouter, Query, Request, Response
 
 from service.api.answers import Prepared
-from service.api.deps import OWNER, Name, State
+from service.api.callers import Project
+from service.api.deps import Name, State
 from service.api.ingest import receive_arrays
 from service.api.schemas.calibration import CalibrationAnswer, CalibrationPage
 from service.jobs import query, submit
@@ -38,6 +39,7 @@ _BODY: dict[str, Any] = {
 async def create_calibration(
     request: Request,
     state: State,
+    project: Project,
     name: Annotated[str, Query(min_length=1, max_length=200)] = "calibration",
     digest: Annotated[str | None, Query(max_length=80)] = None,
 ) -> Response:
@@ -51,7 +53,7 @@ async def create_calibration(
     answer = Prepared(CalibrationAnswer.from_record)
     found, created = await to_thread.run_sync(
         lambda: submit.add_calibration(
-            state.database, ref, name=name, owner=OWNER, before_commit=answer
+            state.database, ref, name=name, owner=project, before_commit=answer
         )
     )
     place = {"Location": f"/v1/calibrations/{found.sha256}"}
@@ -61,11 +63,12 @@ async def create_calibration(
 @router.get("", response_model=CalibrationPage)
 def list_calibrations(
     state: State,
+    project: Project,
     cursor: Annotated[str | None, Query(max_length=500)] = None,
     limit: Annotated[int, Query(ge=1, le=query.MAX_PAGE)] = 50,
 ) -> CalibrationPage:
     """List calibration arrays, newest first."""
-    page = query.list_calibrations(state.database, owner=OWNER, cursor=cursor, limit=limit)
+    page = query.list_calibrations(state.database, owner=project, cursor=cursor, limit=limit)
     return CalibrationPage(
         items=[CalibrationAnswer.from_record(row) for row in page.rows],
         next_cursor=page.next_cursor,
@@ -73,6 +76,6 @@ def list_calibrations(
 
 
 @router.get("/{sha256}", response_model=CalibrationAnswer)
-def get_calibration(sha256: Name, state: State) -> CalibrationAnswer:
+def get_calibration(sha256: Name, state: State, project: Project) -> CalibrationAnswer:
     """Get one set of calibration arrays."""
-    return CalibrationAnswer.from_record(query.get_calibration(state.database, sha256, OWNER))
+    return CalibrationAnswer.from_record(query.get_calibration(state.database, sha256, project))

@@ -11,7 +11,8 @@ from anyio import to_thread
 from fastapi import APIRouter, Header
 from fastapi.responses import StreamingResponse
 
-from service.api.deps import OWNER, ApiState, Name, State
+from service.api.callers import Project
+from service.api.deps import ApiState, Name, State
 from service.errors import Malformed
 from service.jobs import query
 from service.states import TERMINAL_JOB_STATES
@@ -37,6 +38,7 @@ RECONNECT_MS = 1000
 async def get_events(
     job_id: Name,
     state: State,
+    project: Project,
     last_event_id: Annotated[str | None, Header(alias="Last-Event-ID", max_length=20)] = None,
 ) -> StreamingResponse:
     """Follow a job: all events after Last-Event-ID (or all), then new ones until it ends."""
@@ -46,7 +48,7 @@ async def get_events(
             pointer="header:Last-Event-ID",
             actual=last_event_id[:20],
         )
-    await to_thread.run_sync(query.get_job, state.database, job_id, OWNER)
+    await to_thread.run_sync(query.get_job, state.database, job_id, project)
     return StreamingResponse(
         _stream(state, job_id, int(last_event_id or 0)),
         media_type="text/event-stream",

@@ -8,7 +8,8 @@ from anyio import to_thread
 from fastapi import APIRouter, Query, Request, Response
 
 from service.api.answers import Prepared
-from service.api.deps import OWNER, Key, Name, State
+from service.api.callers import Project
+from service.api.deps import Key, Name, State
 from service.api.idempotency import request_key
 from service.api.ingest import media_of, unsupported
 from service.api.schemas.hardware import (
@@ -64,16 +65,16 @@ async def _spec_body(request: Request, state: State) -> bytes:
     openapi_extra=_BODY,
     responses={200: {"model": HardwareAnswer, "description": "This spec was stored before."}},
 )
-async def create_hardware(request: Request, state: State, key: Key) -> Response:
+async def create_hardware(request: Request, state: State, project: Project, key: Key) -> Response:
     """Validate and store a spec, sent as JSON or YAML; refusals list every finding."""
     body = await _spec_body(request, state)
     spec = await read_spec(state, body)
     answer = Prepared(HardwareAnswer.from_record)
-    idempotency = request_key(key, owner=OWNER, route="POST /v1/hardware", body=body)
+    idempotency = request_key(key, owner=project, route="POST /v1/hardware", body=body)
 
     def store() -> bool:
         return submit.add_hardware(
-            state.database, spec, owner=OWNER, idempotency=idempotency, before_commit=answer
+            state.database, spec, owner=project, idempotency=idempotency, before_commit=answer
         )[1]
 
     created = await to_thread.run_sync(store)
@@ -107,11 +108,12 @@ def get_schema() -> dict[str, Any]:
 @router.get("", response_model=HardwarePage)
 def list_hardware(
     state: State,
+    project: Project,
     cursor: Annotated[str | None, Query(max_length=500)] = None,
     limit: Annotated[int, Query(ge=1, le=query.MAX_PAGE)] = 50,
 ) -> HardwarePage:
     """List stored specs, newest first."""
-    page = query.list_hardware(state.database, cursor=cursor, limit=limit)
+    page = query.list_hardware(state.database, owner=project, cursor=cursor, limit=limit)
     items = [
         HardwareSummary(
             id=row.id, name=row.name, machine_digest=row.machine_digest, created=row.created
@@ -122,6 +124,6 @@ def list_hardware(
 
 
 @router.get("/{hardware_id}", response_model=HardwareAnswer)
-def get_hardware(hardware_id: Name, state: State) -> HardwareAnswer:
+def get_hardware(hardware_id: Name, state: State, project: Project) -> HardwareAnswer:
     """Get one stored spec with its inheritance resolved."""
-    return HardwareAnswer.from_record(query.get_hardware(state.database, hardware_id))
+    return HardwareAnswer.from_record(query.get_hardware(state.database, hardware_id, project))

@@ -9,7 +9,8 @@ from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from service.api.answers import Prepared
-from service.api.deps import OWNER, ApiState, Key, Name, State, Wait
+from service.api.callers import Project
+from service.api.deps import ApiState, Key, Name, State, Wait
 from service.api.downloads import etag_matches
 from service.api.idempotency import request_key
 from service.api.schemas.job import AttemptAnswer, JobAnswer, JobLogs, JobPage, JobRequest
@@ -47,7 +48,7 @@ async def _until_ended(state: ApiState, job: JobRecord, wait_s: float) -> JobRec
     deadline = loop.time() + wait_s
     while job.state not in TERMINAL_JOB_STATES and (left := deadline - loop.time()) > 0:
         await state.watch.changed(job.id, job.event_seq, left)
-        job = await to_thread.run_sync(query.get_job, state.database, job.id, OWNER)
+        job = await to_thread.run_sync(query.get_job, state.database, job.id, job.owner)
     return job
 
 
@@ -60,7 +61,7 @@ def _accepted(submission: Submission) -> dict[str, str]:
 
 @router.post("", status_code=202, response_model=JobAnswer)
 async def create_job(
-    body: JobRequest, request: Request, state: State, key: Key, wait: Wait
+    body: JobRequest, request: Request, state: State, project: Project, key: Key, wait: Wait
 ) -> Response:
     """Accept a compile job.
 
@@ -74,11 +75,11 @@ async def create_job(
         options=CompileOptions.from_json(body.options),
         label=body.label,
         priority=body.priority,
-        owner=OWNER,
+        owner=project,
         wall_limit_s=body.wall_limit_s,
         traceparent=request.headers.get("traceparent"),
     )
-    idempotency = request_key(key, owner=OWNER, route="POST /v1/jobs", body=await request.body())
+    idempotency = request_key(key, owner=project, route="POST /v1/jobs", body=await request.body())
     submission = await to_thread.run_sync(
         submit_job, state.database, state.outbox, state.settings, new, idempotency, answer
     )
@@ -93,6 +94,7 @@ async def create_job(
 @router.get("", response_model=JobPage)
 def list_jobs(
     state: State,
+    project: Project,
     states: Annotated[list[JobState] | None, Query(alias="state", max_length=len(JobState))] = None,
     label: Annotated[str | None, Query(max_length=100)] = None,
     cursor: Annotated[str | None, Query(max_length=500)] = None,
@@ -101,7 +103,7 @@ def list_jobs(
     """List jobs, newest first; `state` may be repeated."""
     page = query.list_jobs(
         state.database,
-        owner=OWNER,
+        owner=project,
         states=tuple(states or ()),
         label=label,
         cursor=cursor,
@@ -117,6 +119,7 @@ async def get_job(
     job_id: Name,
     response: Response,
     state: State,
+    project: Project,
     wait: Wait,
     if_none_match: Annotated[str | None, Header(max_length=1000)] = None,
 ) -> JobAnswer | Response:
@@ -125,14 +128,14 @@ async def get_job(
     `Prefer: wait=N` holds the answer: with If-None-Match until the job changes, without it until
     the job ends.
     """
-    job = await to_thread.run_sync(query.get_job, state.database, job_id, OWNER)
+    job = await to_thread.run_sync(query.get_job, state.database, job_id, project)
     if wait and if_none_match is None:
         job = await _until_ended(state, job, wait)
     elif (
         wait and etag_matches(if_none_match, job_etag(job)) and job.state not in TERMINAL_JOB_STATES
     ):
         await state.watch.changed(job.id, job.event_seq, wait)
-        job = await to_thread.run_sync(query.get_job, state.database, job_id, OWNER)
+        job = await to_thread.run_sync(query.get_job, state.database, job_id, project)
     applied = {APPLIED: f"wait={int(wait)}"} if wait else {}
     if etag_matches(if_none_match, job_etag(job)):
         return Response(status_code=304, headers={"ETag": job_etag(job), **applied})
@@ -141,23 +144,23 @@ async def get_job(
 
 
 @router.delete("/{job_id}", status_code=204)
-def delete_job(job_id: Name, state: State) -> None:
+def delete_job(job_id: Name, state: State, project: Project) -> None:
     """Delete a job that has ended, with its history and artifacts."""
-    query.delete_job(state.database, job_id, OWNER)
+    query.delete_job(state.database, job_id, project)
 
 
 @router.post("/{job_id}/cancel", status_code=202, response_model=JobAnswer)
-def cancel(job_id: Name, state: State) -> Response:
+def cancel(job_id: Name, state: State, project: Project) -> Response:
     """Cancel a job; doing it twice is fine, a job that ended otherwise is a 409."""
     answer = Prepared(JobAnswer.from_record)
-    return answer.response(202, _headers(cancel_job(state.database, job_id, OWNER, answer)))
+    return answer.response(202, _headers(cancel_job(state.database, job_id, project, answer)))
 
 
 @router.post("/{job_id}/clone", status_code=202, response_model=JobAnswer)
-def clone(job_id: Name, state: State, key: Key) -> Response:
+def clone(job_id: Name, state: State, project: Project, key: Key) -> Response:
     """Submit the same model, machine and options again."""
     idempotency = request_key(
-        key, owner=OWNER, route="POST /v1/jobs/clone", body=job_id.encode("utf-8", "replace")
+        key, owner=project, route="POST /v1/jobs/clone", body=job_id.encode("utf-8", "replace")
     )
     answer = Prepared(JobAnswer.from_record)
     submission = clone_job(
@@ -165,7 +168,7 @@ def clone(job_id: Name, state: State, key: Key) -> Response:
         state.outbox,
         state.settings,
         job_id,
-        owner=OWNER,
+        owner=project,
         idempotency=idempotency,
         before_commit=answer,
     )
@@ -173,9 +176,9 @@ def clone(job_id: Name, state: State, key: Key) -> Response:
 
 
 @router.get("/{job_id}/logs", response_model=JobLogs)
-def get_logs(job_id: Name, state: State) -> JobLogs:
+def get_logs(job_id: Name, state: State, project: Project) -> JobLogs:
     """Get what each attempt's process printed."""
-    query.get_job(state.database, job_id, OWNER)
+    query.get_job(state.database, job_id, project)
     attempts = []
     for number, attempt in enumerate(query.list_attempts(state.database, job_id), start=1):
         output = None

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
-from service.api.deps import OWNER, Key, Name, State
+from service.api.callers import Project
+from service.api.deps import Key, Name, State
 from service.api.ingest import receive_model, register_model
 from service.api.schemas.model import ModelAnswer, ModelPage
 from service.api.specs import resolve_hardware
@@ -53,6 +54,7 @@ class NotYet(ServiceError):
 async def create_model(
     request: Request,
     state: State,
+    project: Project,
     key: Key,
     name: Annotated[str | None, Query(min_length=1, max_length=200)] = None,
     digest: Annotated[str | None, Query(max_length=80)] = None,
@@ -64,39 +66,46 @@ async def create_model(
     """
     ref, kind, form_name = await receive_model(request, state, digest)
     return await register_model(
-        state, ref, name=name or form_name or "model", kind=kind, key=key, route="POST /v1/models"
+        state,
+        ref,
+        name=name or form_name or "model",
+        kind=kind,
+        key=key,
+        route="POST /v1/models",
+        project=project,
     )
 
 
 @router.get("", response_model=ModelPage)
 def list_models(
     state: State,
+    project: Project,
     cursor: Annotated[str | None, Query(max_length=500)] = None,
     limit: Annotated[int, Query(ge=1, le=query.MAX_PAGE)] = 50,
 ) -> ModelPage:
     """List models, newest first."""
-    page = query.list_models(state.database, owner=OWNER, cursor=cursor, limit=limit)
+    page = query.list_models(state.database, owner=project, cursor=cursor, limit=limit)
     return ModelPage(
         items=[ModelAnswer.from_record(row) for row in page.rows], next_cursor=page.next_cursor
     )
 
 
 @router.get("/{model_id}", response_model=ModelAnswer)
-def get_model(model_id: Name, state: State) -> ModelAnswer:
+def get_model(model_id: Name, state: State, project: Project) -> ModelAnswer:
     """Get one model."""
-    return ModelAnswer.from_record(query.get_model(state.database, model_id, OWNER))
+    return ModelAnswer.from_record(query.get_model(state.database, model_id, project))
 
 
 @router.delete("/{model_id}", status_code=204)
-def delete_model(model_id: Name, state: State) -> None:
+def delete_model(model_id: Name, state: State, project: Project) -> None:
     """Delete a model that no job uses."""
-    query.delete_model(state.database, model_id, OWNER)
+    query.delete_model(state.database, model_id, project)
 
 
 @router.get("/{model_id}/graph")
-def get_graph(model_id: Name, state: State) -> dict[str, Any]:
+def get_graph(model_id: Name, state: State, project: Project) -> dict[str, Any]:
     """Get the model's nodes and edges as its youngest job has recorded them."""
-    model = query.get_model(state.database, model_id, OWNER)
+    model = query.get_model(state.database, model_id, project)
     found = query.newest_artifact_of_model(state.database, model_id, "graph")
     if found is None:
         raise NotYet(
@@ -112,6 +121,7 @@ def get_graph(model_id: Name, state: State) -> dict[str, Any]:
 def get_preflight(
     model_id: Name,
     state: State,
+    project: Project,
     hardware: Annotated[str, Query(min_length=1, max_length=200)],
     symbols: Annotated[
         list[Annotated[str, Field(max_length=MAX_SYMBOL_CHARS + 20)]] | None,
@@ -121,6 +131,6 @@ def get_preflight(
     """List every gap, fallback and fit problem of the model on a machine, without a job."""
     from service.api.preflight import run_preflight
 
-    model = query.get_model(state.database, model_id, OWNER)
-    spec = query.get_hardware(state.database, resolve_hardware(state, hardware))
+    model = query.get_model(state.database, model_id, project)
+    spec = query.get_hardware(state.database, resolve_hardware(state, hardware, project), project)
     return run_preflight(state, model, spec, tuple(symbols or ()))

@@ -8,7 +8,8 @@ from anyio import to_thread
 from fastapi import APIRouter, Header, Query, Request, Response
 
 from service.api.answers import Prepared, encoded
-from service.api.deps import OWNER, Key, Name, State
+from service.api.callers import Project
+from service.api.deps import Key, Name, State
 from service.api.ingest import register_model
 from service.api.schemas.model import ModelAnswer, UploadAnswer, UploadRequest
 from service.api.spool import parse_digest
@@ -19,8 +20,8 @@ router = APIRouter(prefix="/v1/uploads", tags=["uploads"])
 OFFSET_HEADER = "Upload-Offset"
 
 
-def _folder(state: State) -> UploadFolder:
-    return UploadFolder(state.blobs, limit_bytes=state.settings.max_model_bytes)
+def _folder(state: State, project: str) -> UploadFolder:
+    return UploadFolder(state.blobs, limit_bytes=state.settings.max_model_bytes, project=project)
 
 
 def _headers(upload: Upload) -> dict[str, str]:
@@ -39,19 +40,19 @@ def _answer(upload: Upload) -> UploadAnswer:
 
 
 @router.post("", status_code=201, response_model=UploadAnswer)
-def start_upload(body: UploadRequest, state: State) -> Response:
+def start_upload(body: UploadRequest, state: State, project: Project) -> Response:
     """Start a resumable upload of a model."""
     answer = Prepared(_answer)
-    upload = _folder(state).start(
+    upload = _folder(state, project).start(
         body.name, size_bytes=body.size_bytes, sha256=body.sha256, before_start=answer
     )
     return answer.response(201, {**_headers(upload), "Location": f"/v1/uploads/{upload.id}"})
 
 
 @router.get("/{upload_id}", response_model=UploadAnswer)
-def get_upload(upload_id: Name, response: Response, state: State) -> UploadAnswer:
+def get_upload(upload_id: Name, response: Response, state: State, project: Project) -> UploadAnswer:
     """Ask how many bytes have arrived; go on from there."""
-    upload = _folder(state).get(upload_id)
+    upload = _folder(state, project).get(upload_id)
     response.headers.update(_headers(upload))
     return _answer(upload)
 
@@ -73,6 +74,7 @@ async def append(
     request: Request,
     response: Response,
     state: State,
+    project: Project,
     offset: Annotated[int, Header(alias=OFFSET_HEADER, ge=0, le=2**62)],
 ) -> UploadAnswer:
     """Append the body at `Upload-Offset`, which must be the number of bytes that have arrived.
@@ -80,7 +82,7 @@ async def append(
     What arrives before a connection breaks is kept.
     """
     length = request.headers.get("content-length", "")
-    upload = await _folder(state).append(
+    upload = await _folder(state, project).append(
         upload_id,
         offset,
         request.stream(),
@@ -99,21 +101,24 @@ async def append(
 async def finish(
     upload_id: Name,
     state: State,
+    project: Project,
     key: Key,
     digest: Annotated[str | None, Query(max_length=80)] = None,
 ) -> Response:
     """Check length and digest, and make the upload a model."""
     expected = parse_digest(digest)
-    folder = _folder(state)
+    folder = _folder(state, project)
     name, ref, kind = await to_thread.run_sync(folder.check, upload_id, expected)
     # The content is taken over before the row may name it: an answer that cannot be built has to
     # show before, or the upload would be gone.
-    encoded(ModelAnswer.from_record(ModelRecord("", OWNER, name, kind, ref.sha256, 0, 0.0, None)))
+    encoded(ModelAnswer.from_record(ModelRecord("", project, name, kind, ref.sha256, 0, 0.0, None)))
     await to_thread.run_sync(folder.finish, upload_id, ref)
-    return await register_model(state, ref, name=name, kind=kind, key=key, route="PUT /v1/uploads")
+    return await register_model(
+        state, ref, name=name, kind=kind, key=key, route="PUT /v1/uploads", project=project
+    )
 
 
 @router.delete("/{upload_id}", status_code=204)
-def abandon(upload_id: Name, state: State) -> None:
+def abandon(upload_id: Name, state: State, project: Project) -> None:
     """Drop an unfinished upload."""
-    _folder(state).drop(upload_id)
+    _folder(state, project).drop(upload_id)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
+from service.keys import LOCAL
 from service.store.records import BlobRef, CacheEntryRecord, CacheStats
 from service.store.repos.results import add_blob
 from service.store.repos.rows import affected, insert_or_ignore
@@ -15,7 +16,7 @@ from service.store.tables import CacheEntryRow, db_now
 
 def _record(row: CacheEntryRow) -> CacheEntryRecord:
     return CacheEntryRecord(
-        digest=row.digest,
+        digest=row.digest.partition("@")[0],
         kind=row.kind,
         fields=tuple((name, value) for name, value in row.fields),
         size_bytes=row.size_bytes,
@@ -26,10 +27,17 @@ def _record(row: CacheEntryRow) -> CacheEntryRecord:
     )
 
 
-def load(session: Session, digest: str) -> tuple[bytes | None, str | None] | None:
+def _stored(digest: str, owner: str) -> str:
+    """How the entry of a project is told from another's with the same key."""
+    return digest if owner == LOCAL else f"{digest}@{owner}"
+
+
+def load(
+    session: Session, digest: str, owner: str = LOCAL
+) -> tuple[bytes | None, str | None] | None:
     """Give (inline bytes, blob digest) of an entry (one of the two is None), or None for a miss."""
     query = select(CacheEntryRow.value, CacheEntryRow.blob_sha256).where(
-        CacheEntryRow.digest == digest
+        CacheEntryRow.digest == _stored(digest, owner)
     )
     row = session.execute(query).one_or_none()
     return None if row is None else (row[0], row[1])
@@ -43,6 +51,7 @@ def store(
     fields: Sequence[tuple[str, str]],
     value: bytes | BlobRef,
     job_id: str | None,
+    owner: str = LOCAL,
 ) -> bool:
     """Insert an entry unless its digest is taken: the first writer wins.  True when inserted."""
     if isinstance(value, BlobRef):
@@ -54,7 +63,8 @@ def store(
         session,
         CacheEntryRow,
         {
-            "digest": digest,
+            "digest": _stored(digest, owner),
+            "owner": owner,
             "kind": kind,
             "fields": [list(pair) for pair in fields],
             "value": inline,
@@ -68,33 +78,34 @@ def store(
     )
 
 
-def touch(session: Session, hits: Iterable[tuple[str, int]]) -> None:
+def touch(session: Session, hits: Iterable[tuple[str, int]], owner: str = LOCAL) -> None:
     """Count hits, in digest order so that two jobs cannot deadlock."""
     for digest, count in sorted(hits):
         affected(
             session,
             update(CacheEntryRow)
-            .where(CacheEntryRow.digest == digest)
+            .where(CacheEntryRow.digest == _stored(digest, owner))
             .values(hits=CacheEntryRow.hits + count, last_used=db_now()),
         )
 
 
-def drop(session: Session, digest: str) -> bool:
+def drop(session: Session, digest: str, owner: str = LOCAL) -> bool:
     """Delete an entry; False when it is unknown."""
-    return affected(session, delete(CacheEntryRow).where(CacheEntryRow.digest == digest)) == 1
+    statement = delete(CacheEntryRow).where(CacheEntryRow.digest == _stored(digest, owner))
+    return affected(session, statement) == 1
 
 
-def get(session: Session, digest: str) -> CacheEntryRecord | None:
+def get(session: Session, digest: str, owner: str = LOCAL) -> CacheEntryRecord | None:
     """Describe one entry, or None."""
-    row = session.get(CacheEntryRow, digest)
+    row = session.get(CacheEntryRow, _stored(digest, owner))
     return None if row is None else _record(row)
 
 
 def newest(
-    session: Session, *, kind: str | None, limit: int, job_id: str | None = None
+    session: Session, *, owner: str, kind: str | None, limit: int, job_id: str | None = None
 ) -> list[CacheEntryRecord]:
-    """List entries, most recently used first."""
-    query = select(CacheEntryRow)
+    """List a project's entries, most recently used first."""
+    query = select(CacheEntryRow).where(CacheEntryRow.owner == owner)
     if kind is not None:
         query = query.where(CacheEntryRow.kind == kind)
     if job_id is not None:
@@ -103,8 +114,8 @@ def newest(
     return [_record(row) for row in session.scalars(query)]
 
 
-def stats(session: Session) -> tuple[CacheStats, ...]:
-    """Give totals per kind."""
+def stats(session: Session, owner: str | None = None) -> tuple[CacheStats, ...]:
+    """Give totals per kind, of a project or of all."""
     query = (
         select(
             CacheEntryRow.kind,
@@ -115,17 +126,19 @@ def stats(session: Session) -> tuple[CacheStats, ...]:
         .group_by(CacheEntryRow.kind)
         .order_by(CacheEntryRow.kind)
     )
+    if owner is not None:
+        query = query.where(CacheEntryRow.owner == owner)
     return tuple(
         CacheStats(kind, count, int(size), int(hits))
         for kind, count, size, hits in session.execute(query)
     )
 
 
-def prune(session: Session, *, unused_for_s: float, limit: int) -> int:
-    """Delete entries nobody used for a while; give how many."""
+def prune(session: Session, *, owner: str, unused_for_s: float, limit: int) -> int:
+    """Delete a project's entries that nobody used for a while; give how many."""
     old = (
         select(CacheEntryRow.digest)
-        .where(CacheEntryRow.last_used < db_now() - unused_for_s)
+        .where(CacheEntryRow.owner == owner, CacheEntryRow.last_used < db_now() - unused_for_s)
         .order_by(CacheEntryRow.last_used)
         .limit(limit)
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from sqlalchemy import and_, bindparam, delete, exists, literal, or_, select, update
 from sqlalchemy.orm import Session
@@ -11,8 +10,8 @@ from sqlalchemy.orm import Session
 from service.store.records import HardwareRecord, ModelRecord
 from service.store.repos.rows import affected, insert_or_ignore
 from service.store.tables import (
-    ApiKeyRow,
     BlobRow,
+    HardwareOwnerRow,
     HardwareRow,
     IdempotencyRow,
     JobRow,
@@ -125,8 +124,11 @@ def add_hardware(
     owner: str,
     document: Mapping[str, Detail],
 ) -> bool:
-    """Insert a spec unless its canonical document is known; True when inserted."""
-    return insert_or_ignore(
+    """Give a project a spec, unless it has its canonical document; True when it had not.
+
+    What several projects have is stored once.
+    """
+    is_first = insert_or_ignore(
         session,
         HardwareRow,
         {
@@ -138,42 +140,66 @@ def add_hardware(
             "created": db_now(),
         },
     )
+    if is_first:
+        return True
+    if has_hardware(session, hardware_id, owner):
+        return False
+    return insert_or_ignore(
+        session,
+        HardwareOwnerRow,
+        {"owner": owner, "hardware_id": hardware_id, "created": db_now()},
+    )
 
 
-def get_hardware(session: Session, hardware_id: str) -> HardwareRecord | None:
-    """Give one spec, or None."""
+def get_hardware(
+    session: Session, hardware_id: str, owner: str | None = None
+) -> HardwareRecord | None:
+    """Give one spec, of a project where one is named, or None."""
     row = session.get(HardwareRow, hardware_id)
-    return None if row is None else _hardware(row)
+    if row is None or (owner is not None and not has_hardware(session, hardware_id, owner)):
+        return None
+    return _hardware(row)
 
 
-_HAS_HARDWARE = select(HardwareRow.id).where(HardwareRow.id == bindparam("hardware_id"))
+_HAS_ALSO = exists(
+    select(literal(1)).where(
+        HardwareOwnerRow.hardware_id == HardwareRow.id,
+        HardwareOwnerRow.owner == bindparam("owner"),
+    )
+)
+_IS_OWN = or_(HardwareRow.owner == bindparam("owner"), _HAS_ALSO)
+_HAS_HARDWARE = select(HardwareRow.id).where(HardwareRow.id == bindparam("hardware_id"), _IS_OWN)
 
 
-def has_hardware(session: Session, hardware_id: str) -> bool:
-    """Tell whether a spec is stored, without reading its document."""
-    found = session.connection().execute(_HAS_HARDWARE, {"hardware_id": hardware_id})
+def has_hardware(session: Session, hardware_id: str, owner: str) -> bool:
+    """Tell whether a project has a spec, without reading its document."""
+    found = session.connection().execute(
+        _HAS_HARDWARE, {"hardware_id": hardware_id, "owner": owner}
+    )  # fmt: skip
     return found.first() is not None
 
 
 _REFERENCES = select(
     select(ModelRow.owner).where(ModelRow.id == bindparam("model_id")).scalar_subquery(),
-    exists(select(literal(1)).where(HardwareRow.id == bindparam("hardware_id"))),
+    exists(_HAS_HARDWARE),
 )
 
 
-def references(session: Session, model_id: str, hardware_id: str) -> tuple[str | None, bool]:
-    """What a new job refers to: the model's owner (None: no such model), is the spec known."""
+def references(
+    session: Session, model_id: str, hardware_id: str, owner: str
+) -> tuple[str | None, bool]:
+    """What a new job refers to: the model's owner (None: no such model), has `owner` the spec."""
     row = session.connection().execute(
-        _REFERENCES, {"model_id": model_id, "hardware_id": hardware_id}
+        _REFERENCES, {"model_id": model_id, "hardware_id": hardware_id, "owner": owner}
     ).one()  # fmt: skip
     return row[0], bool(row[1])
 
 
 def list_hardware(
-    session: Session, *, before: tuple[float, str] | None, limit: int
+    session: Session, *, owner: str, before: tuple[float, str] | None, limit: int
 ) -> list[HardwareRecord]:
-    """List specs, newest first."""
-    query = select(HardwareRow)
+    """List a project's specs, newest first."""
+    query = select(HardwareRow).where(_IS_OWN)
     if before is not None:
         created, hardware_id = before
         query = query.where(
@@ -183,7 +209,7 @@ def list_hardware(
             )
         )
     query = query.order_by(HardwareRow.created.desc(), HardwareRow.id.desc()).limit(limit)
-    return [_hardware(row) for row in session.scalars(query)]
+    return [_hardware(row) for row in session.scalars(query, {"owner": owner})]
 
 
 def remember(
@@ -220,54 +246,4 @@ def forget_old_keys(session: Session, older_than_s: float) -> int:
     """Drop idempotency keys past their time."""
     return affected(
         session, delete(IdempotencyRow).where(IdempotencyRow.created < db_now() - older_than_s)
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class ApiKeyRecord:
-    """An API key without its secret."""
-
-    id: str
-    prefix: str
-    secret_sha256: str
-    owner: str
-    scopes: tuple[str, ...]
-    revoked: float | None
-
-
-def add_api_key(session: Session, key: ApiKeyRecord) -> None:
-    """Store a new key; only the digest of its secret is kept."""
-    session.add(
-        ApiKeyRow(
-            id=key.id,
-            prefix=key.prefix,
-            secret_sha256=key.secret_sha256,
-            owner=key.owner,
-            scopes=list(key.scopes),
-            created=db_now(),
-        )
-    )
-    session.flush()
-
-
-def find_api_key(session: Session, prefix: str) -> ApiKeyRecord | None:
-    """Give the key with this public prefix, or None."""
-    row = session.scalar(select(ApiKeyRow).where(ApiKeyRow.prefix == prefix))
-    if row is None:
-        return None
-    return ApiKeyRecord(
-        row.id, row.prefix, row.secret_sha256, row.owner, tuple(row.scopes), row.revoked
-    )
-
-
-def revoke_api_key(session: Session, key_id: str) -> bool:
-    """Revoke a key; False when it is unknown or already revoked."""
-    return (
-        affected(
-            session,
-            update(ApiKeyRow)
-            .where(ApiKeyRow.id == key_id, ApiKeyRow.revoked.is_(None))
-            .values(revoked=db_now()),
-        )
-        == 1
     )

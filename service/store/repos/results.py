@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import and_, delete, exists, func, literal, select, update
+from sqlalchemy import and_, bindparam, delete, exists, func, literal, or_, select, update
 from sqlalchemy.orm import Session
-from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.sql.elements import BindParameter, ColumnElement
 
 from service.store.records import ArtifactRecord, AttemptRecord, BlobRef
 from service.store.repos.rows import affected, insert_or_ignore, upsert
@@ -36,10 +36,28 @@ def add_blob(session: Session, ref: BlobRef) -> None:
     )
 
 
-def get_blob(session: Session, sha256: str) -> BlobRef | None:
-    """Give a known blob, or None."""
+def get_blob(session: Session, sha256: str, owner: str | None = None) -> BlobRef | None:
+    """Give a known blob, one that something of a project refers to where one is named, or None."""
     row = session.get(BlobRow, sha256)
+    if owner is not None and not session.scalar(_IS_OF, {"sha256": sha256, "owner": owner}):
+        return None
     return None if row is None else BlobRef(row.sha256, row.size_bytes, row.media_type)
+
+
+_SHA256: BindParameter[str] = bindparam("sha256")
+_OWNER: BindParameter[str] = bindparam("owner")
+_IS_OF = select(
+    or_(
+        exists().where(ModelRow.blob_sha256 == _SHA256, ModelRow.owner == _OWNER),
+        exists().where(CalibrationRow.blob_sha256 == _SHA256, CalibrationRow.owner == _OWNER),
+        exists().where(
+            ArtifactRow.blob_sha256 == _SHA256,
+            ArtifactRow.item_id == JobItemRow.item_id,
+            JobItemRow.job_id == JobRow.id,
+            JobRow.owner == _OWNER,
+        ),
+    )
+)
 
 
 def put_artifact(

@@ -1,0 +1,173 @@
+"""Who sends a request: the project of the key in `Authorization`, and what the key allows.
+
+Decided before a body is read and before a route is looked for, so that no route can forget it.
+What is open to everybody says nothing about anybody's work.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from typing import Annotated
+
+from anyio import to_thread
+from fastapi import Depends, Request
+from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from starlette.types import ASGIApp, Message, Receive, Send
+from starlette.types import Scope as AsgiScope
+
+from service.api.problems import problem_response
+from service.errors import KeyNeeded, ScopeMissing, ServiceError, Unavailable
+from service.jobs.keys import recognised
+from service.keys import OPERATOR, Caller, Scope, digest_of
+from service.log import get_logger
+from service.store.records import KeyRecord
+from service.store.session import Database
+
+OPEN = frozenset(
+    {"/healthz", "/v1/healthz", "/readyz", "/v1/readyz", "/v1/version", "/openapi.json", "/docs"}
+)
+"""Paths that need no key; so do those below `/v1/errors`."""
+READING = frozenset({"GET", "HEAD", "OPTIONS"})
+ASKING = frozenset({"/v1/hardware/lint"})
+"""Paths to which a POST stores nothing."""
+KNOWN_S = 5.0
+"""How long a key is taken for good without asking the database: a revoked one ends so late."""
+MOST_KNOWN = 4096
+
+
+def scope_of(method: str, path: str) -> Scope | None:
+    """What a request needs; None: nothing."""
+    if path in OPEN or path == "/v1/errors" or path.startswith("/v1/errors/"):
+        return None
+    if path in {"/metrics", "/v1/metrics"}:
+        return Scope.METRICS
+    if path == "/v1/keys" or path.startswith("/v1/keys/"):
+        return Scope.ADMIN
+    return Scope.READ if method in READING or path in ASKING else Scope.WRITE
+
+
+class KeyRing:
+    """Keys that were recognised a moment ago, so that not every request asks the database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._known: OrderedDict[str, tuple[float, Caller]] = OrderedDict()
+
+    async def caller(self, text: str) -> Caller:
+        """Who has this key.
+
+        Raises:
+            KeyNeeded: it is no key, or one that has ended.
+        """
+        digest = digest_of(text)
+        until, known = self._known.get(digest, (0.0, OPERATOR))
+        if time.monotonic() < until:
+            return known
+        found = await to_thread.run_sync(recognised, self._database, text)
+        self._known.pop(digest, None)
+        if found is None or not found.is_live:
+            raise _refused(found)
+        caller = Caller(found.project, frozenset(found.scopes), found.id)
+        self._known[digest] = time.monotonic() + KNOWN_S, caller
+        while len(self._known) > MOST_KNOWN:
+            self._known.popitem(last=False)
+        return caller
+
+
+class KeyMiddleware:
+    """Answers 401 without a key that is good, 403 without the scope that a request needs."""
+
+    def __init__(self, app: ASGIApp, *, database: Database, needs_key: bool) -> None:
+        self.app = app
+        self._ring = KeyRing(database)
+        self._needs_key = needs_key
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request = Request(scope)
+        try:
+            caller = await self._caller(request)
+        except ServiceError as error:
+            response = problem_response(request, error.to_problem(), error.headers)
+            await response(scope, receive, send)
+            return
+        scope.setdefault("state", {})["caller"] = caller
+        if caller.key_id is None or request.method in READING:
+            await self.app(scope, receive, send)
+            return
+        status = 0
+
+        async def seen(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, seen)
+        finally:
+            get_logger().info(
+                "audit", key=caller.key_id, project=caller.project, method=request.method,
+                path=request.url.path, status=status,
+            )  # fmt: skip
+
+    async def _caller(self, request: Request) -> Caller:
+        needed = scope_of(request.method, request.url.path)
+        if needed is None:
+            return OPERATOR
+        given = request.headers.get("authorization")
+        if given is None:
+            if self._needs_key:
+                raise KeyNeeded("this server answers to who sends an API key", headers=_CHALLENGE)
+            return OPERATOR
+        scheme, _, text = given.partition(" ")
+        if scheme.lower() != "bearer":
+            raise KeyNeeded(
+                f"an API key is sent as a Bearer token, not by {scheme[:20]!r}", headers=_CHALLENGE
+            )
+        try:
+            caller = await self._ring.caller(text.strip())
+        except (OperationalError, InterfaceError, PoolTimeout) as error:
+            get_logger().warning("database unavailable", error=str(error))
+            raise Unavailable("the database cannot tell whose key this is right now") from error
+        if needed not in caller.scopes:
+            raise ScopeMissing(
+                f"{request.method} {request.url.path} needs the scope {needed!s}",
+                pointer="header:Authorization", limit=str(needed),
+                actual=", ".join(sorted(caller.scopes)) or "none",
+                headers={"Connection": "close"},
+            )  # fmt: skip
+        return caller
+
+
+_CHALLENGE = {"WWW-Authenticate": 'Bearer realm="tilewright"', "Connection": "close"}
+
+
+def _refused(found: KeyRecord | None) -> KeyNeeded:
+    """Whoever has the secret may know what became of the key; nobody else learns that it was."""
+    if found is None:
+        return KeyNeeded("this is no key of this server", headers=_CHALLENGE)
+    what = "was revoked" if found.revoked is not None else "has expired"
+    return KeyNeeded(f"the key {found.name!r} ({found.id}) {what}", headers=_CHALLENGE)
+
+
+async def caller_of(request: Request) -> Caller:
+    """Who sends the request."""
+    caller = request.state.caller
+    assert isinstance(caller, Caller)
+    return caller
+
+
+Sender = Annotated[Caller, Depends(caller_of)]
+
+
+async def project_of(caller: Sender) -> str:
+    """The project whose things the request is about."""
+    return caller.project
+
+
+Project = Annotated[str, Depends(project_of)]

@@ -1,0 +1,69 @@
+"""API keys."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, StringConstraints
+
+from service.api.schemas.base import AnswerModel, RequestModel
+from service.keys import PROJECT, Scope
+from service.store.records import KeyRecord
+
+MOST_DAYS = 3660
+
+
+class KeyRequest(RequestModel):
+    """A key to be made."""
+
+    name: Annotated[str, StringConstraints(min_length=1, max_length=100)]
+    """For whom or what: shown in lists and in refusals."""
+    scopes: Annotated[
+        list[Annotated[Scope, Field(strict=False)]], Field(min_length=1, max_length=len(Scope))
+    ]
+    """What it allows; none includes another."""
+    project: (
+        Annotated[str, StringConstraints(pattern=f"^{PROJECT.pattern}$", max_length=63)] | None
+    ) = None
+    """Whose things it reaches; the caller's own where it is left out."""
+    days: Annotated[int, Field(ge=1, le=MOST_DAYS)] | None = None
+    """How long it is good; for ever where it is left out."""
+
+
+class KeyAnswer(AnswerModel):
+    """A key without its secret; times are seconds since the epoch."""
+
+    id: str
+    prefix: str
+    """What its text begins with, so that one can be found again in a configuration."""
+    name: str
+    project: str
+    scopes: list[Scope]
+    created: float
+    expires: float | None
+    revoked: float | None
+    last_used: float | None
+    """To the minute."""
+    live: bool
+    """Neither revoked nor past its end."""
+
+    @classmethod
+    def from_record(cls, record: KeyRecord) -> Self:
+        return cls(
+            id=record.id, prefix=f"tw_{record.prefix}", name=record.name, project=record.project,
+            scopes=list(record.scopes), created=record.created, expires=record.expires,
+            revoked=record.revoked, last_used=record.last_used, live=record.is_live,
+        )  # fmt: skip
+
+
+class NewKeyAnswer(KeyAnswer):
+    """A key that was made now."""
+
+    key: str
+    """Its text, which is told here and never again."""
+
+
+class KeyList(AnswerModel):
+    """All keys."""
+
+    items: list[KeyAnswer]

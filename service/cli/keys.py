@@ -1,0 +1,84 @@
+"""`keys`: make, list and revoke API keys."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from service.cli.connection import DataDirOption, ServerOption, connect
+from service.cli.output import JsonFlag, moment, note, print_json, print_table, print_text
+from service.keys import Scope
+
+app = typer.Typer(help="API keys of the service.", no_args_is_help=True)
+
+
+@app.command("create")
+def create(
+    name: Annotated[str, typer.Argument(help="For whom or what it is.")],
+    scope: Annotated[
+        list[Scope] | None,
+        typer.Option(help="What it allows; may be repeated (default: read and write)."),
+    ] = None,
+    project: Annotated[
+        str | None,
+        typer.Option(help="Whose models, specs, jobs and cache it reaches (default: one's own)."),
+    ] = None,
+    days: Annotated[
+        int | None, typer.Option(min=1, max=3660, help="How long it is good (default: for ever).")
+    ] = None,
+    server: ServerOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make a key and print it: nobody can ask for it again."""
+    scopes = sorted(set(scope or (Scope.READ, Scope.WRITE)))
+    body: dict[str, Any] = {
+        "name": name, "scopes": [str(s) for s in scopes], "project": project, "days": days,
+    }  # fmt: skip
+    with connect(server, data_dir) as client:
+        made: dict[str, Any] = client.post("/v1/keys", body)
+    if as_json:
+        print_json(made)
+        return
+    note(f"{made['id']}: {', '.join(made['scopes'])} in project {made['project']}")
+    print_text(made["key"])
+
+
+@app.command("ls")
+def ls(
+    server: ServerOption = None, data_dir: DataDirOption = None, as_json: JsonFlag = False
+) -> None:
+    """List all keys, dead ones too."""
+    with connect(server, data_dir) as client:
+        found: dict[str, Any] = client.get("/v1/keys")
+    if as_json:
+        print_json(found)
+        return
+    print_table(
+        ("id", "prefix", "name", "project", "scopes", "expires", "used", "state"),
+        [_shown(row) for row in found["items"]],
+    )
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    state = "live" if row["live"] else "revoked" if row["revoked"] is not None else "expired"
+    return {
+        **row,
+        "scopes": " ".join(row["scopes"]),
+        "expires": "" if row["expires"] is None else moment(row["expires"]),
+        "used": "" if row["last_used"] is None else moment(row["last_used"]),
+        "state": state,
+    }
+
+
+@app.command("revoke")
+def revoke(
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the key, as `ls` lists it.")],
+    server: ServerOption = None,
+    data_dir: DataDirOption = None,
+) -> None:
+    """End a key; servers that have just seen it go on for some seconds."""
+    with connect(server, data_dir) as client:
+        client.delete(f"/v1/keys/{key_id}")
+    note(f"{key_id} is revoked")

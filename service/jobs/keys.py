@@ -1,0 +1,102 @@
+"""Create, list, revoke and recognise API keys.  Each function is one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from service.errors import Conflict, NotFound
+from service.jobs.submit import IdempotencyKey
+from service.keys import LOCAL, Scope, digest_of, is_same, new_key, prefix_of
+from service.store.ids import new_id
+from service.store.records import KeyRecord
+from service.store.repos import catalog, keys
+from service.store.session import Database
+
+FIRST_ID = "key_first"
+"""Id of the key that a server makes when it needs keys and has none: it is made once."""
+TOUCHED_S = 60.0
+"""`last_used` is exact to so many seconds: a write for every request would cost more than it."""
+
+
+def create_key(
+    database: Database,
+    *,
+    project: str,
+    name: str,
+    scopes: Sequence[Scope],
+    lasts_s: float | None = None,
+    idempotency: IdempotencyKey | None = None,
+    before_commit: Callable[[KeyRecord, str], None] | None = None,
+) -> tuple[KeyRecord, str]:
+    """Make a key: (what is stored, its text).  The text is told once: nobody can ask for it later.
+
+    Raises:
+        Conflict: a request with this idempotency key has made one, whose text cannot be told again;
+            or by an accident of chance the prefix is taken.  Nothing is stored.
+    """
+    prefix, text = new_key()
+    with database.write() as session:
+        key_id = new_id("key")
+        if idempotency is not None and not catalog.remember(
+            session, scope=idempotency.scope, key=idempotency.key,
+            request_sha256=idempotency.request_sha256, resource_id=key_id,
+        ):  # fmt: skip
+            raise Conflict(
+                "a request with this Idempotency-Key has made a key, and its text is told once",
+                remedy="List the keys, revoke the one that got lost, and make another.",
+            )
+        keys.add(
+            session, key_id=key_id, prefix=prefix, secret_sha256=digest_of(text), project=project,
+            name=name, scopes=sorted(set(scopes)), lasts_s=lasts_s,
+        )  # fmt: skip
+        record = keys.get(session, key_id)
+        if record is None:
+            raise Conflict("the key's prefix is taken", remedy="Ask again.")
+        if before_commit is not None:
+            before_commit(record, text)
+    return record, text
+
+
+def first_key(database: Database) -> str | None:
+    """The text of a key that may do everything, made now; None where any was ever made."""
+    prefix, text = new_key()
+    with database.write() as session:
+        if keys.listing(session):
+            return None
+        is_made = keys.add(
+            session, key_id=FIRST_ID, prefix=prefix, secret_sha256=digest_of(text), project=LOCAL,
+            name="first", scopes=sorted(Scope), lasts_s=None,
+        )  # fmt: skip
+    return text if is_made else None
+
+
+def list_keys(database: Database) -> tuple[KeyRecord, ...]:
+    """All keys, dead ones too."""
+    with database.read() as session:
+        return tuple(keys.listing(session))
+
+
+def revoke_key(database: Database, key_id: str) -> None:
+    """End a key; twice is fine.
+
+    Raises:
+        NotFound: there is no such key.
+    """
+    with database.write() as session:
+        if not keys.revoke(session, key_id) and keys.get(session, key_id) is None:
+            raise NotFound("no such key", actual=key_id[:80])
+
+
+def recognised(database: Database, text: str) -> KeyRecord | None:
+    """The key that a text is, dead ones too; None: it is none.  A live one was used now."""
+    prefix = prefix_of(text)
+    if prefix is None:
+        return None
+    with database.read() as session:
+        found = keys.find(session, prefix)
+    if found is None or not is_same(found.secret_sha256, text):
+        return None
+    if found.is_live:
+        with database.write() as session:
+            keys.touch(session, found.id, TOUCHED_S)
+    return found

@@ -1,0 +1,69 @@
+"""API keys: what they look like, and what a caller may do with one.
+
+A key is `tw_PREFIX.SECRET`: the prefix finds its row, of the secret only the digest is stored.  A
+secret has 256 random bits, so a fast digest is as good as a slow one (6-service.md, section 7).
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+
+LOCAL = "local"
+"""The project of whoever needs no key, and of all that was stored before there were keys."""
+PROJECT = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_PREFIX_ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
+_PREFIX_CHARS = 12
+_KEY = re.compile(rf"tw_([{_PREFIX_ALPHABET}]{{{_PREFIX_CHARS}}})\.([A-Za-z0-9_-]{{43}})")
+
+
+class Scope(StrEnum):
+    """What a key allows; none includes another."""
+
+    READ = "read"
+    """Look at everything of its project, and ask what stores nothing."""
+    WRITE = "write"
+    """Create, cancel and delete in its project."""
+    METRICS = "metrics"
+    """Totals over all projects, for a monitoring system."""
+    ADMIN = "admin"
+    """Create, list and revoke keys of any project."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sends a request."""
+
+    project: str
+    scopes: frozenset[Scope]
+    key_id: str | None
+    """None: no key was needed."""
+
+
+OPERATOR = Caller(LOCAL, frozenset(Scope), None)
+"""Whoever reaches a server that listens on loopback alone, or opens the data directory."""
+
+
+def new_key() -> tuple[str, str]:
+    """A new key: (prefix, whole text).  The one use of randomness: nothing derives from it."""
+    prefix = "".join(secrets.choice(_PREFIX_ALPHABET) for _ in range(_PREFIX_CHARS))
+    return prefix, f"tw_{prefix}.{secrets.token_urlsafe(32)}"
+
+
+def prefix_of(text: str) -> str | None:
+    """The prefix of a key; None: the text has not the form of one."""
+    found = _KEY.fullmatch(text)
+    return None if found is None else found[1]
+
+
+def digest_of(text: str) -> str:
+    """What is stored of a key."""
+    return sha256(text.encode()).hexdigest()
+
+
+def is_same(digest: str, text: str) -> bool:
+    """Whether a key has this digest; takes as long for all."""
+    return secrets.compare_digest(digest, digest_of(text))
