@@ -109,6 +109,15 @@ class Settings(BaseSettings):
     max_json_bytes: int = Field(default=1 * _MIB, gt=0)
     max_artifact_bytes: int = Field(default=8192 * _MIB, gt=0)
     max_active_jobs: int = Field(default=1000, ge=1)
+    keep_jobs_s: float = Field(default=0.0, ge=0)
+    """Ended jobs go so many seconds after their end, with their artifacts; 0: when users delete
+    them."""
+    keep_unused_s: float = Field(default=0.0, ge=0)
+    """Models and arrays that no job refers to go so many seconds after they came; 0: never."""
+    keep_cache_s: float = Field(default=0.0, ge=0)
+    """Cache entries go when nobody has used them for so many seconds; 0: never."""
+    max_cache_bytes: int = Field(default=0, ge=0)
+    """Cache entries that were used longest ago go while all projects' have more bytes; 0: never."""
     cache_inline_bytes: int = Field(default=64 * 1024, ge=0)
     """Cached values up to this size live in their row, larger ones in the blob store."""
     cache_intake_bytes: int = Field(default=2048 * _MIB, ge=0)

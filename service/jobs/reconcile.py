@@ -24,6 +24,8 @@ from service.store.strategy_sets import wanted_by_stored, why_waiting
 from worker.compiler.errors import Detail
 
 _BATCH = 100
+_MOST_BATCHES = 100
+"""Of garbage in one round: what is left waits for the next."""
 _DAY_S = 86_400.0
 _OVERDUE = "no worker took the job before its queue deadline"
 
@@ -188,12 +190,16 @@ def collect_garbage(
     with database.write() as session:
         catalog.forget_old_keys(session, settings.idempotency_ttl_s)
         workers.sweep(session, _DAY_S)
-        unused = results.unreferenced_blobs(session, grace_s, _BATCH)
     removed = 0
-    for digest in unused:
-        with database.write() as session:
-            gone = results.remove_unused_blob(session, digest, grace_s)
-        if gone:
-            blobs.delete(digest, older_than_s=grace_s)
-            removed += 1
+    for _ in range(_MOST_BATCHES):
+        with database.read() as session:
+            unused = results.unreferenced_blobs(session, grace_s, _BATCH)
+        for digest in unused:
+            with database.write() as session:
+                gone = results.remove_unused_blob(session, digest, grace_s)
+            if gone:
+                blobs.delete(digest, older_than_s=grace_s)
+                removed += 1
+        if len(unused) < _BATCH:
+            break
     return removed

@@ -26,6 +26,7 @@ from service.bootstrap import Services, open_services
 from service.errors import Conflict, ServiceError
 from service.jobs.claim import Claim
 from service.jobs.reconcile import collect_garbage, reconcile, reset_after_boot
+from service.jobs.retention import retire
 from service.log import configure, get_logger
 from service.queue import ring
 from service.settings import Settings
@@ -127,6 +128,7 @@ class Reconciler:
                 if repairs.lapsed or rounds % beat_rounds == 0:
                     sweep_workplaces(services)
                 if rounds % garbage_rounds == garbage_rounds - 1:
+                    retire(services.database, services.settings)
                     collect_garbage(services.database, services.blobs, services.settings)
                     sweep_spool(services.blobs.spool_dir, older_than_s=86_400.0)
             except (DBAPIError, ServiceError, OSError) as error:

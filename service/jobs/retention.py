@@ -1,0 +1,78 @@
+"""Delete what settings say is old: ended jobs, unused models and arrays, cache entries.
+
+Rows go here; bytes that nothing refers to any more go with the garbage, a day later
+(`service.jobs.reconcile.collect_garbage`).  Any number of processes may do it at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
+
+from service.log import get_logger
+from service.settings import Settings
+from service.store.repos import jobs, retention
+from service.store.session import Database
+
+_BATCH = 100
+"""Rows of one transaction."""
+MOST_BATCHES = 100
+"""Transactions of one round for each kind: what is left waits for the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """What one round deleted."""
+
+    jobs: int
+    models: int
+    arrays: int
+    cache_entries: int
+
+
+def retire(database: Database, settings: Settings) -> Retired:
+    """Delete what is older than settings allow; each that is 0 keeps all of its kind."""
+    kept_s, unused_s = settings.keep_jobs_s, settings.keep_unused_s
+    stale_s, most_bytes = settings.keep_cache_s, settings.max_cache_bytes
+    done = Retired(
+        jobs=_all(database, lambda s: _ended(s, kept_s)) if kept_s else 0,
+        models=_all(database, lambda s: retention.drop_unused_models(s, unused_s, _BATCH))
+        if unused_s else 0,
+        arrays=_all(database, lambda s: retention.drop_unused_arrays(s, unused_s, _BATCH))
+        if unused_s else 0,
+        cache_entries=(
+            _all(database, lambda s: retention.drop_stale_entries(s, stale_s, _BATCH))
+            if stale_s else 0
+        )
+        + (
+            _all(database, lambda s: retention.drop_entries_beyond(s, most_bytes, _BATCH))
+            if most_bytes else 0
+        ),
+    )  # fmt: skip
+    if done != Retired(0, 0, 0, 0):
+        get_logger().info(
+            "retired", jobs=done.jobs, models=done.models, arrays=done.arrays,
+            cache_entries=done.cache_entries,
+        )  # fmt: skip
+    return done
+
+
+def _ended(session: Session, older_than_s: float) -> int:
+    found = retention.ended_jobs(session, older_than_s, _BATCH)
+    for job_id in found:
+        jobs.remove(session, job_id)
+    return len(found)
+
+
+def _all(database: Database, step: Callable[[Session], int]) -> int:
+    """Batch after batch, each a transaction of its own, so that nobody waits long."""
+    total = 0
+    for _ in range(MOST_BATCHES):
+        with database.write() as session:
+            dropped = step(session)
+        total += dropped
+        if dropped < _BATCH:
+            break
+    return total
