@@ -70,5 +70,10 @@ def bound(**fields: object) -> Iterator[None]:
 
 
 if not structlog.is_configured():
-    # Also before `configure`: a library that logs must not write into a command's data.
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(file=_STDERR))
+    # Also before `configure`: a library that logs must not write into a command's data, nor the
+    # variables of a traceback, which may hold somebody's key.
+    plain = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(
+        processors=[*structlog.get_config()["processors"][:-1], plain],
+        logger_factory=structlog.PrintLoggerFactory(file=_STDERR),
+    )

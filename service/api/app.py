@@ -10,17 +10,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from service.api import problems
 from service.api.bells import DeferredOutbox
 from service.api.body_limit import BodyLimitMiddleware
-from service.api.callers import KeyMiddleware, scope_of
+from service.api.callers import KeyMiddleware
 from service.api.deps import ApiState
+from service.api.describe import describe
 from service.api.origin import OriginMiddleware
 from service.api.pace import PaceMiddleware
+from service.api.parameters import no_unknown_parameters
 from service.api.preflight_slots import PreflightSlots
 from service.api.readiness import Readiness
 from service.api.request_id import RequestIdMiddleware
@@ -47,7 +49,6 @@ from service.settings import Settings
 ROUTERS = (
     models, uploads, calibrations, hardware, jobs, events, artifacts, cache, keys, errors, health,
 )  # fmt: skip
-_KEY_SCHEME = {"key": {"type": "http", "scheme": "bearer", "description": "An API key."}}
 
 
 def create_app(
@@ -93,7 +94,7 @@ def create_app(
         watch=JobWatch(lambda ids: query.event_numbers(used.database, ids)),
     )
     for module in ROUTERS:
-        app.include_router(module.router)
+        app.include_router(module.router, dependencies=[Depends(no_unknown_parameters)])
     problems.install(app)
     limit = max(settings.max_json_bytes, settings.max_hardware_bytes)
     app.add_middleware(BodyLimitMiddleware, limit_bytes=limit)
@@ -117,10 +118,6 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         )
         schemas = document.setdefault("components", {}).setdefault("schemas", {})
         schemas.update(schema["$defs"])
-        document["components"]["securitySchemes"] = _KEY_SCHEME
-        for path, methods in document["paths"].items():
-            for method, operation in methods.items():
-                if scope_of(method.upper(), path) is not None:
-                    operation["security"] = [{"key": []}, {}]
+        describe(document)
         app.openapi_schema = document
     return app.openapi_schema

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -63,6 +64,12 @@ _TITLES = {
 def ls(
     state: Annotated[str | None, typer.Option(help="Only jobs in this state.")] = None,
     label: Annotated[str | None, typer.Option(help="Only jobs with this label.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only jobs on the model of this id.")] = None,
+    hardware: Annotated[str | None, typer.Option(help="Only jobs for the spec of this id.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="Only jobs that asked for it.")] = None,
+    hours: Annotated[
+        float | None, typer.Option(min=0, help="Only jobs accepted in the last so many hours.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="At most this many.")] = 20,
     server: ServerOption = None,
     data_dir: DataDirOption = None,
@@ -70,10 +77,11 @@ def ls(
 ) -> None:
     """List jobs, newest first."""
     filters: dict[str, str | int] = {"limit": min(limit, 100)}
-    if state:
-        filters["state"] = state
-    if label:
-        filters["label"] = label
+    given = {"state": state, "label": label, "model": model, "hardware": hardware,
+             "strategy": strategy}  # fmt: skip
+    filters |= {name: value for name, value in given.items() if value}
+    if hours is not None:
+        filters["since"] = repr(time.time() - hours * 3600)
     with connect(server, data_dir) as client:
         found = list(islice(client.jobs(**filters), limit))
     if as_json:

@@ -142,7 +142,8 @@ class Client:
         return self.get(f"/v1/jobs/{job_id}")
 
     def jobs(self, **filters: str | int) -> Iterator[Document]:
-        """Go through jobs, newest first; filters: state, label, limit."""
+        """Go through jobs, newest first; filters: state, label, model, hardware, strategy, since,
+        until, limit."""
         return self.pages("/v1/jobs", filters)
 
     def cancel(self, job_id: str) -> Document:

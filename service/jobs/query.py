@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from service.errors import Conflict, Malformed, NotFound
 from service.keys import LOCAL
-from service.states import TERMINAL_JOB_STATES, JobState
+from service.states import TERMINAL_JOB_STATES
 from service.store.records import (
     ArtifactRecord,
     AttemptRecord,
@@ -24,6 +24,7 @@ from service.store.records import (
     CalibrationRecord,
     EventRecord,
     HardwareRecord,
+    JobFilter,
     JobRecord,
     ModelRecord,
     QueueStats,
@@ -35,6 +36,7 @@ from service.text import is_carried
 
 Row = TypeVar("Row")
 MAX_PAGE = 200
+EVERY_JOB = JobFilter()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +92,7 @@ def list_jobs(
     database: Database,
     *,
     owner: str | None = None,
-    states: tuple[JobState, ...] = (),
-    label: str | None = None,
+    wanted: JobFilter = EVERY_JOB,
     cursor: str | None = None,
     limit: int = 50,
 ) -> Page[JobRecord]:
@@ -104,8 +105,7 @@ def list_jobs(
         rows = jobs.page(
             session,
             owner=owner,
-            states=states,
-            label=label,
+            wanted=wanted,
             before=_decode(cursor),
             limit=_limit(limit) + 1,
         )

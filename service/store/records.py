@@ -101,6 +101,21 @@ class JobRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs of a list; what is empty or None filters nothing."""
+
+    states: tuple[JobState, ...] = ()
+    label: str | None = None
+    model: str | None = None
+    hardware: str | None = None
+    strategy: str | None = None
+    """That was asked for, not the one that won."""
+    since: float | None = None
+    until: float | None = None
+    """Accepted at `since` or later, and before `until`."""
+
+
+@dataclass(frozen=True, slots=True)
 class EventRecord:
     """One entry of a job's history."""
 

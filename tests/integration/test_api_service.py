@@ -21,6 +21,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from service.api.describe import PARAMETERS
 from worker.compiler.error_catalog import ERROR_CATALOG
 
 
@@ -56,6 +57,39 @@ def test_metrics_come_from_the_tables(serve: Serve) -> None:
     assert found["tilewright_cache_entries", "schedule"] == 3
     assert found["tilewright_workers_alive",] == 1
     assert found["tilewright_attempts_total", "succeeded"] == 1
+
+
+def test_everything_is_described(serve: Serve) -> None:
+    """Every property and parameter of the API's description has a sentence; none is for nothing."""
+    document = serve(worker=False).http.get("/openapi.json").json()
+    properties = [
+        (name, key, held)
+        for name, schema in document["components"]["schemas"].items()
+        for key, held in schema.get("properties", {}).items()
+    ]
+    assert len(properties) > 150
+    for name, key, held in properties:
+        text = held.get("description", "")
+        assert text.endswith((".", "?")), (name, key)
+    parameters = [
+        parameter
+        for methods in document["paths"].values()
+        for operation in methods.values()
+        for parameter in operation.get("parameters", ())
+    ]
+    assert {p["name"] for p in parameters} == set(PARAMETERS)
+    assert all(p["description"] for p in parameters)
+
+
+def test_a_parameter_that_is_not_there_is_refused(serve: Serve) -> None:
+    """A misspelt filter would filter nothing."""
+    http = serve(worker=False).http
+    for path, known in (("/v1/jobs", "strategy"), ("/v1/models", "cursor"), ("/healthz", None)):
+        problem = assert_problem(http.get(path, params={"strtegy": "x"}), 422, "TW-SVC-004")
+        assert problem["pointer"] == "query:strtegy"
+        assert problem["limit"] == [] if known is None else known in problem["limit"]
+    assert http.get("/v1/jobs", params={"strategy": "naive", "since": "0"}).status_code == 200
+    assert_problem(http.get("/v1/jobs", params={"since": "x"}), 422, "TW-SVC-004")
 
 
 def test_request_id_is_echoed_or_made(serve: Serve) -> None:

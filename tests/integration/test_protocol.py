@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from service_fixtures import Desk, MakeSettings
@@ -26,6 +27,7 @@ from service.jobs.claim import Heartbeat, Usage
 from service.settings import Settings
 from service.states import ItemState, JobState
 from service.store.blobs import put_bytes
+from service.store.records import JobFilter, JobRecord
 from service.store.repos import items
 from service.store.tables import ItemRow, JobRow, db_now
 from worker.compiler.options import CompileOptions
@@ -418,8 +420,50 @@ def test_pages_walk_through_all_jobs_once(desk: Desk) -> None:
         if cursor is None:
             break
     assert seen == made[::-1]
-    labelled = query.list_jobs(desk.services.database, label="even").rows
-    assert len(labelled) == 4
+
+
+def test_a_list_of_jobs_can_be_narrowed(desk: Desk) -> None:
+    """Each filter alone, and all together, against picking by hand."""
+    database = desk.services.database
+    made = [
+        desk.submit(
+            {"n": n % 2}, label=("a", "b", None)[n % 3], model=bytes([n % 2]),
+            options=CompileOptions(strategy=("auto", "naive")[n // 3 % 2]),
+        )
+        for n in range(12)
+    ]  # fmt: skip
+    with database.write() as session:
+        for number, job in enumerate(made):
+            row = session.get(JobRow, job.id)
+            assert row is not None
+            row.created = 1000.0 + number
+    jobs = {job.id: query.get_job(database, job.id) for job in made}
+    wanted = JobFilter(
+        (JobState.QUEUED,), "a", made[0].model_id, made[0].hardware_id, "auto", 1001.0, 1011.0
+    )
+    rules: dict[str, Callable[[JobRecord], bool]] = {
+        "states": lambda job: job.state is JobState.QUEUED,
+        "label": lambda job: job.label == "a",
+        "model": lambda job: job.model_id == made[0].model_id,
+        "hardware": lambda job: job.hardware_id == made[0].hardware_id,
+        "strategy": lambda job: job.options["strategy"] == "auto",
+        "since": lambda job: job.created >= 1001.0,
+        "until": lambda job: job.created < 1011.0,
+    }
+
+    def listed(found: JobFilter) -> list[str]:
+        return [job.id for job in query.list_jobs(database, wanted=found).rows]
+
+    newest_first = [job.id for job in reversed(made)]
+    for name, rule in rules.items():
+        one = replace(JobFilter(), **{name: getattr(wanted, name)})
+        assert listed(one) == [job_id for job_id in newest_first if rule(jobs[job_id])], name
+    every = [job_id for job_id in newest_first if all(r(jobs[job_id]) for r in rules.values())]
+    assert listed(wanted) == every
+    assert every
+    assert listed(JobFilter((JobState.FAILED,))) == []
+    for odd in ("au_o", "a%", 'auto","seed":"0'):
+        assert listed(JobFilter(strategy=odd)) == []
 
 
 def test_clone_and_delete(desk: Desk) -> None:

@@ -27,12 +27,14 @@ class PruneRequest(RequestModel):
     """What to drop."""
 
     unused_for_s: float = Field(ge=0, le=1e10)
+    """Entries go that nobody has used for so many seconds."""
 
 
 class PruneAnswer(AnswerModel):
     """How many entries were dropped."""
 
     dropped: int
+    """Entries that were dropped."""
 
 
 @router.get("/stats", response_model=CacheStatsAnswer)

@@ -20,7 +20,7 @@ from service.jobs.cancel import cancel_job
 from service.jobs.submit import NewJob, Submission, clone_job, submit_job
 from service.states import TERMINAL_JOB_STATES, JobState
 from service.store.blobs import read_bytes
-from service.store.records import JobRecord
+from service.store.records import JobFilter, JobRecord
 from worker.compiler.options import CompileOptions
 
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
@@ -91,24 +91,27 @@ async def create_job(
     return answer.response(202, {**_accepted(submission), APPLIED: f"wait={int(wait)}"})
 
 
+Id = Annotated[str | None, Query(max_length=100)]
+Moment = Annotated[float | None, Query(ge=0, le=1e11)]
+
+
 @router.get("", response_model=JobPage)
 def list_jobs(
     state: State,
     project: Project,
     states: Annotated[list[JobState] | None, Query(alias="state", max_length=len(JobState))] = None,
-    label: Annotated[str | None, Query(max_length=100)] = None,
+    label: Id = None,
+    model: Id = None,
+    hardware: Id = None,
+    strategy: Id = None,
+    since: Moment = None,
+    until: Moment = None,
     cursor: Annotated[str | None, Query(max_length=500)] = None,
     limit: Annotated[int, Query(ge=1, le=query.MAX_PAGE)] = 50,
 ) -> JobPage:
-    """List jobs, newest first; `state` may be repeated."""
-    page = query.list_jobs(
-        state.database,
-        owner=project,
-        states=tuple(states or ()),
-        label=label,
-        cursor=cursor,
-        limit=limit,
-    )
+    """List jobs, newest first; all filters must hold."""
+    wanted = JobFilter(tuple(states or ()), label, model, hardware, strategy, since, until)
+    page = query.list_jobs(state.database, owner=project, wanted=wanted, cursor=cursor, limit=limit)
     return JobPage(
         items=[JobAnswer.from_record(row) for row in page.rows], next_cursor=page.next_cursor
     )

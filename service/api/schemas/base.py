@@ -12,7 +12,9 @@ from service.text import uncarried
 class RequestModel(BaseModel):
     """A body that a client sends: no unknown fields, no coercion (`"3"` is not 3)."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -24,6 +26,6 @@ class RequestModel(BaseModel):
 
 
 class AnswerModel(BaseModel):
-    """A body that the service sends."""
+    """A body that the service sends.  What stands below a field is its description for clients."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)

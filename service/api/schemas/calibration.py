@@ -12,9 +12,13 @@ class CalibrationAnswer(AnswerModel):
     """Uploaded arrays; a job names them by `sha256` in `options.calibration` or `.inputs`."""
 
     sha256: str
+    """Digest of the bytes, in hexadecimal."""
     name: str
+    """Name it was uploaded with."""
     size_bytes: int
+    """Size in bytes."""
     created: float
+    """When it was stored, in seconds since the epoch."""
 
     @classmethod
     def from_record(cls, record: CalibrationRecord) -> Self:
@@ -31,4 +35,6 @@ class CalibrationPage(AnswerModel):
     """One page of calibration arrays, newest first."""
 
     items: list[CalibrationAnswer]
+    """Arrays of the page."""
     next_cursor: str | None = None
+    """Give it as `cursor` for the next page; null on the last one."""

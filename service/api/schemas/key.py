@@ -34,14 +34,21 @@ class KeyAnswer(AnswerModel):
     """A key without its secret; times are seconds since the epoch."""
 
     id: str
+    """Revoke it by this."""
     prefix: str
     """What its text begins with, so that one can be found again in a configuration."""
     name: str
+    """For whom or what it is."""
     project: str
+    """Whose things it reaches."""
     scopes: list[Scope]
+    """What it allows."""
     created: float
+    """When it was made."""
     expires: float | None
+    """When it ends; null: never."""
     revoked: float | None
+    """When it was revoked; null: it was not."""
     last_used: float | None
     """To the minute."""
     live: bool
@@ -67,3 +74,4 @@ class KeyList(AnswerModel):
     """All keys."""
 
     items: list[KeyAnswer]
+    """The keys, by project and age."""

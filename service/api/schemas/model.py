@@ -14,11 +14,17 @@ class ModelAnswer(AnswerModel):
     """An uploaded model."""
 
     id: str
+    """The model's id: a job names it by this."""
     name: str
+    """Name it was uploaded with."""
     kind: str
+    """`onnx`, or `zip` for a model with external data."""
     sha256: str
+    """Digest of the bytes, in hexadecimal."""
     size_bytes: int
+    """Size in bytes."""
     created: float
+    """When it was stored, in seconds since the epoch."""
     summary: dict[str, JsonValue] | None = None
     """What the ingest stage of the model's first job found; null until then."""
 
@@ -40,26 +46,34 @@ class ModelPage(AnswerModel):
     """One page of models, newest first."""
 
     items: list[ModelAnswer]
+    """Models of the page."""
     next_cursor: str | None = None
+    """Give it as `cursor` for the next page; null on the last one."""
 
 
 class UploadRequest(RequestModel):
     """Start of a resumable upload."""
 
     name: str = Field(min_length=1, max_length=200)
+    """Name of the model."""
     size_bytes: int | None = Field(default=None, ge=1, le=2**62)
     """Size of the whole file; lets the server refuse early."""
     sha256: str | None = Field(default=None, pattern=r"^[0-9a-f]{64}$")
+    """Digest of the whole file, which is checked at the end."""
 
 
 class UploadAnswer(AnswerModel):
     """A resumable upload."""
 
     id: str
+    """The upload's id, part of its address."""
     name: str
+    """Name of the model."""
     offset: int
     """Bytes the server has; the next PATCH must start here."""
     size_limit_bytes: int
+    """Bytes that the file may have at most."""
     expires: float
+    """When it is dropped unless more comes, in seconds since the epoch."""
     chunk_bytes: int
     """Recommended size of one PATCH."""

@@ -15,30 +15,46 @@ class FindingAnswer(AnswerModel):
     """One of several defects reported together."""
 
     code: str
+    """A code of `/v1/errors`."""
     message: str
+    """What is wrong."""
     pointer: str | None = None
     """JSON pointer into the body, or `query:name` / `header:name`."""
     node: str | None = None
+    """Name of the model's node it is about."""
     allowed: JsonValue = None
+    """What would have been right: a limit, or the values there are."""
     actual: JsonValue = None
+    """What was there instead."""
 
 
 class ProblemAnswer(AnswerModel):
     """RFC 9457 with this service's members."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
 
     type: str
+    """A URN of the code."""
     title: str
+    """What the code means."""
     status: int
+    """HTTP status."""
     code: str
+    """A code of `/v1/errors`; programs go by it."""
     fault: str
+    """Whose fault it is: user, service or transient."""
     retryable: bool
+    """Whether the same request may succeed later."""
     stage: str
+    """Where it was found: a stage of the compile, service or client."""
     detail: str
+    """What happened this time."""
     errors: list[FindingAnswer]
+    """All findings, where there are several."""
     hints: list[str]
+    """What to do."""
     exit_code: int
+    """Exit status of the command line for it."""
 
 
 class JobError(ProblemAnswer):

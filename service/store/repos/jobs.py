@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import and_, bindparam, delete, func, or_, select, update
+from sqlalchemy import Text, and_, bindparam, delete, func, or_, select, type_coerce, update
 from sqlalchemy import insert as insert_into
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import ColumnElement
 
 from service.states import TERMINAL_JOB_STATES, ItemState, JobState, job_sources
-from service.store.records import EventRecord, JobRecord
+from service.store.records import EventRecord, JobFilter, JobRecord
 from service.store.repos.rows import affected
 from service.store.stored_options import lift, seal
 from service.store.tables import EventRow, ItemRow, JobItemRow, JobRow, db_now
@@ -99,19 +100,28 @@ def page(
     session: Session,
     *,
     owner: str | None,
-    states: tuple[JobState, ...],
-    label: str | None,
+    wanted: JobFilter,
     before: tuple[float, str] | None,
     limit: int,
 ) -> list[JobRecord]:
     """List jobs, newest first, strictly older than `before` (created, id)."""
     query = select(JobRow, _attempts())
-    if owner is not None:
-        query = query.where(JobRow.owner == owner)
-    if states:
-        query = query.where(JobRow.state.in_([str(state) for state in states]))
-    if label is not None:
-        query = query.where(JobRow.label == label)
+    if wanted.states:
+        query = query.where(JobRow.state.in_([str(state) for state in wanted.states]))
+    for column, value in (
+        (JobRow.owner, owner), (JobRow.label, wanted.label), (JobRow.model_id, wanted.model),
+        (JobRow.hardware_id, wanted.hardware),
+    ):  # fmt: skip
+        if value is not None:
+            query = query.where(column == value)
+    if wanted.strategy is not None:
+        asked = f'"strategy":{json.dumps(wanted.strategy)}'
+        options = type_coerce(JobRow.options, Text)
+        query = query.where(options.contains(asked, autoescape=True))
+    if wanted.since is not None:
+        query = query.where(JobRow.created >= wanted.since)
+    if wanted.until is not None:
+        query = query.where(JobRow.created < wanted.until)
     if before is not None:
         created, job_id = before
         query = query.where(
