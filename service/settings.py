@@ -137,6 +137,8 @@ class Settings(BaseSettings):
     """How long a client may pause within a request before its connection ends."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["json", "console"] = "json"
+    access_log: bool = False
+    """A line for every request: method, path, status, milliseconds, key and project."""
     runner: str = "worker.job.job:run_job"
     """What the sandboxed child calls, as `module:function`."""
     child_path: str = Field(default_factory=_default_path)

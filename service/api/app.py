@@ -102,7 +102,7 @@ def create_app(
     needs_key = settings.needs_key and not is_own
     app.add_middleware(KeyMiddleware, database=used.database, needs_key=needs_key)
     app.add_middleware(OriginMiddleware, names=(settings.host, *settings.allowed_hosts))
-    app.add_middleware(RequestIdMiddleware)
+    app.add_middleware(RequestIdMiddleware, access_log=settings.access_log)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's documented hook
     return app
 

@@ -6,11 +6,18 @@ Counters of one process would be wrong as soon as there are two; the tables know
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 
 from service.jobs import query
+from service.store.records import Durations
 from service.store.session import Database
 
 
@@ -44,7 +51,22 @@ class _Totals:
         yield GaugeMetricFamily(
             "tilewright_workers_alive", "Workers that beat recently.", value=stats.workers_alive
         )
+        yield from self._durations()
         yield from self._cache()
+
+    def _durations(self) -> Iterable[Metric]:
+        waits = HistogramMetricFamily(
+            "tilewright_job_wait_seconds", "From a job's submit to its first worker."
+        )
+        runs = HistogramMetricFamily(
+            "tilewright_job_run_seconds", "From a job's first worker to its end, by last state.",
+            labels=["state"],
+        )  # fmt: skip
+        wait, by_state = query.job_durations(self._database)
+        waits.add_metric([], _buckets(wait), wait.total_s)
+        for state, run in by_state:
+            runs.add_metric([state], _buckets(run), run.total_s)
+        yield from (waits, runs)
 
     def _cache(self) -> Iterable[Metric]:
         entries = GaugeMetricFamily("tilewright_cache_entries", "Cache entries.", labels=["kind"])
@@ -55,6 +77,10 @@ class _Totals:
             size.add_metric([row.kind], row.size_bytes)
             hits.add_metric([row.kind], row.hits)
         yield from (entries, size, hits)
+
+
+def _buckets(found: Durations) -> list[tuple[str, float]]:
+    return [("+Inf" if limit == inf else str(limit), count) for limit, count in found.counts]
 
 
 def render_metrics(database: Database) -> tuple[bytes, str]:

@@ -22,6 +22,7 @@ from service.store.records import (
     CacheEntryRecord,
     CacheStats,
     CalibrationRecord,
+    Durations,
     EventRecord,
     HardwareRecord,
     JobFilter,
@@ -334,6 +335,12 @@ def prune_cache(
         if before_commit is not None:
             before_commit(dropped)
     return dropped
+
+
+def job_durations(database: Database) -> tuple[Durations, tuple[tuple[str, Durations], ...]]:
+    """How long jobs waited for a worker, and how long they ran, by their last state."""
+    with database.read() as session:
+        return jobs.waits(session), tuple(jobs.runs(session))
 
 
 def list_workers(database: Database) -> tuple[WorkerRecord, ...]:

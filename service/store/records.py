@@ -237,6 +237,15 @@ class WorkerRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Durations:
+    """How long something took, of many."""
+
+    counts: tuple[tuple[float, int], ...]
+    """(seconds, how many took at most so long), the last of them inf."""
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class QueueStats:
     """What `/readyz` and `/metrics` report about the queue."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections import Counter
 from typing import Any, cast
 
@@ -21,6 +22,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
+from service.api import request_id
 from service.api.describe import PARAMETERS
 from worker.compiler.error_catalog import ERROR_CATALOG
 
@@ -57,6 +59,52 @@ def test_metrics_come_from_the_tables(serve: Serve) -> None:
     assert found["tilewright_cache_entries", "schedule"] == 3
     assert found["tilewright_workers_alive",] == 1
     assert found["tilewright_attempts_total", "succeeded"] == 1
+
+
+def test_metrics_say_how_long_jobs_took(serve: Serve) -> None:
+    """Of one that ran: at most the largest bucket, and no less than it took."""
+    served = serve()
+    job = served.ended(served.submit()["id"])
+    families = {
+        family.name: family
+        for family in text_string_to_metric_families(served.http.get("/metrics").text)
+    }
+    took = {
+        "tilewright_job_wait_seconds": job["started"] - job["created"],
+        "tilewright_job_run_seconds": job["finished"] - job["started"],
+    }
+    for name, seconds in took.items():
+        counts, rest = {}, {}
+        for sample in families[name].samples:
+            if sample.name.endswith("_bucket"):
+                counts[float(sample.labels["le"])] = sample.value
+            else:
+                rest[sample.name.removeprefix(f"{name}_")] = sample.value
+        assert counts == {limit: float(seconds <= limit) for limit in counts}
+        assert rest["count"] == counts[float("inf")] == 1
+        assert rest["sum"] == pytest.approx(seconds, abs=1e-5)
+
+
+def test_requests_are_logged_where_asked(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[dict[str, Any]] = []
+
+    class Log:
+        def info(self, event: str, **fields: Any) -> None:
+            assert event == "request"
+            lines.append(fields)
+
+    monkeypatch.setattr(request_id, "get_logger", Log)
+    serve(worker=False).http.get("/v1/jobs")
+    assert not lines
+    serve(worker=False, access_log=True).http.get("/v1/nothing")
+    deadline = time.monotonic() + 10
+    while not lines and time.monotonic() < deadline:  # written when the answer is out
+        time.sleep(0.01)
+    [line] = lines
+    assert line.pop("ms") >= 0
+    assert line == {
+        "method": "GET", "path": "/v1/nothing", "status": 404, "key": None, "project": "local",
+    }  # fmt: skip
 
 
 def test_everything_is_described(serve: Serve) -> None:

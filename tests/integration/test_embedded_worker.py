@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from itertools import product
+from typing import Any
 
 import pytest
 from service_fixtures import Desk, MakeSettings, broker_of, database_of, delete_queue
@@ -64,6 +65,31 @@ def test_job_succeeds_with_artifacts_events_and_cache(desk: Desk) -> None:
     (stats,) = query.cache_stats(database)
     assert (stats.kind, stats.entries, stats.hits) == ("schedule", 3, 3)
     assert not list(desk.services.settings.work_dir.iterdir())
+
+
+def test_every_attempt_leaves_a_line(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[dict[str, Any]] = []
+
+    class Log:
+        def info(self, event: str, **fields: Any) -> None:
+            if event == "attempt ended":
+                lines.append(fields)
+
+        def warning(self, event: str, **fields: Any) -> None:
+            raise AssertionError((event, fields))
+
+    monkeypatch.setattr(tasks, "get_logger", Log)
+    with EmbeddedWorker(desk.services):
+        job = desk.wait(desk.submit().id)
+        deadline = time.monotonic() + 10
+        while not lines and time.monotonic() < deadline:  # written when the job has ended
+            time.sleep(0.01)
+    [line] = lines
+    assert (line["job"], line["project"], line["attempt"]) == (job.id, "local", 1)
+    assert line["state"] == "succeeded"
+    assert line["model"] == job.model_id
+    assert line["seconds"] > 0
+    assert line["max_rss_bytes"] > 1 << 20
 
 
 def test_bells_that_are_none_are_ignored(desk: Desk) -> None:

@@ -30,6 +30,7 @@ from service.errors import (
     Unavailable,
 )
 from service.jobs import claim as protocol
+from service.jobs import query
 from service.jobs.claim import Claim, Heartbeat, Usage
 from service.jobs.reconcile import promote
 from service.log import bound, get_logger
@@ -201,6 +202,7 @@ class ItemRunner:
         )
         # The lease is renewed from here on: on a busy machine, compiling the loops may take longer
         # than it lasts.
+        began = time.monotonic()
         with sandbox, heartbeat, held_folder(place.root):
             ensure_compiled_loops()
             place.create()
@@ -231,6 +233,20 @@ class ItemRunner:
             cache.flush_hits()
             self._publish(held, lambda: end(held, usage))
             self._on_step(Step.PUBLISHED, held)
+            self._say_end(held, time.monotonic() - began, usage)
+
+    def _say_end(self, held: Claim, seconds: float, usage: Usage) -> None:
+        """One line for every attempt, with all that finds it again."""
+        try:
+            state = str(query.get_job(self._services.database, held.job.id).state)
+        except (DBAPIError, NotFound):
+            state = "unknown"  # it was published all the same, and may be deleted by now
+        get_logger().info(
+            "attempt ended", job=held.job.id, project=held.job.owner, attempt=held.attempts,
+            state=state, seconds=round(seconds, 3), cpu_s=usage.cpu_s,
+            max_rss_bytes=usage.max_rss_bytes, model=held.job.model_id,
+            hardware=held.job.hardware_id, traceparent=held.job.traceparent,
+        )  # fmt: skip
 
     def _prepare(self, held: Claim, place: Workplace) -> None:
         """Put the model and the request where the child finds them."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from typing import Any
 
-from sqlalchemy import Text, and_, bindparam, delete, func, or_, select, type_coerce, update
+from sqlalchemy import Text, and_, bindparam, case, delete, func, or_, select, type_coerce, update
 from sqlalchemy import insert as insert_into
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import ColumnElement
 
 from service.states import TERMINAL_JOB_STATES, ItemState, JobState, job_sources
-from service.store.records import EventRecord, JobFilter, JobRecord
+from service.store.records import Durations, EventRecord, JobFilter, JobRecord
 from service.store.repos.rows import affected
 from service.store.stored_options import lift, seal
 from service.store.tables import EventRow, ItemRow, JobItemRow, JobRow, db_now
@@ -295,3 +296,38 @@ def count_by_state(session: Session) -> tuple[tuple[str, int], ...]:
     """Count jobs per state."""
     query = select(JobRow.state, func.count()).group_by(JobRow.state).order_by(JobRow.state)
     return tuple((state, count) for state, count in session.execute(query))
+
+
+_LIMITS_S = (0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, inf)
+"""Of the histograms in `/metrics`: a warm compile takes about a second, a cold one of a large model
+minutes (benchmarks/MODELS.md)."""
+
+
+def _histogram(seconds: ColumnElement[float | None]) -> tuple[ColumnElement[Any], ...]:
+    counts = (
+        func.count() if limit == inf else func.sum(case((seconds <= limit, 1), else_=0))
+        for limit in _LIMITS_S
+    )
+    return (*counts, func.sum(seconds))
+
+
+def _durations(row: Sequence[Any]) -> Durations:
+    counts = tuple(zip(_LIMITS_S, (int(count or 0) for count in row[:-1]), strict=True))
+    return Durations(counts, float(row[-1] or 0.0))
+
+
+def waits(session: Session) -> Durations:
+    """From submit to the first worker, of jobs that had one.  Cost: linear in the jobs."""
+    query = select(*_histogram(JobRow.started - JobRow.created)).where(JobRow.started.is_not(None))
+    return _durations(session.execute(query).one())
+
+
+def runs(session: Session) -> list[tuple[str, Durations]]:
+    """From the first worker to the end, by the last state.  Cost: linear in the jobs."""
+    query = (
+        select(JobRow.state, *_histogram(JobRow.finished - JobRow.started))
+        .where(JobRow.started.is_not(None), JobRow.finished.is_not(None))
+        .group_by(JobRow.state)
+        .order_by(JobRow.state)
+    )
+    return [(row[0], _durations(row[1:])) for row in session.execute(query)]
