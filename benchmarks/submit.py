@@ -1,12 +1,13 @@
 """Latency of submitting jobs with many clients at once.
 
-    python -m benchmarks.submit [--clients 50] [--requests 20] [--json]
+    python -m benchmarks.submit [--clients 50] [--requests 20] [--keys] [--json]
 
 A real server (`tilewright serve`: API, worker and SQLite in one process, synchronous=FULL) accepts
 jobs for one stored model and a shipped preset.  Its only worker slot is held by a job that waits,
 so that no compile work disturbs; everything else runs as in production: each accepted job is
 committed to disk with its work item, event and idempotency key, and its doorbell is sent, before
-the answer leaves.
+the answer leaves.  With --keys the server asks for API keys, every request is sent with one, and
+every submit leaves a line in the audit log.
 
 Two loads, each with as many connections as clients:
 
@@ -36,6 +37,7 @@ from typing import Any
 
 from benchmarks.server import Server, running
 from service.cli.demo import EXAMPLE
+from service.cli.serve import FIRST_KEY
 
 TARGET_P95_MS = 50.0
 PRESET = "stcp920-inferred"
@@ -60,10 +62,13 @@ class Load:
     """Between the starts of a client's requests; 0 means at once."""
 
 
-def _call(server: Server, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
+def _call(
+    server: Server, method: str, path: str, body: bytes | None = None, key: str | None = None
+) -> dict[str, Any]:
     connection = http.client.HTTPConnection(*server.address)
     media = "application/x-onnx" if path == "/v1/models" else "application/json"
-    connection.request(method, path, body=body, headers={"Content-Type": media})
+    sent = {} if key is None else {"Authorization": f"Bearer {key}"}
+    connection.request(method, path, body=body, headers={"Content-Type": media, **sent})
     response = connection.getresponse()
     data = response.read()
     connection.close()
@@ -74,13 +79,13 @@ def _call(server: Server, method: str, path: str, body: bytes | None = None) -> 
     return document
 
 
-def prepare(server: Server) -> str:
+def prepare(server: Server, key: str | None = None) -> str:
     """A stored model's id, and a job that holds the worker's only slot."""
-    model = str(_call(server, "POST", "/v1/models", EXAMPLE.read_bytes())["id"])
+    model = str(_call(server, "POST", "/v1/models", EXAMPLE.read_bytes(), key)["id"])
     body = json.dumps({"model": model, "hardware": PRESET}).encode()
-    job = str(_call(server, "POST", "/v1/jobs", body)["id"])
+    job = str(_call(server, "POST", "/v1/jobs", body, key)["id"])
     deadline = time.monotonic() + 60
-    while _call(server, "GET", f"/v1/jobs/{job}")["state"] != "running":
+    while _call(server, "GET", f"/v1/jobs/{job}", key=key)["state"] != "running":
         if time.monotonic() > deadline:
             raise RuntimeError("the holding job did not start")
         time.sleep(0.05)
@@ -104,11 +109,13 @@ def _get(client: int, number: int) -> bytes:
     return b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
-def _post(model: str, run: str) -> Callable[[int, int], bytes]:
+def _post(model: str, run: str, key: str | None) -> Callable[[int, int], bytes]:
+    sent = "" if key is None else f"Authorization: Bearer {key}\r\n"
+
     def request(client: int, number: int) -> bytes:
         body = json.dumps({"model": model, "hardware": PRESET, "label": f"client-{client}"})
         return (
-            f"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{sent}"
             f"Idempotency-Key: {run}-{client}-{number}\r\nContent-Length: {len(body)}\r\n\r\n{body}"
         ).encode()
 
@@ -151,7 +158,9 @@ def _summary(samples: list[tuple[list[float], float]]) -> dict[str, float]:
     return {**_quantiles(times), "per_s": statistics.mean(rate for _, rate in samples)}
 
 
-def measure(clients: int, requests: int, period_s: float, scratch: Path) -> dict[str, Any]:
+def measure(
+    clients: int, requests: int, period_s: float, scratch: Path, *, has_keys: bool = False
+) -> dict[str, Any]:
     """Both loads; reference and submits alternate in two halves."""
     (scratch / "benchmark_payload.py").write_text(_HOLD)
     settings = {
@@ -160,23 +169,26 @@ def measure(clients: int, requests: int, period_s: float, scratch: Path) -> dict
         "RUNNER": "benchmark_payload:hold",
         "CHILD_PYTHON_PATH": json.dumps([str(scratch)]),
     }
-    row: dict[str, Any] = {"clients": clients}
+    if has_keys:
+        settings["REQUIRE_KEY"] = "true"
+    row: dict[str, Any] = {"clients": clients, "keys": has_keys}
     accepted = 0
     with running(scratch / "server", settings) as server:
-        model = prepare(server)
+        key = (scratch / "server" / FIRST_KEY).read_text().strip() if has_keys else None
+        model = prepare(server, key)
         loads = {
             "paced": Load(clients, max(requests // 2, 1), period_s),
             "saturated": Load(clients, max(requests // 2, 1), 0.0),
         }
         warm_up = Load(clients, 2, 0.0)
-        for make, expected in ((_get, 200), (_post(model, "warm"), 202)):
+        for make, expected in ((_get, 200), (_post(model, "warm", key), 202)):
             asyncio.run(_run_load(server.address, warm_up, make, expected))
         accepted += clients * 2
         for name, load in loads.items():
             health, submit = [], []
             for half in range(2):
                 health.append(asyncio.run(_run_load(server.address, load, _get, 200)))
-                make = _post(model, f"{name}-{half}")
+                make = _post(model, f"{name}-{half}", key)
                 submit.append(asyncio.run(_run_load(server.address, load, make, 202)))
                 accepted += clients * load.requests
             row[name] = {"submit": _summary(submit), "healthz": _summary(health)}
@@ -199,7 +211,8 @@ def _stored_jobs(data_dir: Path) -> int:
 
 def render(row: dict[str, Any]) -> str:
     """A few lines of text."""
-    lines = [f"job submit, {row['clients']} clients, {row['jobs']} jobs accepted, all in the"
+    keys = ", with keys" if row["keys"] else ""
+    lines = [f"job submit, {row['clients']} clients{keys}, {row['jobs']} jobs accepted, all in the"
              f" database afterwards: {'yes' if row['durable'] else 'NO'}"]  # fmt: skip
     for name in ("paced", "saturated"):
         for kind in ("submit", "healthz"):
@@ -221,10 +234,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--requests", type=int, default=20, help="of each client and load")
     parser.add_argument("--period", type=float, default=1.0, help="of a paced client, in seconds")
+    parser.add_argument("--keys", action="store_true", help="ask for API keys")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:
-        row = measure(args.clients, args.requests, args.period, Path(folder))
+        row = measure(args.clients, args.requests, args.period, Path(folder), has_keys=args.keys)
     sys.stdout.write((json.dumps(row) if args.json else render(row)) + "\n")
     return 0 if row["passed"] else 1
 

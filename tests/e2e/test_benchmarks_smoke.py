@@ -112,8 +112,10 @@ def test_upload_bundle_is_a_valid_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.campaign
-def test_submit(capsys: pytest.CaptureFixture[str]) -> None:
-    code = submit.main(["--clients", "3", "--requests", "4", "--period", "0.1", "--json"])
+@pytest.mark.parametrize("more", [[], ["--keys"]])
+def test_submit(capsys: pytest.CaptureFixture[str], more: list[str]) -> None:
+    given = ["--clients", "3", "--requests", "4", "--period", "0.1", "--json"]
+    code = submit.main(given + more)
     row = _json(capsys)
     assert code == (0 if row["passed"] else 1)
     assert row["durable"] is True
