@@ -11,17 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machine_rates import with_every_format
 
+from worker.compiler import descriptors
+from worker.compiler.descriptors import StrategyDescriptor
 from worker.compiler.errors import Shortfall
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.signature import canonicalize
 from worker.compiler.lower.lower import lower_unit
-from worker.compiler.machine import load_preset
+from worker.compiler.machine import load_preset, preset_document
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.strategies.base import Budget, Estimated
 from worker.compiler.strategies.naive.descriptor import NaiveOptions
 from worker.compiler.strategies.naive.estimate import estimate
 from worker.compiler.strategies.naive.strategy import NAIVE
+from worker.explore import chips
 from worker.explore.area import ARRAY_SHARE, area_mm2, on_chip_bytes
 from worker.explore.chips import unpriced
 from worker.explore.front import front
@@ -112,3 +115,26 @@ def estimated(graph: Graph, machine: Machine) -> Estimated:
     found = estimate(graph, machine, NaiveOptions())
     assert isinstance(found, Estimated)
     return found
+
+
+def broken_estimate(*_: object) -> Estimated:
+    raise RuntimeError("no idea")
+
+
+def test_a_strategy_that_breaks_is_named_and_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chip that it breaks on has no figures; its name sorts before the last resort's."""
+    plugin = StrategyDescriptor(
+        name="aaa", version="7", help="breaks", implementation="x:y",
+        estimate=f"{__name__}:broken_estimate",
+    )  # fmt: skip
+    every = {"aaa": plugin, **descriptors.strategies()}
+    monkeypatch.setattr(descriptors, "strategies", lambda: every)
+    monkeypatch.setattr(chips, "strategies", lambda: every)
+    assert descriptors.estimating().is_last_resort
+    machine = with_every_format(load_preset("kapla-16x16"))
+    kernel = chips.Kernel(
+        "k", ("n",), canonicalize(LAYERS["convolution"]).graph, "aaa", machine.targets[0].name, 1, 0
+    )
+    estimator = chips.Estimator(chips.Base((kernel,), 0.0, 0.0))
+    row = estimator.row(preset_document("kapla-16x16"))
+    assert row["refused"] == "aaa 7 failed at step estimate: RuntimeError: no idea"

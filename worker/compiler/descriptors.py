@@ -182,8 +182,10 @@ def last_resort() -> StrategyDescriptor:
 
 
 def estimating() -> StrategyDescriptor:
-    """The strategy whose programs are estimated on other chips: the first that can."""
-    return next(found for found in strategies().values() if found.estimate)
+    """The strategy whose programs are estimated on other chips: the last resort, which has a kernel
+    for every operator, where it can, else the first that can."""
+    able = [found for found in strategies().values() if found.estimate]
+    return next((found for found in able if found.is_last_resort), able[0])
 
 
 def _brought_by(point: EntryPoint) -> str:

@@ -17,7 +17,7 @@ from worker.compiler.errors import Infeasible, said
 
 T = TypeVar("T")
 
-_OWN_STEPS = frozenset({"load", "group", "schedule", "summary", "page"})
+_OWN_STEPS = frozenset({"load", "group", "schedule", "estimate", "summary", "page"})
 """Those in which a strategy's own code runs."""
 
 
@@ -52,7 +52,7 @@ class Fault:
     strategy: str
     version: str
     step: str
-    """load, group, schedule, lower, audit, codegen, summary or page."""
+    """load, group, schedule, lower, audit, codegen, estimate, summary or page."""
     reason: str
     """Type and message of what was raised, the same in every process."""
     is_passing: bool = False

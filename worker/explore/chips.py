@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from worker.compiler.descriptors import named, strategies
 from worker.compiler.errors import OptionError, Shortfall, SpecError
+from worker.compiler.faults import Fault, attempt
 from worker.compiler.ir.graph import Graph
 from worker.compiler.machine import digest, load_machine
 from worker.compiler.machine.machine import Machine
 from worker.compiler.strategies.base import Estimated
 from worker.explore.area import area_mm2, on_chip_bytes
 
+Answer: TypeAlias = Estimated | Shortfall | Fault
 COSTS = ("latency_s", "energy_pj", "on_chip_bytes", "area_mm2", "off_chip_bytes_per_s")
 """What is compared, less being better."""
 
@@ -58,11 +60,11 @@ class Estimator:
     base: Base
     searches: int = 0
     """Kernels tiled so far."""
-    _known: dict[str, tuple[Estimated | Shortfall, ...]] = field(default_factory=dict)
+    _known: dict[str, tuple[Answer, ...]] = field(default_factory=dict)
 
     def row(self, document: Mapping[str, Any]) -> dict[str, Any]:
-        """Figures of one chip, or why it has none: `refused`, the document is no chip;
-        `misfits`, kernels that it has no room for.
+        """Figures of one chip, or why it has none: `refused`, the document is no chip, or the
+        strategy broke on it; `misfits`, kernels that it has no room for.
 
         Cost: a search for tiles for every kernel, unless energies or the clock are all that is new.
         """
@@ -71,6 +73,9 @@ class Estimator:
         except SpecError as error:
             return {"refused": error.message, "pointer": error.place.pointer}
         found = self._estimates(machine)
+        broken = next((answer for answer in found if isinstance(answer, Fault)), None)
+        if broken is not None:
+            return {"refused": broken.sentence, "pointer": ""}
         misfits = [
             {"onnx_nodes": list(kernel.onnx_nodes), "resource": answer.resource,
              "demand": answer.demand, "bound": answer.bound}
@@ -82,7 +87,7 @@ class Estimator:
         estimates = [answer for answer in found if isinstance(answer, Estimated)]
         return figures(self.base, estimates, machine, document)
 
-    def _estimates(self, machine: Machine) -> tuple[Estimated | Shortfall, ...]:
+    def _estimates(self, machine: Machine) -> tuple[Answer, ...]:
         plain = unpriced(machine)
         key = digest(plain)
         if key not in self._known:
@@ -167,7 +172,7 @@ def unpriced(machine: Machine) -> Machine:
     )  # fmt: skip
 
 
-def _estimate(kernel: Kernel, machine: Machine) -> Estimated | Shortfall:
+def _estimate(kernel: Kernel, machine: Machine) -> Answer:
     descriptor = strategies().get(kernel.strategy)
     if descriptor is None or not descriptor.estimate:
         raise OptionError(
@@ -175,7 +180,10 @@ def _estimate(kernel: Kernel, machine: Machine) -> Estimated | Shortfall:
             actual=kernel.strategy, remedy="Explore what one compiled that registers estimates.",
         )  # fmt: skip
     target = machine.restricted(machine.target(kernel.target))
-    found: Estimated | Shortfall = named(descriptor.estimate)(
-        kernel.graph, target, descriptor.options()
-    )
-    return found
+    estimate, options = descriptor.estimate, descriptor.options()
+
+    def work() -> Estimated | Shortfall:
+        found: Estimated | Shortfall = named(estimate)(kernel.graph, target, options)
+        return found
+
+    return attempt(descriptor.name, descriptor.version, "estimate", work)
