@@ -3,9 +3,8 @@
 Codes are a promise: they are never reused and never change meaning.  Families:
 TW-MODEL the ONNX file · TW-SPEC the hardware spec · TW-OPT options · TW-CAL calibration ·
 TW-PLAN does not fit · TW-UNSUP unsupported · TW-SIM simulation · TW-VERIFY numerics ·
-TW-VALID published figures · TW-EXPORT other cost models · TW-INT our bug ·
-TW-SVC the service · TW-CLI the command line ·
-TW-NET the client's connection.
+TW-CMP results to compare · TW-VALID published figures · TW-EXPORT other cost models ·
+TW-INT our bug · TW-SVC the service · TW-CLI the command line · TW-NET the client's connection.
 """
 
 from __future__ import annotations
@@ -154,6 +153,8 @@ def _entries() -> tuple[ErrorEntry, ...]:
         e("TW-RUN-006", "The run ended without a result", user, "run", 422, 4,
           "The bundle's program crashed, hung or was over a limit: compile the model again, or"
           " raise the limit named."),
+        e("TW-CMP-001", "The results cannot be compared", user, "compare", 422, 3,
+          "Compile the model again with this version; the message says what it cannot read."),
         e("TW-VALID-001", "The file of published figures is not valid", user, "validate", 422, 3,
           "Fix the field that the pointer names, or leave it out where it may be."),
         e("TW-VALID-002", "No published figure has this name", user, "validate", 404, 2,

@@ -83,6 +83,23 @@ class PartitionChoice(StrEnum):
     AUTO = "auto"
 
 
+RESULT_OPTIONS = (
+    "strategy",
+    "strategy_options",
+    "objective",
+    "effort",
+    "max_power_w",
+    "max_latency_ms",
+    "symbols",
+    "precision",
+    "partition",
+    "calibration",
+    "loop_trips",
+    "without",
+)
+"""Options that decide what is compiled; the others decide how the job runs."""
+
+
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
     """Options of one job.  Frozen; `from_json` is the only parser, for CLI and API alike."""

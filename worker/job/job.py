@@ -26,7 +26,7 @@ from worker.compiler.ir.signature import IR_VERSION
 from worker.compiler.judge.compiled import Compile, CompiledModel
 from worker.compiler.judge.entrants import took_part
 from worker.compiler.lower.lower import LOWER_VERSION
-from worker.compiler.options import CompileOptions, VerifyMode
+from worker.compiler.options import RESULT_OPTIONS, CompileOptions, VerifyMode
 from worker.compiler.package.bundle import write_bundle
 from worker.compiler.stages import run_stages
 from worker.job.hardware import resolve_machine
@@ -266,23 +266,6 @@ def reported(
 
 def _listed(value: Detail) -> list[Detail]:
     return value if isinstance(value, list) else []
-
-
-RESULT_OPTIONS = (
-    "strategy",
-    "strategy_options",
-    "objective",
-    "effort",
-    "max_power_w",
-    "max_latency_ms",
-    "symbols",
-    "precision",
-    "partition",
-    "calibration",
-    "loop_trips",
-    "without",
-)
-"""Options that decide what is compiled; the others decide how the job runs."""
 
 
 def stable_report(document: Mapping[str, Detail]) -> dict[str, Detail]:
