@@ -16,6 +16,7 @@ from service.cli import (
     certify,
     compiling,
     demo,
+    diff,
     disassemble,
     doctor,
     explain,
@@ -74,6 +75,7 @@ app.command("layers")(inspection.layers)
 app.command("placement")(inspection.placement)
 app.command("schedule")(inspection.schedule)
 app.command("trace")(inspection.trace)
+app.command("diff")(diff.diff)
 app.add_typer(hardware.app, name="hardware")
 app.add_typer(backend.app, name="backend")
 app.add_typer(model.app, name="model")

@@ -89,6 +89,16 @@ class _Folder:
 
 
 @dataclass(frozen=True, slots=True)
+class _Report:
+    path: Path
+
+    def read(self, name: str) -> bytes:
+        if name == "report":
+            return self.path.read_bytes()
+        raise Failure("TW-CLI-001", f"{self.path} is a report alone: it holds no {name}")
+
+
+@dataclass(frozen=True, slots=True)
 class _Bundle:
     path: Path
 
@@ -118,8 +128,10 @@ def open_source(text: str, server: str | None, data_dir: Path | None) -> Iterato
     path = Path(text)
     if path.is_dir():
         yield Source(_Folder(path))
+    elif path.name in FILES.values() and path.is_file():
+        yield Source(_Folder(path.parent))
     elif path.is_file():
-        yield Source(_Folder(path.parent) if path.suffix == ".json" else _Bundle(path))
+        yield Source(_Report(path) if path.suffix == ".json" else _Bundle(path))
     elif "/" in text or path.suffix:
         raise Failure("TW-CLI-001", f"{text}: there is no such bundle or folder")
     else:

@@ -46,8 +46,8 @@ def _most(layers: Sequence[LayerDelta], causes: Sequence[CauseDelta]) -> str:
     layer = max(layers, key=lambda row: row.delta_cycles * (1 if total > 0 else -1))
     where = "between layers" if layer.is_rest else span(layer.nodes)
     return (
-        f"; most of it {cause.cause} ({signed(cause.delta_cycles)} cycles),"
-        f" in {where} ({signed(layer.delta_cycles)})"
+        f"; most by {cause.cause} ({signed(cause.delta_cycles)} cycles) and in {where}"
+        f" ({signed(layer.delta_cycles)})"
     )
 
 

@@ -155,6 +155,8 @@ def _entries() -> tuple[ErrorEntry, ...]:
           " raise the limit named."),
         e("TW-CMP-001", "The results cannot be compared", user, "compare", 422, 3,
           "Compile the model again with this version; the message says what it cannot read."),
+        e("TW-CMP-002", "The job has no results to compare", user, "compare", 409, 3,
+          "Name a job that succeeded; `tilewright jobs ls --state succeeded` lists them."),
         e("TW-VALID-001", "The file of published figures is not valid", user, "validate", 422, 3,
           "Fix the field that the pointer names, or leave it out where it may be."),
         e("TW-VALID-002", "No published figure has this name", user, "validate", 404, 2,

@@ -9,8 +9,8 @@ from html import escape
 from typing import Any
 
 from worker.explore.chips import COSTS
-from worker.report.page import STYLE
 from worker.report.plots import scatter, si
+from worker.report.style import page_of
 from worker.report.tables import html_table
 
 FIGURES = (*COSTS, "cycles", "gap")
@@ -75,10 +75,7 @@ def page(document: Mapping[str, Any], names: Sequence[str]) -> str:
         parts += ["<h2>Compiled and simulated</h2>", won]
     table = html_table((*names, *FIGURES), [_flat(row, names) for row in kept])
     parts += ["<h2>The front</h2>", table]
-    return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f"<style>{STYLE}</style></head><body>{''.join(parts)}</body></html>\n"
-    )
+    return page_of(title, parts)
 
 
 def _flat(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

@@ -188,6 +188,33 @@ def layer_bars(bars: Sequence[tuple[str, int, int]]) -> str:
     return _svg(body, "Cycles per layer")
 
 
+def paired_bars(pairs: Sequence[tuple[str, float, float]], unit: str) -> str:
+    """Two bars side by side for each label: before (light) and after (dark).
+
+    `pairs`: (label, before, after), in `unit`.
+    """
+    top = max((max(before, after) for _, before, after in pairs), default=1) or 1
+    scale = (HEIGHT - TOP - BOTTOM) / top
+    slot = (WIDTH - LEFT - RIGHT) / max(len(pairs), 1)
+    base = HEIGHT - BOTTOM
+    body = []
+    for tick in _ticks(top):
+        body += [_line(LEFT, base - tick * scale, WIDTH - RIGHT, base - tick * scale),
+                 _text(LEFT - 6, base - tick * scale + 4, si(tick), "end")]  # fmt: skip
+    for k, (label, before, after) in enumerate(pairs):
+        width = max(slot * 0.43, 0.4)
+        title = f"<title>{escape(label)}: {before:,} -> {after:,} {escape(unit)}</title>"
+        for place, value, cls in ((0, before, "bar"), (1, after, "bound")):
+            height = max(value, 0) * scale
+            body.append(
+                f'<rect class="{cls}" x="{LEFT + k * slot + place * width:.2f}"'
+                f' y="{base - height:.2f}" width="{width:.2f}" height="{height:.2f}">{title}</rect>'
+            )
+    label = f"light: base, dark: head, {unit}"
+    body.append(_text((LEFT + WIDTH) / 2, HEIGHT - 8, label))
+    return _svg(body, label)
+
+
 def occupancy(name: str, capacity: int, steps: Sequence[tuple[int, int]], total_cycles: int) -> str:
     """Bytes in use over time in the fullest instance of one level.
 

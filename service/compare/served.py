@@ -1,0 +1,92 @@
+"""Runs of a server's jobs, read through its API: of a bundle only the few members that are asked
+for are sent."""
+
+from __future__ import annotations
+
+from typing import BinaryIO
+
+from service.client.client import Client, Document
+from service.client.errors import ApiError
+from service.compare.reading import ranged, read_run
+from service.compare.run import Run
+from worker.compiler.errors import InputError
+
+SUCCEEDED = "succeeded"
+_NOT_FOUND = "TW-SVC-001"
+
+
+def read_job(client: Client, text: str) -> Run:
+    """Read a job by its id, or the youngest that succeeded under a label.
+
+    Raises:
+        InputError: as `find_job` and `read_run`.
+        ApiError: whatever else the server says.
+    """
+    job_id = str(find_job(client, text)["id"])
+    stored = {str(row["name"]): row for row in client.artifacts(job_id)}
+
+    def artifact(name: str) -> bytes | None:
+        row = stored.get(name)
+        return None if row is None else client.raw(f"/v1/artifacts/{row['sha256']}")
+
+    def bundle() -> BinaryIO | None:
+        row = stored.get("bundle")
+        if row is None:
+            return None
+        path = f"/v1/artifacts/{row['sha256']}"
+
+        def fetch(start: int, length: int) -> bytes:
+            headers = {"Range": f"bytes={start}-{start + length - 1}"}
+            return client.transport.request("GET", path, headers=headers).content
+
+        return ranged(int(str(row["size_bytes"])), fetch)
+
+    return read_run(text, artifact, bundle)
+
+
+def read_trace(client: Client, text: str) -> bytes:
+    """The trace of such a job.
+
+    Raises:
+        InputError, ApiError: as `read_job`.
+    """
+    return client.raw(f"/v1/jobs/{find_job(client, text)['id']}/trace")
+
+
+def find_job(client: Client, text: str) -> Document:
+    """A job that succeeded, by its id, or the youngest under a label; an id wins.
+
+    Raises:
+        InputError: TW-CMP-002, the job did not succeed; TW-SVC-001, there is no such job.
+        ApiError: whatever else the server says.
+    """
+    try:
+        job = client.job(text)
+    except ApiError as refusal:
+        if refusal.code != _NOT_FOUND:
+            raise
+        labelled = next(client.jobs(label=text, state=SUCCEEDED, limit=1), None)
+        if labelled is None:
+            raise unknown_job(text) from refusal
+        return labelled
+    refuse_state(text, str(job["state"]))
+    return job
+
+
+def unknown_job(name: str) -> InputError:
+    """The refusal of what is neither a job nor a label."""
+    return InputError(
+        "TW-SVC-001", f"{name}: no job has this id, and none that succeeded has this label",
+        actual=name,
+    )  # fmt: skip
+
+
+def refuse_state(name: str, state: str) -> None:
+    """Refuse a job that has no results to compare.
+
+    Raises:
+        InputError: TW-CMP-002, it did not succeed.
+    """
+    if state != SUCCEEDED:
+        raise InputError("TW-CMP-002", f"{name}: the job is {state}, it has not succeeded",
+                         limit=SUCCEEDED, actual=state)  # fmt: skip
