@@ -1,4 +1,7 @@
-"""Text that UTF-8 can carry: what comes in is refused otherwise, what lies in old rows is shown."""
+"""Text that UTF-8 can carry: what comes in is refused otherwise, what lies in old rows is shown.
+
+And text of one line, for terminals and logs.
+"""
 
 from __future__ import annotations
 
@@ -56,3 +59,10 @@ def carried(value: Any) -> Any:
 def shown(document: Mapping[str, Detail]) -> dict[str, Any]:
     """A stored document for an answer; what is already good is only copied."""
     return dict(document) if uncarried(document) is None else carried(document)
+
+
+def one_line(text: str) -> str:
+    """Escape what would move a terminal's cursor: names come from untrusted models."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

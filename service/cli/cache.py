@@ -33,7 +33,7 @@ def stats(
 @app.command("ls")
 def ls(
     kind: Annotated[
-        str | None, typer.Option(help="schedule, program, simulation or verdict.")
+        str | None, typer.Option(help="schedule, program, simulation, verdict or run.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=200)] = 50,
     server: ServerOption = None,

@@ -22,6 +22,7 @@ from service.cli import (
     explain,
     explore,
     export,
+    gate,
     hardware,
     inspection,
     jobs,
@@ -87,6 +88,7 @@ app.add_typer(keys.app, name="keys")
 app.command("explain")(explain.explain)
 app.command("certify")(certify.certify)
 app.command("explore")(explore.explore)
+app.add_typer(gate.app, name="gate")
 app.command("doctor")(doctor.doctor)
 app.command("strategies")(strategies.strategies)
 app.command("validate")(validate.validate)

@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from service.text import one_line
+
 TIMES = frozenset({"created", "started", "finished", "cancel_requested", "last_used", "expires"})
 """Fields that hold seconds since the epoch."""
 SHOWN_FINDINGS = 50
@@ -93,7 +95,7 @@ def print_table(
     if not sys.stdout.isatty():
         print_text("\t".join(columns))
         for row in rows:
-            print_text("\t".join(_one_line(cell(row.get(name))) for name in columns))
+            print_text("\t".join(one_line(cell(row.get(name))) for name in columns))
         return
     from rich.console import Console
     from rich.table import Table
@@ -101,7 +103,7 @@ def print_table(
 
     console = Console()
     shown = titles or {name: name for name in columns}
-    cells = [[_one_line(cell(row.get(name))) for name in shown] for row in rows]
+    cells = [[one_line(cell(row.get(name))) for name in shown] for row in rows]
     if titles:
         room = _widths([max(map(len, c)) for c in zip(titles.values(), *cells, strict=True)],
                        console.width)  # fmt: skip
@@ -134,7 +136,7 @@ def print_fields(document: Mapping[str, object], names: Sequence[str]) -> None:
     width = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
         text = moment(value) if name in TIMES else cell(value)
-        print_text(f"{name + ':':<{width + 2}}{_one_line(text)}")
+        print_text(f"{name + ':':<{width + 2}}{one_line(text)}")
 
 
 def moment(value: object) -> str:
@@ -148,30 +150,23 @@ def moment(value: object) -> str:
 def print_problem(problem: Mapping[str, object]) -> None:
     """Explain a failure on stderr: what, where, limit against actual, every finding, what to do."""
     code, title = problem.get("code", "?"), problem.get("title", "error")
-    note(f"error {code}: {_one_line(str(title))}")
+    note(f"error {code}: {one_line(str(title))}")
     detail = problem.get("detail")
     if detail and detail != title:
-        note(f"  {_one_line(str(detail))}")
+        note(f"  {one_line(str(detail))}")
     for name in ("stage", "node", "pointer", "attribute", "limit", "actual"):
         if problem.get(name) not in (None, "", []):
-            note(f"  {name}: {_one_line(cell(problem[name]))}")
+            note(f"  {name}: {one_line(cell(problem[name]))}")
     findings = problem.get("errors")
     findings = findings if isinstance(findings, list) else []
     for finding in findings[:SHOWN_FINDINGS]:
         if isinstance(finding, dict):
             where = finding.get("pointer") or finding.get("node") or ""
-            note(f"  - {where}: {_one_line(str(finding.get('message', '')))}")
+            note(f"  - {where}: {one_line(str(finding.get('message', '')))}")
             if finding.get("allowed") is not None:
                 note(f"      allowed {cell(finding['allowed'])}, got {cell(finding.get('actual'))}")
     if len(findings) > SHOWN_FINDINGS:
         note(f"  ... and {len(findings) - SHOWN_FINDINGS} more; --json lists all")
     hints = problem.get("hints")
     for hint in hints if isinstance(hints, list) else []:
-        note(f"  hint: {_one_line(str(hint))}")
-
-
-def _one_line(text: str) -> str:
-    """Escape what would move a terminal's cursor: names come from untrusted models."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+        note(f"  hint: {one_line(str(hint))}")

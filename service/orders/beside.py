@@ -27,7 +27,7 @@ def with_external_data(model: Path) -> Iterator[Path]:
 
     Cost: one search of the file; with external data one copy of them.
     """
-    names = _external_files(model)
+    names = external_files(model)
     if not names:
         yield model
         return
@@ -44,8 +44,8 @@ def with_external_data(model: Path) -> Iterator[Path]:
         yield bundle
 
 
-def _external_files(model: Path) -> list[str]:
-    """Names of the files that initializers of a bare model lie in, each once."""
+def external_files(model: Path) -> list[str]:
+    """Names of the files that initializers of a bare model lie in, each once; not checked."""
     import mmap
 
     if model.suffix == ".zip" or zipfile.is_zipfile(model) or not model.stat().st_size:

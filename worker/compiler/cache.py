@@ -20,6 +20,8 @@ class CacheKind(StrEnum):
     SIMULATION = "simulation"
     VERDICT = "verdict"
     """Which of several programs of a model was the best."""
+    RUN = "run"
+    """Documents of a whole compile, which the gate compares; no compile reads or writes any."""
 
 
 @dataclass(frozen=True, slots=True)

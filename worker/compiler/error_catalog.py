@@ -4,7 +4,8 @@ Codes are a promise: they are never reused and never change meaning.  Families:
 TW-MODEL the ONNX file · TW-SPEC the hardware spec · TW-OPT options · TW-CAL calibration ·
 TW-PLAN does not fit · TW-UNSUP unsupported · TW-SIM simulation · TW-VERIFY numerics ·
 TW-CMP results to compare · TW-VALID published figures · TW-EXPORT other cost models ·
-TW-INT our bug · TW-SVC the service · TW-CLI the command line · TW-NET the client's connection.
+TW-GATE the gate · TW-INT our bug · TW-SVC the service · TW-CLI the command line ·
+TW-NET the client's connection.
 """
 
 from __future__ import annotations
@@ -177,6 +178,12 @@ def _entries() -> tuple[ErrorEntry, ...]:
           "This is a bug in Tilewright: please report the job id."),
         e("TW-INT-006", "An installed strategy cannot be loaded", service, "schedule", 500, 5,
           "Reinstall or remove the package that brings the strategy, or name another one."),
+        e("TW-GATE-001", "The gate file is not valid", user, "gate", 422, 3,
+          "Fix the lines listed; `tilewright gate schema` has every field."),
+        e("TW-GATE-002", "A baseline cannot be written", user, "gate", 422, 3,
+          "Mend what cannot be compiled first: a baseline has every model on every chip."),
+        e("TW-GATE-003", "The comment cannot be written", user, "gate", 502, 5,
+          "Check the token's rights and the address of the API; the gate's verdict stands."),
         e("TW-SVC-001", "Not found", user, "service", 404, 3, "Check the id."),
         e("TW-SVC-002", "The request conflicts with the current state", user, "service", 409, 3,
           "Fetch the current state and try again."),

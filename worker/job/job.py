@@ -10,7 +10,6 @@ import gzip
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,11 @@ import orjson
 
 from worker.compiler.assembly.packing import bundle_contents
 from worker.compiler.cache import Cache, NullCache
-from worker.compiler.codegen.kernel import CODEGEN_VERSION
 from worker.compiler.collector import rare_collections
 from worker.compiler.errors import Detail
 from worker.compiler.frontend.limits import Limits
-from worker.compiler.ir.signature import IR_VERSION
 from worker.compiler.judge.compiled import Compile, CompiledModel
-from worker.compiler.judge.entrants import took_part
-from worker.compiler.lower.lower import LOWER_VERSION
-from worker.compiler.options import RESULT_OPTIONS, CompileOptions, VerifyMode
+from worker.compiler.options import RESULT_OPTIONS, VerifyMode
 from worker.compiler.package.bundle import write_bundle
 from worker.compiler.stages import run_stages
 from worker.job.hardware import resolve_machine
@@ -34,6 +29,7 @@ from worker.job.ports import open_ports
 from worker.job.request import JobOutcome, JobRequest, ProgressSink
 from worker.job.simulation import Simulated, refuse_violations, simulate_model
 from worker.job.stages import AFTER, STAGES
+from worker.job.toolchain import toolchain
 from worker.job.unlocking import unlock_rows
 from worker.report.document import NOT_ASKED, Verification, report_document
 from worker.report.graph import graph_document
@@ -41,7 +37,6 @@ from worker.report.layers import layers_csv
 from worker.report.nulls import null_reasons
 from worker.report.page import report_page
 from worker.report.run import run_document
-from worker.simulator.run import SIMULATOR_VERSION
 from worker.simulator.trace import trace_json
 
 _SCHEDULE = "schedule.json"
@@ -124,25 +119,6 @@ class Packaged:
 def canonical_json(value: Any) -> bytes:
     """Indented JSON with sorted keys: the same value always gives the same bytes."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2)
-
-
-def toolchain(options: CompileOptions) -> dict[str, Detail]:
-    """Versions that decide results: part of the report and the bundle."""
-    try:
-        release = version("tilewright")
-    except PackageNotFoundError:
-        release = "0+source"
-    return {
-        "version": release,
-        "ir": IR_VERSION,
-        "lower": LOWER_VERSION,
-        "codegen": CODEGEN_VERSION,
-        "simulator": SIMULATOR_VERSION,
-        "strategies": {
-            row.name: {"version": row.version, "distribution": row.distribution}
-            for row in took_part(options)
-        },
-    }
 
 
 @rare_collections()

@@ -52,15 +52,15 @@ _Loader.add_implicit_resolver(
 )
 
 
-def parse_document(text: str) -> dict[str, Any]:
-    """Read one hardware document.
+def parse_document(text: str, what: str = "hardware document") -> dict[str, Any]:
+    """Read one hardware document; `what` names another one that is read as defensively.
 
     Raises:
         SpecError: TW-SPEC-004, with line and column where the text breaks off.
     """
     if len(text) > MAX_TEXT_CHARS:
         raise SpecError(
-            "TW-SPEC-004", "the hardware document is too long",
+            "TW-SPEC-004", f"the {what} is too long",
             limit=MAX_TEXT_CHARS, actual=len(text),
         )  # fmt: skip
     try:
@@ -75,7 +75,7 @@ def parse_document(text: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         kind = "empty" if document is None else f"a {type(document).__name__}"
         raise SpecError(
-            "TW-SPEC-004", f"a hardware document must be a mapping of fields; this one is {kind}",
+            "TW-SPEC-004", f"a {what} must be a mapping of fields; this one is {kind}",
             pointer="",
         )  # fmt: skip
     _check_size(document)
