@@ -27,6 +27,7 @@ from service.cli import (
     inspection,
     jobs,
     keys,
+    mcp,
     model,
     preflight,
     run,
@@ -90,6 +91,7 @@ app.command("certify")(certify.certify)
 app.command("explore")(explore.explore)
 app.add_typer(gate.app, name="gate")
 app.command("doctor")(doctor.doctor)
+app.command("mcp")(mcp.mcp)
 app.command("strategies")(strategies.strategies)
 app.command("validate")(validate.validate)
 app.command("version")(explain.version)

@@ -228,6 +228,8 @@ def _entries() -> tuple[ErrorEntry, ...]:
           "Check the path and its permissions."),
         e("TW-CLI-002", "The address cannot be listened on", user, "client", 409, 5,
           "Choose another --port, or 0 for a free one."),
+        e("TW-CLI-004", "An optional package is not installed", user, "client", 422, 2,
+          "Install the extra that is named."),
         e("TW-NET-001", "The server cannot be reached", transient, "client", 503, 5,
           "Check the URL and that `tilewright serve` runs."),
     )

@@ -1,0 +1,146 @@
+"""`tilewright mcp`: a real agent's client, over stdin and stdout."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import os
+import re
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from service.cli.main import app
+from service.cli.mcp import OFFERED, WRITING, Tools
+
+with_protocol = pytest.mark.skipif(
+    importlib.util.find_spec("mcp") is None,
+    reason="the protocol's package is not installed (tilewright[mcp])",
+)
+
+CHIP = """\
+schema_version: 1
+name: mine
+inherits: kapla-16x16
+levels: [{name: GBUF, capacity_bytes: 262144}]
+"""
+
+
+def asked(folder: Path, ask: Callable[[Any], Awaitable[None]]) -> None:
+    """Start the server, speak to it, and end it."""
+
+    from mcp import Client, StdioServerParameters
+
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("TILEWRIGHT_")}
+    started = StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "service.cli.main", "mcp", "--data-dir", str(folder / "data")],
+        env=kept, cwd=folder,
+    )  # fmt: skip
+
+    async def talk() -> None:
+        async with Client(started) as client:
+            await ask(client)
+
+    asyncio.run(asyncio.wait_for(talk(), 300))
+
+
+async def call(client: Any, tool: str, **values: Any) -> dict[str, Any]:
+    """What a tool answers."""
+    result = await client.call_tool(tool, values)
+    assert not result.is_error, result.content
+    document = json.loads(result.content[0].text)
+    assert isinstance(document, dict)
+    return document
+
+
+async def refused(client: Any, tool: str, **values: Any) -> dict[str, Any]:
+    """The problem that a tool answers with."""
+    result = await client.call_tool(tool, values)
+    assert result.is_error
+    text = result.content[0].text
+    document = json.loads(text[text.index("{") :])
+    assert isinstance(document, dict)
+    return document
+
+
+@with_protocol
+def test_tools_are_described(tmp_path: Path) -> None:
+    async def ask(client: Any) -> None:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert set(tools) == set(OFFERED)
+        for name, tool in tools.items():
+            assert len(tool.description) > 40
+            assert tool.annotations.read_only_hint is (name not in WRITING)
+        assert tools["compile"].input_schema["required"] == ["model", "hardware", "output"]
+
+    asked(tmp_path, ask)
+    assert all(hasattr(Tools, name) for name in OFFERED)
+
+
+@with_protocol
+def test_an_agent_works_through_a_chip(tmp_path: Path) -> None:
+    """Compile, look, explain, change the spec, compare, explore; and refusals are problems."""
+    (tmp_path / "mine.yaml").write_text(CHIP)
+    (tmp_path / "small.yaml").write_text(CHIP.replace("262144", "65536"))
+    assert CliRunner().invoke(app, ["model", "example", str(tmp_path / "m.onnx")]).exit_code == 0
+
+    async def ask(client: Any) -> None:
+        names = [row["name"] for row in (await call(client, "presets"))["presets"]]
+        assert "kapla-16x16" in names
+        assert (await call(client, "show_hardware", hardware="kapla-16x16"))["name"]
+        assert "errors" in await call(client, "lint_hardware", spec="mine.yaml")
+        assert await call(client, "preflight", model="m.onnx", hardware="mine.yaml")
+        made = {
+            name: await call(
+                client, "compile", model="m.onnx", hardware=f"{name}.yaml", output=name,
+                verify="none", strategy="naive", effort="fast",
+            )
+            for name in ("mine", "small")
+        }  # fmt: skip
+        cycles = {name: row["summary"]["latency_cycles"] for name, row in made.items()}
+        layers = await call(client, "layers", results="mine", most=3)
+        assert len(layers["items"]) == 3
+        assert layers["left_out"] > 0
+        taken = [row["cycles_total"] for row in layers["items"]]
+        assert taken == sorted(taken, reverse=True)
+        index = layers["items"][0]["index"]
+        told = await call(client, "explain_layer", results="mine", layer=index, what_if=False)
+        assert told["index"] == index
+        moved = await call(client, "diff", base="mine", head="small")
+        assert moved["base"]["latency_cycles"] == cycles["mine"]
+        assert moved["head"]["latency_cycles"] == cycles["small"]
+        found = await call(
+            client, "explore", model="m.onnx", hardware="mine.yaml", output="chips",
+            vary=["GBUF.capacity_bytes=65536,262144"], winners=0,
+        )  # fmt: skip
+        assert found["chips"] == 2
+        assert 1 <= len(found["front"]) <= 2
+        problem = await refused(
+            client, "compile", model="nothing.onnx", hardware="mine.yaml", output="x"
+        )
+        assert problem["code"] == "TW-CLI-001"
+        problem = await refused(client, "compile", model="m.onnx", hardware="nochip", output="x")
+        assert problem["code"].startswith("TW-")
+        assert problem["hints"]
+        assert (await call(client, "explain_error", code=problem["code"]))["remedy"]
+
+    asked(tmp_path, ask)
+
+
+def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mcp.server", None)
+    result = CliRunner().invoke(app, ["mcp"])
+    assert result.exit_code == 2
+    assert "TW-CLI-004" in result.stderr
+    assert "tilewright[mcp]" in result.stderr
+
+
+def test_the_page_lists_the_tools() -> None:
+    page = Path(__file__, "../../../docs/agents.md").resolve().read_text()
+    assert tuple(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == OFFERED
