@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import io
+import json
+import zipfile
 from collections.abc import Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from service.compare import Run
+if TYPE_CHECKING:
+    from service.compare import Run
 
 SPEC: dict[str, Any] = {
     "name": "toy",
@@ -117,10 +123,82 @@ def run(
     spec: Mapping[str, Any] = SPEC, name: str = "run", **sections: Any,
 ) -> Run:  # fmt: skip
     """A run with everything that can be told of it."""
+    from service.compare import Run  # the sandbox that writes these documents has no service
+
+    document = report(nodes, layers, **sections)
+    return Run.of(name, document, graph=graph(nodes), schedule=schedule_of(layers), spec=dict(spec))
+
+
+def schedule_of(layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """schedule.json of some layers."""
     units = {layer["signature"]: layer for layer in layers}
-    schedule = {
+    return {
         "units": [{"signature": s, "strategy": "first", "text": f"schedule\nloop {row['tile']}"}
                   for s, row in units.items()]
     }  # fmt: skip
-    document = report(nodes, layers, **sections)
-    return Run.of(name, document, graph=graph(nodes), schedule=schedule, spec=dict(spec))
+
+
+def trace(cycles: int) -> bytes:
+    """A trace of one slice."""
+    events = [
+        {"ph": "M", "pid": 0, "name": "process_name", "args": {"name": "program"}},
+        {"ph": "M", "pid": 3, "name": "process_name", "args": {"name": "core 2"}},
+        {"ph": "X", "pid": 0, "tid": 0, "name": "Conv", "ts": 0.0, "dur": cycles / 1e3},
+        {"ph": "X", "pid": 3, "tid": 1, "name": "COMPUTE", "ts": 0.0, "dur": cycles / 2e3},
+    ]
+    document = {"displayTimeUnit": "ns", "otherData": {"cycles": cycles}, "traceEvents": events}
+    return gzip.compress(json.dumps(document).encode(), mtime=0)
+
+
+def bundle(
+    report_: Mapping[str, Any], schedule: Mapping[str, Any], spec: Mapping[str, Any], *,
+    version: int = 2, padding: int = 0,
+) -> bytes:  # fmt: skip
+    """What of a bundle is compared, behind some bytes of weights."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("weights.safetensors", bytes(padding))
+        archive.writestr("manifest.json", json.dumps({"format_version": version}))
+        archive.writestr("hardware.json", json.dumps(spec))
+        archive.writestr("report.json", json.dumps(report_))
+        archive.writestr("schedule.json", json.dumps(schedule))
+        archive.writestr("trace.json.gz", trace(int(report_["summary"]["latency_cycles"])))
+    return stream.getvalue()
+
+
+def write(
+    folder: Path, nodes: Sequence[Mapping[str, Any]], layers: Sequence[Mapping[str, Any]], *,
+    spec: Mapping[str, Any] = SPEC, padding: int = 0, **sections: Any,
+) -> dict[str, str]:  # fmt: skip
+    """Write what `-o` would; gives the files by the names of artifacts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    document, loops = report(nodes, layers, **sections), schedule_of(layers)
+    files = {
+        "report": ("report.json", json.dumps(document).encode()),
+        "graph": ("graph.json", json.dumps(graph(nodes)).encode()),
+        "schedule": ("schedule.json", json.dumps(loops).encode()),
+        "trace": ("trace.json.gz", trace(int(document["summary"]["latency_cycles"]))),
+        "bundle": ("toy.twb", bundle(document, loops, spec, padding=padding)),
+    }
+    for name, data in files.values():
+        (folder / name).write_bytes(data)
+    return {artifact: name for artifact, (name, _) in files.items()}
+
+
+def slow_spec() -> dict[str, Any]:
+    """The machine with half the rate of its DRAM."""
+    dram = {**SPEC["levels"][0], "read_bytes_per_cycle": 8.0}
+    return {**SPEC, "levels": [dram, *SPEC["levels"][1:]]}
+
+
+NODES = [node("a", weights="a"), node("b", "Relu", ["a"]), node("c", "Conv", ["b"], weights="c")]
+
+
+def layers(a: int = 20, c: int = 30) -> list[dict[str, Any]]:
+    """One fused kernel of three groups; cycles that a and c wait for DRAM."""
+    groups = group(["a"], PE=60, DRAM=a), group(["b"], PE=10), group(["c"], PE=50, DRAM=c)
+    return [kernel(*groups, launch=5)]
+
+
+SLOW: dict[str, Any] = {"hardware": {"name": "slow", "digest": "e", "clock_hz": 1e9}}
+"""Sections of the report of a run on that machine."""

@@ -56,6 +56,25 @@ def quick(request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSi
     )
 
 
+def compared(
+    request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink
+) -> JobOutcome:
+    """Results that can be compared, as files of `compared_runs`; what the model's bytes say is
+    slow, renamed, of an old release, or broken."""
+    from compared_runs import NODES, SLOW, layers, slow_spec, write
+
+    model = request.model_path.read_bytes()
+    if b"slow" in model:
+        files = write(out_dir, NODES, layers(a=40, c=90), spec=slow_spec(), **SLOW)
+    elif b"old" in model:
+        files = write(out_dir, NODES, layers(), schema_version=1)
+    else:
+        files = write(out_dir, NODES, layers(), padding=200_000)
+    if b"broken" in model:
+        (out_dir / files["report"]).write_text("[")
+    return JobOutcome(tuple(files.items()), sha256(model).hexdigest(), {"latency_cycles": 175})
+
+
 def patient(request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink) -> JobOutcome:
     """Like quick, but takes `seconds` of the hardware document first."""
     seconds: Any = request.hardware.get("seconds", 1)

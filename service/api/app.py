@@ -30,6 +30,7 @@ from service.api.routes import (
     artifacts,
     cache,
     calibrations,
+    compare,
     errors,
     events,
     hardware,
@@ -47,7 +48,8 @@ from service.jobs import query
 from service.settings import Settings
 
 ROUTERS = (
-    models, uploads, calibrations, hardware, jobs, events, artifacts, cache, keys, errors, health,
+    models, uploads, calibrations, hardware, jobs, events, artifacts, compare, cache, keys, errors,
+    health,
 )  # fmt: skip
 
 

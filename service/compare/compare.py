@@ -27,7 +27,7 @@ from service.compare.headline import headline
 from service.compare.matching import Matching, match_nodes
 from service.compare.reasons import chosen, reasons_of
 from service.compare.run import Kernel, Row, Run
-from worker.compiler.errors import Detail
+from worker.compiler.errors import Detail, InputError
 
 _FIRST = ("latency_s", "latency_cycles", "energy_pj", "edp", "offchip_bytes")
 _KERNEL_FIELDS = ("tile", "cores", "peak_buffer_bytes", "macs", "overhead_cycles")
@@ -47,8 +47,20 @@ class _Numbers:
 def compare(base: Run, head: Run) -> Comparison:
     """Set two runs against each other.
 
+    Raises:
+        InputError: TW-CMP-001, documents are nested too deeply.
+
     Cost: about linear in nodes and rows.
     """
+    try:
+        return _compared(base, head)
+    except RecursionError as error:
+        raise InputError(
+            "TW-CMP-001", f"{base.name}, {head.name}: a document is nested too deeply"
+        ) from error
+
+
+def _compared(base: Run, head: Run) -> Comparison:
     matching = match_nodes(base.graph, head.graph)
     numbers = _numbers(base, head, matching)
     figures = _figures(base, head)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
-import json
 import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import msgspec
 
 from service.compare.run import Run
 from worker.compiler.errors import InputError
@@ -135,8 +136,8 @@ def _member(archive: zipfile.ZipFile, member: str, name: str) -> Any:
 
 def _parsed(data: bytes, what: str) -> Any:
     try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise _damaged(what, f"is not JSON: {error}") from error
 
 

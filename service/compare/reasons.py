@@ -206,9 +206,11 @@ def _documents(kind: ReasonKind, base: object, head: object) -> Iterator[Reason]
 def _strategy(base: Mapping[str, Any], head: Mapping[str, Any]) -> Iterator[Reason]:
     """Another program won; why the base's lost is what the head says of it."""
     winners = chosen(base), chosen(head)
-    if winners[0] is None or winners[1] is None or winners[0]["name"] == winners[1]["name"]:
+    if winners[0] is None or winners[1] is None:
         return
-    names = str(winners[0]["name"]), str(winners[1]["name"])
+    names = str(winners[0].get("name")), str(winners[1].get("name"))
+    if names[0] == names[1]:
+        return
     loser = _of_name(head, names[0])
     why = "it has no program there" if loser is None else str(loser.get("reason"))
     yield Reason(

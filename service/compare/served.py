@@ -7,11 +7,10 @@ from typing import BinaryIO
 
 from service.client.client import Client, Document
 from service.client.errors import ApiError
+from service.compare.jobs import SUCCEEDED, refuse_state, unknown_job
 from service.compare.reading import ranged, read_run
 from service.compare.run import Run
-from worker.compiler.errors import InputError
 
-SUCCEEDED = "succeeded"
 _NOT_FOUND = "TW-SVC-001"
 
 
@@ -71,22 +70,3 @@ def find_job(client: Client, text: str) -> Document:
         return labelled
     refuse_state(text, str(job["state"]))
     return job
-
-
-def unknown_job(name: str) -> InputError:
-    """The refusal of what is neither a job nor a label."""
-    return InputError(
-        "TW-SVC-001", f"{name}: no job has this id, and none that succeeded has this label",
-        actual=name,
-    )  # fmt: skip
-
-
-def refuse_state(name: str, state: str) -> None:
-    """Refuse a job that has no results to compare.
-
-    Raises:
-        InputError: TW-CMP-002, it did not succeed.
-    """
-    if state != SUCCEEDED:
-        raise InputError("TW-CMP-002", f"{name}: the job is {state}, it has not succeeded",
-                         limit=SUCCEEDED, actual=state)  # fmt: skip

@@ -46,8 +46,10 @@ def signed(held: float) -> str:
 
 def percent(base: float, head: float) -> str:
     """By how much: `+12.3 %`; `new` from nothing."""
+    if base == head:
+        return "0 %"
     if base == 0:
-        return "0 %" if head == 0 else "new"
+        return "new"
     return f"{100 * (head / base - 1):+.3g} %"
 
 

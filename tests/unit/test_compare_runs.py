@@ -6,7 +6,19 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from compared_runs import SPEC, graph, group, kernel, node, report, run
+from compared_runs import (
+    NODES,
+    SLOW,
+    SPEC,
+    graph,
+    group,
+    kernel,
+    layers,
+    node,
+    report,
+    run,
+    slow_spec,
+)
 
 from service.compare import (
     CauseDelta,
@@ -20,16 +32,9 @@ from service.compare import (
 )
 from worker.compiler.errors import InputError
 
-NODES = [node("a", weights="a"), node("b", "Relu", ["a"]), node("c", "Conv", ["b"], weights="c")]
-LAYERS = [
-    kernel(group(["a"], PE=60, DRAM=20), group(["b"], PE=10), group(["c"], PE=50, DRAM=30),
-           launch=5),
-]  # fmt: skip
+LAYERS = layers()
 BASE = run(NODES, LAYERS, name="base")
-SLOWER = [
-    kernel(group(["a"], PE=60, DRAM=40), group(["b"], PE=10), group(["c"], PE=50, DRAM=90),
-           launch=5),
-]  # fmt: skip
+SLOWER = layers(a=40, c=90)
 
 
 def changed(row: LayerDelta) -> tuple[tuple[str, ...], int]:
@@ -40,15 +45,8 @@ def sentences(found: Comparison, kind: ReasonKind) -> list[str]:
     return [reason.sentence for reason in found.reasons if reason.kind is kind]
 
 
-def spec(**levels: Any) -> dict[str, Any]:
-    document = deepcopy(SPEC)
-    document["levels"][0].update(levels)
-    return document
-
-
 def test_a_spec_field_that_makes_layers_slower_is_named_with_layers_and_cause() -> None:
-    head = run(NODES, SLOWER, spec=spec(read_bytes_per_cycle=8.0), name="head",
-               hardware={"name": "other", "digest": "e"})  # fmt: skip
+    head = run(NODES, SLOWER, spec=slow_spec(), name="head", **SLOW)
     found = compare(BASE, head)
     assert found.verdict is Verdict.SLOWER
     assert (found.delta_cycles, found.figure("latency_cycles").ratio) == (80, 255 / 175)
@@ -225,9 +223,9 @@ def test_what_is_missing_is_said_and_not_guessed() -> None:
 
 def test_a_report_alone_is_matched_by_the_order_of_its_nodes() -> None:
     others = [{**n, "name": f"x{k}"} for k, n in enumerate(NODES)]
-    layers = [kernel(group(["x0"], PE=60, DRAM=20), group(["x1"], PE=10),
+    other = [kernel(group(["x0"], PE=60, DRAM=20), group(["x1"], PE=10),
                      group(["x2"], PE=50, DRAM=30), launch=5)]  # fmt: skip
-    base, head = Run.of("base", report(NODES, LAYERS)), Run.of("head", report(others, layers))
+    base, head = Run.of("base", report(NODES, LAYERS)), Run.of("head", report(others, other))
     found = compare(base, head)
     assert (found.verdict, found.reasons, found.nodes.renamed) == (Verdict.SAME, (), 3)
 
@@ -241,10 +239,10 @@ def test_numbered_names_that_move_along_are_not_believed() -> None:
             node("r2", "Relu", ["c3"])]  # fmt: skip
     costs = {"new": 9, "p": 20, "q": 30, "": 4}
 
-    def layers(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def costly(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return [kernel(*(group([n["name"]], PE=costs[n["weights"]]) for n in nodes))]
 
-    found = compare(run(base, layers(base)), run(head, layers(head)))
+    found = compare(run(base, costly(base)), run(head, costly(head)))
     assert [(row.kind, row.nodes, row.delta_cycles) for row in found.moved] == [
         (RowKind.ADDED, ("c1",), 9)
     ]
@@ -284,6 +282,6 @@ def test_documents_of_another_shape_are_refused(document: object, message: str) 
 def test_the_document_is_json_with_everything() -> None:
     found = compare(BASE, run(NODES, SLOWER)).as_json()
     assert found["verdict"] == "slower"
-    layers = found["layers"]
-    assert isinstance(layers, list) and len(layers) == 4
-    assert sum(row["delta_cycles"] for row in layers) == 80  # type: ignore[index, call-overload, misc, arg-type]  # JSON
+    rows = found["layers"]
+    assert isinstance(rows, list) and len(rows) == 4
+    assert sum(row["delta_cycles"] for row in rows) == 80  # type: ignore[index, call-overload, misc, arg-type]  # JSON
