@@ -5,8 +5,9 @@
 
 `compile` does what `tilewright compile` does, on the same data directory with the same cache: the
 model is read and compiled in a child process in the sandbox, never in yours.  `Client(url)` has
-the same `compile` on a server.  `Machine` reads, checks and changes hardware specs.  What is
-refused raises a `CompilerError` with a stable `code`; what goes wrong with a server, `ApiError`.
+the same `compile` on a server.  `compare` says what differs between two results.  `Machine` reads,
+checks and changes hardware specs.  What is refused raises a `CompilerError` with a stable `code`;
+what goes wrong with a server, `ApiError`.
 
 Importing this costs nothing: each name is loaded when it is first used.
 """
@@ -18,7 +19,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from service.client.errors import ApiError, ServerUnreachable, WaitTimeout
+    from service.compare.deltas import Comparison
     from tilewright.client import Client
+    from tilewright.comparing import compare
     from tilewright.compiling import compile  # noqa: A004 - users write tw.compile
     from tilewright.machine import Machine
     from tilewright.options import Options
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ApiError",
     "Client",
+    "Comparison",
     "CompilerError",
     "Finding",
     "Infeasible",
@@ -55,13 +59,16 @@ __all__ = [
     "SimulationError",
     "SpecError",
     "WaitTimeout",
+    "compare",
     "compile",
     "load",
 ]
 
 _ROOMS = {
+    "service.compare.deltas": ("Comparison",),
     "service.client.errors": ("ApiError", "ServerUnreachable", "WaitTimeout"),
     "tilewright.client": ("Client",),
+    "tilewright.comparing": ("compare",),
     "tilewright.compiling": ("compile",),
     "tilewright.machine": ("Machine",),
     "tilewright.options": ("Options",),

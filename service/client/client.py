@@ -229,6 +229,10 @@ class Client:
                 raise WaitTimeout(job_id, timeout_s, str(job["state"]))
             time.sleep(0.1)
 
+    def compare(self, base: str, head: str) -> Document:
+        """Compare two jobs: ids, or labels for the youngest job that succeeded under each."""
+        return self.get("/v1/compare", {"base": base, "head": head})
+
     def artifacts(self, job_id: str) -> list[Document]:
         """List what the job has produced so far."""
         page = self.get(f"/v1/jobs/{job_id}/artifacts")

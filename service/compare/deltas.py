@@ -298,7 +298,7 @@ COMPARISON_VERSION = 1
 """Of the JSON document."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """Two runs, set against each other."""
 
@@ -319,6 +319,9 @@ class Comparison:
     reasons: tuple[Reason, ...]
     """What went in otherwise, then what was decided otherwise."""
     nodes: NodeCounts
+
+    def __repr__(self) -> str:
+        return f"<Comparison: {self.headline}>"
 
     @property
     def is_same(self) -> bool:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from compared_runs import NODES, layers, write
 
 from migrations import HEAD
 from migrations.runner import config
@@ -46,6 +47,14 @@ def test_the_command_line_itself_is_light(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [("hardware", "ls"), ("hardware", "ls", "--json")])
 def test_listing_hardware_opens_no_server(words: tuple[str, ...], tmp_path: Path) -> None:
     assert not loaded(verb(*words), tmp_path) & (COMPILER | SERVER | STORE)
+
+
+def test_comparing_folders_opens_no_server_and_no_compiler(tmp_path: Path) -> None:
+    for name in ("base", "head"):
+        write(tmp_path / name, NODES, layers())
+    words = (str(tmp_path / "base"), str(tmp_path / "head"), "--html", str(tmp_path / "p.html"))
+    found = loaded(verb("diff", *words), tmp_path)
+    assert not found & (COMPILER | (SERVER - {"httpx"}) | STORE | {"pydantic", "yaml"})
 
 
 def test_a_compiles_own_process_leaves_the_compiler_to_its_child(tmp_path: Path) -> None:
