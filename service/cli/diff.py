@@ -82,21 +82,22 @@ def read_side(text: str, server: str | None, data_dir: Path | None) -> Run:
         InputError, ApiError: it is not there, or cannot be compared.
     """
     from service.compare import read_path
-    from service.compare.served import read_job
 
     path = Path(text)
     if path.exists() or "/" in text or path.suffix:
         return read_path(path)
+    from service.compare.served import read_job
+
     with connect(server, data_dir) as client:
         return read_job(client, text)
 
 
 def _trace(text: str, server: str | None, data_dir: Path | None) -> bytes:
-    from service.compare.served import read_trace
-
     if Path(text).exists():
         with open_source(text, server, data_dir) as results:
             return results.read("trace")
+    from service.compare.served import read_trace
+
     with connect(server, data_dir) as client:
         return read_trace(client, text)
 
