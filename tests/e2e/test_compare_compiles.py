@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
+from control_models import counted_loop, loop_in_if, scan
 from onnx_models import conv_net, saved, with_host_part
 
 import tilewright as tw
@@ -53,20 +54,33 @@ def diff(base: Path, head: Path) -> Comparison:
     return found
 
 
+def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph, and those in its nodes."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.GRAPH:
+                yield from graphs(attribute.g)
+
+
 def renamed(model: onnx.ModelProto) -> onnx.ModelProto:
     """Every node and tensor with another name, of another order by the alphabet."""
     other = onnx.ModelProto()
     other.CopyFrom(model)
-    graph = other.graph
-    names = {name for node in graph.node for name in (*node.input, *node.output)} - {""}
+    parts = [*graphs(other.graph)]
+    values = [v for part in parts for v in (*part.input, *part.output, *part.initializer)]
+    nodes = [node for part in parts for node in part.node]
+    names = {name for node in nodes for name in (*node.input, *node.output)} - {""}
+    names |= {value.name for value in values}
     new = {name: f"t{len(names) - k}" for k, name in enumerate(sorted(names))}
-    for node in graph.node:
-        node.name = f"node_{node.name[::-1]}"
+    for number, node in enumerate(nodes):
+        node.name = f"q{len(nodes) - number}"
         for row in (node.input, node.output):
             row[:] = [new.get(name, name) for name in row]
-    for value in (*graph.input, *graph.output, *graph.initializer):
-        value.name = new.get(value.name, value.name)
-    del graph.value_info[:]
+    for value in values:
+        value.name = new[value.name]
+    for part in parts:
+        del part.value_info[:]
     return other
 
 
@@ -82,7 +96,7 @@ def test_a_warm_compile_is_no_difference_from_a_cold_one(compiled: Compile, stra
     assert found.headline.startswith("no difference: ")
 
 
-@pytest.mark.parametrize("model", [conv_net, with_host_part])
+@pytest.mark.parametrize("model", [conv_net, with_host_part, counted_loop, loop_in_if, scan])
 def test_a_renamed_model_is_no_difference(
     compiled: Compile, model: Callable[[], onnx.ModelProto]
 ) -> None:
@@ -160,6 +174,16 @@ def test_a_changed_node_is_named(compiled: Compile, base: Path, edit: str, expec
     assert found.nodes.added == found.nodes.removed == ()
     if edit == "weights":
         assert found.verdict is Verdict.SAME
+
+
+def test_a_changed_body_of_a_loop_is_an_attribute_of_the_loop(compiled: Compile) -> None:
+    edited = counted_loop()
+    body = next(part for part in graphs(edited.graph) if part is not edited.graph)
+    (node, *_) = (each for each in body.node if each.op_type == "Relu")
+    node.op_type = "Sigmoid"
+    found = diff(compiled(counted_loop()), compiled(edited))
+    whats = [r.where for r in found.reasons if r.kind is ReasonKind.MODEL]
+    assert "attribute body" in whats
 
 
 def test_the_python_module_compares_results_and_paths(base: Path) -> None:

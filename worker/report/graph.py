@@ -6,7 +6,9 @@ which it has digests.
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Iterable
 from hashlib import sha256
 
 import onnx_ir
@@ -106,8 +108,49 @@ def _attribute(attribute: onnx_ir.Attr) -> Detail:
             return list[Detail](attribute.as_strings())
         case onnx_ir.AttributeType.TENSOR:
             return _stored(attribute.as_tensor())
-        case _:
-            return {"sha256": sha256(str(attribute.value).encode()).hexdigest()}
+        case onnx_ir.AttributeType.GRAPH:
+            return _digest(_body(attribute.as_graph()))
+        case onnx_ir.AttributeType.GRAPHS:
+            return _digest([_body(graph) for graph in attribute.as_graphs()])
+        case _:  # types and sparse tensors: what they print has no names
+            return _digest(str(attribute.value))
+
+
+def _digest(told: Detail) -> Detail:
+    text = json.dumps(told, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return {"sha256": sha256(text.encode()).hexdigest()}
+
+
+def _body(graph: onnx_ir.Graph) -> Detail:
+    """A nested graph without its names: values are numbered as they are met."""
+    numbers: dict[str, int] = {}
+
+    def numbered(values: Iterable[onnx_ir.Value | None]) -> list[Detail]:
+        return [
+            numbers.setdefault(value.name, len(numbers)) if value is not None and value.name else -1
+            for value in values
+        ]
+
+    inputs = [[number, _typed(value)] for number, value in
+              zip(numbered(graph.inputs), graph.inputs, strict=True)]  # fmt: skip
+    nodes: list[Detail] = [
+        [
+            node.op_type, numbered(node.inputs), numbered(node.outputs),
+            {each.name: _attribute(each) for each in node.attributes.values()},
+        ]
+        for node in graph
+    ]  # fmt: skip
+    constants: list[Detail] = [
+        [numbers[name], _stored(value.const_value)]
+        for name, value in graph.initializers.items()
+        if value.const_value is not None and name in numbers
+    ]
+    return {
+        "inputs": list[Detail](inputs),
+        "nodes": nodes,
+        "constants": sorted(constants, key=str),
+        "outputs": numbered(graph.outputs),
+    }
 
 
 def _number(value: float) -> Detail:
