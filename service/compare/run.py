@@ -26,6 +26,10 @@ UNTOLD = "untold"
 """Cause of cycles that a report gives none for; there are none in reports of ours."""
 
 
+MOST_DEPTH = 64
+"""Levels of a report or a spec; ours have a dozen.  What is deeper no answer can carry."""
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """What cycles were spent for: a group of nodes, or what a fused kernel spent for none."""
@@ -123,6 +127,8 @@ class Run:
                 "TW-CMP-001", f"{name}: the report has version {version}",
                 pointer="/schema_version", limit=list(REPORT_VERSIONS), actual=str(version),
             )  # fmt: skip
+        if _is_deep(report) or _is_deep(spec):
+            raise _unlike(name, f"a document is nested deeper than {MOST_DEPTH} levels")
         missing: list[str] = []
         try:
             told = msgspec.convert(report, _Report)
@@ -221,6 +227,21 @@ class _Unit(msgspec.Struct):
 
 class _Schedule(msgspec.Struct):
     units: list[_Unit]
+
+
+def _is_deep(document: object) -> bool:
+    """Whether a document has more than `MOST_DEPTH` levels; level by level, no recursion."""
+    held: list[object] = [document]
+    for _ in range(MOST_DEPTH):
+        held = [
+            inner
+            for value in held
+            if isinstance(value, Mapping | list)
+            for inner in (value.values() if isinstance(value, Mapping) else value)
+        ]
+        if not held:
+            return False
+    return True
 
 
 def _unlike(name: str, why: str) -> InputError:

@@ -37,6 +37,13 @@ BASE = run(NODES, LAYERS, name="base")
 SLOWER = layers(a=40, c=90)
 
 
+def nested(depth: int) -> dict[str, Any]:
+    document: dict[str, Any] = {}
+    for _ in range(depth):
+        document = {"a": document}
+    return document
+
+
 def changed(row: LayerDelta) -> tuple[tuple[str, ...], int]:
     return row.nodes, row.delta_cycles
 
@@ -269,6 +276,7 @@ def test_cycles_that_a_report_gives_no_cause_for_have_one_of_their_own() -> None
         ({**report(NODES, LAYERS), "layers": [{"op_type": "Conv"}]}, "onnx_nodes"),
         ({**report(NODES, LAYERS), "summary": {}}, "latency_cycles"),
         ({**report(NODES, LAYERS), "placement": None}, "placement"),
+        ({**report(NODES, LAYERS), "options": nested(200)}, "nested deeper than 64 levels"),
     ],
 )  # fmt: skip
 def test_documents_of_another_shape_are_refused(document: object, message: str) -> None:
