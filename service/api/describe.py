@@ -24,6 +24,8 @@ PARAMETERS: Mapping[str, str] = MappingProxyType(
         "limit": "At most so many.",
         "kind": "Only entries of this kind.",
         "job": "Only entries that this job filled.",
+        "base": "Job id, or a label: its youngest job that succeeded.",
+        "head": "Another job id or label, which is compared with the base.",
         "state": "Only jobs in this state; may be repeated.",
         "label": "Only jobs with this label.",
         "model": "Only jobs on the model with this id.",

@@ -154,4 +154,4 @@ def test_the_schema_names_fields_and_forms(serve: Serve) -> None:
     )
     fields = schema["components"]["schemas"]["FigureAnswer"]["properties"]
     assert fields["delta"]["description"] == "Head less base."
-    assert [p["description"][:6] for p in route["parameters"]] == ["Job id", "Job id"]
+    assert [p["name"] for p in route["parameters"]] == ["base", "head"]

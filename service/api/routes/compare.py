@@ -9,7 +9,8 @@ from typing import Annotated, Any, BinaryIO
 from fastapi import APIRouter, Query, Request, Response
 
 from service.api.answers import encoded
-from service.api.deps import OWNER, ApiState, State
+from service.api.callers import Project
+from service.api.deps import ApiState, State
 from service.api.downloads import etag_matches
 from service.api.routes.health import package_version
 from service.api.schemas.compare import ComparisonAnswer
@@ -22,7 +23,7 @@ from service.errors import NotFound
 from service.jobs import query
 from service.states import JobState
 from service.store.blobs import read_bytes
-from service.store.records import ArtifactRecord, JobRecord
+from service.store.records import ArtifactRecord, JobFilter, JobRecord
 
 router = APIRouter(prefix="/v1", tags=["compare"])
 
@@ -37,13 +38,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
     },
     304: {"description": "The client's copy is current."},
 }
-Side = Annotated[
-    str,
-    Query(
-        min_length=1, max_length=200, examples=["main"],
-        description="Job id, or a label: its youngest job that succeeded.",
-    ),
-]  # fmt: skip
+Side = Annotated[str, Query(min_length=1, max_length=200, examples=["main"])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +51,16 @@ class _Stored:
 
 
 @router.get("/compare", response_model=ComparisonAnswer, responses=_ANSWERS)
-def get_comparison(base: Side, head: Side, request: Request, state: State) -> Response:
+def get_comparison(
+    base: Side, head: Side, request: Request, state: State, project: Project
+) -> Response:
     """Compare two jobs: figures, layers, causes, and what went in or was decided otherwise.
 
     JSON, or Markdown or a page when Accept asks for that first; conditional by ETag.
     """
     accept = request.headers.get("accept", "").split(",")[0].partition(";")[0].strip()
     media_type = accept if accept in (MARKDOWN, HTML) else JSON
-    sides = [_stored(state, name) for name in (base, head)]
+    sides = [_stored(state, project, name) for name in (base, head)]
     headers = {
         "ETag": _etag(sides, media_type), "Cache-Control": "no-cache", "Vary": "Accept",
         "X-Content-Type-Options": "nosniff", "Content-Security-Policy": _PAGE_POLICY,
@@ -81,18 +78,17 @@ def get_comparison(base: Side, head: Side, request: Request, state: State) -> Re
     return Response(body, headers=headers, media_type=media_type)
 
 
-def _stored(state: ApiState, name: str) -> _Stored:
+def _stored(state: ApiState, project: str, name: str) -> _Stored:
     """A job by its id, else the youngest that succeeded under this label.
 
     Raises:
         InputError: TW-SVC-001, there is none; TW-CMP-002, it has not succeeded.
     """
     try:
-        job = query.get_job(state.database, name, OWNER)
+        job = query.get_job(state.database, name, project)
     except NotFound:
-        page_of_label = query.list_jobs(
-            state.database, owner=OWNER, states=(JobState.SUCCEEDED,), label=name, limit=1
-        )
+        wanted = JobFilter(states=(JobState.SUCCEEDED,), label=name)
+        page_of_label = query.list_jobs(state.database, owner=project, wanted=wanted, limit=1)
         if not page_of_label.rows:
             raise unknown_job(name) from None
         (job,) = page_of_label.rows
