@@ -82,6 +82,7 @@ def command_campaigns(folder: Path) -> list[Campaign]:
         one("elections", "--out", out("elections.md")),
         one("racing_operators"),
         one("validation", "--out", out("validation.md")),
+        one("searches", "--out", out("searches.md")),
     ]
 
 

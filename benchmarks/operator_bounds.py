@@ -81,7 +81,7 @@ def operators() -> Iterator[tuple[str, Graph]]:
         yield f"conv {ins}-{outs} {size} {kernel}x{kernel}/{stride}", graph_of(work)
 
 
-def batched(batch: int, m: int, n: int, k: int) -> Graph:
+def batched(batch: int, m: int, n: int, k: int, dtype: DType = DType.F16) -> Graph:
     """c[b, m, n] = sum over k of a[b, m, k] b[b, k, n]."""
     b, i, j, s = (var(name) for name in "bmnk")
     shapes = {"a": (batch, m, k), "w": (batch, k, n), "c": (batch, m, n)}
@@ -90,7 +90,7 @@ def batched(batch: int, m: int, n: int, k: int) -> Graph:
         (Access("a", (b, i, s)), Access("w", (b, s, j))), Access("c", (b, i, j)),
         Apply(Fn.MUL, (Read(0), Read(1))), Reduce.ADD, Origin(("MatMul",), "MatMul"),
     )  # fmt: skip
-    tensors = tuple(Tensor(name, shape, DType.F16) for name, shape in shapes.items())
+    tensors = tuple(Tensor(name, shape, dtype) for name, shape in shapes.items())
     return Graph.build((op,), tensors, ("a", "w"), ("c",))
 
 

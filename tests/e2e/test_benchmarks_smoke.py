@@ -36,6 +36,7 @@ from benchmarks import (
 from benchmarks.papers import graphturbo_cells
 from benchmarks.rivals import __main__ as rivals
 from benchmarks.rivals.row_stationary import Layer
+from benchmarks.searches import __main__ as searches
 from benchmarks.zoo import ZooModel
 from worker.compiler.machine import load_preset
 from worker.compiler.options import Objective
@@ -234,6 +235,29 @@ def test_rivals_find_one_network_and_write_a_page(
     layer = Layer(64, 64, (8, 8), (3, 3))
     words, _, _, _ = rivals.ours(layer, rivals.one_node(), objective)
     assert words == 16 * (64 * 10 * 10 + 64 * 8 * 8) + 64 * 64 * 9  # each once
+
+
+def test_rival_searches_fill_their_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a product, and of one that is enumerated; the page's head says what it assumes."""
+    out = tmp_path / "SEARCHES.md"
+    asked = ["--presets", "a100", "--budget", "80", "--out", str(out), "--only"]
+    assert searches.main([*asked, "8x768x3072"]) == 0
+    printed = capsys.readouterr().out
+    assert "| a100 | 1 | 0.005 |" in printed
+    lesser = next(line for line in printed.splitlines() if line.startswith("| annealing at 64 |"))
+    assert float(lesser.split(" | ")[1]) >= 1
+    assert printed in out.read_text()
+    assert out.read_text().startswith("# Searches\n\n`python -m benchmarks.searches --out")
+    assert searches.main([*asked, "1x48x64"]) == 0
+    printed = capsys.readouterr().out
+    small = next(line for line in printed.splitlines() if line.startswith("| small 1x48x64"))
+    ours, *others = (float(cell) for cell in small.strip("| ").split(" | ")[3:])
+    assert 1 <= ours <= 1.0051
+    assert min(others) >= 1
+    with pytest.raises(SystemExit):
+        searches.main([*asked, "no such operator"])
 
 
 def test_racing_operators_counts_results_and_writes_a_table() -> None:
