@@ -167,9 +167,10 @@ def test_bad_sides_are_refused(
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"plain", gzip.compress(b"{"), gzip.compress(b'{"traceEvents": 7}'),
-     gzip.compress(b'{"traceEvents": [{"pid": -1}]}'), gzip.compress(b'{"traceEvents": ["x"]}'),
-     trace(5)[:-9]],
+    [b"", b"plain", *(gzip.compress(text, mtime=0) for text in (
+        b"{", b'{"traceEvents": 7}', b'{"traceEvents": [{"pid": -1}]}', b'{"traceEvents": ["x"]}'
+    )), trace(5)[:-9]],
+    ids=["empty", "plain", "torn", "no list", "no process", "no event", "cut"],
 )  # fmt: skip
 def test_what_is_no_trace_is_refused(folders: Path, data: bytes) -> None:
     (folders / "slow" / "trace.json.gz").write_bytes(data)
