@@ -31,7 +31,18 @@ def null_places(report: dict[str, Any]) -> set[str]:
               if v is None}  # fmt: skip
     for row in report["layers"]:
         places |= {f"layers.{row['placement']}.{k}" for k, v in row.items() if v is None}
-    return places
+    return places | {f"summaries.{place}" for place in nulls_in(report["summaries"])}
+
+
+def nulls_in(value: object, place: str = "") -> set[str]:
+    """Places of nulls; rows of a list share one."""
+    if value is None:
+        return {place.removeprefix(".")}
+    if isinstance(value, dict):
+        return {p for name, inner in value.items() for p in nulls_in(inner, f"{place}.{name}")}
+    return (
+        {p for inner in value for p in nulls_in(inner, place)} if isinstance(value, list) else set()
+    )
 
 
 @pytest.mark.parametrize("build", [conv_net, with_host_part])
@@ -45,3 +56,11 @@ def test_every_null_has_a_sentence(
     assert all(len(sentence) > 10 for sentence in report["null_reasons"].values())
     assert ("verification.passed" in places) is (mode is VerifyMode.NONE)
     assert ("layers.host.tile" in places) is (build is with_host_part)
+
+
+def test_a_cell_of_a_strategys_column_says_why_as_its_summary_does(tmp_path: Path) -> None:
+    """Of a kernel whose first tiling was proven to be the best: no other had to be priced."""
+    reasons = report_of(with_host_part(), tmp_path, VerifyMode.NONE)["null_reasons"]
+    said = reasons["summaries.naive.kernels.second"]
+    assert "priced" in said
+    assert reasons["layers.accelerator.naive_second"] == said

@@ -95,4 +95,4 @@ def test_an_artifact_that_is_no_object_is_not_found(
     state: Any = SimpleNamespace(blobs=None)
     for route in (artifacts.get_layers, artifacts.get_cache, artifacts.get_run):
         with pytest.raises(NotFound, match="no JSON object"):
-            route("job", state)
+            route("job", state, "local")

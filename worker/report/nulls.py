@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from worker.compiler.errors import Detail
-from worker.report.sections import null_sentences
+from worker.report.sections import cell_sentence, null_sentences
 
 _HOST = {
     "group_id": "a host part is no kernel and belongs to no group",
@@ -42,7 +42,7 @@ def null_reasons(document: Mapping[str, Detail]) -> dict[str, Detail]:
     for row in layers if isinstance(layers, list) else ():
         placement = row.get("placement") if isinstance(row, dict) else None
         for key in _nulls(row):
-            sentence = _HOST.get(key) if placement == "host" else None
+            sentence = _HOST.get(key) if placement == "host" else cell_sentence(document, key)
             other = _NO_CAUSE.get(key, _SHARE_OF_NOTHING)
             found[f"layers.{placement}.{key}"] = sentence or other
     return {**found, **null_sentences(document)}

@@ -62,6 +62,15 @@ def null_sentences(report: Mapping[str, Detail]) -> dict[str, Detail]:
     return found
 
 
+def cell_sentence(report: Mapping[str, Detail], column: str) -> str | None:
+    """Why a cell that a strategy added to the layer table is null; None: no strategy added it."""
+    for stored in stored_summaries(report):
+        own = column.removeprefix(f"{stored.name}_")
+        if own != column and stored.descriptor is not None:
+            return schema_of(stored.descriptor).nulls.get(own, "its strategy does not say why")
+    return None
+
+
 def checked(schema: type[Summary], told: Mapping[str, Detail]) -> Summary:
     """A summary from a report.
 
