@@ -140,13 +140,14 @@ def _make_first_key(services: Services) -> None:
     from service.jobs.keys import first_key
 
     path = services.settings.data_dir / FIRST_KEY
-    text = first_key(services.database)
-    if text is None:
-        return
-    path.unlink(missing_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text + "\n")
-    note(f"the first API key, which may do anything, is in {path}: make others, then revoke it")
+
+    def keep(text: str) -> None:
+        path.unlink(missing_ok=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(text + "\n")
+
+    if first_key(services.database, keep):
+        note(f"the first API key, which may do anything, is in {path}: make others, then revoke it")
 
 
 def _start_worker(services: Services, stack: Any) -> None:

@@ -57,17 +57,23 @@ def create_key(
     return record, text
 
 
-def first_key(database: Database) -> str | None:
-    """The text of a key that may do everything, made now; None where any was ever made."""
+def first_key(database: Database, keep: Callable[[str], None]) -> bool:
+    """Make a key that may do everything, where none was ever made; whether it was made.
+
+    `keep` puts its text where somebody finds it: what that raises makes no key, since nobody could
+    ask for it again.
+    """
     prefix, text = new_key()
     with database.write() as session:
         if keys.listing(session):
-            return None
+            return False
         is_made = keys.add(
             session, key_id=FIRST_ID, prefix=prefix, secret_sha256=digest_of(text), project=LOCAL,
             name="first", scopes=sorted(Scope), lasts_s=None,
         )  # fmt: skip
-    return text if is_made else None
+        if is_made:
+            keep(text)
+    return is_made
 
 
 def list_keys(database: Database) -> tuple[KeyRecord, ...]:

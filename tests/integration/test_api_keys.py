@@ -402,7 +402,7 @@ def test_the_page_on_keys_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     settings = Settings(data_dir=tmp_path)
     migrate(settings.database_url)
     database = Database(settings.database_url)
-    assert keys.first_key(database) is not None
+    assert keys.first_key(database, lambda _: None)
     commands = re.findall(r"^tilewright (.*)$", page, re.MULTILINE)
     assert len(commands) == 3
     for command in commands:
@@ -416,13 +416,21 @@ def test_the_page_on_keys_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_the_first_key_is_made_once(database_url: str) -> None:
     database = Database(database_url)
-    text = keys.first_key(database)
-    assert text is not None
-    found = keys.recognised(database, text)
+
+    def fail(_: str) -> None:
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="full"):
+        keys.first_key(database, fail)
+    assert keys.list_keys(database) == ()
+    kept: list[str] = []
+    assert keys.first_key(database, kept.append)
+    found = keys.recognised(database, kept[0])
     assert found is not None
     assert set(found.scopes) == set(Scope)
     keys.revoke_key(database, found.id)
-    assert keys.first_key(database) is None
+    assert not keys.first_key(database, kept.append)
+    assert len(kept) == 1
     database.close()
 
 
