@@ -185,7 +185,7 @@ def things(served: Served, http: httpx.Client, name: str) -> Things:
     arrays = http.post("/v1/calibrations", content=stream.getvalue()).json()["sha256"]
     upload = http.post("/v1/uploads", json={"name": name}).json()["id"]
     job = http.post("/v1/jobs", json={"model": model, "hardware": hardware}).json()["id"]
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120  # the first job of a checkout compiles its loops
     while (found := http.get(f"/v1/jobs/{job}").json())["state"] not in {"succeeded", "failed"}:
         assert time.monotonic() < deadline
         time.sleep(0.02)
