@@ -6,7 +6,6 @@ person would get.  The official SDK speaks the protocol (`pip install 'tilewrigh
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import json
 import os
@@ -54,6 +53,8 @@ class Verbs:
         Raises:
             Refused: it ended with a problem.
         """
+        import asyncio  # not for every other verb
+
         placed = (*words, *(self._server if serves else ()), *(self._data if stores else ()))
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", "service.cli.main", *placed, "--json",
