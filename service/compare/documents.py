@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from service.compare.deltas import Change
+from worker.compiler.errors import Detail
 
 
-def changes(base: object, head: object, pointer: str = "") -> list[Change]:
+def changes(base: Detail, head: Detail, pointer: str = "") -> list[Change]:
     """Values that differ, in the order of the documents; what a side lacks is None there.
 
     Items of a list that all have a name of their own (`name`, or `pointer`) stand under it, as in
@@ -19,7 +20,7 @@ def changes(base: object, head: object, pointer: str = "") -> list[Change]:
         return []
     left, right = _children(base), _children(head)
     if left is None or right is None or not _are_alike(base, head, left.keys() == right.keys()):
-        return [Change(pointer, base, head)] if base != head else []  # type: ignore[arg-type]  # JSON
+        return [Change(pointer, base, head)] if base != head else []
     found: list[Change] = []
     for key in dict.fromkeys([*left, *right]):
         found += changes(left.get(key), right.get(key), f"{pointer}/{_escaped(key)}")

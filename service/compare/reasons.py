@@ -195,7 +195,7 @@ def _deciding(report: Mapping[str, Any]) -> dict[str, Any]:
     return {name: held for name, held in report["options"].items() if name not in idle}
 
 
-def _documents(kind: ReasonKind, base: object, head: object) -> Iterator[Reason]:
+def _documents(kind: ReasonKind, base: Detail, head: Detail) -> Iterator[Reason]:
     for row in changes(base, head):
         yield Reason(
             kind, row.what, row.base, row.head,

@@ -55,19 +55,23 @@ def _trace(data: bytes, name: str) -> Mapping[str, Any]:
             text = stream.read(MOST_BYTES + 1)
         if len(text) > MOST_BYTES:
             raise ValueError(f"it has more than {MOST_BYTES} bytes")
-        trace = json.loads(text)
+        trace: dict[str, Any] = json.loads(text)
         if not isinstance(trace["traceEvents"], list):
             raise TypeError("its events are no list")
+        if not isinstance(trace.get("otherData", {}), dict):
+            raise TypeError("its otherData are no object")
         for event in trace["traceEvents"]:
             if not isinstance(event["pid"], int) or event["pid"] < 0:
                 raise ValueError("an event has no process")
+            if event.get("name") == "process_name" and not isinstance(event["args"], dict):
+                raise TypeError("arguments of an event are no object")
             if event.get("name") == "process_name" and "name" not in event["args"]:
                 raise ValueError("a process has no name")
     except (ValueError, TypeError, KeyError, OSError, EOFError, zlib.error, AttributeError,
             RecursionError) as error:  # fmt: skip
         why = f"is no trace: {type(error).__name__}: {error}"
         raise InputError("TW-RUN-001", f"{name} {why}", actual=why) from error
-    return trace  # type: ignore[no-any-return]  # checked above
+    return trace
 
 
 def _text(value: object) -> str:

@@ -29,7 +29,7 @@ from service.gate.verdict import Check, Finding, Result
 from service.gate.words import amount, change, percent, subject
 
 if TYPE_CHECKING:
-    from service.compare import Comparison, Run
+    from service.compare import Comparison, KernelDelta, LayerDelta, Run
 
 Key = tuple[str, str]
 HOST = "host"
@@ -129,26 +129,30 @@ def _whole(report: Report, rule: Regression) -> float | None:
 
 def _moved_layers(difference: Difference, rule: Regression, node: str) -> Iterator[_Moved]:
     """Layers that both sides have; the head's name counts, or the base's."""
-    comparison = difference.comparison
-    rows = comparison.layers if is_of_groups(rule.figure) else comparison.kernels
-    for row in rows:
-        sides = (row.base_nodes, row.head_nodes)
-        if not all(sides) or getattr(row, "is_rest", False):
-            continue
-        if not any(fnmatchcase(name, node) for names in sides for name in names):
-            continue
-        if is_of_groups(rule.figure):
-            places = (row.base_rows, row.head_rows)  # type: ignore[union-attr]  # a layer's
-            values = [
-                _of_rows(r, at, rule) for r, at in zip(_runs(difference), places, strict=True)
-            ]
-        else:
-            places = (row.base_kernels, row.head_kernels)
-            values = [
-                _of_kernels(r, at, rule) for r, at in zip(_runs(difference), places, strict=True)
-            ]
-        if values[0] is not None and values[1] is not None:
-            yield _Moved(row.nodes, values[0], values[1])
+    comparison, (base, head) = difference.comparison, _runs(difference)
+    found: list[tuple[tuple[str, ...], float | None, float | None]]
+    if is_of_groups(rule.figure):
+        found = [
+            (row.nodes, _of_rows(base, row.base_rows, rule), _of_rows(head, row.head_rows, rule))
+            for row in comparison.layers
+            if not row.is_rest and _is_about(row, node)
+        ]
+    else:
+        found = [
+            (row.nodes, _of_kernels(base, row.base_kernels, rule),
+             _of_kernels(head, row.head_kernels, rule))
+            for row in comparison.kernels
+            if _is_about(row, node)
+        ]  # fmt: skip
+    for nodes, before, after in found:
+        if before is not None and after is not None:
+            yield _Moved(nodes, before, after)
+
+
+def _is_about(row: LayerDelta | KernelDelta, node: str) -> bool:
+    """Whether both sides have the row, and a node of it is of the pattern."""
+    sides = (row.base_nodes, row.head_nodes)
+    return all(sides) and any(fnmatchcase(name, node) for names in sides for name in names)
 
 
 def _runs(difference: Difference) -> tuple[Run, Run]:

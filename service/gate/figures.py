@@ -166,8 +166,8 @@ def row_figure(report: Report, row: Mapping[str, Any], name: str) -> float | Non
         case "energy_mj":
             return _scaled(row.get("energy_pj"), 1 / PJ_OF_MJ)
         case "traffic_mb":
-            ways = [row.get(f"bytes_{level}_{way}") for way in ("read", "write")]
-            return None if None in ways else sum(ways) / MB  # type: ignore[arg-type]  # no None
+            read, written = (row.get(f"bytes_{level}_{way}") for way in ("read", "write"))
+            return None if read is None or written is None else (read + written) / MB
         case _:
             return None
 

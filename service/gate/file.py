@@ -152,7 +152,8 @@ class Budget(_Rule):
         self._check_scope()
         if self.at_most is None and self.at_least is None:
             raise ValueError("a budget has at_most or at_least")
-        if None not in (self.at_most, self.at_least) and self.at_least > self.at_most:  # type: ignore[operator]
+        low, high = self.at_least, self.at_most
+        if low is not None and high is not None and low > high:
             raise ValueError("at_least is more than at_most: nothing is within")
         return self
 

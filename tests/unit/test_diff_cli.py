@@ -168,9 +168,12 @@ def test_bad_sides_are_refused(
 @pytest.mark.parametrize(
     "data",
     [b"", b"plain", *(gzip.compress(text, mtime=0) for text in (
-        b"{", b'{"traceEvents": 7}', b'{"traceEvents": [{"pid": -1}]}', b'{"traceEvents": ["x"]}'
+        b"{", b"7", b'{"traceEvents": 7}', b'{"traceEvents": [{"pid": -1}]}',
+        b'{"traceEvents": ["x"]}', b'{"traceEvents": [], "otherData": 7}',
+        b'{"traceEvents": [{"pid": 1, "name": "process_name", "args": ["name"]}]}',
     )), trace(5)[:-9]],
-    ids=["empty", "plain", "torn", "no list", "no process", "no event", "cut"],
+    ids=["empty", "plain", "torn", "a number", "no list", "no process", "no event", "no data",
+         "no arguments", "cut"],
 )  # fmt: skip
 def test_what_is_no_trace_is_refused(folders: Path, data: bytes) -> None:
     (folders / "slow" / "trace.json.gz").write_bytes(data)
