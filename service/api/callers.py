@@ -126,9 +126,8 @@ class KeyMiddleware:
             return OPERATOR
         scheme, _, text = given.partition(" ")
         if scheme.lower() != "bearer":
-            raise KeyNeeded(
-                f"an API key is sent as a Bearer token, not by {scheme[:20]!r}", headers=_CHALLENGE
-            )
+            # What was sent is not echoed: it may be a key without the word in front.
+            raise KeyNeeded("an API key is sent as a Bearer token", headers=_CHALLENGE)
         try:
             caller = await self._ring.caller(text.strip())
         except (OperationalError, InterfaceError, PoolTimeout) as error:

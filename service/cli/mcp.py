@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,8 @@ class Verbs:
         try:
             out, said = await process.communicate()
         except asyncio.CancelledError:
-            os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C: it cleans up
+            with suppress(ProcessLookupError):  # it may have ended meanwhile
+                os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C: it cleans up
             await process.wait()
             raise
         try:

@@ -106,8 +106,10 @@ def test_a_wrong_key_is_refused_on_loopback_too(serve: Serve) -> None:
         for wrong in (other, new_key()[1], "x", "tw_.")
     ]
     assert len({answer["detail"] for answer in answers}) == 1
-    basic = served.http.get("/v1/jobs", headers={"Authorization": "Basic YTpi"})
-    assert "Bearer" in assert_problem(basic, 401, "TW-SVC-019")["detail"]
+    for value in ("Basic YTpi", text):
+        bare = served.http.get("/v1/jobs", headers={"Authorization": value})
+        assert "Bearer" in assert_problem(bare, 401, "TW-SVC-019")["detail"]
+        assert text[:16] not in bare.text
 
 
 def test_a_key_ends(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

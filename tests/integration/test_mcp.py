@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -144,6 +145,23 @@ def test_of_a_range_the_front_is_told() -> None:
         "explore", "m", "--hardware", "h", "--vary", "A.x=1,2", "--vary", "B.y=x2", "-o", "out",
         "--winners", "0", "--set", "N=4",
     ]  # fmt: skip
+
+
+def test_a_canceled_tool_ends_its_verb(tmp_path: Path) -> None:
+    """One that would run for ever: a server."""
+
+    async def cancel() -> None:
+        running = asyncio.create_task(Verbs(None, tmp_path).run("serve", "--port", "0"))
+        while not (tmp_path / "tilewright.db").exists():
+            assert not running.done(), running
+            await asyncio.sleep(0.1)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(asyncio.wait_for(cancel(), 90))
+    left = [p.info["cmdline"] or [] for p in psutil.process_iter(["cmdline"])]
+    assert not [words for words in left if str(tmp_path) in words]
 
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
