@@ -11,6 +11,13 @@ COPY worker worker
 COPY migrations migrations
 RUN python -m venv /app && /app/bin/pip install --no-cache-dir '.[s3]'
 
+# The documentation, with what makes it: of this stage only the pages go on.
+FROM build AS guide
+COPY docs docs
+COPY benchmarks/VALIDATION.md benchmarks/PEERS.md benchmarks/
+RUN /app/bin/pip install --no-cache-dir '.[docs]' \
+    && /app/bin/sphinx-build -W -d /tmp/doctrees docs /guide
+
 FROM python:3.12-slim
 # The C compiler is part of the product: verification builds and runs the generated kernels.
 RUN apt-get update \
@@ -18,10 +25,12 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --system --uid 10001 --create-home --home-dir /var/lib/tilewright tilewright
 COPY --from=build /app /app
+COPY --from=guide /guide /guide
 ENV PATH=/app/bin:/usr/local/bin:/usr/bin:/bin \
     PYTHONUNBUFFERED=1 \
     TILEWRIGHT_HOST=0.0.0.0 \
     TILEWRIGHT_PORT=8080 \
+    TILEWRIGHT_GUIDE_DIR=/guide \
     TILEWRIGHT_DATA_DIR=/var/lib/tilewright
 USER 10001
 VOLUME /var/lib/tilewright

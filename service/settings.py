@@ -135,6 +135,9 @@ class Settings(BaseSettings):
     tells it that somebody has."""
     slow_client_s: float = Field(default=20.0, gt=0)
     """How long a client may pause within a request before its connection ends."""
+    guide_dir: Path | None = None
+    """Folder of the built documentation, served below /docs/guide; none: the route says how to
+    build it."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["json", "console"] = "json"
     access_log: bool = False

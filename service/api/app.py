@@ -20,6 +20,7 @@ from service.api.body_limit import BodyLimitMiddleware
 from service.api.callers import KeyMiddleware
 from service.api.deps import ApiState
 from service.api.describe import describe
+from service.api.guide import GuideFolder
 from service.api.origin import OriginMiddleware
 from service.api.pace import PaceMiddleware
 from service.api.parameters import no_unknown_parameters
@@ -33,6 +34,7 @@ from service.api.routes import (
     compare,
     errors,
     events,
+    guide,
     hardware,
     health,
     jobs,
@@ -93,10 +95,12 @@ def create_app(
         readiness=Readiness(used.database, used.blobs, None if settings.embedded else used.celery),
         preflights=PreflightSlots(settings.preflight_slots),
         specs=specs,
+        guide=GuideFolder(settings.guide_dir),
         watch=JobWatch(lambda ids: query.event_numbers(used.database, ids)),
     )
     for module in ROUTERS:
         app.include_router(module.router, dependencies=[Depends(no_unknown_parameters)])
+    app.include_router(guide.router)  # scripts of its pages read what they like from the query
     problems.install(app)
     limit = max(settings.max_json_bytes, settings.max_hardware_bytes)
     app.add_middleware(BodyLimitMiddleware, limit_bytes=limit)

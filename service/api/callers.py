@@ -28,7 +28,9 @@ from service.store.session import Database
 OPEN = frozenset(
     {"/healthz", "/v1/healthz", "/readyz", "/v1/readyz", "/v1/version", "/openapi.json", "/docs"}
 )
-"""Paths that need no key; so do those below `/v1/errors`."""
+"""Paths that need no key."""
+OPEN_BELOW = ("/v1/errors", "/docs/guide")
+"""So do these, and all below them."""
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 ASKING = frozenset({"/v1/hardware/lint"})
 """Paths to which a POST stores nothing."""
@@ -39,7 +41,7 @@ MOST_KNOWN = 4096
 
 def scope_of(method: str, path: str) -> Scope | None:
     """What a request needs; None: nothing."""
-    if path in OPEN or path == "/v1/errors" or path.startswith("/v1/errors/"):
+    if path in OPEN or any(path == top or path.startswith(f"{top}/") for top in OPEN_BELOW):
         return None
     if path in {"/metrics", "/v1/metrics"}:
         return Scope.METRICS

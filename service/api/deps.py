@@ -11,6 +11,7 @@ from typing import Annotated
 
 from fastapi import Depends, Header, Path, Request
 
+from service.api.guide import GuideFolder
 from service.api.preflight_slots import PreflightSlots
 from service.api.readiness import Readiness
 from service.api.spec_readers import SpecReaders
@@ -34,6 +35,7 @@ class ApiState:
     readiness: Readiness
     preflights: PreflightSlots
     specs: SpecReaders
+    guide: GuideFolder
 
 
 async def api_state(request: Request) -> ApiState:

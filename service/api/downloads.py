@@ -12,6 +12,11 @@ from service.errors import ServiceError
 
 CACHE_FOREVER = "private, max-age=31536000, immutable"
 """By whoever asked: what passes a key is nobody else's."""
+SANDBOXED = (
+    "sandbox; default-src 'none'; style-src 'unsafe-inline';"
+    " script-src 'unsafe-inline'; img-src data:"
+)
+"""Content-Security-Policy of what users stored: it has no origin, and reaches nothing."""
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 """More digits than a size has are a malformed header; they would not even convert."""
 
@@ -70,6 +75,7 @@ def serve_bytes(
     file_name: str,
     open_range: OpenRange,
     immutable: bool = True,
+    policy: str = SANDBOXED,
 ) -> Response:
     """Answer GET or HEAD for one stored blob.
 
@@ -82,8 +88,7 @@ def serve_bytes(
         "Accept-Ranges": "bytes",
         "Cache-Control": CACHE_FOREVER if immutable else "no-cache",
         "X-Content-Type-Options": "nosniff",
-        "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline';"
-        " script-src 'unsafe-inline'; img-src data:",
+        "Content-Security-Policy": policy,
         "Content-Disposition": f'inline; filename="{_header_name(file_name)}"',
     }
     if etag_matches(request.headers.get("if-none-match"), etag):

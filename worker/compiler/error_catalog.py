@@ -1,17 +1,33 @@
 """The closed list of error codes: what each means, whose fault it is, and what to do.
 
-Codes are a promise: they are never reused and never change meaning.  Families:
-TW-MODEL the ONNX file · TW-SPEC the hardware spec · TW-OPT options · TW-CAL calibration ·
-TW-PLAN does not fit · TW-UNSUP unsupported · TW-SIM simulation · TW-VERIFY numerics ·
-TW-CMP results to compare · TW-VALID published figures · TW-EXPORT other cost models ·
-TW-GATE the gate · TW-INT our bug · TW-SVC the service · TW-CLI the command line ·
-TW-NET the client's connection.
+Codes are a promise: they are never reused and never change meaning.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+FAMILIES = {
+    "MODEL": "The ONNX file",
+    "SPEC": "The hardware spec",
+    "OPT": "Options",
+    "CAL": "Calibration",
+    "PLAN": "What does not fit",
+    "UNSUP": "What is not supported",
+    "SIM": "Simulation",
+    "VERIFY": "Numerics",
+    "RUN": "Bundles that are run",
+    "CMP": "Results to compare",
+    "VALID": "Published figures",
+    "EXPORT": "Other cost models",
+    "GATE": "The gate",
+    "INT": "Faults of ours",
+    "SVC": "The service",
+    "CLI": "The command line",
+    "NET": "The client's connection",
+}
+"""What codes are about, by the word in their middle."""
 
 
 class Fault(StrEnum):

@@ -74,6 +74,7 @@ def docs(request: Request) -> HTMLResponse:
         "<!doctype html><html lang=en><meta charset=utf-8><title>Tilewright API</title>"
         "<style>body{font:15px/1.5 sans-serif;margin:2em;max-width:70em}"
         "td{padding:.3em .8em;vertical-align:top;border-top:1px solid #ddd}</style>"
-        '<h1>Tilewright API</h1><p>Machine-readable: <a href="/openapi.json">/openapi.json</a></p>'
+        '<h1>Tilewright API</h1><p>Machine-readable: <a href="/openapi.json">/openapi.json</a>;'
+        ' explained: <a href="/docs/guide/">the guide</a></p>'
         f"<table>{''.join(rows)}</table></html>"
     )
