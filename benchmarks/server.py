@@ -36,6 +36,11 @@ class Server:
                 return int(line.split()[1]) * 1024 / 1e6
         raise KeyError(field)
 
+    def cpu_s(self) -> float:
+        """CPU time of the process so far, in seconds."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def forget_peak(self) -> None:
         """Start a new VmHWM at the present VmRSS."""
         Path(f"/proc/{self.pid}/clear_refs").write_text(_CLEAR_PEAK)

@@ -3,7 +3,8 @@
 ServiceError(status)
 ├─ KeyNeeded 401 · NotAllowed · ScopeMissing 403
 ├─ NotFound 404 · Conflict 409 · TooLarge 413 · UnsupportedMedia 415
-├─ Malformed · IdempotencyMismatch · DigestMismatch · SpecRejected 422 · QuotaExceeded 429
+├─ Malformed · IdempotencyMismatch · DigestMismatch · SpecRejected 422
+├─ QuotaExceeded · RateExceeded 429
 └─ Unavailable 503 (transient: the client may retry)
 LeaseLost (never leaves the worker: somebody else owns the item now)
 
@@ -146,6 +147,12 @@ class QuotaExceeded(ServiceError):
     """Too many active jobs or bytes."""
 
     code = "TW-SVC-011"
+
+
+class RateExceeded(ServiceError):
+    """Too many requests in a while."""
+
+    code = "TW-SVC-021"
 
 
 class DigestMismatch(ServiceError):

@@ -15,6 +15,9 @@ from hashlib import sha256
 LOCAL = "local"
 """The project of whoever needs no key, and of all that was stored before there were keys."""
 PROJECT = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+_ONE_RATE = r"[1-9][0-9]{0,8}/(?:second|minute|hour|day)"
+RATE = re.compile(rf"{_ONE_RATE}(?:;{_ONE_RATE}){{0,3}}")
+"""`N/WINDOW`, several of them apart by `;`: all must hold."""
 _PREFIX_ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
 _PREFIX_CHARS = 12
 _KEY = re.compile(rf"tw_([{_PREFIX_ALPHABET}]{{{_PREFIX_CHARS}}})\.([A-Za-z0-9_-]{{43}})")
@@ -30,7 +33,7 @@ class Scope(StrEnum):
     METRICS = "metrics"
     """Totals over all projects, for a monitoring system."""
     ADMIN = "admin"
-    """Create, list and revoke keys of any project."""
+    """Create, list and revoke keys, set limits and read the audit log, of any project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +44,15 @@ class Caller:
     scopes: frozenset[Scope]
     key_id: str | None
     """None: no key was needed."""
+    who: str = ""
+    """For people: the key's name, or whose token it is."""
+    rate: str | None = None
+    """Of the key; None: what settings give every key."""
+    project_rate: str | None = None
+    """Of its project; None: what settings give every project."""
 
 
-OPERATOR = Caller(LOCAL, frozenset(Scope), None)
+OPERATOR = Caller(LOCAL, frozenset(Scope), None, "operator")
 """Whoever reaches a server that listens on loopback alone, or opens the data directory."""
 
 

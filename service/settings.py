@@ -17,7 +17,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.hosts import is_loopback
-from service.keys import LOCAL
+from service.keys import LOCAL, RATE
 from worker.job.stages import NAMES
 from worker.job.watchdog import LIMIT_S
 from worker.sandbox.isolation import IsolationChoice
@@ -118,6 +118,8 @@ class Settings(BaseSettings):
     """Cache entries go when nobody has used them for so many seconds; 0: never."""
     max_cache_bytes: int = Field(default=0, ge=0)
     """Cache entries that were used longest ago go while all projects' have more bytes; 0: never."""
+    keep_audit_s: float = Field(default=0.0, ge=0)
+    """Rows of the audit log go so many seconds after they were written; 0: never."""
     cache_inline_bytes: int = Field(default=64 * 1024, ge=0)
     """Cached values up to this size live in their row, larger ones in the blob store."""
     cache_intake_bytes: int = Field(default=2048 * _MIB, ge=0)
@@ -130,6 +132,15 @@ class Settings(BaseSettings):
     require_key: bool = False
     """Ask for an API key on loopback, too: where a proxy brings others to it.  Beyond loopback a
     server always does."""
+    key_rate: str = ""
+    """Requests of one key: `20/second`, `600/minute;10000/day` (all hold); empty: as many as come.
+    A key may have a rate of its own."""
+    project_rate: str = ""
+    """The same of all keys of a project together."""
+    guess_rate: str = "60/minute"
+    """Keys and tokens that are none, from one address; empty: as many as come."""
+    rate_store_url: str = Field(default="memory://", pattern="^(memory://|rediss?://.+)$")
+    """Where requests are counted: in each process of its own, or in a Redis that all share."""
     share_cache: bool = False
     """Projects use each other's compile cache: what one has compiled is fast for another, which
     tells it that somebody has."""
@@ -152,6 +163,13 @@ class Settings(BaseSettings):
     @classmethod
     def _absolute(cls, value: Path) -> Path:
         return value.expanduser().absolute()
+
+    @field_validator("key_rate", "project_rate", "guess_rate")
+    @classmethod
+    def _is_rate(cls, value: str) -> str:
+        if value and RATE.fullmatch(value) is None:
+            raise ValueError(f"{value!r} is no rate: N/second, N/minute, N/hour, N/day, apart by ;")
+        return value
 
     @field_validator("stage_limits_s")
     @classmethod

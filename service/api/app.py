@@ -15,9 +15,10 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from service.api import problems
+from service.api.auditing import AuditMiddleware
 from service.api.bells import DeferredOutbox
 from service.api.body_limit import BodyLimitMiddleware
-from service.api.callers import KeyMiddleware
+from service.api.callers import KeyMiddleware, ScopeMiddleware
 from service.api.deps import ApiState
 from service.api.describe import describe
 from service.api.guide import GuideFolder
@@ -25,10 +26,12 @@ from service.api.origin import OriginMiddleware
 from service.api.pace import PaceMiddleware
 from service.api.parameters import no_unknown_parameters
 from service.api.preflight_slots import PreflightSlots
+from service.api.rates import RateMiddleware, Rates
 from service.api.readiness import Readiness
 from service.api.request_id import RequestIdMiddleware
 from service.api.routes import (
     artifacts,
+    audit,
     cache,
     calibrations,
     compare,
@@ -50,8 +53,8 @@ from service.jobs import query
 from service.settings import Settings
 
 ROUTERS = (
-    models, uploads, calibrations, hardware, jobs, events, artifacts, compare, cache, keys, errors,
-    health,
+    models, uploads, calibrations, hardware, jobs, events, artifacts, compare, cache, keys, audit,
+    errors, health,
 )  # fmt: skip
 
 
@@ -105,8 +108,17 @@ def create_app(
     limit = max(settings.max_json_bytes, settings.max_hardware_bytes)
     app.add_middleware(BodyLimitMiddleware, limit_bytes=limit)
     app.add_middleware(PaceMiddleware, grace_s=settings.slow_client_s)
+    app.add_middleware(ScopeMiddleware)
+    app.add_middleware(AuditMiddleware, database=used.database)
+    # A command that opens its own data directory is alone with it.
+    rates = None if is_own else Rates(settings)
+    if rates is not None:
+        app.add_middleware(RateMiddleware, settings=settings, rates=rates)
     needs_key = settings.needs_key and not is_own
-    app.add_middleware(KeyMiddleware, database=used.database, needs_key=needs_key)
+    app.add_middleware(
+        KeyMiddleware, database=used.database, needs_key=needs_key, rates=rates,
+        guess_rate=settings.guess_rate,
+    )  # fmt: skip
     app.add_middleware(OriginMiddleware, names=(settings.host, *settings.allowed_hosts))
     app.add_middleware(RequestIdMiddleware, access_log=settings.access_log)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's documented hook

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from ipaddress import ip_address, ip_network
 from typing import Annotated
 
 from anyio import to_thread
 from fastapi import Depends, Request
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
-from starlette.types import ASGIApp, Message, Receive, Send
+from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from service.api.problems import problem_response
+from service.api.rates import Rates, refusal
 from service.errors import KeyNeeded, ScopeMissing, ServiceError, Unavailable
 from service.jobs.keys import recognised
 from service.keys import OPERATOR, Caller, Scope, digest_of
@@ -32,6 +34,8 @@ OPEN = frozenset(
 OPEN_BELOW = ("/v1/errors", "/docs/guide")
 """So do these, and all below them."""
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
+ADMIN = frozenset({"/v1/keys", "/v1/audit"})
+"""What concerns all projects; so does what is below."""
 ASKING = frozenset({"/v1/hardware/lint"})
 """Paths to which a POST stores nothing."""
 KNOWN_S = 5.0
@@ -45,7 +49,7 @@ def scope_of(method: str, path: str) -> Scope | None:
         return None
     if path in {"/metrics", "/v1/metrics"}:
         return Scope.METRICS
-    if path == "/v1/keys" or path.startswith("/v1/keys/"):
+    if path in ADMIN or path.startswith(tuple(f"{root}/" for root in ADMIN)):
         return Scope.ADMIN
     return Scope.READ if method in READING or path in ASKING else Scope.WRITE
 
@@ -53,37 +57,84 @@ def scope_of(method: str, path: str) -> Scope | None:
 class KeyRing:
     """Keys that were recognised a moment ago, so that not every request asks the database."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, rates: Rates | None, guess_rate: str) -> None:
         self._database = database
+        self._rates = rates
+        self._guess_rate = guess_rate
         self._known: OrderedDict[str, tuple[float, Caller]] = OrderedDict()
 
-    async def caller(self, text: str) -> Caller:
-        """Who has this key.
+    async def caller(self, text: str, address: str) -> Caller:
+        """Who has this key; `address` is where it came from.
 
         Raises:
             KeyNeeded: it is no key, or one that has ended.
+            RateExceeded: too many that are none came from there.  A key that was good lately is
+                looked at all the same: behind a proxy all have one address.
         """
         digest = digest_of(text)
-        until, known = self._known.get(digest, (0.0, OPERATOR))
-        if time.monotonic() < until:
+        until, known = self._known.get(digest, (0.0, None))
+        if known is not None and time.monotonic() < until:
             return known
+        if known is None:
+            await self._may_guess(address, is_wrong=False)
         found = await to_thread.run_sync(recognised, self._database, text)
         self._known.pop(digest, None)
-        if found is None or not found.is_live:
-            raise _refused(found)
-        caller = Caller(found.project, frozenset(found.scopes), found.id)
+        if found is None or not found[0].is_live:
+            await self._may_guess(address, is_wrong=True)
+            raise _refused(None if found is None else found[0])
+        key, limits = found
+        caller = Caller(key.project, frozenset(key.scopes), key.id, key.name, key.rate, limits.rate)
         self._known[digest] = time.monotonic() + KNOWN_S, caller
         while len(self._known) > MOST_KNOWN:
             self._known.popitem(last=False)
         return caller
 
+    async def _may_guess(self, address: str, *, is_wrong: bool) -> None:
+        """Count a wrong key; before one is looked at, refuse an address that has sent many."""
+        if self._rates is None or not self._guess_rate:
+            return
+        ask = self._rates.hit if is_wrong else self._rates.look
+        standings = await ask("guess", self._guess_rate, _network(address))
+        refused = None if is_wrong else refusal(standings, "too many wrong keys from this address")
+        if refused is not None:
+            raise refused
+
+
+class ScopeMiddleware:
+    """Answers 403 without the scope that a request needs.
+
+    Apart from `KeyMiddleware`, so that what stands between the two sees who is refused.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            needed = scope_of(scope["method"], scope["path"])
+            caller = scope["state"]["caller"]
+            if needed is not None and needed not in caller.scopes:
+                error = ScopeMissing(
+                    f"{scope['method']} {scope['path']} needs the scope {needed!s}",
+                    pointer="header:Authorization", limit=str(needed),
+                    actual=", ".join(sorted(caller.scopes)) or "none",
+                    headers={"Connection": "close"},
+                )  # fmt: skip
+                response = problem_response(Request(scope), error.to_problem(), error.headers)
+                await response(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
 
 class KeyMiddleware:
-    """Answers 401 without a key that is good, 403 without the scope that a request needs."""
+    """Answers 401 without a key that is good."""
 
-    def __init__(self, app: ASGIApp, *, database: Database, needs_key: bool) -> None:
+    def __init__(
+        self, app: ASGIApp, *, database: Database, needs_key: bool, rates: Rates | None,
+        guess_rate: str,
+    ) -> None:  # fmt: skip
         self.app = app
-        self._ring = KeyRing(database)
+        self._ring = KeyRing(database, rates, guess_rate)
         self._needs_key = needs_key
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
@@ -98,24 +149,7 @@ class KeyMiddleware:
             await response(scope, receive, send)
             return
         scope.setdefault("state", {})["caller"] = caller
-        if caller.key_id is None or request.method in READING:
-            await self.app(scope, receive, send)
-            return
-        status = 0
-
-        async def seen(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self.app(scope, receive, seen)
-        finally:
-            get_logger().info(
-                "audit", key=caller.key_id, project=caller.project, method=request.method,
-                path=request.url.path, status=status,
-            )  # fmt: skip
+        await self.app(scope, receive, send)
 
     async def _caller(self, request: Request) -> Caller:
         needed = scope_of(request.method, request.url.path)
@@ -131,21 +165,24 @@ class KeyMiddleware:
             # What was sent is not echoed: it may be a key without the word in front.
             raise KeyNeeded("an API key is sent as a Bearer token", headers=_CHALLENGE)
         try:
-            caller = await self._ring.caller(text.strip())
+            address = "" if request.client is None else request.client.host
+            caller = await self._ring.caller(text.strip(), address)
         except (OperationalError, InterfaceError, PoolTimeout) as error:
             get_logger().warning("database unavailable", error=str(error))
             raise Unavailable("the database cannot tell whose key this is right now") from error
-        if needed not in caller.scopes:
-            raise ScopeMissing(
-                f"{request.method} {request.url.path} needs the scope {needed!s}",
-                pointer="header:Authorization", limit=str(needed),
-                actual=", ".join(sorted(caller.scopes)) or "none",
-                headers={"Connection": "close"},
-            )  # fmt: skip
         return caller
 
 
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="tilewright"', "Connection": "close"}
+
+
+def _network(address: str) -> str:
+    """What guesses are counted by: of IPv6 the /64, which is what one host usually has."""
+    try:
+        given = ip_address(address)
+    except ValueError:  # a socket of the file system has none
+        return address
+    return str(ip_network((given, 64), strict=False)) if given.version == 6 else address
 
 
 def _refused(found: KeyRecord | None) -> KeyNeeded:

@@ -11,6 +11,8 @@ from service.cli.output import JsonFlag, moment, note, print_json, print_table, 
 from service.keys import Scope
 
 app = typer.Typer(help="API keys of the service.", no_args_is_help=True)
+_PAGE = 200
+"""As many rows as an answer may have."""
 
 
 @app.command("create")
@@ -27,6 +29,13 @@ def create(
     days: Annotated[
         int | None, typer.Option(min=1, max=3660, help="How long it is good (default: for ever).")
     ] = None,
+    rate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N/WINDOW",
+            help="Requests it may send, `600/minute` (default: as settings say).",
+        ),
+    ] = None,
     server: ServerOption = None,
     data_dir: DataDirOption = None,
     as_json: JsonFlag = False,
@@ -35,6 +44,7 @@ def create(
     scopes = sorted(set(scope or (Scope.READ, Scope.WRITE)))
     body: dict[str, Any] = {
         "name": name, "scopes": [str(s) for s in scopes], "project": project, "days": days,
+        "rate": rate,
     }  # fmt: skip
     with connect(server, data_dir) as client:
         made: dict[str, Any] = client.post("/v1/keys", body)
@@ -82,3 +92,46 @@ def revoke(
     with connect(server, data_dir) as client:
         client.delete(f"/v1/keys/{key_id}")
     note(f"{key_id} is revoked")
+
+
+@app.command("audit")
+def audit(
+    project: Annotated[str | None, typer.Option(help="Only what this project's did.")] = None,
+    key: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only what came with this key.")
+    ] = None,
+    subject: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only what changed this job, model, key ...")
+    ] = None,
+    outcome: Annotated[
+        str | None, typer.Option(help="Only what was done, answered, refused or failed.")
+    ] = None,
+    since: Annotated[
+        float | None, typer.Option(metavar="S", help="Only from this time on (epoch seconds).")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many rows.")] = 50,
+    server: ServerOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show who changed what, the youngest first."""
+    asked = {"project": project, "key": key, "subject": subject, "outcome": outcome, "since": since}
+    params: dict[str, str | int] = {
+        name: str(value) for name, value in asked.items() if value is not None
+    }
+    rows: list[dict[str, Any]] = []
+    with connect(server, data_dir) as client:
+        while len(rows) < limit:
+            params["limit"] = min(limit - len(rows), _PAGE)
+            page: dict[str, Any] = client.get("/v1/audit", params)
+            rows += page["items"]
+            if page["next_cursor"] is None:
+                break
+            params["cursor"] = page["next_cursor"]
+    if as_json:
+        print_json({"items": rows})
+        return
+    print_table(
+        ("time", "project", "who", "key", "route", "subject", "outcome", "status"),
+        [{**row, "time": moment(row["time"])} for row in rows],
+    )

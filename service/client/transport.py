@@ -14,6 +14,8 @@ from service.client.errors import ApiError, Json, ServerUnreachable, client_prob
 RETRIES = 4
 """Attempts after the first for requests that are safe to repeat."""
 FIRST_BACKOFF_S = 0.2
+MOST_RETRY_AFTER_S = 60
+"""The longest pause that a server may ask for."""
 
 
 class Transport:
@@ -58,7 +60,7 @@ class Transport:
             repeatable = False
         attempts = RETRIES + 1 if repeatable else 1
         for attempt in range(attempts):
-            last = attempt == attempts - 1
+            last, asked_s = attempt == attempts - 1, 0.0
             try:
                 response = self._client.request(
                     method,
@@ -79,7 +81,8 @@ class Transport:
                 failure = _api_error(response)
                 if last or not failure.retryable:
                     raise failure
-            time.sleep(FIRST_BACKOFF_S * 2**attempt)
+                asked_s = _retry_after_s(response)
+            time.sleep(max(FIRST_BACKOFF_S * 2**attempt, asked_s))
         raise AssertionError("the loop returns or raises on its last attempt")
 
     @contextmanager
@@ -126,6 +129,12 @@ def document(response: httpx.Response) -> dict[str, Json]:
             )
         )
     return cast("dict[str, Json]", value)
+
+
+def _retry_after_s(response: httpx.Response) -> float:
+    """How long the server asks to wait, at most as long as a user may; a date is not read."""
+    value = response.headers.get("retry-after", "")
+    return float(min(int(value), MOST_RETRY_AFTER_S)) if value.isdecimal() else 0.0
 
 
 def _api_error(response: httpx.Response) -> ApiError:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from sqlalchemy.orm import Session
 
 from service.errors import NotFound, problem
+from service.jobs import audit
 from service.states import ItemState, JobState, require_job_move
 from service.store.records import JobRecord
 from service.store.repos import items, jobs
@@ -29,6 +30,7 @@ def cancel_job(
     """
     with database.write() as session:
         job = _canceled(session, job_id, owner)
+        audit.record(session, audit.current(), job_id)
         if before_commit is not None:
             before_commit(job)
     return job

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from service.errors import Conflict, NotFound
+from service.jobs import audit
 from service.jobs.submit import IdempotencyKey
 from service.keys import LOCAL, Scope, digest_of, is_same, new_key, prefix_of
 from service.store.ids import new_id
-from service.store.records import KeyRecord
-from service.store.repos import catalog, keys
+from service.store.records import KeyRecord, ProjectLimits
+from service.store.repos import catalog, keys, projects
 from service.store.session import Database
 
 FIRST_ID = "key_first"
@@ -25,6 +26,7 @@ def create_key(
     name: str,
     scopes: Sequence[Scope],
     lasts_s: float | None = None,
+    rate: str | None = None,
     idempotency: IdempotencyKey | None = None,
     before_commit: Callable[[KeyRecord, str], None] | None = None,
 ) -> tuple[KeyRecord, str]:
@@ -47,11 +49,12 @@ def create_key(
             )
         keys.add(
             session, key_id=key_id, prefix=prefix, secret_sha256=digest_of(text), project=project,
-            name=name, scopes=sorted(set(scopes)), lasts_s=lasts_s,
+            name=name, scopes=sorted(set(scopes)), lasts_s=lasts_s, rate=rate,
         )  # fmt: skip
         record = keys.get(session, key_id)
         if record is None:
             raise Conflict("the key's prefix is taken", remedy="Ask again.")
+        audit.record(session, audit.current(), key_id)
         if before_commit is not None:
             before_commit(record, text)
     return record, text
@@ -69,7 +72,7 @@ def first_key(database: Database, keep: Callable[[str], None]) -> bool:
             return False
         is_made = keys.add(
             session, key_id=FIRST_ID, prefix=prefix, secret_sha256=digest_of(text), project=LOCAL,
-            name="first", scopes=sorted(Scope), lasts_s=None,
+            name="first", scopes=sorted(Scope), lasts_s=None, rate=None,
         )  # fmt: skip
         if is_made:
             keep(text)
@@ -91,18 +94,23 @@ def revoke_key(database: Database, key_id: str) -> None:
     with database.write() as session:
         if not keys.revoke(session, key_id) and keys.get(session, key_id) is None:
             raise NotFound("no such key", actual=key_id[:80])
+        audit.record(session, audit.current(), key_id)
 
 
-def recognised(database: Database, text: str) -> KeyRecord | None:
-    """The key that a text is, dead ones too; None: it is none.  A live one was used now."""
+def recognised(database: Database, text: str) -> tuple[KeyRecord, ProjectLimits] | None:
+    """The key that a text is, dead ones too, and the limits of its project; None: it is none.
+
+    A live one was used now.
+    """
     prefix = prefix_of(text)
     if prefix is None:
         return None
     with database.read() as session:
         found = keys.find(session, prefix)
-    if found is None or not is_same(found.secret_sha256, text):
-        return None
+        if found is None or not is_same(found.secret_sha256, text):
+            return None
+        limits = projects.limits(session, found.project)
     if found.is_live:
         with database.write() as session:
             keys.touch(session, found.id, TOUCHED_S)
-    return found
+    return found, limits

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from service.errors import Conflict, Malformed, NotFound
+from service.jobs import audit
 from service.keys import LOCAL
 from service.states import TERMINAL_JOB_STATES
 from service.store.records import (
@@ -132,6 +133,7 @@ def delete_job(database: Database, job_id: str, owner: str | None = None) -> Non
                 remedy="Cancel the job and delete it when it is canceled.",
             )
         jobs.remove(session, job_id)
+        audit.record(session, audit.current(), job_id)
 
 
 def list_events(
@@ -264,6 +266,7 @@ def delete_model(database: Database, model_id: str, owner: str | None = None) ->
             raise NotFound("no such model", actual=model_id)
         if not catalog.remove_model(session, model_id):
             raise Conflict("jobs refer to this model", remedy="Delete its jobs first.")
+        audit.record(session, audit.current(), model_id)
 
 
 def get_hardware(database: Database, hardware_id: str, owner: str | None = None) -> HardwareRecord:
@@ -332,6 +335,7 @@ def prune_cache(
     """Delete the owner's cache entries that nobody used for a while; give how many."""
     with database.write() as session:
         dropped = cache.prune(session, owner=owner, unused_for_s=unused_for_s, limit=limit)
+        audit.record(session, audit.current(), None)
         if before_commit is not None:
             before_commit(dropped)
     return dropped

@@ -1,4 +1,4 @@
-"""Delete what settings say is old: ended jobs, unused models and arrays, cache entries.
+"""Delete what settings say is old: ended jobs, unused models and arrays, cache entries, audit rows.
 
 Rows go here; bytes that nothing refers to any more go with the garbage, a day later
 (`service.jobs.reconcile.collect_garbage`).  Any number of processes may do it at once.
@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from service.log import get_logger
 from service.settings import Settings
-from service.store.repos import jobs, retention
+from service.store.repos import audit, jobs, retention
 from service.store.session import Database
 
 _BATCH = 100
@@ -30,12 +30,14 @@ class Retired:
     models: int
     arrays: int
     cache_entries: int
+    audit_rows: int
 
 
 def retire(database: Database, settings: Settings) -> Retired:
     """Delete what is older than settings allow; each that is 0 keeps all of its kind."""
     kept_s, unused_s = settings.keep_jobs_s, settings.keep_unused_s
     stale_s, most_bytes = settings.keep_cache_s, settings.max_cache_bytes
+    audit_s = settings.keep_audit_s
     done = Retired(
         jobs=_all(database, lambda s: _ended(s, kept_s)) if kept_s else 0,
         models=_all(database, lambda s: retention.drop_unused_models(s, unused_s, _BATCH))
@@ -50,11 +52,12 @@ def retire(database: Database, settings: Settings) -> Retired:
             _all(database, lambda s: retention.drop_entries_beyond(s, most_bytes, _BATCH))
             if most_bytes else 0
         ),
+        audit_rows=_all(database, lambda s: audit.drop_old(s, audit_s, _BATCH)) if audit_s else 0,
     )  # fmt: skip
-    if done != Retired(0, 0, 0, 0):
+    if done != Retired(0, 0, 0, 0, 0):
         get_logger().info(
             "retired", jobs=done.jobs, models=done.models, arrays=done.arrays,
-            cache_entries=done.cache_entries,
+            cache_entries=done.cache_entries, audit_rows=done.audit_rows,
         )  # fmt: skip
     return done
 

@@ -10,6 +10,7 @@ from hashlib import sha256
 from sqlalchemy.orm import Session
 
 from service.errors import Conflict, IdempotencyMismatch, NotFound, QuotaExceeded
+from service.jobs import audit
 from service.outbox import Outbox
 from service.settings import Settings
 from service.store.ids import new_id
@@ -121,6 +122,7 @@ def add_model(
         if model is None:
             raise Conflict("the model was deleted while it was being registered")
         _bind_key(session, idempotency, model.id)
+        audit.record(session, audit.current(), model.id)
         before_commit(model)
     return model, created
 
@@ -144,6 +146,7 @@ def add_calibration(
         found = calibrations.find_calibration(session, owner, ref.sha256)
         if found is None:
             raise Conflict("the arrays were deleted while they were being registered")
+        audit.record(session, audit.current(), found.sha256)
         before_commit(found)
     return found, created
 
@@ -170,6 +173,7 @@ def add_hardware(
         if record is None:
             raise Conflict("the hardware spec was deleted while it was being stored")
         _bind_key(session, idempotency, record.id)
+        audit.record(session, audit.current(), record.id)
         before_commit(record)
     return record, created
 
@@ -228,7 +232,7 @@ def submit_job(
         QuotaExceeded: the owner has too many unfinished jobs.
         IdempotencyMismatch: the key was used with another body.
     """
-    job_id = new_id("job")
+    job_id, act = new_id("job"), audit.current()
 
     def store(session: Session) -> JobRecord:
         if idempotency is not None:
@@ -241,6 +245,7 @@ def submit_job(
         _check_references(session, new)
         _check_quota(session, new.owner, settings.max_active_jobs)
         made = _insert(session, job_id, new, settings)
+        audit.record(session, act, job_id)
         before_commit(made)
         return made
 

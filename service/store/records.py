@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from service.keys import Scope
 from service.states import ItemState, JobState
@@ -206,6 +207,59 @@ class KeyRecord:
     last_used: float | None
     is_live: bool
     """Neither revoked nor past its end, by the database's clock when it was read."""
+    rate: str | None = None
+    """Of this key, in place of the one that settings give every key."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectLimits:
+    """What a project may use; None: what settings say."""
+
+    rate: str | None = None
+    max_active_jobs: int | None = None
+    max_bytes: int | None = None
+
+
+class Outcome(StrEnum):
+    """What became of an audited request."""
+
+    DONE = "done"
+    """What it asked for was stored, in the same transaction as this row."""
+    ANSWERED = "answered"
+    """It was answered well, and either repeated an earlier one or changed files only."""
+    REFUSED = "refused"
+    """With a status of 400 to 499."""
+    FAILED = "failed"
+    """With a status of 500 or more, or by a connection that ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """One row of the audit log."""
+
+    id: int
+    time: float
+    project: str
+    key_id: str | None
+    who: str
+    route: str
+    subject: str | None
+    outcome: str
+    status: int | None
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """Which rows of the audit log; all that are not None must hold."""
+
+    project: str | None = None
+    key: str | None = None
+    route: str | None = None
+    subject: str | None = None
+    outcome: Outcome | None = None
+    since: float | None = None
+    until: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -298,6 +298,35 @@ class ApiKeyRow(Base):
     expires: Mapped[float | None]
     revoked: Mapped[float | None]
     last_used: Mapped[float | None]
+    rate: Mapped[str | None]
+
+
+class ProjectLimitRow(Base):
+    """What a project may use instead of what settings say; null: as settings say."""
+
+    __tablename__ = "project_limit"
+    owner: Mapped[str] = mapped_column(primary_key=True)
+    rate: Mapped[str | None]
+    max_active_jobs: Mapped[int | None]
+    max_bytes: Mapped[int | None]
+    changed: Mapped[float]
+
+
+class AuditRow(Base):
+    __tablename__ = "audit"
+    __table_args__ = (Index(None, "ts"), Index(None, "owner", "id"))
+    id: Mapped[int] = mapped_column(
+        BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True
+    )
+    ts: Mapped[float]
+    owner: Mapped[str]
+    key_id: Mapped[str | None]
+    who: Mapped[str]
+    route: Mapped[str]
+    subject: Mapped[str | None]
+    outcome: Mapped[str]
+    status: Mapped[int | None]
+    request_id: Mapped[str]
 
 
 class WorkerRow(Base):

@@ -17,7 +17,7 @@ from service.store.records import BlobRef
 from service.store.session import Database, current_revision, migrate
 from service.store.tables import Base
 
-HEAD = "0004"
+HEAD = "0005"
 
 
 def _tables(url: str) -> set[str]:
@@ -48,6 +48,7 @@ def test_every_design_table_exists() -> None:
         "api_key",
         "artifact",
         "attempt",
+        "audit",
         "blob",
         "cache_entry",
         "calibration",
@@ -59,6 +60,7 @@ def test_every_design_table_exists() -> None:
         "job",
         "job_item",
         "model",
+        "project_limit",
         "upload",
         "work_item",
         "worker",

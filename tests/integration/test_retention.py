@@ -60,7 +60,7 @@ def ended(desk: Desk, state: JobState, seconds_ago: float, model: bytes) -> str:
 def test_nothing_is_old_unless_settings_say_so(desk: Desk) -> None:
     for number, state in enumerate((JobState.SUCCEEDED, JobState.FAILED)):
         ended(desk, state, 1e9, bytes([number]))
-    assert retire(desk.services.database, desk.services.settings) == Retired(0, 0, 0, 0)
+    assert retire(desk.services.database, desk.services.settings) == Retired(0, 0, 0, 0, 0)
 
 
 def test_jobs_go_when_they_ended_long_ago(desk: Desk) -> None:
@@ -73,12 +73,12 @@ def test_jobs_go_when_they_ended_long_ago(desk: Desk) -> None:
     young = ended(desk, JobState.SUCCEEDED, HOUR_S / 2, b"young")
     open_ = ended(desk, JobState.RUNNING, 2 * HOUR_S, b"open")
     done = retire(database, settings_of(desk, keep_jobs_s=HOUR_S))
-    assert done == Retired(len(old), 0, 0, 0)
+    assert done == Retired(len(old), 0, 0, 0, 0)
     for job_id in old:
         with pytest.raises(NotFound):
             query.get_job(database, job_id)
     assert {job.id for job in query.list_jobs(database).rows} == {young, open_}
-    assert retire(database, settings_of(desk, keep_jobs_s=HOUR_S)) == Retired(0, 0, 0, 0)
+    assert retire(database, settings_of(desk, keep_jobs_s=HOUR_S)) == Retired(0, 0, 0, 0, 0)
 
 
 def test_models_and_arrays_go_when_no_job_names_them(desk: Desk) -> None:
@@ -91,11 +91,11 @@ def test_models_and_arrays_go_when_no_job_names_them(desk: Desk) -> None:
     alone = put_bytes(services.blobs, b"alone", "application/x-onnx")
     model, _ = submit.add_model(services.database, alone, name="alone", kind="onnx")
     settings = settings_of(desk, keep_unused_s=HOUR_S)
-    assert retire(services.database, settings) == Retired(0, 0, 0, 0)
+    assert retire(services.database, settings) == Retired(0, 0, 0, 0, 0)
     age(desk, ModelRow, "created", 2 * HOUR_S)
     age(desk, CalibrationRow, "created", 2 * HOUR_S, blob_sha256=arrays[0].sha256)
     age(desk, CalibrationRow, "created", 2 * HOUR_S, blob_sha256=arrays[1].sha256)
-    assert retire(services.database, settings) == Retired(0, 1, 1, 0)
+    assert retire(services.database, settings) == Retired(0, 1, 1, 0, 0)
     with pytest.raises(NotFound):
         query.get_model(services.database, model.id)
     left = {row.sha256 for row in query.list_calibrations(services.database, owner="local").rows}
@@ -147,14 +147,14 @@ def test_the_cache_has_a_size(desk: Desk, most: int, kept: int) -> None:
     """What was used last stays: 10, 20, 30 and 40 bytes, by rising use."""
     digests = filled(desk, (10, 20, 30, 40))
     done = retire(desk.services.database, settings_of(desk, max_cache_bytes=most))
-    assert done == Retired(0, 0, 0, 4 - kept)
+    assert done == Retired(0, 0, 0, 4 - kept, 0)
     assert left_of(desk) == set(digests[4 - kept :])
 
 
 def test_cache_entries_go_when_nobody_uses_them(desk: Desk) -> None:
     digests = filled(desk, (1, 1, 1, 1))
     done = retire(desk.services.database, settings_of(desk, keep_cache_s=2.5 * HOUR_S))
-    assert done == Retired(0, 0, 0, 2)
+    assert done == Retired(0, 0, 0, 2, 0)
     assert left_of(desk) == set(digests[2:])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import httpx
@@ -69,3 +70,24 @@ def test_the_users_own_limit_holds_meanwhile(clock: Clock) -> None:
     with pytest.raises(WaitTimeout):
         client(clock, away_from=1, back_at=1e9).wait("job_1", timeout_s=60)
     assert 60 <= clock.now < 75
+
+
+def test_a_client_waits_as_long_as_it_is_told(clock: Clock) -> None:
+    """But no more than a minute at a time, and what is no number of seconds it ignores."""
+    asked = iter(["7", "100000", "Wed, 21 Oct 2026 07:28:00 GMT"])
+    moments: list[float] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        moments.append(clock.now)
+        value = next(asked, None)
+        if value is None:
+            return httpx.Response(200, json={"items": []})
+        document = {"code": "TW-SVC-021", "status": 429, "retryable": True}
+        return httpx.Response(429, json=document, headers={"Retry-After": value})
+
+    http = httpx.Client(transport=httpx.MockTransport(answer), base_url="http://localhost")
+    with Client("http://localhost", http=http) as client:
+        assert client.get("/v1/jobs") == {"items": []}
+    pauses = [later - sooner for sooner, later in pairwise(moments)]
+    assert pauses[:2] == [7, 60]
+    assert pauses[2] < 2

@@ -240,6 +240,9 @@ def _entries() -> tuple[ErrorEntry, ...]:
           " TILEWRIGHT_KEY.  `tilewright keys create` makes one."),
         e("TW-SVC-020", "The API key does not allow this", user, "service", 403, 2,
           "Ask whoever keeps the server's keys for one with the scope that is named."),
+        e("TW-SVC-021", "Too many requests", transient, "service", 429, 5,
+          "Wait as long as Retry-After says; RateLimit tells beforehand what is left.  Whoever runs"
+          " the server sets TILEWRIGHT_KEY_RATE, TILEWRIGHT_PROJECT_RATE, and rates of their own."),
         e("TW-CLI-001", "A file cannot be read or written", user, "client", 422, 3,
           "Check the path and its permissions."),
         e("TW-CLI-002", "The address cannot be listened on", user, "client", 409, 5,

@@ -32,6 +32,7 @@ def create_key(body: KeyRequest, state: State, project: Project, key: Key) -> Re
         name=body.name,
         scopes=body.scopes,
         lasts_s=None if body.days is None else body.days * DAY_S,
+        rate=body.rate,
         idempotency=idempotency,
         before_commit=lambda record, text: answer((record, text)),
     )

@@ -7,10 +7,12 @@ from typing import Annotated, Self
 from pydantic import Field, StringConstraints
 
 from service.api.schemas.base import AnswerModel, RequestModel
-from service.keys import PROJECT, Scope
+from service.keys import PROJECT, RATE, Scope
 from service.store.records import KeyRecord
 
 MOST_DAYS = 3660
+RateText = Annotated[str, StringConstraints(pattern=f"^{RATE.pattern}$", max_length=100)]
+"""`20/second`, `600/minute;10000/day`: all must hold."""
 
 
 class KeyRequest(RequestModel):
@@ -28,6 +30,8 @@ class KeyRequest(RequestModel):
     """Whose things it reaches; the caller's own where it is left out."""
     days: Annotated[int, Field(ge=1, le=MOST_DAYS)] | None = None
     """How long it is good; for ever where it is left out."""
+    rate: RateText | None = None
+    """Its rate of requests, in place of the one that the server's settings give every key."""
 
 
 class KeyAnswer(AnswerModel):
@@ -51,6 +55,8 @@ class KeyAnswer(AnswerModel):
     """When it was revoked; null: it was not."""
     last_used: float | None
     """To the minute."""
+    rate: str | None
+    """Its own rate of requests; null: the one of the server's settings."""
     live: bool
     """Neither revoked nor past its end."""
 
@@ -59,7 +65,8 @@ class KeyAnswer(AnswerModel):
         return cls(
             id=record.id, prefix=f"tw_{record.prefix}", name=record.name, project=record.project,
             scopes=list(record.scopes), created=record.created, expires=record.expires,
-            revoked=record.revoked, last_used=record.last_used, live=record.is_live,
+            revoked=record.revoked, last_used=record.last_used, rate=record.rate,
+            live=record.is_live,
         )  # fmt: skip
 
 

@@ -17,14 +17,14 @@ def _record(row: ApiKeyRow, now: float) -> KeyRecord:
     return KeyRecord(
         id=row.id, prefix=row.prefix, secret_sha256=row.secret_sha256, project=row.owner,
         name=row.name, scopes=tuple(Scope(name) for name in row.scopes), created=row.created,
-        expires=row.expires, revoked=row.revoked, last_used=row.last_used,
+        expires=row.expires, revoked=row.revoked, last_used=row.last_used, rate=row.rate,
         is_live=row.revoked is None and (row.expires is None or row.expires > now),
     )  # fmt: skip
 
 
 def add(
     session: Session, *, key_id: str, prefix: str, secret_sha256: str, project: str, name: str,
-    scopes: Sequence[Scope], lasts_s: float | None,
+    scopes: Sequence[Scope], lasts_s: float | None, rate: str | None,
 ) -> bool:  # fmt: skip
     """Insert a key that ends in `lasts_s` seconds (None: never); False: id or prefix is taken."""
     now = float(session.scalar(select(db_now())) or 0.0)
@@ -35,7 +35,7 @@ def add(
             "id": key_id, "prefix": prefix, "secret_sha256": secret_sha256, "owner": project,
             "name": name, "scopes": [str(scope) for scope in scopes], "created": now,
             "expires": None if lasts_s is None else now + lasts_s,
-            "revoked": None, "last_used": None,
+            "revoked": None, "last_used": None, "rate": rate,
         },
     )  # fmt: skip
 
