@@ -13,11 +13,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from service.addresses import Allowed
 from service.hosts import is_loopback
 from service.keys import LOCAL, RATE
+from service.sealing import check_key
 from worker.job.stages import NAMES
 from worker.job.watchdog import LIMIT_S
 from worker.sandbox.isolation import IsolationChoice
@@ -112,6 +114,9 @@ class Settings(BaseSettings):
     keep_jobs_s: float = Field(default=0.0, ge=0)
     """Ended jobs go so many seconds after their end, with their artifacts; 0: when users delete
     them."""
+    keep_deliveries_s: float = Field(default=0.0, ge=0)
+    """Messages to webhooks go so many seconds after they were delivered or given up; 0: with their
+    webhook or job."""
     keep_unused_s: float = Field(default=0.0, ge=0)
     """Models and arrays that no job refers to go so many seconds after they came; 0: never."""
     keep_cache_s: float = Field(default=0.0, ge=0)
@@ -124,6 +129,22 @@ class Settings(BaseSettings):
     """Cached values up to this size live in their row, larger ones in the blob store."""
     cache_intake_bytes: int = Field(default=2048 * _MIB, ge=0)
     """What one job's child may store in the cache in all; beyond, its results are not kept."""
+
+    webhook_hosts: tuple[str, ...] = ()
+    """Names, addresses and networks that webhooks may reach although they are not public, and by
+    http, as a JSON list: `["ci.internal", "10.2.0.0/16"]`.  A name stands for all its addresses."""
+    webhook_keys: tuple[SecretStr, ...] = ()
+    """Fernet keys that encrypt the secrets of webhooks in the database, as a JSON list: the first
+    encrypts, all decrypt.  Without one the secrets lie there as they are."""
+    webhook_timeout_s: float = Field(default=20.0, gt=0)
+    """Longest time of one attempt, from looking up the name to the receiver's status line."""
+    webhook_backoff_s: float = Field(default=5.0, gt=0)
+    """First pause after an attempt that failed; each further one is four times as long, up to six
+    hours."""
+    webhook_give_up_s: float = Field(default=3 * 86400.0, gt=0)
+    """A message is not tried any more so long after its event, or its replay."""
+    webhook_disable_s: float = Field(default=5 * 86400.0, gt=0)
+    """A webhook is disabled when a message was given up and nothing was taken for so long."""
 
     host: str = "127.0.0.1"
     port: int = Field(default=8080, ge=0, le=65535)
@@ -170,6 +191,17 @@ class Settings(BaseSettings):
         if value and RATE.fullmatch(value) is None:
             raise ValueError(f"{value!r} is no rate: N/second, N/minute, N/hour, N/day, apart by ;")
         return value
+
+    @field_validator("webhook_hosts")
+    @classmethod
+    def _hosts_are_readable(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        Allowed.of(value)
+        return value
+
+    @field_validator("webhook_keys")
+    @classmethod
+    def _keys_are_keys(cls, value: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+        return tuple(map(check_key, value))
 
     @field_validator("stage_limits_s")
     @classmethod

@@ -1,4 +1,4 @@
-"""The closed sets of job and work-item states and their legal moves.  Pure.
+"""The closed sets of job, work-item and delivery states and their legal moves.  Pure.
 
 A state changes only through a conditional UPDATE whose WHERE clause is `sources(target)`: the table
 below is the single place that says what may follow what, and the SQL asks it.
@@ -24,6 +24,27 @@ class JobState(StrEnum):
     """Its work ran longer than the wall limit."""
     EXPIRED = "expired"
     """No worker took it before its queue deadline."""
+
+
+class EventType(StrEnum):
+    """What a subscription is told: that a job has ended, in each of the states it may end in."""
+
+    SUCCEEDED = f"job.{JobState.SUCCEEDED}"
+    FAILED = f"job.{JobState.FAILED}"
+    CANCELED = f"job.{JobState.CANCELED}"
+    TIMED_OUT = f"job.{JobState.TIMED_OUT}"
+    EXPIRED = f"job.{JobState.EXPIRED}"
+
+
+class DeliveryState(StrEnum):
+    """What has become of a message to a subscriber."""
+
+    PENDING = "pending"
+    """It is sent, or will be at its next time."""
+    DELIVERED = "delivered"
+    """The receiver answered with 2xx."""
+    GIVEN_UP = "given_up"
+    """Its span has passed, or its subscription was disabled."""
 
 
 class ItemState(StrEnum):

@@ -44,6 +44,7 @@ from service.api.routes import (
     keys,
     models,
     uploads,
+    webhooks,
 )
 from service.api.schemas.problem import PROBLEM_RESPONSES, ProblemAnswer
 from service.api.spec_readers import SpecReaders
@@ -54,7 +55,7 @@ from service.settings import Settings
 
 ROUTERS = (
     models, uploads, calibrations, hardware, jobs, events, artifacts, compare, cache, keys, audit,
-    errors, health,
+    webhooks, errors, health,
 )  # fmt: skip
 
 

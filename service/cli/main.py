@@ -34,6 +34,7 @@ from service.cli import (
     serve,
     strategies,
     validate,
+    webhooks,
 )
 from service.cli.failures import TilewrightGroup
 from service.cli.output import print_text
@@ -86,6 +87,7 @@ app.command("disassemble")(disassemble.disassemble)
 app.command("export")(export.export)
 app.add_typer(cache.app, name="cache")
 app.add_typer(keys.app, name="keys")
+app.add_typer(webhooks.app, name="webhooks")
 app.command("explain")(explain.explain)
 app.command("certify")(certify.certify)
 app.command("explore")(explore.explore)

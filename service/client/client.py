@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self, cast
@@ -31,6 +31,9 @@ PATIENCE_S = 600.0
 """How long a server that answered before may be away while a job is waited for."""
 RETRY_S = 2.0
 """Pause before it is asked again; each asking has retries of its own."""
+
+RESUME_S = 0.5
+"""Pause before a broken stream is asked for again."""
 
 Document = dict[str, Json]
 
@@ -157,10 +160,12 @@ class Client:
     def events(self, job_id: str, last_event_id: str = "") -> Iterator[Event]:
         """Follow a job's events until it ends; a broken stream is resumed where it stopped.
 
+        A server that answered before may be away for PATIENCE_S: the job outlives its restart.
+
         Raises:
-            ServerUnreachable: ten streams in a row broke without a new event.
+            ServerUnreachable: it never answered, or not again in time.
         """
-        silent_breaks = 0
+        answered: float | None = None
         while True:
             headers = {"Accept": "text/event-stream"}
             if last_event_id:
@@ -169,18 +174,19 @@ class Client:
                 with self.transport.stream(
                     f"/v1/jobs/{job_id}/events", headers=headers
                 ) as response:
+                    answered = time.monotonic()
                     for event in parse_events(response.iter_lines()):
-                        last_event_id, silent_breaks = event.id or last_event_id, 0
-                        yield event
-                        if str(event.body.get("state")) in TERMINAL_STATES:
+                        answered = time.monotonic()
+                        if event.type == "end":
                             return
+                        last_event_id = event.id or last_event_id
+                        yield event
                 if self.job(job_id)["state"] in TERMINAL_STATES:
                     return
             except ServerUnreachable:
-                silent_breaks += 1
-                if silent_breaks >= 10:
+                if answered is None or time.monotonic() - answered > PATIENCE_S:
                     raise
-            time.sleep(0.2)
+            time.sleep(RESUME_S)
 
     def wait(
         self,
@@ -228,6 +234,53 @@ class Client:
             if timeout_s is not None and time.monotonic() - started >= timeout_s:
                 raise WaitTimeout(job_id, timeout_s, str(job["state"]))
             time.sleep(0.1)
+
+    # --- webhooks -------------------------------------------------------------------------------
+
+    def create_webhook(
+        self, url: str, *, name: str = "", events: Sequence[str] = ()
+    ) -> Document:  # fmt: skip
+        """Subscribe to the ends of jobs; `secret` of the answer is told once.  No events: all."""
+        body: dict[str, Json] = {"url": url, "name": name, "events": list(events)}
+        return self.post("/v1/webhooks", body)
+
+    def webhooks(self) -> list[Document]:
+        """All of the project, the oldest first."""
+        return cast("list[Document]", self.get("/v1/webhooks")["items"])
+
+    def webhook(self, webhook_id: str) -> Document:
+        """Get one."""
+        return self.get(f"/v1/webhooks/{webhook_id}")
+
+    def delete_webhook(self, webhook_id: str) -> None:
+        """Delete one with its deliveries."""
+        self.delete(f"/v1/webhooks/{webhook_id}")
+
+    def rotate_webhook(self, webhook_id: str) -> Document:
+        """Give it a new secret, told once; for a day both sign."""
+        return self.post(f"/v1/webhooks/{webhook_id}/rotate")
+
+    def enable_webhook(self, webhook_id: str) -> Document:
+        """Send to it again after the server gave it up."""
+        return self.post(f"/v1/webhooks/{webhook_id}/enable")
+
+    def ping_webhook(self, webhook_id: str) -> Document:
+        """Send a test message, once: its delivery, which `delivery` looks at again."""
+        return self.post(f"/v1/webhooks/{webhook_id}/ping")
+
+    def deliveries(self, webhook_id: str, **filters: str | int) -> Iterator[Document]:
+        """Go through what was sent to it, newest first; filters: state, limit."""
+        return self.pages(f"/v1/webhooks/{webhook_id}/deliveries", filters)
+
+    def delivery(self, webhook_id: str, delivery_id: str) -> Document:
+        """Get one message with every attempt to deliver it."""
+        return self.get(f"/v1/webhooks/{webhook_id}/deliveries/{delivery_id}")
+
+    def replay_delivery(self, webhook_id: str, delivery_id: str) -> Document:
+        """Send a message that has ended once more."""
+        return self.post(f"/v1/webhooks/{webhook_id}/deliveries/{delivery_id}/replay")
+
+    # --- results --------------------------------------------------------------------------------
 
     def compare(self, base: str, head: str) -> Document:
         """Compare two jobs: ids, or labels for the youngest job that succeeded under each."""

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from sqlalchemy.orm import Session
+
 from service.errors import Conflict, Malformed, NotFound
 from service.jobs import audit
 from service.keys import LOCAL
-from service.states import TERMINAL_JOB_STATES
+from service.states import TERMINAL_JOB_STATES, DeliveryState
 from service.store.records import (
     ArtifactRecord,
     AttemptRecord,
@@ -23,6 +25,8 @@ from service.store.records import (
     CacheEntryRecord,
     CacheStats,
     CalibrationRecord,
+    DeliveryAttemptRecord,
+    DeliveryRecord,
     Durations,
     EventRecord,
     HardwareRecord,
@@ -30,9 +34,20 @@ from service.store.records import (
     JobRecord,
     ModelRecord,
     QueueStats,
+    WebhookRecord,
     WorkerRecord,
 )
-from service.store.repos import cache, calibrations, catalog, items, jobs, results, workers
+from service.store.repos import (
+    cache,
+    calibrations,
+    catalog,
+    deliveries,
+    items,
+    jobs,
+    results,
+    webhooks,
+    workers,
+)
 from service.store.session import Database
 from service.text import is_carried
 
@@ -339,6 +354,79 @@ def prune_cache(
         if before_commit is not None:
             before_commit(dropped)
     return dropped
+
+
+def list_webhooks(database: Database, owner: str) -> tuple[WebhookRecord, ...]:
+    """List the owner's subscriptions, the oldest first."""
+    with database.read() as session:
+        return tuple(webhooks.listing(session, owner))
+
+
+def get_webhook(database: Database, webhook_id: str, owner: str) -> WebhookRecord:
+    """Give one subscription.
+
+    Raises:
+        NotFound: it is unknown, or another owner's.
+    """
+    with database.read() as session:
+        return webhook_of(session, webhook_id, owner)
+
+
+def list_deliveries(
+    database: Database,
+    webhook_id: str,
+    *,
+    owner: str,
+    state: DeliveryState | None = None,
+    cursor: str | None = None,
+    limit: int = 50,
+) -> Page[DeliveryRecord]:
+    """List messages to a subscription of the owner's, newest first."""
+    with database.read() as session:
+        webhook_of(session, webhook_id, owner)
+        rows = deliveries.page(
+            session, webhook_id, state=state, before=_decode(cursor), limit=_limit(limit) + 1
+        )
+    more = _encode(rows[limit - 1].created, rows[limit - 1].id) if len(rows) > limit else None
+    return Page(tuple(rows[:limit]), more)
+
+
+def get_delivery(
+    database: Database, webhook_id: str, delivery_id: str, owner: str
+) -> tuple[DeliveryRecord, tuple[DeliveryAttemptRecord, ...]]:
+    """Give one message to a subscription of the owner's, and all attempts at it.
+
+    Raises:
+        NotFound: one of them is unknown, or another owner's.
+    """
+    with database.read() as session:
+        found = delivery_of(session, webhook_id, delivery_id, owner)
+        return found, tuple(deliveries.attempts(session, delivery_id))
+
+
+def webhook_of(session: Session, webhook_id: str, owner: str) -> WebhookRecord:
+    """The owner's subscription, in a transaction.
+
+    Raises:
+        NotFound: it is unknown, or another owner's.
+    """
+    found = webhooks.get(session, webhook_id)
+    if found is None or found.project != owner:
+        raise NotFound("no such webhook", actual=webhook_id[:80])
+    return found
+
+
+def delivery_of(session: Session, webhook_id: str, delivery_id: str, owner: str) -> DeliveryRecord:
+    """A message to the owner's subscription, in a transaction.
+
+    Raises:
+        NotFound: one of them is unknown, or another owner's.
+    """
+    webhook_of(session, webhook_id, owner)
+    found = deliveries.get(session, delivery_id)
+    if found is None or found.webhook_id != webhook_id:
+        raise NotFound("no such delivery to this webhook", actual=delivery_id[:80])
+    return found
 
 
 def job_durations(database: Database) -> tuple[Durations, tuple[tuple[str, Durations], ...]]:

@@ -1,4 +1,5 @@
-"""Delete what settings say is old: ended jobs, unused models and arrays, cache entries, audit rows.
+"""Delete what settings say is old: ended jobs, unused models and arrays, cache entries, audit rows,
+messages to webhooks.
 
 Rows go here; bytes that nothing refers to any more go with the garbage, a day later
 (`service.jobs.reconcile.collect_garbage`).  Any number of processes may do it at once.
@@ -31,6 +32,7 @@ class Retired:
     arrays: int
     cache_entries: int
     audit_rows: int
+    deliveries: int = 0
 
 
 def retire(database: Database, settings: Settings) -> Retired:
@@ -53,11 +55,16 @@ def retire(database: Database, settings: Settings) -> Retired:
             if most_bytes else 0
         ),
         audit_rows=_all(database, lambda s: audit.drop_old(s, audit_s, _BATCH)) if audit_s else 0,
+        deliveries=_all(
+            database,
+            lambda s: retention.drop_ended_deliveries(s, settings.keep_deliveries_s, _BATCH),
+        ) if settings.keep_deliveries_s else 0,
     )  # fmt: skip
     if done != Retired(0, 0, 0, 0, 0):
         get_logger().info(
             "retired", jobs=done.jobs, models=done.models, arrays=done.arrays,
             cache_entries=done.cache_entries, audit_rows=done.audit_rows,
+            deliveries=done.deliveries,
         )  # fmt: skip
     return done
 

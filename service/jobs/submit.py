@@ -331,21 +331,36 @@ def clone_job(
     return submit_job(database, outbox, settings, new, idempotency, before_commit)
 
 
-def _take_key(session: Session, idempotency: IdempotencyKey, job_id: str) -> JobRecord | None:
-    if catalog.remember(
+def first_made(
+    session: Session, idempotency: IdempotencyKey | None, resource_id: str
+) -> str | None:
+    """What the first request with a key made; None: this is the first, or has no key.
+
+    Raises:
+        IdempotencyMismatch: the key was used with another body.
+        Conflict: it ran out this moment.
+    """
+    if idempotency is None or catalog.remember(
         session,
         scope=idempotency.scope,
         key=idempotency.key,
         request_sha256=idempotency.request_sha256,
-        resource_id=job_id,
+        resource_id=resource_id,
     ):
         return None
     known = catalog.recall(session, idempotency.scope, idempotency.key)
     if known is None:
         raise Conflict("the Idempotency-Key expired during the request; send it again")
-    request_sha256, resource_id = known
+    request_sha256, made = known
     if request_sha256 != idempotency.request_sha256:
         raise _other_body(request_sha256, idempotency)
+    return made
+
+
+def _take_key(session: Session, idempotency: IdempotencyKey, job_id: str) -> JobRecord | None:
+    resource_id = first_made(session, idempotency, job_id)
+    if resource_id is None:
+        return None
     job = jobs.get(session, resource_id)
     if job is None:
         raise NotFound("the job of this Idempotency-Key was deleted", actual=resource_id)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from service.keys import Scope
-from service.states import ItemState, JobState
+from service.states import DeliveryState, EventType, ItemState, JobState
 from worker.compiler.errors import Detail
 
 Document = Mapping[str, Detail]
@@ -260,6 +260,59 @@ class AuditFilter:
     outcome: Outcome | None = None
     since: float | None = None
     until: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookRecord:
+    """A subscription.  Its secrets are sealed: `service.sealing` opens them."""
+
+    id: str
+    project: str
+    name: str
+    url: str
+    events: tuple[EventType, ...]
+    secret: str
+    former_secret: str | None
+    """The one before, while receivers may still know no other; None when its time has passed."""
+    former_until: float | None
+    created: float
+    failing_since: float | None
+    """Since when no attempt has succeeded; None after one that did."""
+    disabled: float | None
+    disabled_why: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryRecord:
+    """One message to one subscription."""
+
+    id: str
+    webhook_id: str
+    job_id: str | None
+    type: str
+    body: str
+    state: DeliveryState
+    attempts: int
+    tries: int
+    not_before: float
+    since: float
+    """When it was made or replayed."""
+    is_leased: bool
+    """It is being sent now, or its sender died moments ago."""
+    created: float
+    finished: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryAttemptRecord:
+    """One try to deliver; without duration it is going on, or its process died in it."""
+
+    number: int
+    started: float
+    duration_s: float | None
+    status: int | None
+    """What the receiver answered; None: it did not."""
+    error: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -329,6 +329,64 @@ class AuditRow(Base):
     request_id: Mapped[str]
 
 
+class WebhookRow(Base):
+    __tablename__ = "webhook"
+    __table_args__ = (Index(None, "owner", "created"),)
+    id: Mapped[str] = mapped_column(primary_key=True)
+    owner: Mapped[str]
+    name: Mapped[str]
+    url: Mapped[str]
+    events: Mapped[JsonValue] = mapped_column(JsonText)
+    secret: Mapped[str]
+    """As `service.sealing` seals it; so is the one before it."""
+    former_secret: Mapped[str | None]
+    former_until: Mapped[float | None]
+    created: Mapped[float]
+    failing_since: Mapped[float | None]
+    disabled: Mapped[float | None]
+    disabled_why: Mapped[str | None]
+
+
+class DeliveryRow(Base):
+    """The outbox: written in the transaction that ends the job."""
+
+    __tablename__ = "webhook_delivery"
+    __table_args__ = (
+        Index(None, "state", "not_before"),
+        Index(None, "webhook_id", "created"),
+    )
+    id: Mapped[str] = mapped_column(primary_key=True)
+    webhook_id: Mapped[str] = mapped_column(ForeignKey("webhook.id", ondelete="CASCADE"))
+    job_id: Mapped[str | None] = mapped_column(index=True)
+    """No foreign key: a message outlives the deletion of its job."""
+    type: Mapped[str]
+    body: Mapped[str] = mapped_column(Text)
+    """The very text that is signed, the same in every attempt."""
+    state: Mapped[str]
+    attempts: Mapped[int]
+    tries: Mapped[int]
+    """Attempts since it was made or replayed: the pause before the next follows from it."""
+    not_before: Mapped[float]
+    since: Mapped[float]
+    """When it was made or replayed: it is given up some span later."""
+    fence: Mapped[int]
+    lease_until: Mapped[float | None]
+    created: Mapped[float]
+    finished: Mapped[float | None]
+
+
+class DeliveryAttemptRow(Base):
+    __tablename__ = "webhook_attempt"
+    delivery_id: Mapped[str] = mapped_column(
+        ForeignKey("webhook_delivery.id", ondelete="CASCADE"), primary_key=True
+    )
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    started: Mapped[float]
+    duration_s: Mapped[float | None]
+    status: Mapped[int | None] = mapped_column(Integer)
+    error: Mapped[str | None]
+
+
 class WorkerRow(Base):
     __tablename__ = "worker"
     id: Mapped[str] = mapped_column(primary_key=True)

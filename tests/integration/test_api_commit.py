@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from api_fixtures import PRESET, Serve, Served, assert_problem, onnx_bytes
 from fastapi.routing import APIRoute
+from sqlalchemy import update
 
 import service.api.answers
 import service.api.routes.uploads
@@ -21,7 +22,7 @@ from service.jobs.audit import list_audit
 from service.jobs.keys import create_key
 from service.keys import Scope
 from service.store.records import AuditFilter, AuditRecord
-from service.store.tables import Base
+from service.store.tables import Base, DeliveryRow
 
 CHANGING = {
     f"{method} {route.path}": route
@@ -61,10 +62,15 @@ def requests(served: Served) -> dict[str, dict[str, Any]]:
     job = served.submit()
     upload = http.post("/v1/uploads", json={"name": "u"}).headers["location"]
     http.patch(upload, content=onnx_bytes(b"another"), headers={"Upload-Offset": "0"})
+    hook = http.post("/v1/webhooks", json={"url": "https://example.com/x"}).json()["id"]
+    message = http.post(f"/v1/webhooks/{hook}/ping").json()["id"]
+    with served.services.database.write() as session:
+        session.execute(update(DeliveryRow).values(state="given_up"))
     place, key = (
-        {"job_id": job["id"], "upload_id": upload.rsplit("/", 1)[1]},
+        {"job_id": job["id"], "upload_id": upload.rsplit("/", 1)[1], "webhook_id": hook,
+         "delivery_id": message},
         {"Idempotency-Key": "edge"},
-    )
+    )  # fmt: skip
     made: dict[str, dict[str, Any]] = {
         "POST /v1/models": {"content": onnx_bytes(b"new"), "headers": key},
         "POST /v1/uploads": {"json": {"name": "v"}},
@@ -77,6 +83,11 @@ def requests(served: Served) -> dict[str, dict[str, Any]]:
         "POST /v1/jobs/{job_id}/clone": {"headers": key},
         "POST /v1/keys": {"json": {"name": "ci", "scopes": ["read"]}, "headers": key},
         "POST /v1/cache/prune": {"json": {"unused_for_s": 0}},
+        "POST /v1/webhooks": {"json": {"url": "https://example.com/y"}, "headers": key},
+        "POST /v1/webhooks/{webhook_id}/rotate": {"headers": key},
+        "POST /v1/webhooks/{webhook_id}/enable": {},
+        "POST /v1/webhooks/{webhook_id}/ping": {"headers": key},
+        "POST /v1/webhooks/{webhook_id}/deliveries/{delivery_id}/replay": {"headers": key},
     }
     return {name: {"url": name.split()[1].format(**place), **made[name]} for name in made}
 
@@ -107,7 +118,7 @@ def test_every_route_answers_before_it_commits(
         response = served.http.request(name.split()[0], **request)
         assert response.status_code in {200, 201, 202}, (name, response.text)
     after = stored(served)
-    for table in ("model", "hw_spec", "job", "calibration", "idempotency", "api_key"):
+    for table in ("model", "hw_spec", "job", "calibration", "idempotency", "api_key", "webhook"):
         assert len(after[table]) > len(before[table]), table
 
 
@@ -122,10 +133,12 @@ def test_every_change_is_audited_in_its_transaction(serve: Serve) -> None:
     job, model = served.submit()["id"], served.model(onnx_bytes(b"unused"))["id"]
     served.http.post(f"/v1/jobs/{job}/cancel")
     upload = served.http.post("/v1/uploads", json={"name": "w"}).json()["id"]
+    hook = served.http.post("/v1/webhooks", json={"url": "https://example.com/z"}).json()["id"]
     spare, _ = create_key(served.services.database, project="p", name="x", scopes=[Scope.READ])
     ends = {
         "DELETE /v1/jobs/{job_id}": job, "DELETE /v1/models/{model_id}": model,
         "DELETE /v1/uploads/{upload_id}": upload, "DELETE /v1/keys/{key_id}": spare.id,
+        "DELETE /v1/webhooks/{webhook_id}": hook,
     }  # fmt: skip
     for name, subject in ends.items():
         path = name.split()[1]
@@ -166,5 +179,5 @@ def of_request(served: Served, request_id: str, count: int) -> list[AuditRecord]
 
 def test_a_route_without_an_answer_has_none_to_build() -> None:
     silent = [route for route in CHANGING.values() if route.status_code == 204]
-    assert len(silent) == 4
+    assert len(silent) == 5
     assert all(route.response_field is None for route in silent)

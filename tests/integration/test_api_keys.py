@@ -194,9 +194,11 @@ def things(served: Served, http: httpx.Client, name: str) -> Things:
     assert found["state"] == "succeeded", found
     artifact = http.get(f"/v1/jobs/{job}/artifacts").json()["items"][0]["sha256"]
     entry = http.get("/v1/cache/entries").json()["items"][0]["digest"]
+    hook = http.post("/v1/webhooks", json={"url": f"https://{name}.example.com/"}).json()["id"]
+    message = http.post(f"/v1/webhooks/{hook}/ping").json()["id"]
     return Things(
         {"model_id": model, "hardware_id": hardware, "upload_id": upload, "job_id": job,
-         "signature": entry},
+         "signature": entry, "webhook_id": hook, "delivery_id": message},
         arrays, artifact,
     )  # fmt: skip
 

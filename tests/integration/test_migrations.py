@@ -17,7 +17,7 @@ from service.store.records import BlobRef
 from service.store.session import Database, current_revision, migrate
 from service.store.tables import Base
 
-HEAD = "0005"
+HEAD = "0006"
 
 
 def _tables(url: str) -> set[str]:
@@ -62,6 +62,9 @@ def test_every_design_table_exists() -> None:
         "model",
         "project_limit",
         "upload",
+        "webhook",
+        "webhook_attempt",
+        "webhook_delivery",
         "work_item",
         "worker",
     }

@@ -28,6 +28,7 @@ from service.jobs.claim import Claim
 from service.jobs.reconcile import collect_garbage, reconcile, reset_after_boot
 from service.jobs.retention import retire
 from service.log import configure, get_logger
+from service.push.deliverer import Deliverer
 from service.queue import ring
 from service.settings import Settings
 from service.store.blobs import sweep_spool
@@ -198,6 +199,7 @@ class EmbeddedWorker:
         self._directory = DataDirectory(services.settings)
         self._runner: ItemRunner | None = None
         self._reconciler: Reconciler | None = None
+        self._deliverer: Deliverer | None = None
         self._controller: Any = None
         self._thread: threading.Thread | None = None
 
@@ -229,6 +231,8 @@ class EmbeddedWorker:
         register(services.celery, self._runner)
         self._reconciler = Reconciler(services, worker_id, settings.workers)
         self._reconciler.start()
+        self._deliverer = Deliverer(services.database, settings)
+        self._deliverer.start()
         self._start_controller(worker_id)
         get_logger().info("worker started", worker_id=worker_id, voided_leases=voided)
 
@@ -256,6 +260,8 @@ class EmbeddedWorker:
             self._runner.stop()
         if self._reconciler is not None:
             self._reconciler.stop()
+        if self._deliverer is not None:
+            self._deliverer.stop()
         if self._controller is not None and self._thread is not None:
             # The consumer looks up from its queue every two seconds, or when a bell rings: let its
             # loop end first, then run the regular shutdown.
@@ -303,6 +309,7 @@ def run_worker(
     runner = ItemRunner(services, worker_id, **hook)
     register(services.celery, runner)
     reconciler = Reconciler(services, worker_id, settings.workers)
+    deliverer = Deliverer(services.database, settings)
     poller = Poller(services.celery, runner, worker_id)
 
     class Threads(StartStopStep):  # type: ignore[misc]  # celery has no types
@@ -313,6 +320,7 @@ def run_worker(
         def start(self, parent: object) -> None:
             del parent
             reconciler.start()
+            deliverer.start()
             poller.start()
 
         def stop(self, parent: object) -> None:
@@ -342,5 +350,6 @@ def run_worker(
         runner.stop()
         poller.stop()
         reconciler.stop()
+        deliverer.stop()
         services.close()
     return int(worker.exitcode or 0)

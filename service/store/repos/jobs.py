@@ -14,6 +14,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from service.states import TERMINAL_JOB_STATES, ItemState, JobState, job_sources
 from service.store.records import Durations, EventRecord, JobFilter, JobRecord
+from service.store.repos import deliveries
 from service.store.repos.rows import affected
 from service.store.stored_options import lift, seal
 from service.store.tables import EventRow, ItemRow, JobItemRow, JobRow, db_now
@@ -174,6 +175,8 @@ def move(
     if error is not None:
         payload["code"] = error.get("code")
     add_event(session, job_id, "state", payload)
+    if target in TERMINAL_JOB_STATES:
+        deliveries.announce(session, job_id, target)
     return True
 
 
@@ -286,9 +289,13 @@ def overdue(session: Session, limit: int) -> list[tuple[str, str | None]]:
 
 
 def remove(session: Session, job_id: str) -> None:
-    """Delete a job, its items and everything that hangs on them."""
+    """Delete a job, its items and everything that hangs on them.
+
+    A message on its end that is still to be delivered stays.
+    """
     items = select(JobItemRow.item_id).where(JobItemRow.job_id == job_id)
     affected(session, delete(ItemRow).where(ItemRow.id.in_(items)))
+    deliveries.drop_of_job(session, job_id)
     affected(session, delete(JobRow).where(JobRow.id == job_id))
 
 

@@ -5,9 +5,16 @@ from __future__ import annotations
 from sqlalchemy import Text, delete, exists, func, literal, select, type_coerce
 from sqlalchemy.orm import Session
 
-from service.states import TERMINAL_JOB_STATES
+from service.states import TERMINAL_JOB_STATES, DeliveryState
 from service.store.repos.rows import affected
-from service.store.tables import CacheEntryRow, CalibrationRow, JobRow, ModelRow, db_now
+from service.store.tables import (
+    CacheEntryRow,
+    CalibrationRow,
+    DeliveryRow,
+    JobRow,
+    ModelRow,
+    db_now,
+)
 
 _ENDED = sorted(map(str, TERMINAL_JOB_STATES))
 
@@ -21,6 +28,22 @@ def ended_jobs(session: Session, older_than_s: float, limit: int) -> list[str]:
         .limit(limit)
     )
     return list(session.scalars(query))
+
+
+def drop_ended_deliveries(session: Session, older_than_s: float, limit: int) -> int:
+    """Delete messages to subscriptions that ended so long ago; give how many."""
+    old = (
+        select(DeliveryRow.id)
+        .where(
+            DeliveryRow.state != str(DeliveryState.PENDING),
+            DeliveryRow.finished < db_now() - older_than_s,
+        )
+        .order_by(DeliveryRow.finished, DeliveryRow.id)
+        .limit(limit)
+    )
+    # Asked again: it may have been replayed in between.
+    ended = DeliveryRow.state != str(DeliveryState.PENDING)
+    return affected(session, delete(DeliveryRow).where(DeliveryRow.id.in_(old), ended))
 
 
 def drop_unused_models(session: Session, older_than_s: float, limit: int) -> int:
