@@ -6,10 +6,12 @@ the pool of threads, one trip each, and wait there behind every request that is 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, Header, Path, Request
+from pydantic import StringConstraints
 
 from service.api.guide import GuideFolder
 from service.api.preflight_slots import PreflightSlots
@@ -70,16 +72,24 @@ Key = Annotated[str | None, Depends(idempotency_key)]
 
 
 async def preferred_wait_s(
-    prefer: Annotated[str | None, Header(max_length=200)] = None,
+    prefer: Annotated[
+        list[Annotated[str, StringConstraints(max_length=200)]] | None, Header(max_length=20)
+    ] = None,
 ) -> float:
-    """Read `Prefer: wait=N`; unknown preferences are ignored, as RFC 7240 says."""
-    for part in (prefer or "").split(","):
-        name, _, value = part.partition("=")
-        if name.strip().lower() == "wait" and value.strip().isdecimal():
-            return float(min(int(value.strip()), MAX_WAIT_S))
+    """Read `Prefer: wait=N`, one preference of several, in one header or many.
+
+    As RFC 7240 says, the first of a name counts, parameters behind it (`;`) are no part of it, and
+    what is unknown or makes no sense is as if it were not there.
+    """
+    for part in ",".join(prefer or ()).split(","):
+        name, _, value = part.partition(";")[0].partition("=")
+        if name.strip().lower() == "wait":
+            found = _SECONDS.fullmatch(value.strip())
+            return 0.0 if found is None else float(min(int(found[1] or found[2]), MAX_WAIT_S))
     return 0.0
 
 
+_SECONDS = re.compile(r'([0-9]{1,9})|"([0-9]{1,9})"')
 MAX_WAIT_S = 60
 """A request is held at most this long; clients ask again."""
 Wait = Annotated[float, Depends(preferred_wait_s)]

@@ -58,6 +58,7 @@ def test_prefer_wait_holds_the_answer_until_the_end(serve: Serve) -> None:
         json={"model": served.model()["id"], "hardware": PRESET},
         headers={"Prefer": "respond-async, wait=20"},
     )
+    assert response.status_code == 200
     assert response.json()["state"] == "succeeded"
     assert response.headers["preference-applied"] == "wait=20"
 
@@ -263,7 +264,11 @@ def test_events_tell_the_whole_story_and_resume(serve: Serve) -> None:
     ) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         rest = list(parse_events(response.iter_lines()))
-    assert rest == story[3:]
+    assert rest[:-1] == story[3:]
+    assert (rest[-1].type, rest[-1].body) == ("end", {"state": "succeeded"})
+    assert rest[-1].id == story[-1].id  # it has no number of its own
+    done = served.http.get(f"/v1/jobs/{job['id']}/events", headers={"Last-Event-ID": story[-1].id})
+    assert (done.status_code, done.content) == (204, b"")
     bad = served.http.get(f"/v1/jobs/{job['id']}/events", headers={"Last-Event-ID": "x"})
     assert_problem(bad, 422, "TW-SVC-004")
 

@@ -59,7 +59,12 @@ def _accepted(submission: Submission) -> dict[str, str]:
     return headers
 
 
-@router.post("", status_code=202, response_model=JobAnswer)
+@router.post(
+    "",
+    status_code=202,
+    response_model=JobAnswer,
+    responses={200: {"description": "It has ended while it was waited for.", "model": JobAnswer}},
+)
 async def create_job(
     body: JobRequest, request: Request, state: State, project: Project, key: Key, wait: Wait
 ) -> Response:
@@ -88,7 +93,8 @@ async def create_job(
     ended = await _until_ended(state, submission.job, wait)
     answer(ended)
     submission = Submission(ended, submission.created)
-    return answer.response(202, {**_accepted(submission), APPLIED: f"wait={int(wait)}"})
+    status = 200 if ended.state in TERMINAL_JOB_STATES else 202
+    return answer.response(status, {**_accepted(submission), APPLIED: f"wait={int(wait)}"})
 
 
 Id = Annotated[str | None, Query(max_length=100)]
