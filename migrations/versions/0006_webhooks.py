@@ -55,7 +55,10 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint('id', name=op.f('pk_webhook_delivery')),
     )
-    for columns in (['state', 'not_before'], ['webhook_id', 'created'], ['job_id']):
+    for columns in (
+        ['state', 'not_before'], ['webhook_id', 'created'],
+        ['webhook_id', 'state', 'not_before'], ['job_id'],
+    ):
         name = f"ix_webhook_delivery_{'_'.join(columns)}"
         op.create_index(op.f(name), 'webhook_delivery', columns)
     op.create_table(

@@ -9,8 +9,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
+from typing import TypeVar
 
 from sqlalchemy.exc import DBAPIError
 from standardwebhooks.webhooks import Webhook
@@ -36,7 +40,11 @@ _MARGIN_S = 20.0
 _GRACE_S = 2.0
 """How long attempts may go on when the process stops."""
 _SETTLES = 5
+_STORING = 4
+_LOOKUPS = 64
+"""More than SLOTS: a look-up that was given up goes on until the system gives it up."""
 AGENT = "Tilewright-Webhooks"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +148,7 @@ class Deliverer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._done = threading.Event()
         self._wake: asyncio.Event | None = None
+        self._store: ThreadPoolExecutor | None = None
         self._thread = threading.Thread(target=self._main, name="deliverer", daemon=True)
 
     def start(self) -> None:
@@ -159,7 +168,19 @@ class Deliverer:
             self._thread.join()
 
     def _main(self) -> None:
-        asyncio.run(self._run())
+        # The loop's own threads look names up.  A name server that hangs holds them for as long as
+        # the system waits for it: nothing else may wait behind them, and nobody for their end.
+        loop = asyncio.new_event_loop()
+        loop.set_default_executor(ThreadPoolExecutor(_LOOKUPS, "deliverer-names"))
+        try:
+            with ThreadPoolExecutor(_STORING, "deliverer-store") as self._store:
+                loop.run_until_complete(self._run())
+        finally:
+            loop.close()
+
+    async def _stored(self, work: Callable[[], T]) -> T:
+        """Run one transaction beside the loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._store, work)
 
     async def _run(self) -> None:
         self._wake = asyncio.Event()
@@ -170,9 +191,8 @@ class Deliverer:
             found: list[Order] = []
             if len(open_) < SLOTS:
                 try:
-                    found = await asyncio.to_thread(
-                        take, self._database, self._settings, SLOTS - len(open_)
-                    )
+                    room = SLOTS - len(open_)
+                    found = await self._stored(partial(take, self._database, self._settings, room))
                 except DBAPIError as error:
                     get_logger().warning("deliveries wait", error=str(error.orig))
             if found:
@@ -217,14 +237,14 @@ class Deliverer:
                 outcome = await sender.send(order.webhook.url, headers, order.due.body.encode())
             except asyncio.CancelledError:
                 stopped = Outcome(None, "the worker stopped", time.monotonic() - started)
-                await asyncio.to_thread(give_back, self._database, order.due, stopped)
+                await self._stored(partial(give_back, self._database, order.due, stopped))
                 return
         await self._settle(order.due, outcome)
 
     async def _settle(self, due: Due, outcome: Outcome) -> None:
         for attempt in range(_SETTLES):
             try:
-                await asyncio.to_thread(settle, self._database, self._settings, due, outcome)
+                await self._stored(partial(settle, self._database, self._settings, due, outcome))
             except DBAPIError as error:
                 get_logger().warning("delivery not noted", delivery=due.id, error=str(error.orig))
                 await asyncio.sleep(min(2.0**attempt, _MARGIN_S / _SETTLES))

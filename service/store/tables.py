@@ -354,6 +354,7 @@ class DeliveryRow(Base):
     __table_args__ = (
         Index(None, "state", "not_before"),
         Index(None, "webhook_id", "created"),
+        Index(None, "webhook_id", "state", "not_before"),
     )
     id: Mapped[str] = mapped_column(primary_key=True)
     webhook_id: Mapped[str] = mapped_column(ForeignKey("webhook.id", ondelete="CASCADE"))

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from api_fixtures import PRESET, Serve, Served, assert_problem
+from api_fixtures import PRESET
 from service_fixtures import Desk, MakeSettings
 from sqlalchemy import func, select, update
-from standardwebhooks.webhooks import Webhook
 from webhook_receiver import Receiver, receiver, status
 
 from service.errors import Conflict, Malformed, NotFound, QuotaExceeded
@@ -28,11 +25,17 @@ from service.push.deliverer import Deliverer, give_back, settle, take
 from service.push.sending import Outcome
 from service.settings import Settings
 from service.states import TERMINAL_JOB_STATES, DeliveryState, EventType, JobState
-from service.store.repos import jobs
-from service.store.tables import DeliveryRow, JobRow, WebhookRow, db_now
+from service.store.repos import deliveries, jobs
+from service.store.repos import webhooks as hooks
+from service.store.session import Database
+from service.store.tables import DeliveryRow, JobRow, WebhookRow
 
 OPEN = {"webhook_hosts": ("127.0.0.1",), "webhook_backoff_s": 0.02, "webhook_timeout_s": 5.0}
+
+
 GOOD = Outcome(200, None, 0.1)
+
+
 BAD = Outcome(500, "answered 500", 0.1)
 
 
@@ -130,125 +133,6 @@ def test_cancels_and_deadlines_are_told(desk: Desk) -> None:
     }  # fmt: skip
 
 
-def test_a_message_is_signed_and_says_what_ended(serve: Serve, listening: Receiver) -> None:
-    """From HTTP to HTTP: the official library verifies it, and so does the formula."""
-    served = serve(**OPEN)
-    made = served.client.create_webhook(listening.url, name="ci")
-    secret = str(made["secret"])
-    job = served.ended(served.submit(label="nightly")["id"])
-    [got] = listening.wait(1)
-    assert Webhook(secret).verify(got.body, got.headers) == got.document
-    key = base64.b64decode(secret.removeprefix("whsec_"))
-    assert len(key) == 32
-    signed = f"{got.id}.{got.headers['webhook-timestamp']}.".encode() + got.body
-    expected = base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
-    assert got.headers["webhook-signature"] == f"v1,{expected}"
-    assert abs(int(got.headers["webhook-timestamp"]) - time.time()) < 60
-    assert got.headers["content-type"] == "application/json"
-    document = got.document
-    assert document["type"] == "job.succeeded"
-    facts = document["data"]
-    assert facts["id"] == job["id"]
-    assert (facts["state"], facts["label"]) == ("succeeded", "nightly")
-    assert served.http.get(facts["url"]).json()["bundle_sha256"] == facts["bundle_sha256"]
-    [row] = list(served.client.deliveries(str(made["id"])))
-    assert row["id"] == got.id
-    detail = delivered(served, made, got.id)
-    assert detail["body"].encode() == got.body
-    assert [(a["number"], a["status"], a["error"]) for a in detail["log"]] == [(1, 204, None)]
-
-
-def delivered(served: Served, hook: dict[str, Any], message: str) -> dict[str, Any]:
-    """A message once it has ended."""
-    deadline = time.monotonic() + 20
-    while True:
-        found = served.client.delivery(str(hook["id"]), message)
-        if found["state"] != "pending":
-            return dict(found)
-        assert time.monotonic() < deadline, found
-        time.sleep(0.02)
-
-
-def test_what_is_not_taken_is_sent_again_with_the_same_id(
-    serve: Serve, listening: Receiver
-) -> None:
-    """A receiver that fails, redirects, hangs up and at last takes it."""
-    served = serve(**OPEN)
-    listening.answers = [
-        status(500), status(302, Location=f"{listening.url}/elsewhere"),
-        lambda handler: handler.connection.close(), status(200),
-    ]  # fmt: skip
-    made = served.client.create_webhook(listening.url)
-    served.client.cancel(served.submit()["id"])
-    got = listening.wait(4)
-    detail = delivered(served, made, got[0].id)
-    assert detail["state"] == "delivered"
-    log = detail["log"]
-    assert [a["status"] for a in log] == [500, 302, None, 200]
-    assert "redirect" in log[1]["error"]
-    assert {g.path for g in got} == {"/hook"}  # the redirect was not followed
-    assert {(g.id, g.body) for g in got} == {(got[0].id, got[0].body)}
-    for one in got:
-        Webhook(str(made["secret"])).verify(one.body, one.headers)
-
-
-def test_a_receiver_that_hangs_keeps_nobody_waiting(serve: Serve, listening: Receiver) -> None:
-    served = serve(**{**OPEN, "webhook_timeout_s": 1.0, "webhook_backoff_s": 30.0})
-    with receiver() as stuck:
-        stuck.answers = [lambda handler: time.sleep(3)]
-        slow = served.client.create_webhook(stuck.url)
-        served.client.create_webhook(listening.url)
-        for _ in range(3):
-            served.client.cancel(served.submit()["id"])
-        first = listening.wait(3)
-        assert stuck.most_open <= 2
-        assert len({got.id for got in first}) == 3
-        waiting = list(served.client.deliveries(str(slow["id"])))
-        assert len(waiting) == 3
-        deadline = time.monotonic() + 10
-        while not (log := served.client.delivery(str(slow["id"]), str(waiting[-1]["id"]))["log"])[
-            0
-        ]["error"]:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        assert log[0]["error"] == "no answer within 1 s"
-        assert 0.9 < log[0]["duration_s"] < 3
-
-
-def test_an_answer_that_drips_ends_in_time(serve: Serve, listening: Receiver) -> None:
-    """Each byte comes soon, the status line never does."""
-
-    def drip(handler: Any) -> None:
-        for byte in b"HTTP/1.1 200 OK\r\nX: " + b"y" * 1000:
-            handler.wfile.write(bytes([byte]))
-            time.sleep(0.05)
-
-    served = serve(**{**OPEN, "webhook_timeout_s": 0.5, "webhook_backoff_s": 30.0})
-    listening.answers = [drip]
-    made = served.client.create_webhook(listening.url)
-    message = str(served.client.ping_webhook(str(made["id"]))["id"])
-    detail = delivered(served, made, message)
-    assert detail["log"][0]["error"] == "no answer within 0.5 s"
-    assert detail["log"][0]["duration_s"] < 2
-
-
-def test_a_body_without_end_is_not_read(serve: Serve, listening: Receiver) -> None:
-    def flood(handler: Any) -> None:
-        handler.send_response(200)
-        handler.end_headers()
-        while True:
-            handler.wfile.write(b"secret of a neighbour" * 1000)
-
-    served = serve(**OPEN)
-    listening.answers = [flood]
-    made = served.client.create_webhook(listening.url)
-    message = str(served.client.ping_webhook(str(made["id"]))["id"])
-    detail = delivered(served, made, message)
-    assert detail["state"] == "delivered"
-    assert detail["log"][0]["duration_s"] < 2
-    assert "neighbour" not in str(detail)
-
-
 def test_a_lease_keeps_others_off_and_lapses(desk: Desk) -> None:
     """As after a kill -9 between the end of a job and its delivery, and in the middle of it."""
     database, settings = desk.services.database, desk.services.settings
@@ -282,6 +166,72 @@ def test_no_more_than_two_at_a_time_to_one_receiver(desk: Desk) -> None:
     assert take(database, settings, 10) == []
     settle(database, settings, next(o.due for o in orders if o.webhook.id == first), GOOD)
     assert [o.webhook.id for o in take(database, settings, 10)] == [first]
+
+
+def test_many_deliverers_send_everything_once(desk: Desk, listening: Receiver) -> None:
+    """Four at once, each with connections of its own, as four workers."""
+    services = desk.services
+    for _ in range(5):
+        subscribe(desk, listening.url)
+    for _ in range(6):
+        ended(desk)
+    databases = [Database(services.settings.database_url) for _ in range(4)]
+    deliverers = [Deliverer(database, services.settings) for database in databases]
+    for one in deliverers:
+        one.start()
+    listening.wait(30, timeout_s=60)
+    time.sleep(0.5)
+    for one in deliverers:
+        one.stop()
+    for database in databases:
+        database.close()
+    assert len(listening.got) == len({got.id for got in listening.got}) == 30
+    assert listening.most_open <= 10
+    known = query.list_webhooks(services.database, "local")
+    left = {m.state for hook in known for m in sent_to(desk, hook.id)}
+    assert left == {DeliveryState.DELIVERED}
+
+
+def test_two_that_count_at_once_take_no_more_than_two(
+    pg_database_url: str, open_desk: Callable[[Settings], Desk], make_settings: MakeSettings
+) -> None:
+    """On PostgreSQL transactions overlap: the second waits for no one, and takes nothing."""
+    desk = open_desk(make_settings(database_url=pg_database_url, **OPEN))
+    subscribe(desk)
+    for _ in range(5):
+        ended(desk)
+    database = desk.services.database
+    with database.write() as first:
+        assert len(deliveries.lease(first, ttl_s=60.0, limit=10, each=2)) == 2
+        with database.write() as second:
+            assert deliveries.lease(second, ttl_s=60.0, limit=10, each=2) == []
+    with database.write() as third:
+        assert deliveries.lease(third, ttl_s=60.0, limit=10, each=2) == []
+
+
+def test_the_end_of_a_job_waits_for_a_deletion_and_is_not_broken_by_it(
+    pg_database_url: str, open_desk: Callable[[Settings], Desk], make_settings: MakeSettings
+) -> None:
+    """On PostgreSQL the subscription goes between the look at it and the message to it."""
+    desk = open_desk(make_settings(database_url=pg_database_url, **OPEN))
+    hook, _ = subscribe(desk)
+    job = desk.submit()
+    database = desk.services.database
+    done = threading.Event()
+
+    def end() -> None:
+        with database.write() as session:
+            assert jobs.move(session, job.id, JobState.CANCELED)
+        done.set()
+
+    with database.write() as session:
+        hooks.remove(session, hook)
+        ending = threading.Thread(target=end)
+        ending.start()
+        assert not done.wait(0.5)  # it waits for what becomes of the subscription
+    ending.join(10)
+    assert done.is_set()
+    assert desk.job(job.id).state is JobState.CANCELED
 
 
 def test_a_message_is_given_up_after_its_span(desk: Desk) -> None:
@@ -404,90 +354,12 @@ def test_giving_back_is_only_for_the_holder(desk: Desk) -> None:
     assert sent_to(desk, hook)[0].state is DeliveryState.DELIVERED
 
 
-def test_replay_sends_the_same_again(serve: Serve, listening: Receiver) -> None:
-    served = serve(**OPEN)
-    made = served.client.create_webhook(listening.url)
-    hook = str(made["id"])
-    served.client.cancel(served.submit()["id"])
-    [first] = listening.wait(1)
-    delivered(served, made, first.id)
-    path = f"/v1/webhooks/{hook}/deliveries/{first.id}/replay"
-    key = {"Idempotency-Key": "again"}
-    answers = [served.http.post(path, headers=key) for _ in range(2)]
-    assert [a.status_code for a in answers] == [202, 202]
-    second = listening.wait(2)[1]
-    assert (second.id, second.body) == (first.id, first.body)
-    detail = delivered(served, made, first.id)
-    assert [a["number"] for a in detail["log"]] == [1, 2]
-    served.http.post(path, headers=key)  # the same request: nothing more is sent
-    assert delivered(served, made, first.id)["attempts"] == 2
-    assert len(listening.got) == 2
-
-
 def test_what_is_on_its_way_is_not_replayed(desk: Desk) -> None:
     hook, _ = subscribe(desk)
     ended(desk)
     [message] = sent_to(desk, hook)
     with pytest.raises(Conflict, match="pending"):
         webhooks.replay(desk.services.database, hook, message.id, owner="local")
-
-
-def test_a_ping_is_sent_once_and_to_the_disabled_too(serve: Serve, listening: Receiver) -> None:
-    served = serve(**OPEN)
-    listening.answers = [status(410), status(503), status(200)]
-    made = served.client.create_webhook(listening.url)
-    hook = str(made["id"])
-    seen = []
-    for _ in range(3):
-        message = str(served.client.ping_webhook(hook)["id"])
-        detail = delivered(served, made, message)
-        seen.append((detail["type"], detail["state"], detail["attempts"]))
-    assert served.client.webhook(hook)["disabled"] is not None
-    assert seen == [
-        ("webhook.ping", "given_up", 1), ("webhook.ping", "given_up", 1),
-        ("webhook.ping", "delivered", 1),
-    ]  # fmt: skip
-    assert listening.got[0].document["data"] == {"webhook": hook}
-
-
-def test_both_secrets_sign_after_a_rotation(serve: Serve, listening: Receiver) -> None:
-    served = serve(**OPEN)
-    made = served.client.create_webhook(listening.url)
-    hook, old = str(made["id"]), str(made["secret"])
-    rotated = served.client.rotate_webhook(hook)
-    new = str(rotated["secret"])
-    assert new != old
-    assert rotated["former_until"] is not None
-    served.client.ping_webhook(hook)
-    [got] = listening.wait(1)
-    assert len(got.headers["webhook-signature"].split()) == 2
-    for secret in (old, new):
-        Webhook(secret).verify(got.body, got.headers)
-    with served.services.database.write() as session:
-        session.execute(update(WebhookRow).values(former_until=db_now() - 1.0))
-    served.client.ping_webhook(hook)
-    late = listening.wait(2)[1]
-    Webhook(new).verify(late.body, late.headers)
-    assert len(late.headers["webhook-signature"].split()) == 1
-    assert served.client.webhook(hook)["former_until"] is None
-
-
-def test_secrets_are_told_once(serve: Serve) -> None:
-    served = serve(worker=False)
-    key = {"Idempotency-Key": "mine"}
-    body = {"url": "https://example.com/"}
-    made = served.http.post("/v1/webhooks", json=body, headers=key)
-    assert made.status_code == 201
-    assert made.headers["cache-control"] == "no-store"
-    secret, hook = made.json()["secret"], made.json()["id"]
-    assert_problem(served.http.post("/v1/webhooks", json=body, headers=key), 409, "TW-SVC-002")
-    rotate = f"/v1/webhooks/{hook}/rotate"
-    assert served.http.post(rotate, headers=key).status_code == 200
-    assert_problem(served.http.post(rotate, headers=key), 409, "TW-SVC-002")
-    assert len(served.client.webhooks()) == 1
-    for path in ("/v1/webhooks", f"/v1/webhooks/{hook}", f"/v1/webhooks/{hook}/deliveries"):
-        assert secret not in served.http.get(path).text
-        assert "whsec" not in served.http.get(path).text
 
 
 def test_pings_are_idempotent_and_bound_to_their_request(desk: Desk) -> None:
@@ -556,30 +428,6 @@ def test_a_deleted_jobs_messages_go_once_they_have_ended(desk: Desk) -> None:
     assert [m.job_id for m in sent_to(desk, hook)] == [waiting]
     collect_garbage(services.database, services.blobs, services.settings)
     assert [m.job_id for m in sent_to(desk, hook)] == [waiting]
-
-
-def test_pages_of_deliveries(serve: Serve) -> None:
-    served = serve(worker=False)
-    hook = str(served.client.create_webhook("https://example.com/")["id"])
-    ids = [str(served.client.ping_webhook(hook)["id"]) for _ in range(5)]
-    assert [row["id"] for row in served.client.deliveries(hook, limit=2)] == ids[::-1]
-    assert list(served.client.deliveries(hook, state="delivered")) == []
-    assert len(list(served.client.deliveries(hook, state="pending"))) == 5
-    for bad in ({"state": "lost"}, {"cursor": "x"}, {"limit": 0}, {"event": "x"}):
-        response = served.http.get(f"/v1/webhooks/{hook}/deliveries", params=bad)
-        assert_problem(response, 422, "TW-SVC-004")
-
-
-def test_bad_subscriptions_are_refused(serve: Serve) -> None:
-    served = serve(worker=False)
-    for body in (
-        {"url": "https://example.com/", "events": ["job.started"]},
-        {"url": "http://example.com/"}, {"url": "https://127.0.0.1/"}, {"url": "ftp://x/"},
-        {"url": "https://"}, {"url": ""}, {"url": "https://e.com/", "secret": "mine"},
-    ):  # fmt: skip
-        problem = assert_problem(served.http.post("/v1/webhooks", json=body), 422, "TW-SVC-004")
-        assert problem["hints"], body
-    assert served.client.webhooks() == []
 
 
 def test_a_job_ends_while_its_subscription_is_deleted(desk: Desk) -> None:

@@ -14,12 +14,16 @@ from pathlib import Path
 
 import pytest
 from service_fixtures import TESTS, Desk, MakeSettings, delete_queue, free_port
+from sqlalchemy import select, update
+from webhook_receiver import Receiver, receiver, status
 
 from service.jobs import query
+from service.jobs.webhooks import NewWebhook, create_webhook
 from service.settings import Settings
-from service.states import ItemState, JobState
-from service.store.records import JobRecord
+from service.states import DeliveryState, ItemState, JobState
+from service.store.records import DeliveryRecord, JobRecord
 from service.store.repos import items
+from service.store.tables import DeliveryRow
 from worker.runner.tasks import Step
 
 OpenDesk = Callable[[Settings], Desk]
@@ -78,6 +82,40 @@ def workers(tmp_path: Path) -> Iterator[Callable[[Settings], Worker]]:
         worker.close()
 
 
+@pytest.fixture
+def listening() -> Iterator[Receiver]:
+    with receiver() as state:
+        yield state
+
+
+ALLOWED = {"webhook_hosts": ("127.0.0.1",), "webhook_timeout_s": 5.0}
+
+
+def _subscribe(desk: Desk, url: str) -> str:
+    services = desk.services
+    new = NewWebhook(url, "ci", ())
+    return create_webhook(services.database, services.settings, new, owner="local")[0].id
+
+
+def _told(desk: Desk, webhook_id: str, timeout_s: float = 20.0) -> list[DeliveryRecord]:
+    """All messages, once none of them waits."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        page = query.list_deliveries(desk.services.database, webhook_id, owner="local")
+        if all(row.state is not DeliveryState.PENDING for row in page.rows):
+            return list(page.rows)
+        assert time.monotonic() < deadline, page.rows
+        time.sleep(0.05)
+
+
+def _check_told(desk: Desk, webhook_id: str, got: Receiver, job: JobRecord) -> None:
+    """One message on the end of the job, which has arrived."""
+    [message] = _told(desk, webhook_id)
+    assert (message.job_id, message.type) == (job.id, "job.succeeded")
+    assert message.state is DeliveryState.DELIVERED
+    assert {one.id for one in got.got} == {message.id}
+
+
 def _check(desk: Desk, job: JobRecord, fences: int) -> None:
     """One result, fences grow, nothing leased, nothing left on disk."""
     database, settings = desk.services.database, desk.services.settings
@@ -117,9 +155,11 @@ def test_embedded_process_killed_at(
     make_settings: MakeSettings,
     open_desk: OpenDesk,
     workers: Callable[[Settings], Worker],
+    listening: Receiver,
 ) -> None:
-    settings = make_settings("quick")
+    settings = make_settings("quick", **ALLOWED)
     desk = open_desk(settings)
+    hook = _subscribe(desk, listening.url)
     job = desk.submit()  # its bell rings in this process: lost, like that of a dead API
     worker = workers(settings)
     process = worker.start(step)
@@ -128,6 +168,37 @@ def test_embedded_process_killed_at(
     process.wait()
     worker.start()
     _check(desk, desk.wait(job.id, timeout_s=40), fences=1 if step is Step.PUBLISHED else 2)
+    _check_told(desk, hook, listening, job)
+
+
+def test_killed_while_it_delivers(
+    make_settings: MakeSettings,
+    open_desk: OpenDesk,
+    workers: Callable[[Settings], Worker],
+    listening: Receiver,
+) -> None:
+    """The receiver has the message, and nobody knows: it comes again, with the same id."""
+    settings = make_settings("quick", **ALLOWED)
+    desk = open_desk(settings)
+    hook = _subscribe(desk, listening.url)
+    job = desk.submit()
+    listening.answers = [lambda handler: time.sleep(30), status(200)]
+    worker = workers(settings)
+    process = worker.start()
+    listening.wait(1, timeout_s=60)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with desk.services.database.write() as session:  # instead of waiting for the lease to pass
+        assert session.scalar(select(DeliveryRow.lease_until).where(DeliveryRow.job_id == job.id))
+        session.execute(update(DeliveryRow).values(lease_until=0.0))
+    worker.start()
+    listening.wait(2, timeout_s=60)
+    _check_told(desk, hook, listening, job)
+    [message] = _told(desk, hook)
+    log = query.get_delivery(desk.services.database, hook, message.id, "local")[1]
+    assert [(a.number, a.status, a.duration_s is None) for a in log] == [
+        (1, None, True), (2, 200, False),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -150,9 +221,11 @@ def test_scaled_out_worker_killed_at(
     open_desk: OpenDesk,
     workers: Callable[[Settings], Worker],
     pg_database_url: str,
+    listening: Receiver,
 ) -> None:
     settings = make_settings(
         "quick",
+        **ALLOWED,
         database_url=pg_database_url,
         broker_url=request.getfixturevalue(f"{broker}_url"),
         queue_name=f"tw-test-{secrets.token_hex(6)}",
@@ -161,6 +234,7 @@ def test_scaled_out_worker_killed_at(
         heartbeat_s=0.5,
     )
     desk = open_desk(settings)
+    hook = _subscribe(desk, listening.url)
     worker = workers(settings)
     process = worker.start(step)
     job = desk.submit()
@@ -171,6 +245,7 @@ def test_scaled_out_worker_killed_at(
     try:
         fences = 1 if step is Step.PUBLISHED else 2
         _check(desk, desk.wait(job.id, timeout_s=40), fences)
+        _check_told(desk, hook, listening, job)
     finally:
         delete_queue(desk.services)
 

@@ -6,7 +6,7 @@ Whoever changes rows of both locks the subscription before its deliveries.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -115,39 +115,55 @@ def has_due(session: Session) -> bool:
     return session.scalar(select(literal(1)).where(_is_due()).limit(1)) is not None
 
 
+def _leased(session: Session, webhook_ids: Sequence[str] | None = None) -> dict[str, int]:
+    """How many messages of each subscription are leased now."""
+    query = select(DeliveryRow.webhook_id, func.count()).where(
+        DeliveryRow.state == _PENDING, DeliveryRow.lease_until >= db_now()
+    )
+    if webhook_ids is not None:
+        query = query.where(DeliveryRow.webhook_id.in_(webhook_ids))
+    rows = session.execute(query.group_by(DeliveryRow.webhook_id))
+    return {row[0]: row[1] for row in rows}
+
+
 def lease(session: Session, *, ttl_s: float, limit: int, each: int) -> list[Due]:
-    """Take what is due, the longest due first, and note an attempt of each.
+    """Take what is due, of who has waited longest first, and note an attempt of each.
 
     Of one subscription at most `each` are leased at a time, so that a receiver that hangs does not
-    keep others waiting.
+    keep others waiting.  Cost: a look at all that is due, and one at each subscription of it that
+    has room, `limit` of them at most.
     """
-    held = (
-        select(DeliveryRow.webhook_id, func.count().label("held"))
-        .where(DeliveryRow.state == _PENDING, DeliveryRow.lease_until >= db_now())
-        .group_by(DeliveryRow.webhook_id)
-        .subquery()
+    full = [webhook_id for webhook_id, held in _leased(session).items() if held >= each]
+    oldest = func.min(DeliveryRow.not_before)
+    waiting = list(
+        session.scalars(
+            select(DeliveryRow.webhook_id)
+            .where(_is_due(), DeliveryRow.webhook_id.not_in(full))
+            .group_by(DeliveryRow.webhook_id)
+            .order_by(oldest, DeliveryRow.webhook_id)
+            .limit(limit)
+        )
     )
-    place = func.row_number().over(
-        partition_by=DeliveryRow.webhook_id, order_by=(DeliveryRow.not_before, DeliveryRow.id)
+    # Whoever counts holds the subscription: two that count at once would both find room.
+    mine = set(
+        session.scalars(
+            select(WebhookRow.id)
+            .where(WebhookRow.id.in_(waiting))
+            .order_by(WebhookRow.id)
+            .with_for_update(key_share=True, skip_locked=True)
+        )
     )
-    ranked = (
-        select(DeliveryRow.id, DeliveryRow.webhook_id, DeliveryRow.not_before, place.label("place"))
-        .where(_is_due())
-        .subquery()
-    )
-    free = (
-        select(ranked.c.id)
-        .outerjoin(held, held.c.webhook_id == ranked.c.webhook_id)
-        .where(ranked.c.place + func.coalesce(held.c.held, 0) <= each)
-        .order_by(ranked.c.not_before, ranked.c.id)
-        .limit(limit)
-    )
-    choice = select(DeliveryRow.id).where(DeliveryRow.id.in_(free), _is_due())
-    if session.get_bind().dialect.name != "sqlite":
-        choice = choice.with_for_update(skip_locked=True)
+    held = _leased(session, sorted(mine))
+    chosen: list[str] = []
+    for webhook_id in (one for one in waiting if one in mine):
+        room = min(each - held.get(webhook_id, 0), limit - len(chosen))
+        if room > 0:
+            first = select(DeliveryRow.id).where(DeliveryRow.webhook_id == webhook_id, _is_due())
+            first = first.order_by(DeliveryRow.not_before, DeliveryRow.id).limit(room)
+            chosen += session.scalars(first)
     taken = session.execute(
         update(DeliveryRow)
-        .where(DeliveryRow.id.in_(list(session.scalars(choice))), _is_due())
+        .where(DeliveryRow.id.in_(chosen), _is_due())
         .values(
             fence=DeliveryRow.fence + 1, attempts=DeliveryRow.attempts + 1,
             tries=DeliveryRow.tries + 1, lease_until=db_now() + ttl_s,
