@@ -8,7 +8,8 @@ so that no compile work disturbs; everything else runs as in production: each ac
 committed to disk with its work item, event and idempotency key, and its doorbell is sent, before
 the answer leaves.  With --keys the server asks for API keys, every request is sent with one, and
 every submit leaves a row in the audit log, which is counted afterwards.  With --limits (and keys)
-requests are counted against two rates of the key and one of its project.
+requests are counted against two rates of the key and one of its project, and each submit is held
+against the project's quotas of jobs and bytes.
 
 Two loads, each with as many connections as clients:
 
@@ -45,6 +46,7 @@ PRESET = "stcp920-inferred"
 LIMITS = {
     "KEY_RATE": "1000000/minute;100000000/day",
     "PROJECT_RATE": "1000000/minute",
+    "MAX_PROJECT_BYTES": "1000000000000",
 }
 """Settings of a server that counts, and that no load here comes near."""
 _HOLD = '''

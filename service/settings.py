@@ -111,6 +111,9 @@ class Settings(BaseSettings):
     max_json_bytes: int = Field(default=1 * _MIB, gt=0)
     max_artifact_bytes: int = Field(default=8192 * _MIB, gt=0)
     max_active_jobs: int = Field(default=1000, ge=1)
+    """Unfinished jobs of a project that has no limit of its own."""
+    max_project_bytes: int = Field(default=0, ge=0)
+    """Bytes of its models, arrays, results and logs that such a project may keep; 0: no limit."""
     keep_jobs_s: float = Field(default=0.0, ge=0)
     """Ended jobs go so many seconds after their end, with their artifacts; 0: when users delete
     them."""

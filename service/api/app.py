@@ -42,6 +42,7 @@ from service.api.routes import (
     health,
     jobs,
     keys,
+    limits,
     models,
     uploads,
     webhooks,
@@ -54,8 +55,8 @@ from service.jobs import query
 from service.settings import Settings
 
 ROUTERS = (
-    models, uploads, calibrations, hardware, jobs, events, artifacts, compare, cache, keys, audit,
-    webhooks, errors, health,
+    models, uploads, calibrations, hardware, jobs, events, artifacts, compare, cache, keys, limits,
+    audit, webhooks, errors, health,
 )  # fmt: skip
 
 

@@ -35,7 +35,9 @@ OPEN_BELOW = ("/v1/errors", "/docs/guide")
 """So do these, and all below them."""
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 ADMIN = frozenset({"/v1/keys", "/v1/audit"})
-"""What concerns all projects; so does what is below."""
+"""What concerns all projects."""
+BELOW_ADMIN = ("/v1/keys/", "/v1/limits/")
+"""So does what is below these."""
 ASKING = frozenset({"/v1/hardware/lint"})
 """Paths to which a POST stores nothing."""
 KNOWN_S = 5.0
@@ -49,7 +51,7 @@ def scope_of(method: str, path: str) -> Scope | None:
         return None
     if path in {"/metrics", "/v1/metrics"}:
         return Scope.METRICS
-    if path in ADMIN or path.startswith(tuple(f"{root}/" for root in ADMIN)):
+    if path in ADMIN or path.startswith(BELOW_ADMIN):
         return Scope.ADMIN
     return Scope.READ if method in READING or path in ASKING else Scope.WRITE
 

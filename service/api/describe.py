@@ -14,6 +14,7 @@ PARAMETERS: Mapping[str, str] = MappingProxyType(
         "hardware_id": "Id of a hardware spec.",
         "upload_id": "Id of an unfinished upload.",
         "job_id": "Id of a job.",
+        "project_name": "A project, by its name.",
         "key_id": "Id of an API key.",
         "webhook_id": "Id of a webhook.",
         "delivery_id": "Id of a message to it, as its `webhook-id` header has it.",

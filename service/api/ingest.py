@@ -16,7 +16,7 @@ from service.api.looks import FirstLook, Look, look_at_arrays, look_at_model
 from service.api.schemas.model import ModelAnswer
 from service.api.spool import append_stream, check_declared, parse_digest
 from service.errors import UnsupportedMedia
-from service.jobs import submit
+from service.jobs import quotas, submit
 from service.store.blobs import BlobWriter
 from service.store.records import BlobRef
 from worker.compiler.errors import Detail
@@ -45,13 +45,14 @@ def kind_of(head: bytes) -> str:
 
 
 async def receive_model(
-    request: Request, state: ApiState, digest: str | None
+    request: Request, state: ApiState, digest: str | None, project: str
 ) -> tuple[BlobRef, str, str | None]:
     """Stream the body into the blob store: (content, kind, file name of a form).
 
     Raises:
         UnsupportedMedia: the Content-Type is neither a model's nor a form.
         TooLarge: declared or received bytes pass the limit, or the disk is full.
+        QuotaExceeded: the project would keep too many bytes.
         DigestMismatch: length or digest are not the announced ones.
         NotAModel: its first bytes are not a model's, or there are none.
     """
@@ -60,7 +61,7 @@ async def receive_model(
     if media not in RAW_TYPES and not is_form:
         raise unsupported("a model", media, [*sorted(RAW_TYPES - {""}), "multipart/form-data"])
     ref, head, form = await _receive(
-        request, state, digest, limit=state.settings.max_model_bytes, is_form=is_form,
+        request, state, digest, project, limit=state.settings.max_model_bytes, is_form=is_form,
         look=look_at_model,
     )  # fmt: skip
     kind = kind_of(head)
@@ -69,12 +70,15 @@ async def receive_model(
     return ref, kind, Path(form.file_name).stem if form is not None and form.file_name else None
 
 
-async def receive_arrays(request: Request, state: ApiState, digest: str | None) -> BlobRef:
+async def receive_arrays(
+    request: Request, state: ApiState, digest: str | None, project: str
+) -> BlobRef:
     """Stream an .npz into the blob store.
 
     Raises:
         UnsupportedMedia: the Content-Type is not that of raw bytes or of a zip.
         TooLarge: declared or received bytes pass the limit, or the disk is full.
+        QuotaExceeded: the project would keep too many bytes.
         DigestMismatch: length or digest are not the announced ones.
         NotAModel: TW-CAL-001, the body is no zip archive of arrays.
     """
@@ -82,7 +86,7 @@ async def receive_arrays(request: Request, state: ApiState, digest: str | None) 
     if media not in RAW_TYPES:
         raise unsupported("calibration arrays", media, sorted(RAW_TYPES - {""}))
     ref, _, _ = await _receive(
-        request, state, digest, limit=state.settings.max_model_bytes, is_form=False,
+        request, state, digest, project, limit=state.settings.max_model_bytes, is_form=False,
         look=look_at_arrays,
     )  # fmt: skip
     return BlobRef(ref.sha256, ref.size_bytes, ZIP_TYPE)
@@ -104,7 +108,14 @@ def unsupported(what: str, media: str, allowed: list[str]) -> UnsupportedMedia:
 
 
 async def _receive(
-    request: Request, state: ApiState, digest: str | None, *, limit: int, is_form: bool, look: Look
+    request: Request,
+    state: ApiState,
+    digest: str | None,
+    project: str,
+    *,
+    limit: int,
+    is_form: bool,
+    look: Look,
 ) -> tuple[BlobRef, bytes, FormFile | None]:
     """Stream a body, or the file of a form, into the blob store: (content, first bytes, form)."""
     expected = parse_digest(digest)
@@ -114,6 +125,9 @@ async def _receive(
     spool.mkdir(parents=True, exist_ok=True)
     body_limit = limit + (_FORM_OVERHEAD_BYTES if is_form else 0)
     check_declared(declared, limit_bytes=body_limit, folder=spool)
+    await to_thread.run_sync(
+        quotas.check_room, state.database, state.settings, project, declared or 1, expected
+    )
     writer = await to_thread.run_sync(
         lambda: BlobWriter(state.blobs, limit_bytes=limit, media_type=ONNX_TYPE)
     )
@@ -158,7 +172,8 @@ async def register_model(
     idempotency = request_key(key, owner=project, route=route, body=ref.sha256.encode())
     model, created = await to_thread.run_sync(
         lambda: submit.add_model(
-            state.database, ref, name=name, kind=kind, owner=project, idempotency=idempotency,
+            state.database, ref, name=name, kind=kind, owner=project, settings=state.settings,
+            idempotency=idempotency,
             before_commit=answer,
         )
     )  # fmt: skip

@@ -135,3 +135,47 @@ def audit(
         ("time", "project", "who", "key", "route", "subject", "outcome", "status"),
         [{**row, "time": moment(row["time"])} for row in rows],
     )
+
+
+@app.command("limits")
+def limits(
+    project: Annotated[
+        str | None, typer.Argument(help="Whose (default: one's own, which can be looked at alone).")
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option(metavar="N/WINDOW", help="Requests of all its keys together.")
+    ] = None,
+    max_jobs: Annotated[int | None, typer.Option(min=0, help="Unfinished jobs at a time.")] = None,
+    max_bytes: Annotated[
+        int | None, typer.Option(min=0, help="Bytes that it may keep; 0: no limit.")
+    ] = None,
+    reset: Annotated[
+        bool, typer.Option("--reset", help="First forget what was set for it.")
+    ] = False,
+    server: ServerOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show what a project may use and does; with options, set what it may."""
+    asked = {"rate": rate, "max_active_jobs": max_jobs, "max_bytes": max_bytes}
+    changes = {name: value for name, value in asked.items() if value is not None}
+    if project is None and (changes or reset):
+        raise typer.BadParameter("name the project whose limits are to change")
+    path = "/v1/limits" if project is None else f"/v1/limits/{project}"
+    with connect(server, data_dir) as client:
+        found: dict[str, Any] = client.get(path)
+        if changes or reset:
+            found = client.put(path, {**({} if reset else found["own"]), **changes})
+    if as_json:
+        print_json(found)
+        return
+    bound = found["max_bytes"] or "no limit"
+    print_table(
+        ("what", "used", "limit"),
+        [
+            {"what": "requests", "used": "", "limit": found["rate"] or "no limit"},
+            {"what": "unfinished jobs", "used": found["active_jobs"],
+             "limit": found["max_active_jobs"]},
+            {"what": "bytes", "used": found["kept_bytes"], "limit": bound},
+        ],
+    )  # fmt: skip

@@ -90,6 +90,10 @@ class Client:
         headers = {"Idempotency-Key": key or uuid.uuid4().hex}
         return document(self.transport.request("POST", path, json=body, headers=headers))
 
+    def put(self, path: str, body: Json) -> Document:
+        """PUT a JSON body, which is there afterwards however often it was sent."""
+        return document(self.transport.request("PUT", path, json=body))
+
     def delete(self, path: str) -> None:
         """DELETE a resource."""
         self.transport.request("DELETE", path)

@@ -9,8 +9,8 @@ from hashlib import sha256
 
 from sqlalchemy.orm import Session
 
-from service.errors import Conflict, IdempotencyMismatch, NotFound, QuotaExceeded
-from service.jobs import audit
+from service.errors import Conflict, IdempotencyMismatch, NotFound
+from service.jobs import audit, quotas
 from service.outbox import Outbox
 from service.settings import Settings
 from service.store.ids import new_id
@@ -94,19 +94,21 @@ def add_model(
     name: str,
     kind: str,
     owner: str = "local",
+    settings: Settings | None = None,
     idempotency: IdempotencyKey | None = None,
     before_commit: Callable[[ModelRecord], None] = _nothing,
 ) -> tuple[ModelRecord, bool]:
     """Register an uploaded blob as a model (`kind` is `onnx` or `zip`).
 
-    The owner's second upload of the same bytes gives the first record back.  What `before_commit`
-    raises stores nothing.
+    The owner's second upload of the same bytes gives the first record back.  With `settings` the
+    owner's quota holds.  What `before_commit` raises stores nothing.
 
     Returns:
         The model, and True when it is new.
 
     Raises:
         IdempotencyMismatch: the key was used with other content.
+        QuotaExceeded: the owner would keep too many bytes.
     """
     with database.write() as session:
         results.add_blob(session, ref)
@@ -119,6 +121,8 @@ def add_model(
             sha256=ref.sha256,
         )
         model = catalog.find_model(session, owner, ref.sha256)
+        if created and settings is not None:
+            quotas.check_stored(session, settings, owner)
         if model is None:
             raise Conflict("the model was deleted while it was being registered")
         _bind_key(session, idempotency, model.id)
@@ -133,17 +137,23 @@ def add_calibration(
     *,
     name: str,
     owner: str = "local",
+    settings: Settings | None = None,
     before_commit: Callable[[CalibrationRecord], None] = _nothing,
 ) -> tuple[CalibrationRecord, bool]:
     """Register uploaded arrays; the same bytes give the first record back.
 
     Returns:
         The record, and True when it is new.
+
+    Raises:
+        QuotaExceeded: with `settings`: the owner would keep too many bytes.
     """
     with database.write() as session:
         results.add_blob(session, ref)
         created = calibrations.add_calibration(session, owner=owner, name=name, sha256=ref.sha256)
         found = calibrations.find_calibration(session, owner, ref.sha256)
+        if created and settings is not None:
+            quotas.check_stored(session, settings, owner)
         if found is None:
             raise Conflict("the arrays were deleted while they were being registered")
         audit.record(session, audit.current(), found.sha256)
@@ -229,7 +239,7 @@ def submit_job(
 
     Raises:
         NotFound: the model or hardware id is unknown.
-        QuotaExceeded: the owner has too many unfinished jobs.
+        QuotaExceeded: the owner has too many unfinished jobs, or keeps too many bytes.
         IdempotencyMismatch: the key was used with another body.
     """
     job_id, act = new_id("job"), audit.current()
@@ -243,7 +253,7 @@ def submit_job(
         if isinstance(new.hardware, NewSpec):
             _store_spec(session, new.hardware, new.owner)
         _check_references(session, new)
-        _check_quota(session, new.owner, settings.max_active_jobs)
+        quotas.check_submit(session, database, settings, new.owner)
         made = _insert(session, job_id, new, settings)
         audit.record(session, act, job_id)
         before_commit(made)
@@ -383,14 +393,3 @@ def _check_references(session: Session, new: NewJob) -> None:
                 pointer=f"/options/{option}", actual=digest,
                 remedy="Upload the .npz with POST /v1/calibrations first.",
             )  # fmt: skip
-
-
-def _check_quota(session: Session, owner: str, limit: int) -> None:
-    active = jobs.count_active(session, owner)
-    if active >= limit:
-        raise QuotaExceeded(
-            f"{active} jobs are unfinished; the limit is {limit}",
-            limit=limit,
-            actual=active,
-            headers={"Retry-After": "30"},
-        )

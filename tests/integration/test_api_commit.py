@@ -68,7 +68,7 @@ def requests(served: Served) -> dict[str, dict[str, Any]]:
         session.execute(update(DeliveryRow).values(state="given_up"))
     place, key = (
         {"job_id": job["id"], "upload_id": upload.rsplit("/", 1)[1], "webhook_id": hook,
-         "delivery_id": message},
+         "delivery_id": message, "project_name": "p"},
         {"Idempotency-Key": "edge"},
     )  # fmt: skip
     made: dict[str, dict[str, Any]] = {
@@ -82,6 +82,7 @@ def requests(served: Served) -> dict[str, dict[str, Any]]:
         "POST /v1/jobs/{job_id}/cancel": {},
         "POST /v1/jobs/{job_id}/clone": {"headers": key},
         "POST /v1/keys": {"json": {"name": "ci", "scopes": ["read"]}, "headers": key},
+        "PUT /v1/limits/{project_name}": {"json": {"max_active_jobs": 7}},
         "POST /v1/cache/prune": {"json": {"unused_for_s": 0}},
         "POST /v1/webhooks": {"json": {"url": "https://example.com/y"}, "headers": key},
         "POST /v1/webhooks/{webhook_id}/rotate": {"headers": key},
@@ -118,7 +119,10 @@ def test_every_route_answers_before_it_commits(
         response = served.http.request(name.split()[0], **request)
         assert response.status_code in {200, 201, 202}, (name, response.text)
     after = stored(served)
-    for table in ("model", "hw_spec", "job", "calibration", "idempotency", "api_key", "webhook"):
+    for table in (
+        "model", "hw_spec", "job", "calibration", "idempotency", "api_key", "project_limit",
+        "webhook",
+    ):  # fmt: skip
         assert len(after[table]) > len(before[table]), table
 
 
@@ -163,7 +167,8 @@ def test_every_change_is_audited_in_its_transaction(serve: Serve) -> None:
             assert row.subject == ends[name]
         elif name not in of_files | {"POST /v1/cache/prune"}:
             document = response.json()
-            assert row.subject == document.get("id", document.get("sha256")), name
+            named = [document[key] for key in ("id", "sha256", "project") if key in document]
+            assert row.subject == named[0], name
 
 
 def of_request(served: Served, request_id: str, count: int) -> list[AuditRecord]:

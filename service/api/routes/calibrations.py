@@ -49,13 +49,14 @@ async def create_calibration(
     one set of inputs, on which the job is verified.
     Whether the arrays fit a model is checked by the job that uses them.
     """
-    ref = await receive_arrays(request, state, digest)
+    ref = await receive_arrays(request, state, digest, project)
     answer = Prepared(CalibrationAnswer.from_record)
     found, created = await to_thread.run_sync(
         lambda: submit.add_calibration(
-            state.database, ref, name=name, owner=project, before_commit=answer
+            state.database, ref, name=name, owner=project, settings=state.settings,
+            before_commit=answer,
         )
-    )
+    )  # fmt: skip
     place = {"Location": f"/v1/calibrations/{found.sha256}"}
     return answer.response(201 if created else 200, place)
 

@@ -64,7 +64,7 @@ async def create_model(
     The body goes to disk while it is hashed.  `digest=sha256:...` is checked; equal content gives
     the model that exists already.
     """
-    ref, kind, form_name = await receive_model(request, state, digest)
+    ref, kind, form_name = await receive_model(request, state, digest, project)
     return await register_model(
         state,
         ref,

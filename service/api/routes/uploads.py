@@ -14,6 +14,7 @@ from service.api.ingest import register_model
 from service.api.schemas.model import ModelAnswer, UploadAnswer, UploadRequest
 from service.api.spool import parse_digest
 from service.api.uploads import CHUNK_BYTES, Upload, UploadFolder
+from service.jobs import quotas
 from service.store.records import ModelRecord
 
 router = APIRouter(prefix="/v1/uploads", tags=["uploads"])
@@ -42,8 +43,10 @@ def _answer(upload: Upload) -> UploadAnswer:
 @router.post("", status_code=201, response_model=UploadAnswer)
 def start_upload(body: UploadRequest, state: State, project: Project) -> Response:
     """Start a resumable upload of a model."""
-    answer = Prepared(_answer)
-    upload = _folder(state, project).start(
+    answer, folder = Prepared(_answer), _folder(state, project)
+    wanted = (body.size_bytes or 1) + folder.held_bytes()
+    quotas.check_room(state.database, state.settings, project, wanted, body.sha256)
+    upload = folder.start(
         body.name, size_bytes=body.size_bytes, sha256=body.sha256, before_start=answer
     )
     return answer.response(201, {**_headers(upload), "Location": f"/v1/uploads/{upload.id}"})
