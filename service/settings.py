@@ -20,6 +20,7 @@ from service.addresses import Allowed
 from service.hosts import is_loopback
 from service.keys import LOCAL, RATE
 from service.sealing import check_key
+from service.trust import Issuer
 from worker.job.stages import NAMES
 from worker.job.watchdog import LIMIT_S
 from worker.sandbox.isolation import IsolationChoice
@@ -165,6 +166,8 @@ class Settings(BaseSettings):
     """Keys and tokens that are none, from one address; empty: as many as come."""
     rate_store_url: str = Field(default="memory://", pattern="^(memory://|rediss?://.+)$")
     """Where requests are counted: in each process of its own, or in a Redis that all share."""
+    trusted_issuers: tuple[Issuer, ...] = ()
+    """CI systems whose tokens are taken beside keys, as a JSON list: see docs/ci-tokens.md."""
     share_cache: bool = False
     """Projects use each other's compile cache: what one has compiled is fast for another, which
     tells it that somebody has."""
@@ -205,6 +208,14 @@ class Settings(BaseSettings):
     @classmethod
     def _keys_are_keys(cls, value: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
         return tuple(map(check_key, value))
+
+    @field_validator("trusted_issuers")
+    @classmethod
+    def _each_once(cls, value: tuple[Issuer, ...]) -> tuple[Issuer, ...]:
+        names = [issuer.issuer for issuer in value]
+        if len(set(names)) < len(names):
+            raise ValueError("an issuer is named twice; it may have several rules")
+        return value
 
     @field_validator("stage_limits_s")
     @classmethod

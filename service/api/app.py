@@ -49,6 +49,7 @@ from service.api.routes import (
 )
 from service.api.schemas.problem import PROBLEM_RESPONSES, ProblemAnswer
 from service.api.spec_readers import SpecReaders
+from service.api.tokens import Tokens
 from service.api.watch import JobWatch
 from service.bootstrap import Services, open_services
 from service.jobs import query
@@ -119,7 +120,7 @@ def create_app(
     needs_key = settings.needs_key and not is_own
     app.add_middleware(
         KeyMiddleware, database=used.database, needs_key=needs_key, rates=rates,
-        guess_rate=settings.guess_rate,
+        guess_rate=settings.guess_rate, tokens=Tokens(settings.trusted_issuers),
     )  # fmt: skip
     app.add_middleware(OriginMiddleware, names=(settings.host, *settings.allowed_hosts))
     app.add_middleware(RequestIdMiddleware, access_log=settings.access_log)

@@ -20,8 +20,9 @@ from starlette.types import Scope as AsgiScope
 
 from service.api.problems import problem_response
 from service.api.rates import Rates, refusal
+from service.api.tokens import Tokens, is_token
 from service.errors import KeyNeeded, ScopeMissing, ServiceError, Unavailable
-from service.jobs.keys import recognised
+from service.jobs.keys import limits_of, recognised
 from service.keys import OPERATOR, Caller, Scope, digest_of
 from service.log import get_logger
 from service.store.records import KeyRecord
@@ -59,8 +60,11 @@ def scope_of(method: str, path: str) -> Scope | None:
 class KeyRing:
     """Keys that were recognised a moment ago, so that not every request asks the database."""
 
-    def __init__(self, database: Database, rates: Rates | None, guess_rate: str) -> None:
+    def __init__(
+        self, database: Database, rates: Rates | None, guess_rate: str, tokens: Tokens
+    ) -> None:
         self._database = database
+        self._tokens = tokens
         self._rates = rates
         self._guess_rate = guess_rate
         self._known: OrderedDict[str, tuple[float, Caller]] = OrderedDict()
@@ -79,17 +83,37 @@ class KeyRing:
             return known
         if known is None:
             await self._may_guess(address, is_wrong=False)
-        found = await to_thread.run_sync(recognised, self._database, text)
-        self._known.pop(digest, None)
-        if found is None or not found[0].is_live:
+        try:
+            caller, lasts_s = await (self._bearer(text) if is_token(text) else self._holder(text))
+        except KeyNeeded:
+            self._known.pop(digest, None)
             await self._may_guess(address, is_wrong=True)
-            raise _refused(None if found is None else found[0])
-        key, limits = found
-        caller = Caller(key.project, frozenset(key.scopes), key.id, key.name, key.rate, limits.rate)
-        self._known[digest] = time.monotonic() + KNOWN_S, caller
+            raise
+        self._known[digest] = time.monotonic() + min(KNOWN_S, lasts_s), caller
+        self._known.move_to_end(digest)
         while len(self._known) > MOST_KNOWN:
             self._known.popitem(last=False)
         return caller
+
+    async def _holder(self, text: str) -> tuple[Caller, float]:
+        """Who has this key."""
+        found = await to_thread.run_sync(recognised, self._database, text)
+        if found is None or not found[0].is_live:
+            raise _refused(None if found is None else found[0])
+        key, limits = found
+        scopes = frozenset(key.scopes)
+        return Caller(key.project, scopes, key.id, key.name, key.rate, limits.rate), KNOWN_S
+
+    async def _bearer(self, text: str) -> tuple[Caller, float]:
+        """Who has this token of a CI system, and how long it is good.  All with its subject are
+        counted together, and have one name in the audit log."""
+        bearer = await self._tokens.bearer(text)
+        limits = await to_thread.run_sync(limits_of, self._database, bearer.project)
+        caller = Caller(
+            bearer.project, bearer.scopes, f"ci:{bearer.subject}",
+            f"{bearer.issuer} {bearer.subject}", None, limits.rate,
+        )  # fmt: skip
+        return caller, max(0.0, bearer.expires - time.time())
 
     async def _may_guess(self, address: str, *, is_wrong: bool) -> None:
         """Count a wrong key; before one is looked at, refuse an address that has sent many."""
@@ -133,10 +157,10 @@ class KeyMiddleware:
 
     def __init__(
         self, app: ASGIApp, *, database: Database, needs_key: bool, rates: Rates | None,
-        guess_rate: str,
+        guess_rate: str, tokens: Tokens,
     ) -> None:  # fmt: skip
         self.app = app
-        self._ring = KeyRing(database, rates, guess_rate)
+        self._ring = KeyRing(database, rates, guess_rate, tokens)
         self._needs_key = needs_key
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
@@ -172,6 +196,9 @@ class KeyMiddleware:
         except (OperationalError, InterfaceError, PoolTimeout) as error:
             get_logger().warning("database unavailable", error=str(error))
             raise Unavailable("the database cannot tell whose key this is right now") from error
+        except KeyNeeded as error:
+            error.headers |= _CHALLENGE
+            raise
         return caller
 
 
@@ -190,9 +217,9 @@ def _network(address: str) -> str:
 def _refused(found: KeyRecord | None) -> KeyNeeded:
     """Whoever has the secret may know what became of the key; nobody else learns that it was."""
     if found is None:
-        return KeyNeeded("this is no key of this server", headers=_CHALLENGE)
+        return KeyNeeded("this is no key of this server")
     what = "was revoked" if found.revoked is not None else "has expired"
-    return KeyNeeded(f"the key {found.name!r} ({found.id}) {what}", headers=_CHALLENGE)
+    return KeyNeeded(f"the key {found.name!r} ({found.id}) {what}")
 
 
 async def caller_of(request: Request) -> Caller:

@@ -83,12 +83,18 @@ def _add(
     audit.add(
         session,
         {
-            "owner": caller.project, "key_id": caller.key_id, "who": caller.who[:MAX_CHARS],
-            "route": act.route()[:MAX_CHARS],
-            "subject": None if subject is None else subject[:MAX_CHARS],
+            "owner": caller.project, "key_id": _shown(caller.key_id), "who": _shown(caller.who),
+            "route": _shown(act.route()), "subject": _shown(subject),
             "outcome": str(outcome), "status": status or None, "request_id": act.request_id,
         },
     )  # fmt: skip
+
+
+def _shown(text: str | None) -> str | None:
+    """What every database stores and every terminal shows: paths and branches may hold anything."""
+    if text is None:
+        return None
+    return "".join(c if c.isprintable() else "?" for c in text[:MAX_CHARS])
 
 
 def list_audit(

@@ -114,3 +114,9 @@ def recognised(database: Database, text: str) -> tuple[KeyRecord, ProjectLimits]
         with database.write() as session:
             keys.touch(session, found.id, TOUCHED_S)
     return found, limits
+
+
+def limits_of(database: Database, project: str) -> ProjectLimits:
+    """What a project may use instead of what settings say."""
+    with database.read() as session:
+        return projects.limits(session, project)
