@@ -71,8 +71,8 @@ def check_submit(session: Session, database: Database, settings: Settings, proje
     Raises:
         QuotaExceeded: it has too many unfinished jobs, or keeps too many bytes.
     """
-    own = projects.limits(session, project)
-    most, active = most_jobs(own, settings), jobs.count_active(session, project)
+    active, own = projects.standing(session, project)
+    most = most_jobs(own, settings)
     if active >= most:
         raise QuotaExceeded(
             f"{active} jobs are unfinished; the limit is {most}",

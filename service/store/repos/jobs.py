@@ -261,7 +261,7 @@ def set_units(session: Session, job_id: str, solved: int, cached: int, total: in
 
 
 _ACTIVE = tuple(str(state) for state in JobState if state not in TERMINAL_JOB_STATES)
-_COUNT_ACTIVE = (
+COUNT_ACTIVE = (
     select(func.count())
     .select_from(JobRow)
     .where(
@@ -270,11 +270,12 @@ _COUNT_ACTIVE = (
         func.coalesce(JobRow.owner, "") == bindparam("owner"),
     )
 )
+"""Unfinished jobs of the parameter `owner`."""
 
 
 def count_active(session: Session, owner: str) -> int:
     """Count the owner's jobs that are not finished.  Cost: linear in the active jobs of all."""
-    return int(session.connection().execute(_COUNT_ACTIVE, {"owner": owner}).scalar_one())
+    return int(session.connection().execute(COUNT_ACTIVE, {"owner": owner}).scalar_one())
 
 
 def overdue(session: Session, limit: int) -> list[tuple[str, str | None]]:

@@ -6,6 +6,7 @@ from sqlalchemy import bindparam, func, select, union
 from sqlalchemy.orm import Session
 
 from service.store.records import ProjectLimits
+from service.store.repos.jobs import COUNT_ACTIVE
 from service.store.repos.rows import upsert
 from service.store.tables import (
     ArtifactRow,
@@ -36,6 +37,29 @@ _DIGESTS = union(  # equal content counts once
 _KEPT = select(func.coalesce(func.sum(BlobRow.size_bytes), 0)).where(
     BlobRow.sha256.in_(select(_DIGESTS.c[0]))
 )
+
+
+_STANDING = select(
+    *(
+        statement.scalar_subquery()
+        for statement in (
+            COUNT_ACTIVE,
+            *(
+                select(column).where(ProjectLimitRow.owner == bindparam("owner"))
+                for column in (ProjectLimitRow.max_active_jobs, ProjectLimitRow.max_bytes)
+            ),
+        )
+    )
+)
+
+
+def standing(session: Session, project: str) -> tuple[int, ProjectLimits]:
+    """A project's unfinished jobs and its own limits but the rate, in one statement: every submit
+    asks for them."""
+    active, most_jobs, most_bytes = (
+        session.connection().execute(_STANDING, {"owner": project}).one()
+    )
+    return int(active), ProjectLimits(None, most_jobs, most_bytes)
 
 
 def limits(session: Session, project: str) -> ProjectLimits:
