@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from document_commands import commands, fences
 from gate_example import REPO, Team
 
 from service.cli.exits import Exit
@@ -17,19 +18,6 @@ from service.gate.reading import read_gate
 from service.gate.setting_up import PARTS, set_up
 
 PAGE = (REPO / "docs" / "gate.md").read_text(encoding="utf-8")
-
-
-def blocks(kind: str = "") -> list[str]:
-    """Fenced blocks of a kind."""
-    return re.findall(rf"^```{kind}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-
-
-def commands() -> list[str]:
-    """Command lines of all blocks, comments cut off."""
-    lines = [" ".join(shlex.split(row, comments=True)) for b in blocks() for row in b.splitlines()
-             if row.startswith("tilewright ")]  # fmt: skip
-    assert len(lines) >= 7
-    return lines
 
 
 def rows_after(title: str) -> list[list[str]]:
@@ -47,7 +35,14 @@ def team(tmp_path_factory: pytest.TempPathFactory) -> Team:
     return made
 
 
-@pytest.mark.parametrize("line", commands())
+COMMANDS = [command.line for command in commands(PAGE)]
+
+
+def test_there_are_commands() -> None:
+    assert len(COMMANDS) >= 7
+
+
+@pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_works_as_printed(line: str, team: Team, tmp_path: Path) -> None:
     program, verb, *words = shlex.split(line)
     assert (program, verb) == ("tilewright", "gate")
@@ -61,7 +56,7 @@ def test_a_command_works_as_printed(line: str, team: Team, tmp_path: Path) -> No
 
 
 def test_the_file_that_is_shown_is_accepted() -> None:
-    (text,) = blocks("yaml")
+    (text,) = [fence.text for fence in fences(PAGE) if fence.info[:1] == ("yaml",)]
     gate = read_gate(text, "gate.md")
     assert gate.budgets
     assert gate.regressions

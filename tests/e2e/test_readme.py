@@ -6,39 +6,20 @@ files it names, or whose server it asks.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from document_commands import PRINTED_URL, REPO, Checkout, Command, commands, section
 
-from service.cli.main import app
-
-REPO = Path(__file__).resolve().parent.parent.parent
 README = (REPO / "README.md").read_text(encoding="utf-8")
-PRINTED_PORT = "8000"
-PRINTED_URL = f"http://127.0.0.1:{PRINTED_PORT}"
 DELIVERED = {
     "report.json", "report.html", "run.json", "layers.csv", "trace.json.gz", "model.twb",
 }  # fmt: skip
-
-
-def use_commands() -> list[str]:
-    """Give the command lines of the "Use" section's first block, comments cut off."""
-    section = README.split("\n## Use\n", 1)[1].split("\n## ", 1)[0]
-    block = section.split("```")[1]
-    lines = [" ".join(shlex.split(line, comments=True)) for line in block.splitlines()]
-    return [line for line in lines if line]
-
-
-COMMANDS = use_commands()
+COMMANDS = [command.line for command in commands(section(README, "Use"))]
 
 
 def made_by(line: str) -> set[str]:
@@ -54,70 +35,27 @@ def made_by(line: str) -> set[str]:
     return made
 
 
-class Checkout:
-    """A working folder with the repository's examples and a data directory of its own."""
+class Readme(Checkout):
+    """A checkout in which a command, and those that it builds on, run once."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder / "checkout"
-        self.folder.mkdir()
-        (self.folder / "examples").symlink_to(REPO / "examples")
-        self._data = folder / "data"
+        super().__init__(folder)
         self._printed: dict[str, str] = {}
-        self._servers: list[subprocess.Popen[str]] = []
 
-    def run(self, line: str) -> str:
-        """What a command prints; it and those that it builds on run once."""
+    def printed(self, line: str) -> str:
+        """What a command prints."""
         if line not in self._printed:
             named = {word.split("/")[0] for word in shlex.split(line)} | set(shlex.split(line))
             for earlier in COMMANDS[: COMMANDS.index(line)]:
                 if made_by(earlier) & named - made_by(line):
-                    self.run(earlier)
-            self._printed[line] = self._serve(line) if " serve " in line else self._invoke(line)
+                    self.printed(earlier)
+            self._printed[line] = self.run(Command(line))
         return self._printed[line]
-
-    def _invoke(self, line: str) -> str:
-        server = next((url for url in self._printed.values() if url.startswith("http://127.")), "")
-        program, *words = shlex.split(line.replace(PRINTED_URL, server))
-        assert program == "tilewright"
-        unset = {name: None for name in os.environ if name.startswith("TILEWRIGHT_")}
-        with contextlib.chdir(self.folder):
-            given = unset | {"TILEWRIGHT_DATA_DIR": str(self._data)}
-            done = CliRunner().invoke(app, words, env=given)
-        assert done.exit_code == 0, f"{line}\n{done.output}"
-        return str(done.stdout)
-
-    def _serve(self, line: str) -> str:
-        """Start the server; gives its address."""
-        # The printed port may be taken on the machine that runs the tests.
-        program, *words = shlex.split(line.replace(f"--port {PRINTED_PORT}", "--port 0"))
-        assert program == "tilewright"
-        assert "0" in words
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("TILEWRIGHT_")}
-        # Its log goes nowhere: a pipe that nobody reads would fill up and block it.
-        server = subprocess.Popen(
-            [sys.executable, "-P", "-m", "service.cli.main", *words],
-            cwd=self.folder,
-            env={**kept, "PYTHONPATH": str(REPO), "TILEWRIGHT_DATA_DIR": str(self._data)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        self._servers.append(server)
-        assert server.stdout is not None
-        url = server.stdout.readline().strip()
-        assert url.startswith("http://127.0.0.1:"), line
-        return url
-
-    def close(self) -> None:
-        """Stop the servers."""
-        for process in self._servers:
-            process.terminate()
-            process.communicate(timeout=30)
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
-    made = Checkout(tmp_path_factory.mktemp("readme"))
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Readme]:
+    made = Readme(tmp_path_factory.mktemp("readme"))
     yield made
     made.close()
 
@@ -130,8 +68,8 @@ def test_there_are_commands_and_one_server() -> None:
 
 @pytest.mark.document
 @pytest.mark.parametrize("line", COMMANDS)
-def test_a_command_works_as_printed(line: str, checkout: Checkout) -> None:
-    printed = checkout.run(line)
+def test_a_command_works_as_printed(line: str, checkout: Readme) -> None:
+    printed = checkout.printed(line)
     if line.endswith(" -o out"):
         assert {file.name for file in (checkout.folder / "out").iterdir()} >= DELIVERED
     elif line.startswith("tilewright run "):

@@ -19,6 +19,7 @@ import httpx
 import numpy as np
 import pytest
 from api_fixtures import PRESET, Serve, Served, assert_problem, onnx_bytes
+from document_commands import commands
 from typer.testing import CliRunner
 
 from service.api import callers
@@ -384,10 +385,13 @@ def test_the_page_on_keys_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     migrate(settings.database_url)
     database = Database(settings.database_url)
     assert keys.first_key(database, lambda _: None)
-    commands = re.findall(r"^tilewright (.*)$", page, re.MULTILINE)
-    assert len(commands) == 5
-    for command in commands:
-        ran = CliRunner().invoke(app, shlex.split(command))
+    lines = [command.line for command in commands(page)]
+    assert lines[0].startswith("docker compose exec api cat ")  # the composed server's own
+    assert len(lines) == 6
+    for line in lines[1:]:
+        program, *words = shlex.split(line)
+        assert program == "tilewright"
+        ran = CliRunner().invoke(app, words)
         assert ran.exit_code == 0, ran.output
     states = {row.name: row.is_live for row in keys.list_keys(database)}
     assert states == {"ci": True, "first": False}

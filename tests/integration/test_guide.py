@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -25,13 +26,21 @@ CHROMIUM = shutil.which("chromium")
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `sphinx-build -W` makes: a link that leads nowhere is an error."""
-    pytest.importorskip("furo", reason="the extra `docs` is not installed")
-    pytest.importorskip("myst_parser", reason="the extra `docs` is not installed")
+    """What `sphinx-build -W` makes of what the image is built from: a dead link is an error."""
+    for name in ("furo", "myst_parser"):
+        pytest.importorskip(name, reason="the extra `docs` is not installed")
     folder = tmp_path_factory.mktemp("guide")
+    stage = (REPO / "Dockerfile").read_text().split(" AS guide\n")[1].split("\nFROM ")[0]
+    for names in re.findall(r"^COPY (.*) \S+$", stage, re.MULTILINE):
+        for name in names.split():
+            (folder / name).parent.mkdir(exist_ok=True)
+            copy = shutil.copytree if (REPO / name).is_dir() else shutil.copy
+            copy(REPO / name, folder / name)
+    (words,) = re.findall(r"sphinx-build (-W.*) /guide", stage)
     built = subprocess.run(
-        [sys.executable, "-m", "sphinx", "-qW", "--keep-going", REPO / "docs", folder / "site"],
-        capture_output=True, text=True, check=False,
+        [sys.executable, "-m", "sphinx", "-q", *words.replace("/tmp", str(folder)).split(), "site"],
+        cwd=folder, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(REPO)},
     )  # fmt: skip
     assert (built.returncode, built.stderr) == (0, "")
     return folder / "site"

@@ -12,7 +12,6 @@ from test_machine_lint import Document, edit, findings_at, tiny
 
 from worker.compiler.errors import SpecError
 from worker.compiler.machine import lint_document, load_machine, parse_document
-from worker.compiler.machine.lint import places as pattern_places
 from worker.compiler.machine.lint.patterns import PATTERN_RULES
 from worker.compiler.machine.lint.places import MAX_DEPTH
 from worker.compiler.machine.lint.view import SpecReader
@@ -255,14 +254,14 @@ def test_a_long_chain_of_fragments_is_judged_quickly() -> None:
     assert all("contains itself" in f.message for f in found)
 
 
-def readme_example() -> Document:
-    readme = (Path(pattern_places.__file__).parents[1] / "README.md").read_text()
-    section = readme.split("\n## Patterns\n", 1)[1]
+def page_example() -> Document:
+    page = Path(__file__).resolve().parents[2] / "docs" / "machine.md"
+    section = page.read_text(encoding="utf-8").split("\n## Patterns\n", 1)[1]
     return parse_document(section.split("```yaml\n", 1)[1].split("```", 1)[0])
 
 
-def test_the_example_of_the_readme_is_accepted_and_builds() -> None:
-    document = readme_example()
+def test_the_example_of_the_page_is_accepted_and_builds() -> None:
+    document = page_example()
     assert lint_document(document) == ()
     (target,) = load_machine(document).targets
     names = [rule.name for rule in target.capabilities.patterns]
@@ -271,8 +270,8 @@ def test_the_example_of_the_readme_is_accepted_and_builds() -> None:
     assert "conv" not in names  # a fragment
 
 
-def test_the_readme_shows_every_form_and_field() -> None:
-    written = str(readme_example()["capabilities"]["patterns"])
+def test_the_page_shows_every_form_and_field() -> None:
+    written = str(page_example()["capabilities"]["patterns"])
     fields = [*NodeSpec.model_fields, "fragment", "intrinsic", "priority", "description"]
     missing = {name for name in fields if f"'{name}'" not in written}
     assert missing <= {"through", "constant"}  # shown as a default and as a word

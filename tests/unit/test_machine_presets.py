@@ -344,9 +344,9 @@ def test_digest_does_not_depend_on_the_process() -> None:
     assert outputs == {" ".join(digest(load_preset(n)) for n in ALL)}
 
 
-def test_the_readme_example_is_accepted() -> None:
-    readme = Path(__file__).resolve().parents[2] / "worker/compiler/machine/README.md"
-    text = readme.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
+def test_the_example_of_the_page_is_accepted() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "machine.md"
+    text = page.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
     document = parse_document(text)
     assert lint_document(document) == ()
     assert load_machine(document).level("L1").capacity_bytes == 2 * MiB

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from document_commands import commands
 from strategy_environment import environment_like_this, pip_into
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.document
-GUIDE = (ROOT / "CONTRIBUTING.md").read_text().split("\n## A strategy of your own\n")[1]
-COMMANDS = GUIDE.split("```")[1].strip()
+COMMANDS = [command.line for command in commands((ROOT / "docs/strategies.md").read_text())]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "PATH": f"{python.parent}:{os.environ['PATH']}",
         "TILEWRIGHT_DATA_DIR": str(folder / "data"),
     }
-    for number, command in enumerate(COMMANDS.splitlines()):
+    for number, command in enumerate(COMMANDS):
         done = subprocess.run(
             ["bash", "-euc", command], cwd=folder, env=environment, capture_output=True, text=True,
             check=False,
@@ -47,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def printed(folder: Path, start: str) -> str:
-    number = [line.startswith(start) for line in COMMANDS.splitlines()].index(True)
+    number = [line.startswith(start) for line in COMMANDS].index(True)
     return (folder / "printed" / str(number)).read_text()
 
 
