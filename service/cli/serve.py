@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -123,6 +124,9 @@ def _run(settings: Settings, listener: socket.socket, announce: Any, *, with_wor
 
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     services = open_services(settings)
+    # uvicorn raises the signal that ended it once more, for whoever had it before.  By default that
+    # is the end of this process, before the worker has given back what it runs.
+    signal.signal(signal.SIGTERM, _leave)
     with ExitStack() as stack:
         stack.callback(services.close)
         if with_worker:
@@ -133,6 +137,11 @@ def _run(settings: Settings, listener: socket.socket, announce: Any, *, with_wor
         if settings.needs_key:
             _make_first_key(services)
         _serve_http(create_app(settings, services), listener, announce, settings.slow_client_s)
+
+
+def _leave(*_: object) -> None:
+    """Unwind: what is open is closed in order."""
+    raise SystemExit(0)
 
 
 def _make_first_key(services: Services) -> None:
