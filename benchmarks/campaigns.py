@@ -81,6 +81,7 @@ def command_campaigns(folder: Path) -> list[Campaign]:
         one("ablation", "--out", out("ablation.md")),
         one("elections", "--out", out("elections.md")),
         one("racing_operators"),
+        one("faults"),
         one("validation", "--out", out("validation.md")),
         one("searches", "--out", out("searches.md")),
     ]

@@ -86,6 +86,9 @@ class Settings(BaseSettings):
     max_attempts: int = Field(default=3, ge=1)
     retry_backoff_s: float = Field(default=1.0, ge=0)
     """First pause before a retry; doubles with every attempt."""
+    patience_s: float = Field(default=3600.0, ge=0)
+    """How long after its first attempt a job waits out faults that are not its own: a store or a
+    database that is away, a full disk.  Such an attempt does not count; later ones do."""
     queue_ttl_s: float = Field(default=7 * 86400.0, gt=0)
     wall_limit_s: float = Field(default=3600.0, gt=0)
     """Longest run of one job unless the job asks for less."""

@@ -10,11 +10,7 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
-import signal
-import socket
 import sqlite3
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.faults.servers import OwnPostgres, OwnRedis, pg_works, reachable
 from service.bootstrap import Services, open_services
 from service.jobs import query, submit
 from service.settings import Settings
@@ -38,107 +35,12 @@ from worker.compiler.options import CompileOptions
 TESTS = Path(__file__).parent
 
 
-def _reachable(port: int) -> bool:
-    try:
-        with socket.create_connection(("127.0.0.1", port), timeout=0.5):
-            return True
-    except OSError:
-        return False
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
-def _pg_binary(name: str) -> str | None:
-    found = shutil.which(name)
-    if found:
-        return found
-    for path in sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True):
-        return str(path)
-    return None
-
-
-class OwnPostgres:
-    """A private server in a folder, run as an unprivileged user when we are root."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._port = free_port()
-        self._user: dict[str, Any] = {}
-        self._process: subprocess.Popen[bytes] | None = None
-        if os.getuid() == 0:
-            self._user = {"user": 65534, "group": 65534}
-            os.chown(folder, 65534, 65534)
-            for parent in folder.parents:  # the pytest base folder is private to root
-                if parent in (Path("/tmp"), Path("/")):
-                    break
-                parent.chmod(0o711)
-
-    @property
-    def url(self) -> str:
-        return f"postgresql://postgres@127.0.0.1:{self._port}/postgres"
-
-    def create(self) -> bool:
-        """Make the cluster; False when there is no server installed or it cannot."""
-        initdb = _pg_binary("initdb")
-        if initdb is None or _pg_binary("postgres") is None:
-            return False
-        cluster = str(self._folder / "cluster")
-        made = subprocess.run(
-            [initdb, "-D", cluster, "-U", "postgres", "-A", "trust", "--no-sync"],
-            capture_output=True,
-            check=False,
-            cwd=self._folder,
-            **self._user,
-        )
-        return made.returncode == 0
-
-    def start(self) -> bool:
-        """Start and wait until it answers."""
-        binary = _pg_binary("postgres")
-        cluster, port = str(self._folder / "cluster"), str(self._port)
-        command = [str(binary), "-D", cluster, "-p", port, "-k", str(self._folder)]
-        self._process = subprocess.Popen(
-            [*command, "-h", "127.0.0.1"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd=self._folder,
-            **self._user,
-        )
-        for _ in range(200):
-            if _reachable(self._port) and _pg_works(self.url):
-                return True
-            time.sleep(0.1)
-        self.stop()
-        return False
-
-    def stop(self, number: int = signal.SIGINT) -> None:
-        """Stop: SIGINT is a fast shutdown, SIGQUIT an immediate one, as after a crash."""
-        if self._process is not None:
-            self._process.send_signal(number)
-            self._process.wait(timeout=20)
-            self._process = None
-
-
-def _pg_works(url: str) -> bool:
-    import psycopg
-
-    try:
-        psycopg.connect(url, connect_timeout=3).close()
-    except psycopg.Error:
-        return False
-    return True
-
-
 @pytest.fixture(scope="session")
 def pg_admin_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A PostgreSQL server on which databases may be created."""
     url = os.environ.get("TILEWRIGHT_TEST_PG_URL", "")
     local = "postgresql://postgres@127.0.0.1:5432/postgres"
-    if not url and _reachable(5432) and _pg_works(local):
+    if not url and reachable(5432) and pg_works(local):
         url = local
     if url:
         yield url
@@ -241,29 +143,18 @@ def _migrated_tables() -> sqlite3.Connection:
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Redis server; tests use their own queue names on it."""
     url = os.environ.get("TILEWRIGHT_TEST_REDIS_URL", "")
-    if not url and _reachable(6379):
+    if not url and reachable(6379):
         url = "redis://127.0.0.1:6379/0"
     if url:
         yield url
         return
-    binary = shutil.which("redis-server") or shutil.which("valkey-server")
-    if binary is None:
+    server = OwnRedis(tmp_path_factory.mktemp("redis"))
+    if not (server.installed and server.start()):
         pytest.skip("no Redis: set TILEWRIGHT_TEST_REDIS_URL or install a server")
-    port = free_port()
-    server = subprocess.Popen(
-        [binary, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"],
-        stdout=subprocess.DEVNULL,
-        cwd=tmp_path_factory.mktemp("redis"),
-    )
     try:
-        for _ in range(100):
-            if _reachable(port):
-                break
-            time.sleep(0.05)
-        yield f"redis://127.0.0.1:{port}/0"
+        yield server.url
     finally:
-        server.terminate()
-        server.wait(timeout=20)
+        server.stop()
 
 
 @pytest.fixture(scope="session")
@@ -272,7 +163,7 @@ def amqp_url() -> str:
     url = os.environ.get("TILEWRIGHT_TEST_AMQP_URL", "")
     if url:
         return url
-    if _reachable(5672):
+    if reachable(5672):
         return "amqp://guest:guest@127.0.0.1:5672//"
     pytest.skip("no RabbitMQ: set TILEWRIGHT_TEST_AMQP_URL")
 

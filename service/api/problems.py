@@ -22,7 +22,7 @@ from service.api.request_id import request_id_of
 from service.errors import ServiceError, problem
 from service.log import get_logger
 from service.text import carried
-from worker.compiler.errors import CompilerError, Detail, Finding
+from worker.compiler.errors import DISK_FULL, NO_ROOM, CompilerError, Detail, Finding
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 2
@@ -55,6 +55,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(ClientDisconnect, _disconnected)
     for kind in (OperationalError, InterfaceError, PoolTimeout):
         app.add_exception_handler(kind, _database_down)
+    app.add_exception_handler(OSError, _system_fault)
     app.add_exception_handler(Exception, _unexpected)
 
 
@@ -131,6 +132,15 @@ def _disconnected(request: Request, error: Exception) -> JSONResponse:
     """Nobody reads this answer: it exists so that the server logs no traceback."""
     del error
     return problem_response(request, problem("TW-SVC-012", "the client went away"))
+
+
+def _system_fault(request: Request, error: Exception) -> JSONResponse:
+    """A full disk passes; whatever else the system says is a fault of ours."""
+    assert isinstance(error, OSError)
+    if error.errno not in NO_ROOM:
+        return _unexpected(request, error)
+    log.warning("disk full", error=error.strerror, request_id=request_id_of(request))
+    return problem_response(request, problem(DISK_FULL, "no room is left on the server's disk"))
 
 
 def _database_down(request: Request, error: Exception) -> JSONResponse:

@@ -43,6 +43,17 @@ class Outcome(StrEnum):
     """Its lease ran out."""
     GIVEN_BACK = "given_back"
     """The worker was asked to stop."""
+    POSTPONED = "postponed"
+    """Store, database or disk failed it; it does not count as an attempt."""
+
+
+LONGEST_PAUSE_S = 60.0
+"""Between two attempts at an item."""
+
+
+def pause_s(first_s: float, tries: int) -> float:
+    """The pause after so many tries: it doubles with each, up to a minute."""
+    return min(first_s * 2.0 ** min(tries - 1, 32), LONGEST_PAUSE_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,13 +289,42 @@ def retry(database: Database, held: Claim, reason: str, usage: Usage, *, backoff
             max_rss_bytes=usage.max_rss_bytes,
             log=usage.log,
         )
-        delay = backoff_s * 2 ** (held.attempts - 1)
+        delay = pause_s(backoff_s, held.attempts)
         if not items.give_back(
             session, held.item_id, held.owner, held.fence, delay_s=delay, refund=False
         ):
             raise LeaseLost(held.item_id, held.fence)
         jobs.add_event(session, held.job.id, "crash", {"reason": reason, "retry_in_s": delay})
         return True
+
+
+def postpone(
+    database: Database, held: Claim, reason: str, *, backoff_s: float, patience_s: float
+) -> bool:
+    """Give back an item that a fault of the machinery ended, without counting the attempt.
+
+    The pause doubles with every such return.  When the first attempt is longer than `patience_s`
+    ago, nothing is postponed: the attempt counts as a crash.
+
+    Returns:
+        True when it will be tried again.
+
+    Raises:
+        LeaseLost: nothing was changed.
+    """
+    with database.write() as session:
+        if results.first_attempt_age_s(session, held.item_id) <= patience_s:
+            results.end_attempt(session, held.item_id, held.fence, Outcome.POSTPONED)
+            delay = pause_s(backoff_s, held.fence - held.attempts + 1)
+            if not items.give_back(
+                session, held.item_id, held.owner, held.fence, delay_s=delay, refund=True
+            ):
+                raise LeaseLost(held.item_id, held.fence)
+            jobs.add_event(
+                session, held.job.id, "postponed", {"reason": reason, "retry_in_s": delay}
+            )
+            return True
+    return retry(database, held, reason, Usage(), backoff_s=backoff_s)
 
 
 def bury(session: Session, job_id: str, attempts: int, reason: str) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from service.errors import problem
 from service.jobs.cancel import settle_canceled
-from service.jobs.claim import Outcome, bury
+from service.jobs.claim import Outcome, bury, pause_s
 from service.log import get_logger
 from service.outbox import Outbox
 from service.settings import Settings
@@ -57,7 +57,7 @@ def _take_back(session: Session, item: ItemRecord, backoff_s: float) -> None:
         items.finish(session, item.id, owner, item.fence, ItemState.DEAD)
         bury(session, job.id, item.attempts, "its worker vanished")
         return
-    delay = backoff_s * 2 ** (item.attempts - 1)
+    delay = pause_s(backoff_s, item.attempts)
     items.give_back(session, item.id, owner, item.fence, delay_s=delay, refund=False)
     jobs.add_event(session, job.id, "crash", {"reason": "lease lost", "retry_in_s": delay})
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import schemathesis
-from api_fixtures import Serve, Served, assert_problem
+from api_fixtures import Serve, Served, assert_problem, onnx_bytes
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Unsatisfiable
 from prometheus_client.parser import text_string_to_metric_families
@@ -24,6 +27,8 @@ from schemathesis.specs.openapi.checks import (
 
 from service.api import request_id
 from service.api.describe import PARAMETERS
+from service.store.local_blobs import LocalBlobStore
+from service.store.records import BlobRef
 from worker.compiler.error_catalog import ERROR_CATALOG
 
 
@@ -278,3 +283,18 @@ def test_a_body_that_is_not_json_is_explained_without_a_pointer(serve: Serve) ->
     assert "not JSON" in document["detail"]
     assert "character 9" in document["detail"]
     assert document["errors"] == []
+
+
+def test_a_full_disk_passes(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told as what it is, and who tries again when there is room is served."""
+    served = serve()
+
+    def full(store: LocalBlobStore, spooled: Path, ref: BlobRef) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalBlobStore, "adopt", full)
+        refused = served.http.post("/v1/models?name=fake", content=onnx_bytes())
+        body = assert_problem(refused, 503, "TW-SVC-030")
+    assert body["retryable"] and int(refused.headers["retry-after"]) > 0
+    assert served.model()["name"] == "fake"

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 
 import pytest
-from service_fixtures import Desk, MakeSettings, OwnPostgres
+from service_fixtures import Desk, MakeSettings
 from sqlalchemy.exc import DBAPIError
 
+from benchmarks.faults.servers import OwnPostgres
 from service.jobs import query
 from service.settings import Settings
 from service.states import JobState

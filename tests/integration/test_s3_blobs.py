@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from hashlib import sha256
@@ -17,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from benchmarks.faults.servers import OwnS3
 from service.errors import DigestMismatch, NotFound, Unavailable
 from service.store.blobs import BlobWriter, copy_to, put_bytes, put_stream, read_bytes
 
@@ -28,32 +24,15 @@ if TYPE_CHECKING:
 def endpoint() -> Iterator[str]:
     pytest.importorskip("obstore", reason="the optional package obstore is not installed")
     pytest.importorskip("moto.server", reason="moto, the S3 server for tests, is not installed")
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    url = f"http://127.0.0.1:{port}"
+    server = OwnS3()
+    assert server.start(), "moto did not start"
     try:
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                request = urllib.request.Request(f"{url}/tw-bucket", method="PUT")
-                urllib.request.urlopen(request, timeout=5).close()
-                break
-            except (urllib.error.URLError, OSError):
-                assert time.monotonic() < deadline, "moto did not start"
-                time.sleep(0.1)
-        yield url
+        yield server.endpoint
     finally:
-        server.kill()
-        server.wait()
+        server.stop()
 
 
-def _open(endpoint: str, folder: Path, bucket: str = "tw-bucket") -> S3BlobStore:
+def _open(endpoint: str, folder: Path, bucket: str = OwnS3.bucket) -> S3BlobStore:
     from service.store.s3 import S3BlobStore
 
     return S3BlobStore(

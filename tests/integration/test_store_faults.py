@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
 from service_fixtures import Desk, MakeSettings
@@ -15,7 +17,7 @@ from sqlalchemy import update
 from sqlalchemy.exc import OperationalError
 
 import service.jobs.claim as protocol
-from service.errors import DigestMismatch, NotFound, TooLarge
+from service.errors import DigestMismatch, NotFound, TooLarge, Unavailable
 from service.jobs import query
 from service.jobs.reconcile import collect_garbage
 from service.settings import Settings
@@ -174,6 +176,74 @@ def test_finish_is_retried_while_the_lease_lives(
         job = desk.wait(desk.submit().id)
     assert job.state is JobState.SUCCEEDED
     assert (len(calls), job.attempts) == (3, 1)
+
+
+FAULTS = {
+    "disk full": lambda: OSError(errno.ENOSPC, "No space left on device"),
+    "store away": lambda: Unavailable("the blob store refused a read"),
+    "database away": lambda: OperationalError("SELECT", {}, Exception("connection refused")),
+}
+
+
+def _fail_reads(monkeypatch: pytest.MonkeyPatch, fault: str, times: float) -> None:
+    """Let reads of the store fail so many times."""
+    real, calls = LocalBlobStore.open_range, []
+
+    def open_range(store: LocalBlobStore, *args: Any) -> Iterator[bytes]:
+        calls.append(1)
+        if len(calls) <= times:
+            raise FAULTS[fault]()
+        return real(store, *args)
+
+    monkeypatch.setattr(LocalBlobStore, "open_range", open_range)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_no_fault_of_a_job_costs_it_no_attempt(
+    fault: str, make_settings: MakeSettings, open_desk: OpenDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More failures than a job has attempts, and it ends well."""
+    desk = open_desk(make_settings("quick"))
+    _fail_reads(monkeypatch, fault, times=5)
+    with EmbeddedWorker(desk.services):
+        job = desk.wait(desk.submit().id)
+    assert (job.state, job.attempts) == (JobState.SUCCEEDED, 1)
+    outcomes = [a.outcome for a in query.list_attempts(desk.services.database, job.id)]
+    assert outcomes == ["postponed"] * 5 + ["succeeded"]
+    events = query.list_events(desk.services.database, job.id)
+    pauses = [event.payload["retry_in_s"] for event in events if event.type == "postponed"]
+    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8]
+
+
+def test_a_job_that_finds_the_disk_full_waits(
+    make_settings: MakeSettings, open_desk: OpenDesk
+) -> None:
+    desk = open_desk(make_settings("full_once"))
+    with EmbeddedWorker(desk.services):
+        job = desk.wait(desk.submit().id)
+    assert (job.state, job.attempts) == (JobState.SUCCEEDED, 1)
+
+
+def test_patience_ends(
+    make_settings: MakeSettings, open_desk: OpenDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = open_desk(make_settings("quick", patience_s=0.0))
+    _fail_reads(monkeypatch, "disk full", times=float("inf"))
+    with EmbeddedWorker(desk.services):
+        job = desk.wait(desk.submit().id)
+    assert (job.state, job.attempts) == (JobState.FAILED, 3)
+    assert job.error is not None and job.error["code"] == "TW-SVC-006"
+
+
+def test_pauses_double_up_to_a_minute() -> None:
+    assert [protocol.pause_s(1.0, tries) for tries in (1, 2, 3, 7, 50, 5000)] == [
+        1,
+        2,
+        4,
+        60,
+        60,
+        60,
+    ]
 
 
 def test_lost_lease_kills_the_child_and_the_job_runs_again(

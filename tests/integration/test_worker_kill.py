@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from service_fixtures import TESTS, Desk, MakeSettings, delete_queue, free_port
+from service_fixtures import TESTS, Desk, MakeSettings, delete_queue
 from sqlalchemy import select, update
 from webhook_receiver import Receiver, receiver, status
 
+from benchmarks.faults.servers import free_port
 from service.jobs import query
 from service.jobs.webhooks import NewWebhook, create_webhook
 from service.settings import Settings

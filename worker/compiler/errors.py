@@ -14,6 +14,7 @@ an unknown code is a bug and fails at once.
 
 from __future__ import annotations
 
+import errno
 import re
 from dataclasses import asdict, dataclass
 from typing import TypeAlias
@@ -23,6 +24,9 @@ from worker.compiler.error_catalog import ERROR_CATALOG, ErrorEntry, Fault
 Detail: TypeAlias = "str | int | float | bool | list[Detail] | dict[str, Detail] | None"
 
 
+DISK_FULL = "TW-SVC-030"
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What the kernel says of a disk, or a user's share of one, that is full."""
 _MOST_CHARACTERS = 500
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
 

@@ -37,6 +37,7 @@ from service.log import bound, get_logger
 from service.queue import RUN_ITEM
 from service.store.blobs import copy_to, put_stream
 from service.store.records import BlobRef
+from worker.compiler.errors import DISK_FULL
 from worker.job.request import request_document
 from worker.runner.conversation import Conversation, answer, named_artifacts
 from worker.runner.progress import ProgressRecorder
@@ -50,6 +51,7 @@ from worker.sandbox.sandbox import End, Limits, Report, Sandbox
 from worker.sandbox.stage_clock import StageClock
 
 _REQUEST = "request.json"
+_REASON_CHARS = 300
 
 
 class Step(StrEnum):
@@ -166,9 +168,9 @@ class ItemRunner:
         """Work, and account for faults on this side of the sandbox."""
         try:
             self._work(held, place)
-        except (Unavailable, OSError) as fault:
-            reason = f"{type(fault).__name__}: {fault}"
-            self._publish(held, lambda: self._retry(held, reason, Usage()))
+        except (Unavailable, DBAPIError, OSError) as fault:
+            reason = f"{type(fault).__name__}: {str(fault)[:_REASON_CHARS]}"
+            self._publish(held, lambda: self._postpone(held, reason))
         except ServiceError as refusal:
             error = refusal.to_problem()
             self._publish(
@@ -355,6 +357,8 @@ class ItemRunner:
             return lambda held, usage: self._retry(held, reason, usage)
         if said.problem is not None:
             error = said.problem
+            if error["code"] == DISK_FULL:
+                return lambda held, usage: self._postpone(held, str(error["detail"]))
             return lambda held, usage: protocol.fail(database, held, error, usage)
         over = over_limit(said, report, self._limits(held), progress.last_stage)
         if over is not None:
@@ -387,6 +391,17 @@ class ItemRunner:
             reason,
             usage,
             backoff_s=self._settings.retry_backoff_s,
+        )
+
+    def _postpone(self, held: Claim, reason: str) -> None:
+        get_logger().warning("attempt postponed", reason=reason)
+        settings = self._settings
+        protocol.postpone(
+            self._services.database,
+            held,
+            reason,
+            backoff_s=settings.retry_backoff_s,
+            patience_s=settings.patience_s,
         )
 
     def _canceled(self, held: Claim, usage: Usage) -> None:

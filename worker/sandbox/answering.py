@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from worker.compiler.errors import CompilerError
+from worker.compiler.errors import DISK_FULL, NO_ROOM, CompilerError
 from worker.sandbox import wire
 
 _MEMORY_WORDS = ("bad_alloc", "bad allocation", "Arena alloc failed", "Failed to allocate memory")
@@ -29,6 +29,9 @@ def failure_frame(error: Exception) -> dict[str, Any]:
         return {"op": "memory"}
     if isinstance(error, OSError) and error.errno == errno.EFBIG:
         return {"op": "files"}
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        full = CompilerError(DISK_FULL, f"no room is left on the disk: {error.strerror}")
+        return {"op": "problem", "problem": full.to_problem()}
     traceback.print_exception(error)
     bug = CompilerError("TW-INT-001", f"{type(error).__name__}: {text[:2000]}")
     return {"op": "problem", "problem": bug.to_problem()}

@@ -137,6 +137,12 @@ def start_attempt(session: Session, item_id: str, fence: int, worker_id: str) ->
     session.flush()
 
 
+def first_attempt_age_s(session: Session, item_id: str) -> float:
+    """Give the seconds since an item's first try began, 0 before it."""
+    query = select(db_now() - func.min(AttemptRow.started)).where(AttemptRow.item_id == item_id)
+    return float(session.scalar(query) or 0.0)
+
+
 def quiet_s(session: Session) -> float | None:
     """Give the seconds since an attempt last began or ended, None before the first."""
     last = session.scalar(select(func.max(func.coalesce(AttemptRow.ended, AttemptRow.started))))
