@@ -99,6 +99,20 @@ def pg_database_url(pg_template: tuple[str, str]) -> Iterator[str]:
             admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
+@pytest.fixture
+def bare_pg_url(pg_admin_url: str) -> Iterator[str]:
+    """The URL of a PostgreSQL database without tables."""
+    import psycopg
+
+    name = f"tw_test_{secrets.token_hex(6)}"
+    with psycopg.connect(pg_admin_url, autocommit=True) as admin:
+        admin.execute(f'CREATE DATABASE "{name}"')
+        try:
+            yield _with_database(pg_admin_url, name)
+        finally:
+            admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def database_url(request: pytest.FixtureRequest) -> str:
     """The URL of a migrated, empty database; each test that uses it runs on both back ends."""

@@ -18,6 +18,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from service.store.pg_programs import find_program
 from worker.sandbox.tree_usage import descendants
 
 _NOBODY = 65534
@@ -120,16 +121,6 @@ class Server:
             signal_tree(self._process.pid, signal.SIGCONT)
 
 
-def pg_binary(name: str) -> str | None:
-    """A program of PostgreSQL's, on the path or where Debian keeps the server's."""
-    found = shutil.which(name)
-    if found:
-        return found
-    for path in sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True):
-        return str(path)
-    return None
-
-
 def pg_works(url: str) -> bool:
     """Whether a database accepts connections."""
     import psycopg
@@ -167,8 +158,8 @@ class OwnPostgres(Server):
 
     def create(self) -> bool:
         """Make the cluster; False when there is no server installed or it cannot."""
-        initdb = pg_binary("initdb")
-        if initdb is None or pg_binary("postgres") is None:
+        initdb = find_program("initdb")
+        if initdb is None or find_program("postgres") is None:
             return False
         cluster = str(self._folder / "cluster")
         made = subprocess.run(
@@ -183,7 +174,7 @@ class OwnPostgres(Server):
     def command(self) -> list[str]:
         cluster, port = str(self._folder / "cluster"), str(self.port)
         sockets = str(self._folder)
-        return [str(pg_binary("postgres")), "-D", cluster, "-p", port, "-k", sockets,
+        return [str(find_program("postgres")), "-D", cluster, "-p", port, "-k", sockets,
                 "-h", "127.0.0.1"]  # fmt: skip
 
     def options(self) -> dict[str, Any]:

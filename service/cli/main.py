@@ -12,6 +12,7 @@ import typer
 
 from service.cli import (
     backend,
+    backup,
     cache,
     certify,
     compiling,
@@ -92,6 +93,8 @@ app.command("explain")(explain.explain)
 app.command("certify")(certify.certify)
 app.command("explore")(explore.explore)
 app.add_typer(gate.app, name="gate")
+app.command("backup")(backup.backup)
+app.command("restore")(backup.restore)
 app.command("doctor")(doctor.doctor)
 app.command("mcp")(mcp.mcp)
 app.command("strategies")(strategies.strategies)

@@ -178,6 +178,22 @@ def reset_after_boot(database: Database, identity: str) -> int:
     return len(found)
 
 
+def reset_after_restore(database: Database) -> int:
+    """Void every lease of a store that was lost: its workers work on nothing of this one.
+
+    Their attempts do not count.  Give how many items may be claimed again.
+    """
+    with database.write() as session:
+        found = items.leased_by(session, "")
+        for item in found:
+            results.end_attempt(session, item.id, item.fence, Outcome.GIVEN_BACK)
+            owner = item.owner or ""
+            items.give_back(session, item.id, owner, item.fence, delay_s=0.0, refund=True)
+        items.reset_dispatches(session)
+        workers.sweep(session, 0.0)
+    return len(found)
+
+
 def collect_garbage(
     database: Database, blobs: BlobStore, settings: Settings, *, grace_s: float = _DAY_S
 ) -> int:

@@ -92,6 +92,11 @@ class BlobWriter:
         self._writeback = EarlyWriteback(self._file.fileno())
         self.size_bytes = 0
 
+    @property
+    def digest(self) -> str:
+        """The sha256 of what was written so far."""
+        return self._hash.hexdigest()
+
     def write(self, chunk: bytes | memoryview) -> None:
         """Append a chunk.
 
@@ -118,7 +123,7 @@ class BlobWriter:
         Raises:
             DigestMismatch: the received bytes are not what the sender declared.
         """
-        digest = self._hash.hexdigest()
+        digest = self.digest
         if expected_bytes is not None and expected_bytes != self.size_bytes:
             raise DigestMismatch(
                 "the received length is not the declared one",
