@@ -70,7 +70,7 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> Iterator[st
         yield from (f"Body: {_content(body)}.", "")
     for status, answer in operation["responses"].items():
         if status not in {"4XX", "5XX"}:
-            told = _content(answer) or "nothing"
+            told = _content(answer) or answer["description"]
             yield f"- {status}: {told}"
     yield ""
 

@@ -2,7 +2,8 @@
 
 A block `sh` holds commands, one a line; `# exit 3` at a line's end is the status that it ends with.
 A block `text` right behind it holds lines of what they print, in this order, `...` for what is left
-out.  Any other block with a file's name behind its language (`yaml chip.yaml`) is that file.
+out.  A block `python` is run, too.  Any other block with a file's name behind its language
+(`yaml chip.yaml`) is that file.
 """
 
 from __future__ import annotations
@@ -104,6 +105,15 @@ class Checkout:
         if line.startswith("tilewright ") and not set(line) & set("|>$*&;"):
             return self._invoke(line, command.status)
         return self._shell(line, command.status)
+
+    def run_python(self, text: str) -> str:
+        """What a block of Python prints."""
+        done = subprocess.run(
+            [sys.executable, "-c", text], cwd=self.folder, env=self._environment(),
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{text}\n{done.stderr}"
+        return done.stdout
 
     def _environment(self) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith("TILEWRIGHT_")}

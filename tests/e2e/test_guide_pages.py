@@ -22,6 +22,8 @@ from document_commands import (
 PAGES = {page.name: page.read_text(encoding="utf-8") for page in (REPO / "docs").glob("*.md")}
 ELSEWHERE = {
     "gate.md": "tests/e2e/test_gate_page.py",  # in a team's repository
+    "operating.md": "tests/integration/test_backup.py",  # on a service with a job
+    "push.md": "tests/integration/test_webhooks_cli.py",  # with a receiver
     "keys.md": "tests/integration/test_api_keys.py",  # on a database with a first key
     "strategies.md": "tests/integration/test_strategies_page.py",  # in an environment of its own
 }
@@ -80,6 +82,15 @@ def test_pages_with_places_of_their_own_are_run_there(page: str) -> None:
     assert "document_commands import" in text
 
 
+def test_causes_to_help_against_are_those_that_reports_have() -> None:
+    def named(text: str) -> set[str]:
+        rows = re.findall(r"^\| (`[^|]*) \|", text, re.MULTILINE)
+        return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+
+    causes = named(PAGES["figures.md"].split("\n## Causes\n")[1].split("\n## ")[0])
+    assert named(PAGES["report.md"].split("\n## The headline\n")[1].split("\n## ")[0]) == causes
+
+
 @pytest.mark.document
 @pytest.mark.parametrize("page", RUN_HERE)
 def test_a_page_works_as_printed(page: str, tmp_path: Path) -> None:
@@ -89,6 +100,8 @@ def test_a_page_works_as_printed(page: str, tmp_path: Path) -> None:
         for fence in fences(PAGES[page]):
             if fence.info == ("text",):
                 assert (line := missing_line(fence.text, printed)) is None, f"{line}\n\n{printed}"
+            elif fence.info == ("python",):
+                printed = checkout.run_python(fence.text)
             elif len(fence.info) == 2:
                 (checkout.folder / fence.info[1]).write_text(fence.text, encoding="utf-8")
             elif found := commands_of(fence):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from document_commands import commands
 from service_fixtures import Desk, MakeSettings
 from typer.testing import CliRunner, Result
 
@@ -198,8 +199,9 @@ def test_commands_of_the_page(
     desk = open_desk(make_settings("quick"))
     desk.submit()
     page = Path(__file__, "../../../docs/operating.md").resolve().read_text()
-    lines = [line for line in page.splitlines() if line.startswith("tilewright ")]
+    lines = [command.line for command in commands(page)]
     assert len(lines) >= 2
+    assert all(line.startswith("tilewright ") for line in lines)
     monkeypatch.chdir(tmp_path)
     for line in lines:
         names = {"TILEWRIGHT_DATA_DIR": str(desk.services.settings.data_dir)}

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from api_fixtures import Serve, Served
+from document_commands import commands
 from standardwebhooks.webhooks import Webhook
 from typer.testing import CliRunner
 from webhook_receiver import receiver, status
@@ -20,6 +22,7 @@ from service.settings import Settings
 from service.states import EventType
 
 PAGE = Path(__file__, "../../../docs/push.md").resolve().read_text()
+LINES = [command.line for command in commands(PAGE)]
 
 
 def run(served: Served, *words: str, code: int = 0) -> str:
@@ -31,15 +34,16 @@ def run(served: Served, *words: str, code: int = 0) -> str:
 def test_the_pages_commands_run_in_order(serve: Serve) -> None:
     with receiver() as listening:
         served = serve(webhook_hosts=("127.0.0.1",))
-        commands = re.findall(r"^tilewright webhooks (.*)$", PAGE, re.MULTILINE)
-        assert len(commands) == 10
-        verbs = {command.split()[0] for command in commands}
+        start = "tilewright webhooks "
+        ours = [line.removeprefix(start) for line in LINES if line.startswith(start)]
+        assert len(ours) == 10
+        verbs = {command.split()[0] for command in ours}
         assert verbs == {
             "create", "ls", "show", "ping", "deliveries", "replay", "rotate", "enable", "rm",
         }  # fmt: skip
         known = {"https://ci.example.com/hooks/tilewright": listening.url}
         secret = ""
-        for command in commands:
+        for command in ours:
             shown = run(served, *(known.get(word, word) for word in shlex.split(command)))
             if command.startswith("create"):
                 secret = shown.strip()
@@ -63,6 +67,18 @@ def test_the_pages_commands_run_in_order(serve: Serve) -> None:
                 assert shown.strip() != secret
         assert served.client.webhooks() == []
         Webhook(secret).verify(listening.got[0].body, listening.got[0].headers)
+
+
+def test_the_pages_requests_are_answered(serve: Serve) -> None:
+    served = serve()
+    job = served.submit()["id"]
+    served.ended(job)
+    asked = [line for line in LINES if line.startswith("curl ")]
+    assert len(asked) + 11 == len(LINES)
+    for line in asked:
+        words = shlex.split(line.replace("http://127.0.0.1:8080", served.url).replace("JOB", job))
+        done = subprocess.run([*words, "-sS"], capture_output=True, text=True, check=True)
+        assert "succeeded" in done.stdout, line
 
 
 def test_a_ping_says_what_the_receiver_answered(serve: Serve) -> None:
@@ -126,7 +142,7 @@ def test_the_page_has_every_event_and_setting(monkeypatch: pytest.MonkeyPatch) -
     allowed = re.findall(r"^TILEWRIGHT_WEBHOOK_HOSTS='(.*)'$", PAGE, re.MULTILINE)
     monkeypatch.setenv("TILEWRIGHT_WEBHOOK_HOSTS", allowed[0])
     assert Settings().webhook_hosts == ("ci.internal", "10.2.0.0/16", "127.0.0.1")
-    [maker] = re.findall(r'^python -c "(.*)"$', PAGE, re.MULTILINE)
+    [maker] = [shlex.split(line)[2] for line in LINES if line.startswith("python -c ")]
     printed: list[str] = []
     exec(maker, {"print": printed.append})
     Settings(webhook_keys=(printed[0],))

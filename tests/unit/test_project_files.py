@@ -22,7 +22,10 @@ from worker.compiler.error_catalog import ERROR_CATALOG
 from worker.sandbox.isolation import Tier
 
 REPO = Path(__file__).parents[2]
-PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "README.md")
+PAGES = (
+    "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "README.md",
+    *sorted(f"docs/{page.name}" for page in (REPO / "docs").glob("*.md")),
+)  # fmt: skip
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
 CI = (REPO / ".ci" / "run").read_text()
 PINS = dict(
@@ -36,8 +39,8 @@ PINS = dict(
 def test_codes_settings_files_and_verbs_of_a_page_exist(page: str) -> None:
     text = (REPO / page).read_text()
     assert {c for c in re.findall(r"TW-[A-Z]+-\d{3}", text) if c not in ERROR_CATALOG} == set()
-    names = re.findall(r"TILEWRIGHT_([A-Z_]+)", text)
-    settings = set(names) - {"TEST_MODELS", "TEST_DOCUMENTS", "SERVER"}
+    names = re.findall(r"TILEWRIGHT_([A-Z0-9_]+)", text)
+    settings = set(names) - {"TEST_MODELS", "TEST_DOCUMENTS", "SERVER", "COMMENT_TOKEN"}
     settings -= {KEY_VARIABLE.removeprefix("TILEWRIGHT_")}  # a client's
     assert {name.lower() for name in settings} <= set(Settings.model_fields)
     tops = "worker|service|benchmarks|tests|examples|migrations|tilewright"
