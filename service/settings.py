@@ -118,6 +118,13 @@ class Settings(BaseSettings):
     """Unfinished jobs of a project that has no limit of its own."""
     max_project_bytes: int = Field(default=0, ge=0)
     """Bytes of its models, arrays, results and logs that such a project may keep; 0: no limit."""
+    max_sweep_items: int = Field(default=2000, ge=1)
+    """Models times machines of one sweep."""
+    max_active_sweeps: int = Field(default=20, ge=1)
+    """Sweeps of one project that have not ended."""
+    sweep_ahead: int = Field(default=4, ge=1)
+    """Jobs of a sweep that wait while every worker is busy; its other items have no job yet.  What
+    is submitted beside it waits for so many of its items at most."""
     keep_jobs_s: float = Field(default=0.0, ge=0)
     """Ended jobs go so many seconds after their end, with their artifacts; 0: when users delete
     them."""

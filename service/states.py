@@ -1,4 +1,4 @@
-"""The closed sets of job, work-item and delivery states and their legal moves.  Pure.
+"""The closed sets of job, sweep, work-item and delivery states and their legal moves.  Pure.
 
 A state changes only through a conditional UPDATE whose WHERE clause is `sources(target)`: the table
 below is the single place that says what may follow what, and the SQL asks it.
@@ -47,6 +47,35 @@ class DeliveryState(StrEnum):
     """Its span has passed, or its subscription was disabled."""
 
 
+class SweepState(StrEnum):
+    """What a user sees of a sweep."""
+
+    RUNNING = "running"
+    """Items are left that wait or run."""
+    CANCELING = "canceling"
+    SUCCEEDED = "succeeded"
+    """Every item has."""
+    FAILED = "failed"
+    """All items ended, some of them without a result."""
+    CANCELED = "canceled"
+
+
+class SweepItemState(StrEnum):
+    """Where an item of a sweep stands; its job says more while it is active."""
+
+    PENDING = "pending"
+    """It has no job yet."""
+    ACTIVE = "active"
+    """Its job has not ended, or not been looked at since."""
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    TIMED_OUT = "timed_out"
+    EXPIRED = "expired"
+    REFUSED = "refused"
+    """The document that its range gives is no machine: it never had a job."""
+
+
 class ItemState(StrEnum):
     """What the workers see of a unit of work."""
 
@@ -75,6 +104,14 @@ JOB_MOVES: dict[JobState, frozenset[JobState]] = {
     JobState.EXPIRED: frozenset(),
 }
 
+SWEEP_MOVES: dict[SweepState, frozenset[SweepState]] = {
+    SweepState.RUNNING: frozenset({SweepState.SUCCEEDED, SweepState.FAILED, SweepState.CANCELING}),
+    SweepState.CANCELING: frozenset({SweepState.CANCELED, SweepState.SUCCEEDED}),
+    SweepState.SUCCEEDED: frozenset(),
+    SweepState.FAILED: frozenset({SweepState.RUNNING}),
+    SweepState.CANCELED: frozenset({SweepState.RUNNING}),
+}
+
 ITEM_MOVES: dict[ItemState, frozenset[ItemState]] = {
     ItemState.BLOCKED: frozenset({ItemState.READY, ItemState.CANCELED}),
     ItemState.READY: frozenset({ItemState.LEASED, ItemState.CANCELED, ItemState.DEAD}),
@@ -99,6 +136,26 @@ TERMINAL_JOB_STATES: frozenset[JobState] = frozenset(
 ACTIVE_JOB_STATES: tuple[JobState, ...] = tuple(
     state for state in JobState if state not in TERMINAL_JOB_STATES
 )
+
+
+OPEN_SWEEP_STATES: tuple[SweepState, ...] = (SweepState.RUNNING, SweepState.CANCELING)
+"""Sweeps that somebody still has to work on; the others have ended, and may be resumed."""
+OPEN_SWEEP_ITEM_STATES: tuple[SweepItemState, ...] = (
+    SweepItemState.PENDING,
+    SweepItemState.ACTIVE,
+)
+RESUMED_SWEEP_ITEM_STATES: tuple[SweepItemState, ...] = (
+    SweepItemState.FAILED,
+    SweepItemState.CANCELED,
+    SweepItemState.TIMED_OUT,
+    SweepItemState.EXPIRED,
+)
+"""Of the items of an ended sweep those that a resume runs again."""
+
+
+def sweep_sources(target: SweepState) -> tuple[SweepState, ...]:
+    """Give the states from which a sweep may move to `target`, in declaration order."""
+    return tuple(state for state in SweepState if target in SWEEP_MOVES[state])
 
 
 def job_sources(target: JobState) -> tuple[JobState, ...]:

@@ -23,7 +23,7 @@ sys.dont_write_bytecode = False
 
 pytest_plugins = [
     name
-    for name in ("service_fixtures", "api_fixtures")
+    for name in ("service_fixtures", "service_workers", "api_fixtures")
     if importlib.util.find_spec(name) is not None
 ]
 

@@ -76,6 +76,25 @@ def compared(
     return JobOutcome(tuple(files.items()), sha256(model).hexdigest(), {"latency_cycles": 175})
 
 
+def figured(request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink) -> JobOutcome:
+    """Like quick, with figures of the machine: a larger GBUF is faster and takes more energy.
+
+    Waits while a file `closed`, or `closed-CAPACITY`, is among the gates; `refuse-CAPACITY` there
+    refuses the model.
+    """
+    level = next(level for level in request.hardware["levels"] if level["name"] == "GBUF")
+    capacity = int(level["capacity_bytes"]["value"])
+    gates = [Path(place) for place in sys.path if place.endswith("gates")]
+    for gate in gates:
+        while (gate / "closed").exists() or (gate / f"closed-{capacity}").exists():
+            time.sleep(0.01)
+        if (gate / f"refuse-{capacity}").exists():
+            raise ModelError("TW-MODEL-004", "the graph has a cycle", node="conv_1")
+    found = quick(request, out_dir, cache, progress)
+    figures = {"latency_s": 1.0 / capacity, "energy_pj": 2.0 * capacity}
+    return JobOutcome(found.artifacts, found.bundle_digest, figures)
+
+
 def patient(request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink) -> JobOutcome:
     """Like quick, but takes `seconds` of the hardware document first."""
     seconds: Any = request.hardware.get("seconds", 1)

@@ -44,6 +44,7 @@ from service.api.routes import (
     keys,
     limits,
     models,
+    sweeps,
     uploads,
     webhooks,
 )
@@ -56,8 +57,8 @@ from service.jobs import query
 from service.settings import Settings
 
 ROUTERS = (
-    models, uploads, calibrations, hardware, jobs, events, artifacts, compare, cache, keys, limits,
-    audit, webhooks, errors, health,
+    models, uploads, calibrations, hardware, jobs, sweeps, events, artifacts, compare, cache, keys,
+    limits, audit, webhooks, errors, health,
 )  # fmt: skip
 
 

@@ -29,14 +29,19 @@ def cancel_job(
         Conflict: it ended in another way first.
     """
     with database.write() as session:
-        job = _canceled(session, job_id, owner)
+        job = cancel_in(session, job_id, owner)
         audit.record(session, audit.current(), job_id)
         if before_commit is not None:
             before_commit(job)
     return job
 
 
-def _canceled(session: Session, job_id: str, owner: str | None) -> JobRecord:
+def cancel_in(session: Session, job_id: str, owner: str | None = None) -> JobRecord:
+    """`cancel_job` in a transaction of the caller's, which says itself whose doing it is.
+
+    Raises:
+        NotFound, Conflict: as `cancel_job`.
+    """
     job = jobs.get(session, job_id)
     if job is None or (owner is not None and job.owner != owner):
         raise NotFound("no such job", actual=job_id)

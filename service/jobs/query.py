@@ -45,6 +45,7 @@ from service.store.repos import (
     items,
     jobs,
     results,
+    sweeps,
     webhooks,
     workers,
 )
@@ -64,12 +65,18 @@ class Page(Generic[Row]):
     next_cursor: str | None
 
 
-def _encode(created: float, identity: str) -> str:
+def cursor_of(created: float, identity: str) -> str:
+    """The cursor of a place in a list, newest first."""
     text = json.dumps([created.hex(), identity])
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def _decode(cursor: str | None) -> tuple[float, str] | None:
+def place_of(cursor: str | None) -> tuple[float, str] | None:
+    """The place that a cursor names.
+
+    Raises:
+        Malformed: this service gave out no such cursor.
+    """
     if cursor is None:
         return None
     try:
@@ -84,7 +91,12 @@ def _decode(cursor: str | None) -> tuple[float, str] | None:
         ) from error
 
 
-def _limit(limit: int) -> int:
+def checked_limit(limit: int) -> int:
+    """The length of a page, if it is a good one.
+
+    Raises:
+        Malformed: it is not.
+    """
     if not 1 <= limit <= MAX_PAGE:
         raise Malformed(
             f"limit must be from 1 to {MAX_PAGE}", pointer="/limit", limit=MAX_PAGE, actual=limit
@@ -123,10 +135,10 @@ def list_jobs(
             session,
             owner=owner,
             wanted=wanted,
-            before=_decode(cursor),
-            limit=_limit(limit) + 1,
+            before=place_of(cursor),
+            limit=checked_limit(limit) + 1,
         )
-    more = _encode(rows[limit - 1].created, rows[limit - 1].id) if len(rows) > limit else None
+    more = cursor_of(rows[limit - 1].created, rows[limit - 1].id) if len(rows) > limit else None
     return Page(tuple(rows[:limit]), more)
 
 
@@ -147,6 +159,11 @@ def delete_job(database: Database, job_id: str, owner: str | None = None) -> Non
                 actual=str(job.state),
                 remedy="Cancel the job and delete it when it is canceled.",
             )
+        if (sweep_id := sweeps.open_sweep_of(session, job_id)) is not None:
+            raise Conflict(
+                f"the job is an item of sweep {sweep_id}, which has not ended", actual=sweep_id,
+                remedy="Delete it when the sweep has ended, or with the sweep.",
+            )  # fmt: skip
         jobs.remove(session, job_id)
         audit.record(session, audit.current(), job_id)
 
@@ -237,9 +254,9 @@ def list_models(
     """List models, newest first."""
     with database.read() as session:
         rows = catalog.list_models(
-            session, owner=owner, before=_decode(cursor), limit=_limit(limit) + 1
+            session, owner=owner, before=place_of(cursor), limit=checked_limit(limit) + 1
         )
-    more = _encode(rows[limit - 1].created, rows[limit - 1].id) if len(rows) > limit else None
+    more = cursor_of(rows[limit - 1].created, rows[limit - 1].id) if len(rows) > limit else None
     return Page(tuple(rows[:limit]), more)
 
 
@@ -262,9 +279,9 @@ def list_calibrations(
     """List the owner's calibration arrays, newest first."""
     with database.read() as session:
         rows = calibrations.list_calibrations(
-            session, owner=owner, before=_decode(cursor), limit=_limit(limit) + 1
+            session, owner=owner, before=place_of(cursor), limit=checked_limit(limit) + 1
         )
-    more = _encode(rows[limit - 1].created, rows[limit - 1].sha256) if len(rows) > limit else None
+    more = cursor_of(rows[limit - 1].created, rows[limit - 1].sha256) if len(rows) > limit else None
     return Page(tuple(rows[:limit]), more)
 
 
@@ -280,7 +297,9 @@ def delete_model(database: Database, model_id: str, owner: str | None = None) ->
         if model is None or (owner is not None and model.owner != owner):
             raise NotFound("no such model", actual=model_id)
         if not catalog.remove_model(session, model_id):
-            raise Conflict("jobs refer to this model", remedy="Delete its jobs first.")
+            raise Conflict(
+                "jobs or sweeps refer to this model", remedy="Delete its jobs and sweeps first."
+            )
         audit.record(session, audit.current(), model_id)
 
 
@@ -303,9 +322,9 @@ def list_hardware(
     """List the owner's hardware specs, newest first."""
     with database.read() as session:
         rows = catalog.list_hardware(
-            session, owner=owner, before=_decode(cursor), limit=_limit(limit) + 1
+            session, owner=owner, before=place_of(cursor), limit=checked_limit(limit) + 1
         )
-    more = _encode(rows[limit - 1].created, rows[limit - 1].id) if len(rows) > limit else None
+    more = cursor_of(rows[limit - 1].created, rows[limit - 1].id) if len(rows) > limit else None
     return Page(tuple(rows[:limit]), more)
 
 
@@ -335,7 +354,9 @@ def list_cache_entries(
     """List the owner's cache entries, most recently used first; `job_id` keeps those the job
     filled."""
     with database.read() as session:
-        found = cache.newest(session, owner=owner, kind=kind, limit=_limit(limit), job_id=job_id)
+        found = cache.newest(
+            session, owner=owner, kind=kind, limit=checked_limit(limit), job_id=job_id
+        )
         return tuple(found)
 
 
@@ -385,9 +406,13 @@ def list_deliveries(
     with database.read() as session:
         webhook_of(session, webhook_id, owner)
         rows = deliveries.page(
-            session, webhook_id, state=state, before=_decode(cursor), limit=_limit(limit) + 1
+            session,
+            webhook_id,
+            state=state,
+            before=place_of(cursor),
+            limit=checked_limit(limit) + 1,
         )
-    more = _encode(rows[limit - 1].created, rows[limit - 1].id) if len(rows) > limit else None
+    more = cursor_of(rows[limit - 1].created, rows[limit - 1].id) if len(rows) > limit else None
     return Page(tuple(rows[:limit]), more)
 
 

@@ -84,6 +84,14 @@ def check_submit(session: Session, database: Database, settings: Settings, proje
             raise _full(project, kept, room, "a job's results would come on top")
 
 
+def room_for_jobs(session: Session, database: Database, settings: Settings, project: str) -> int:
+    """How many more jobs the project may have now; none while it keeps too many bytes."""
+    active, own = projects.standing(session, project)
+    if (most := most_bytes(own, settings)) and _lately_kept(session, database, project) >= most:
+        return 0
+    return max(0, most_jobs(own, settings) - active)
+
+
 def check_stored(session: Session, settings: Settings, project: str) -> None:
     """Hold what this transaction stored for the project against its limit.
 

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from service.errors import problem
 from service.jobs.cancel import settle_canceled
 from service.jobs.claim import Outcome, bury, pause_s
+from service.jobs.feed import feed_all
 from service.log import get_logger
 from service.outbox import Outbox
 from service.settings import Settings
@@ -39,6 +40,7 @@ class Repairs:
     expired: int
     settled: int
     waiting: int
+    fed: int
     rung: int
 
 
@@ -153,6 +155,7 @@ def reconcile(database: Database, outbox: Outbox, settings: Settings) -> Repairs
         expired=expire_queued(database),
         settled=settle_cancels(database),
         waiting=note_waiting(database),
+        fed=feed_all(database, outbox, settings),
         rung=outbox.flush(),
     )
     if repairs.lapsed or repairs.expired or repairs.settled:

@@ -1,5 +1,5 @@
-"""Delete what settings say is old: ended jobs, unused models and arrays, cache entries, audit rows,
-messages to webhooks.
+"""Delete what settings say is old: ended jobs and sweeps, unused models and arrays, cache entries,
+audit rows, messages to webhooks.
 
 Rows go here; bytes that nothing refers to any more go with the garbage, a day later
 (`service.jobs.reconcile.collect_garbage`).  Any number of processes may do it at once.
@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
+from service.jobs.sweeps import remove_some
 from service.log import get_logger
 from service.settings import Settings
-from service.store.repos import audit, jobs, retention
+from service.states import OPEN_SWEEP_STATES
+from service.store.repos import audit, jobs, retention, sweeps
 from service.store.session import Database
 
 _BATCH = 100
@@ -27,12 +29,13 @@ MOST_BATCHES = 100
 class Retired:
     """What one round deleted."""
 
-    jobs: int
-    models: int
-    arrays: int
-    cache_entries: int
-    audit_rows: int
+    jobs: int = 0
+    models: int = 0
+    arrays: int = 0
+    cache_entries: int = 0
+    audit_rows: int = 0
     deliveries: int = 0
+    sweeps: int = 0
 
 
 def retire(database: Database, settings: Settings) -> Retired:
@@ -59,12 +62,13 @@ def retire(database: Database, settings: Settings) -> Retired:
             database,
             lambda s: retention.drop_ended_deliveries(s, settings.keep_deliveries_s, _BATCH),
         ) if settings.keep_deliveries_s else 0,
+        sweeps=_ended_sweeps(database, kept_s) if kept_s else 0,
     )  # fmt: skip
-    if done != Retired(0, 0, 0, 0, 0):
+    if done != Retired():
         get_logger().info(
             "retired", jobs=done.jobs, models=done.models, arrays=done.arrays,
             cache_entries=done.cache_entries, audit_rows=done.audit_rows,
-            deliveries=done.deliveries,
+            deliveries=done.deliveries, sweeps=done.sweeps,
         )  # fmt: skip
     return done
 
@@ -74,6 +78,20 @@ def _ended(session: Session, older_than_s: float) -> int:
     for job_id in found:
         jobs.remove(session, job_id)
     return len(found)
+
+
+def _ended_sweeps(database: Database, older_than_s: float) -> int:
+    """Sweeps with their jobs, a batch of them in each transaction."""
+    gone = 0
+    for _ in range(MOST_BATCHES):
+        with database.write() as session:
+            found = sweeps.ended_before(session, older_than_s, 1)
+            held = sweeps.lock(session, found[0]) if found else None
+            if held is None:
+                break
+            if held.state not in OPEN_SWEEP_STATES:  # else it was resumed meanwhile
+                gone += remove_some(session, held.id)
+    return gone
 
 
 def _all(database: Database, step: Callable[[Session], int]) -> int:

@@ -72,6 +72,7 @@ class NewJob:
     """At most the service's limit, which is also the default."""
     traceparent: str | None = None
     cloned_from: str | None = None
+    sweep_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,7 @@ def add_hardware(
         IdempotencyMismatch: the key was used with another body.
     """
     with database.write() as session:
-        created = _store_spec(session, spec, owner)
+        created = store_spec(session, spec, owner)
         record = catalog.get_hardware(session, spec.id)
         if record is None:
             raise Conflict("the hardware spec was deleted while it was being stored")
@@ -188,7 +189,7 @@ def add_hardware(
     return record, created
 
 
-def _store_spec(session: Session, spec: NewSpec, owner: str) -> bool:
+def store_spec(session: Session, spec: NewSpec, owner: str) -> bool:
     """Insert a spec unless it is known; True when inserted."""
     return not catalog.has_hardware(session, spec.id, owner) and catalog.add_hardware(
         session,
@@ -251,10 +252,10 @@ def submit_job(
                 before_commit(replayed)
                 return replayed
         if isinstance(new.hardware, NewSpec):
-            _store_spec(session, new.hardware, new.owner)
+            store_spec(session, new.hardware, new.owner)
         _check_references(session, new)
         quotas.check_submit(session, database, settings, new.owner)
-        made = _insert(session, job_id, new, settings)
+        made = insert_job(session, job_id, new, settings)
         audit.record(session, act, job_id)
         before_commit(made)
         return made
@@ -262,7 +263,7 @@ def submit_job(
     job = database.write_together(store)
     if job.id != job_id:
         return Submission(job, created=False)
-    outbox.flush((_item_id(job_id),))
+    outbox.flush((item_of(job_id),))
     return Submission(job, created=True)
 
 
@@ -270,12 +271,13 @@ def _spec_id(new: NewJob) -> str:
     return new.hardware if isinstance(new.hardware, str) else new.hardware.id
 
 
-def _item_id(job_id: str) -> str:
+def item_of(job_id: str) -> str:
+    """Id of a job's one work item."""
     return f"{job_id}:{COMPILE}"
 
 
-def _insert(session: Session, job_id: str, new: NewJob, settings: Settings) -> JobRecord:
-    """The queued job, its one work item and its first event."""
+def insert_job(session: Session, job_id: str, new: NewJob, settings: Settings) -> JobRecord:
+    """Insert a queued job, its one work item and its first event; nothing is checked."""
     wall = min(new.wall_limit_s or settings.wall_limit_s, settings.wall_limit_s)
     job = jobs.insert(
         session,
@@ -289,13 +291,14 @@ def _insert(session: Session, job_id: str, new: NewJob, settings: Settings) -> J
             "priority": new.priority,
             "traceparent": new.traceparent,
             "cloned_from": new.cloned_from,
+            "sweep_id": new.sweep_id,
             "wall_limit_s": wall,
         },
         settings.queue_ttl_s,
     )
     items.insert(
         session,
-        item_id=_item_id(job_id),
+        item_id=item_of(job_id),
         job_id=job_id,
         kind=COMPILE,
         priority=new.priority,
@@ -383,11 +386,17 @@ def _check_references(session: Session, new: NewJob) -> None:
         raise NotFound("no such model", pointer="/model_id", actual=new.model_id)
     if not is_spec_known:
         raise NotFound("no such hardware spec", pointer="/hardware_id", actual=_spec_id(new))
-    for option, digest in (
-        ("calibration", new.options.calibration),
-        ("inputs", new.options.inputs),
-    ):
-        if digest and calibrations.find_calibration(session, new.owner, digest) is None:
+    check_arrays(session, new.options, new.owner)
+
+
+def check_arrays(session: Session, options: CompileOptions, owner: str) -> None:
+    """Check that a project has the arrays that options name.
+
+    Raises:
+        NotFound: it has not.
+    """
+    for option, digest in (("calibration", options.calibration), ("inputs", options.inputs)):
+        if digest and calibrations.find_calibration(session, owner, digest) is None:
             raise NotFound(
                 f"no arrays with the digest that option {option} names",
                 pointer=f"/options/{option}", actual=digest,

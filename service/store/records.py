@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from service.keys import Scope
-from service.states import DeliveryState, EventType, ItemState, JobState
+from service.states import (
+    DeliveryState,
+    EventType,
+    ItemState,
+    JobState,
+    SweepItemState,
+    SweepState,
+)
 from worker.compiler.errors import Detail
 
 Document = Mapping[str, Detail]
@@ -99,6 +106,55 @@ class JobRecord:
     """Number of the job's latest event; grows with every change."""
     attempts: int
     """How often a worker has taken the job."""
+    sweep_id: str | None = None
+    """The sweep whose item it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepRecord:
+    """Many models on many machines, as one thing."""
+
+    id: str
+    owner: str
+    label: str | None
+    fields: tuple[str, ...]
+    """Names of what is varied: an item's `values` are of these."""
+    options: Document
+    priority: int
+    wall_limit_s: float | None
+    traceparent: str | None
+    state: SweepState
+    items_total: int
+    created: float
+    finished: float | None
+    cancel_requested: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepItemRecord:
+    """One model on one machine."""
+
+    number: int
+    """From 0, in the order in which items get their jobs."""
+    model_id: str
+    model_name: str | None
+    """None where the model has been deleted."""
+    hardware_id: str | None
+    """None where the document of the point is no machine."""
+    hardware_name: str
+    values: tuple[Detail, ...]
+    on_chip_bytes: int | None
+    state: SweepItemState
+    job_id: str | None
+    job_state: JobState | None
+    """None where it has no job, or its job was deleted."""
+    error: Document | None
+    latency_s: float | None
+    energy_pj: float | None
+    seconds: float | None
+    """From the first worker that took its job to its end."""
+    running_s: float | None
+    """How long its job has run, where it runs now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +170,7 @@ class JobFilter:
     since: float | None = None
     until: float | None = None
     """Accepted at `since` or later, and before `until`."""
+    sweep: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

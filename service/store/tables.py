@@ -182,6 +182,55 @@ class JobRow(Base):
     finished: Mapped[float | None]
     cancel_requested: Mapped[float | None]
     event_seq: Mapped[int]
+    sweep_id: Mapped[str | None] = mapped_column(index=True)
+    """No foreign key: the table would have to be made anew to give it one."""
+
+
+class SweepRow(Base):
+    __tablename__ = "sweep"
+    __table_args__ = (Index(None, "owner", "created"), Index(None, "state", "created"))
+    id: Mapped[str] = mapped_column(primary_key=True)
+    owner: Mapped[str]
+    label: Mapped[str | None]
+    fields: Mapped[JsonValue] = mapped_column(JsonText)
+    options: Mapped[JsonValue] = mapped_column(JsonText)
+    priority: Mapped[int] = mapped_column(Integer)
+    wall_limit_s: Mapped[float | None]
+    traceparent: Mapped[str | None]
+    state: Mapped[str]
+    items_total: Mapped[int] = mapped_column(Integer)
+    created: Mapped[float]
+    finished: Mapped[float | None]
+    cancel_requested: Mapped[float | None]
+
+
+class SweepItemRow(Base):
+    """One model on one machine.  What its job came to is copied here when it has ended.
+
+    No foreign keys but to the sweep: a release before this one may delete what it refers to.
+    """
+
+    __tablename__ = "sweep_item"
+    __table_args__ = (
+        Index(None, "sweep_id", "state"),
+        Index(None, "model_id"),
+        Index(None, "job_id"),
+    )
+    sweep_id: Mapped[str] = mapped_column(
+        ForeignKey("sweep.id", ondelete="CASCADE"), primary_key=True
+    )
+    number: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    model_id: Mapped[str]
+    hardware_id: Mapped[str | None]
+    hardware_name: Mapped[str]
+    values: Mapped[JsonValue] = mapped_column(JsonText)
+    on_chip_bytes: Mapped[int | None]
+    state: Mapped[str]
+    job_id: Mapped[str | None]
+    error: Mapped[JsonValue | None] = mapped_column(JsonText)
+    latency_s: Mapped[float | None]
+    energy_pj: Mapped[float | None]
+    seconds: Mapped[float | None]
 
 
 class ItemRow(Base):

@@ -22,6 +22,7 @@ from service.api.routes.cache import PruneRequest
 from service.api.schemas.base import RequestModel
 from service.api.schemas.job import JobRequest
 from service.api.schemas.model import UploadRequest
+from service.api.schemas.sweep import SweepRequest
 from service.cli.main import app
 from service.settings import Settings
 from worker.compiler.options import CompileOptions
@@ -72,7 +73,11 @@ def test_every_option_is_read(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("model", "name"),
-    [(m, n) for m in (JobRequest, PruneRequest, UploadRequest) for n in m.model_fields],
+    [
+        (m, n)
+        for m in (JobRequest, PruneRequest, SweepRequest, UploadRequest)
+        for n in m.model_fields
+    ],
     ids=lambda given: given if isinstance(given, str) else given.__name__,
 )
 def test_every_field_of_a_request_is_read(model: type[RequestModel], name: str) -> None:

@@ -62,13 +62,17 @@ def requests(served: Served) -> dict[str, dict[str, Any]]:
     job = served.submit()
     upload = http.post("/v1/uploads", json={"name": "u"}).headers["location"]
     http.patch(upload, content=onnx_bytes(b"another"), headers={"Upload-Offset": "0"})
+    asked = {"models": [job["model"]], "hardware": [PRESET], "label": "first"}
+    sweep = http.post("/v1/sweeps", json=asked).json()["id"]
+    ended = http.post("/v1/sweeps", json=asked).json()["id"]
+    http.post(f"/v1/sweeps/{ended}/cancel")
     hook = http.post("/v1/webhooks", json={"url": "https://example.com/x"}).json()["id"]
     message = http.post(f"/v1/webhooks/{hook}/ping").json()["id"]
     with served.services.database.write() as session:
         session.execute(update(DeliveryRow).values(state="given_up"))
     place, key = (
         {"job_id": job["id"], "upload_id": upload.rsplit("/", 1)[1], "webhook_id": hook,
-         "delivery_id": message, "project_name": "p"},
+         "delivery_id": message, "project_name": "p", "sweep_id": sweep},
         {"Idempotency-Key": "edge"},
     )  # fmt: skip
     made: dict[str, dict[str, Any]] = {
@@ -81,6 +85,12 @@ def requests(served: Served) -> dict[str, dict[str, Any]]:
         "POST /v1/jobs": {"json": {"model": job["model"], "hardware": SPEC}, "headers": key},
         "POST /v1/jobs/{job_id}/cancel": {},
         "POST /v1/jobs/{job_id}/clone": {"headers": key},
+        "POST /v1/sweeps": {
+            "json": {"models": [job["model"]], "base": PRESET, "vary": ["clock_hz=x2,x3"]},
+            "headers": key,
+        },
+        "POST /v1/sweeps/{sweep_id}/cancel": {},
+        "POST /v1/sweeps/{sweep_id}/resume": {"url": f"/v1/sweeps/{ended}/resume"},
         "POST /v1/keys": {"json": {"name": "ci", "scopes": ["read"]}, "headers": key},
         "PUT /v1/limits/{project_name}": {"json": {"max_active_jobs": 7}},
         "POST /v1/cache/prune": {"json": {"unused_for_s": 0}},
@@ -121,7 +131,7 @@ def test_every_route_answers_before_it_commits(
     after = stored(served)
     for table in (
         "model", "hw_spec", "job", "calibration", "idempotency", "api_key", "project_limit",
-        "webhook",
+        "webhook", "sweep", "sweep_item",
     ):  # fmt: skip
         assert len(after[table]) > len(before[table]), table
 
@@ -138,11 +148,15 @@ def test_every_change_is_audited_in_its_transaction(serve: Serve) -> None:
     served.http.post(f"/v1/jobs/{job}/cancel")
     upload = served.http.post("/v1/uploads", json={"name": "w"}).json()["id"]
     hook = served.http.post("/v1/webhooks", json={"url": "https://example.com/z"}).json()["id"]
+    asked = {"models": [served.model()["id"]], "hardware": [PRESET]}
+    sweep = served.http.post("/v1/sweeps", json=asked).json()["id"]
+    served.http.post(f"/v1/sweeps/{sweep}/cancel")
     spare, _ = create_key(served.services.database, project="p", name="x", scopes=[Scope.READ])
     ends = {
         "DELETE /v1/jobs/{job_id}": job, "DELETE /v1/models/{model_id}": model,
         "DELETE /v1/uploads/{upload_id}": upload, "DELETE /v1/keys/{key_id}": spare.id,
         "DELETE /v1/webhooks/{webhook_id}": hook,
+        "DELETE /v1/sweeps/{sweep_id}": sweep,
     }  # fmt: skip
     for name, subject in ends.items():
         path = name.split()[1]

@@ -196,11 +196,16 @@ def things(served: Served, http: httpx.Client, name: str) -> Things:
     assert found["state"] == "succeeded", found
     artifact = http.get(f"/v1/jobs/{job}/artifacts").json()["items"][0]["sha256"]
     entry = http.get("/v1/cache/entries").json()["items"][0]["digest"]
+    asked = {"models": [model], "hardware": [hardware]}
+    sweep = http.post("/v1/sweeps", json=asked).json()["id"]
+    while http.get(f"/v1/sweeps/{sweep}").json()["state"] == "running":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     hook = http.post("/v1/webhooks", json={"url": f"https://{name}.example.com/"}).json()["id"]
     message = http.post(f"/v1/webhooks/{hook}/ping").json()["id"]
     return Things(
         {"model_id": model, "hardware_id": hardware, "upload_id": upload, "job_id": job,
-         "signature": entry, "webhook_id": hook, "delivery_id": message},
+         "signature": entry, "webhook_id": hook, "delivery_id": message, "sweep_id": sweep},
         arrays, artifact,
     )  # fmt: skip
 

@@ -17,7 +17,7 @@ from service.store.records import BlobRef
 from service.store.session import Database, current_revision, migrate
 from service.store.tables import Base
 
-HEAD = "0006"
+HEAD = "0007"
 
 
 def _tables(url: str) -> set[str]:
@@ -61,6 +61,8 @@ def test_every_design_table_exists() -> None:
         "job_item",
         "model",
         "project_limit",
+        "sweep",
+        "sweep_item",
         "upload",
         "webhook",
         "webhook_attempt",

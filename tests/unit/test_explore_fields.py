@@ -25,6 +25,9 @@ CHIP = canonical_document(preset_document("kapla-16x16"))
         ("PE.array.1=16", [(16,)]),
         ("num_cores+GBUF.instances+REGF.instances=x0.5,x1", [(128, 128, 128), (256, 256, 256)]),
         ("GBUF.capacity_bytes+NOC.bytes_per_cycle=x1..x4", [(32768, 8), (65536, 16), (131072, 32)]),
+        ("/levels/GBUF/capacity_bytes=x1,64KiB", [(32768,), (65536,)]),
+        ("/levels/1/capacity_bytes+NOC.bytes_per_cycle=x2", [(65536, 16)]),
+        ("/clock_hz=2e8", [(200_000_000,)]),
     ],
 )
 def test_values_of_a_field(text: str, values: list[tuple[float, ...]]) -> None:
@@ -54,6 +57,14 @@ def test_values_of_a_field(text: str, values: list[tuple[float, ...]]) -> None:
         ("GBUF.capacity_bytes+GBUF.capacity_bytes=4", "names a field twice"),
         ("PE.op_energy_pj.i8=4", "changes nothing that is explored"),
         ("REGF.read_energy_pj_per_byte=4", "changes nothing that is explored"),
+        ("/levels/REGF/read_energy_pj_per_byte=4", "changes nothing that is explored"),
+        ("/levels/L7/capacity_bytes=4", "names no part 'L7'"),
+        ("/levels/9/capacity_bytes=4", "names no part '9'"),
+        ("/levels/GBUF=4", "is no number"),
+        ("/levels/GBUF/size=4", "has no 'size'"),
+        ("/host/flops_per_s=4", "is nothing to explore"),
+        ("/launch_latency_cycles=4", "is nothing to explore"),
+        ("/=4", "is nothing to explore"),
     ],
 )
 def test_what_cannot_be_varied_is_refused(text: str, why: str) -> None:
@@ -61,6 +72,26 @@ def test_what_cannot_be_varied_is_refused(text: str, why: str) -> None:
         parse_field(text, CHIP)
     assert found.value.code == "TW-OPT-001"
     assert found.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "way"),
+    [
+        ("launch_latency_cycles=4", ("launch_latency_cycles",)),
+        ("/host/flops_per_s=4", ("host", "flops_per_s")),
+        ("PE.op_energy_pj.i8=4", ("engines", 0, "op_energy_pj", "i8")),
+        ("/engines/PE/op_energy_pj/i8=4", ("engines", 0, "op_energy_pj", "i8")),
+    ],
+)
+def test_whoever_simulates_may_vary_any_number(text: str, way: tuple[str | int, ...]) -> None:
+    field = parse_field(text, CHIP, is_simulated=True)
+    assert field.ways == (way,)
+    changed = document_of(CHIP, [field], (0,))
+    assert _differences(CHIP, changed) == {"/" + "/".join(map(str, way))}
+    with pytest.raises(OptionError):
+        parse_field(text, CHIP)
+    with pytest.raises(OptionError, match="is no number"):
+        parse_field("/host/name=4", CHIP, is_simulated=True)
 
 
 def test_every_combination_once() -> None:

@@ -6,10 +6,13 @@ before it builds anything, and this process bounds what it overlooks.
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import islice
+from math import prod
 from typing import Any
 
 from worker.compiler.errors import Finding, SpecError
@@ -20,6 +23,8 @@ from worker.compiler.machine import (
     load_machine,
     parse_document,
 )
+from worker.explore.area import on_chip_bytes
+from worker.explore.fields import Field, choices, document_of, parse_field
 from worker.sandbox import wire
 from worker.sandbox.answering import failure_frame
 
@@ -64,7 +69,47 @@ def lint(text: str) -> dict[str, Any]:
     }
 
 
-_ANSWERS = {"read": read, "lint": lint}
+def points(text: str) -> dict[str, Any]:
+    """Some of the machines of a range: of the spec `document` with every choice of values of the
+    fields `vary`, those from number `first` on, `count` at most.
+
+    `total` is how many there are, `fields` what is varied.  A point has its `values`, its `name`
+    and either what `read` gives and `on_chip_bytes`, or `error`, a problem: it is no machine.
+
+    Raises:
+        SpecError: the spec is refused as it is.
+        OptionError: TW-OPT-001, a field is.
+    """
+    asked = json.loads(text)
+    given = canonical_document(asked["document"])
+    load_machine(given)
+    fields = [parse_field(field, given, is_simulated=True) for field in asked["vary"]]
+    wanted = islice(choices(fields), asked["first"], asked["first"] + asked["count"])
+    return {
+        "total": prod(len(field.values) for field in fields),
+        "fields": [name for field in fields for name in field.names],
+        "points": [_point(given, fields, choice) for choice in wanted],
+    }
+
+
+def _point(
+    given: Mapping[str, Any], fields: Sequence[Field], choice: Sequence[int]
+) -> dict[str, Any]:
+    document = document_of(given, fields, choice)
+    values = [v for field, k in zip(fields, choice, strict=True) for v in field.values[k]]
+    about = {"values": values, "name": str(given["name"])}
+    try:
+        machine = load_machine(document)
+        canonical = canonical_document(document)
+    except SpecError as error:
+        return {**about, "error": error.to_problem()}
+    return {
+        **about, "document": canonical, "machine_digest": digest(machine),
+        "on_chip_bytes": on_chip_bytes(machine),
+    }  # fmt: skip
+
+
+_ANSWERS = {"read": read, "lint": lint, "points": points}
 
 
 def reply(frame: wire.Message) -> Mapping[str, Any]:

@@ -6,6 +6,7 @@
     num_cores+SRAM.instances=x1,x2          several fields in step
 
 A field is a name of a level, engine or link and the way to a number in it, or a number at the top.
+Or it is a JSON pointer, in which items of lists go by name or number: /levels/SRAM/capacity_bytes.
 """
 
 from __future__ import annotations
@@ -57,8 +58,10 @@ class Field:
         return tuple(self.label.split("+"))
 
 
-def parse_field(text: str, document: Mapping[str, Any]) -> Field:
+def parse_field(text: str, document: Mapping[str, Any], *, is_simulated: bool = False) -> Field:
     """A field as users write it, of a document without `inherits` in which nothing is wrong.
+
+    Where every chip `is_simulated` any number may be varied; an estimate does not read all of them.
 
     Raises:
         OptionError: TW-OPT-001, it is not written so, or the document has no such number.
@@ -69,7 +72,7 @@ def parse_field(text: str, document: Mapping[str, Any]) -> Field:
     names = label.split("+")
     if len(set(names)) < len(names):
         raise _refused(text, "names a field twice", "Name every field once.")
-    ways = tuple(_way(name, document) for name in names)
+    ways = tuple(_way(name, document, is_simulated) for name in names)
     bases = tuple(_number(document, way) for way in ways)
     values = tuple(dict.fromkeys(_values(text, listed, bases)))
     return Field(label, ways, values)
@@ -110,10 +113,12 @@ def document_of(
     return changed
 
 
-def _way(name: str, document: Mapping[str, Any]) -> Way:
+def _way(name: str, document: Mapping[str, Any], is_simulated: bool) -> Way:
+    if name.startswith("/"):
+        return _pointed(name, document, is_simulated)
     head, *rest = name.split(".")
     if not rest:
-        if head not in AT_TOP:
+        if head not in AT_TOP and not is_simulated:
             raise _refused(
                 name, "is nothing to explore",
                 f"At the top these may be varied: {', '.join(AT_TOP)}; else NAME.FIELD of a level,"
@@ -125,12 +130,37 @@ def _way(name: str, document: Mapping[str, Any]) -> Way:
     for kind in _NAMED:
         for place, item in enumerate(document.get(kind) or ()):
             if isinstance(item, Mapping) and item.get("name") == head:
-                return (kind, place, *_inside(name, rest, item))
+                return (kind, place, *_inside(name, rest, item, is_simulated))
     known = [item["name"] for kind in _NAMED for item in document.get(kind) or ()]
     raise _refused(name, f"names no part {head!r}", f"There are {', '.join(map(str, known))}.")
 
 
-def _inside(name: str, steps: Sequence[str], item: Mapping[str, Any]) -> Way:
+def _pointed(name: str, document: Mapping[str, Any], is_simulated: bool) -> Way:
+    """The way of a JSON pointer."""
+    kind, *rest = (step.replace("~1", "/").replace("~0", "~") for step in name[1:].split("/"))
+    if not rest:
+        return _way(kind, document, is_simulated)
+    if kind in _NAMED:
+        listed = document.get(kind) or ()
+        names = [item.get("name") if isinstance(item, Mapping) else None for item in listed]
+        if rest[0] in names:
+            place = names.index(rest[0])
+        elif rest[0].isdecimal() and int(rest[0]) < len(names):
+            place = int(rest[0])
+        else:
+            known = ", ".join(map(str, names))
+            raise _refused(name, f"names no part {rest[0]!r}", f"There are {known}.")
+        if len(rest) > 1:
+            return (kind, place, *_inside(name, rest[1:], listed[place], is_simulated))
+        raise _refused(name, "is no number", "Vary a number.")
+    if not is_simulated:
+        raise _refused(
+            name, "is nothing to explore", f"These are: /{', /'.join((*AT_TOP, *_NAMED))}."
+        )  # fmt: skip
+    return _inside(name, (kind, *rest), document, is_simulated)
+
+
+def _inside(name: str, steps: Sequence[str], item: Mapping[str, Any], is_simulated: bool) -> Way:
     found: list[str | int] = []
     at: Any = item
     for step in steps:
@@ -143,6 +173,8 @@ def _inside(name: str, steps: Sequence[str], item: Mapping[str, Any]) -> Way:
                 isinstance(at, list)) else "nothing"  # fmt: skip
             raise _refused(name, f"has no {step!r}", f"There is {there}.")
         at = at[found[-1]]
+    if is_simulated:
+        return tuple(found)
     if _OPERATIONS in found:
         raise _refused(
             name, "changes nothing that is explored",

@@ -32,6 +32,7 @@ from service.errors import (
 from service.jobs import claim as protocol
 from service.jobs import query
 from service.jobs.claim import Claim, Heartbeat, Usage
+from service.jobs.feed import feed
 from service.jobs.reconcile import promote
 from service.log import bound, get_logger
 from service.queue import RUN_ITEM
@@ -145,12 +146,19 @@ class ItemRunner:
                 self._attempt(held)
             promote(self._services.database)
             if not self._stopping:
+                self._feed(held)
                 self._services.outbox.nudge()
         except DBAPIError as error:
             # The bell is lost; the reconciler rings again, and a lease left behind runs out.
             get_logger().warning("database unavailable", item_id=item_id, error=str(error.orig))
             return None
         return held.item_id
+
+    def _feed(self, held: Claim) -> None:
+        """Let the sweep of a job that ended go on at once."""
+        if held.job.sweep_id is not None:
+            services = self._services
+            feed(services.database, services.outbox, services.settings, held.job.sweep_id)
 
     def _attempt(self, held: Claim) -> None:
         log = get_logger()

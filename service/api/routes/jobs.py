@@ -112,11 +112,12 @@ def list_jobs(
     strategy: Id = None,
     since: Moment = None,
     until: Moment = None,
+    sweep: Id = None,
     cursor: Annotated[str | None, Query(max_length=500)] = None,
     limit: Annotated[int, Query(ge=1, le=query.MAX_PAGE)] = 50,
 ) -> JobPage:
     """List jobs, newest first; all filters must hold."""
-    wanted = JobFilter(tuple(states or ()), label, model, hardware, strategy, since, until)
+    wanted = JobFilter(tuple(states or ()), label, model, hardware, strategy, since, until, sweep)
     page = query.list_jobs(state.database, owner=project, wanted=wanted, cursor=cursor, limit=limit)
     return JobPage(
         items=[JobAnswer.from_record(row) for row in page.rows], next_cursor=page.next_cursor

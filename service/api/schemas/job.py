@@ -71,6 +71,8 @@ class JobAnswer(AnswerModel):
     """How often a worker has taken it."""
     cloned_from: str | None
     """Id of the job it repeats."""
+    sweep: str | None
+    """Id of the sweep that it is an item of."""
     created: float
     """When it was accepted, in seconds since the epoch."""
     started: float | None
@@ -115,6 +117,7 @@ class JobAnswer(AnswerModel):
             wall_limit_s=record.wall_limit_s,
             attempts=record.attempts,
             cloned_from=record.cloned_from,
+            sweep=record.sweep_id,
             created=record.created,
             started=record.started,
             finished=record.finished,

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from service.store.records import HardwareRecord, ModelRecord
 from service.store.repos.rows import affected, insert_or_ignore
+from service.store.repos.sweeps import needs_model
 from service.store.tables import (
     BlobRow,
     HardwareOwnerRow,
@@ -99,8 +100,8 @@ def set_model_summary(session: Session, model_id: str, summary: Mapping[str, Det
 
 
 def remove_model(session: Session, model_id: str) -> bool:
-    """Delete a model that no job refers to; False when one does or it is unknown."""
-    used = exists(select(literal(1)).where(JobRow.model_id == ModelRow.id))
+    """Delete a model that no job or sweep needs; False when one does or it is unknown."""
+    used = or_(exists(select(literal(1)).where(JobRow.model_id == ModelRow.id)), needs_model())
     return affected(session, delete(ModelRow).where(ModelRow.id == model_id, ~used)) == 1
 
 

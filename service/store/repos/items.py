@@ -416,6 +416,13 @@ def count_by_state(session: Session) -> tuple[tuple[str, int], ...]:
     return tuple((state, count) for state, count in session.execute(query))
 
 
+def count_pressing(session: Session) -> int:
+    """Count items that workers have or could have: leased and ready ones."""
+    states = (str(ItemState.LEASED), str(ItemState.READY))
+    query = select(func.count()).select_from(ItemRow).where(ItemRow.state.in_(states))
+    return int(session.scalar(query) or 0)
+
+
 def oldest_ready_s(session: Session) -> float:
     """Give the age of the longest-waiting ready item, 0 when none waits.
 

@@ -58,6 +58,7 @@ def _record(row: JobRow, attempts: int) -> JobRecord:
         cancel_requested=row.cancel_requested,
         event_seq=row.event_seq,
         attempts=int(attempts),
+        sweep_id=row.sweep_id,
     )
 
 
@@ -112,7 +113,7 @@ def page(
         query = query.where(JobRow.state.in_([str(state) for state in wanted.states]))
     for column, value in (
         (JobRow.owner, owner), (JobRow.label, wanted.label), (JobRow.model_id, wanted.model),
-        (JobRow.hardware_id, wanted.hardware),
+        (JobRow.hardware_id, wanted.hardware), (JobRow.sweep_id, wanted.sweep),
     ):  # fmt: skip
         if value is not None:
             query = query.where(column == value)

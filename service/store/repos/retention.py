@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Text, delete, exists, func, literal, select, type_coerce
+from sqlalchemy import Text, delete, exists, func, literal, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
 from service.states import TERMINAL_JOB_STATES, DeliveryState
 from service.store.repos.rows import affected
+from service.store.repos.sweeps import needs_model
 from service.store.tables import (
     CacheEntryRow,
     CalibrationRow,
     DeliveryRow,
     JobRow,
     ModelRow,
+    SweepRow,
     db_now,
 )
 
@@ -20,10 +22,11 @@ _ENDED = sorted(map(str, TERMINAL_JOB_STATES))
 
 
 def ended_jobs(session: Session, older_than_s: float, limit: int) -> list[str]:
-    """Jobs that ended so long ago."""
+    """Jobs that ended so long ago, but those of a sweep: they go with it."""
+    in_sweep = exists(select(literal(1)).where(SweepRow.id == JobRow.sweep_id))
     query = (
         select(JobRow.id)
-        .where(JobRow.state.in_(_ENDED), JobRow.finished < db_now() - older_than_s)
+        .where(JobRow.state.in_(_ENDED), JobRow.finished < db_now() - older_than_s, ~in_sweep)
         .order_by(JobRow.finished, JobRow.id)
         .limit(limit)
     )
@@ -47,8 +50,8 @@ def drop_ended_deliveries(session: Session, older_than_s: float, limit: int) -> 
 
 
 def drop_unused_models(session: Session, older_than_s: float, limit: int) -> int:
-    """Delete models that are so old and that no job refers to; give how many."""
-    used = exists(select(literal(1)).where(JobRow.model_id == ModelRow.id))
+    """Delete models that are so old and that no job or sweep needs; give how many."""
+    used = or_(exists(select(literal(1)).where(JobRow.model_id == ModelRow.id)), needs_model())
     old = (
         select(ModelRow.id)
         .where(ModelRow.created < db_now() - older_than_s, ~used)
@@ -59,9 +62,14 @@ def drop_unused_models(session: Session, older_than_s: float, limit: int) -> int
 
 
 def drop_unused_arrays(session: Session, older_than_s: float, limit: int) -> int:
-    """The same of arrays.  Cost: a look at the options of the owner's jobs for each."""
+    """The same of arrays.  Cost: a look at the options of the owner's jobs and sweeps for
+    each."""
     found = type_coerce(JobRow.options, Text).contains(CalibrationRow.blob_sha256)
-    used = exists(select(literal(1)).where(JobRow.owner == CalibrationRow.owner, found))
+    swept = type_coerce(SweepRow.options, Text).contains(CalibrationRow.blob_sha256)
+    used = or_(
+        exists(select(literal(1)).where(JobRow.owner == CalibrationRow.owner, found)),
+        exists(select(literal(1)).where(SweepRow.owner == CalibrationRow.owner, swept)),
+    )
     old = (
         select(CalibrationRow.owner, CalibrationRow.blob_sha256)
         .where(CalibrationRow.created < db_now() - older_than_s, ~used)

@@ -91,6 +91,12 @@ def count_alive(session: Session, within_s: float) -> int:
     )
 
 
+def slots_alive(session: Session, within_s: float) -> int:
+    """How many jobs run at the same time on workers that beat so recently."""
+    query = select(func.sum(WorkerRow.slots)).where(WorkerRow.beat >= db_now() - within_s)
+    return int(session.scalar(query) or 0)
+
+
 def offers_alive(session: Session, within_s: float) -> list[str]:
     """The strategies of each worker that beat within the last `within_s` seconds, sorted."""
     query = (

@@ -1,0 +1,279 @@
+"""Sweeps: what is asked for, how far they are, what came out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, JsonValue
+
+from service.api.schemas.base import AnswerModel, RequestModel
+from service.api.schemas.job import Document
+from service.jobs.sweep_figures import eta_s, on_front, progress
+from service.jobs.sweeps import Sweep, SweepCounts
+from service.states import OPEN_SWEEP_STATES, JobState, SweepItemState, SweepState
+from service.store.records import SweepItemRecord
+from service.text import shown
+
+Spec = Annotated[str, Field(max_length=200)] | Annotated[Document, Field(max_length=100)]
+SHOWN_FAILURES = 20
+"""Of a sweep's items; its results have all."""
+
+
+class SweepRequest(RequestModel):
+    """Models on machines: every model on every machine is an item, an ordinary job."""
+
+    models: list[Annotated[str, Field(min_length=1, max_length=100)]] = Field(
+        min_length=1, max_length=1000
+    )
+    """Uploaded models, by their ids or the digests of their bytes."""
+    hardware: list[Spec] = Field(default_factory=list, max_length=1000)
+    """Machines as they are, each named as a job names its own: an id, a preset or a document."""
+    base: Spec | None = None
+    """A machine of which `vary` makes others."""
+    vary: list[Annotated[str, Field(min_length=1, max_length=2000)]] = Field(
+        default_factory=list, max_length=20
+    )
+    """Fields of `base` and their values, as `tilewright explore` takes them:
+    `/levels/SRAM/capacity_bytes=64KiB,128KiB` or `SRAM.capacity_bytes=x0.5,x2`; every combination
+    is a machine."""
+    options: Document = Field(default_factory=dict, max_length=100)
+    """Compile options of every item, as a job has them."""
+    label: str | None = Field(default=None, min_length=1, max_length=100)
+    """A name to find the sweep by; several sweeps may have the same."""
+    priority: int = Field(default=0, ge=-100, le=100)
+    """Of every item: higher runs first."""
+    wall_limit_s: float | None = Field(default=None, gt=0)
+    """Longest run of an item in seconds; at most, and by default, the service's limit."""
+
+
+class SweepProgress(AnswerModel):
+    """Items by where they are; they sum to the total."""
+
+    total: int
+    """Models times machines."""
+    pending: int
+    """Items without a job: only a few have one that waits."""
+    queued: int
+    """Items whose job waits for a worker."""
+    running: int
+    """Items that a worker has."""
+    succeeded: int
+    """Items with results."""
+    failed: int
+    """Items that ended without a result and were not canceled."""
+    canceled: int
+    """Items that were canceled; resuming the sweep runs them."""
+
+
+class SweepItemAnswer(AnswerModel):
+    """One model on one machine."""
+
+    number: int
+    """From 0; `SWEEP:NUMBER` names the item where two runs are compared."""
+    state: str
+    """pending, queued, running, canceling, succeeded, failed, canceled, timed_out, expired, or
+    refused: the document that a range gave is no machine."""
+    job: str | None
+    """Id of its job, with all that a job has; null while it has none."""
+    model: str
+    """Id of the model."""
+    model_name: str | None
+    """The model's name; null when it was deleted."""
+    hardware: str | None
+    """Id of the hardware spec; null where there is none, because it was refused."""
+    hardware_name: str
+    """Name that the spec gives itself."""
+    values: list[JsonValue]
+    """What the sweep's `fields` are in this machine; empty where it was listed as it is."""
+    latency_s: float | None
+    """Simulated latency, once it has succeeded."""
+    energy_pj: float | None
+    """Simulated energy, once it has succeeded."""
+    on_chip_bytes: int | None
+    """Capacity of all of the machine's memories but the outermost, all instances."""
+    seconds: float | None
+    """From the first worker that took its job to its end."""
+    is_on_front: bool
+    """No other item of the same model, of those that have results, is as good in latency, energy
+    and on-chip bytes and better in one."""
+    error: dict[str, JsonValue] | None
+    """Why it has no result: code, detail, place; the job's own `error` says all."""
+
+    @classmethod
+    def from_record(cls, record: SweepItemRecord, front: frozenset[int]) -> Self:
+        """Build the answer."""
+        state = str(record.state)
+        if record.state is SweepItemState.ACTIVE:
+            state = str(record.job_state or JobState.QUEUED)
+        return cls(
+            number=record.number,
+            state=state,
+            job=record.job_id,
+            model=record.model_id,
+            model_name=record.model_name,
+            hardware=record.hardware_id,
+            hardware_name=record.hardware_name,
+            values=list(record.values),
+            latency_s=record.latency_s,
+            energy_pj=record.energy_pj,
+            on_chip_bytes=record.on_chip_bytes,
+            seconds=record.seconds,
+            is_on_front=record.number in front,
+            error=None if record.error is None else shown(record.error),
+        )
+
+
+class SweepAnswer(AnswerModel):
+    """One sweep."""
+
+    id: str
+    """The sweep's id, part of its address."""
+    state: SweepState
+    """Where it stands; succeeded, failed and canceled are ends, and the last two may be resumed."""
+    label: str | None
+    """Name that the submitter gave it."""
+    fields: list[str]
+    """What is varied; the `values` of items are of these."""
+    options: dict[str, JsonValue]
+    """All compile options."""
+    priority: int
+    """Of every item: higher runs first."""
+    wall_limit_s: float | None
+    """Longest run of an item in seconds; null: the service's limit."""
+    created: float
+    """When it was accepted, in seconds since the epoch."""
+    finished: float | None
+    """When it ended, in seconds since the epoch."""
+    cancel_requested: float | None
+    """When somebody asked for its cancel, in seconds since the epoch."""
+    progress: SweepProgress
+    """How far it is."""
+    eta_s: float | None
+    """Seconds until it ends, by what its finished items took, if as many run at a time as now;
+    null: not known, or it does not run."""
+    front: list[SweepItemAnswer]
+    """The best items so far, by model and latency."""
+    failures: list[SweepItemAnswer]
+    """The first twenty items that ended without a result and were not canceled."""
+    links: dict[str, str]
+    """Addresses of what belongs to the sweep, by name."""
+
+    @classmethod
+    def from_sweep(cls, sweep: Sweep) -> Self:
+        """Build the answer."""
+        record, items = sweep.record, sweep.items
+        root = f"/v1/sweeps/{record.id}"
+        links = {"self": root, "results": f"{root}/results", "csv": f"{root}/results.csv",
+                 "jobs": f"/v1/jobs?sweep={record.id}"}  # fmt: skip
+        if record.state is SweepState.RUNNING:
+            links["cancel"] = f"{root}/cancel"
+        if record.state in (SweepState.FAILED, SweepState.CANCELED):
+            links["resume"] = f"{root}/resume"
+        front = on_front(items)
+        best = sorted(
+            (item for item in items if item.number in front),
+            key=lambda item: (item.model_id, item.latency_s or 0.0, item.number),
+        )
+        failed = [item for item in items if item.state in FAILURES][:SHOWN_FAILURES]
+        return cls(
+            id=record.id,
+            state=record.state,
+            label=record.label,
+            fields=list(record.fields),
+            options=shown(record.options),
+            priority=record.priority,
+            wall_limit_s=record.wall_limit_s,
+            created=record.created,
+            finished=record.finished,
+            cancel_requested=record.cancel_requested,
+            progress=SweepProgress.model_validate(progress(items), from_attributes=True),
+            eta_s=eta_s(record.state, items),
+            front=[SweepItemAnswer.from_record(item, front) for item in best],
+            failures=[SweepItemAnswer.from_record(item, front) for item in failed],
+            links=links,
+        )
+
+
+FAILURES = frozenset(
+    {
+        SweepItemState.FAILED,
+        SweepItemState.TIMED_OUT,
+        SweepItemState.EXPIRED,
+        SweepItemState.REFUSED,
+    }
+)
+
+
+class SweepResults(AnswerModel):
+    """All items of a sweep, with the figures of those that have succeeded so far."""
+
+    id: str
+    """Id of the sweep."""
+    state: SweepState
+    """Where the sweep stands."""
+    fields: list[str]
+    """What is varied; the `values` of items are of these."""
+    items: list[SweepItemAnswer]
+    """By number."""
+
+    @classmethod
+    def from_sweep(cls, sweep: Sweep) -> Self:
+        """Build the answer."""
+        front = on_front(sweep.items)
+        return cls(
+            id=sweep.record.id,
+            state=sweep.record.state,
+            fields=list(sweep.record.fields),
+            items=[SweepItemAnswer.from_record(item, front) for item in sweep.items],
+        )
+
+
+class SweepSummary(AnswerModel):
+    """A sweep in a list."""
+
+    id: str
+    """The sweep's id, part of its address."""
+    state: SweepState
+    """Where it stands."""
+    label: str | None
+    """Name that the submitter gave it."""
+    items_total: int
+    """Models times machines."""
+    items_ended: int
+    """Items that have ended, in whatever way."""
+    items_succeeded: int
+    """Items with results."""
+    created: float
+    """When it was accepted, in seconds since the epoch."""
+    finished: float | None
+    """When it ended, in seconds since the epoch."""
+
+    @classmethod
+    def from_counts(cls, found: SweepCounts) -> Self:
+        """Build the answer."""
+        record, counts = found.record, found.counts
+        open_ = counts.get(SweepItemState.PENDING, 0) + counts.get(SweepItemState.ACTIVE, 0)
+        return cls(
+            id=record.id,
+            state=record.state,
+            label=record.label,
+            items_total=record.items_total,
+            items_ended=record.items_total - open_,
+            items_succeeded=counts.get(SweepItemState.SUCCEEDED, 0),
+            created=record.created,
+            finished=record.finished,
+        )
+
+
+class SweepPage(AnswerModel):
+    """One page of sweeps, newest first."""
+
+    items: list[SweepSummary]
+    """Sweeps of the page."""
+    next_cursor: str | None = None
+    """Give it as `cursor` for the next page; null on the last one."""
+
+
+def is_open(state: SweepState) -> bool:
+    """Whether a client may expect the sweep to change by itself."""
+    return state in OPEN_SWEEP_STATES

@@ -1,0 +1,94 @@
+"""The machines of a sweep: listed ones, and those that a base and its ranges give.
+
+Every document is read and changed by the readers of specs, never here.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from anyio import to_thread
+
+from service.api.deps import ApiState
+from service.api.schemas.sweep import SweepRequest
+from service.api.spec_readers import SpecRefused
+from service.api.specs import Document, named_spec
+from service.errors import Malformed
+from service.jobs import query
+from service.jobs.submit import NewSpec
+from service.jobs.sweeps import NewPoint, check_size
+
+AT_ONCE = 200
+"""Machines of one question to a reader: each takes it some four milliseconds."""
+
+
+async def sweep_points(
+    state: ApiState, project: str, body: SweepRequest
+) -> tuple[tuple[NewPoint, ...], tuple[str, ...]]:
+    """The machines that a request names, and the names of what is varied.
+
+    Raises:
+        SpecRefused, SpecError, NotFound: a spec is refused or unknown.
+        SpecRefused: TW-OPT-001, a field is.
+        Malformed, TooLarge: there are none, or they make too many items.
+        Unavailable: no process can read them now.
+    """
+    models = len(set(body.models))
+    if (body.base is None) != (not body.vary):
+        missing = "vary" if body.base is not None else "base"
+        raise Malformed(
+            f"`base` and `vary` come together; there is no `{missing}`", pointer=f"/{missing}",
+            remedy="Machines that are not varied stand in `hardware`.",
+        )  # fmt: skip
+    found: list[NewPoint] = []
+    fields: tuple[str, ...] = ()
+    for given in body.hardware:
+        found += (await _points(state, project, given, (), models))[0]
+    if body.base is not None:
+        check_size(models, len(found) + 1, state.settings)
+        varied, fields = await _points(state, project, body.base, tuple(body.vary), models)
+        found += varied
+    check_size(models, len(found), state.settings)
+    return tuple(found), fields
+
+
+async def _points(
+    state: ApiState, project: str, given: str | Document, vary: tuple[str, ...], models: int
+) -> tuple[list[NewPoint], tuple[str, ...]]:
+    named = await named_spec(state, given)
+    if isinstance(named, str):
+        record = await to_thread.run_sync(query.get_hardware, state.database, named, project)
+        document = record.document
+    else:
+        document = named.document
+    found: list[NewPoint] = []
+    while True:
+        answer = await _asked(state, document, vary, len(found))
+        check_size(models, answer["total"], state.settings)
+        if not vary:  # as it is stored, or sent: the reader does not change it
+            (only,) = answer["points"]
+            return [NewPoint(named, only["name"], (), only["on_chip_bytes"])], ()
+        found += map(_point, answer["points"])
+        if len(found) >= answer["total"]:
+            return found, tuple(answer["fields"])
+
+
+async def _asked(
+    state: ApiState, document: Document, vary: tuple[str, ...], first: int
+) -> dict[str, Any]:
+    question = {"document": document, "vary": vary, "first": first, "count": AT_ONCE}
+    try:
+        return await state.specs.ask("points", json.dumps(question).encode())
+    except SpecRefused as refusal:
+        if refusal.document.get("code") == "TW-OPT-001":
+            raise SpecRefused({**refusal.document, "pointer": "/vary"}) from refusal
+        raise
+
+
+def _point(point: dict[str, Any]) -> NewPoint:
+    values = tuple(point["values"])
+    if "error" in point:
+        return NewPoint(None, point["name"], values, None, point["error"])
+    spec = NewSpec(point["document"], point["machine_digest"], point["name"])
+    return NewPoint(spec, point["name"], values, point["on_chip_bytes"])
