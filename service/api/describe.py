@@ -34,8 +34,9 @@ PARAMETERS: Mapping[str, str] = MappingProxyType(
         "limit": "At most so many.",
         "kind": "Only entries of this kind.",
         "job": "Only entries that this job filled.",
-        "base": "Job id, or a label: its youngest job that succeeded.",
-        "head": "Another job id or label, which is compared with the base.",
+        "base": "Job id, SWEEP:NUMBER for an item of a sweep, or a label: its youngest job that"
+        " succeeded.",
+        "head": "Another of these, which is compared with the base.",
         "state": "Only what is in this state; of jobs and sweeps may be repeated.",
         "label": "Only what has this label.",
         "model": "Only jobs on the model with this id.",

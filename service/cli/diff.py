@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 SideArgument = Annotated[
     str,
     typer.Argument(
-        help="Folder of results, bundle (*.twb), report.json, job id, or a label: its youngest job"
-        " that succeeded."
+        help="Folder of results, bundle (*.twb), report.json, job id, SWEEP:NUMBER, or a label: its"
+        " youngest job that succeeded."
     ),
 ]
 
@@ -72,7 +72,7 @@ def diff(
 
         print_text(markdown(found, is_whole=whole))
     else:
-        _print(found, whole)
+        print_comparison(found, whole=whole)
 
 
 def read_side(text: str, server: str | None, data_dir: Path | None) -> Run:
@@ -102,7 +102,7 @@ def _trace(text: str, server: str | None, data_dir: Path | None) -> bytes:
         return read_trace(client, text)
 
 
-def _print(found: Comparison, whole: bool) -> None:
+def print_comparison(found: Comparison, *, whole: bool) -> None:
     """The headline and the tables on stdout; what was compared is chatter."""
     from service.compare.tables import lines_of_sides, tables
 

@@ -34,6 +34,8 @@ from service.cli import (
     run,
     serve,
     strategies,
+    sweep,
+    sweeps,
     validate,
     webhooks,
 )
@@ -74,6 +76,8 @@ app.command("worker")(serve.worker)
 app.command("compile")(compiling.compile_model)
 app.command("preflight")(preflight.preflight)
 app.add_typer(jobs.app, name="jobs")
+app.command("sweep")(sweep.sweep)
+app.add_typer(sweeps.app, name="sweeps")
 app.command("report")(inspection.report)
 app.command("layers")(inspection.layers)
 app.command("placement")(inspection.placement)

@@ -78,6 +78,22 @@ class ProgressView(AbstractContextManager["ProgressView"]):
             int(progress.get("units_total", 0)),
         )
 
+    def sweep(self, sweep: dict[str, Any]) -> None:
+        """Show a sweep's document: items that have ended, and how long the rest takes."""
+        counts = sweep["progress"]
+        ended = counts["succeeded"] + counts["failed"] + counts["canceled"]
+        failed = f", {counts['failed']} failed" if counts["failed"] else ""
+        left = "" if sweep["eta_s"] is None else f", {sweep['eta_s']:.0f} s left"
+        self._stage = f"{counts['running']} running{failed}{left}"
+        if self._bar is not None and self._task is not None:
+            self._bar.update(
+                self._task, description=f"{self._title}: {self._stage}", completed=ended,
+                total=counts["total"],
+            )  # fmt: skip
+        elif ended * 4 // counts["total"] != self._quarter or not self._shown:
+            self._quarter = ended * 4 // counts["total"]
+            self._line(f"{ended} of {counts['total']} items, {self._stage}")
+
     # --- ProgressSink -----------------------------------------------------------------------------
 
     def stage(self, name: str, state: str) -> None:

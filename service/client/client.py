@@ -34,6 +34,8 @@ RETRY_S = 2.0
 
 RESUME_S = 0.5
 """Pause before a broken stream is asked for again."""
+SWEEP_PAUSE_S = 0.5
+"""Between two looks at a sweep."""
 
 Document = dict[str, Json]
 
@@ -207,6 +209,13 @@ class Client:
             WaitTimeout: `timeout_s` passed first; the job goes on.
             ServerUnreachable: it never answered, or not again in time.
         """
+        return self._ended(f"/v1/jobs/{job_id}", job_id, timeout_s, on_update, pause_s=0.1)
+
+    def _ended(
+        self, path: str, job_id: str, timeout_s: float | None,
+        on_update: Callable[[Document], None] | None, *, pause_s: float,
+    ) -> Document:  # fmt: skip
+        """Ask for a document until its state is a last one, with a pause between askings."""
         started = time.monotonic()
         etag = ""
         answered: float | None = None
@@ -218,7 +227,7 @@ class Client:
             if etag:
                 headers["If-None-Match"] = etag
             try:
-                response = self.transport.request("GET", f"/v1/jobs/{job_id}", headers=headers)
+                response = self.transport.request("GET", path, headers=headers)
             except ServerUnreachable:
                 now = time.monotonic()
                 if answered is None or now - answered > PATIENCE_S:
@@ -237,7 +246,79 @@ class Client:
                     return job
             if timeout_s is not None and time.monotonic() - started >= timeout_s:
                 raise WaitTimeout(job_id, timeout_s, str(job["state"]))
-            time.sleep(0.1)
+            time.sleep(pause_s)
+
+    # --- sweeps ---------------------------------------------------------------------------------
+
+    def submit_sweep(self, request: Mapping[str, Json], *, key: str | None = None) -> Document:
+        """Submit a sweep: `models`, `hardware`, `base`, `vary`, `options`, `label`, `priority`,
+        `wall_limit_s`."""
+        return self.post("/v1/sweeps", dict(request), key=key)
+
+    def sweep(self, sweep_id: str) -> Document:
+        """Get one sweep: progress, the best items so far, failures."""
+        return self.get(f"/v1/sweeps/{sweep_id}")
+
+    def sweeps(self, **filters: str | int) -> Iterator[Document]:
+        """Go through sweeps, newest first; filters: state, label, limit."""
+        return self.pages("/v1/sweeps", filters)
+
+    def cancel_sweep(self, sweep_id: str) -> Document:
+        """Ask for cancellation; results that are there stay."""
+        return self.post(f"/v1/sweeps/{sweep_id}/cancel")
+
+    def resume_sweep(self, sweep_id: str) -> Document:
+        """Let a sweep that ended go on with the items that have no result."""
+        return self.post(f"/v1/sweeps/{sweep_id}/resume")
+
+    def sweep_results(self, sweep_id: str) -> Document:
+        """All items, with figures of those that have succeeded so far."""
+        return self.get(f"/v1/sweeps/{sweep_id}/results")
+
+    def sweep_csv(self, sweep_id: str) -> str:
+        """The same as a table."""
+        return self.raw(f"/v1/sweeps/{sweep_id}/results.csv").decode()
+
+    def wait_sweep(
+        self,
+        sweep_id: str,
+        *,
+        timeout_s: float | None = None,
+        on_update: Callable[[Document], None] | None = None,
+    ) -> Document:
+        """Wait until the sweep ends and give its last document; as patient as `wait`.
+
+        Raises:
+            WaitTimeout: `timeout_s` passed first; the sweep goes on.
+            ServerUnreachable: it never answered, or not again in time.
+        """
+        path = f"/v1/sweeps/{sweep_id}"
+        return self._ended(path, sweep_id, timeout_s, on_update, pause_s=SWEEP_PAUSE_S)
+
+    def what_if(
+        self, model: str, hardware: Json, field: str, *,
+        options: Mapping[str, Json] | None = None, timeout_s: float | None = None,
+    ) -> Document:  # fmt: skip
+        """Compare a model on a machine with the same where one field has another value.
+
+        Args:
+            model: id or digest of an uploaded model.
+            hardware: the machine, as a job names it.
+            field: the field and its one value, as `vary` of a sweep has it:
+                `/levels/GBUF/capacity_bytes=x2`.
+
+        Returns:
+            The comparison.  Its sides are items 0 and 1 of a sweep, which stays.
+
+        Raises:
+            ApiError: a refusal; where an item has no result, that of the comparison.
+            WaitTimeout: `timeout_s` passed first; the sweep goes on.
+        """
+        request: Document = {"models": [model], "hardware": [hardware], "base": hardware,
+                             "vary": [field], "options": dict(options or {})}  # fmt: skip
+        made = str(self.submit_sweep(request)["id"])
+        self.wait_sweep(made, timeout_s=timeout_s)
+        return self.compare(f"{made}:0", f"{made}:1")
 
     # --- webhooks -------------------------------------------------------------------------------
 
@@ -287,7 +368,8 @@ class Client:
     # --- results --------------------------------------------------------------------------------
 
     def compare(self, base: str, head: str) -> Document:
-        """Compare two jobs: ids, or labels for the youngest job that succeeded under each."""
+        """Compare two jobs: ids, labels for the youngest job that succeeded under each, or items of
+        sweeps as SWEEP:NUMBER."""
         return self.get("/v1/compare", {"base": base, "head": head})
 
     def artifacts(self, job_id: str) -> list[Document]:

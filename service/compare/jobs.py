@@ -7,6 +7,12 @@ from worker.compiler.errors import InputError
 SUCCEEDED = "succeeded"
 
 
+def is_item(name: str) -> bool:
+    """Whether a name is that of an item of a sweep: SWEEP:NUMBER."""
+    sweep, colon, number = name.partition(":")
+    return bool(colon) and sweep.startswith("swp_") and number.isdecimal()
+
+
 def refuse_state(name: str, state: str) -> None:
     """Refuse a job that has no results to compare.
 
@@ -22,5 +28,6 @@ def unknown_job(name: str) -> InputError:
     """The refusal of what is neither a job nor a label."""
     return InputError(
         "TW-SVC-001", f"{name}: no job has this id, and none that succeeded has this label",
-        actual=name, remedy="Check the id or the label; `tilewright jobs ls` lists both.",
+        actual=name, remedy="Check the id or the label; `tilewright jobs ls` lists both. Items of a"
+        " sweep are named SWEEP:NUMBER.",
     )  # fmt: skip

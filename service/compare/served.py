@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 from service.client.client import Client, Document
 from service.client.errors import ApiError
-from service.compare.jobs import SUCCEEDED, refuse_state, unknown_job
+from service.compare.jobs import SUCCEEDED, is_item, refuse_state, unknown_job
 from service.compare.reading import ranged, read_run
 from service.compare.run import Run
 
@@ -52,15 +52,25 @@ def read_trace(client: Client, text: str) -> bytes:
     return client.raw(f"/v1/jobs/{find_job(client, text)['id']}/trace")
 
 
+def _item_job(client: Client, text: str) -> str:
+    """Id of the job of an item of a sweep; the text itself, which is none, where it has no job."""
+    sweep_id, _, number = text.partition(":")
+    rows = client.sweep_results(sweep_id)["items"]
+    assert isinstance(rows, list)
+    jobs = {str(row["number"]): row["job"] for row in rows if isinstance(row, dict)}
+    return str(jobs.get(str(int(number))) or text)
+
+
 def find_job(client: Client, text: str) -> Document:
-    """A job that succeeded, by its id, or the youngest under a label; an id wins.
+    """A job that succeeded, by its id or as SWEEP:NUMBER, or the youngest under a label; an id
+    wins.
 
     Raises:
         InputError: TW-CMP-002, the job did not succeed; TW-SVC-001, there is no such job.
         ApiError: whatever else the server says.
     """
     try:
-        job = client.job(text)
+        job = client.job(_item_job(client, text) if is_item(text) else text)
     except ApiError as refusal:
         if refusal.code != _NOT_FOUND:
             raise

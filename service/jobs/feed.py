@@ -37,7 +37,10 @@ from worker.compiler.options import CompileOptions
 _BATCH = 50
 """Items of one transaction."""
 _MOST_BATCHES = 20
-_KEPT = ("code", "title", "detail", "fault", "stage", "node", "pointer", "limit", "actual")
+_KEPT = (
+    "code", "title", "detail", "fault", "stage", "node", "pointer", "limit", "actual", "hints",
+    "exit_code",
+)  # fmt: skip
 """What an item keeps of its job's problem: the findings stay with the job."""
 
 

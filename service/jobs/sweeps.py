@@ -218,6 +218,24 @@ def get_sweep(database: Database, sweep_id: str, owner: str | None = None) -> Sw
     return sweep
 
 
+def job_of_item(database: Database, name: str, owner: str | None = None) -> str:
+    """Id of the job of the item that `SWEEP:NUMBER` names.
+
+    Raises:
+        NotFound: it names no item, or one of another owner's or without a job.
+    """
+    sweep_id, _, number = name.partition(":")
+    found = None
+    if number.isascii() and number.isdecimal() and len(number) < len("1000000000"):
+        with database.read() as session:
+            found = sweeps.item_job(session, sweep_id, int(number))
+    if found is None or (owner is not None and found[0] != owner):
+        raise NotFound("no such item of a sweep", actual=name[:80])
+    if found[1] is None:
+        raise NotFound("the item of the sweep has no job (yet)", actual=name[:80])
+    return found[1]
+
+
 def list_sweeps(
     database: Database, *, owner: str | None = None, states: Sequence[SweepState] = (),
     label: str | None = None, cursor: str | None = None, limit: int = 50,

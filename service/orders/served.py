@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from service.orders.beside import with_external_data
@@ -19,8 +20,7 @@ def submit(client: Client, order: Order, progress: Progress | None = None) -> Do
         ApiError: the server refuses, or is not there.
         ModelError: TW-MODEL-010, files that the model names are not beside it.
     """
-    with with_external_data(order.model) as path:
-        uploaded = client.upload_model(path, progress=progress)
+    uploaded = upload(client, order.model, progress)
     for arrays in (order.calibration, order.inputs):
         if arrays is not None:
             client.upload_arrays(arrays)
@@ -32,3 +32,14 @@ def submit(client: Client, order: Order, progress: Progress | None = None) -> Do
     if order.label is not None:
         request["label"] = order.label
     return client.submit(request)
+
+
+def upload(client: Client, model: Path, progress: Progress | None = None) -> Document:
+    """Upload a model with the files that it names; gives its document.
+
+    Raises:
+        ApiError: the server refuses, or is not there.
+        ModelError: TW-MODEL-010, files that the model names are not beside it.
+    """
+    with with_external_data(model) as path:
+        return client.upload_model(path, progress=progress)

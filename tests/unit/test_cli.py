@@ -38,11 +38,12 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 GROUPS = {
-    "": "demo serve worker compile preflight report layers placement schedule trace run explain "
-    "certify doctor version",
+    "": "demo serve worker compile sweep preflight report layers placement schedule trace run "
+    "explain certify doctor version",
     "jobs": "ls show watch logs cancel clone wait rm",
     "hardware": "ls show lint match manual schema push",
     "model": "push ls show example strip",
+    "sweeps": "ls show results watch resume cancel rm",
     "cache": "stats ls explain prune",
 }
 VERBS = [f"{group} {verb}".strip() for group, verbs in GROUPS.items() for verb in verbs.split()]

@@ -15,12 +15,13 @@ from service.api.downloads import etag_matches
 from service.api.routes.health import package_version
 from service.api.schemas.compare import ComparisonAnswer
 from service.compare import Run, compare, read_run
-from service.compare.jobs import refuse_state, unknown_job
+from service.compare.jobs import is_item, refuse_state, unknown_job
 from service.compare.markdown import markdown
 from service.compare.page import page
 from service.compare.reading import FILES, ranged
 from service.errors import NotFound
 from service.jobs import query
+from service.jobs.sweeps import job_of_item
 from service.states import JobState
 from service.store.blobs import read_bytes
 from service.store.records import ArtifactRecord, JobFilter, JobRecord
@@ -79,13 +80,14 @@ def get_comparison(
 
 
 def _stored(state: ApiState, project: str, name: str) -> _Stored:
-    """A job by its id, else the youngest that succeeded under this label.
+    """A job by its id or as an item of a sweep, else the youngest that succeeded under this label.
 
     Raises:
         InputError: TW-SVC-001, there is none; TW-CMP-002, it has not succeeded.
     """
     try:
-        job = query.get_job(state.database, name, project)
+        job_id = job_of_item(state.database, name, project) if is_item(name) else name
+        job = query.get_job(state.database, job_id, project)
     except NotFound:
         wanted = JobFilter(states=(JobState.SUCCEEDED,), label=name)
         page_of_label = query.list_jobs(state.database, owner=project, wanted=wanted, limit=1)

@@ -155,6 +155,17 @@ def items(session: Session, sweep_id: str) -> list[SweepItemRecord]:
     ]
 
 
+def item_job(session: Session, sweep_id: str, number: int) -> tuple[str, str | None] | None:
+    """Owner of a sweep and the job of one of its items, or None where there is no such item."""
+    query = (
+        select(SweepRow.owner, SweepItemRow.job_id)
+        .join(SweepItemRow, SweepItemRow.sweep_id == SweepRow.id)
+        .where(SweepRow.id == sweep_id, SweepItemRow.number == number)
+    )
+    row = session.execute(query).one_or_none()
+    return None if row is None else (row[0], row[1])
+
+
 def counts(session: Session, sweep_ids: Iterable[str]) -> dict[str, dict[SweepItemState, int]]:
     """How many items of each sweep are in each state; states without items are left out."""
     query = (
