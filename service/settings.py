@@ -118,7 +118,7 @@ class Settings(BaseSettings):
     """Unfinished jobs of a project that has no limit of its own."""
     max_project_bytes: int = Field(default=0, ge=0)
     """Bytes of its models, arrays, results and logs that such a project may keep; 0: no limit."""
-    max_sweep_items: int = Field(default=2000, ge=1)
+    max_sweep_items: int = Field(default=1000, ge=1)
     """Models times machines of one sweep."""
     max_active_sweeps: int = Field(default=20, ge=1)
     """Sweeps of one project that have not ended."""

@@ -179,7 +179,7 @@ def add_hardware(
         IdempotencyMismatch: the key was used with another body.
     """
     with database.write() as session:
-        created = store_spec(session, spec, owner)
+        created = _store_spec(session, spec, owner)
         record = catalog.get_hardware(session, spec.id)
         if record is None:
             raise Conflict("the hardware spec was deleted while it was being stored")
@@ -189,7 +189,7 @@ def add_hardware(
     return record, created
 
 
-def store_spec(session: Session, spec: NewSpec, owner: str) -> bool:
+def _store_spec(session: Session, spec: NewSpec, owner: str) -> bool:
     """Insert a spec unless it is known; True when inserted."""
     return not catalog.has_hardware(session, spec.id, owner) and catalog.add_hardware(
         session,
@@ -252,7 +252,7 @@ def submit_job(
                 before_commit(replayed)
                 return replayed
         if isinstance(new.hardware, NewSpec):
-            store_spec(session, new.hardware, new.owner)
+            _store_spec(session, new.hardware, new.owner)
         _check_references(session, new)
         quotas.check_submit(session, database, settings, new.owner)
         made = insert_job(session, job_id, new, settings)

@@ -22,7 +22,7 @@ from service.errors import (
 )
 from service.jobs import audit
 from service.jobs.query import Page, checked_limit, cursor_of, place_of
-from service.jobs.submit import IdempotencyKey, NewSpec, check_arrays, first_made, store_spec
+from service.jobs.submit import IdempotencyKey, NewSpec, check_arrays, first_made
 from service.settings import Settings
 from service.states import (
     OPEN_SWEEP_STATES,
@@ -142,6 +142,17 @@ def submit_sweep(
     return sweep, made is None
 
 
+def replayed(database: Database, idempotency: IdempotencyKey) -> Sweep | None:
+    """The sweep that a request with this key and body has made, or None: its machines need not be
+    read again.  A key that was used with another body is `submit_sweep`'s to refuse."""
+    with database.read() as session:
+        known = catalog.recall(session, idempotency.scope, idempotency.key)
+        if known is None or known[0] != idempotency.request_sha256:
+            return None
+        record = sweeps.get(session, known[1])
+        return None if record is None else Sweep(record, tuple(sweeps.items(session, record.id)))
+
+
 def _insert(session: Session, sweep_id: str, new: NewSweep, settings: Settings) -> None:
     models = tuple(dict.fromkeys(_model_id(session, new, at) for at in range(len(new.models))))
     check_arrays(session, new.options, new.owner)
@@ -152,6 +163,12 @@ def _insert(session: Session, sweep_id: str, new: NewSweep, settings: Settings) 
             limit=settings.max_active_sweeps, actual=unfinished, headers={"Retry-After": "60"},
             remedy="Wait for a sweep to end, or cancel one.",
         )  # fmt: skip
+    specs = {p.spec.id: p.spec for p in new.points if isinstance(p.spec, NewSpec)}
+    catalog.add_all_hardware(
+        session, new.owner,
+        [{"id": spec.id, "machine_digest": spec.machine_digest, "name": spec.name,
+          "document": dict(spec.document)} for spec in specs.values()],
+    )  # fmt: skip
     points: dict[object, dict[str, Any]] = {}
     for number, point in enumerate(new.points):
         row = _point_row(session, point, number, new.owner)
@@ -179,7 +196,6 @@ def _model_id(session: Session, new: NewSweep, at: int) -> str:
 def _point_row(session: Session, point: NewPoint, number: int, owner: str) -> dict[str, Any]:
     spec = point.spec
     if isinstance(spec, NewSpec):
-        store_spec(session, spec, owner)
         spec = spec.id
     elif spec is not None and not catalog.has_hardware(session, spec, owner):
         raise NotFound("no such hardware spec", pointer=f"/hardware/{number}", actual=spec[:80])

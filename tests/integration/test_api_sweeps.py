@@ -7,11 +7,15 @@ import io
 import json
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from api_fixtures import PRESET, Serve, Served, assert_problem, onnx_bytes
+
+from service.jobs.keys import create_key
+from service.keys import Scope
 
 KIB = 1024
 FIELD = "/levels/GBUF/capacity_bytes"
@@ -263,6 +267,35 @@ def test_idempotent_replay_gives_the_first_sweep(serve: Serve) -> None:
     other = served.http.post("/v1/sweeps", json={**body, "priority": 1}, headers=key)
     assert_problem(other, 422, "TW-SVC-010")
     assert len(served.http.get("/v1/sweeps").json()["items"]) == 1
+
+
+def test_requests_at_the_same_time_with_one_key_make_one_sweep(serve: Serve) -> None:
+    served = serve(worker=False)
+    body, key = sweep_body(served, (8, 16)), {"Idempotency-Key": "k"}
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: post(served, body, **key)["id"], range(8)))
+    assert len(set(found)) == 1
+    [row] = served.http.get("/v1/sweeps").json()["items"]
+    assert row["id"] == found[0]
+
+
+def test_a_spec_that_another_project_has_is_both_projects(serve: Serve) -> None:
+    """Machines of a sweep are stored many at a time, and belong to whoever asks."""
+    served = serve(require_key=True, worker=False)
+    for project in ("a", "b", "a"):
+        _, text = create_key(
+            served.services.database, project=project, name="k", scopes=[Scope.READ, Scope.WRITE]
+        )
+        sent = {"Authorization": f"Bearer {text}"}
+        model = served.http.post("/v1/models", content=onnx_bytes(), headers=sent).json()["id"]
+        body = {"models": [model], "base": PRESET, "vary": sizes(8, 16, 32)}
+        made = served.http.post("/v1/sweeps", json=body, headers=sent)
+        assert made.status_code == 202, made.text
+        assert made.json()["progress"]["failed"] == 0
+        listed = served.http.get("/v1/hardware", headers=sent).json()["items"]
+        assert len(listed) == 3
+        rows = served.http.get(f"/v1/sweeps/{made.json()['id']}/results", headers=sent).json()
+        assert {row["hardware"] for row in rows["items"]} == {row["id"] for row in listed}
 
 
 def test_unchanged_sweeps_are_not_sent_again(serve: Serve) -> None:

@@ -29,6 +29,7 @@ from service.api.schemas.sweep import (
 from service.api.sweep_points import sweep_points
 from service.jobs import query, sweeps
 from service.jobs.feed import feed
+from service.jobs.submit import IdempotencyKey
 from service.jobs.sweeps import NewSweep, Sweep
 from service.log import get_logger
 from service.states import SweepState
@@ -68,6 +69,14 @@ async def create_sweep(
     fields of `base`.  With `Idempotency-Key` a repeated request gives the first sweep.
     """
     answer = Prepared(SweepAnswer.from_sweep)
+    idempotency = request_key(
+        key, owner=project, route="POST /v1/sweeps", body=await request.body()
+    )
+    if idempotency is not None:
+        known = await to_thread.run_sync(sweeps.replayed, state.database, idempotency)
+        if known is not None:
+            answer(known)
+            return answer.response(202, _accepted(known.record, is_new=False))
     points, fields = await sweep_points(state, project, body)
     new = NewSweep(
         models=tuple(body.models),
@@ -80,20 +89,21 @@ async def create_sweep(
         wall_limit_s=body.wall_limit_s,
         traceparent=request.headers.get("traceparent"),
     )
-    idempotency = request_key(
-        key, owner=project, route="POST /v1/sweeps", body=await request.body()
-    )
+    sweep, is_new = await to_thread.run_sync(_stored, state, new, idempotency, answer)
+    return answer.response(202, _accepted(sweep.record, is_new=is_new))
 
-    def store() -> tuple[Sweep, bool]:
-        made = sweeps.submit_sweep(state.database, state.settings, new, idempotency, answer)
-        _go_on(state, made[0])
-        return made
 
-    sweep, is_new = await to_thread.run_sync(store)
-    headers = {**_headers(sweep.record), "Location": f"/v1/sweeps/{sweep.record.id}"}
-    if not is_new:
-        headers["Idempotency-Replayed"] = "true"
-    return answer.response(202, headers)
+def _accepted(record: SweepRecord, *, is_new: bool) -> dict[str, str]:
+    headers = {**_headers(record), "Location": f"/v1/sweeps/{record.id}"}
+    return headers if is_new else {**headers, "Idempotency-Replayed": "true"}
+
+
+def _stored(
+    state: ApiState, new: NewSweep, idempotency: IdempotencyKey | None, answer: Prepared[Sweep]
+) -> tuple[Sweep, bool]:
+    made = sweeps.submit_sweep(state.database, state.settings, new, idempotency, answer)
+    _go_on(state, made[0])
+    return made
 
 
 @router.get("", response_model=SweepPage)

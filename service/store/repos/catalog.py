@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sqlalchemy import and_, bindparam, delete, exists, literal, or_, select, update
 from sqlalchemy.orm import Session
 
 from service.store.records import HardwareRecord, ModelRecord
-from service.store.repos.rows import affected, insert_or_ignore
+from service.store.repos.rows import affected, insert_all_or_ignore, insert_or_ignore
 from service.store.repos.sweeps import needs_model
 from service.store.tables import (
     BlobRow,
@@ -150,6 +151,25 @@ def add_hardware(
         HardwareOwnerRow,
         {"owner": owner, "hardware_id": hardware_id, "created": db_now()},
     )
+
+
+def add_all_hardware(session: Session, owner: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Give a project many specs (`id`, `machine_digest`, `name`, `document`), as `add_hardware`
+    does one."""
+    insert_all_or_ignore(
+        session, HardwareRow, [{**row, "owner": owner} for row in rows], stamped="created"
+    )
+    others: list[str] = []
+    for at in range(0, len(rows), _AT_ONCE):
+        ids = [row["id"] for row in rows[at : at + _AT_ONCE]]
+        query = select(HardwareRow.id).where(HardwareRow.id.in_(ids), HardwareRow.owner != owner)
+        others += session.scalars(query)
+    also = [{"owner": owner, "hardware_id": hardware_id} for hardware_id in others]
+    insert_all_or_ignore(session, HardwareOwnerRow, also, stamped="created")
+
+
+_AT_ONCE = 500
+"""Ids of one query."""
 
 
 def get_hardware(
