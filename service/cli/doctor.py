@@ -8,6 +8,7 @@ import sys
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -22,7 +23,7 @@ FREE_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One finding: `ok`, `warning` (something is missing, the rest works) or `error`."""
+    """One finding: `ok`, `fixed`, `warning` (something is missing, the rest works) or `error`."""
 
     name: str
     level: str
@@ -30,10 +31,17 @@ class Check:
 
 
 def doctor(
-    server: ServerOption = None, data_dir: DataDirOption = None, as_json: JsonFlag = False
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Mend what can be mended without harm; say what was done.")
+    ] = False,
+    server: ServerOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
 ) -> None:
     """Check Python, libraries, the C compiler, the data directory and the server."""
     checks = [_python(), *_modules(), _compiler(), *_storage(data_dir), *_isolation(data_dir)]
+    if all(check.level != "error" for check in checks):
+        checks += _store(data_dir, fix=fix)
     if server:
         checks.append(_server(server))
     healthy = all(check.level != "error" for check in checks)
@@ -103,6 +111,25 @@ def _isolation(data_dir: Path | None) -> list[Check]:
         *(Check("isolation holds", "ok", text) for text in HOLDS[found.tier]),
         *(Check("isolation lacks", "ok" if best else "warning", t) for t in LACKS[found.tier]),
     ]
+
+
+def _store(data_dir: Path | None, *, fix: bool) -> list[Check]:
+    """What is not as it should be in the store, and what was done about it."""
+    from service.cli.mending import Refused, look
+
+    checks = []
+    for ailment in look(load_settings(data_dir)):
+        if not fix:
+            hint = "; --fix mends it" if ailment.level == "warning" else ""
+            checks.append(Check(ailment.name, ailment.level, f"{ailment.found}{hint}"))
+            continue
+        try:
+            done = ailment.mend()
+        except Refused as why:
+            checks.append(Check(ailment.name, why.level, f"{ailment.found}; not mended: {why}"))
+        else:
+            checks.append(Check(ailment.name, "fixed", f"{ailment.found}; {done}"))
+    return checks
 
 
 def _server(url: str) -> Check:

@@ -116,11 +116,14 @@ class S3BlobStore:
         return True
 
     def list_digests(self) -> Iterator[str]:
-        found = [
-            str(meta["path"]).rsplit("/", 1)[-1]
-            for batch in obstore.list(self._store, prefix=self._prefix)
-            for meta in batch
-        ]
+        try:
+            found = [
+                str(meta["path"]).rsplit("/", 1)[-1]
+                for batch in obstore.list(self._store, prefix=self._prefix)
+                for meta in batch
+            ]
+        except _FAULTS as error:
+            raise _refused("a listing", error) from error
         return iter(sorted(found))
 
     def presign_get(self, digest: str, expires_s: int, file_name: str) -> str | None:

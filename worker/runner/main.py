@@ -15,6 +15,7 @@ import socket
 import threading
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import IO, Any
 
 from celery import signals
@@ -51,18 +52,23 @@ def package_version() -> str:
         return "unpackaged"
 
 
-def sweep_workplaces(services: Services) -> int:
-    """Remove folders of attempts whose worker was killed: without a lease, and held by no process.
+def stale_workplaces(services: Services) -> list[Path]:
+    """Folders of attempts whose worker was killed: without a lease, and held by no process.
 
     A worker that lost its lease may still be running its payload for a moment: pulled away from
     under it, the folder would look like a fault of whatever opens a file next.
     """
     found = sorted(services.settings.work_dir.glob("*"))
     if not found:
-        return 0
+        return []
     with services.database.read() as session:
         leased = {workplace_name(item.id, item.fence) for item in items.leased_by(session, "")}
-    stale = [path for path in found if path.name not in leased and not is_held(path)]
+    return [path for path in found if path.name not in leased and not is_held(path)]
+
+
+def sweep_workplaces(services: Services) -> int:
+    """Remove `stale_workplaces`; give how many."""
+    stale = stale_workplaces(services)
     for path in stale:
         shutil.rmtree(path, ignore_errors=True)
     return len(stale)

@@ -70,6 +70,12 @@ def copy_compiled_loops(target: Path, root: Path | None = None) -> None:
         shutil.copytree(found, target, dirs_exist_ok=True)
 
 
+def has_compiled_loops(root: Path | None = None) -> bool:
+    """Whether payloads get the loops; False also where they cannot be kept."""
+    top = root or home()
+    return top is not None and folder_of(top).is_dir()
+
+
 def ensure_compiled_loops(root: Path | None = None) -> None:
     """Compile the loops unless they are there; for processes that payloads do not run in.
 
@@ -79,11 +85,9 @@ def ensure_compiled_loops(root: Path | None = None) -> None:
     Cost: about 23 s of CPU, once.
     """
     top = root or home()
-    if top is None:
+    if top is None or has_compiled_loops(top):
         return
     target = folder_of(top)
-    if target.is_dir():
-        return
     try:
         top.mkdir(parents=True, exist_ok=True)
         with _alone(top / "lock") as alone:

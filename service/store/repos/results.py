@@ -227,6 +227,11 @@ def unreferenced_blobs(session: Session, grace_s: float, limit: int) -> list[str
     return list(session.scalars(query.limit(limit)))
 
 
+def all_digests(session: Session) -> set[str]:
+    """Every blob that has a row."""
+    return set(session.scalars(select(BlobRow.sha256)))
+
+
 def remove_unused_blob(session: Session, sha256: str, grace_s: float) -> bool:
     """Forget a blob if nothing refers to it now; False when something does."""
     statement = delete(BlobRow).where(BlobRow.sha256 == sha256, _unused(grace_s))
