@@ -56,7 +56,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint('id', name=op.f('pk_webhook_delivery')),
     )
     for columns in (
-        ['state', 'not_before'], ['webhook_id', 'created'],
+        ['state', 'not_before'], ['state', 'lease_until'], ['webhook_id', 'created'],
         ['webhook_id', 'state', 'not_before'], ['job_id'],
     ):
         name = f"ix_webhook_delivery_{'_'.join(columns)}"

@@ -160,7 +160,7 @@ def ping(
         earlier = first_made(session, idempotency, delivery_id)
         if earlier is None:
             facts = {"webhook": webhook_id}
-            deliveries.insert(session, delivery_id, webhook_id, PING, facts, job_id=None)
+            deliveries.insert(session, delivery_id, webhook_id, PING, facts)
             audit.record(session, audit.current(), delivery_id)
         return _answered(session, webhook_id, earlier or delivery_id, owner, before_commit)
 

@@ -82,6 +82,9 @@ class Sender:
             error = str(refusal)
         except socket.gaierror as failure:
             error = f"the name cannot be resolved: {failure.strerror}"
+        except httpx.RemoteProtocolError:
+            # Its text quotes what came, which may be the banner of any service.
+            error = "what answered does not speak HTTP"
         except (httpx.HTTPError, OSError, UnicodeError) as failure:
             error = f"{type(failure).__name__}: {failure}"[:200]
         else:

@@ -402,6 +402,7 @@ class DeliveryRow(Base):
     __tablename__ = "webhook_delivery"
     __table_args__ = (
         Index(None, "state", "not_before"),
+        Index(None, "state", "lease_until"),
         Index(None, "webhook_id", "created"),
         Index(None, "webhook_id", "state", "not_before"),
     )

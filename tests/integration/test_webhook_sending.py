@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -157,6 +158,66 @@ def test_nobody_listens() -> None:
     outcome = send(f"http://127.0.0.1:{port}/", Names(["127.0.0.1"]), "127.0.0.1")
     assert outcome.status is None
     assert "ConnectError" in str(outcome.error)
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "127.1", "0x7f000001", "2130706433", "0177.0.0.1", "127.0.0.1."]
+)
+def test_the_systems_resolver_is_judged_as_well(listening: Receiver, host: str) -> None:
+    """Ways to write an address that are names to a parser, and none to a resolver."""
+
+    async def once() -> Outcome:
+        sender = Sender(Allowed.of(()), 5.0)
+        return await sender.send(f"https://{host}:{listening.port}/", HEADERS, b"{}")
+
+    outcome = asyncio.run(once())
+    assert outcome.status is None
+    # Never an error of the connection: there is none.
+    assert str(outcome.error).startswith(("refused: ", "the name cannot be resolved"))
+    assert listening.got == []
+
+
+def test_what_another_service_says_is_not_passed_on() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = server.getsockname()[1]
+
+        def greet() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"SSH-2.0-secret_banner\r\n")
+                connection.recv(1000)
+
+        greeter = threading.Thread(target=greet, daemon=True)
+        greeter.start()
+        outcome = send(f"http://127.0.0.1:{port}/", Names(["127.0.0.1"]), "127.0.0.1")
+        greeter.join(10)
+    assert outcome.error == "what answered does not speak HTTP"
+
+
+def test_an_address_of_ipv6_is_connected_to() -> None:
+    with socket.socket(socket.AF_INET6) as server:
+        try:
+            server.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6 loopback")
+        server.listen()
+        port = server.getsockname()[1]
+        heads: list[bytes] = []
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                heads.append(connection.recv(4000))
+                connection.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        outcome = send(f"http://[::1]:{port}/x", Names(["::1"]), "::1")
+        thread.join(10)
+    assert outcome.status == 204
+    assert f"Host: [::1]:{port}".encode() in heads[0]
 
 
 def certificate(folder: Path, name: str) -> tuple[Path, Path]:

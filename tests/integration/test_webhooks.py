@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from api_fixtures import PRESET
 from service_fixtures import Desk, MakeSettings
 from sqlalchemy import func, select, update
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.orm import Session
 from webhook_receiver import Receiver, receiver, status
 
 from service.errors import Conflict, Malformed, NotFound, QuotaExceeded
@@ -232,6 +235,51 @@ def test_the_end_of_a_job_waits_for_a_deletion_and_is_not_broken_by_it(
     ending.join(10)
     assert done.is_set()
     assert desk.job(job.id).state is JobState.CANCELED
+
+
+def test_a_database_that_is_away_for_a_moment_costs_no_message(
+    desk: Desk, listening: Receiver
+) -> None:
+    """The receiver has taken it when the database goes: it is noted later, and not sent again."""
+    services = desk.services
+    hook, _ = subscribe(desk, listening.url)
+    ended(desk)
+    failures = 2
+
+    class Flaky(Database):
+        @contextmanager
+        def write(self) -> Iterator[Session]:
+            nonlocal failures
+            if listening.got and failures:
+                failures -= 1
+                raise OperationalError("UPDATE", {}, Exception("the server closed the connection"))
+            with super().write() as session:
+                yield session
+
+    database = Flaky(services.settings.database_url)
+    deliverer = Deliverer(database, services.settings)
+    deliverer.start()
+    deadline = time.monotonic() + 20
+    while sent_to(desk, hook)[0].state is DeliveryState.PENDING:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    deliverer.stop()
+    database.close()
+    assert failures == 0
+    assert len(listening.got) == 1
+    assert sent_to(desk, hook)[0].state is DeliveryState.DELIVERED
+
+
+def test_a_subscription_may_go_while_something_is_sent_to_it(desk: Desk) -> None:
+    database, settings = desk.services.database, desk.services.settings
+    for outcome in (GOOD, BAD):
+        hook, _ = subscribe(desk)
+        ended(desk)
+        [order] = take(database, settings, 10)
+        webhooks.delete_webhook(database, hook, "local")
+        settle(database, settings, order.due, outcome)
+        give_back(database, order.due, outcome)
+    assert take(database, settings, 10) == []
 
 
 def test_a_message_is_given_up_after_its_span(desk: Desk) -> None:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import and_, delete, func, literal, or_, select, update
+from sqlalchemy import insert as insert_into
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -25,6 +26,7 @@ PING = "webhook.ping"
 """Type of a message that tries a subscription out: sent once, whatever it subscribes to."""
 _PENDING = str(DeliveryState.PENDING)
 _MOST_MESSAGE_CHARS = 500
+_INSERT = insert_into(DeliveryRow)
 _FOLD = {"synchronize_session": False}
 
 
@@ -60,8 +62,7 @@ def announce(session: Session, job_id: str, state: JobState) -> None:
     wanted = [row.id for row in session.execute(query) if event in row.events]
     if wanted:
         facts = _facts(session, job_id)
-        for webhook_id in wanted:
-            insert(session, new_id("msg"), webhook_id, event, facts, job_id=job_id)
+        _insert(session, {new_id("msg"): webhook_id for webhook_id in wanted}, event, facts, job_id)
 
 
 def _facts(session: Session, job_id: str) -> dict[str, Any]:
@@ -85,21 +86,29 @@ def _facts(session: Session, job_id: str) -> dict[str, Any]:
 
 
 def insert(
-    session: Session, delivery_id: str, webhook_id: str, kind: str, facts: Mapping[str, Any],
-    *, job_id: str | None,
+    session: Session, delivery_id: str, webhook_id: str, kind: str, facts: Mapping[str, Any]
+) -> None:
+    """Write one message that is about no job, to be sent at once."""
+    _insert(session, {delivery_id: webhook_id}, kind, facts, None)
+
+
+def _insert(
+    session: Session, receivers: Mapping[str, str], kind: str, facts: Mapping[str, Any],
+    job_id: str | None,
 ) -> None:  # fmt: skip
-    """Write one message, to be sent at once."""
+    """Write the same message to subscriptions, by the id that it has for each."""
     now = float(session.scalar(select(db_now())) or 0.0)
     moment = datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds")
     body = {"type": kind, "timestamp": moment.replace("+00:00", "Z"), "data": dict(facts)}
-    session.add(
-        DeliveryRow(
-            id=delivery_id, webhook_id=webhook_id, job_id=job_id, type=kind,
-            body=json.dumps(body, separators=(",", ":")), state=_PENDING, attempts=0, tries=0,
-            not_before=now, since=now, fence=0, lease_until=None, created=now, finished=None,
-        )
-    )  # fmt: skip
-    session.flush()
+    row = {
+        "job_id": job_id, "type": str(kind), "body": json.dumps(body, separators=(",", ":")),
+        "state": _PENDING, "attempts": 0, "tries": 0, "not_before": now, "since": now, "fence": 0,
+        "lease_until": None, "created": now, "finished": None,
+    }  # fmt: skip
+    session.connection().execute(
+        _INSERT,
+        [{**row, "id": one, "webhook_id": webhook_id} for one, webhook_id in receivers.items()],
+    )
 
 
 def _is_free() -> ColumnElement[bool]:
@@ -130,17 +139,22 @@ def lease(session: Session, *, ttl_s: float, limit: int, each: int) -> list[Due]
     """Take what is due, of who has waited longest first, and note an attempt of each.
 
     Of one subscription at most `each` are leased at a time, so that a receiver that hangs does not
-    keep others waiting.  Cost: a look at all that is due, and one at each subscription of it that
-    has room, `limit` of them at most.
+    keep others waiting.  Cost: a look into an index for each subscription there is.
     """
     full = [webhook_id for webhook_id, held in _leased(session).items() if held >= each]
-    oldest = func.min(DeliveryRow.not_before)
+    # Asked of each subscription, by an index: of one alone thousands may be due.
+    oldest = (
+        select(DeliveryRow.not_before)
+        .where(DeliveryRow.webhook_id == WebhookRow.id, DeliveryRow.state == _PENDING, _is_free())
+        .order_by(DeliveryRow.not_before)
+        .limit(1)
+        .scalar_subquery()
+    )
     waiting = list(
         session.scalars(
-            select(DeliveryRow.webhook_id)
-            .where(_is_due(), DeliveryRow.webhook_id.not_in(full))
-            .group_by(DeliveryRow.webhook_id)
-            .order_by(oldest, DeliveryRow.webhook_id)
+            select(WebhookRow.id)
+            .where(oldest <= db_now(), WebhookRow.id.not_in(full))
+            .order_by(oldest, WebhookRow.id)
             .limit(limit)
         )
     )
@@ -163,7 +177,8 @@ def lease(session: Session, *, ttl_s: float, limit: int, each: int) -> list[Due]
             chosen += session.scalars(first)
     taken = session.execute(
         update(DeliveryRow)
-        .where(DeliveryRow.id.in_(chosen), _is_due())
+        # Still pending, said so that SQLite finds the rows by their ids, not all that are pending.
+        .where(DeliveryRow.id.in_(chosen), DeliveryRow.finished.is_(None), _is_free())
         .values(
             fence=DeliveryRow.fence + 1, attempts=DeliveryRow.attempts + 1,
             tries=DeliveryRow.tries + 1, lease_until=db_now() + ttl_s,
