@@ -9,7 +9,8 @@ Real servers and real compiles of small models.  `embedded` is one process with 
 `rabbitmq` uses this machine's, which is not touched.  Faults come at random by the seed until every
 job was submitted and most have ended.  Then all is mended, and: every job that was accepted has
 ended, once, as an undisturbed run of the same ends, with the same bytes; nothing is leased,
-running, or left on disk; all content is there.  Exit status 1 on a breach.
+running, or left on disk; all content is there; a webhook, whose receiver is rude, was told of each
+end.  Exit status 1 on a breach.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from benchmarks.faults.audit import Books, Outcome, after_the_end, audit
 from benchmarks.faults.chaos import Chaos
 from benchmarks.faults.load import Accepted, Kind, Load, kinds
 from benchmarks.faults.site import PLANS, CannotRun, Plan, Site, own_folder
+from benchmarks.faults.subscriber import Subscriber
 from service.client import Client
 from worker.sandbox.compiled_loops import ensure_compiled_loops
 
@@ -55,6 +57,8 @@ class Result:
     faults: Counter[str] = field(default_factory=Counter)
     tried_again: Counter[str] = field(default_factory=Counter)
     ended_alone: Counter[str] = field(default_factory=Counter)
+    told: int = 0
+    """Messages that a webhook got."""
     breaches: list[str] = field(default_factory=list)
     reason: str = ""
     """Why it did not run."""
@@ -89,8 +93,10 @@ def campaign(
     result = Result(plan)
     began = time.monotonic()
     give_up = began + _LEAST_S + jobs * _PER_JOB_S
+    subscriber = Subscriber(seed)
     try:
         with Site(plan, folder, attempts=ATTEMPTS) as site:
+            subscriber.subscribe(site.url)
             result.disk = site.disk.words
             load = Load(site.url, found, jobs, seed)
             books = Books(site)
@@ -102,10 +108,13 @@ def campaign(
             result.faults = chaos.struck
             result.breaches += [f"the campaign broke: {text}" for text in chaos.broken]
             site.calm()
+            subscriber.is_rude = False
             _until_ended(books, jobs - load.given_up, give_up)
             result.breaches += [f"{job} has not ended" for job in books.open_jobs()]
             result.breaches += load.refused
             result.breaches += audit(site, books, load.accepted, usual)
+            result.breaches += subscriber.audit(books)
+            result.told = subscriber.taken.total()
             _count(result, books, load.accepted)
             books.close()
             result.tried_again, result.ended_alone = load.tried_again, site.ended_alone
@@ -114,6 +123,8 @@ def campaign(
                 _keep_logs(site)
     except CannotRun as error:
         result.reason = str(error)
+    finally:
+        subscriber.close()
     result.seconds = time.monotonic() - began
     return result
 
@@ -170,6 +181,7 @@ def table(results: list[Result]) -> str:
             f"  ended          {_listed(one.states)}",
             f"  attempts       {_listed(one.attempts)}",
             f"  faults         {one.faults.total()}: {_listed(one.faults)}",
+            f"  webhook        {one.told} messages",
             f"  full disk      {one.disk}",
             f"  asked again    {_listed(one.tried_again)}",
             f"  ended alone    {_listed(one.ended_alone)}",

@@ -172,6 +172,9 @@ class Site:
             "QUEUE_NAME": self.queue,
             "MAX_ATTEMPTS": str(self._attempts),
             "MAX_ACTIVE_JOBS": "1000000",
+            "WEBHOOK_HOSTS": '["127.0.0.1"]',
+            "WEBHOOK_TIMEOUT_S": "3",
+            "WEBHOOK_BACKOFF_S": "0.5",
             "DATA_DIR": str(self.data_dir),
         }
         if self.database is not None:

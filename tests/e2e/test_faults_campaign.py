@@ -19,6 +19,9 @@ from benchmarks.faults.audit import Books, audit
 from benchmarks.faults.disk import Disk
 from benchmarks.faults.load import Accepted
 from benchmarks.faults.proxy import Mood, Proxy
+from benchmarks.faults.subscriber import Subscriber
+from service.jobs.cancel import cancel_job
+from service.jobs.webhooks import NewWebhook, create_webhook
 from service.settings import Settings
 from worker.runner.main import EmbeddedWorker
 
@@ -136,6 +139,42 @@ def test_an_audit_sees_a_breach(
     found = audit(site, books, accepted, usual)
     books.close()
     assert any(breach in text for text in found), found
+
+
+def test_a_subscriber_sees_what_it_was_not_told(
+    make_settings: MakeSettings, open_desk: Callable[[Settings], Desk],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("benchmarks.faults.subscriber.SETTLE_S", 0.0)
+    desk = open_desk(make_settings("quick"))
+    job = desk.submit()
+    services = desk.services
+    new = NewWebhook("https://example.com/", "", ())
+    create_webhook(services.database, services.settings, new, owner="local")
+    cancel_job(services.database, job.id)
+    subscriber = Subscriber(1)
+    books = Books(_Settled(services.settings))
+
+    def breaches(statement: str) -> str:
+        with services.database.write() as session:
+            session.execute(text(statement))
+        return " ".join(subscriber.audit(books))
+
+    try:
+        assert "is pending" in breaches("UPDATE webhook_delivery SET attempts = 1")
+        assert "nobody has it" in breaches("UPDATE webhook_delivery SET state = 'delivered'")
+        with services.database.read() as session:
+            subscriber.taken[str(session.scalar(text("SELECT id FROM webhook_delivery")))] = 1
+        assert subscriber.audit(books) == []
+        assert "says job.expired" in breaches("UPDATE webhook_delivery SET type = 'job.expired'")
+        assert "nobody was told" in breaches("DELETE FROM webhook_delivery")
+        assert "is nobody's" in " ".join(subscriber.audit(books))
+        subscriber.begin("msg_1")
+        subscriber.begin("msg_1")
+        assert "twice at once" in " ".join(subscriber.audit(books))
+    finally:
+        books.close()
+        subscriber.close()
 
 
 def test_a_table_says_what_was_broken() -> None:
