@@ -8,6 +8,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from document_commands import commands
 from typer.testing import CliRunner
 
 from service.api.app import ROUTERS
@@ -24,8 +25,7 @@ def test_the_commands_work_as_printed(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TILEWRIGHT_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.delenv("TILEWRIGHT_SERVER", raising=False)
-    blocks = re.findall(r"^```\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    lines = [line for block in blocks for line in block.splitlines()]
+    lines = [command.line for command in commands(PAGE)]
     assert len(lines) == 4
     said = []
     for line in lines:
