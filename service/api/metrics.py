@@ -11,6 +11,7 @@ from math import inf
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
+    GaugeHistogramMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
@@ -18,6 +19,7 @@ from prometheus_client.core import (
 
 from service.jobs import query
 from service.store.records import Durations
+from service.store.repos.recent import MOST_JOBS
 from service.store.session import Database
 
 
@@ -67,6 +69,15 @@ class _Totals:
         for state, run in by_state:
             runs.add_metric([state], _buckets(run), run.total_s)
         yield from (waits, runs)
+        # Of a window, so that a scrape stays cheap: not to be given to `rate`.
+        stages = GaugeHistogramMetricFamily(
+            "tilewright_stage_seconds",
+            f"Time by stage, of the newest {MOST_JOBS} jobs that ended within the hour.",
+            labels=["stage"],
+        )
+        for stage, took in query.recent_stages(self._database):
+            stages.add_metric([stage], _buckets(took), took.total_s)
+        yield stages
 
     def _cache(self) -> Iterable[Metric]:
         entries = GaugeMetricFamily("tilewright_cache_entries", "Cache entries.", labels=["kind"])
@@ -77,6 +88,14 @@ class _Totals:
             size.add_metric([row.kind], row.size_bytes)
             hits.add_metric([row.kind], row.hits)
         yield from (entries, size, hits)
+        cached, total = query.recent_units(self._database)
+        ratio = GaugeMetricFamily(
+            "tilewright_cache_ratio",
+            "Share of units that the cache had, of the jobs of tilewright_stage_seconds.",
+        )
+        if total:
+            ratio.add_metric([], cached / total)
+        yield ratio
 
 
 def _buckets(found: Durations) -> list[tuple[str, float]]:

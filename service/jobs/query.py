@@ -44,6 +44,7 @@ from service.store.repos import (
     deliveries,
     items,
     jobs,
+    recent,
     results,
     sweeps,
     webhooks,
@@ -458,6 +459,18 @@ def job_durations(database: Database) -> tuple[Durations, tuple[tuple[str, Durat
     """How long jobs waited for a worker, and how long they ran, by their last state."""
     with database.read() as session:
         return jobs.waits(session), tuple(jobs.runs(session))
+
+
+def recent_stages(database: Database) -> tuple[tuple[str, Durations], ...]:
+    """How long stages took of jobs that ended lately (`service.store.repos.recent`), by stage."""
+    with database.read() as session:
+        return tuple(recent.stage_durations(session))
+
+
+def recent_units(database: Database) -> tuple[int, int]:
+    """Units of jobs that ended lately: those that the cache had, and all."""
+    with database.read() as session:
+        return recent.cached_units(session)
 
 
 def list_workers(database: Database) -> tuple[WorkerRecord, ...]:
