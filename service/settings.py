@@ -178,6 +178,9 @@ class Settings(BaseSettings):
     """Where requests are counted: in each process of its own, or in a Redis that all share."""
     trusted_issuers: tuple[Issuer, ...] = ()
     """CI systems whose tokens are taken beside keys, as a JSON list: see docs/ci-tokens.md."""
+    session_secret: str = ""
+    """Signs sessions of browsers and links that are shared: the same for all servers behind one
+    address.  Empty: one that the data directory keeps."""
     share_cache: bool = False
     """Projects use each other's compile cache: what one has compiled is fast for another, which
     tells it that somebody has."""

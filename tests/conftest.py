@@ -32,6 +32,7 @@ REPO = Path(__file__).resolve().parent.parent
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite golden files")
+    parser.addoption("--screenshots", metavar="DIR", help="keep pictures of the pages there")
     parser.addoption(
         "--require-servers", action="store_true", help="a missing server fails instead of skipping"
     )

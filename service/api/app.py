@@ -18,12 +18,14 @@ from service.api import problems
 from service.api.auditing import AuditMiddleware
 from service.api.bells import DeferredOutbox
 from service.api.body_limit import BodyLimitMiddleware
-from service.api.callers import KeyMiddleware, ScopeMiddleware
+from service.api.callers import KeyMiddleware, KeyRing, ScopeMiddleware
 from service.api.deps import ApiState
 from service.api.describe import describe
+from service.api.explaining import Explanations
 from service.api.guide import GuideFolder
 from service.api.origin import OriginMiddleware
 from service.api.pace import PaceMiddleware
+from service.api.page_answers import Files
 from service.api.parameters import no_unknown_parameters
 from service.api.preflight_slots import PreflightSlots
 from service.api.rates import RateMiddleware, Rates
@@ -40,26 +42,33 @@ from service.api.routes import (
     guide,
     hardware,
     health,
+    job_pages,
     jobs,
     keys,
     limits,
     models,
+    pages,
     sweeps,
     uploads,
     webhooks,
 )
 from service.api.schemas.problem import PROBLEM_RESPONSES, ProblemAnswer
+from service.api.sessions import Signer
 from service.api.spec_readers import SpecReaders
 from service.api.tokens import Tokens
 from service.api.watch import JobWatch
 from service.bootstrap import Services, open_services
 from service.jobs import query
+from service.pages.render import STATIC
 from service.settings import Settings
 
 ROUTERS = (
     models, uploads, calibrations, hardware, jobs, sweeps, events, artifacts, compare, cache, keys,
     limits, audit, webhooks, errors, health,
 )  # fmt: skip
+
+PAGES = (pages, job_pages)
+"""What browsers are shown; not part of the API's description."""
 
 
 def create_app(
@@ -75,6 +84,11 @@ def create_app(
     used = services or open_services(settings)
     bells = DeferredOutbox(used.outbox)
     specs = SpecReaders(settings)
+    slots = PreflightSlots(settings.preflight_slots)
+    signer = Signer(settings)
+    # A command that opens its own data directory is alone with it.
+    rates = None if is_own else Rates(settings)
+    ring = KeyRing(used.database, rates, settings.guess_rate, Tokens(settings.trusted_issuers))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -100,29 +114,30 @@ def create_app(
         blobs=used.blobs,
         outbox=bells,
         readiness=Readiness(used.database, used.blobs, None if settings.embedded else used.celery),
-        preflights=PreflightSlots(settings.preflight_slots),
+        preflights=slots,
         specs=specs,
         guide=GuideFolder(settings.guide_dir),
+        explanations=Explanations(settings, used.blobs, slots),
+        signer=signer,
+        ring=ring,
         watch=JobWatch(lambda ids: query.event_numbers(used.database, ids)),
     )
     for module in ROUTERS:
         app.include_router(module.router, dependencies=[Depends(no_unknown_parameters)])
     app.include_router(guide.router)  # scripts of its pages read what they like from the query
+    for module in PAGES:
+        app.include_router(module.router, dependencies=[Depends(no_unknown_parameters)])
+    app.mount("/ui/static", Files(directory=STATIC), name="static")
     problems.install(app)
     limit = max(settings.max_json_bytes, settings.max_hardware_bytes)
     app.add_middleware(BodyLimitMiddleware, limit_bytes=limit)
     app.add_middleware(PaceMiddleware, grace_s=settings.slow_client_s)
     app.add_middleware(ScopeMiddleware)
     app.add_middleware(AuditMiddleware, database=used.database)
-    # A command that opens its own data directory is alone with it.
-    rates = None if is_own else Rates(settings)
     if rates is not None:
         app.add_middleware(RateMiddleware, settings=settings, rates=rates)
     needs_key = settings.needs_key and not is_own
-    app.add_middleware(
-        KeyMiddleware, database=used.database, needs_key=needs_key, rates=rates,
-        guess_rate=settings.guess_rate, tokens=Tokens(settings.trusted_issuers),
-    )  # fmt: skip
+    app.add_middleware(KeyMiddleware, ring=ring, signer=signer, needs_key=needs_key)
     app.add_middleware(OriginMiddleware, names=(settings.host, *settings.allowed_hosts))
     app.add_middleware(RequestIdMiddleware, access_log=settings.access_log)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's documented hook

@@ -8,24 +8,28 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from ipaddress import ip_address, ip_network
 from typing import Annotated
+from urllib.parse import quote
 
 from anyio import to_thread
 from fastapi import Depends, Request
 from sqlalchemy.exc import InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from service.api.problems import problem_response
 from service.api.rates import Rates, refusal
+from service.api.sessions import Signer, is_of_own_page, session_of
 from service.api.tokens import Tokens, is_token
-from service.errors import KeyNeeded, ScopeMissing, ServiceError, Unavailable
-from service.jobs.keys import limits_of, recognised
+from service.errors import KeyNeeded, NotAllowed, ScopeMissing, ServiceError, Unavailable
+from service.jobs.keys import by_prefix, limits_of, recognised
 from service.keys import OPERATOR, Caller, Scope, digest_of
 from service.log import get_logger
-from service.store.records import KeyRecord
+from service.store.records import KeyRecord, ProjectLimits
 from service.store.session import Database
 
 OPEN = frozenset(
@@ -34,6 +38,10 @@ OPEN = frozenset(
 """Paths that need no key."""
 OPEN_BELOW = ("/v1/errors", "/docs/guide")
 """So do these, and all below them."""
+OPEN_PAGES = ("/ui/static/", "/ui/shared/")
+"""Below them nobody needs a key either: files of pages, and links that carry their own proof."""
+ENTRANCE = frozenset({"/", "/ui/login", "/ui/logout"})
+"""Nor where a browser comes in and goes out."""
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 ADMIN = frozenset({"/v1/keys", "/v1/audit"})
 """What concerns all projects."""
@@ -44,11 +52,14 @@ ASKING = frozenset({"/v1/hardware/lint"})
 KNOWN_S = 5.0
 """How long a key is taken for good without asking the database: a revoked one ends so late."""
 MOST_KNOWN = 4096
+Find = Callable[[Database, str], tuple[KeyRecord, ProjectLimits] | None]
 
 
 def scope_of(method: str, path: str) -> Scope | None:
     """What a request needs; None: nothing."""
     if path in OPEN or any(path == top or path.startswith(f"{top}/") for top in OPEN_BELOW):
+        return None
+    if path in ENTRANCE or path.startswith(OPEN_PAGES):
         return None
     if path in {"/metrics", "/v1/metrics"}:
         return Scope.METRICS
@@ -89,15 +100,33 @@ class KeyRing:
             self._known.pop(digest, None)
             await self._may_guess(address, is_wrong=True)
             raise
-        self._known[digest] = time.monotonic() + min(KNOWN_S, lasts_s), caller
-        self._known.move_to_end(digest)
-        while len(self._known) > MOST_KNOWN:
-            self._known.popitem(last=False)
+        self._remember(digest, caller, lasts_s)
         return caller
 
-    async def _holder(self, text: str) -> tuple[Caller, float]:
+    async def in_session(self, prefix: str) -> Caller:
+        """Who has the key with this prefix, as a session proves: nothing is guessed.
+
+        Raises:
+            KeyNeeded: there is none, or it has ended.
+        """
+        name = f"session {prefix}"
+        until, known = self._known.get(name, (0.0, None))
+        if known is not None and time.monotonic() < until:
+            return known
+        self._known.pop(name, None)
+        caller, lasts_s = await self._holder(prefix, by_prefix)
+        self._remember(name, caller, lasts_s)
+        return caller
+
+    def _remember(self, name: str, caller: Caller, lasts_s: float) -> None:
+        self._known[name] = time.monotonic() + min(KNOWN_S, lasts_s), caller
+        self._known.move_to_end(name)
+        while len(self._known) > MOST_KNOWN:
+            self._known.popitem(last=False)
+
+    async def _holder(self, text: str, find: Find | None = None) -> tuple[Caller, float]:
         """Who has this key."""
-        found = await to_thread.run_sync(recognised, self._database, text)
+        found = await to_thread.run_sync(find or recognised, self._database, text)
         if found is None or not found[0].is_live:
             raise _refused(None if found is None else found[0])
         key, limits = found
@@ -155,12 +184,10 @@ class ScopeMiddleware:
 class KeyMiddleware:
     """Answers 401 without a key that is good."""
 
-    def __init__(
-        self, app: ASGIApp, *, database: Database, needs_key: bool, rates: Rates | None,
-        guess_rate: str, tokens: Tokens,
-    ) -> None:  # fmt: skip
+    def __init__(self, app: ASGIApp, *, ring: KeyRing, signer: Signer, needs_key: bool) -> None:
         self.app = app
-        self._ring = KeyRing(database, rates, guess_rate, tokens)
+        self._ring = ring
+        self._signer = signer
         self._needs_key = needs_key
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
@@ -171,7 +198,9 @@ class KeyMiddleware:
         try:
             caller = await self._caller(request)
         except ServiceError as error:
-            response = problem_response(request, error.to_problem(), error.headers)
+            response: Response = problem_response(request, error.to_problem(), error.headers)
+            if isinstance(error, KeyNeeded) and _is_opened_page(request):
+                response = RedirectResponse(f"/ui/login?next={quote(_place(request))}", 303)
             await response(scope, receive, send)
             return
         scope.setdefault("state", {})["caller"] = caller
@@ -181,25 +210,65 @@ class KeyMiddleware:
         needed = scope_of(request.method, request.url.path)
         if needed is None:
             return OPERATOR
-        given = request.headers.get("authorization")
-        if given is None:
-            if self._needs_key:
-                raise KeyNeeded("this server answers to who sends an API key", headers=_CHALLENGE)
-            return OPERATOR
-        scheme, _, text = given.partition(" ")
-        if scheme.lower() != "bearer":
-            # What was sent is not echoed: it may be a key without the word in front.
-            raise KeyNeeded("an API key is sent as a Bearer token", headers=_CHALLENGE)
         try:
-            address = "" if request.client is None else request.client.host
-            caller = await self._ring.caller(text.strip(), address)
+            caller = await self._shown(request)
         except (OperationalError, InterfaceError, PoolTimeout) as error:
             get_logger().warning("database unavailable", error=str(error))
             raise Unavailable("the database cannot tell whose key this is right now") from error
         except KeyNeeded as error:
             error.headers |= _CHALLENGE
             raise
+        if caller is None and self._needs_key:
+            raise KeyNeeded("this server answers to who sends an API key", headers=_CHALLENGE)
+        return caller or OPERATOR
+
+    async def _shown(self, request: Request) -> Caller | None:
+        """Who has the key that the request brings, or that its session began with."""
+        given = request.headers.get("authorization")
+        if given is None:
+            return await self._in_session(request)
+        scheme, _, text = given.partition(" ")
+        if scheme.lower() != "bearer":
+            # What was sent is not echoed: it may be a key without the word in front.
+            raise KeyNeeded("an API key is sent as a Bearer token")
+        return await self._ring.caller(text.strip(), address_of(request))
+
+    async def _in_session(self, request: Request) -> Caller | None:
+        """Who logged in; None: nobody, or with a key that has ended.
+
+        Raises:
+            NotAllowed: nothing says that a page of ours sends what changes something.
+        """
+        prefix = session_of(self._signer, request)
+        if prefix is None:
+            return None
+        try:
+            caller = await self._ring.in_session(prefix)
+        except KeyNeeded:
+            return None
+        if request.method not in READING and not is_of_own_page(request):
+            raise NotAllowed(
+                "a session changes something only from a page of this server",
+                pointer="header:Origin", headers={"Connection": "close"},
+            )  # fmt: skip
         return caller
+
+
+def address_of(request: Request) -> str:
+    """Where a request came from; empty for a socket of the file system."""
+    return "" if request.client is None else request.client.host
+
+
+def _is_opened_page(request: Request) -> bool:
+    """Whether somebody opens a page, who can be asked for a key, and no script asks for a piece."""
+    is_page = request.url.path == "/ui" or request.url.path.startswith("/ui/")
+    is_html = "text/html" in request.headers.get("accept", "")
+    return is_page and is_html and request.method == "GET"
+
+
+def _place(request: Request) -> str:
+    query = request.url.query
+    return f"{request.url.path}?{query}" if query else request.url.path
 
 
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="tilewright"', "Connection": "close"}

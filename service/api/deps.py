@@ -13,9 +13,12 @@ from typing import Annotated
 from fastapi import Depends, Header, Path, Request
 from pydantic import StringConstraints
 
+from service.api.callers import KeyRing
+from service.api.explaining import Explanations
 from service.api.guide import GuideFolder
 from service.api.preflight_slots import PreflightSlots
 from service.api.readiness import Readiness
+from service.api.sessions import Signer
 from service.api.spec_readers import SpecReaders
 from service.api.watch import JobWatch
 from service.errors import Malformed
@@ -38,6 +41,9 @@ class ApiState:
     preflights: PreflightSlots
     specs: SpecReaders
     guide: GuideFolder
+    explanations: Explanations
+    signer: Signer
+    ring: KeyRing
 
 
 async def api_state(request: Request) -> ApiState:

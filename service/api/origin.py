@@ -1,9 +1,10 @@
 """Who may speak to the server: its own names, and no web page of somebody else.
 
-The API has no keys yet, so a server on loopback trusts whoever reaches it, and a browser on the
-same machine reaches it for every page it shows.  A page that has its own name resolve to 127.0.0.1
-(DNS rebinding) is told by `Host`; one that posts across origins is told by `Origin` and
-`Sec-Fetch-Site`, which browsers send and pages cannot change.  Programs send neither.
+A server on loopback trusts whoever reaches it, and a browser on the same machine reaches it for
+every page it shows; one that has logged in sends its session with what a page makes it send.  A
+page that has its own name resolve to 127.0.0.1 (DNS rebinding) is told by `Host`; one that posts
+across origins is told by `Origin` and `Sec-Fetch-Site`, which browsers send and pages cannot
+change.  Programs send neither.
 """
 
 from __future__ import annotations

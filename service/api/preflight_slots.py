@@ -1,4 +1,4 @@
-"""A bound on the preflights that one server runs at a time."""
+"""A bound on the preflights and explanations that one server runs at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from service.errors import Unavailable
 
 
 class PreflightSlots:
-    """How many preflights one server runs at a time.
+    """How many preflights and explanations one server runs at a time.
 
     They are refused beyond that, never queued: whoever waited would hold a thread that the other
     requests need.
@@ -29,7 +29,7 @@ class PreflightSlots:
         """
         if not self._free.acquire(blocking=False):
             raise Unavailable(
-                f"{self._count} preflights are running, which is as many as may at a time",
+                f"{self._count} preflights or explanations are running, as many as may at a time",
                 limit=self._count,
                 actual=self._count,
                 remedy="Try again after the time in Retry-After, or raise"

@@ -16,10 +16,14 @@ _MOST_BARS = 40
 
 
 def page(found: Comparison) -> str:
-    """The headline, what was compared, cycles by cause and by layer, and all tables whole."""
+    """All of `parts`, as a file."""
     title = f"{found.base.name} -> {found.head.name}"
+    return page_of(title, [f"<h1>{escape(title)}</h1>", *parts_of(found)])
+
+
+def parts_of(found: Comparison) -> list[str]:
+    """The headline, what was compared, cycles by cause and by layer, and all tables whole."""
     parts = [
-        f"<h1>{escape(title)}</h1>",
         f"<p><b>{escape(found.headline)}</b></p>",
         *(f"<p>{escape(line)}</p>" for line in lines_of_sides(found)),
     ]
@@ -39,4 +43,4 @@ def page(found: Comparison) -> str:
             f"<h2>{escape(table.title.capitalize())}</h2>",
             html_table(table.columns, rows),
         ]
-    return page_of(title, parts)
+    return parts

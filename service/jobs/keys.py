@@ -103,13 +103,28 @@ def recognised(database: Database, text: str) -> tuple[KeyRecord, ProjectLimits]
     A live one was used now.
     """
     prefix = prefix_of(text)
-    if prefix is None:
+    found = None if prefix is None else _find(database, prefix)
+    if found is None or not is_same(found[0].secret_sha256, text):
         return None
+    return _used(database, found)
+
+
+def by_prefix(database: Database, prefix: str) -> tuple[KeyRecord, ProjectLimits] | None:
+    """The same of the key with this prefix: its holder has proven by other means to be that."""
+    found = _find(database, prefix)
+    return None if found is None else _used(database, found)
+
+
+def _find(database: Database, prefix: str) -> tuple[KeyRecord, ProjectLimits] | None:
     with database.read() as session:
         found = keys.find(session, prefix)
-        if found is None or not is_same(found.secret_sha256, text):
-            return None
-        limits = projects.limits(session, found.project)
+        return None if found is None else (found, projects.limits(session, found.project))
+
+
+def _used(
+    database: Database, known: tuple[KeyRecord, ProjectLimits]
+) -> tuple[KeyRecord, ProjectLimits]:
+    found, limits = known
     if found.is_live:
         with database.write() as session:
             keys.touch(session, found.id, TOUCHED_S)

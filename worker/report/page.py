@@ -7,14 +7,15 @@ from html import escape
 
 from worker.compiler.cost.compute import compute_dtype, contraction, rate
 from worker.compiler.errors import Detail
-from worker.compiler.isa.program import UnitCall
 from worker.compiler.judge.compiled import CompiledModel
+from worker.report.cause_bars import cause_bar
 from worker.report.node_names import node_span, short_op_type
 from worker.report.parts import layer_parts
 from worker.report.plots import energy_bars, layer_bars, occupancy, roofline, si
 from worker.report.style import page_of
 from worker.report.summary_page import summaries_html
 from worker.report.tables import flat, html_table, rows_of
+from worker.simulator.occupancy_steps import occupancy_steps
 from worker.simulator.results import ModelSimulation, UnitSimulation
 
 _STRATEGY_COLUMNS = (
@@ -42,37 +43,6 @@ def peak_rate(compiled: CompiledModel) -> float:
     }
     rates = [rate(engine, dtype) for engine in compiled.machine.engines for dtype in formats]
     return compiled.machine.num_cores * (max(rates, default=0.0) or 1.0)
-
-
-def occupancy_steps(
-    compiled: CompiledModel,
-    sims: Sequence[UnitSimulation],
-    whole: ModelSimulation,
-    level: str,
-    limit: int = 1500,
-) -> list[tuple[int, int]]:
-    """Occupancy of one level over the whole run: unit curves at their calls' offsets.
-
-    At most `limit` steps: evenly merged windows keep their maximum.
-    """
-    steps: list[tuple[int, int]] = []
-    for timing in whole.calls:
-        call = compiled.linked.program.calls[timing.call]
-        if not isinstance(call, UnitCall):
-            continue
-        for curve in sims[call.unit].occupancy:
-            if curve.level == level:
-                offset = timing.start_cycle + timing.overhead_cycles
-                steps += [
-                    (offset + c, used)
-                    for c, used in zip(curve.cycles, curve.used_bytes, strict=True)
-                ]
-        steps.append((timing.end_cycle, 0))
-    if len(steps) <= limit:
-        return steps
-    size = -(-len(steps) // limit)
-    windows = [steps[k : k + size] for k in range(0, len(steps), size)]
-    return [(w[0][0], max(used for _, used in w)) for w in windows]
 
 
 def report_page(
@@ -116,6 +86,11 @@ def report_page(
         "<h2>Insights</h2>",
         html_table(("severity", "message", "nodes"), rows_of(document, "insights")),
         "<h2>What the cycles are spent on</h2>",
+        cause_bar(
+            [(str(c.get("cause")), _int(c, "cycles")) for c in _causes(document)],
+            whole.cycles,
+            "Cycles by cause",
+        ),
         html_table(("cause", "cycles"), _causes(document)),
         "<h2>Roofline</h2>",
         roofline(
@@ -128,7 +103,7 @@ def report_page(
         "<h2>Memory occupancy over time</h2>",
     ]
     for level in machine.placeable:
-        steps = occupancy_steps(compiled, sims, whole, level.name)
+        steps = occupancy_steps(compiled.linked.program, sims, whole, level.name)
         parts.append(occupancy(level.name, level.capacity_bytes, steps, whole.cycles))
     parts += [
         "<h2>Energy</h2>",

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from worker.report.cause_bars import STYLE as CAUSE_STYLE
+
 _STYLE = """
 :root{--ink:#1b1f24;--dim:#667;--line:#d8dce2;--bar:#6aa0d8;--dark:#1f5fa8;
 --bad:#b3261e;--ok:#1a7f37}
@@ -26,7 +28,7 @@ def page_of(title: str, parts: Sequence[str]) -> str:
     """One page out of pieces of HTML."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>"
+        f"<title>{escape(title)}</title><style>{_STYLE}{CAUSE_STYLE}</style></head><body>"
         + "".join(parts)
         + "</body></html>\n"
     )

@@ -29,7 +29,7 @@ def html_table(columns: Sequence[str], rows: Sequence[Mapping[str, Detail]]) -> 
     body = "".join(
         "<tr>" + "".join(html_cell(row.get(c)) for c in columns) + "</tr>" for row in rows
     )
-    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
+    return f'<div class="scroll" tabindex="0"><table><tr>{head}</tr>{body}</table></div>'
 
 
 def rows_of(document: Mapping[str, Detail], key: str) -> list[dict[str, Detail]]:

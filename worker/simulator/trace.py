@@ -4,7 +4,8 @@ Timestamps are microseconds of the machine's clock.  Each call is a slice of tra
 slices of its unit are drawn under the core and engine they ran on; they name the ONNX node, or the
 first and the last of several and how many (the call lists all).  Large runs are thinned: units
 come with merged slices, and units are drawn in detail while the event budget lasts; metadata says
-what was left out.
+what was left out.  What memories hold in their fullest instance are counters in bytes; their
+capacities are in the metadata.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 
 from worker.compiler.isa.program import HostCall, Program
 from worker.compiler.machine.machine import Machine
+from worker.simulator.occupancy_steps import occupancy_steps
 from worker.simulator.results import ModelSimulation, UnitSimulation
 
 MAX_EVENTS = 60_000
@@ -81,8 +83,15 @@ def trace_json(
             f"cores are not drawn; {plain_calls} calls are drawn without their engines "
             f"(limit {MAX_EVENTS} events)"
         ),
+        "memories": {level.name: level.capacity_bytes for level in machine.placeable},
     }
-    body = ",\n".join([*names, *events])
+    held = [
+        f'{{"ph":"C","pid":0,"name":{_text(level.name)},"ts":{round(cycle * scale, 6)!r},'
+        f'"args":{{"bytes":{used}}}}}'
+        for level in machine.placeable
+        for cycle, used in occupancy_steps(program, units, whole, level.name)
+    ]
+    body = ",\n".join([*names, *events, *held])
     return (
         f'{{"displayTimeUnit":"ns","otherData":{_text(other)},"traceEvents":[\n{body}\n]}}\n'
     ).encode()

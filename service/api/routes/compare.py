@@ -14,7 +14,7 @@ from service.api.deps import ApiState, State
 from service.api.downloads import etag_matches
 from service.api.routes.health import package_version
 from service.api.schemas.compare import ComparisonAnswer
-from service.compare import Run, compare, read_run
+from service.compare import Comparison, Run, compare, read_run
 from service.compare.jobs import is_item, refuse_state, unknown_job
 from service.compare.markdown import markdown
 from service.compare.page import page
@@ -43,7 +43,7 @@ Side = Annotated[str, Query(min_length=1, max_length=200, examples=["main"])]
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class StoredSide:
     """One side before it is read."""
 
     name: str
@@ -61,14 +61,14 @@ def get_comparison(
     """
     accept = request.headers.get("accept", "").split(",")[0].partition(";")[0].strip()
     media_type = accept if accept in (MARKDOWN, HTML) else JSON
-    sides = [_stored(state, project, name) for name in (base, head)]
+    sides = [stored_side(state, project, name) for name in (base, head)]
     headers = {
         "ETag": _etag(sides, media_type), "Cache-Control": "no-cache", "Vary": "Accept",
         "X-Content-Type-Options": "nosniff", "Content-Security-Policy": _PAGE_POLICY,
     }  # fmt: skip
     if etag_matches(request.headers.get("if-none-match"), headers["ETag"]):
         return Response(status_code=304, headers=headers)
-    found = compare(*(_read(state, side) for side in sides))
+    found = comparison(state, sides)
     match media_type:
         case "text/markdown":
             body = markdown(found, is_whole=True).encode()
@@ -79,7 +79,12 @@ def get_comparison(
     return Response(body, headers=headers, media_type=media_type)
 
 
-def _stored(state: ApiState, project: str, name: str) -> _Stored:
+def comparison(state: ApiState, sides: list[StoredSide]) -> Comparison:
+    """What differs between two sides, base and head."""
+    return compare(*(_read(state, side) for side in sides))
+
+
+def stored_side(state: ApiState, project: str, name: str) -> StoredSide:
     """A job by its id or as an item of a sweep, else the youngest that succeeded under this label.
 
     Raises:
@@ -96,10 +101,10 @@ def _stored(state: ApiState, project: str, name: str) -> _Stored:
         (job,) = page_of_label.rows
     refuse_state(name, str(job.state))
     stored = query.list_artifacts(state.database, job.id)
-    return _Stored(name, job, {row.name: row for row in stored if row.name in _READ})
+    return StoredSide(name, job, {row.name: row for row in stored if row.name in _READ})
 
 
-def _etag(sides: list[_Stored], media_type: str) -> str:
+def _etag(sides: list[StoredSide], media_type: str) -> str:
     """A tag of everything that the answer is made of, without making it."""
     digest = sha256(f"{package_version()}\n{media_type}\n".encode())
     for side in sides:
@@ -109,7 +114,7 @@ def _etag(sides: list[_Stored], media_type: str) -> str:
     return f'"{digest.hexdigest()}"'
 
 
-def _read(state: ApiState, side: _Stored) -> Run:
+def _read(state: ApiState, side: StoredSide) -> Run:
     """Read one side: whole documents, and of the bundle the members that are compared."""
 
     def artifact(name: str) -> bytes | None:
