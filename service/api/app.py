@@ -41,6 +41,7 @@ from service.api.routes import (
     events,
     guide,
     hardware,
+    hardware_pages,
     health,
     job_pages,
     jobs,
@@ -67,7 +68,7 @@ ROUTERS = (
     limits, audit, webhooks, errors, health,
 )  # fmt: skip
 
-PAGES = (pages, job_pages)
+PAGES = (pages, job_pages, hardware_pages)
 """What browsers are shown; not part of the API's description."""
 
 

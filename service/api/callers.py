@@ -47,7 +47,7 @@ ADMIN = frozenset({"/v1/keys", "/v1/audit"})
 """What concerns all projects."""
 BELOW_ADMIN = ("/v1/keys/", "/v1/limits/")
 """So does what is below these."""
-ASKING = frozenset({"/v1/hardware/lint"})
+ASKING = frozenset({"/v1/hardware/lint", "/ui/hardware/drawing"})
 """Paths to which a POST stores nothing."""
 KNOWN_S = 5.0
 """How long a key is taken for good without asking the database: a revoked one ends so late."""

@@ -4,6 +4,7 @@ keys, in both schemes and at both widths."""
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -199,6 +200,8 @@ def test_everybody_can_use_it(
         for name, place in (
             ("jobs", "/ui/"), ("new", "/ui/new"), ("login", "/ui/login"), ("pick", "/ui/compare"),
             ("compare", f"/ui/compare?base={naive}&head={other}"), ("job", f"/ui/jobs/{naive}"),
+            ("hardware", "/ui/hardware"), ("machine", "/ui/hardware/simba"),
+            ("edit", "/ui/hardware/edit?from=kapla-edge"),
         ):  # fmt: skip
             page.goto(place)
             if name == "job":
@@ -207,6 +210,8 @@ def test_everybody_can_use_it(
                 page.locator(".panel.layer").wait_for()
                 page.get_by_role("button", name="Loop nest").click()
                 page.locator("#nest .nest").wait_for()
+            if name == "edit":
+                page.locator("#drawing svg.blocks").wait_for()
             assert seen.violations() == [], name
             assert page.evaluate("document.documentElement.scrollWidth") <= width, name
             seen.keep(pictures, f"{name}-{width}-{scheme}")
@@ -238,6 +243,40 @@ def test_a_model_becomes_a_job(browser: Any, running: Running) -> None:
         page.goto("/ui/?label=by+hand")
         assert page.locator("#jobs tbody tr").count() == 1
         assert "succeeded" in page.locator("#jobs tbody tr").inner_text()
+        seen.check()
+
+
+def test_a_spec_is_checked_as_it_is_typed(browser: Any, running: Running) -> None:
+    """And what is valid is drawn, stored, and compiled for."""
+    with visit(browser, running.url) as seen:
+        page = seen.page
+        page.goto("/ui/hardware")
+        page.get_by_role("link", name="kapla-edge", exact=True).click()
+        page.get_by_role("link", name="Start from this").click()
+        page.locator("#drawing svg.blocks").wait_for()
+        text = page.locator("#text")
+        good = text.input_value().replace("my-kapla-edge", "wider")
+        text.fill(good + "num_wheels: 4\n")
+        error = page.locator(".findings .error")
+        error.first.wait_for()
+        assert "num_wheels" in error.first.inner_text()
+        assert page.locator("#save").is_disabled()
+        error.first.get_by_role("button").click()
+        chosen = page.evaluate(
+            "(t => t.value.slice(t.selectionStart, t.selectionEnd))(document.activeElement)"
+        )
+        assert chosen == "num_wheels"
+        text.fill("levels: [")
+        page.locator("#findings .alert").wait_for()
+        seen.said.clear()  # the browser says of itself that a request was refused
+        text.fill(good.replace("num_cores: 1", "num_cores: 4"))
+        page.locator("#save:enabled").wait_for()
+        page.locator("#drawing").get_by_text("4 cores").wait_for()
+        page.locator("#save").click()
+        page.wait_for_url(re.compile("/ui/hardware/[0-9a-f]{64}$"))
+        assert page.locator("h1").inner_text() == "wider"
+        page.get_by_role("link", name="Compile for it").click()
+        assert page.locator("[name=hardware] option:checked").inner_text().startswith("wider")
         seen.check()
 
 

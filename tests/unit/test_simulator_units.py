@@ -406,6 +406,31 @@ def test_the_trace_is_valid_deterministic_and_complete() -> None:
     assert tracks <= named
 
 
+def test_the_trace_tells_what_memories_hold() -> None:
+    """In each call as the kernel alone, at the call's place in time, and nothing after the end."""
+    program = two_calls_and_a_host()
+    sim = simulate_unit(program.units[0], MACHINE)
+    whole = simulate_program(program, (sim,), MACHINE)
+    document = json.loads(trace_json(program, (sim,), whole, MACHINE))
+    memories = document["otherData"]["memories"]
+    assert memories == {level.name: level.capacity_bytes for level in MACHINE.placeable}
+    counters = [e for e in document["traceEvents"] if e["ph"] == "C"]
+    assert {e["name"] for e in counters} == set(memories)
+    own = {use.level: use for use in sim.occupancy}
+    for name, capacity in memories.items():
+        steps = [(e["ts"], e["args"]["bytes"]) for e in counters if e["name"] == name]
+        assert steps == sorted(steps, key=lambda step: step[0])
+        assert max(used for _, used in steps) == own[name].peak_bytes <= capacity
+        assert steps[-1][1] == 0
+        end = whole.calls[0].end_cycle
+        alone = [
+            used
+            for cycle, used in zip(own[name].cycles, own[name].used_bytes, strict=True)
+            if cycle + whole.calls[0].overhead_cycles < end
+        ]
+        assert [used for at, used in steps if at * MACHINE.clock_hz < 1e6 * end] == alone
+
+
 def test_a_huge_trace_is_thinned_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     program = two_calls_and_a_host()
     sim = simulate_unit(program.units[0], MACHINE)

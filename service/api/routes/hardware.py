@@ -47,7 +47,13 @@ _MEDIA = frozenset(
 """Not the types that a form of any web page can send."""
 
 
-async def _spec_body(request: Request, state: State) -> bytes:
+async def spec_body(request: Request, state: State) -> bytes:
+    """The text of a spec that a request brings.
+
+    Raises:
+        UnsupportedMedia: its type is one that a form can send, or unknown.
+        TooLarge: it is over the server's limit.
+    """
     media = media_of(request)
     if media not in _MEDIA:
         raise unsupported("a spec", media, sorted(_MEDIA - {""}))
@@ -67,7 +73,7 @@ async def _spec_body(request: Request, state: State) -> bytes:
 )
 async def create_hardware(request: Request, state: State, project: Project, key: Key) -> Response:
     """Validate and store a spec, sent as JSON or YAML; refusals list every finding."""
-    body = await _spec_body(request, state)
+    body = await spec_body(request, state)
     spec = await read_spec(state, body)
     answer = Prepared(HardwareAnswer.from_record)
     idempotency = request_key(key, owner=project, route="POST /v1/hardware", body=body)
@@ -85,7 +91,7 @@ async def create_hardware(request: Request, state: State, project: Project, key:
 async def lint(request: Request, state: State) -> Response:
     """Report everything that is wrong or doubtful about a spec, without storing it."""
     answer: Prepared[dict[str, Any]] = Prepared(_lint_answer)
-    answer(await state.specs.ask("lint", await _spec_body(request, state)))
+    answer(await state.specs.ask("lint", await spec_body(request, state)))
     return answer.response(200)
 
 
