@@ -6,6 +6,7 @@ Debian's `chromium`, driven by Playwright (extra `test-browser`); without either
 from __future__ import annotations
 
 import importlib.util
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 WIDE, NARROW = 1280, 400
+_TASKS = ["devtools.timeline", "disabled-by-default-devtools.timeline"]
 _LONG_TASKS = """
 globalThis.longTasks = [];
 new PerformanceObserver((list) => {
@@ -87,6 +89,30 @@ class Visit:
             f"{rule['id']} ({rule['impact']}): {[node['html'][:160] for node in rule['nodes'][:3]]}"
             for rule in found
             if rule["impact"] in ("serious", "critical")
+        ]
+
+    @contextmanager
+    def traced(self) -> Iterator[list[float]]:
+        """Processor time in ms of every task of the page's main thread, in the end.
+
+        Wall time is that of other programs, too, where they hold the processor.
+        """
+        found: list[float] = []
+        browser = self.page.context.browser
+        browser.start_tracing(page=self.page, categories=_TASKS)
+        yield found
+        events = json.loads(browser.stop_tracing())["traceEvents"]
+        main = {
+            (event["pid"], event["tid"])
+            for event in events
+            if event["name"] == "thread_name" and event["args"]["name"] == "CrRendererMain"
+        }
+        found += [
+            event["tdur"] / 1e3
+            for event in events
+            if event["name"] == "RunTask"
+            and "tdur" in event
+            and (event["pid"], event["tid"]) in main
         ]
 
     def keep(self, folder: str | None, name: str) -> None:

@@ -4,6 +4,7 @@ keys, in both schemes and at both widths."""
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -271,7 +272,7 @@ def test_a_spec_is_checked_as_it_is_typed(browser: Any, running: Running) -> Non
         seen.said.clear()  # the browser says of itself that a request was refused
         text.fill(good.replace("num_cores: 1", "num_cores: 4"))
         page.locator("#save:enabled").wait_for()
-        page.locator("#drawing").get_by_text("4 cores").wait_for()
+        page.locator("#drawing dl div", has_text=re.compile(r"^\s*Cores\s*4")).wait_for()
         page.locator("#save").click()
         page.wait_for_url(re.compile("/ui/hardware/[0-9a-f]{64}$"))
         assert page.locator("h1").inner_text() == "wider"
@@ -286,11 +287,12 @@ def test_a_long_table_stays_short_in_the_document(browser: Any, serve: Serve) ->
     job = served.submit()["id"]
     assert served.ended(job)["state"] == "succeeded"
     with visit(browser, served.url) as seen:
-        for attempt in range(6):  # other programs may hold the processor: then all tasks are long
-            tasks = scrolled(seen, job)
-            if not tasks or attempt == 5:
-                break
-        assert not tasks, f"tasks above {LONG_MS} ms: {tasks}"
+        with seen.traced() as tasks:
+            observed = scrolled(seen, job)
+        assert len(tasks) > 100
+        assert max(tasks) <= LONG_MS
+        if os.getloadavg()[0] < 1:  # else other programs make every task long
+            assert not observed, f"tasks above {LONG_MS} ms: {observed}"
         page = seen.page
         page.locator("#filter").fill("onerror")
         last = page.locator("#layers tbody tr[data-row]")
