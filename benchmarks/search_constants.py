@@ -3,9 +3,9 @@
     python -m benchmarks.search_constants [--only resnet50] [--presets a100] [--constants COARSE]
 
 The kernels that `naive` makes of some networks, each once, are scheduled and simulated again with
-one constant of `tiling/nest/branch_bound.py`, or of the strategy, changed at a time.  Printed, as
-factors over the constants as they are: the sum of simulated cycles by preset, the CPU seconds of
-the search, and the schedules that are simulated.
+one constant of `tiling/nest/branch_bound.py`, of `walks.py` beside it, or of the strategy, changed
+at a time.  Printed, as factors over the constants as they are: the sum of simulated cycles by
+preset, the CPU seconds of the search, and the schedules that are simulated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.strategies.naive import tilings as naive
 from worker.compiler.strategies.naive.descriptor import NaiveOptions, Tiles
 from worker.compiler.strategies.naive.strategy import NAIVE
-from worker.compiler.tiling.nest import branch_bound
+from worker.compiler.tiling.nest import branch_bound, walks
 from worker.job.hardware import resolve_machine
 from worker.job.ports import open_ports
 from worker.job.request import NoProgress
@@ -47,6 +47,12 @@ CONSTANTS: tuple[tuple[ModuleType, str, tuple[Any, ...]], ...] = (
     (branch_bound, "DEEP", (0.0, 0.25, 0.5, 0.9)),
     (branch_bound, "NEAR", (1.0, 1.01, 1.02, 1.05)),
     (branch_bound, "ROUNDINGS", ((), (0,), (0, 16), (0, 4, 8, 16, 32, 64, 128))),
+    (branch_bound, "WIDE", (1.02, 1.05, 1.3, 2.0)),
+    (branch_bound, "MOST_WALKED", (1 << 4, 1 << 6, 1 << 12)),
+    (walks, "WALKS", (1 << 5, 1 << 6, 1 << 8)),
+    (walks, "STEPS", (1 << 7, 1 << 8, 1 << 10)),
+    (walks, "GATHER", (1 << 4, 1 << 6, 1 << 30)),
+    (walks, "WORSE", (0.05, 0.1, 0.4, 0.8)),
     (naive, "NEAR", (1.0, 1.1, 1.5, 2.0)),
     (naive, "ALONE_CYCLES", (1 << 14, 1 << 60)),
     (naive, "LONG_SUMS", (0, 1 << 12, 1 << 60)),

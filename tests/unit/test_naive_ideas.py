@@ -23,6 +23,7 @@ SEEN = {
     Idea.REGISTERS: ("a100", (512, 512, 2048), DType.F16, LATENCY),
     Idea.CHAINS: ("stcp920-inferred", (128, 3072, 768), DType.F16, LATENCY),
     Idea.SHORT: ("ipu-gc2", (2048, 512, 512), DType.F16, LATENCY),
+    Idea.WALKS: ("simba", (64, 3072, 768), DType.I8, LATENCY),
     Idea.ALONE: ("h200", (512, 14336, 4096), DType.F16, LATENCY),
 }
 

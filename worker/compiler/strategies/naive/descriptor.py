@@ -34,6 +34,8 @@ class Idea(StrEnum):
     """Where one transfer serves several cores, the best tiling of a short program, too."""
     ALONE = "alone"
     """Tiles whose result has one copy, beside those that have two or none of anything."""
+    WALKS = "walks"
+    """Walks over single tilings, where branch and bound ends far from what may be there."""
 
 
 class NaiveOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -49,7 +51,7 @@ class NaiveOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 
 DESCRIPTOR = StrategyDescriptor(
     name="naive",
-    version="15",
+    version="16",
     help="one operator, or one fused composite, per kernel",
     implementation="worker.compiler.strategies.naive.strategy:NAIVE",
     options=NaiveOptions,

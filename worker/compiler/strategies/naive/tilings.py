@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from math import inf
 from typing import NamedTuple
@@ -172,15 +173,14 @@ def _bounded(
     """The best plan by a measure on any of the stages, or the one that tiles grew into."""
     best = measured(grown, machine, measure)
     plans, proofs = [best], {}
-    may_be_alone = Idea.ALONE not in options.without
+    may_be_alone, may_walk = (idea not in options.without for idea in (Idea.ALONE, Idea.WALKS))
+    bounded = partial(search_all, engine=grown.engine, machine=machine, may_walk=may_walk)
     for stages, way in ways.items():
-        found, proofs[Space.of(way, stages)] = search_all(way, grown.engine, stages, machine, best)
+        found, proofs[Space.of(way, stages)] = bounded(way, stages=stages, plan=best)
         least = ALONE_CYCLES if way.registers is None else LONG_SUMS
         if may_be_alone and not way.epilogue and found.predicted_cycles >= least:
             alone = replace(way, is_alone=True)
-            found, proofs[Space.of(alone, stages)] = search_all(
-                alone, grown.engine, stages, machine, found
-            )
+            found, proofs[Space.of(alone, stages)] = bounded(alone, stages=stages, plan=found)
         if found is not best:
             best = found
             plans.append(best)
@@ -190,7 +190,7 @@ def _bounded(
     if may_be_short and best.num_leaves > SHARED_LEAVES:
         short = plans[0]
         for stages, way in ways.items():
-            short, _ = search_all(way, grown.engine, stages, machine, short, SHARED_LEAVES)
+            short, _ = bounded(way, stages=stages, plan=short, most=SHARED_LEAVES)
         others.insert(0, short)
     return _Bounded((best, *others), proofs)
 

@@ -5,7 +5,8 @@ Boxes whose floors are lowest are cut in two, along the axis where they are wide
 (`box_cut`), and so are, to come upon good tilings early, the lowest of those that were cut last;
 boxes whose floors are no better than what was found are left.  What is a single tiling at last is
 priced (`price`).  So either nothing is left, and nothing in the space is better, or the work was
-ended, and the lowest floor says how much better anything could be.
+ended, and the lowest floor says how much better anything could be.  Where that is much, walks over
+single tilings (`walks`) look for what boxes were too wide to show.
 
 **Space**: all ways to split output axes over at most the units of each stage, and all numbers of
 trips; innermost tiles as small as that allows, or the next multiples of what fills the engine or of
@@ -40,6 +41,7 @@ from worker.compiler.tiling.nest.search import (
     ordered_plan,
     score,
 )
+from worker.compiler.tiling.nest.walks import Grid, walked
 
 Flags = npt.NDArray[np.bool_]
 
@@ -56,6 +58,10 @@ DEEP = 0.75
 WAYS_FIRST = (1, 16)
 """Ways are cut as if they were so many times as wide.  Both are done, in turn, with what is the
 best so far in common: 1 proves more, 16 finds better tilings where there are many units."""
+WIDE = 1.15
+"""Single tilings are walked over (`walks`) where what was found may be that far from the best."""
+MOST_WALKED = 1 << 9
+"""Of them that are priced at most, with one copy and with two."""
 NEAR = 1.005
 """Nothing is looked for that can bring no more than this."""
 ROUNDINGS = (0, 8, 16, 32, 64)
@@ -91,18 +97,19 @@ def is_bounded(facts: Facts) -> bool:
 
 def search_all(
     facts: Facts, engine: Engine, stages: tuple[Stage, ...], machine: Machine, plan: Plan,
-    most: int = MOST_LEAVES,
+    most: int = MOST_LEAVES, *, may_walk: bool = True,
 ) -> tuple[Plan, Proof]:  # fmt: skip
     """The best plan of the space by the measure of `plan` (found in another way), or that where it
     is as good, and what is proven of it.
 
     The layer is one that floors know (`is_bounded`); programs of more than `most` executed leaves
-    count more (`score`).
+    count more (`score`).  Without `may_walk` boxes are all that is looked at.
 
-    Cost: some microseconds for each of at most about `MOST_BOXES` boxes.
+    Cost: some microseconds for each of at most about `MOST_BOXES` boxes; where they leave much, as
+    much again for walks, and twice.
     """
     found = _Search(facts, engine, needed_units(facts, stages), machine, plan, most)
-    proof = found.run()
+    proof = found.run(may_walk=may_walk)
     return found.best, proof
 
 
@@ -130,7 +137,7 @@ class _Search:
         self.tilings = 0
         self.second = inf
 
-    def run(self) -> Proof:
+    def run(self, *, may_walk: bool) -> Proof:
         low, high = self._whole()
         floor = float(self.floor.of(low, high)[0])
         fronts = [_Front(_Pool(low, high, floor), first) for first in WAYS_FIRST]
@@ -139,6 +146,8 @@ class _Search:
             if front.boxes >= MOST_BOXES or not self._round(front):
                 break
         left = max(front.pool.least() for front in fronts)
+        if may_walk and left * WIDE < self.score:
+            self._walk()
         boxes = sum(front.boxes for front in fronts)
         cut = sum(front.cut + front.pool.count_from(self.score / NEAR) for front in fronts)
         bound = min(left, self.score / NEAR)
@@ -165,6 +174,22 @@ class _Search:
         front.cut += len(near) - int(np.count_nonzero(near))
         front.deep = pool.add(low[near], high[near], floors[near])[is_deep[near]]
         return True
+
+    def _walk(self) -> None:
+        """Look at single tilings, where the bound leaves much that may be found."""
+        grid = Grid(
+            self.extents, self._whole()[1][0], self.units, self.single, len(ROUNDINGS) + 1,
+            self._tiled, self.floor.of_tilings,
+        )  # fmt: skip
+        found = walked(grid, self.score / NEAR)
+        self._price_tilings(found.numbers, found.tiles, MOST_WALKED)
+
+    def _tiled(self, numbers: Ints, rounding: Ints) -> tuple[Ints, Flags]:
+        """As `Grid.tiled`; rounding 0: tiles as small as ways and trips allow."""
+        numbers = np.maximum(1, numbers)
+        last, is_real = self._least(numbers)
+        units = np.array([self.grains * 0 + (unit or self.grains) for unit in (1, *ROUNDINGS)])
+        return self._rounded(last, numbers, units[rounding]), is_real
 
     def _whole(self) -> tuple[Ints, Ints]:
         """The box of everything."""
@@ -203,27 +228,38 @@ class _Search:
 
     def _price(self, numbers: Ints) -> None:
         """Price tilings of so many ways and trips [tilings, 2, stages, axes]."""
-        last = -(-self.extents // np.prod(numbers, axis=(1, 2)))
-        last = np.where(self.whole, self.extents, last)
-        is_real = self._is_real(last, numbers) & ~(self.single & (last > 1))
-        last, numbers = last[is_real.all(axis=1)], numbers[is_real.all(axis=1)]
+        last, is_real = self._least(numbers)
+        last, numbers = last[is_real], numbers[is_real]
         sizes, places = [last], [np.arange(len(last))]
         for rounding in ROUNDINGS:
-            unit = rounding or self.grains
-            up = np.minimum(-(-last // unit) * unit, self.extents)
-            may = self._is_real(up, numbers) & ~(self.whole | self.single)
-            up = np.where(may, up, last)
+            up = self._rounded(last, numbers, rounding or self.grains)
             is_new = np.all([np.any(known != up, axis=1) for known in sizes], axis=0)
             sizes.append(up)
             places.append(np.flatnonzero(is_new))
         tiles = np.concatenate([t[p] for t, p in zip(sizes, places, strict=True)])
-        numbers = numbers[np.concatenate(places)]
+        self._price_tilings(numbers[np.concatenate(places)], tiles)
+
+    def _price_tilings(self, numbers: Ints, tiles: Ints, most: int | None = None) -> None:
+        """Price those whose floors are the lowest, at most so many, until none can be better."""
         floors = self.floor.of_tilings(numbers, tiles)
-        for number in np.argsort(floors, axis=None, kind="stable").tolist():
+        for number in np.argsort(floors, axis=None, kind="stable")[:most].tolist():
             place, single = divmod(number, 2)
             if not floors[place, single] * NEAR < self.score:
                 break
             self._exactly(tiles[place], numbers[place], double=not single)
+
+    def _least(self, numbers: Ints) -> tuple[Ints, Flags]:
+        """The smallest innermost tiles [tilings, axes], and whether they are a tiling."""
+        last = -(-self.extents // np.prod(numbers, axis=(1, 2)))
+        last = np.where(self.whole, self.extents, last)
+        is_real = self._is_real(last, numbers) & ~(self.single & (last > 1))
+        return last, np.asarray(is_real.all(axis=1))
+
+    def _rounded(self, last: Ints, numbers: Ints, unit: Ints | int) -> Ints:
+        """Tiles that are multiples of a unit along the axes where that leaves as many."""
+        up = np.minimum(-(-last // unit) * unit, self.extents)
+        may = self._is_real(up, numbers) & ~(self.whole | self.single)
+        return np.where(may, up, last)
 
     def _is_real(self, last: Ints, numbers: Ints) -> Flags:
         """Whether tiles leave just as many ways and trips, of every axis [tilings, axes]."""
