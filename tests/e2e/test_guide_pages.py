@@ -22,7 +22,7 @@ from document_commands import (
 PAGES = {page.name: page.read_text(encoding="utf-8") for page in (REPO / "docs").glob("*.md")}
 ELSEWHERE = {
     "gate.md": "tests/e2e/test_gate_page.py",  # in a team's repository
-    "operating.md": "tests/integration/test_backup.py",  # on a service with a job
+    "backup.md": "tests/integration/test_backup.py",  # on a service with a job
     "push.md": "tests/integration/test_webhooks_cli.py",  # with a receiver
     "sweeps.md": "tests/e2e/test_sweep_page.py",  # with its routes and settings
     "keys.md": "tests/integration/test_api_keys.py",  # on a database with a first key

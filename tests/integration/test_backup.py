@@ -195,10 +195,10 @@ def test_commands_of_the_page(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Those that docs/operating.md prints, one after the other."""
+    """Those that docs/backup.md prints, one after the other."""
     desk = open_desk(make_settings("quick"))
     desk.submit()
-    page = Path(__file__, "../../../docs/operating.md").resolve().read_text()
+    page = Path(__file__, "../../../docs/backup.md").resolve().read_text()
     lines = [command.line for command in commands(page)]
     assert len(lines) >= 2
     assert all(line.startswith("tilewright ") for line in lines)
