@@ -19,6 +19,9 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.engine import Connection, make_url
 from sqlalchemy.pool import NullPool
 
+from migrations import HEAD
+from service.errors import Conflict
+
 _ADVISORY_LOCK = 7_301_552_014
 """Any constant: all migrating processes of one PostgreSQL database must agree on it."""
 
@@ -82,8 +85,33 @@ def _back_up(url: str, revision: str | None) -> None:
         source.backup(target)
 
 
+def _is_newer(now: str | None, head: str) -> bool:
+    """Whether a schema is the next release's.
+
+    Raises:
+        Conflict: it is of one after that.
+    """
+    if now is None or now <= head:
+        return False
+    if int(now) > int(head) + 1:
+        raise Conflict(
+            f"the database has schema {now}, and this release knows {head}",
+            limit=head,
+            actual=now,
+            remedy="Upgrade one release after the other; start the newer one here.",
+        )
+    return True
+
+
 def run(url: str, revision: str) -> None:
-    """Move the database at `url` to `revision` (`head`, `base` or an id)."""
+    """Move the database at `url` to `revision` (`head`, `base` or an id).
+
+    The next release's schema is left as it is: while a service is upgraded process by process, one
+    of this release may start after one of the next, and one step only adds.
+
+    Raises:
+        Conflict: the schema is of a release further on.
+    """
     database = make_url(url).database
     sqlite = make_url(url).get_backend_name() == "sqlite"
     if sqlite and database:
@@ -95,6 +123,8 @@ def run(url: str, revision: str) -> None:
         now = MigrationContext.configure(connection).get_current_revision()
         connection.rollback()
         if now == target or (now is None and target == "base"):
+            return
+        if revision == "head" and _is_newer(now, HEAD):
             return
         if sqlite:
             _back_up(url, now)

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import inspect
+from sqlalchemy import inspect, text
 
 from migrations.runner import connect
+from service.errors import Conflict
 from service.jobs import query, submit
 from service.store.records import BlobRef
-from service.store.session import Database, current_revision, migrate
+from service.store.session import Database, create_database_engine, current_revision, migrate
 from service.store.tables import Base
 
 HEAD = "0007"
@@ -110,3 +111,19 @@ def test_sqlite_pragmas(tmp_path: Path, pragma: str) -> None:
         value = connection.exec_driver_sql(f"PRAGMA {pragma}").scalar()
     database.close()
     assert value == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}[pragma]
+
+
+def test_the_next_release_s_schema_is_left_alone(database_url: str) -> None:
+    """A process of this release that starts late in an upgrade; two steps on are refused."""
+    for step, is_known in ((1, True), (2, False)):
+        newer = f"{int(HEAD) + step:04}"
+        engine = create_database_engine(database_url)
+        with engine.begin() as connection:
+            connection.execute(text("UPDATE alembic_version SET version_num = :to"), {"to": newer})
+        engine.dispose()
+        if is_known:
+            migrate(database_url)
+        else:
+            with pytest.raises(Conflict, match=newer):
+                migrate(database_url)
+        assert current_revision(database_url) == newer
