@@ -7,6 +7,7 @@ directory of its own and renames the result into place.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -159,6 +160,8 @@ def _run(command: Sequence[str], cwd: Path) -> str:
         command, cwd=cwd, capture_output=True, text=True, timeout=_COMPILE_SECONDS, check=False
     )
     if done.returncode != 0:
+        if os.strerror(errno.ENOSPC) in done.stderr:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # of the machine, not the code
         raise InternalError(
             "TW-INT-001",
             f"the C compiler rejects generated code: {done.stderr[:2000]}",
