@@ -6,9 +6,10 @@ often it had to be sent, and never two of a message at once.
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from random import Random
@@ -35,7 +36,8 @@ class Subscriber:
         self.is_rude = True
         self._random = Random(f"{seed}.subscriber")
         self._secret = ""
-        self._now: Counter[str] = Counter()
+        self._now: defaultdict[str, list[socket.socket]] = defaultdict(list)
+        """By the id of a message, connections on which it is being answered."""
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -88,7 +90,7 @@ class Subscriber:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 message = self.headers["webhook-id"]
-                subscriber.begin(message)
+                subscriber.begin(message, self.connection)
                 try:
                     status = subscriber.answer(message, dict(self.headers.items()), body)
                     if status is None:
@@ -100,24 +102,24 @@ class Subscriber:
                 except OSError:  # whoever sent it was killed
                     self.close_connection = True
                 finally:
-                    subscriber.end(message)
+                    subscriber.end(message, self.connection)
 
             def log_message(self, *_: object) -> None:
                 return
 
         return Handler
 
-    def begin(self, message: str) -> None:
+    def begin(self, message: str, connection: socket.socket) -> None:
         """A message comes."""
         with self._lock:
-            self._now[message] += 1
-            if self._now[message] > 1:
+            if any(_is_open(one) for one in self._now[message]):
                 self.breaches.append(f"message {message} is sent twice at once")
+            self._now[message].append(connection)
 
-    def end(self, message: str) -> None:
+    def end(self, message: str, connection: socket.socket) -> None:
         """It was answered, or not."""
         with self._lock:
-            self._now[message] -= 1
+            self._now[message].remove(connection)
 
     def answer(self, message: str, headers: dict[str, str], body: bytes) -> int | None:
         """The status of the answer; None: the connection ends without one."""
@@ -139,3 +141,13 @@ class Subscriber:
         with self._lock:
             self.taken[message] += 1
         return 204
+
+
+def _is_open(connection: socket.socket) -> bool:
+    """Whether its other end still waits: a sender that gave up, or was killed, has closed it."""
+    try:
+        return connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -169,9 +170,14 @@ def test_a_subscriber_sees_what_it_was_not_told(
         assert "says job.expired" in breaches("UPDATE webhook_delivery SET type = 'job.expired'")
         assert "nobody was told" in breaches("DELETE FROM webhook_delivery")
         assert "is nobody's" in " ".join(subscriber.audit(books))
-        subscriber.begin("msg_1")
-        subscriber.begin("msg_1")
+        (gone, given_up), (waits, first), (_, second) = (socket.socketpair() for _ in range(3))
+        given_up.close()
+        subscriber.begin("msg_2", gone)
+        subscriber.begin("msg_2", waits)
+        assert "twice at once" not in " ".join(subscriber.audit(books))
+        subscriber.begin("msg_2", second)
         assert "twice at once" in " ".join(subscriber.audit(books))
+        assert first.fileno() >= 0  # held until here
     finally:
         books.close()
         subscriber.close()
