@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 import httpx
 import pytest
-from service_fixtures import Desk, MakeSettings, delete_queue, free_port
+from service_fixtures import Desk, MakeSettings, delete_queue
 
+from benchmarks.faults.servers import free_port
 from service.client import Client
 from service.client.events import Event, parse_events
 from service.settings import Settings

@@ -107,8 +107,11 @@ def test_what_walks_come_upon_is_in_the_space(graph: Graph, preset: str, chain: 
         assert tiles.tolist() in [list(s.tiles[-1].values()) for s in may_be if s is not None]
     if len(found.numbers):
         assert (ground.floors(found.numbers, found.tiles).min(axis=1) < limit).all()
-    keys = np.concatenate([found.numbers.reshape(len(found.tiles), -1), found.tiles], axis=1)
-    assert len(np.unique(keys, axis=0)) == len(keys)
+    keys = {
+        (*row.ravel().tolist(), *tiles.tolist())
+        for row, tiles in zip(found.numbers, found.tiles, strict=True)
+    }
+    assert len(keys) == len(found.tiles)
 
 
 @given(

@@ -45,9 +45,8 @@ def test_one_changed_spec_field_as_it_is_printed(
     assert result.stdout == (GOLDEN / name).read_text(encoding="utf-8")
 
 
-def test_the_page_in_docs_shows_what_is_printed_and_defines_the_document(folders: Path) -> None:
+def test_the_page_in_docs_defines_the_document(folders: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "compare.md").read_text(encoding="utf-8")
-    assert diff("base", "slow").stdout.splitlines()[0] in page
     told = json.loads(diff("base", "slow", "--json").stdout)
     _, _, rest = page.partition("\n## What is compared\n")
     defined = re.findall(r"^\| `([a-z_]+)` \|", rest.partition("\n## ")[0], re.MULTILINE)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from gate_documents import Kernel, outcome
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from service.gate.baseline import Base
@@ -375,6 +375,7 @@ KERNELS = st.lists(
 def test_identical_runs_pass_whatever_the_thresholds(
     rules: list[dict[str, Any]], told: list[tuple[dict[str, int], float, int]]
 ) -> None:
+    assume(any(sum(causes.values()) for causes, _, _ in told))  # no time, no power
     kernels = [
         Kernel(f"k{n}", causes, energy_pj=energy, read=read)
         for n, (causes, energy, read) in enumerate(told)
