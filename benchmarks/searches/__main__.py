@@ -11,8 +11,9 @@ cycle for every executed instruction (`search.score`).  Nothing is simulated.  E
 priced with its loops in the best of the space's orders.
 
 - `ours`: branch and bound, from what the climb finds, as the product does it: at most 24 576 boxes
-  for each of two ways to cut, and 4 096 prices.  `bound`: what no tiling of the space is below.
-  `gap`: ours over that, less one.
+  for each of two ways to cut, and 4 096 prices; where that ends more than 15 % from its bound,
+  65 536 steps of walks by floors as well, and at most 512 prices more.  `bound`: what no tiling of
+  the space is below.  `gap`: ours over that, less one.
 - `climb`: the hill climb alone.  Its tiles may be larger than trips need, else as anywhere.
 - `random`: each candidate with probability 0.1 on each of two levels, as KAPLA's random search R.
 - `annealing`: one walk from a drawn tiling, temperatures 0.1 to 0.01 of the logarithm of scores.

@@ -11,10 +11,10 @@ from worker.compiler.tiling.nest.search import MOST_LEAVES, measured, score
 
 
 def ours(problem: Problem, budget: Budget) -> Outcome:
-    """Branch and bound from what the climb finds, as `naive` does it.
+    """Branch and bound from what the climb finds, and walks, as `naive` does it.
 
-    Its work is limited by constants of its own, in boxes and in 4 096 priced tilings, whatever the
-    budget; it seldom prices as many.
+    Its work is limited by constants of its own, in boxes, steps and priced tilings, whatever the
+    budget; it seldom prices as many as that.
     """
     del budget
     plan = grown(problem)
