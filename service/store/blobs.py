@@ -12,6 +12,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -153,7 +154,8 @@ class BlobWriter:
         trace: TracebackType | None,
     ) -> None:
         del kind, error, trace
-        self._file.close()
+        with suppress(OSError):  # on a full disk closing fails, too, and what is dropped may
+            self._file.close()
         self._path.unlink(missing_ok=True)
 
 
