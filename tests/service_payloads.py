@@ -18,6 +18,7 @@ from typing import Any
 
 from worker.compiler.cache import Cache, CacheKey, CacheKind
 from worker.compiler.errors import ModelError
+from worker.compiler.package.build import flags_for
 from worker.job.request import JobOutcome, JobRequest, ProgressSink
 
 
@@ -149,6 +150,18 @@ def killed_once(
     """Die on the first try, succeed on the second."""
     if request.build_dir.parent.name.endswith(".1"):  # the first attempt's own folder
         os.kill(os.getpid(), signal.SIGKILL)
+    return quick(request, out_dir, cache, progress)
+
+
+def killed_tool_once(
+    request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink
+) -> JobOutcome:
+    """Have a C compiler that is killed on the first attempt."""
+    if int(request.build_dir.parent.name.rpartition(".")[2]) == 1:  # the attempt's own folder
+        compiler = request.build_dir.parent / "cc"
+        compiler.write_text("#!/bin/sh\nkill -9 $$\n")
+        compiler.chmod(0o755)
+        flags_for(compiler)
     return quick(request, out_dir, cache, progress)
 
 

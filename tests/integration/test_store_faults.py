@@ -224,6 +224,18 @@ def test_a_job_that_finds_the_disk_full_waits(
     assert (job.state, job.attempts) == (JobState.SUCCEEDED, 1)
 
 
+def test_a_job_whose_compiler_is_killed_is_tried_again(
+    make_settings: MakeSettings, open_desk: OpenDesk
+) -> None:
+    """As by whoever frees memory: it says nothing of the code."""
+    desk = open_desk(make_settings("killed_tool_once"))
+    with EmbeddedWorker(desk.services):
+        job = desk.wait(desk.submit().id)
+    assert (job.state, job.attempts) == (JobState.SUCCEEDED, 2)
+    outcomes = [a.outcome for a in query.list_attempts(desk.services.database, job.id)]
+    assert outcomes == ["crashed", "succeeded"]
+
+
 def test_patience_ends(
     make_settings: MakeSettings, open_desk: OpenDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -245,6 +245,8 @@ def _entries() -> tuple[ErrorEntry, ...]:
           " the server sets TILEWRIGHT_KEY_RATE, TILEWRIGHT_PROJECT_RATE, and rates of their own."),
         e("TW-SVC-030", "The disk is full", transient, "service", 503, 5,
           "Make room where the data directory is; jobs of a server wait for it and go on."),
+        e("TW-SVC-031", "A program that it runs was killed", transient, "service", 503, 5,
+          "Give the machine more memory, or fewer workers; jobs of a server are tried again."),
         e("TW-CLI-001", "A file cannot be read or written", user, "client", 422, 3,
           "Check the path and its permissions."),
         e("TW-CLI-002", "The address cannot be listened on", user, "client", 409, 5,

@@ -25,6 +25,7 @@ Detail: TypeAlias = "str | int | float | bool | list[Detail] | dict[str, Detail]
 
 
 DISK_FULL = "TW-SVC-030"
+TOOL_KILLED = "TW-SVC-031"
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 """What the kernel says of a disk, or a user's share of one, that is full."""
 _MOST_CHARACTERS = 500

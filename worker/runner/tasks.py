@@ -38,7 +38,7 @@ from service.log import bound, get_logger
 from service.queue import RUN_ITEM
 from service.store.blobs import copy_to, put_stream
 from service.store.records import BlobRef
-from worker.compiler.errors import DISK_FULL
+from worker.compiler.errors import DISK_FULL, TOOL_KILLED
 from worker.job.request import request_document
 from worker.runner.conversation import Conversation, answer, named_artifacts
 from worker.runner.progress import ProgressRecorder
@@ -367,6 +367,8 @@ class ItemRunner:
             error = said.problem
             if error["code"] == DISK_FULL:
                 return lambda held, usage: self._postpone(held, str(error["detail"]))
+            if error["code"] == TOOL_KILLED:
+                return lambda held, usage: self._retry(held, str(error["detail"]), usage)
             return lambda held, usage: protocol.fail(database, held, error, usage)
         over = over_limit(said, report, self._limits(held), progress.last_stage)
         if over is not None:

@@ -11,6 +11,7 @@ import errno
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from worker.compiler.codegen.runtime_header import HEADER_NAME, runtime_header
-from worker.compiler.errors import CompilerError, InternalError
+from worker.compiler.errors import TOOL_KILLED, CompilerError, InternalError
 from worker.compiler.package.archive import damaged
 
 FLAGS = (
@@ -43,6 +44,8 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _CANDIDATES = ("cc", "gcc", "clang")
 _JOBS = 2
 _COMPILE_SECONDS = 600
+_KILLED = re.compile(r"Killed signal terminated program|unable to execute command: Killed")
+"""What gcc and clang say where a program that they started was killed."""
 
 
 def find_compiler(preferred: str | None = None) -> Path:
@@ -162,6 +165,10 @@ def _run(command: Sequence[str], cwd: Path) -> str:
     if done.returncode != 0:
         if os.strerror(errno.ENOSPC) in done.stderr:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # of the machine, not the code
+        if done.returncode == -signal.SIGKILL or _KILLED.search(done.stderr):
+            # The system was short of memory, or somebody stepped in; a crash of the compiler's own
+            # has another signal, and comes again.
+            raise CompilerError(TOOL_KILLED, "the C compiler was killed", stage="codegen")
         raise InternalError(
             "TW-INT-001",
             f"the C compiler rejects generated code: {done.stderr[:2000]}",
