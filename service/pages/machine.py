@@ -87,13 +87,13 @@ def peaks(document: Document) -> list[tuple[str, float]]:
     all that have a rate; the fastest first."""
     engines = [e for e in rows(document, "engines") if e.get("kind") not in _MOVERS]
     matrix = [e for e in engines if e.get("kind") == "matrix"]
-    total: Counter[str] = Counter()
+    total: dict[str, float] = {}
     for engine in matrix or engines:
         rates = engine.get("macs_per_cycle")
         for dtype, rate in rates.items() if isinstance(rates, Mapping) else ():
             found = plain(rate)
             if isinstance(found, int | float):
-                total[str(dtype)] += found  # type: ignore[assignment]  # rates may be fractions
+                total[str(dtype)] = total.get(str(dtype), 0) + found
     return sorted(total.items(), key=lambda row: (-row[1], row[0]))
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, cast
+from typing import IO, TYPE_CHECKING, cast
 
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
@@ -28,6 +28,9 @@ from service.settings import Settings
 from service.store.blobs import BlobStore, BlobWriter, is_digest
 from service.store.pg_programs import run_program
 from service.store.session import Database, current_revision, is_sqlite, migrate
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 FORMAT = 1
 _ABOUT, _BLOBS, _DATABASE = "backup.json", "blobs/", "database"
@@ -61,12 +64,13 @@ class _Content(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]  # typeshed: any buffer
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        room = memoryview(buffer).cast("B")
         if not self._rest:
             self._rest = next(self._chunks, b"")
             self.hash.update(self._rest)
-        count = min(len(buffer), len(self._rest))
-        buffer[:count] = self._rest[:count]
+        count = min(len(room), len(self._rest))
+        room[:count] = self._rest[:count]
         self._rest = self._rest[count:]
         return count
 
