@@ -20,12 +20,6 @@ import pytest
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 WIDE, NARROW = 1280, 400
 _TASKS = ["devtools.timeline", "disabled-by-default-devtools.timeline"]
-_LONG_TASKS = """
-globalThis.longTasks = [];
-new PerformanceObserver((list) => {
-  for (const entry of list.getEntries()) longTasks.push(Math.round(entry.duration));
-}).observe({ type: "longtask", buffered: true });
-"""
 
 
 def why_no_browser() -> str | None:
@@ -139,7 +133,6 @@ def visit(browser: Any, url: str, *, width: int = WIDE, scheme: str = "light") -
         "console",
         lambda line: seen.said.append(line.text) if line.type in ("error", "warning") else None,
     )
-    page.add_init_script(_LONG_TASKS)
     try:
         yield seen
     finally:

@@ -86,7 +86,7 @@ class Sender:
             # Its text quotes what came, which may be the banner of any service.
             error = "what answered does not speak HTTP"
         except (httpx.HTTPError, OSError, UnicodeError) as failure:
-            error = f"{type(failure).__name__}: {failure}"[:200]
+            error = f"{type(failure).__name__}: {failure}".removesuffix(": ")[:200]
         else:
             if 300 <= status < 400:
                 error = "answered with a redirect, which is not followed"

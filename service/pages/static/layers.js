@@ -50,7 +50,7 @@ export class LayerTable {
     this.shown = this.rows;
     this.build();
     filter.addEventListener("input", () => this.filter(filter.value));
-    this.draw();
+    this.filter(filter.value); // may have been typed before the layers came
   }
 
   build() {
