@@ -27,13 +27,15 @@ class JobState(StrEnum):
 
 
 class EventType(StrEnum):
-    """What a subscription is told: that a job has ended, in each of the states it may end in."""
+    """What a subscription is told: that a job has ended, in each of the states it may end in, and
+    that a sweep has."""
 
     SUCCEEDED = f"job.{JobState.SUCCEEDED}"
     FAILED = f"job.{JobState.FAILED}"
     CANCELED = f"job.{JobState.CANCELED}"
     TIMED_OUT = f"job.{JobState.TIMED_OUT}"
     EXPIRED = f"job.{JobState.EXPIRED}"
+    SWEEP_ENDED = "sweep.ended"
 
 
 class DeliveryState(StrEnum):

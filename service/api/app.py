@@ -49,6 +49,7 @@ from service.api.routes import (
     limits,
     models,
     pages,
+    sweep_events,
     sweeps,
     uploads,
     webhooks,
@@ -57,15 +58,16 @@ from service.api.schemas.problem import PROBLEM_RESPONSES, ProblemAnswer
 from service.api.sessions import Signer
 from service.api.spec_readers import SpecReaders
 from service.api.tokens import Tokens
-from service.api.watch import JobWatch
+from service.api.watch import EventWatch
 from service.bootstrap import Services, open_services
 from service.jobs import query
+from service.jobs import sweeps as sweep_jobs
 from service.pages.render import STATIC
 from service.settings import Settings
 
 ROUTERS = (
-    models, uploads, calibrations, hardware, jobs, sweeps, events, artifacts, compare, cache, keys,
-    limits, audit, webhooks, errors, health,
+    models, uploads, calibrations, hardware, jobs, sweeps, sweep_events, events, artifacts,
+    compare, cache, keys, limits, audit, webhooks, errors, health,
 )  # fmt: skip
 
 PAGES = (pages, job_pages, hardware_pages)
@@ -121,7 +123,8 @@ def create_app(
         explanations=Explanations(settings, used.blobs, slots),
         signer=signer,
         ring=ring,
-        watch=JobWatch(lambda ids: query.event_numbers(used.database, ids)),
+        watch=EventWatch(lambda ids: query.event_numbers(used.database, ids)),
+        sweep_watch=EventWatch(lambda ids: sweep_jobs.event_numbers(used.database, ids)),
     )
     for module in ROUTERS:
         app.include_router(module.router, dependencies=[Depends(no_unknown_parameters)])

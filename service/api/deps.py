@@ -20,7 +20,7 @@ from service.api.preflight_slots import PreflightSlots
 from service.api.readiness import Readiness
 from service.api.sessions import Signer
 from service.api.spec_readers import SpecReaders
-from service.api.watch import JobWatch
+from service.api.watch import EventWatch
 from service.errors import Malformed
 from service.outbox import Outbox
 from service.settings import Settings
@@ -36,7 +36,9 @@ class ApiState:
     database: Database
     blobs: BlobStore
     outbox: Outbox
-    watch: JobWatch
+    watch: EventWatch
+    """Of jobs."""
+    sweep_watch: EventWatch
     readiness: Readiness
     preflights: PreflightSlots
     specs: SpecReaders

@@ -171,15 +171,25 @@ class Client:
         Raises:
             ServerUnreachable: it never answered, or not again in time.
         """
+        return self._events(f"/v1/jobs/{job_id}", last_event_id)
+
+    def sweep_events(self, sweep_id: str, last_event_id: str = "") -> Iterator[Event]:
+        """Follow a sweep until it ends: `item` for each that changed, `progress`; as patient as
+        `events`.
+
+        Raises:
+            ServerUnreachable: it never answered, or not again in time.
+        """
+        return self._events(f"/v1/sweeps/{sweep_id}", last_event_id)
+
+    def _events(self, path: str, last_event_id: str) -> Iterator[Event]:
         answered: float | None = None
         while True:
             headers = {"Accept": "text/event-stream"}
             if last_event_id:
                 headers["Last-Event-ID"] = last_event_id
             try:
-                with self.transport.stream(
-                    f"/v1/jobs/{job_id}/events", headers=headers
-                ) as response:
+                with self.transport.stream(f"{path}/events", headers=headers) as response:
                     answered = time.monotonic()
                     for event in parse_events(response.iter_lines()):
                         answered = time.monotonic()
@@ -187,7 +197,7 @@ class Client:
                             return
                         last_event_id = event.id or last_event_id
                         yield event
-                if self.job(job_id)["state"] in TERMINAL_STATES:
+                if self.get(path)["state"] in TERMINAL_STATES:
                     return
             except ServerUnreachable:
                 if answered is None or time.monotonic() - answered > PATIENCE_S:

@@ -29,7 +29,7 @@ from service.states import (
 )
 from service.store.ids import new_id
 from service.store.records import SweepRecord
-from service.store.repos import catalog, items, sweeps, workers
+from service.store.repos import catalog, deliveries, items, sweeps, workers
 from service.store.session import Database
 from worker.compiler.errors import CompilerError, Detail
 from worker.compiler.options import CompileOptions
@@ -164,6 +164,7 @@ def _end(session: Session, sweep: SweepRecord) -> None:
         is_canceling = sweep.state is SweepState.CANCELING
         target = SweepState.CANCELED if is_canceling else SweepState.FAILED
     if sweeps.move(session, sweep.id, target):
+        deliveries.announce_sweep(session, sweep.id)
         get_logger().info(
             "sweep ended", sweep=sweep.id, project=sweep.owner, state=str(target),
             **{str(state): count for state, count in sorted(counts.items())},

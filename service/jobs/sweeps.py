@@ -6,7 +6,7 @@ time: an ordinary job, so that leases, the cache, cancels and repairs need not k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -252,6 +252,12 @@ def job_of_item(database: Database, name: str, owner: str | None = None) -> str:
     return found[1]
 
 
+def event_numbers(database: Database, sweep_ids: Iterable[str]) -> dict[str, int]:
+    """Number of the last change of each sweep that exists."""
+    with database.read() as session:
+        return sweeps.event_numbers(session, sweep_ids)
+
+
 def list_sweeps(
     database: Database, *, owner: str | None = None, states: Sequence[SweepState] = (),
     label: str | None = None, cursor: str | None = None, limit: int = 50,
@@ -293,7 +299,7 @@ def cancel_sweep(
             )
         if sweeps.move(session, sweep_id, SweepState.CANCELING):
             error = problem("TW-SVC-007", "the sweep was canceled")
-            sweeps.cancel_pending(session, sweep_id, error)
+            sweeps.cancel_pending(session, record, error)
         audit.record(session, audit.current(), sweep_id)
         sweep = _whole(session, sweep_id)
         before_commit(sweep)
@@ -319,7 +325,7 @@ def resume_sweep(
                 "a sweep that is canceling cannot be resumed", actual=str(record.state),
                 remedy="Resume it when it is canceled.",
             )  # fmt: skip
-        if record.state not in OPEN_SWEEP_STATES and sweeps.renew_items(session, sweep_id):
+        if record.state not in OPEN_SWEEP_STATES and sweeps.renew_items(session, record):
             sweeps.move(session, sweep_id, SweepState.RUNNING)
         audit.record(session, audit.current(), sweep_id)
         sweep = _whole(session, sweep_id)

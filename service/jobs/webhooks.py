@@ -1,4 +1,4 @@
-"""Subscriptions to the ends of a project's jobs.  Each function is one transaction."""
+"""Subscriptions to the ends of a project's jobs and sweeps.  Each function is one transaction."""
 
 from __future__ import annotations
 

@@ -128,6 +128,8 @@ class SweepRecord:
     created: float
     finished: float | None
     cancel_requested: float | None
+    event_seq: int
+    """Number of its last change, or of an item's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +157,8 @@ class SweepItemRecord:
     """From the first worker that took its job to its end."""
     running_s: float | None
     """How long its job has run, where it runs now."""
+    seq: int
+    """Number of its last change; all changes of a sweep are counted together."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,6 +202,8 @@ class SweepRow(Base):
     created: Mapped[float]
     finished: Mapped[float | None]
     cancel_requested: Mapped[float | None]
+    event_seq: Mapped[int] = mapped_column(server_default="0")
+    """Number of its last change, or of an item's."""
 
 
 class SweepItemRow(Base):
@@ -231,6 +233,8 @@ class SweepItemRow(Base):
     latency_s: Mapped[float | None]
     energy_pj: Mapped[float | None]
     seconds: Mapped[float | None]
+    seq: Mapped[int] = mapped_column(server_default="0")
+    """What its sweep's `event_seq` was when it changed last."""
 
 
 class ItemRow(Base):

@@ -92,7 +92,8 @@ def age(desk: Desk, row: type, seconds: float, *columns: str) -> None:
 
 
 def test_there_is_an_event_for_each_end() -> None:
-    assert {f"job.{state}" for state in TERMINAL_JOB_STATES} == set(EventType)
+    ends = {f"job.{state}" for state in TERMINAL_JOB_STATES}
+    assert {*ends, EventType.SWEEP_ENDED} == set(EventType)
 
 
 @pytest.mark.parametrize("state", sorted(TERMINAL_JOB_STATES))

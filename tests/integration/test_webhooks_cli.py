@@ -127,7 +127,7 @@ def test_bad_urls_are_refused_with_what_to_do(serve: Serve) -> None:
 
 
 def test_the_page_has_every_event_and_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert re.findall(r"^\| `(job\.\w+)` \|", PAGE, re.MULTILINE) == list(EventType)
+    assert re.findall(r"^\| `((?:job|sweep)\.\w+)` \|", PAGE, re.MULTILINE) == list(EventType)
     rows = dict(re.findall(r"^\| `TILEWRIGHT_(\w+)` \| (\S+) \|", PAGE, re.MULTILINE))
     ours = {name for name in Settings.model_fields if name.startswith("webhook_")}
     assert {name.lower() for name in rows} == ours | {"keep_deliveries_s"}

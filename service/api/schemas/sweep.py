@@ -123,6 +123,29 @@ class SweepItemAnswer(AnswerModel):
         )
 
 
+class SweepProgressEvent(AnswerModel):
+    """How far a sweep is, as its event stream tells it."""
+
+    state: SweepState
+    """Where it stands."""
+    progress: SweepProgress
+    """Items by where they are."""
+    eta_s: float | None
+    """Seconds until it ends; null: not known, or it does not run."""
+    front: list[int]
+    """Numbers of the best items so far, of all models."""
+
+    @classmethod
+    def of(cls, sweep: Sweep, front: frozenset[int]) -> Self:
+        """Build the body of the event."""
+        return cls(
+            state=sweep.record.state,
+            progress=SweepProgress.model_validate(progress(sweep.items), from_attributes=True),
+            eta_s=eta_s(sweep.record.state, sweep.items),
+            front=sorted(front),
+        )
+
+
 class SweepAnswer(AnswerModel):
     """One sweep."""
 
@@ -164,7 +187,7 @@ class SweepAnswer(AnswerModel):
         record, items = sweep.record, sweep.items
         root = f"/v1/sweeps/{record.id}"
         links = {"self": root, "results": f"{root}/results", "csv": f"{root}/results.csv",
-                 "jobs": f"/v1/jobs?sweep={record.id}"}  # fmt: skip
+                 "events": f"{root}/events", "jobs": f"/v1/jobs?sweep={record.id}"}  # fmt: skip
         if record.state is SweepState.RUNNING:
             links["cancel"] = f"{root}/cancel"
         if record.state in (SweepState.FAILED, SweepState.CANCELED):

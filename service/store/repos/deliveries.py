@@ -16,11 +16,19 @@ from sqlalchemy import insert as insert_into
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import ColumnElement
 
-from service.states import DeliveryState, EventType, JobState
+from service.states import DeliveryState, EventType, JobState, SweepItemState
 from service.store.ids import new_id
 from service.store.records import DeliveryAttemptRecord, DeliveryRecord
 from service.store.repos.rows import affected
-from service.store.tables import DeliveryAttemptRow, DeliveryRow, JobRow, WebhookRow, db_now
+from service.store.tables import (
+    DeliveryAttemptRow,
+    DeliveryRow,
+    JobRow,
+    SweepItemRow,
+    SweepRow,
+    WebhookRow,
+    db_now,
+)
 
 PING = "webhook.ping"
 """Type of a message that tries a subscription out: sent once, whatever it subscribes to."""
@@ -53,16 +61,43 @@ def announce(session: Session, job_id: str, state: JobState) -> None:
     In the transaction that ends it: neither is ever there without the other.
     """
     owner = select(JobRow.owner).where(JobRow.id == job_id).scalar_subquery()
+    event = EventType(f"job.{state}")
+    wanted = _receivers(session, owner, event)
+    if wanted:
+        _insert(session, wanted, event, _facts(session, job_id), job_id)
+
+
+def announce_sweep(session: Session, sweep_id: str) -> None:
+    """Write a message to each subscription that wants to know that a sweep has ended, in the
+    transaction that ends it.  One that is resumed ends again."""
+    row = session.execute(
+        select(
+            SweepRow.id, SweepRow.owner, SweepRow.state, SweepRow.label, SweepRow.items_total,
+            SweepRow.created, SweepRow.finished,
+        ).where(SweepRow.id == sweep_id)
+    ).one()  # fmt: skip
+    wanted = _receivers(session, literal(row.owner), EventType.SWEEP_ENDED)
+    if not wanted:
+        return
+    succeeded = select(func.count()).where(
+        SweepItemRow.sweep_id == sweep_id, SweepItemRow.state == str(SweepItemState.SUCCEEDED)
+    )
+    facts = {
+        "id": row.id, "state": row.state, "label": row.label, "items_total": row.items_total,
+        "items_succeeded": session.scalar(succeeded), "created": row.created,
+        "finished": row.finished, "url": f"/v1/sweeps/{row.id}",
+    }  # fmt: skip
+    _insert(session, wanted, EventType.SWEEP_ENDED, facts, None)
+
+
+def _receivers(session: Session, owner: ColumnElement[str], event: EventType) -> dict[str, str]:
+    """Subscriptions of a project that want an event, by the id of a new message for each."""
     query = select(WebhookRow.id, WebhookRow.events).where(
         WebhookRow.owner == owner, WebhookRow.disabled.is_(None)
     )
-    # Locked against deletion, in which case the insert would break the end of the job.
+    # Locked against deletion, in which case the insert would break what is told of.
     query = query.order_by(WebhookRow.id).with_for_update(read=True, key_share=True)
-    event = EventType(f"job.{state}")
-    wanted = [row.id for row in session.execute(query) if event in row.events]
-    if wanted:
-        facts = _facts(session, job_id)
-        _insert(session, {new_id("msg"): webhook_id for webhook_id in wanted}, event, facts, job_id)
+    return {new_id("msg"): row.id for row in session.execute(query) if event in row.events}
 
 
 def _facts(session: Session, job_id: str) -> dict[str, Any]:

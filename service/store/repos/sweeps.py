@@ -48,6 +48,7 @@ def _record(row: SweepRow) -> SweepRecord:
         created=row.created,
         finished=row.finished,
         cancel_requested=row.cancel_requested,
+        event_seq=row.event_seq,
     )
 
 
@@ -56,12 +57,13 @@ def insert(session: Session, values: Mapping[str, Any], rows: Sequence[Mapping[s
     `values`, `on_chip_bytes`, `state`, `error`."""
     connection = session.connection()
     fixed = {"state": str(SweepState.RUNNING), "items_total": len(rows), "finished": None,
-             "cancel_requested": None}  # fmt: skip
+             "cancel_requested": None, "event_seq": len(rows)}  # fmt: skip
     stored = {**values, **fixed, "options": seal(values["options"])}
     connection.execute(insert_into(SweepRow).values(created=db_now()), stored)
     empty = {"job_id": None, "latency_s": None, "energy_pj": None, "seconds": None}
     connection.execute(
-        insert_into(SweepItemRow), [{"sweep_id": values["id"], **empty, **row} for row in rows]
+        insert_into(SweepItemRow),
+        [{"sweep_id": values["id"], **empty, "seq": 1 + row["number"], **row} for row in rows],
     )
 
 
@@ -149,6 +151,7 @@ def items(session: Session, sweep_id: str) -> list[SweepItemRecord]:
             latency_s=row.latency_s,
             energy_pj=row.energy_pj,
             seconds=row.seconds,
+            seq=row.seq,
             running_s=running_s,
         )
         for row, model_name, job_state, running_s in session.execute(query)
@@ -207,7 +210,45 @@ def ended(
 def set_item(session: Session, sweep_id: str, number: int, **values: Any) -> None:
     """Change one item."""
     where = (SweepItemRow.sweep_id == sweep_id, SweepItemRow.number == number)
-    affected(session, update(SweepItemRow).where(*where).values(**values))
+    seq = _count(session, sweep_id, 1) + 1
+    affected(session, update(SweepItemRow).where(*where).values(seq=seq, **values))
+
+
+def _count(session: Session, sweep_id: str, changes: int) -> int:
+    """Number the next changes of a sweep; give the number before the first of them.
+
+    The UPDATE holds the sweep's row, so numbers are in the order of commits: who has seen number N
+    has seen all up to N.
+    """
+    query = (
+        update(SweepRow)
+        .where(SweepRow.id == sweep_id)
+        .values(event_seq=SweepRow.event_seq + changes)
+        .returning(SweepRow.event_seq)
+    )
+    return int(session.scalar(query) or 0) - changes
+
+
+def _set_items(
+    session: Session, sweep: SweepRecord, states: Iterable[SweepItemState], **values: Any
+) -> int:
+    """Change all items in these states, each with a number of its own; give how many."""
+    before = _count(session, sweep.id, sweep.items_total)
+    return affected(
+        session,
+        update(SweepItemRow)
+        .where(
+            SweepItemRow.sweep_id == sweep.id,
+            SweepItemRow.state.in_([str(state) for state in states]),
+        )
+        .values(seq=SweepItemRow.number + (before + 1), **values),
+    )
+
+
+def event_numbers(session: Session, sweep_ids: Iterable[str]) -> dict[str, int]:
+    """Number of the last change of each sweep that exists."""
+    query = select(SweepRow.id, SweepRow.event_seq).where(SweepRow.id.in_(sorted(sweep_ids)))
+    return {row.id: row.event_seq for row in session.execute(query)}
 
 
 def queued(session: Session, sweep_id: str) -> int:
@@ -249,33 +290,23 @@ def active_jobs(session: Session, sweep_id: str) -> list[str]:
     return list(session.scalars(query))
 
 
-def cancel_pending(session: Session, sweep_id: str, error: Mapping[str, Any]) -> int:
+def cancel_pending(session: Session, sweep: SweepRecord, error: Mapping[str, Any]) -> int:
     """Cancel items that have no job."""
-    return affected(
-        session,
-        update(SweepItemRow)
-        .where(
-            SweepItemRow.sweep_id == sweep_id,
-            SweepItemRow.state == str(SweepItemState.PENDING),
-        )
-        .values(state=str(SweepItemState.CANCELED), error=dict(error)),
-    )
+    canceled = {"state": str(SweepItemState.CANCELED), "error": dict(error)}
+    return _set_items(session, sweep, (SweepItemState.PENDING,), **canceled)
 
 
-def renew_items(session: Session, sweep_id: str) -> int:
+def renew_items(session: Session, sweep: SweepRecord) -> int:
     """Let items that ended without a result have a job again; give how many."""
-    again = [str(state) for state in RESUMED_SWEEP_ITEM_STATES]
-    return affected(
-        session,
-        update(SweepItemRow)
-        .where(SweepItemRow.sweep_id == sweep_id, SweepItemRow.state.in_(again))
-        .values(state=str(SweepItemState.PENDING), job_id=None, error=None),
-    )
+    pending = {"state": str(SweepItemState.PENDING), "job_id": None, "error": None}
+    return _set_items(session, sweep, RESUMED_SWEEP_ITEM_STATES, **pending)
 
 
 def move(session: Session, sweep_id: str, target: SweepState) -> bool:
     """Move a sweep to `target` if the table of moves allows it now; False: nothing changed."""
-    values: dict[str, Any] = {"state": str(target), "finished": db_now()}
+    values: dict[str, Any] = {
+        "state": str(target), "finished": db_now(), "event_seq": SweepRow.event_seq + 1,
+    }  # fmt: skip
     if target in OPEN_SWEEP_STATES:
         values["finished"] = None
         values["cancel_requested"] = db_now() if target is SweepState.CANCELING else None
