@@ -50,6 +50,7 @@ from service.api.routes import (
     models,
     pages,
     sweep_events,
+    sweep_pages,
     sweeps,
     uploads,
     webhooks,
@@ -70,7 +71,7 @@ ROUTERS = (
     compare, cache, keys, limits, audit, webhooks, errors, health,
 )  # fmt: skip
 
-PAGES = (pages, job_pages, hardware_pages)
+PAGES = (pages, job_pages, sweep_pages, hardware_pages)
 """What browsers are shown; not part of the API's description."""
 
 

@@ -13,7 +13,9 @@ from starlette.staticfiles import StaticFiles
 
 from service.errors import ServiceError, problem
 from service.pages.render import HEADERS, render
+from worker.compiler.descriptors import AUTO, strategies
 from worker.compiler.errors import CompilerError
+from worker.compiler.options import Effort, Objective, PartitionChoice, Precision, VerifyMode
 
 
 def page(request: Request, template: str, /, status: int = 200, **values: Any) -> HTMLResponse:
@@ -37,6 +39,14 @@ class Files(StaticFiles):
         response = super().file_response(*args, **kwargs)
         response.headers.update(_FILE_HEADERS)
         return response
+
+
+def option_values() -> dict[str, Any]:
+    """What the selects of compile options offer, by name."""
+    return {
+        "strategies": [AUTO, *strategies()], "objectives": [*Objective], "efforts": [*Effort],
+        "precisions": [*Precision], "partitions": [*PartitionChoice], "verify": [*VerifyMode],
+    }  # fmt: skip
 
 
 class PageRoute(APIRoute):

@@ -14,10 +14,11 @@ from service.api.deps import ApiState
 from service.api.schemas.sweep import SweepRequest
 from service.api.spec_readers import SpecRefused
 from service.api.specs import Document, named_spec
-from service.errors import Malformed
+from service.errors import Malformed, NotFound
 from service.jobs import query
 from service.jobs.submit import NewSpec
 from service.jobs.sweeps import NewPoint, check_size
+from worker.compiler.errors import FaultPlace, SpecError
 
 AT_ONCE = 200
 """Machines of one question to a reader: each takes it some four milliseconds."""
@@ -43,22 +44,28 @@ async def sweep_points(
         )  # fmt: skip
     found: list[NewPoint] = []
     fields: tuple[str, ...] = ()
-    for given in body.hardware:
-        found += (await _points(state, project, given, (), models))[0]
+    for at, given in enumerate(body.hardware):
+        found += (await _points(state, project, given, (), models, f"/hardware/{at}"))[0]
     if body.base is not None:
         check_size(models, len(found) + 1, state.settings)
-        varied, fields = await _points(state, project, body.base, tuple(body.vary), models)
+        vary = tuple(body.vary)
+        varied, fields = await _points(state, project, body.base, vary, models, "/base")
         found += varied
     check_size(models, len(found), state.settings)
     return tuple(found), fields
 
 
 async def _points(
-    state: ApiState, project: str, given: str | Document, vary: tuple[str, ...], models: int
-) -> tuple[list[NewPoint], tuple[str, ...]]:
-    named = await named_spec(state, given)
+    state: ApiState, project: str, given: str | Document, vary: tuple[str, ...], models: int,
+    pointer: str,
+) -> tuple[list[NewPoint], tuple[str, ...]]:  # fmt: skip
+    named = await _named(state, given, pointer)
     if isinstance(named, str):
-        record = await to_thread.run_sync(query.get_hardware, state.database, named, project)
+        try:
+            record = await to_thread.run_sync(query.get_hardware, state.database, named, project)
+        except NotFound as unknown:
+            unknown.pointer = pointer
+            raise
         document = record.document
     else:
         document = named.document
@@ -74,6 +81,23 @@ async def _points(
             return found, tuple(answer["fields"])
 
 
+async def _named(state: ApiState, given: str | Document, pointer: str) -> str | NewSpec:
+    """As `named_spec`, with places of refusals where `pointer` is in the request."""
+    try:
+        return await named_spec(state, given)
+    except SpecError as refusal:
+        refusal.place = FaultPlace(pointer=pointer)
+        raise
+    except Malformed as refusal:
+        refusal.pointer = pointer
+        raise
+    except SpecRefused as refusal:
+        found = refusal.document
+        inside = [{**row, "pointer": pointer + (row["pointer"] or "")} for row in found["errors"]]
+        place = pointer + (found["pointer"] or "")
+        raise SpecRefused({**found, "pointer": place, "errors": inside}) from refusal
+
+
 async def _asked(
     state: ApiState, document: Document, vary: tuple[str, ...], first: int
 ) -> dict[str, Any]:
@@ -82,7 +106,8 @@ async def _asked(
         return await state.specs.ask("points", json.dumps(question).encode())
     except SpecRefused as refusal:
         if refusal.document.get("code") == "TW-OPT-001":
-            raise SpecRefused({**refusal.document, "pointer": "/vary"}) from refusal
+            place = refusal.document["pointer"] or "/vary"
+            raise SpecRefused({**refusal.document, "pointer": place}) from refusal
         raise
 
 

@@ -69,6 +69,19 @@ def numbers(value: Any, pointer: str = "") -> Iterator[Numbered]:
         yield Numbered(pointer, value, "", "")
 
 
+def fields_of(document: Document) -> list[tuple[str, Any]]:
+    """(pointer, value) of the numbers that a sweep may vary; parts of lists by their names."""
+    found = []
+    for row in numbers(document):
+        _, *steps = row.pointer.split("/")
+        if len(steps) > 1 and steps[1].isdecimal():
+            part = rows(document, steps[0])[int(steps[1])] if rows(document, steps[0]) else {}
+            steps[1] = str(part.get("name", steps[1]))
+        if row.pointer != "/schema_version" and isinstance(row.value, int | float):
+            found.append(("/" + "/".join(steps), row.value))
+    return found
+
+
 def evidence(document: Document) -> list[tuple[str, str, int]]:
     """(tag, what it means, how many numbers have it), the best evidence first."""
     counted = Counter(

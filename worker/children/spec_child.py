@@ -15,7 +15,7 @@ from itertools import islice
 from math import prod
 from typing import Any
 
-from worker.compiler.errors import Finding, SpecError
+from worker.compiler.errors import FaultPlace, Finding, OptionError, SpecError
 from worker.compiler.machine import (
     canonical_document,
     digest,
@@ -78,18 +78,26 @@ def points(text: str) -> dict[str, Any]:
 
     Raises:
         SpecError: the spec is refused as it is.
-        OptionError: TW-OPT-001, a field is.
+        OptionError: TW-OPT-001, a field is; its pointer is `/vary` and which, where it is one.
     """
     asked = json.loads(text)
     given = canonical_document(asked["document"])
     load_machine(given)
-    fields = [parse_field(field, given, is_simulated=True) for field in asked["vary"]]
+    fields = [_field(text, at, given) for at, text in enumerate(asked["vary"])]
     wanted = islice(choices(fields), asked["first"], asked["first"] + asked["count"])
     return {
         "total": prod(len(field.values) for field in fields),
         "fields": [name for field in fields for name in field.names],
         "points": [_point(given, fields, choice) for choice in wanted],
     }
+
+
+def _field(text: str, at: int, given: Mapping[str, Any]) -> Field:
+    try:
+        return parse_field(text, given, is_simulated=True)
+    except OptionError as refusal:
+        refusal.place = FaultPlace(pointer=f"/vary/{at}")
+        raise
 
 
 def _point(

@@ -89,16 +89,24 @@ async def draw(request: Request, state: State) -> HTMLResponse:
 @router.get("/ui/hardware/{name}")
 def show_machine(request: Request, name: Name, state: State, project: Project) -> HTMLResponse:
     """A preset by its name, or a stored spec by its id."""
-    is_preset = name in preset_names()
-    if is_preset:
-        document: dict[str, Any] = dict(preset_spec(name).document)
-    else:
-        document = dict(query.get_hardware(state.database, name, project).document)
+    document = document_of(state, project, name)
     return page(
-        request, "machine.html", name=name, title=str(document.get("name")), is_preset=is_preset,
+        request, "machine.html", name=name, title=str(document.get("name")),
+        is_preset=name in preset_names(),
         description=str(document.get("description") or ""),
         text=yaml.safe_dump(document, sort_keys=False, allow_unicode=True), **_shown(document),
     )  # fmt: skip
+
+
+def document_of(state: ApiState, project: str, name: str) -> dict[str, Any]:
+    """The document of a preset by its name, or of a stored spec by its id.
+
+    Raises:
+        NotFound: the project has no such spec.
+    """
+    if name in preset_names():
+        return dict(preset_spec(name).document)
+    return dict(query.get_hardware(state.database, name, project).document)
 
 
 def _shown(document: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from service.api.callers import Project, address_of
 from service.api.deps import ApiState, State
-from service.api.page_answers import PageRoute, page
+from service.api.page_answers import PageRoute, option_values, page
 from service.api.routes.compare import comparison, stored_side
 from service.api.sessions import COOKIE, SESSION_S
 from service.compare.page import parts_of
@@ -27,7 +27,6 @@ from service.states import JobState
 from service.store.records import JobFilter
 from worker.compiler.descriptors import AUTO, strategies
 from worker.compiler.machine import preset_names
-from worker.compiler.options import Effort, Objective, PartitionChoice, Precision, VerifyMode
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 PAGE = 50
@@ -60,16 +59,18 @@ def show_jobs(
     model: Text = None,
     hardware: Text = None,
     strategy: Text = None,
+    sweep: Text = None,
     cursor: Annotated[str | None, Query(max_length=500)] = None,
 ) -> HTMLResponse:
     """Jobs, newest first; the table alone where a script asks."""
     wanted = JobFilter(
-        (show,) if show else (), label or None, model or None, hardware or None, strategy or None
-    )
+        (show,) if show else (), label or None, model or None, hardware or None, strategy or None,
+        sweep=sweep or None,
+    )  # fmt: skip
     found = query.list_jobs(state.database, owner=project, wanted=wanted, cursor=cursor, limit=PAGE)
     rows = rows_of(found.rows, *_names(state, project), time.time())
     filters = {"state": show, "label": label, "model": model, "hardware": hardware,
-               "strategy": strategy}  # fmt: skip
+               "strategy": strategy, "sweep": sweep}  # fmt: skip
     is_piece = request.headers.get("tilewright-piece") == "jobs"
     return page(
         request, "job_rows.html" if is_piece else "jobs.html", rows=rows, filters=filters,
@@ -109,9 +110,7 @@ def show_upload(
     specs = query.list_hardware(state.database, owner=project, limit=PAGE).rows
     return page(
         request, "new.html", models=models, specs=specs, presets=preset_names(),
-        model=model, hardware=hardware, strategies=[AUTO, *strategies()],
-        objectives=[*Objective], efforts=[*Effort], precisions=[*Precision],
-        partitions=[*PartitionChoice], verify=[*VerifyMode],
+        model=model, hardware=hardware, **option_values(),
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 // The page of a job: progress while it runs, then its layers, timeline, and the panel of one layer.
 import { fill, showRefusal } from "/ui/static/pieces.js";
-import { LayerTable } from "/ui/static/layers.js";
+import { layerTable } from "/ui/static/layers.js";
 import { Timeline } from "/ui/static/timeline.js";
 
 const job = document.getElementById("job");
@@ -19,12 +19,9 @@ function follow(url) {
     if (told.total) bar.value = (100 * done) / told.total;
     steps.textContent = `${told.solved ?? 0} units solved, ${told.cached ?? 0} from the cache, of ${told.total ?? "an unknown number"}.`;
   });
-  events.addEventListener("state", (event) => {
-    const state = JSON.parse(event.data).state;
-    if (!["queued", "running", "canceling"].includes(state)) {
-      events.close();
-      location.reload();
-    }
+  events.addEventListener("end", () => {
+    events.close();
+    location.reload();
   });
 }
 
@@ -37,7 +34,7 @@ if (holder) {
     .then((response) => (response.ok ? response.json() : Promise.reject(response.status)))
     .catch((why) => ({ rows: [], causes: [], why: `The layers could not be read (${why}).` }));
   if (table.why) showRefusal(place, { detail: table.why, code: "", errors: [], hints: [] });
-  const layers = new LayerTable(holder, table, document.getElementById("filter"), document.getElementById("counted"));
+  const layers = layerTable(holder, table, document.getElementById("filter"), document.getElementById("counted"));
   const timeline = new Timeline(document.getElementById("timeline"), table);
 
   const choose = async (row, { from }) => {

@@ -23,7 +23,7 @@ export async function refusalOf(response) {
   }
   try {
     const found = await response.json();
-    return { detail: found.detail, code: found.code, errors: found.errors ?? [], hints: found.hints ?? [] };
+    return { detail: found.detail, code: found.code, pointer: found.pointer, errors: found.errors ?? [], hints: found.hints ?? [] };
   } catch {
     return { detail: `the server answered ${response.status}`, code: "", errors: [], hints: [] };
   }
