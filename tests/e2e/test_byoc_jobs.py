@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_models import conv_net, repeated_layers, saved, with_host_part
@@ -18,6 +20,8 @@ from worker.compiler.options import CompileOptions, PartitionChoice, Precision, 
 from worker.compiler.package.runtime import run_bundle
 from worker.job.job import JobRequest, run_job
 from worker.job.request import NoProgress
+
+Array = npt.NDArray[Any]
 
 
 def compiled(
@@ -92,6 +96,43 @@ def test_given_samples_set_the_ranges(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="'image'") as refused:
         compiled(tmp_path / "b", conv_net(), {"preset": "ethos-u65"}, samples)
     assert refused.value.code == "TW-CAL-002"
+
+
+def test_noise_is_that_of_fresh_samples_of_the_same_kind(tmp_path: Path) -> None:
+    """Ranges of small samples clip standard normal inputs: those say nothing about the users'."""
+    rng = np.random.default_rng(5)
+
+    def drawn(count: int) -> Array:
+        return (rng.standard_normal((count, 1, 3, 12, 12)) * 0.05).astype(np.float32)
+
+    path = tmp_path / "samples.npz"
+    np.savez(path, x=drawn(16))
+    report, _, out = compiled(
+        tmp_path / "a", conv_net(), {"preset": "ethos-u65"}, path, calibration="0" * 64
+    )
+    check = report["verification"]
+    assert check["scored_on"] == (
+        "4 samples held out from calibration, calibrated with 12"
+    )  # fmt: skip
+    told = next(n["sqnr_db"] for n in check["sqnr"] if n["value"] == "y")
+    exact = onnxruntime.InferenceSession(conv_net().SerializeToString())
+    signal = noise = 0.0
+    for x in drawn(16):
+        want = exact.run(["y"], {"x": x})[0].astype(np.float64)
+        got = run_bundle(out / "model.twb", {"x": x}, tmp_path / "build")["y"]
+        signal += float(np.square(want).sum())
+        noise += float(np.square(want - got).sum())
+    assert told == pytest.approx(10 * np.log10(signal / noise), abs=1.0)
+
+
+def test_one_sample_scores_what_it_calibrated_and_the_report_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "samples.npz"
+    np.savez(path, x=np.random.default_rng(5).standard_normal((1, 3, 12, 12)).astype(np.float32))
+    report, _, _ = compiled(
+        tmp_path / "a", conv_net(), {"preset": "ethos-u65"}, path, calibration="0" * 64
+    )
+    assert "none to hold out" in report["verification"]["scored_on"]
+    assert "SCORED_ON_CALIBRATION" in {w["code"] for w in report["warnings"]}
 
 
 def test_half_precision_is_cast_inside_the_region(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from quantize_nets import Net, built, inputs, loaded, pools, residual, run_model
 from worker.compiler.errors import ModelError, PassContractError
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.quantize.calibration import load_calibration
+from worker.compiler.quantize.holding import split_samples
 from worker.compiler.quantize.ranges import Histogram, Observed, observe
 
 
@@ -190,6 +191,28 @@ def test_every_wrong_array_is_reported(tmp_path: Path) -> None:
         load_calibration(path, model)
     assert [f.pointer for f in refused.value.findings] == ["/x", "/b"]
     assert (refused.value.limit, refused.value.actual) == ("float32", "float64")
+
+
+def test_samples_that_are_not_numbers_are_refused(tmp_path: Path) -> None:
+    model = _two_inputs(tmp_path)
+    x = np.zeros((3, 2, 3), np.float32)
+    x[2, 1, 0] = np.nan
+    with pytest.raises(ModelError, match=r"'x' is not a number at \[2, 1, 0\]") as refused:
+        load_calibration(_file(tmp_path, x=x, b=np.zeros((2, 3), np.float32)), model)
+    assert refused.value.code == "TW-CAL-006"
+    assert [f.pointer for f in refused.value.findings] == ["/x"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 16, 17, 63, 64, 65, 1000])
+def test_held_out_samples_are_spread_and_never_calibrate(count: int) -> None:
+    calibrating, held = split_samples(range(count))
+    assert sorted((*calibrating, *held)) == list(range(count))
+    assert len(held) <= 16
+    assert bool(held) == (count > 1)
+    assert not held or len(calibrating) >= len(held)
+    gaps = {int(gap) for gap in np.diff(held)}
+    assert len(gaps) <= 1
+    assert all(gap >= 4 for gap in gaps)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a zip", b"PK\x03\x04 damaged"])

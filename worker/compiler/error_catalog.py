@@ -131,6 +131,8 @@ def _entries() -> tuple[ErrorEntry, ...]:
         e("TW-CAL-005", "The model cannot be run for calibration", user, "partition", 422, 4,
           "ONNX Runtime rejects the model or the arrays, or running it would take too much; the"
           " message says which."),
+        e("TW-CAL-006", "A calibration sample holds NaN", user, "partition", 422, 3,
+          "Leave the sample out, or mend it: ranges cannot be taken from what is not a number."),
         e("TW-PLAN-001", "The work does not fit the machine", user, "schedule", 422, 4,
           "Raise the resource named here to the demand shown."),
         e("TW-PLAN-002", "The search budget is used up", user, "schedule", 422, 4,

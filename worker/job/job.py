@@ -25,7 +25,7 @@ from worker.compiler.options import RESULT_OPTIONS, VerifyMode
 from worker.compiler.package.bundle import write_bundle
 from worker.compiler.stages import run_stages
 from worker.job.hardware import resolve_machine
-from worker.job.ports import open_ports
+from worker.job.ports import open_ports, scoring_samples
 from worker.job.request import JobOutcome, JobRequest, ProgressSink
 from worker.job.simulation import Simulated, refuse_violations, simulate_model
 from worker.job.stages import AFTER, STAGES
@@ -198,7 +198,10 @@ def verified(job: Job, compiled: CompiledModel) -> Verification:
     given = None
     if request.inputs_path is not None:
         given = given_inputs(request.inputs_path, compiled.model)
-    return verify_model(job.path, compiled, job.options, request.build_dir, given)
+    scoring = None
+    if compiled.boundaries:
+        scoring = scoring_samples(compiled.source, job.options, request.calibration_path)
+    return verify_model(job.path, compiled, job.options, request.build_dir, given, scoring)
 
 
 def reported(

@@ -18,10 +18,12 @@ from worker.compiler.machine import digest
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions
 from worker.compiler.quantize.calibration import load_calibration
+from worker.compiler.quantize.holding import split_samples
 from worker.job.simulation import simulate_cached, simulate_model
 from worker.simulator.run import SIMULATOR_VERSION
 from worker.verification.budget import over_budget
-from worker.verification.inputs import SYNTHETIC_BATCHES, seeded_inputs
+from worker.verification.inputs import SYNTHETIC_BATCHES, held_out, seeded_inputs
+from worker.verification.scoring import Scoring
 
 
 def open_ports(
@@ -34,6 +36,8 @@ def open_ports(
 ) -> Ports:
     """Ports of one compile: calibration from `calibration` (.npz), else seeded random inputs.
 
+    Of the samples of a file those that `scoring_samples` gives are kept out.
+
     `model_bytes`: of the model's file, by which running it is affordable.
     """
 
@@ -41,7 +45,7 @@ def open_ports(
         if calibration is None:
             return synthetic_samples(model, options.seed, model_bytes)
         require_affordable(model, model_bytes)
-        return load_calibration(calibration, model)
+        return split_samples(load_calibration(calibration, model))[0]
 
     remembered, machine_digest = _Remembering(cache), digest(machine)
     known: dict[str, Figures] = {}
@@ -61,6 +65,22 @@ def open_ports(
         return Figures(sim.cycles, sim.energy_pj, home, peak)
 
     return Ports(cache, progress, samples, figures, whole, SIMULATOR_VERSION)
+
+
+def scoring_samples(model: OnnxModel, options: CompileOptions, calibration: Path | None) -> Scoring:
+    """What the noise of a conversion is measured on: inputs of the kind that calibrated, which
+    calibration has not seen.
+
+    Raises: as `load_calibration`.
+    """
+    if calibration is None:
+        return Scoring((held_out(model, options.seed),), "random inputs, calibrated with others")
+    calibrating, held = split_samples(load_calibration(calibration, model))
+    if not held:
+        said = "the sample that calibrated: one sample leaves none to hold out"
+        return Scoring(calibrating, said, is_seen=True)
+    said = f"{len(held)} samples held out from calibration, calibrated with {len(calibrating)}"
+    return Scoring(held, said)
 
 
 def synthetic_samples(

@@ -50,6 +50,10 @@ class Verification:
     """Outputs that do not depend on the inputs: comparing them proves nothing."""
     worst: str = ""
     """The row that is nearest to its tolerance, or farthest beyond."""
+    scored_on: str = ""
+    """The samples that `noise` was measured on, in words; empty where there is none."""
+    is_scored_unseen: bool = True
+    """Calibration has not seen them."""
 
 
 NOT_ASKED = Verification("none", "none", None, None, None, None, "not asked for")
@@ -145,6 +149,7 @@ def report_document(
                 }
                 for row in verification.outputs
             ],
+            "scored_on": verification.scored_on,
             "sqnr": [
                 {
                     "value": n.value,
@@ -186,7 +191,12 @@ def report_document(
 
 
 def _noise_warnings(verification: Verification) -> tuple[tuple[str, str], ...]:
-    return tuple(
+    seen = (
+        "SCORED_ON_CALIBRATION",
+        f"the noise was measured on {verification.scored_on}; give more samples for figures that"
+        " do not flatter",
+    )
+    return (() if verification.is_scored_unseen else (seen,)) + tuple(
         (
             "LOW_SQNR",
             f"output {row.value} keeps {row.sqnr_db:.1f} dB of the user's model, the spec asks for"

@@ -48,6 +48,7 @@ from worker.verification.noise import conversion_noise
 from worker.verification.observing import ObservedKernels, inner_names
 from worker.verification.references import own_errors, reference_values
 from worker.verification.sampling import check_unit
+from worker.verification.scoring import Scoring
 from worker.verification.selection import selection_inputs
 from worker.verification.verdict import Found, Judged, verdict
 from worker.verification.whole_outputs import Handover, handed_over, is_sampleable
@@ -67,8 +68,11 @@ def verify_model(
     options: CompileOptions,
     build_dir: Path,
     given: Mapping[str, Array] | None = None,
+    scoring: Scoring | None = None,
 ) -> Verification:
     """Verify as `options.verify` says, on the inputs `given`, or on seeded ones.
+
+    `scoring`: samples for the noise of a conversion; None: one from a seed.
 
     What cannot be verified is reported, not raised: what would take more than the budget, without a
     C compiler, where ONNX Runtime rejects the model or the inputs, or where its values do not fit
@@ -92,7 +96,7 @@ def verify_model(
     compiled.model.release_pages()
     inputs = seeded_inputs(compiled.model, options.seed) if given is None else given
     try:
-        return _Verifier(path, compiled, options, inputs).run(library, build_dir)
+        return _Verifier(path, compiled, options, inputs, scoring).run(library, build_dir)
     except CompilerError as error:
         if error.code not in _NO_REFERENCE:
             raise
@@ -116,9 +120,11 @@ class _Verifier:
         compiled: CompiledModel,
         options: CompileOptions,
         inputs: Mapping[str, Array],
+        scoring: Scoring | None,
     ) -> None:
         self._path = path
         self._compiled = compiled
+        self._scoring = scoring
         self._inputs = inputs
         self._seed = options.seed
         self._is_full = options.verify is VerifyMode.FULL
@@ -349,6 +355,11 @@ class _Verifier:
         rows = self._found.rows
         forced = f", {num_forced} values compared and fixed before selections" if num_forced else ""
         worst = max(rows, key=lambda row: (row.share, row.error))
+        scoring = None
+        if compiled.boundaries:
+            scoring = self._scoring or Scoring(
+                (held_out(compiled.model, self._seed),), "random inputs"
+            )
         return Verification(
             self._mode,
             f"ONNX Runtime on the {'converted' if compiled.boundaries else 'original'} model,"
@@ -359,11 +370,11 @@ class _Verifier:
             judged_as.passed,
             judged_as.detail + (f"{forced}, seed {self._seed}" if judged_as.passed else ""),
             tuple(rows),
-            conversion_noise(self._path, compiled, held_out(compiled.model, self._seed))
-            if compiled.boundaries
-            else (),
+            () if scoring is None else conversion_noise(self._path, compiled, scoring.batches),
             judged_as.insensitive,
             worst.name,
+            "" if scoring is None else scoring.words,
+            scoring is None or not scoring.is_seen,
         )
 
 

@@ -158,7 +158,7 @@ def seeded_inputs(model: OnnxModel, seed: int) -> dict[str, npt.NDArray[Any]]:
 
 
 def held_out(model: OnnxModel, seed: int) -> dict[str, npt.NDArray[Any]]:
-    """Inputs that calibration has not seen, whether it drew its own from `seed` or was given some.
+    """Inputs that a calibration that drew its own from `seed` has not seen.
 
     Raises: as `seeded_inputs`.
     """

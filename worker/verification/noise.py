@@ -18,7 +18,7 @@ import onnx_ir
 from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.quantize.boundary import BoundaryKind
 from worker.compiler.quantize.session import Session
-from worker.compiler.quantize.sqnr import sqnr_db
+from worker.compiler.quantize.sqnr import Powers
 from worker.report.noise_row import NoiseRow
 from worker.verification.float64 import FORCED, in_float64
 from worker.verification.reference import Float64Values, reference_outputs
@@ -77,11 +77,13 @@ def converted_float64(
 
 
 def conversion_noise(
-    path: Path, compiled: CompiledModel, inputs: Mapping[str, Array]
+    path: Path, compiled: CompiledModel, batches: Sequence[Mapping[str, Array]]
 ) -> tuple[NoiseRow, ...]:
     """SQNR of every float output and of every value that leaves a region, in that order.
 
-    Cost: one run of the user's model and one of the converted one in ONNX Runtime.
+    Signal and noise are summed over all `batches`.
+
+    Cost: a run of the user's model and one of the converted one in ONNX Runtime per batch.
     """
     outputs = [v.name for v in compiled.model.ir.graph.outputs if v.name]
     leaving = [
@@ -90,15 +92,20 @@ def conversion_noise(
         if b.kind is not BoundaryKind.QUANTIZE and b.value not in outputs
     ]
     names = list(dict.fromkeys((*outputs, *leaving)))
-    exact, inner = reference_outputs(path, inputs, names)
-    exact.update(inner)
-    rounded = values_of(compiled.model.ir, inputs, names)
+    powers = {name: Powers() for name in names}
+    for batch in batches:
+        exact, inner = reference_outputs(path, batch, names)
+        exact.update(inner)
+        rounded = values_of(compiled.model.ir, batch, names)
+        for name in names:
+            if name in exact and name in rounded and exact[name].dtype.kind == "f":
+                powers[name].add(exact[name], rounded[name])
     least = max((c.min_sqnr_db for c in compiled.conversions.values()), default=0.0)
     rows: list[NoiseRow] = []
     for name in names:
-        if name not in exact or name not in rounded or exact[name].dtype.kind != "f":
+        if not powers[name].is_measured:
             continue
-        found = sqnr_db(exact[name], rounded[name])
+        found = powers[name].sqnr()
         is_output = name in outputs and least > 0
         rows.append(
             NoiseRow(

@@ -30,7 +30,8 @@ def load_calibration(path: Path, model: OnnxModel) -> tuple[Mapping[str, Array],
 
     Raises:
         ModelError: TW-CAL-001 not an .npz of arrays, TW-CAL-002 unknown or missing names,
-            TW-CAL-003 types, shapes or numbers of batches; all findings in one answer.
+            TW-CAL-003 types, shapes or numbers of batches, TW-CAL-006 a NaN; all findings in one
+            answer.
 
     Cost: the arrays are read once.
     """
@@ -87,6 +88,12 @@ def _by_input(
 def _batches(key: str, array: Array, value: onnx_ir.Value, findings: list[Finding]) -> list[Array]:
     """One array as batches of `value`; what is wrong with it goes to `findings`."""
     shape = static_shape(value)
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        at = tuple(int(k) for k in np.argwhere(np.isnan(array))[0])
+        findings.append(
+            _finding("TW-CAL-006", f"{key!r} is not a number at {list(at)}", key, "numbers", "NaN")
+        )
+        return []
     wanted = None if value.dtype is None else np.dtype(value.dtype.numpy())
     if wanted is not None and array.dtype != wanted:
         findings.append(
@@ -114,7 +121,8 @@ def refuse_all(code: str, findings: list[Finding]) -> None:
     """Raise ModelError with every finding, the first one's figures in front; nothing if empty."""
     if findings:
         first = findings[0]
+        alone = {finding.code for finding in findings} == {first.code}
         raise ModelError(
-            code, first.message, pointer=first.pointer, limit=first.allowed, actual=first.actual,
-            findings=tuple(findings),
+            first.code if alone else code, first.message, pointer=first.pointer,
+            limit=first.allowed, actual=first.actual, findings=tuple(findings),
         )  # fmt: skip

@@ -26,27 +26,60 @@ class Sqnr:
     """Compared."""
 
 
-def sqnr_db(reference: Array, approximate: Array) -> Sqnr:
-    """Compare two tensors of one shape, in f64.
+class Powers:
+    """Signal and noise of one value, summed over any number of batches, in f64.
 
-    Exact equality, an all-zero signal and non-finite values have no ratio: `db` is None then.
+    Sums are kept in units of the largest magnitude so far, so that squares neither overflow nor
+    vanish.
     """
-    exact = np.asarray(reference, np.float64)
-    noise_of = np.asarray(approximate, np.float64)
-    if exact.shape != noise_of.shape:
-        raise ValueError(f"shapes {exact.shape} and {noise_of.shape} differ")
-    if not exact.size:
-        return Sqnr(None, "the tensor is empty")
-    if not (np.isfinite(exact).all() and np.isfinite(noise_of).all()):
-        return Sqnr(None, "a value is infinite or NaN", exact.size)
-    # Scaled by the largest magnitude, so that squares neither overflow nor vanish.
-    largest = max(float(np.abs(exact).max()), float(np.abs(noise_of).max()))
-    if largest == 0.0 or np.array_equal(exact, noise_of):
-        return Sqnr(None, "exact: the noise is zero", exact.size)
-    signal = float(np.square(exact / largest).sum())
-    noise = float(np.square((exact - noise_of) / largest).sum())
-    if signal == 0.0:
-        return Sqnr(None, "the signal is zero", exact.size)
-    if noise == 0.0:
-        return Sqnr(None, "exact: the noise is zero", exact.size)
-    return Sqnr(10.0 * (log10(signal) - log10(noise)), "", exact.size)
+
+    def __init__(self) -> None:
+        self._unit = 0.0
+        self._signal = 0.0
+        self._noise = 0.0
+        self._elements = 0
+        self._is_finite = True
+        self.is_measured = False
+        """Whether anything was added."""
+
+    def add(self, reference: Array, approximate: Array) -> None:
+        """Compare two tensors of one shape."""
+        exact = np.asarray(reference, np.float64)
+        noise_of = np.asarray(approximate, np.float64)
+        if exact.shape != noise_of.shape:
+            raise ValueError(f"shapes {exact.shape} and {noise_of.shape} differ")
+        self.is_measured = True
+        self._elements += exact.size
+        if not exact.size:
+            return
+        self._is_finite &= bool(np.isfinite(exact).all() and np.isfinite(noise_of).all())
+        if not self._is_finite:
+            return
+        largest = max(float(np.abs(exact).max()), float(np.abs(noise_of).max()))
+        if largest > self._unit:
+            shrunk = (self._unit / largest) ** 2
+            self._signal, self._noise = self._signal * shrunk, self._noise * shrunk
+            self._unit = largest
+        if largest > 0.0:
+            self._signal += float(np.square(exact / self._unit).sum())
+            self._noise += float(np.square((exact - noise_of) / self._unit).sum())
+
+    def sqnr(self) -> Sqnr:
+        """The ratio.  Exact equality, an all-zero signal and non-finite values have none."""
+        if not self._elements:
+            return Sqnr(None, "the tensor is empty")
+        if not self._is_finite:
+            return Sqnr(None, "a value is infinite or NaN", self._elements)
+        if self._noise == 0.0:
+            return Sqnr(None, "exact: the noise is zero", self._elements)
+        if self._signal == 0.0:
+            return Sqnr(None, "the signal is zero", self._elements)
+        db = 10.0 * (log10(self._signal) - log10(self._noise))
+        return Sqnr(db, "", self._elements)
+
+
+def sqnr_db(reference: Array, approximate: Array) -> Sqnr:
+    """Compare two tensors of one shape; see `Powers`."""
+    powers = Powers()
+    powers.add(reference, approximate)
+    return powers.sqnr()
