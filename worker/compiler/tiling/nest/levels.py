@@ -7,7 +7,7 @@ not change is worked out once (`StageFrame`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import lcm, prod
 
 from worker.compiler.tiling.factors import largest_divisor
@@ -44,6 +44,19 @@ class _Held:
     """Only one strip of it is placed at a time."""
     room: int | None
     """Bytes of registers that it has for itself; None: it shares the stage's memory."""
+    known: dict[tuple[int, ...], int] = field(default_factory=dict, compare=False)
+    """Elements of boxes of tiles that came before, by their sizes along the operand's own axes."""
+
+    def elems(self, tile: Mapping[str, int], facts: Facts) -> int:
+        """Of one copy.  Most of a layer's tilings share each operand's box with others."""
+        operand = self.operand
+        if self.is_strip:
+            return prod(facts.placed_widths(operand, tile))
+        key = tuple([tile[name] for name in operand.axes])
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = prod(operand.widths(tile, facts.extents))
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +161,8 @@ def _level(
         operand = held.operand
         if held.like < k:
             number = numbers[held.like]
-        elif held.is_strip:
-            number = prod(facts.placed_widths(operand, tile))
         else:
-            number = prod(operand.widths(tile, facts.extents))
+            number = held.elems(tile, facts)
         numbers.append(number)
         twice = double and not held.is_lone and not operand.axes.isdisjoint(order)
         name = operand.tensor

@@ -17,7 +17,7 @@ once per tiling (`Price`): an order only says how often each operand is filled.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf, prod
 from typing import NamedTuple
 
@@ -45,6 +45,8 @@ class _Way:
     operand: Operand
     is_early: bool
     route: Route
+    known: dict[tuple[object, ...], _Fill] = field(default_factory=dict, compare=False)
+    """Of tiles that came before: most of a layer's tilings share each operand's with others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,9 +356,10 @@ class Pricer:
         if port.drain is not None and port.drain[0].tensor in plan.elems:
             operand, route = port.drain
             sizes = self._sizes(operand, plan, route)
-            drain = out_trips * route.cycles(sizes, used, used)
+            one = route.cycles(sizes, used, used)
+            drain = out_trips * one
             last = route.latency_cycles + drain / out_trips
-            alone = route.cycles(sizes, *((0, 0) if port.is_apart else (used, used)))
+            alone = route.cycles(sizes, 0, 0) if port.is_apart else one
             drain_alone = out_trips * (route.latency_cycles + alone)
             drain_turns = route.turns(sizes, out_trips, used, used)
             drain_charge = out_trips * route.charge(sizes, used, used)
@@ -375,16 +378,31 @@ class Pricer:
     def _fill(self, port: _Port, way: _Way, plan: LevelPlan, used: int) -> _Fill:
         """What a tile takes to come, on its way to each of `used` units."""
         operand, route = way.operand, way.route
-        sizes = self._sizes(operand, plan, route)
-        reads = route.reads(used // plan.units_used, plan.splits, operand.axes)
-        cycles = route.cycles(sizes, used, reads)
-        alone = route.cycles(sizes, *((0, 0) if port.is_apart else (used, reads)))
-        arrival = route.latency_cycles + max(0.0, alone - cycles / used)
-        return _Fill(
-            operand.axes, cycles, alone, arrival, route.latency_cycles, way.is_early,
-            plan.copies[operand.tensor] > 1, way is port.carried,
-            route.turns(sizes, 1, used, reads), route.charge(sizes, used, reads),
+        reads = used
+        if route.reach > 1:
+            reads = route.reads(used // plan.units_used, plan.splits, operand.axes)
+        key = (
+            self._boxed(operand, plan, route), plan.copies[operand.tensor] > 1, used, reads
         )  # fmt: skip
+        found = way.known.get(key)
+        if found is None:
+            sizes = self._sizes(operand, plan, route)
+            cycles = route.cycles(sizes, used, reads)
+            alone = route.cycles(sizes, 0, 0) if port.is_apart else cycles
+            arrival = route.latency_cycles + max(0.0, alone - cycles / used)
+            found = way.known[key] = _Fill(
+                operand.axes, cycles, alone, arrival, route.latency_cycles, way.is_early,
+                key[1], way is port.carried,
+                route.turns(sizes, 1, used, reads), route.charge(sizes, used, reads),
+            )  # fmt: skip
+        return found
+
+    def _boxed(self, operand: Operand, plan: LevelPlan, route: Route) -> object:
+        """What of a tile decides `_sizes`: its elements, and where bursts count its box."""
+        if self._units == (1, 1) or not route.is_at_home:
+            return plan.elems[operand.tensor]
+        tile = plan.tile
+        return plan.elems[operand.tensor], *[tile[name] for name in operand.axes]
 
     def _sizes(self, operand: Operand, plan: LevelPlan, route: Route) -> Sizes:
         """Bytes of a tile of an operand on a way."""
