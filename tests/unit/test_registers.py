@@ -16,6 +16,7 @@ from worker.compiler.export.derive import loop_nests
 from worker.compiler.export.nest import LoopNest
 from worker.compiler.ir.affine import Affine, var
 from worker.compiler.ir.dtype import DType
+from worker.compiler.isa.program import Opcode
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import (
@@ -82,13 +83,14 @@ def run(schedule: Schedule, on: Machine) -> UnitSimulation:
 
 
 def test_sums_in_registers_pass_no_port_of_the_engine() -> None:
-    """In memory each of the eight steps brings 16 x 16 sums of two bytes and takes them back."""
+    """In memory each of the eight steps brings 16 x 16 sums of four bytes and takes them back."""
     engine = machine().engine("mme")
-    box = (16, 16, 4)
-    beside, inside = (pace_of(OP, engine, GRAPH.tensors, stays=stays) for stays in (False, True))
+    box, held = (16, 16, 4), {OUT: DType.F32}
+    beside = pace_of(OP, engine, GRAPH.tensors, held=held)
+    inside = pace_of(OP, engine, GRAPH.tensors, stays=True)
     at_once = -(-16 * 16 * 4 // int(beside.speed)) + engine.startup_cycles
     assert inside.cycles(box) == at_once
-    moved = 16 * 16 * 2
+    moved = 16 * 16 * 4
     assert beside.cycles(box) == engine.startup_cycles + max(
         at_once - engine.startup_cycles, moved // 64
     )
@@ -98,6 +100,18 @@ def test_sums_in_registers_pass_no_port_of_the_engine() -> None:
     drawn, returned = feeds_of(OP, engine, GRAPH.tensors, stays=True).of(box)
     assert returned == 0
     assert drawn < feeds_of(OP, engine, GRAPH.tensors).of(box)[0]
+
+
+def test_sums_in_memory_pass_the_ports_as_they_stand_there() -> None:
+    """They stand there in f32, though factors and result are f16: four bytes a sum, each way."""
+    on = machine()
+    pace = pace_of(OP, on.engine("mme"), GRAPH.tensors, held={OUT: DType.F32})
+    rows = lower_unit(product("L1"), on, "s" * 64).instructions
+    steps = rows[rows["opcode"] == int(Opcode.COMPUTE)]
+    factors = feeds_of(OP, on.engine("mme"), GRAPH.tensors, stays=True).of((16, 16, 4))[0]
+    assert steps["returned"].tolist() == [16 * 16 * 4] * 8
+    assert steps["drawn"].tolist() == [factors + 16 * 16 * 4] * 8
+    assert steps["cycles"].tolist() == [pace.cycles((16, 16, 4))] * 8
 
 
 def test_what_is_stored_leaves_the_registers_and_is_rounded_on_its_way() -> None:

@@ -109,7 +109,8 @@ class Estimator:
         self._machine = machine
         self._home = machine.home
         self._whole = whole
-        self._pace = pace_of(facts.op, engine, facts.tensors, stays=facts.registers is not None)
+        stays = facts.registers is not None
+        self._pace = pace_of(facts.op, engine, facts.tensors, stays=stays, held=facts.held)
         names = machine.route(machine.home.name, engine.memory)
         self._passed: tuple[MemoryLevel, ...] = tuple(machine.level(name) for name in names[1:])
         self._left = facts.registers or self._passed[-1]

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, prod
+from types import MappingProxyType
+from typing import TypeAlias
 
 from worker.compiler.cost.folds import Extents, Folding, Least, folding, granule
 from worker.compiler.cost.output_stage import stage_rate
@@ -31,6 +33,9 @@ SPECIAL_FNS = frozenset(
     }
 )  # fmt: skip
 """Functions that run at an engine's special rate."""
+HeldAs: TypeAlias = Mapping[str, DType]
+"""Element types of tensors that stand in an engine's memory in another than their own."""
+OWN: HeldAs = MappingProxyType({})
 _SLACK = 1e-9
 """Relative: a rounding error of floats must not add a cycle to a bound."""
 
@@ -333,11 +338,14 @@ def keeps_sums(op: TensorOp, engine: Engine) -> bool:
 
 
 def pace_of(
-    op: TensorOp, engine: Engine, tensors: Mapping[str, Tensor], *, stays: bool = False
-) -> EngineRate:
+    op: TensorOp, engine: Engine, tensors: Mapping[str, Tensor], *, stays: bool = False,
+    held: HeldAs = OWN,
+) -> EngineRate:  # fmt: skip
     """The pace of `engine` at `op`: worth keeping where many boxes are asked for.
 
     `stays`: its result stands in registers of the engine, so it passes none of its ports.
+    `held`: element types of tensors that stand in the engine's memory in another than their own.
+    Sums do, of formats that are summed up in a wider one, and pass the ports as they stand.
 
     Raises:
         VerifyError: the engine cannot run it (a schedule names the wrong engine).
@@ -346,7 +354,7 @@ def pace_of(
     if elements > 0:
         return EngineRate(
             engine.startup_cycles, elements, 0.0, (1, 0), None, (),
-            streams=_streams(op, None, engine, tensors, stays=stays),
+            streams=_streams(op, None, engine, tensors, stays=stays, held=held),
         )  # fmt: skip
     dtype = compute_dtype(op, tensors)
     speed = rate(engine, dtype)
@@ -356,43 +364,48 @@ def pace_of(
     ops = (0, 0) if roles is not None else elementary_ops(op)
     return EngineRate(
         engine.startup_cycles, speed, engine.special_ops_per_cycle, ops, roles, engine.array,
-        None if roles is None else _folding(op, roles, engine, speed, tensors, stays=stays),
-        _streams(op, roles, engine, tensors, stays=stays),
+        None if roles is None else _folding(op, roles, engine, speed, tensors, stays, held),
+        _streams(op, roles, engine, tensors, stays=stays, held=held),
     )  # fmt: skip
 
 
 def _folding(
     op: TensorOp, roles: Contraction, engine: Engine, speed: float, tensors: Mapping[str, Tensor],
-    *, stays: bool,
+    stays: bool, held: HeldAs,
 ) -> Folding | None:  # fmt: skip
     depth = prod(op.domain[k].extent for k in roles.depth)
-    return folding(engine, speed, item_bytes(op, roles, tensors, stays=stays), depth)
+    return folding(engine, speed, item_bytes(op, roles, tensors, stays=stays, held=held), depth)
 
 
 def item_bytes(
-    op: TensorOp, roles: Contraction, tensors: Mapping[str, Tensor], *, stays: bool
+    op: TensorOp, roles: Contraction, tensors: Mapping[str, Tensor], *, stays: bool, held: HeldAs
 ) -> tuple[int, int, int]:
     """Bytes of an element of the left factor, the right one, and the sum, as they pass the ports
-    of an array; `stays`: sums do not."""
+    of an array; `stays`: sums do not.  `held` as of `pace_of`."""
     accesses = (*(op.reads[slot] for slot in roles.slots), op.write)
-    left, right, total = (tensors[a.tensor].dtype.size_bytes for a in accesses)
+    left, right, total = (_item(a.tensor, tensors, held) for a in accesses)
     return left, right, 0 if stays else total
+
+
+def _item(tensor: str, tensors: Mapping[str, Tensor], held: HeldAs) -> int:
+    """Bytes of an element as it stands in an engine's memory."""
+    return (held.get(tensor) or tensors[tensor].dtype).size_bytes
 
 
 def _streams(
     op: TensorOp, roles: Contraction | None, engine: Engine, tensors: Mapping[str, Tensor],
-    *, stays: bool,
+    *, stays: bool, held: HeldAs,
 ) -> Streams | None:  # fmt: skip
     """What passes an engine's ports beside a `Folding`'s factors and sums; None: they are free."""
     if not engine.feed_bytes_per_cycle and not engine.drain_bytes_per_cycle:
         return None
-    streams = streams_of(op, roles, engine, tensors, stays=stays)
+    streams = streams_of(op, roles, engine, tensors, stays=stays, held=held)
     return streams if streams.reads or streams.result else None
 
 
 def streams_of(
     op: TensorOp, roles: Contraction | None, engine: Engine, tensors: Mapping[str, Tensor],
-    *, stays: bool = False,
+    *, stays: bool = False, held: HeldAs = OWN,
 ) -> Streams:  # fmt: skip
     """What an instruction moves beside the factors and sums of an array, whatever its ports; sums
     too where the array has registers for them and no dataflow that counts them: they come and go
@@ -402,25 +415,27 @@ def streams_of(
     # Where something is looked up, any slot may hold the indices.
     slots = range(len(op.reads)) if op.has_lookup else slots_read(op.body)
     reads = tuple(
-        _stream(op, op.reads[slot], tensors) for slot in dict.fromkeys(slots) if slot not in factors
+        _stream(op, op.reads[slot], tensors, held)
+        for slot in dict.fromkeys(slots)
+        if slot not in factors
     )
     reduced = tuple(
         (k, axis.extent) for k, axis in enumerate(op.domain) if axis.kind is AxisKind.REDUCE
     )
-    result = _stream(op, op.write, tensors) if is_counted and not stays else None
+    result = _stream(op, op.write, tensors, held) if is_counted and not stays else None
     return Streams(
         reads, result, reduced, engine.feed_bytes_per_cycle, engine.drain_bytes_per_cycle
     )
 
 
 def _stream(
-    op: TensorOp, access: Access, tensors: Mapping[str, Tensor]
+    op: TensorOp, access: Access, tensors: Mapping[str, Tensor], held: HeldAs
 ) -> tuple[tuple[int, ...], int]:
     names = _axes_of(access)
     if any(e.has_lookup for e in access.index):
         names = frozenset(axis.name for axis in op.domain)  # anywhere, for each point
     axes = tuple(k for k, axis in enumerate(op.domain) if axis.name in names)
-    return axes, tensors[access.tensor].dtype.size_bytes
+    return axes, _item(access.tensor, tensors, held)
 
 
 def sizes(extents: tuple[int, ...], roles: Contraction) -> tuple[Extents, int]:
@@ -438,13 +453,15 @@ def engine_cycles(
     engine: Engine,
     tensors: Mapping[str, Tensor],
     lanes: int = 1,
+    held: HeldAs = OWN,
 ) -> int:
     """Cycles `engine` is busy with one instruction over a box of `extents` (domain order).
 
-    `lanes` boxes of that size run side by side in the engine as one instruction.
+    `lanes` boxes of that size run side by side in the engine as one instruction; `held` as of
+    `pace_of`.
     Units: cycles.  An empty box costs nothing.  Cost: linear in the domain's rank.
     """
-    return pace_of(op, engine, tensors).cycles(extents, lanes)
+    return pace_of(op, engine, tensors, held=held).cycles(extents, lanes)
 
 
 def _padded(

@@ -15,7 +15,9 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from worker.compiler.cost.compute import (
+    OWN,
     Contraction,
+    HeldAs,
     Streams,
     contraction,
     item_bytes,
@@ -56,19 +58,21 @@ class Feeds:
 
 
 def feeds_of(
-    op: TensorOp, engine: Engine, tensors: Mapping[str, Tensor], *, stays: bool = False
-) -> Feeds:
+    op: TensorOp, engine: Engine, tensors: Mapping[str, Tensor], *, stays: bool = False,
+    held: HeldAs = OWN,
+) -> Feeds:  # fmt: skip
     """What `engine` moves for `op`: worth keeping where many boxes are asked for.
 
     `stays`: its sums stand in registers of the engine (`register:NAME` of the ledger has them).
+    `held` as of `compute.pace_of`.
     """
     roles = contraction(op)
-    streams = streams_of(op, roles, engine, tensors, stays=stays or roles is not None)
+    streams = streams_of(op, roles, engine, tensors, stays=stays or roles is not None, held=held)
     if roles is None:
         return Feeds(streams, None)
     array = engine.array if engine.kind is EngineKind.MATRIX else ()
     described = replace(engine, array=array, dataflow=engine.dataflow or _UNKNOWN)
     depth = prod(op.domain[k].extent for k in roles.depth)
-    folds = folding(described, 1.0, item_bytes(op, roles, tensors, stays=stays), depth)
+    folds = folding(described, 1.0, item_bytes(op, roles, tensors, stays=stays, held=held), depth)
     assert folds is not None
     return Feeds(streams, (folds, roles))

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from worker.compiler.cost.compute import pace_of, work
+from worker.compiler.cost.compute import HeldAs, pace_of, work
 from worker.compiler.cost.feeds import feeds_of
+from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.evaluate import affine_values
 from worker.compiler.ir.op import Access, TensorOp
 from worker.compiler.isa.program import Opcode
@@ -95,7 +96,9 @@ class ComputeEmitter:
             return []
         registers = self.machine.engine(compute.engine).accumulators
         far = None if refs.write.scope is None else self.nest.scopes[refs.write.scope].memory
-        costs = self._costs(op, compute, box, grid, stays=bool(registers) and far == registers)
+        stays = bool(registers) and far == registers
+        held = self._held(op, refs, compute.engine)
+        costs = self._costs(op, compute, box, grid, stays=stays, held=held)
         cycles, drawn, returned, starved = (
             over_lanes(np.broadcast_to(each, grid.shape), grid, np.max) for each in costs
         )
@@ -115,6 +118,16 @@ class ComputeEmitter:
             )
         )  # fmt: skip
         return [*batches, *store]
+
+    def _held(self, op: TensorOp, refs: Refs, engine: str) -> HeldAs:
+        """In what types its operands stand in the engine's memory."""
+        memory, found = self.machine.engine(engine).memory, dict[str, DType]()
+        for access, ref in zip((*op.reads, op.write), (*refs.reads, refs.write), strict=True):
+            if ref.scope is not None and not ref.staged:
+                scope = self.nest.scopes[ref.scope]
+                if scope.memory == memory:
+                    found[access.tensor] = scope.dtype
+        return found
 
     def _direct(self, ref: Ref, leaf: Leaf, grid: Grid, *, is_write: bool) -> tuple[Touch, ...]:
         if ref.scope is None:
@@ -227,14 +240,14 @@ class ComputeEmitter:
         return found
 
     def _costs(
-        self, op: TensorOp, compute: Compute, box: Clipped, grid: Grid, *, stays: bool
+        self, op: TensorOp, compute: Compute, box: Clipped, grid: Grid, *, stays: bool, held: HeldAs
     ) -> tuple[Ints, ...]:
         """(engine cycles, bytes drawn, bytes returned, cycles that ports cost) at all iterations;
-        asks the cost model once per distinct box shape.  `stays`: sums stand in registers."""
+        asks the cost model once per distinct box shape.  `stays`: sums stand in registers; `held`
+        as of `pace_of`."""
         engine = self.machine.engine(compute.engine)
-        feeds = feeds_of(op, engine, self.tensors, stays=stays)
-
-        pace = pace_of(op, engine, self.tensors, stays=stays)
+        feeds = feeds_of(op, engine, self.tensors, stays=stays, held=held)
+        pace = pace_of(op, engine, self.tensors, stays=stays, held=held)
         at_once = pace.fed_at_once
 
         def price(extents: tuple[int, ...]) -> tuple[int, ...]:

@@ -71,7 +71,7 @@ class GraphTurboOptions(
 
 DESCRIPTOR = StrategyDescriptor(
     name="graphturbo",
-    version="32",
+    version="33",
     help="units of many layers, cut into instances that hand over on chip (paper: GraphTurbo)",
     implementation="worker.compiler.strategies.graphturbo.strategy:GRAPHTURBO",
     options=GraphTurboOptions,

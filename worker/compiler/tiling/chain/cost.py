@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, prod
 
-from worker.compiler.cost.compute import engine_cycles
+from worker.compiler.cost.compute import HeldAs, engine_cycles
 from worker.compiler.ir.op import Tensor
 from worker.compiler.isa.program import PASSED
 from worker.compiler.machine.bursts import (
@@ -72,8 +72,12 @@ def timing_of(
     engines: Mapping[str, Engine],
     tensors: Mapping[str, Tensor],
     flows: tuple[tuple[Flow, ...], tuple[Flow, ...]],
+    held: HeldAs,
 ) -> Timing:
-    """Measure the instructions of one tile.  Cost: linear in the chain."""
+    """Measure the instructions of one tile.  Cost: linear in the chain.
+
+    `held`: in what types tensors stand in the local buffer.
+    """
     computes: list[tuple[tuple[int, ...], int]] = []
     tables: list[tuple[tuple[int, ...], int]] = []
     for part in cut.ops:
@@ -81,7 +85,7 @@ def timing_of(
             min(span.extent, axis.extent)
             for span, axis in zip(part.box, part.op.domain, strict=True)
         )
-        cycles = engine_cycles(part.op, extents, engines[part.op.name], tensors)
+        cycles = engine_cycles(part.op, extents, engines[part.op.name], tensors, held=held)
         computes.append((part.rows, cycles))
         size = sum(
             tensors[a.tensor].dtype.size_bytes for a in part.op.reads if a.tensor in cut.at_home

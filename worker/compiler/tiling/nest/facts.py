@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import gcd
 
-from worker.compiler.cost.compute import contraction
+from worker.compiler.cost.compute import HeldAs, contraction
 from worker.compiler.cost.folds import granule
 from worker.compiler.ir.affine import Affine
 from worker.compiler.ir.axis import AxisKind
@@ -188,6 +188,12 @@ class Facts:
             assert self.out is not None
             return (self.out, *(p.out for p in self.epilogue))
         return () if self.stored is None else (self.stored,)
+
+    @property
+    def held(self) -> HeldAs:
+        """In what types its operands stand in the innermost memory."""
+        placed = (*self.fetched, *self.made(is_last=True))
+        return {o.tensor: o.dtype for o in placed if o is not self.in_registers}
 
     @property
     def in_registers(self) -> Operand | None:

@@ -159,10 +159,7 @@ def _level(
     numbers: list[int] = []
     for k, held in enumerate(stand.held):
         operand = held.operand
-        if held.like < k:
-            number = numbers[held.like]
-        else:
-            number = held.elems(tile, facts)
+        number = numbers[held.like] if held.like < k else held.elems(tile, facts)
         numbers.append(number)
         twice = double and not held.is_lone and not operand.axes.isdisjoint(order)
         name = operand.tensor

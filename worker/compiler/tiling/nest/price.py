@@ -270,11 +270,14 @@ class Pricer:
         self.measure = measure
         stays = facts.registers is not None
         self.feeds = (
-            feeds_of(facts.op, engine, facts.tensors, stays=stays) if measure.feeds else None
+            feeds_of(facts.op, engine, facts.tensors, stays=stays, held=facts.held)
+            if measure.feeds
+            else None
         )
-        self.pace = pace_of(facts.op, engine, facts.tensors, stays=stays)
+        self.pace = pace_of(facts.op, engine, facts.tensors, stays=stays, held=facts.held)
         self.after = [
-            (step, pace_of(step.op, step.engine, facts.tensors)) for step in facts.epilogue
+            (step, pace_of(step.op, step.engine, facts.tensors, held=facts.held))
+            for step in facts.epilogue
         ]
         self._axes = tuple(axis.name for axis in facts.op.domain)
         self._machine, self._units = machine, burst_units(machine)

@@ -73,7 +73,8 @@ def _cycles(
     """The slowest of computing and of each memory's traffic, if every core reads its part once."""
     share = {n: -(-e // ways.get(n, 1)) for n, e in facts.extents.items()}
     cores = prod(ways.values())
-    pace = pace_of(facts.op, engine, facts.tensors, stays=facts.registers is not None)
+    stays = facts.registers is not None
+    pace = pace_of(facts.op, engine, facts.tensors, stays=stays, held=facts.held)
     busy = pace.startup_cycles + pace.least(tuple(share[a.name] for a in facts.op.domain))
     home = machine.home.name
     bytes_at: dict[str, float] = {}
