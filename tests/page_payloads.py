@@ -20,13 +20,19 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 def many_layers(
     request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink
 ) -> JobOutcome:
-    """`LAYERS` kernels of a node each; layer k takes 1000 + k cycles, the last is the costliest."""
+    """`LAYERS` kernels of a node each; layer k takes 1000 + k cycles, the last is the costliest.
+
+    Each reads the one before it, every tenth one also what began its block.
+    """
     layers: list[dict[str, Any]] = []
+    nodes: list[dict[str, Any]] = []
     events: list[dict[str, Any]] = []
     start = 0
     for k in range(LAYERS):
         cycles = 1000 + k
         name = HOSTILE if k == LAYERS - 1 else f"block{k // 10}/conv{k}"
+        reads = [f"t{k - 1}", *([f"t{k - 9}"] if k % 10 == 9 else [])]
+        nodes.append({"name": name, "op_type": "Conv", "inputs": reads, "outputs": [f"t{k}"]})
         layers.append({
             "index": k, "group_id": k, "onnx_nodes": [name],
             "op_type": "Conv" if k % 3 else "Add", "placement": "accelerator",
@@ -55,5 +61,6 @@ def many_layers(
     trace = {"otherData": {"clock_hz": CLOCK_HZ, "cycles": start}, "traceEvents": events}
     (out_dir / "report.json").write_text(json.dumps(report))
     (out_dir / "trace.json.gz").write_bytes(gzip.compress(json.dumps(trace).encode()))
-    files = (("report", "report.json"), ("trace", "trace.json.gz"))
+    (out_dir / "graph.json").write_text(json.dumps({"nodes": nodes}))
+    files = (("report", "report.json"), ("trace", "trace.json.gz"), ("graph", "graph.json"))
     return JobOutcome(files, sha256(b"").hexdigest(), summary)

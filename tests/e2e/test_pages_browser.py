@@ -93,6 +93,7 @@ def test_which_layer_why_and_what_would_help(
         seen.click(page.locator(f'a[href="/ui/jobs/{running.jobs[0]}"]'))
         page.locator("#layers tbody tr[data-row]").first.wait_for()
         page.locator("#timeline canvas").wait_for()
+        page.locator("#graph canvas").wait_for()
         seen.click(page.locator(".top [data-layer]").first)
         panel = page.locator(".panel.layer")
         assert most["onnx_nodes"][0] in panel.locator("h2").inner_text()
@@ -140,6 +141,97 @@ def test_rows_and_the_timeline_lead_to_each_other(browser: Any, running: Running
         page.reload()
         page.locator(".panel.layer[data-row='2']").wait_for()
         seen.check()
+
+
+def test_the_graph_and_the_table_lead_to_each_other(
+    browser: Any, running: Running, pictures: str | None
+) -> None:
+    """By mouse and by keys; places are those that the server gives."""
+    with Client(running.url) as client:
+        graph: Any = json.loads(client.raw(f"/ui/jobs/{running.jobs[0]}/graph"))
+    boxes = {box["row"]: box for box in graph["nodes"]}
+    assert len(graph["edges"]) >= len(boxes) - 1
+    most = costliest(running)
+    with visit(browser, running.url) as seen:
+        page = seen.page
+        page.goto(f"/ui/jobs/{running.jobs[0]}")
+        canvas = page.locator("#graph canvas")
+        canvas.wait_for()
+        size = canvas.bounding_box()
+        # All of it is shown: the middle of the drawing is that of the canvas.
+        scale = min(size["width"] / graph["width"], size["height"] / graph["height"], 1)
+        box = boxes[most["index"]]
+        x = (box["x"] - graph["width"] / 2) * scale + size["width"] / 2
+        y = (box["y"] + graph["box"][1] / 2 - graph["height"] / 2) * scale + size["height"] / 2
+        canvas.click(position={"x": x, "y": y})
+        page.locator(f".panel.layer[data-row='{most['index']}']").wait_for()
+        chosen = page.locator('#layers tr[aria-selected="true"]')
+        assert chosen.get_attribute("data-row") == str(most["index"])
+        seen.keep(pictures, "graph")
+        page.keyboard.press("Escape")
+        page.locator(".panel.layer").wait_for(state="detached")
+        page.locator("#graph").focus()
+        page.keyboard.press("Home")
+        says = page.locator("#graph-says")
+        page.locator("#graph-says", has_text=f"{most['cycles_total']:,} cycles").wait_for()
+        first = says.inner_text()
+        page.keyboard.press("ArrowUp")
+        page.wait_for_function(
+            "before => document.getElementById('graph-says').textContent !== before", arg=first
+        )
+        [above] = {e["from"] for e in graph["edges"] if e["to"] == most["index"]}
+        assert boxes[above]["name"] in says.inner_text()
+        page.keyboard.press("Enter")
+        page.locator(f".panel.layer[data-row='{above}']").wait_for()
+        page.locator("#layers tr[data-row='0']").click()
+        page.locator(".panel.layer[data-row='0']").wait_for()
+        page.locator("#graph-says", has_text=boxes[0]["name"]).wait_for()
+        seen.check()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_the_report_is_one_file_that_loads_nothing(
+    browser: Any, running: Running, width: int, scheme: str, tmp_path: Path, pictures: str | None
+) -> None:
+    """With its causes, what twice of each would bring, and a timeline; from a disk, offline."""
+    path = tmp_path / "report.html"
+    with Client(running.url) as client:
+        rows: Any = client.get(f"/v1/jobs/{running.jobs[0]}/artifacts")
+        [stored] = [row for row in rows["items"] if row["name"] == "report_html"]
+        path.write_bytes(client.raw(f"/v1/artifacts/{stored['sha256']}"))
+        summary: Any = client.get(f"/v1/jobs/{running.jobs[0]}/report")["summary"]
+    assert path.stat().st_size <= 2 << 20
+    with visit(browser, path.as_uri(), width=width, scheme=scheme) as seen:
+        page = seen.page
+        page.goto(path.as_uri())
+        heading = page.locator("h2", has_text="What would help").first
+        table = heading.locator("xpath=following-sibling::div[1]//table")
+        first = summary["causes"][0]
+        row = table.locator("tr", has_text=first["cause"]).first.inner_text()
+        total = summary["latency_cycles"]
+        assert f"{first['cycles']:,}" in row
+        assert f"{total / (total - first['cycles'] / 2):.3f}x" in row
+        assert page.get_by_role("img", name="Timeline of layers").is_visible()
+        colour = "getComputedStyle(document.querySelector('svg rect.cause-engine')).fill"
+        assert page.evaluate(colour) == "rgb(47, 111, 179)", "the sheet is let in"
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert seen.violations() == []
+        seen.keep(pictures, f"report-{width}-{scheme}")
+        seen.check()
+
+
+def test_a_job_without_a_graph_says_so(browser: Any, serve: Serve) -> None:
+    served = serve("figured")
+    job = served.submit()["id"]
+    served.ended(job)
+    with visit(browser, served.url) as seen:
+        page = seen.page
+        page.goto(f"/ui/jobs/{job}")
+        assert page.locator("#graph").count() == 0, "there is no report"
+    refused = served.http.get(f"/ui/jobs/{job}/graph", headers={"Accept": "application/json"})
+    assert refused.status_code == 404
+    assert refused.json()["code"] == "TW-SVC-001"
 
 
 def test_the_table_sorts_and_filters(browser: Any, running: Running) -> None:
@@ -315,6 +407,12 @@ def scrolled(seen: Visit, job: str) -> None:
     page = seen.page
     page.goto(f"/ui/jobs/{job}")
     page.locator("#timeline canvas").wait_for()
+    page.locator("#graph canvas").wait_for()
+    for name in ("Show the costliest", "Zoom out", "Show all of the graph"):
+        page.locator("#graph").get_by_role("button", name=name).click()
+    page.locator("#graph").focus()
+    for key in ("Home", "ArrowUp", "ArrowUp", "-", "0"):
+        page.keyboard.press(key)
     assert page.locator("#counted").inner_text() == str(LAYERS)
     height = page.evaluate("document.querySelector('#layers').scrollHeight")
     assert height > 1400 * 28, "there is room for all rows"

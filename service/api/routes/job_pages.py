@@ -21,6 +21,7 @@ from service.api.downloads import serve_bytes
 from service.api.page_answers import PageRoute, page
 from service.errors import NotFound
 from service.jobs import query
+from service.pages.graph import graph_view
 from service.pages.jobs import rows_of
 from service.pages.layer import layer_view, nest_view, what_if_view
 from service.pages.render import HEADERS
@@ -142,6 +143,28 @@ def get_table(state: State, seen: Seen) -> Response:
     report = _report(state, seen)
     table = {"rows": [], "causes": []} if isinstance(report, str) else table_of(report)
     body = json.dumps(table, separators=(",", ":"))
+    return Response(body, media_type="application/json", headers=dict(HEADERS))
+
+
+@router.get("/ui/shared/{token}/graph")
+@router.get("/ui/jobs/{job_id}/graph")
+def get_graph(state: State, seen: Seen) -> Response:
+    """Boxes and edges with their places, for the script that draws them.
+
+    Raises:
+        NotFound: the job has no report or no graph (yet), or one that cannot be drawn.
+    """
+    report = _report(state, seen)
+    stored = query.get_artifact(state.database, seen.job.id, "graph")
+    try:
+        document = json.loads(read_bytes(state.blobs, stored.sha256))
+    except (ValueError, RecursionError):
+        document = None
+    why = "its graph is no JSON" if document is None else report
+    found = why if isinstance(why, str) else graph_view(document, layers_of(why))
+    if isinstance(found, str):
+        raise NotFound(f"the job's graph cannot be drawn: {found}")
+    body = json.dumps(found, separators=(",", ":"))
     return Response(body, media_type="application/json", headers=dict(HEADERS))
 
 

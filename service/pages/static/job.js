@@ -1,6 +1,7 @@
 // The page of a job: progress while it runs, then its layers, timeline, and the panel of one layer.
 import { fill, showRefusal } from "/ui/static/pieces.js";
 import { layerTable } from "/ui/static/layers.js";
+import { ModelGraph } from "/ui/static/graph.js";
 import { Timeline } from "/ui/static/timeline.js";
 
 const job = document.getElementById("job");
@@ -36,10 +37,12 @@ if (holder) {
   if (table.why) showRefusal(place, { detail: table.why, code: "", errors: [], hints: [] });
   const layers = layerTable(holder, table, document.getElementById("filter"), document.getElementById("counted"));
   const timeline = new Timeline(document.getElementById("timeline"), table);
+  const graph = new ModelGraph(document.getElementById("graph"), document.getElementById("graph-says"));
 
   const choose = async (row, { from }) => {
     layers.select(row, { reveal: from !== "table" });
     timeline.select(row, { reveal: from !== "timeline" });
+    graph.select(row, { reveal: from !== "graph" });
     history.replaceState(null, "", `#layer=${row}`);
     if (await fill(place, `${base}/layers/${row}`)) {
       place.querySelector("h2").focus({ preventScroll: true });
@@ -50,10 +53,12 @@ if (holder) {
     place.replaceChildren();
     layers.select(null, { reveal: false });
     timeline.select(null, { reveal: false });
+    graph.select(null, { reveal: false });
     history.replaceState(null, "", location.pathname + location.search);
   };
   layers.onchoose = (row) => choose(row, { from: "table" });
   timeline.onchoose = (row) => choose(row, { from: "timeline" });
+  graph.onchoose = (row) => choose(row, { from: "graph" });
   document.addEventListener("click", (event) => {
     const link = event.target.closest("[data-layer]");
     if (link) choose(Number(link.dataset.layer), { from: "list" });

@@ -63,10 +63,10 @@ export class Timeline {
     about.textContent = note;
     this.holder.replaceChildren(this.canvas, tools);
     const offscreen = this.canvas.transferControlToOffscreen();
-    this.worker.postMessage({ op: "canvas", canvas: offscreen, colours: colours() }, [offscreen]);
+    this.worker.postMessage({ op: "canvas", canvas: offscreen, colours: coloursOf() }, [offscreen]);
     new ResizeObserver(() => this.draw()).observe(this.holder);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-      this.worker.postMessage({ op: "colours", colours: colours() });
+      this.worker.postMessage({ op: "colours", colours: coloursOf() });
       this.draw();
     });
     this.canvas.addEventListener("wheel", (event) => {
@@ -140,9 +140,9 @@ export class Timeline {
   }
 }
 
-function colours() {
+export function coloursOf() {
   const style = getComputedStyle(document.documentElement);
   const found = {};
-  for (const name of ["paper", "raised", "ink", "dim", "line", "accent", "mark", "chosen", "bad"]) found[name] = style.getPropertyValue(`--${name}`).trim();
+  for (const name of ["paper", "raised", "ink", "dim", "line", "accent", "mark", "chosen", "bad", "good"]) found[name] = style.getPropertyValue(`--${name}`).trim();
   return found;
 }
