@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from worker.report import readable
 from worker.report.plots import si
 
-_BINARY = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _AGES = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"))
 NONE = "–"
 """What stands where there is no number."""
@@ -22,12 +22,7 @@ def whole(value: int | None) -> str:
 
 def capacity(value: float | None) -> str:
     """Bytes of a memory: `64 KiB`."""
-    if value is None:
-        return NONE
-    for scale, unit in _BINARY:
-        if value >= scale:
-            return f"{value / scale:.4g} {unit}"
-    return f"{value:.4g} B"
+    return NONE if value is None else readable.capacity(value)
 
 
 def percent(value: float | None) -> str:

@@ -10,11 +10,14 @@ from worker.compiler.errors import Detail
 from worker.compiler.judge.compiled import CompiledModel
 from worker.report.cause_bars import cause_bar
 from worker.report.node_names import node_span, short_op_type
-from worker.report.parts import layer_parts
-from worker.report.plots import energy_bars, layer_bars, occupancy, roofline, si
+from worker.report.parts import causes_in, layer_parts
+from worker.report.plots import Bar, energy_bars, layer_bars, occupancy, roofline, si
+from worker.report.readable import readable
 from worker.report.style import page_of
 from worker.report.summary_page import summaries_html
 from worker.report.tables import flat, html_table, rows_of
+from worker.report.timeline import Slice, timeline
+from worker.report.what_if import costs
 from worker.simulator.occupancy_steps import occupancy_steps
 from worker.simulator.results import ModelSimulation, UnitSimulation
 
@@ -63,7 +66,15 @@ def report_page(
         if isinstance(macs, int) and isinstance(cycles, int) and cycles and total:
             points.append((_label(row), macs / total, macs / cycles, cycles))
     parted = layer_parts(rows, whole.cycles)
-    bars = [(_label(r), _int(r, "cycles_total"), _int(r, "lower_bound_cycles")) for r in parted]
+    bars = [
+        (
+            _label(r),
+            _int(r, "cycles_total"),
+            _int(r, "lower_bound_cycles"),
+            causes_in(r.get("causes")),
+        )
+        for r in parted
+    ]
     failed = [r for r in rows_of(document, "sanity") if r.get("passed") is not True]
     verification = document.get("verification")
     passed = isinstance(verification, dict) and verification.get("passed")
@@ -91,7 +102,11 @@ def report_page(
             whole.cycles,
             "Cycles by cause",
         ),
-        html_table(("cause", "cycles"), _causes(document)),
+        "<h2>What would help</h2>",
+        f"<p>{_HELP}</p>",
+        html_table(_COST_COLUMNS, _costs(document, bars, whole.cycles, machine.clock_hz)),
+        "<h2>Timeline</h2>",
+        timeline(_slices(rows), whole.cycles, machine.clock_hz),
         "<h2>Roofline</h2>",
         roofline(
             points,
@@ -110,7 +125,7 @@ def report_page(
         energy_bars([(e.item, e.pj, e.low_pj, e.high_pj) for e in whole.energy]),
         *_energy_range(whole),
         "<h2>Summary</h2>",
-        html_table(("figure", "value"), _figures(document)),
+        html_table(("figure", "value", "reads as"), _figures(document)),
         "<h2>Strategies</h2>",
         html_table(_STRATEGY_COLUMNS, rows_of(document, "strategies")),
         "<h2>Verification</h2>",
@@ -133,6 +148,45 @@ def report_page(
         "<p>Every figure is defined in docs/figures.md of Tilewright.</p>",
     ]  # fmt: skip
     return page_of(title, parts)
+
+
+_COST_COLUMNS = (
+    "cause", "cycles", "pct_cycles", "what is changed", "at most faster by", "then at least",
+    "layers with most of it",
+)  # fmt: skip
+_HELP = (
+    "Twice of a resource, or half of a wait, takes away at most half of the cycles that are blamed"
+    " on it, less where another chain is nearly as long. The program stays as it is:"
+    " <code>tilewright explain layer</code>, and <i>What would help</i> on a job's page, search for"
+    " a better one."
+)
+
+
+def _costs(
+    document: Mapping[str, Detail], bars: Sequence[Bar], total: int, clock_hz: float
+) -> list[dict[str, Detail]]:
+    """What each cause costs, and what twice of its resource would bring."""
+    causes = [(str(c.get("cause")), _int(c, "cycles")) for c in _causes(document)]
+    layers = [(label, blamed) for label, _, _, blamed in bars]
+    return [
+        {
+            "cause": cost.cause, "cycles": cost.cycles, "pct_cycles": cost.pct,
+            "what is changed": cost.lever, "at most faster by": f"{cost.factor:.3f}x",
+            "then at least": si(cost.least_cycles / clock_hz, "s"),
+            "layers with most of it": "; ".join(f"{name} ({own:,})" for name, own in cost.layers),
+        }
+        for cost in costs(causes, total, layers)
+    ]  # fmt: skip
+
+
+def _slices(rows: Sequence[Mapping[str, Detail]]) -> list[Slice]:
+    """Where each kernel and each host part is in time."""
+    return [
+        Slice(_label(row), _int(row, "start_cycle"), _int(row, "end_cycle"),
+              row.get("placement") == "host", str(row.get("bound_by") or ""))
+        for row in rows
+        if isinstance(row.get("end_cycle"), int)
+    ]  # fmt: skip
 
 
 _REGION_COLUMNS = (
@@ -188,7 +242,11 @@ def _unverified(verification: Detail) -> str:
 
 def _figures(document: Mapping[str, Detail]) -> list[dict[str, Detail]]:
     """The summary; its causes have a table of their own."""
-    return [row for row in flat(document.get("summary")) if row["figure"] != "causes"]
+    return [
+        {**row, "reads as": readable(str(row["figure"]), row["value"])}
+        for row in flat(document.get("summary"))
+        if row["figure"] != "causes"
+    ]
 
 
 def _causes(document: Mapping[str, Detail]) -> list[dict[str, Detail]]:

@@ -11,8 +11,12 @@ from html import escape
 from math import floor, log10
 from typing import NamedTuple
 
+from worker.report.cause_bars import class_of
+
 WIDTH, HEIGHT = 880, 300
 LEFT, RIGHT, TOP, BOTTOM = 76, 16, 14, 40
+_LEAST_PX = 0.05
+_MOST_SAID = 3
 
 
 def _svg(body: Sequence[str], label: str, height: int = HEIGHT) -> str:
@@ -162,11 +166,12 @@ def roofline(
     return _svg(body, "Roofline")
 
 
-def layer_bars(bars: Sequence[tuple[str, int, int]]) -> str:
-    """Cycles per layer in execution order, with its lower bound drawn inside.
+Bar = tuple[str, int, int, Sequence[tuple[str, int]]]
+"""(label, cycles, lower bound cycles, causes with their cycles)."""
 
-    `bars`: (label, cycles, lower bound cycles).
-    """
+
+def layer_bars(bars: Sequence[Bar]) -> str:
+    """Cycles per layer in execution order, stacked by cause, with a mark at its lower bound."""
     top = max((b[1] for b in bars), default=1) or 1
     scale = (HEIGHT - TOP - BOTTOM) / top
     slot = (WIDTH - LEFT - RIGHT) / max(len(bars), 1)
@@ -175,16 +180,29 @@ def layer_bars(bars: Sequence[tuple[str, int, int]]) -> str:
     for tick in _ticks(top):
         body += [_line(LEFT, base - tick * scale, WIDTH - RIGHT, base - tick * scale),
                  _text(LEFT - 6, base - tick * scale + 4, si(tick), "end")]  # fmt: skip
-    for k, (label, cycles, bound) in enumerate(bars):
+    for k, (label, cycles, bound, causes) in enumerate(bars):
         x, w = LEFT + k * slot, max(slot * 0.86, 0.4)
-        title = f"<title>{escape(label)}: {cycles} cycles, bound {bound}</title>"
-        for value, cls in ((cycles, "bar"), (min(bound, cycles), "bound")):
-            body.append(
-                f'<rect class="{cls}" x="{x:.2f}" y="{base - value * scale:.2f}" width="{w:.2f}"'
-                f' height="{value * scale:.2f}">{title}</rect>'
-            )
-    body.append(_text((LEFT + WIDTH) / 2, HEIGHT - 8,
-                      "layers in execution order (dark: lower bound), cycles"))  # fmt: skip
+        stack = 0
+        for cause, own in causes or (("", cycles),):
+            height = own * scale
+            if height >= _LEAST_PX:  # nothing of less would be seen
+                body.append(
+                    f'<rect class="{class_of(cause) if cause else "bar"}" x="{x:.2f}"'
+                    f' y="{base - stack * scale - height:.2f}" width="{w:.2f}"'
+                    f' height="{height:.2f}"/>'
+                )
+            stack += own
+        if bound:
+            y = base - min(bound, cycles) * scale
+            body.append(_line(x, y, x + w, y, "least"))
+        said = ", ".join(f"{cause} {own:,}" for cause, own in causes[:_MOST_SAID])
+        body.append(
+            f'<rect class="over" x="{x:.2f}" y="{TOP}" width="{w:.2f}" height="{base - TOP}">'
+            f"<title>{escape(label)}: {cycles:,} cycles, bound {bound:,}; {escape(said)}</title>"
+            "</rect>"
+        )
+    said = "layers in execution order, cycles by cause (line: lower bound)"
+    body.append(_text((LEFT + WIDTH) / 2, HEIGHT - 8, said))
     return _svg(body, "Cycles per layer")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Sequence
+from hashlib import sha256
 from html import escape
 
 from worker.report.cause_bars import STYLE as CAUSE_STYLE
@@ -20,15 +22,24 @@ svg{width:100%;height:auto}svg text{fill:var(--dim)}.grid{stroke:var(--line)}
 .roof{stroke:var(--bad);stroke-dasharray:5 3}.bar{fill:var(--bar)}
 .whisker{stroke:var(--dark)}.bound{fill:var(--dark)}
 .dot{fill:var(--bar);fill-opacity:.65;stroke:var(--dark)}.dim{fill:var(--line)}.area{fill:var(--bar);fill-opacity:.6}
+.least{stroke:var(--ink);stroke-width:1.2}.over{fill:transparent}
 .bad{color:var(--bad);font-weight:600}.ok{color:var(--ok)}
 """
+
+
+_SHEET = _STYLE + CAUSE_STYLE
+_DIGEST = b64encode(sha256(_SHEET.encode()).digest()).decode()
+_POLICY = f"default-src 'none'; style-src 'sha256-{_DIGEST}'; base-uri 'none'; form-action 'none'"
+"""Nothing is loaded, no script runs, and of styles this sheet alone."""
 
 
 def page_of(title: str, parts: Sequence[str]) -> str:
     """One page out of pieces of HTML."""
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f"<title>{escape(title)}</title><style>{_STYLE}{CAUSE_STYLE}</style></head><body>"
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_SHEET}</style></head><body>"
         + "".join(parts)
         + "</body></html>\n"
     )

@@ -31,6 +31,7 @@ from service.store.blobs import read_bytes
 from service.store.records import ArtifactRecord, JobRecord
 from worker.report.cause_bars import FAMILIES, cause_bar, family
 from worker.report.plots import energy_bars
+from worker.report.what_if import costs
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 SHARED = "share"
@@ -122,6 +123,11 @@ def show_job(request: Request, state: State, seen: Seen) -> HTMLResponse:
         shown = {
             "causes": causes,
             "bar": cause_bar(causes, report.summary.latency_cycles, "Cycles by cause"),
+            "costs": costs(
+                causes,
+                report.summary.latency_cycles,
+                [(layer.name, layer.causes) for layer in layers],
+            ),
             "sentences": FAMILIES,
             "family": family,
             "top": sorted(layers, key=lambda layer: (-layer.cycles, layer.row))[:5],
