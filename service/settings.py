@@ -295,6 +295,11 @@ class Settings(BaseSettings):
         return self.data_dir / "work"
 
     @property
+    def asked_dir(self) -> Path:
+        """Folders of payloads that the API asks."""
+        return self.data_dir / "asked"
+
+    @property
     def build_dir(self) -> Path:
         return self.data_dir / "build"
 

@@ -65,6 +65,7 @@ from service.jobs import query
 from service.jobs import sweeps as sweep_jobs
 from service.pages.render import STATIC
 from service.settings import Settings
+from worker.sandbox.held import sweep_unheld
 
 ROUTERS = (
     models, uploads, calibrations, hardware, jobs, sweeps, sweep_events, events, artifacts,
@@ -97,6 +98,7 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         del app
+        sweep_unheld(settings.asked_dir)  # of one that was killed
         yield
         bells.close()
         specs.close()

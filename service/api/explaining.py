@@ -5,9 +5,7 @@ The same answer as the command line's.  It follows from the bundle alone, so it 
 
 from __future__ import annotations
 
-import tempfile
 from collections import OrderedDict
-from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -17,6 +15,7 @@ from service.settings import Settings
 from service.store.blobs import BlobStore, copy_to
 from service.store.records import ArtifactRecord
 from worker.sandbox.asking import Died, Refused, ask
+from worker.sandbox.held import own_folder
 from worker.sandbox.payload import Workplace
 from worker.sandbox.sandbox import End
 
@@ -70,9 +69,9 @@ class Explanations:
         settings = self._settings
         with (
             self._slots.taken(),
-            tempfile.TemporaryDirectory(prefix="tilewright-explain-") as folder,
+            own_folder(settings.asked_dir, "explain") as folder,
         ):
-            place = Workplace(Path(folder))
+            place = Workplace(folder)
             place.create()
             path = place.given / "job.twb"
             copy_to(self._blobs, bundle.sha256, path)

@@ -6,8 +6,6 @@ The API process must stay free of ONNX and numpy; a hostile model must not take 
 from __future__ import annotations
 
 import re
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from service.api.deps import ApiState
@@ -17,6 +15,7 @@ from service.store.records import HardwareRecord, ModelRecord
 from service.text import is_carried
 from worker.compiler.options import CompileOptions
 from worker.sandbox.asking import Died, Refused, ask
+from worker.sandbox.held import own_folder
 from worker.sandbox.payload import Workplace
 from worker.sandbox.sandbox import End
 
@@ -61,9 +60,9 @@ def run_preflight(
     options = CompileOptions.from_json({"symbols": _symbols(pairs)})
     with (
         state.preflights.taken(),
-        tempfile.TemporaryDirectory(prefix="tilewright-preflight-") as folder,
+        own_folder(settings.asked_dir, "preflight") as folder,
     ):
-        place = Workplace(Path(folder))
+        place = Workplace(folder)
         place.create()
         path = place.given / ("model.zip" if model.kind == "zip" else "model.onnx")
         copy_to(state.blobs, model.sha256, path)

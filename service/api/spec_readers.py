@@ -57,6 +57,7 @@ class SpecReaders:
                 choice=settings.isolation,
                 search_path=settings.child_path,
                 hidden=settings.data_dir,
+                parent=settings.asked_dir,
             )
             self._free.put(reader)
         self._turn: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None

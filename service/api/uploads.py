@@ -22,14 +22,12 @@ from service.api.looks import LOOK_BYTES, FirstLook, NotAModel, look_at_model
 from service.api.spool import append_stream, check_declared, hash_file
 from service.errors import Conflict, DigestMismatch, NotFound, TooLarge
 from service.keys import LOCAL
-from service.store.blobs import BlobStore
+from service.store.blobs import KEEP_UPLOADS_S, UPLOADS, BlobStore, sweep_uploads
 from service.store.ids import new_id
 from service.store.records import BlobRef
 from service.store.writeback import EarlyWriteback
 
 CHUNK_BYTES = 16 << 20
-KEEP_S = 24 * 3600.0
-"""An upload nobody has touched for this long is dropped."""
 _ID = re.compile(r"upload_[0-9a-hjkmnp-tv-z]{26}")
 
 _hashers: dict[str, tuple[int, hashlib._Hash]] = {}
@@ -56,7 +54,7 @@ class UploadFolder:
         self._project = project
         self._blobs = blobs
         self._limit_bytes = limit_bytes
-        self._root = blobs.spool_dir / "uploads"
+        self._root = blobs.spool_dir / UPLOADS
 
     def start(
         self,
@@ -124,7 +122,7 @@ class UploadFolder:
             size_bytes=record["size_bytes"],
             sha256=record["sha256"],
             size_limit_bytes=min(record["size_bytes"] or self._limit_bytes, self._limit_bytes),
-            expires=touched + KEEP_S,
+            expires=touched + KEEP_UPLOADS_S,
         )
 
     async def append(
@@ -273,13 +271,9 @@ class UploadFolder:
         self._data(upload_id).unlink(missing_ok=True)
 
     def _sweep(self) -> None:
-        limit = time.time() - KEEP_S
-        for path in sorted(self._root.glob("*.data")):
-            try:
-                if path.stat().st_mtime < limit:
-                    self._forget(path.stem)
-            except FileNotFoundError:
-                continue
+        if sweep_uploads(self._root, KEEP_UPLOADS_S):
+            for upload_id in [one for one in _hashers if not self._data(one).exists()]:
+                _hashers.pop(upload_id, None)
 
     def _data(self, upload_id: str) -> Path:
         return self._root / f"{upload_id}.data"

@@ -19,11 +19,12 @@ from service.bootstrap import Services, open_services
 from service.errors import Conflict, ServiceError
 from service.jobs.reconcile import expire_leases
 from service.settings import Settings
-from service.store.blobs import sweep_spool
+from service.store.blobs import UPLOADS, sweep_spool
 from service.store.repos import items, results
 from service.store.session import current_revision, is_sqlite, migrate
 from worker.runner.main import DataDirectory, stale_workplaces, sweep_workplaces
 from worker.sandbox.compiled_loops import ensure_compiled_loops, has_compiled_loops
+from worker.sandbox.held import sweep_unheld, unheld
 
 _DAY_S = 86_400.0
 _MOST_LEASES = 1000
@@ -94,8 +95,9 @@ def _of_store(services: Services) -> Iterator[Ailment]:
     if lapsed:
         found = f"{lapsed} have run out and were not taken back"
         yield Ailment("leases", "warning", found, lambda: _expire(services))
-    if stale := len(stale_workplaces(services)):
-        found = f"{stale} are left of attempts that nobody works on"
+    asked = services.settings.asked_dir
+    if stale := len([*stale_workplaces(services), *unheld(asked)]):
+        found = f"{stale} are left of attempts and questions that nobody works on"
         yield Ailment("work folders", "warning", found, lambda: _sweep(services))
     stored = set(services.blobs.list_digests())
     if orphans := sorted(stored - named):
@@ -105,7 +107,7 @@ def _of_store(services: Services) -> Iterator[Ailment]:
         found = f"{len(lost)} are lost that rows name, as sha256:{lost[0]}"
         yield Ailment("content", "error", found, _lost)
     spool = services.blobs.spool_dir
-    if parts := len(list(spool.glob("*.part"))):
+    if parts := len([*spool.glob("*.part"), *(spool / UPLOADS).glob("*")]):
         found = f"{parts} half-written files: of uploads under way, or of a crash"
         yield Ailment("spool", "warning", found, lambda: _sweep_parts(spool, parts))
 
@@ -160,7 +162,8 @@ def _expire(services: Services) -> str:
 
 
 def _sweep(services: Services) -> str:
-    return f"removed {sweep_workplaces(services)}"
+    gone = sweep_workplaces(services) + sweep_unheld(services.settings.asked_dir)
+    return f"removed {gone}"
 
 
 def _remove(services: Services, orphans: list[str]) -> str:

@@ -23,6 +23,10 @@ from service.store.records import BlobRef
 from service.store.writeback import EarlyWriteback
 
 CHUNK_BYTES = 1024 * 1024
+UPLOADS = "uploads"
+"""Below the spool: a data file and a record of each unfinished upload."""
+KEEP_UPLOADS_S = 24 * 3600.0
+"""An upload nobody has touched for this long is dropped."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
@@ -215,16 +219,38 @@ def copy_to(store: BlobStore, digest: str, target: Path) -> int:
 
 
 def sweep_spool(spool_dir: Path, older_than_s: float) -> int:
-    """Delete spooled files that no writer has touched for a while; give how many."""
-    if not spool_dir.is_dir():
-        return 0
+    """Delete spooled files that no writer has touched for a while; give how many.
+
+    Unfinished uploads outlive their server: they stay for KEEP_UPLOADS_S at least.
+    """
+    removed = 0
+    limit = time.time() - older_than_s
+    for path in sorted(spool_dir.glob("*.part")):
+        if _touched(path) <= limit:
+            path.unlink(missing_ok=True)
+            removed += 1
+    return removed + sweep_uploads(spool_dir / UPLOADS, max(older_than_s, KEEP_UPLOADS_S))
+
+
+def sweep_uploads(folder: Path, older_than_s: float) -> int:
+    """Delete unfinished uploads that nobody has touched for a while, and what a crash has left of
+    one; give how many files."""
+    files: dict[str, list[Path]] = {}
+    for path in sorted(folder.glob("*")):
+        files.setdefault(path.stem, []).append(path)
     limit = time.time() - older_than_s
     removed = 0
-    for path in sorted(spool_dir.glob("*.part")):
-        try:
-            if path.stat().st_mtime <= limit:
-                path.unlink()
+    for paths in files.values():
+        if max(map(_touched, paths)) <= limit:
+            for path in paths:
+                path.unlink(missing_ok=True)
                 removed += 1
-        except FileNotFoundError:
-            continue
     return removed
+
+
+def _touched(path: Path) -> float:
+    """When it was last written; now, where somebody has just removed it."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return time.time()

@@ -265,7 +265,7 @@ def test_abandoned_and_expired_uploads_leave_no_files(
     assert served.http.delete(location).status_code == 204
     assert list(folder.iterdir()) == []
     start(served.http)
-    monkeypatch.setattr(upload_module, "KEEP_S", -1.0)
+    monkeypatch.setattr(upload_module, "KEEP_UPLOADS_S", -1.0)
     UploadFolder(served.services.blobs, limit_bytes=10, project="local").start(
         "x", size_bytes=None, sha256=None
     )

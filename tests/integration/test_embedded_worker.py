@@ -18,6 +18,7 @@ from service.states import JobState
 from service.store.blobs import read_bytes
 from worker.runner import tasks
 from worker.runner.main import DataDirectory, EmbeddedWorker, sweep_workplaces
+from worker.sandbox.held import held_folder
 
 OpenDesk = Callable[[Settings], Desk]
 
@@ -121,7 +122,7 @@ def test_folders_in_use_outlast_the_lease(make_settings: MakeSettings, open_desk
     """Who lost its lease may run for a moment longer; who was killed left its folder behind."""
     desk = open_desk(make_settings("quick"))
     folder = desk.services.settings.work_dir / "job_x.compile.1"
-    with tasks.held_folder(folder):
+    with held_folder(folder):
         assert sweep_workplaces(desk.services) == 0
         assert folder.is_dir()
     assert sweep_workplaces(desk.services) == 1

@@ -39,7 +39,7 @@ def standing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Standi
     limits = Limits(60, 300 * MIB, 10 * MIB, 8, MIB)
     with Standing(
         "hanging_payload", limits=limits, choice=IsolationChoice.LIMITS,
-        search_path="/usr/bin", hidden=tmp_path / "hidden",
+        search_path="/usr/bin", hidden=tmp_path / "hidden", parent=tmp_path / "asked",
     ) as made:  # fmt: skip
         yield made
 

@@ -37,7 +37,8 @@ from service.store.repos import items, workers
 from service.store.session import migrate
 from service.store.strategy_sets import offered
 from worker.runner.polling import Poller
-from worker.runner.tasks import ItemRunner, Step, is_held, register, workplace_name
+from worker.runner.tasks import ItemRunner, Step, register, workplace_name
+from worker.sandbox.held import is_held, unheld
 from worker.sandbox.isolation import isolation
 
 _GARBAGE_EVERY_S = 3600.0
@@ -58,7 +59,7 @@ def stale_workplaces(services: Services) -> list[Path]:
     A worker that lost its lease may still be running its payload for a moment: pulled away from
     under it, the folder would look like a fault of whatever opens a file next.
     """
-    found = sorted(services.settings.work_dir.glob("*"))
+    found = unheld(services.settings.work_dir)
     if not found:
         return []
     with services.database.read() as session:

@@ -6,14 +6,11 @@ one of the ways of `service.jobs.claim`.  Whatever the child does, this process 
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 
@@ -46,6 +43,7 @@ from worker.runner.store_cache import StoreCache
 from worker.runner.verdict import over_limit
 from worker.sandbox import wire
 from worker.sandbox.compiled_loops import ensure_compiled_loops
+from worker.sandbox.held import held_folder
 from worker.sandbox.isolation import isolation
 from worker.sandbox.payload import Workplace, payload_argv, payload_env
 from worker.sandbox.sandbox import End, Limits, Report, Sandbox
@@ -68,34 +66,6 @@ class Step(StrEnum):
 def workplace_name(item_id: str, fence: int) -> str:
     """Name the folder of one attempt."""
     return f"{item_id.replace(':', '.')}.{fence}"
-
-
-@contextmanager
-def held_folder(folder: Path) -> Iterator[None]:
-    """Make it anew, and let others see that it is in use until the block, or this process, ends."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def is_held(folder: Path) -> bool:
-    """Whether a process is within `held_folder`; False also if there is no such folder."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
 
 
 def _no_hook(step: Step, held: Claim) -> None:

@@ -7,15 +7,16 @@ that keep nothing are asked this way; one that is late, too large or dead is rep
 
 from __future__ import annotations
 
-import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from worker.sandbox import wire
+from worker.sandbox.held import own_folder
 from worker.sandbox.isolation import IsolationChoice, isolation
 from worker.sandbox.payload import Workplace, payload_argv, payload_env
 from worker.sandbox.sandbox import Limits, Report, Sandbox
@@ -46,10 +47,12 @@ class Standing:
         choice: IsolationChoice,
         search_path: str,
         hidden: Path,
+        parent: Path,
     ) -> None:
         """Nothing is started before the first question.
 
-        `limits.wall_s` is how long one process may serve; the next question starts another.
+        `limits.wall_s` is how long one process may serve; the next question starts another.  Its
+        folder is made, and held, below `parent`.
         """
         self._module = module
         self._limits = limits
@@ -57,7 +60,8 @@ class Standing:
         self._search_path = search_path
         self._hidden = hidden
         self._sandbox: Sandbox | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._parent = parent
+        self._folder: AbstractContextManager[Path] | None = None
         self._started = 0.0
 
     def ask(self, head: Mapping[str, Any], body: bytes, limit_s: float) -> wire.Message:
@@ -86,7 +90,7 @@ class Standing:
             sandbox.__exit__(None, None, None)
         folder, self._folder = self._folder, None
         if folder is not None:
-            folder.cleanup()
+            folder.__exit__(None, None, None)
 
     def __enter__(self) -> Standing:
         return self
@@ -144,8 +148,9 @@ class Standing:
 
     def _running(self) -> Sandbox:
         if self._sandbox is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="tilewright-standing-")
-            place = Workplace(Path(self._folder.name))
+            folder = own_folder(self._parent, "standing")
+            place = Workplace(folder.__enter__())
+            self._folder = folder
             place.create()
             self._sandbox = Sandbox(
                 payload_argv(self._module, "{channel}"),
