@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.faults.servers import OwnPostgres, OwnRedis, pg_works, reachable
+from benchmarks.faults.servers import OwnPostgres, OwnRabbit, OwnRedis, pg_works, reachable
 from service.bootstrap import Services, open_services
 from service.jobs import query, submit
 from service.settings import Settings
@@ -172,14 +172,22 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def amqp_url() -> str:
+def amqp_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A RabbitMQ server; tests use their own queue names on it."""
     url = os.environ.get("TILEWRIGHT_TEST_AMQP_URL", "")
+    if not url and reachable(5672):
+        url = "amqp://guest:guest@127.0.0.1:5672//"
     if url:
-        return url
-    if reachable(5672):
-        return "amqp://guest:guest@127.0.0.1:5672//"
-    pytest.skip("no RabbitMQ: set TILEWRIGHT_TEST_AMQP_URL")
+        yield url
+        return
+    server = OwnRabbit(tmp_path_factory.mktemp("rabbitmq"))
+    if not (server.installed and server.start()):
+        pytest.skip("no RabbitMQ: set TILEWRIGHT_TEST_AMQP_URL or install a server")
+    try:
+        yield server.url
+    finally:
+        server.stop()
+        server.names.stop()
 
 
 def broker_of(kind: str, request: pytest.FixtureRequest) -> str:

@@ -24,10 +24,12 @@ from benchmarks.faults.site import LEASE_S, Child, Site
 
 _AT_ONCE = 2
 _AT_FIRST = 6
-_PER_JOB = 0.5
+_PER_JOB = 0.25
 """So many faults strike before the first job has ended, and so many more for each that has: on a
 slow machine as on a fast one, work gets done between them."""
 _PAUSE_S = 4.0
+_PATIENCE_S = 60.0
+"""For the only write lock, which somebody may hold who hangs."""
 _LONGEST_S = 2 * LEASE_S
 """Longer than a lease, so that some of what hangs comes back to find that it has lost."""
 
@@ -47,6 +49,8 @@ class Chaos:
 
     def __init__(self, site: Site, seed: int) -> None:
         self.struck: Counter[str] = Counter()
+        self.spans: list[tuple[float, float]] = []
+        """From when until when each fault was there, by the clock that databases have."""
         self.broken: list[str] = []
         """Faults that could not be done or undone: of the campaign, not of the site."""
         self._site = site
@@ -80,12 +84,14 @@ class Chaos:
             with self._alone_with(fault.victim) as is_free:
                 if not is_free:
                     continue
+                began = time.time()
                 try:
                     fault.strike(lasts_s, random)
                 except (OSError, sqlite3.Error, RuntimeError) as error:
                     self.broken.append(f"{fault.name}: {error}")
                     continue
                 self.struck[fault.name] += 1
+                self.spans.append((began, time.time()))
 
     @contextmanager
     def _alone_with(self, victim: str) -> Iterator[bool]:
@@ -196,7 +202,7 @@ def _send(pid: int, number: int) -> None:
 def _lock_sqlite(site: Site, seconds: float) -> None:
     """Hold the only write lock, as a process would that was stopped in mid-transaction."""
     path = site.data_dir / "tilewright.db"
-    with closing(sqlite3.connect(path, timeout=5, isolation_level=None)) as held:
+    with closing(sqlite3.connect(path, timeout=_PATIENCE_S, isolation_level=None)) as held:
         held.execute("BEGIN IMMEDIATE")
         time.sleep(seconds)
         held.execute("ROLLBACK")

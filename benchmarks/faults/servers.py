@@ -1,7 +1,7 @@
 """Servers of one's own, on free ports of loopback: to be killed, hung and started again.
 
-PostgreSQL, Redis and an S3 that keeps objects in memory (moto), each a child of this process with
-its files in a folder that it is given.
+PostgreSQL, Redis, RabbitMQ and an S3 that keeps objects in memory (moto), each a child of this
+process with its files in a folder that it is given.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from worker.sandbox.tree_usage import descendants
 
 _NOBODY = 65534
 _START_S = 60.0
+RABBIT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+"""Not the one on the path, which becomes another user and asks its configuration."""
 
 
 def free_port() -> int:
@@ -75,6 +77,11 @@ class Server:
     def alive(self) -> bool:
         """Whether its process is there."""
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        """Of its process; None: it was never started, or stopped."""
+        return None if self._process is None else self._process.pid
 
     def start(self) -> bool:
         """Start and wait until it answers; False: it did not."""
@@ -208,6 +215,77 @@ class OwnRedis(Server):
 
     def options(self) -> dict[str, Any]:
         return {"cwd": self._folder}
+
+
+class Names(Server):
+    """Where the nodes of an Erlang system find each other; RabbitMQ does not start without."""
+
+    name = "names"
+
+    def command(self) -> list[str]:
+        return [str(shutil.which("epmd")), "-address", "127.0.0.1", "-port", str(self.port)]
+
+
+class OwnRabbit(Server):
+    """A private RabbitMQ, as Debian installs it, that keeps its queues in a folder."""
+
+    name = "broker"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder / "rabbit"
+        self._folder.mkdir()
+        self._inner_port = free_port()
+        self.names = Names()
+
+    @property
+    def installed(self) -> bool:
+        return RABBIT.exists() and shutil.which("epmd") is not None
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}//"
+
+    def command(self) -> list[str]:
+        return [str(RABBIT)]
+
+    def options(self) -> dict[str, Any]:
+        folder = self._folder
+        return {"cwd": folder, "env": {
+            "PATH": os.environ["PATH"], "HOME": str(folder),
+            "ERL_EPMD_PORT": str(self.names.port), "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODENAME": "faults@localhost", "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(self.port), "RABBITMQ_DIST_PORT": str(self._inner_port),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS":
+                "-kernel inet_dist_use_interface {127,0,0,1}",
+            "RABBITMQ_MNESIA_BASE": f"{folder}/mnesia", "RABBITMQ_LOG_BASE": f"{folder}/log",
+            "RABBITMQ_LOGS": "-", "RABBITMQ_PID_FILE": f"{folder}/pid",
+            "RABBITMQ_PLUGINS_EXPAND_DIR": f"{folder}/plugins",
+            # The machine's own configuration is not this one's.
+            "RABBITMQ_CONF_ENV_FILE": "/dev/null", "RABBITMQ_CONFIG_FILE": f"{folder}/none",
+            "RABBITMQ_ADVANCED_CONFIG_FILE": f"{folder}/none",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": f"{folder}/none",
+        }}  # fmt: skip
+
+    def answers(self) -> bool:
+        from kombu import Connection
+        from kombu.exceptions import KombuError
+
+        try:
+            with Connection(self.url, connect_timeout=2) as connection:
+                connection.connect()
+        except (OSError, KombuError):
+            return False
+        return True
+
+    def start(self) -> bool:
+        return self.names.start() and super().start()
+
+    def stop(self, number: int = signal.SIGKILL) -> None:
+        """The shell that started it ends, and so do the server and its own children."""
+        if self._process is not None:
+            signal_tree(self._process.pid, number)
+        super().stop(number)
 
 
 class OwnS3(Server):

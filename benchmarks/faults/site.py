@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import secrets
 import signal
@@ -11,7 +12,8 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +22,7 @@ from benchmarks.faults.disk import Disk
 from benchmarks.faults.proxy import Proxy
 from benchmarks.faults.servers import (
     OwnPostgres,
+    OwnRabbit,
     OwnRedis,
     OwnS3,
     Server,
@@ -28,7 +31,7 @@ from benchmarks.faults.servers import (
     signal_tree,
 )
 from service.settings import Settings
-from worker.sandbox.tree_usage import descendants
+from worker.sandbox.tree_usage import descendants, parents
 
 REPO = Path(__file__).resolve().parents[2]
 SLOTS = 4
@@ -36,6 +39,7 @@ LEASE_S = 6.0
 _DISK_MIB = 1024
 _CLUSTER_MIB = 512
 _READY_S = 90.0
+_PR_SET_CHILD_SUBREAPER = 36
 _LOOK_S = 0.2
 
 
@@ -46,7 +50,7 @@ class Plan:
     name: str
     database: str = "sqlite"
     broker: str = "memory"
-    """`memory`, `redis` (one of its own) or `amqp` (that of the machine, which is not touched)."""
+    """`memory`, `redis` or `rabbitmq`."""
     store: str = "files"
     """`files` or `s3`, behind a proxy."""
 
@@ -60,7 +64,7 @@ PLANS = {
     for plan in (
         Plan("embedded"),
         Plan("scaled", "postgres", "redis", "s3"),
-        Plan("rabbitmq", "postgres", "amqp", "files"),
+        Plan("rabbitmq", "postgres", "rabbitmq", "files"),
     )
 }
 
@@ -126,7 +130,7 @@ class Site:
         self.data_dir = folder / "disk" / "data"
         self.proxy: Proxy | None = None
         self.database: OwnPostgres | None = None
-        self.broker: OwnRedis | None = None
+        self.broker: OwnRedis | OwnRabbit | None = None
         self.children: list[Child] = []
         self.servers: list[Server] = []
         self.resting: set[Server] = set()
@@ -140,6 +144,12 @@ class Site:
         self.queue = f"tw-faults-{secrets.token_hex(6)}"
         self.url = f"http://127.0.0.1:{free_port()}"
         self.disk = Disk(folder / "disk", _DISK_MIB)
+        self.temporary = folder / "temporary"
+        """Where its processes make temporary folders."""
+        self.temporary.mkdir()
+        self.environment: dict[str, str] = {}
+        """Of its processes."""
+        self._others = set(_children_of(os.getpid()))
         self.cluster_disk: Disk | None = None
 
     def __enter__(self) -> Site:
@@ -181,8 +191,6 @@ class Site:
             found["DATABASE_URL"] = self.database.url
         if self.broker is not None:
             found["BROKER_URL"] = self.broker.url
-        elif not self.plan.embedded:
-            found["BROKER_URL"] = amqp_url()
         if self.proxy is not None:
             found["BLOB_URL"] = f"s3://{OwnS3.bucket}/faults"
             found["S3_ENDPOINT"] = self.proxy.endpoint
@@ -195,13 +203,12 @@ class Site:
             if not self.database.create():
                 raise CannotRun("no PostgreSQL server is installed")
             self._serve(self.database)
-        if self.plan.broker == "redis":
-            self.broker = OwnRedis(self.folder)
+        if not self.plan.embedded:
+            kind = OwnRedis if self.plan.broker == "redis" else OwnRabbit
+            self.broker = kind(self.folder)
             if not self.broker.installed:
-                raise CannotRun("no Redis is installed")
+                raise CannotRun(f"no {self.plan.broker} server is installed")
             self._serve(self.broker)
-        elif self.plan.broker == "amqp" and not reachable(5672):
-            raise CannotRun("no RabbitMQ listens on loopback")
         if self.plan.store == "s3":
             if find_spec("moto") is None or find_spec("obstore") is None:
                 raise CannotRun("moto and obstore are not installed: pip install '.[test-servers]'")
@@ -227,7 +234,9 @@ class Site:
         given = {k: v for k, v in os.environ.items() if not k.startswith("TILEWRIGHT_")}
         given |= {f"TILEWRIGHT_{k}": v for k, v in self._variables().items()}
         given |= {"PYTHONPATH": str(REPO), "AWS_ACCESS_KEY_ID": "test",
-                  "AWS_SECRET_ACCESS_KEY": "test", **self.disk.environment}  # fmt: skip
+                  "AWS_SECRET_ACCESS_KEY": "test", "TMPDIR": str(self.temporary),
+                  **self.disk.environment}  # fmt: skip
+        self.environment = given
         os.environ.setdefault("AWS_ACCESS_KEY_ID", "test")
         os.environ.setdefault("AWS_SECRET_ACCESS_KEY", "test")
         for name, words in names:
@@ -318,45 +327,79 @@ class Site:
                 child.process.wait()
         return stubborn
 
-    def leftovers(self) -> list[str]:
-        """Command lines of processes that mention this site's data."""
+    def leftovers(self, below: Path | None = None) -> list[str]:
+        """Command lines of processes that mention this site's data, or work there."""
         found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
-                try:
-                    words = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                except OSError:
-                    continue
-                if str(self.data_dir) in words:
-                    found.append(words[:200])
+        for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+            if pid != os.getpid():
+                told = f"{_words(pid)} in {_folder(pid)}"
+                if str(below or self.data_dir) in told:
+                    found.append(told)
         return found
+
+    def strays(self) -> list[str]:
+        """Command lines of processes whose starter is gone, and which live on (`orphans`)."""
+        names = self.broker.names.pid if isinstance(self.broker, OwnRabbit) else None
+        known = {names, *(server.pid for server in self.servers)}
+        known |= {child.pid for child in self.children if child.process is not None}
+        known |= self._others
+        found = [pid for pid in _children_of(os.getpid()) if pid not in known]
+        return [_words(pid) for pid in found if not _is_ending(pid)]
 
     def close(self) -> None:
         """End everything that was started."""
         self.stop_children()
-        if self.plan.broker == "amqp" and self.children:
-            _delete_queue(self.queue)
         if self.proxy is not None:
             self.proxy.close()
         for server in self.servers:
             server.thaw()
             server.stop(signal.SIGQUIT if isinstance(server, OwnPostgres) else signal.SIGKILL)
+        if isinstance(self.broker, OwnRabbit):
+            self.broker.names.stop()
         self.servers = []
         self.disk.close()
         if self.cluster_disk is not None:
             self.cluster_disk.close()
 
 
-def amqp_url() -> str:
-    """RabbitMQ of this machine, as it is installed."""
-    return "amqp://guest:guest@127.0.0.1:5672//"
+@contextmanager
+def orphans() -> Iterator[None]:
+    """Become the parent of whatever is left by a process below this one: so `strays` finds it."""
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
-def _delete_queue(name: str) -> None:
-    from kombu import Connection
+def _children_of(parent: int) -> list[int]:
+    return [pid for pid, above in parents().items() if above == parent]
 
-    with Connection(amqp_url()) as connection:
-        connection.default_channel.queue_delete(name)
+
+def _words(pid: int) -> str:
+    """Its command line."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()[:200]
+    except OSError:
+        return ""
+
+
+def _folder(pid: int) -> str:
+    """Where it works."""
+    try:
+        return os.readlink(f"/proc/{pid}/cwd")
+    except OSError:
+        return ""
+
+
+def _is_ending(pid: int) -> bool:
+    """Whether nothing of it is left but its end, which nobody has asked for."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except OSError:
+        return True
+    return stat.rpartition(")")[2].split()[0] in ("Z", "X")
 
 
 def own_folder() -> Path:

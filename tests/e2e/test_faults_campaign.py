@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import urllib.error
 import urllib.request
@@ -16,15 +17,25 @@ from service_fixtures import Desk, MakeSettings
 from sqlalchemy import text
 
 from benchmarks.faults import __main__ as faults
-from benchmarks.faults.audit import Books, audit
+from benchmarks.faults.books import Books
 from benchmarks.faults.disk import Disk
-from benchmarks.faults.load import Accepted
+from benchmarks.faults.printed import Result, table
 from benchmarks.faults.proxy import Mood, Proxy
+from benchmarks.faults.site import PLANS
 from benchmarks.faults.subscriber import Subscriber
+from benchmarks.faults.work import (
+    Fate,
+    JobTask,
+    SweepTask,
+    UploadTask,
+    num_jobs,
+    padded,
+    planned,
+    work,
+)
 from service.jobs.cancel import cancel_job
 from service.jobs.webhooks import NewWebhook, create_webhook
 from service.settings import Settings
-from worker.runner.main import EmbeddedWorker
 
 ANSWER = b"what the store has"
 
@@ -93,53 +104,10 @@ def test_a_disk_is_full_and_empty_again(tmp_path: Path) -> None:
 
 
 class _Settled:
-    """What an audit asks of a site."""
+    """What a subscriber's books ask of a site."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.data_dir = settings.data_dir
-
-    def leftovers(self) -> list[str]:
-        return []
-
-
-TAMPERED = {
-    "lost": "DELETE FROM job",
-    "has other bytes": "UPDATE artifact SET blob_sha256 = (SELECT blob_sha256 FROM model)",
-    "ended failed": "UPDATE job SET state = 'failed'",
-    "given up": """UPDATE job SET error = '{"code":"TW-SVC-006"}'""",
-    "follows event": "DELETE FROM event WHERE seq = 2",
-    "has ended 2 times": "UPDATE event SET payload = (SELECT payload FROM event"
-    " ORDER BY seq DESC LIMIT 1), type = 'state' WHERE seq = 1",
-    "never ended": "UPDATE attempt SET outcome = NULL",
-    "of another attempt": "UPDATE work_item SET fence = 9",
-    "is ready": "UPDATE work_item SET state = 'ready'",
-    "the content is not in the store": "UPDATE blob SET sha256 = sha256",
-}
-
-
-@pytest.mark.parametrize("breach", TAMPERED)
-def test_an_audit_sees_a_breach(
-    breach: str, make_settings: MakeSettings, open_desk: Callable[[Settings], Desk],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr("benchmarks.faults.audit.SETTLE_S", 0.0)
-    desk = open_desk(make_settings("quick"))
-    with EmbeddedWorker(desk.services):
-        job = desk.wait(desk.submit().id)
-    books = Books(_Settled(desk.services.settings))
-    usual = {"kind": books.outcomes()[job.id]}
-    accepted = [Accepted(job.id, "kind", is_canceled=False)]
-    site = _Settled(desk.services.settings)
-    assert audit(site, books, accepted, usual) == []
-    with desk.services.database.write() as session:
-        session.execute(text(TAMPERED[breach]))
-    if "store" in breach:
-        for path in (site.data_dir / "blobs" / "cas").rglob("?" * 64):
-            path.unlink()
-    found = audit(site, books, accepted, usual)
-    books.close()
-    assert any(breach in text for text in found), found
 
 
 def test_a_subscriber_sees_what_it_was_not_told(
@@ -168,6 +136,13 @@ def test_a_subscriber_sees_what_it_was_not_told(
             subscriber.taken[str(session.scalar(text("SELECT id FROM webhook_delivery")))] = 1
         assert subscriber.audit(books) == []
         assert "says job.expired" in breaches("UPDATE webhook_delivery SET type = 'job.expired'")
+        twice = (
+            "INSERT INTO webhook_delivery (id, webhook_id, job_id, type, body, state, attempts,"
+            " tries, not_before, since, fence, created) SELECT 'msg_twice', webhook_id, job_id,"
+            " type, body, state, attempts, tries, not_before, since, fence, created"
+            " FROM webhook_delivery"
+        )
+        assert "has 2 messages" in breaches(twice)
         assert "nobody was told" in breaches("DELETE FROM webhook_delivery")
         assert "is nobody's" in " ".join(subscriber.audit(books))
         (gone, given_up), (waits, first), (_, second) = (socket.socketpair() for _ in range(3))
@@ -183,28 +158,91 @@ def test_a_subscriber_sees_what_it_was_not_told(
         subscriber.close()
 
 
+def _message(about: str, state: str, kind: str = "sweep.ended", told: str = "delivered") -> str:
+    body = json.dumps({"data": {"id": about, "state": state}})
+    return (
+        "INSERT INTO webhook_delivery (id, webhook_id, type, body, state, attempts, tries,"
+        f" not_before, since, fence, created) SELECT 'msg_' || (SELECT count(*) FROM"
+        f" webhook_delivery), id, '{kind}', '{body}', '{told}', 1, 1, 0, 0, 1,"
+        " (SELECT count(*) FROM webhook_delivery) FROM webhook"
+    )
+
+
+def test_a_subscriber_sees_what_it_was_not_told_of_sweeps(
+    make_settings: MakeSettings, open_desk: Callable[[Settings], Desk],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("benchmarks.faults.subscriber.SETTLE_S", 0.0)
+    services = open_desk(make_settings("quick")).services
+    new = NewWebhook("https://example.com/", "", ())
+    create_webhook(services.database, services.settings, new, owner="local")
+    with services.database.write() as session:
+        session.execute(
+            text(
+                "INSERT INTO sweep (id, owner, fields, options, priority, state, items_total,"
+                " created) VALUES ('swp_1', 'local', '[]', '{}', 0, 'succeeded', 1, 0)"
+            )
+        )
+    subscriber = Subscriber(1)
+    books = Books(_Settled(services.settings))
+    subscriber.taken.update(f"msg_{n}" for n in range(9))
+
+    def breaches(*resumed: str) -> str:
+        found = subscriber.audit(books, resumed)
+        return " ".join(one for one in found if "nobody's" not in one)
+
+    def told(state: str) -> None:
+        with services.database.write() as session:
+            session.execute(text(_message("swp_1", state).replace(":", "\\:")))
+
+    try:
+        assert "nobody was told of swp_1" in breaches()
+        told("canceled")
+        assert "the last message on swp_1 says canceled" in breaches()
+        assert "swp_1 has one message" in breaches("swp_1")
+        told("succeeded")
+        assert breaches("swp_1") == ""
+        assert "swp_1 has 2 messages" in breaches()
+    finally:
+        books.close()
+        subscriber.close()
+
+
 def test_a_table_says_what_was_broken() -> None:
-    one = faults.Result(faults.PLANS["embedded"], disk="a tmpfs", accepted=3)
+    one = Result(PLANS["embedded"], disk="a tmpfs", jobs=3)
     one.faults.update({"api killed": 2})
-    assert "no breach" in faults.table([one]) and "api killed 2" in faults.table([one])
+    assert "no breach" in table([one])
+    assert "api killed 2" in table([one])
     worse = replace(one, breaches=["job_1 is lost"])
-    assert "1 BREACHES" in faults.table([worse]) and "job_1 is lost" in faults.table([worse])
+    assert "1 BREACHES" in table([worse])
+    assert "job_1 is lost" in table([worse])
+
+
+def test_a_plan_has_its_number_of_jobs_and_all_kinds_of_work(tmp_path: Path) -> None:
+    found = work(tmp_path)
+    for count in (8, 1000):
+        tasks = planned(found, count, seed=1)
+        assert num_jobs(tasks) == count
+        assert tasks == planned(found, count, seed=1)
+    swept = [task for task in tasks if isinstance(task, SweepTask)]
+    assert {task.fate for task in swept} == set(Fate)
+    assert {task.kind for task in swept} == set(found.sweeps)
+    single = [task for task in tasks if isinstance(task, JobTask)]
+    assert {task.kind for task in single} == set(found.jobs)
+    assert {task.is_canceled for task in single} == {True, False}
+    paddings = {task.padding for task in tasks if isinstance(task, UploadTask)}
+    assert len(paddings) > 10
+    assert padded("x") != padded("y")
 
 
 @pytest.mark.campaign
-def test_embedded(capsys: pytest.CaptureFixture[str]) -> None:
-    code = faults.main(["--plan", "embedded", "--jobs", "6", "--seed", "3"])
-    said = capsys.readouterr().out
-    assert code == 0, said
-    assert "jobs accepted  6" in said
-
-
-@pytest.mark.campaign
-def test_scaled(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("moto.server", reason="moto, the S3 server for tests, is not installed")
-    code = faults.main(["--plan", "scaled", "--jobs", "6", "--seed", "3"])
+@pytest.mark.parametrize("plan", ["embedded", "scaled", "rabbitmq"])
+def test_a_few_jobs_survive(plan: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if plan == "scaled":
+        pytest.importorskip("moto.server", reason="moto, the S3 server for tests, is not installed")
+    code = faults.main(["--plan", plan, "--jobs", "8", "--seed", "3"])
     said = capsys.readouterr().out
     if "not run" in said:
         pytest.skip(said)
     assert code == 0, said
-    assert "jobs accepted  6" in said
+    assert "sweeps         1 of 4 items: resumed and succeeded 1" in said
