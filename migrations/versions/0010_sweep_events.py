@@ -11,7 +11,7 @@ from alembic import op
 
 
 revision = '0010'
-down_revision = '0007'
+down_revision = '0008'
 branch_labels = None
 depends_on = None
 

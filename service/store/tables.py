@@ -21,6 +21,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    desc,
 )
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -154,6 +155,7 @@ class JobRow(Base):
     __tablename__ = "job"
     __table_args__ = (
         Index(None, "owner", "created"),
+        Index(None, "owner", "state"),
         Index(None, "state", "created"),
         Index(None, "label", "created"),
     )
@@ -246,7 +248,7 @@ class ItemRow(Base):
         ),
         Index(None, "state", "lease_until"),
         Index(None, "state", "dispatched_at"),
-        Index(None, "state", "priority", "created"),
+        Index("ix_work_item_queue", "state", desc("priority"), "created", "id"),
         Index(None, "state", "strategies"),
     )
     id: Mapped[str] = mapped_column(primary_key=True)

@@ -41,7 +41,15 @@ def test_models_equal_head(database_url: str) -> None:
         context = MigrationContext.configure(
             connection, opts={"compare_type": True, "render_as_batch": True}
         )
-        assert compare_metadata(context, Base.metadata) == []
+        found = compare_metadata(context, Base.metadata)
+        if connection.dialect.name == "sqlite":
+            # It does not tell the direction of an index's columns, so the two look different.
+            (made,) = connection.execute(
+                text("SELECT sql FROM sqlite_master WHERE name = 'ix_work_item_queue'")
+            ).one()
+            assert "(state, priority DESC, created, id)" in made
+            found = [one for one in found if getattr(one[1], "name", "") != "ix_work_item_queue"]
+        assert found == []
 
 
 def test_every_design_table_exists() -> None:

@@ -7,11 +7,26 @@ lease cannot change anything any more.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import cache
 from typing import Any
 
-from sqlalchemy import and_, case, exists, func, literal, or_, select, update
+from sqlalchemy import (
+    Double,
+    Integer,
+    Select,
+    and_,
+    bindparam,
+    case,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy import insert as insert_into
 from sqlalchemy.orm import Session, aliased
+from sqlalchemy.sql.base import Executable
 from sqlalchemy.sql.elements import ColumnElement
 
 from service.states import ItemState, item_sources
@@ -104,15 +119,31 @@ def _ripe() -> ColumnElement[bool]:
     return and_(ItemRow.state == str(ItemState.READY), ItemRow.not_before <= db_now())
 
 
-def wants_of_ready(session: Session) -> list[str]:
-    """The sets of strategies that ready items want, each once, sorted."""
-    query = (
-        select(ItemRow.strategies)
-        .where(ItemRow.state == str(ItemState.READY))
-        .distinct()
-        .order_by(ItemRow.strategies)
+_IS_SERVED = ItemRow.strategies.in_(bindparam("served", expanding=True))
+_IN_ORDER = (ItemRow.priority.desc(), ItemRow.created, ItemRow.id)
+
+
+def _wants() -> Select[tuple[str]]:
+    """From one set to the next greater one, each found by the index: DISTINCT reads every row."""
+    is_ready = ItemRow.state == str(ItemState.READY)
+    found = select(func.min(ItemRow.strategies).label("wanted")).where(is_ready)
+    found_so_far = found.cte("found", recursive=True)
+    following = (
+        select(func.min(ItemRow.strategies))
+        .where(is_ready, ItemRow.strategies > found_so_far.c.wanted)
+        .scalar_subquery()
     )
-    return list(session.scalars(query))
+    all_found = found_so_far.union_all(select(following).where(found_so_far.c.wanted.is_not(None)))
+    wanted = all_found.c.wanted
+    return select(wanted).where(wanted.is_not(None)).order_by(wanted)
+
+
+_WANTS = _wants()
+
+
+def wants_of_ready(session: Session) -> list[str]:
+    """The sets of strategies that ready items want, each once, sorted.  Cost: a look for each."""
+    return list(session.connection().scalars(_WANTS))
 
 
 def unclaimed(session: Session) -> list[tuple[str, str, str]]:
@@ -161,29 +192,38 @@ def claim(
 
     One UPDATE whose WHERE repeats the condition decides between concurrent claimers.
     """
-    choice = select(ItemRow.id).where(_ripe(), ItemRow.strategies.in_(served))
+    asked = {"new_owner": owner, "ttl_s": ttl_s, "grace_s": grace_s, "served": list(served)}
     if item_id is not None:
-        choice = choice.where(ItemRow.id == item_id)
-    choice = choice.order_by(ItemRow.priority.desc(), ItemRow.created, ItemRow.id).limit(1)
-    if session.get_bind().dialect.name != "sqlite":
+        asked["only"] = item_id
+    is_sqlite = session.get_bind().dialect.name == "sqlite"
+    statement = _claim(is_narrow=item_id is not None, skips_locked=not is_sqlite)
+    claimed = session.connection().scalar(statement, asked)
+    return None if claimed is None else get(session, claimed)
+
+
+@cache
+def _claim(*, is_narrow: bool, skips_locked: bool) -> Executable:
+    choice = select(ItemRow.id).where(_ripe(), _IS_SERVED)
+    if is_narrow:
+        choice = choice.where(ItemRow.id == bindparam("only"))
+    choice = choice.order_by(*_IN_ORDER).limit(1)
+    if skips_locked:
         choice = choice.with_for_update(skip_locked=True)
-    deadline = db_now() + ItemRow.wall_limit_s + grace_s
-    row = session.execute(
+    deadline = db_now() + ItemRow.wall_limit_s + bindparam("grace_s", type_=Double)
+    return (
         update(ItemRow)
         .where(ItemRow.id == choice.scalar_subquery(), ItemRow.state == str(ItemState.READY))
         .values(
             state=str(ItemState.LEASED),
-            owner=owner,
+            owner=bindparam("new_owner"),
             fence=ItemRow.fence + 1,
             attempts=ItemRow.attempts + 1,
-            lease_until=db_now() + ttl_s,
+            lease_until=db_now() + bindparam("ttl_s", type_=Double),
             hard_deadline=deadline,
             error=None,
         )
-        .returning(ItemRow.id),
-        execution_options={"synchronize_session": False},
-    ).one_or_none()
-    return None if row is None else get(session, row[0])
+        .returning(ItemRow.id)
+    )
 
 
 def _held(item_id: str, owner: str, fence: int) -> ColumnElement[bool]:
@@ -334,21 +374,54 @@ def promote(session: Session) -> list[str]:
     Runs in its own transaction after a finish: two finishers of the last two needs do not see each
     other's uncommitted work, so promoting inside the finish could wake nobody.
     """
-    need = aliased(ItemRow)
-    unmet = exists(
-        select(literal(1))
-        .select_from(DependencyRow)
-        .join(need, need.id == DependencyRow.needs_id)
-        .where(DependencyRow.item_id == ItemRow.id, need.state != str(ItemState.DONE))
+    return sorted(session.connection().scalars(_PROMOTE))
+
+
+_NEED = aliased(ItemRow)
+_UNMET = exists(
+    select(literal(1))
+    .select_from(DependencyRow)
+    .join(_NEED, _NEED.id == DependencyRow.needs_id)
+    .where(DependencyRow.item_id == ItemRow.id, _NEED.state != str(ItemState.DONE))
+)
+_PROMOTE = (
+    update(ItemRow)
+    .where(ItemRow.state == str(ItemState.BLOCKED), ~_UNMET)
+    .values(state=str(ItemState.READY), dispatched_at=None)
+    .returning(ItemRow.id)
+)
+
+
+# Built once: each submit asks for these, and building costs more than running.
+# An expression, so that SQLite finds a few items by their ids, not all ready ones by state.
+_IS_READY_BY_ID = and_(
+    ItemRow.id.in_(bindparam("ids", expanding=True)),
+    func.coalesce(ItemRow.state, "") == str(ItemState.READY),
+)
+_FRONT = (
+    select(ItemRow.id)
+    .where(_ripe(), _IS_SERVED)
+    .order_by(*_IN_ORDER)
+    .limit(bindparam("most", type_=Integer))
+)
+_FRONT_OF = (
+    select(ItemRow.id)
+    .where(_IS_READY_BY_ID, ItemRow.not_before <= db_now(), _IS_SERVED)
+    .order_by(*_IN_ORDER)
+    .limit(bindparam("most", type_=Integer))
+)
+_MARK = (
+    update(ItemRow)
+    .where(
+        _IS_READY_BY_ID,
+        or_(
+            ItemRow.dispatched_at.is_(None),
+            ItemRow.dispatched_at < db_now() - bindparam("older_than_s", type_=Double),
+        ),
     )
-    rows = session.execute(
-        update(ItemRow)
-        .where(ItemRow.state == str(ItemState.BLOCKED), ~unmet)
-        .values(state=str(ItemState.READY), dispatched_at=None)
-        .returning(ItemRow.id),
-        execution_options={"synchronize_session": False},
-    )
-    return sorted(row[0] for row in rows)
+    .values(dispatched_at=db_now(), dispatches=ItemRow.dispatches + 1)
+    .returning(ItemRow.id)
+)
 
 
 def mark_dispatched(
@@ -364,24 +437,15 @@ def mark_dispatched(
     Only the first `limit` items by priority are looked at, so a long queue never floods the broker;
     the condition on `dispatched_at` keeps several reconcilers from ringing twice.
     """
-    stale = or_(ItemRow.dispatched_at.is_(None), ItemRow.dispatched_at < db_now() - older_than_s)
-    front = select(ItemRow.id, ItemRow.dispatched_at).where(_ripe(), ItemRow.strategies.in_(served))
-    if item_ids is not None:
-        front = front.where(ItemRow.id.in_(item_ids))
-    front = front.order_by(ItemRow.priority.desc(), ItemRow.created, ItemRow.id).limit(limit)
-    ordered = [row[0] for row in session.execute(front)]
+    connection = session.connection()
+    asked = {"served": list(served), "most": limit}
+    if item_ids is None:
+        ordered = list(connection.scalars(_FRONT, asked))
+    else:
+        ordered = list(connection.scalars(_FRONT_OF, {**asked, "ids": list(item_ids)}))
     if not ordered:
         return []
-    marked = {
-        row[0]
-        for row in session.execute(
-            update(ItemRow)
-            .where(ItemRow.id.in_(ordered), ItemRow.state == str(ItemState.READY), stale)
-            .values(dispatched_at=db_now(), dispatches=ItemRow.dispatches + 1)
-            .returning(ItemRow.id),
-            execution_options={"synchronize_session": False},
-        )
-    }
+    marked = set(connection.scalars(_MARK, {"ids": ordered, "older_than_s": older_than_s}))
     return [item_id for item_id in ordered if item_id in marked]
 
 

@@ -31,7 +31,8 @@ def _attempts() -> ColumnElement[int]:
     return total.label("attempts")
 
 
-def _record(row: JobRow, attempts: int) -> JobRecord:
+def _record(row: Any) -> JobRecord:
+    """A row of `_JOBS`."""
     return JobRecord(
         id=row.id,
         owner=row.owner,
@@ -57,7 +58,7 @@ def _record(row: JobRow, attempts: int) -> JobRecord:
         finished=row.finished,
         cancel_requested=row.cancel_requested,
         event_seq=row.event_seq,
-        attempts=int(attempts),
+        attempts=int(row.attempts),
         sweep_id=row.sweep_id,
     )
 
@@ -93,10 +94,15 @@ def insert(session: Session, values: Mapping[str, Any], queue_ttl_s: float) -> J
     return JobRecord(**row, created=created, attempts=0)
 
 
+# Columns, not the mapped class, and built once: this is what clients ask for most.
+_JOBS = select(*JobRow.__table__.c, _attempts())
+_JOB = _JOBS.where(JobRow.id == bindparam("job_id"))
+
+
 def get(session: Session, job_id: str) -> JobRecord | None:
     """Give one job, or None."""
-    row = session.execute(select(JobRow, _attempts()).where(JobRow.id == job_id)).one_or_none()
-    return None if row is None else _record(row[0], row[1])
+    row = session.connection().execute(_JOB, {"job_id": job_id}).one_or_none()
+    return None if row is None else _record(row)
 
 
 def page(
@@ -108,7 +114,7 @@ def page(
     limit: int,
 ) -> list[JobRecord]:
     """List jobs, newest first, strictly older than `before` (created, id)."""
-    query = select(JobRow, _attempts())
+    query = _JOBS
     if wanted.states:
         query = query.where(JobRow.state.in_([str(state) for state in wanted.states]))
     for column, value in (
@@ -131,7 +137,7 @@ def page(
             or_(JobRow.created < created, and_(JobRow.created == created, JobRow.id < job_id))
         )
     query = query.order_by(JobRow.created.desc(), JobRow.id.desc()).limit(limit)
-    return [_record(row[0], row[1]) for row in session.execute(query)]
+    return [_record(row) for row in session.connection().execute(query)]
 
 
 def move(
@@ -181,23 +187,24 @@ def move(
     return True
 
 
+_NEXT_EVENT = (
+    update(JobRow)
+    .where(JobRow.id == bindparam("of_job"))
+    .values(event_seq=JobRow.event_seq + 1)
+    .returning(JobRow.event_seq)
+)
+
+
 def add_event(session: Session, job_id: str, event_type: str, payload: Mapping[str, Detail]) -> int:
     """Append to the job's history and give the event's number.
 
     The UPDATE of the counter locks the job's row, so numbers are dense and in commit order: a
     reader that saw number n will never see a smaller one appear later.
     """
-    seq = session.execute(
-        update(JobRow)
-        .where(JobRow.id == job_id)
-        .values(event_seq=JobRow.event_seq + 1)
-        .returning(JobRow.event_seq),
-        execution_options={"synchronize_session": False},
-    ).scalar_one()
-    session.add(
-        EventRow(job_id=job_id, seq=seq, ts=db_now(), type=event_type, payload=dict(payload))
-    )
-    session.flush()
+    connection = session.connection()
+    seq = connection.execute(_NEXT_EVENT, {"of_job": job_id}).scalar_one()
+    values = {"job_id": job_id, "seq": seq, "type": event_type, "payload": dict(payload)}
+    connection.execute(_INSERT_EVENT, values)
     return seq
 
 
@@ -265,17 +272,13 @@ _ACTIVE = tuple(str(state) for state in JobState if state not in TERMINAL_JOB_ST
 COUNT_ACTIVE = (
     select(func.count())
     .select_from(JobRow)
-    .where(
-        JobRow.state.in_(_ACTIVE),
-        # An expression, so that SQLite finds the few active jobs by state, not all of the owner's.
-        func.coalesce(JobRow.owner, "") == bindparam("owner"),
-    )
+    .where(JobRow.state.in_(_ACTIVE), JobRow.owner == bindparam("owner"))
 )
 """Unfinished jobs of the parameter `owner`."""
 
 
 def count_active(session: Session, owner: str) -> int:
-    """Count the owner's jobs that are not finished.  Cost: linear in the active jobs of all."""
+    """Count the owner's jobs that are not finished.  Cost: linear in them, by index alone."""
     return int(session.connection().execute(COUNT_ACTIVE, {"owner": owner}).scalar_one())
 
 

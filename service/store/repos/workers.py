@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import Double, bindparam, delete, func, select, update
 from sqlalchemy.orm import Session
 
 from service.store.records import WorkerRecord
@@ -97,11 +97,13 @@ def slots_alive(session: Session, within_s: float) -> int:
     return int(session.scalar(query) or 0)
 
 
+_OFFERS = (
+    select(WorkerRow.strategies)
+    .where(WorkerRow.beat >= db_now() - bindparam("within_s", type_=Double))
+    .order_by(WorkerRow.strategies)
+)
+
+
 def offers_alive(session: Session, within_s: float) -> list[str]:
     """The strategies of each worker that beat within the last `within_s` seconds, sorted."""
-    query = (
-        select(WorkerRow.strategies)
-        .where(WorkerRow.beat >= db_now() - within_s)
-        .order_by(WorkerRow.strategies)
-    )
-    return list(session.scalars(query))
+    return list(session.connection().scalars(_OFFERS, {"within_s": within_s}))
