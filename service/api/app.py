@@ -68,9 +68,10 @@ from service.settings import Settings
 from worker.sandbox.held import sweep_unheld
 
 ROUTERS = (
-    models, uploads, calibrations, hardware, jobs, sweeps, sweep_events, events, artifacts,
+    jobs, events, artifacts, models, uploads, calibrations, hardware, sweeps, sweep_events,
     compare, cache, keys, limits, audit, webhooks, errors, health,
 )  # fmt: skip
+"""Asked for most first: a request is held against one route after the other."""
 
 PAGES = (pages, job_pages, sweep_pages, hardware_pages)
 """What browsers are shown; not part of the API's description."""

@@ -8,6 +8,7 @@ jobs: the reconciler rings for every ready item that nobody has marked.
 from __future__ import annotations
 
 import threading
+import time
 from queue import Empty, SimpleQueue
 
 from sqlalchemy.exc import DBAPIError
@@ -17,6 +18,8 @@ from service.outbox import Outbox
 
 BATCH = 20
 """Bells per transaction."""
+PAUSE_S = 0.02
+"""Between transactions, so that bells of many submits share one; the first waits for nothing."""
 
 
 class DeferredOutbox(Outbox):
@@ -60,6 +63,8 @@ class DeferredOutbox(Outbox):
                 get_logger().warning("bells left to the reconciler", error=str(error.orig))
             if last:
                 return
+            if self._pending.qsize() < BATCH:
+                time.sleep(PAUSE_S)
 
     def _batch(self, first: str) -> tuple[tuple[str, ...], bool]:
         """Take what else is waiting; the flag says that `close` was called."""

@@ -35,7 +35,8 @@ class PaceMiddleware:
             started = time.monotonic()
             left = self.grace_s + received / MIN_BYTES_PER_S - waited
             try:
-                message = await asyncio.wait_for(receive(), max(left, 0.0))
+                async with asyncio.timeout(max(left, 0.0)):  # `wait_for` would start a task
+                    message = await receive()
             except TimeoutError:
                 raise HTTPException(
                     408,

@@ -251,8 +251,6 @@ def submit_job(
             if replayed is not None:
                 before_commit(replayed)
                 return replayed
-        if isinstance(new.hardware, NewSpec):
-            _store_spec(session, new.hardware, new.owner)
         _check_references(session, new)
         quotas.check_submit(session, database, settings, new.owner)
         made = insert_job(session, job_id, new, settings)
@@ -381,10 +379,13 @@ def _take_key(session: Session, idempotency: IdempotencyKey, job_id: str) -> Job
 
 
 def _check_references(session: Session, new: NewJob) -> None:
+    """Check that the owner has what a job names; a spec that comes with it is stored."""
     model_owner, is_spec_known = catalog.references(session, new.model_id, _spec_id(new), new.owner)
     if model_owner is None or model_owner != new.owner:
         raise NotFound("no such model", pointer="/model_id", actual=new.model_id)
-    if not is_spec_known:
+    if not is_spec_known and isinstance(new.hardware, NewSpec):
+        _store_spec(session, new.hardware, new.owner)
+    elif not is_spec_known:
         raise NotFound("no such hardware spec", pointer="/hardware_id", actual=_spec_id(new))
     check_arrays(session, new.options, new.owner)
 

@@ -127,12 +127,11 @@ def list_jobs(
 @router.get("/{job_id}", response_model=JobAnswer, responses={304: {"description": "Unchanged."}})
 async def get_job(
     job_id: Name,
-    response: Response,
     state: State,
     project: Project,
     wait: Wait,
     if_none_match: Annotated[str | None, Header(max_length=1000)] = None,
-) -> JobAnswer | Response:
+) -> Response:
     """Get one job; conditional by ETag.
 
     `Prefer: wait=N` holds the answer: with If-None-Match until the job changes, without it until
@@ -149,8 +148,9 @@ async def get_job(
     applied = {APPLIED: f"wait={int(wait)}"} if wait else {}
     if etag_matches(if_none_match, job_etag(job)):
         return Response(status_code=304, headers={"ETag": job_etag(job), **applied})
-    response.headers.update(_headers(job) | applied)
-    return JobAnswer.from_record(job)
+    answer = Prepared(JobAnswer.from_record)
+    answer(job)
+    return answer.response(200, _headers(job) | applied)
 
 
 @router.delete("/{job_id}", status_code=204)
