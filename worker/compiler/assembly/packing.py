@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import onnx_ir
 
@@ -11,6 +12,7 @@ from worker.compiler.assembly.regions import packed_regions
 from worker.compiler.control.bodies import BodyModel
 from worker.compiler.control.flow import ControlFlow
 from worker.compiler.errors import Detail, PassContractError
+from worker.compiler.frontend.host_graph import RegionNode, host_graph
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.ops.call import DTYPES
 from worker.compiler.frontend.passes import require_interface
@@ -31,6 +33,8 @@ from worker.compiler.package.executable import (
     level_specs,
 )
 from worker.compiler.package.manifest import body_prefix
+from worker.compiler.package.region_code import EntryRole
+from worker.compiler.package.region_members import ProgramRegions
 
 MAX_LISTED_INSTRUCTIONS = 128
 """Longer units are listed by their first instructions only: program.bin holds them all."""
@@ -235,6 +239,7 @@ def bundle_contents(
     """Everything the bundle is made of; weights stay lazy."""
     contents = program_contents(compiled)
     _require_promised(compiled, contents.model)
+    regions = tuple(packed_regions(each, prefix) for prefix, each in _folders(compiled))
     return BundleContents(
         contents.model,
         kernel_texts(compiled),
@@ -249,5 +254,19 @@ def bundle_contents(
         toolchain,
         compiled.machine,
         contents.bodies,
-        tuple(packed_regions(each, prefix) for prefix, each in _folders(compiled)),
+        regions,
+        partial(_host_graph, compiled, regions[0]),
     )
+
+
+def _host_graph(compiled: CompiledModel, regions: ProgramRegions, digest: str) -> bytes:
+    """The model with a custom node per region; control flow stays as the user has it."""
+    hosts = sorted({k for host in compiled.linked.hosts for k in host.nodes})
+    nodes = []
+    for region in regions.regions:
+        of = {role: tuple(e.name for e in region.code.entries if e.role is role)
+              for role in EntryRole}  # fmt: skip
+        outputs = of[EntryRole.OUTPUT]
+        if outputs:
+            nodes.append(RegionNode(region.code.index, of[EntryRole.INPUT], outputs))
+    return host_graph(compiled.model, hosts, nodes, digest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx
 import onnx_ir
@@ -28,44 +28,55 @@ def host_submodel(
     Raises:
         InternalError: an output is not defined inside the region.
     """
-    captured = _captured(nodes)
-    values: dict[str, onnx_ir.Value] = {v.name: v for v in captured if v.name}
+    read = captured(nodes)
+    values: dict[str, onnx_ir.Value] = {v.name: v for v in read if v.name}
     for node in nodes:
         values.update((v.name, v) for v in node.outputs if v.name)
     produced = {v.name for node in nodes for v in node.outputs if v.name}
     initializers = model.ir.graph.initializers
-    proto = onnx.ModelProto()
-    newer = model.opset > _NEWEST_OPSET_OF_CEILING
-    proto.ir_version = model.ir.ir_version if newer else min(
-        max(model.ir.ir_version, 8), _IR_VERSION_CEILING)  # fmt: skip
-    for domain, version in sorted(model.ir.opset_imports.items()):
-        proto.opset_import.add(domain=domain, version=version)
-    proto.graph.name = "host"
-    wanted = list(dict.fromkeys((*inputs, *(v.name or "" for v in captured))))
-    for name in wanted:
-        if name in produced or not name:
-            continue
-        if name in initializers:
-            tensor = initializers[name].const_value
-            if tensor is not None and name in values:
-                target = proto.graph.initializer.add()
-                onnx_ir.serde.serialize_tensor_into(target, tensor)
-                target.name = name
-            continue
-        _declare(proto.graph.input.add(), name, values.get(name))
+    wanted = list(dict.fromkeys((*inputs, *(v.name or "" for v in read))))
+    outside = [name for name in wanted if name and name not in produced]
+    proto = slice_model(
+        model,
+        "host",
+        {n: initializers[n].const_value for n in outside if n in initializers and n in values},
+    )
+    for name in outside:
+        if name not in initializers:
+            declare(proto.graph.input.add(), name, values.get(name))
     for name in outputs:
         if name not in produced and name not in initializers and name not in wanted:
             raise InternalError(
                 "TW-INT-001", f"output {name!r} is not defined in the host region", stage="package"
             )
-        _declare(proto.graph.output.add(), name, values.get(name))
+        declare(proto.graph.output.add(), name, values.get(name))
     for node in nodes:
         onnx_ir.serde.serialize_node_into(proto.graph.node.add(), node)
     recast_edges(proto, NARROW_INTEGERS)
     return bytes(proto.SerializeToString(deterministic=True))
 
 
-def _declare(target: onnx.ValueInfoProto, name: str, value: onnx_ir.Value | None) -> None:
+def slice_model(
+    model: OnnxModel, name: str, stored: Mapping[str, onnx_ir.TensorProtocol | None]
+) -> onnx.ModelProto:
+    """A model of the same operator sets with these initializers and no node yet."""
+    proto = onnx.ModelProto()
+    newer = model.opset > _NEWEST_OPSET_OF_CEILING
+    proto.ir_version = model.ir.ir_version if newer else min(
+        max(model.ir.ir_version, 8), _IR_VERSION_CEILING)  # fmt: skip
+    for domain, version in sorted(model.ir.opset_imports.items()):
+        proto.opset_import.add(domain=domain, version=version)
+    proto.graph.name = name
+    for key, tensor in stored.items():
+        if tensor is not None:
+            target = proto.graph.initializer.add()
+            onnx_ir.serde.serialize_tensor_into(target, tensor)
+            target.name = key
+    return proto
+
+
+def declare(target: onnx.ValueInfoProto, name: str, value: onnx_ir.Value | None) -> None:
+    """Name a value, with its type where one is known."""
     target.name = name
     if value is None or value.type is None:
         return
@@ -76,7 +87,7 @@ def _declare(target: onnx.ValueInfoProto, name: str, value: onnx_ir.Value | None
             dim.Clear()
 
 
-def _captured(nodes: Sequence[onnx_ir.Node]) -> list[onnx_ir.Value]:
+def captured(nodes: Sequence[onnx_ir.Node]) -> list[onnx_ir.Value]:
     """Values the region reads and does not define, sub-graphs' captures included, each once."""
     inner: set[onnx_ir.Value] = {v for node in nodes for v in node.outputs}
     reads: dict[onnx_ir.Value, None] = {}

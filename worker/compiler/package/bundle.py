@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -26,6 +26,7 @@ from worker.compiler.package.executable import Constants, ExecutableModel, Progr
 from worker.compiler.package.manifest import (
     FORMAT_VERSION,
     GRAPH_NAME,
+    HOST_GRAPH_NAME,
     MACHINE_NAME,
     MANIFEST_NAME,
     PROGRAM_NAME,
@@ -53,6 +54,8 @@ from worker.compiler.package.weights import weights_member
 DOCUMENT_LIMIT_BYTES = 1 << 30
 """Largest member that is read whole."""
 _CHUNK_BYTES = 1 << 20
+_FOR_PEOPLE = frozenset({"program.txt", "report.json", "schedule.json", "trace.json.gz"})
+"""Members that no result depends on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,21 @@ class BundleContents:
     """Nested programs of control-flow bodies; their kernels are in `kernels`."""
     regions: tuple[ProgramRegions, ...] = ()
     """Of the model and of every nested program, outer ones first."""
+    host_graph: Callable[[str], bytes] | None = None
+    """`host.onnx` from the bundle's program digest; empty where there can be none.  None: a program
+    that came from no ONNX model."""
+
+
+def program_digest(members: Iterable[tuple[str, str]]) -> str:
+    """Hex sha256 of what decides the results of a bundle, from (name, sha256) of its members.
+
+    A library and a `host.onnx` that carry the same one belong together.
+    """
+    digest = sha256()
+    for name, own in sorted(members):
+        if name not in _FOR_PEOPLE and name not in (HOST_GRAPH_NAME, MANIFEST_NAME):
+            digest.update(f"{name} {own}\n".encode())
+    return digest.hexdigest()
 
 
 def write_bundle(path: Path, contents: BundleContents) -> str:
@@ -125,6 +143,11 @@ def write_bundle(path: Path, contents: BundleContents) -> str:
             constants = region_constants(each)
             if constants is not None:
                 archive.add(constants)
+        if contents.host_graph is not None:
+            digest_so_far = program_digest((w.name, w.sha256) for w in archive.written)
+            host = contents.host_graph(digest_so_far)
+            if host:
+                archive.add(Member(HOST_GRAPH_NAME, (host,), len(host)))
         manifest = manifest_document(
             contents.model,
             {**contents.toolchain, **VERSIONS},

@@ -34,6 +34,8 @@ MANIFEST_NAME = "manifest.json"
 GRAPH_NAME = "model/graph.json"
 PROGRAM_NAME = "program.bin"
 MACHINE_NAME = "hardware.json"
+HOST_GRAPH_NAME = "host.onnx"
+"""The user's model with a custom node for each region: what an application's runtime loads."""
 CONSTANTS_NAME = "regions/constants.safetensors"
 """Constants of the regions' graphs that the program's weights do not hold."""
 _MOST_BYTES = 1 << 62
