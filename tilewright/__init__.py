@@ -3,6 +3,8 @@
     result = tw.compile("model.onnx", "a100", objective="energy")
     result.summary["latency_s"], result.layers, result.run({"x": x})["y"]
 
+    tw.load("model.twb").build("app").session().run(None, {"x": x})    # in ONNX Runtime, in place
+
 `compile` does what `tilewright compile` does, on the same data directory with the same cache: the
 model is read and compiled in a child process in the sandbox, never in yours.  `Client(url)` has
 the same `compile` on a server.  `compare` says what differs between two results.  `Machine` reads,
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from service.client.errors import ApiError, ServerUnreachable, WaitTimeout
     from service.compare.deltas import Comparison
+    from tilewright.application import Application
     from tilewright.client import Client
     from tilewright.comparing import compare
     from tilewright.compiling import compile  # noqa: A004 - users write tw.compile
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ApiError",
+    "Application",
     "Client",
     "Comparison",
     "CompilerError",
@@ -67,6 +71,7 @@ __all__ = [
 _ROOMS = {
     "service.compare.deltas": ("Comparison",),
     "service.client.errors": ("ApiError", "ServerUnreachable", "WaitTimeout"),
+    "tilewright.application": ("Application",),
     "tilewright.client": ("Client",),
     "tilewright.comparing": ("compare",),
     "tilewright.compiling": ("compile",),

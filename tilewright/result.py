@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from service.settings import Settings
+    from tilewright.application import Application
 
 _FILES = {
     "report": "report.json",
@@ -101,11 +102,13 @@ class Result:
         folder: Path,
         settings: Settings,
         temporary: TemporaryDirectory[str] | None = None,
+        bundle: Path | None = None,
     ) -> None:
         self.folder = folder
         """Where the files are; a temporary folder goes with the last reference to the result."""
         self._settings = settings
         self._temporary = temporary
+        self._bundle = bundle
 
     @cached_property
     def report(self) -> dict[str, Any]:
@@ -160,8 +163,9 @@ class Result:
 
     @property
     def verification(self) -> dict[str, Any]:
-        """What the kernels' outputs were compared with; `passed` is None where they were not."""
-        return cast("dict[str, Any]", self.report["verification"])
+        """What the kernels' outputs were compared with; `passed` is None where they were not, and
+        for a bundle alone, which is written before."""
+        return cast("dict[str, Any]", self.report.get("verification", {"passed": None}))
 
     @property
     def rows(self) -> list[Layer]:
@@ -185,6 +189,8 @@ class Result:
         Raises:
             InputError: TW-CLI-001, the folder holds none.
         """
+        if self._bundle is not None:
+            return self._bundle
         found = sorted(self.folder.glob("*.twb"))
         if not found:
             raise InputError("TW-CLI-001", f"{self.folder} holds no bundle (*.twb)")
@@ -220,10 +226,30 @@ class Result:
             path = arrays_file(inputs, Path(folder) / "inputs.npz")
             return run_bundle(BundleRun(self.bundle, path), self._settings).outputs
 
+    def build(self, folder: PathLike, *, sources: bool = False) -> Application:
+        """Build the bundle's library for an application, as `tilewright build` does.
+
+        `sources` leaves the C sources in `src/` instead.
+
+        Raises:
+            InputError: TW-LIB-010, there is no library of this bundle; others by their code.
+            CompilerError: TW-RUN-006, the build ended without a library.
+
+        Cost: a child process in the sandbox and a C compiler's run over the kernels, seconds.
+        """
+        from service.orders.building import BundleBuild, build_bundle
+        from tilewright.application import Application
+
+        target = Path(folder)
+        made = build_bundle(BundleBuild(self.bundle, target, sources), self._settings)
+        return Application(target, made.digest)
+
     def save(self, folder: PathLike) -> Result:
         """Copy the files into a folder that stays; gives the result there."""
         target = Path(folder)
         shutil.copytree(self.folder, target, dirs_exist_ok=True)
+        if self._bundle is not None:
+            shutil.copy2(self._bundle, target)
         return Result(target, self._settings)
 
     def __repr__(self) -> str:
@@ -239,13 +265,42 @@ class Result:
         return result_page(self.report)
 
 
-def load(folder: PathLike, *, data_dir: PathLike | None = None) -> Result:
-    """Open the folder that an earlier compile wrote (`output=`, or `tilewright compile -o`).
+def load(path: PathLike, *, data_dir: PathLike | None = None) -> Result:
+    """Open the folder that an earlier compile wrote (`output=`, or `tilewright compile -o`), or a
+    bundle alone (`*.twb`).
+
+    A bundle alone has figures, schedule and trace; it has no verification, page or table of layers
+    as a file, since these are written after it.
+
+    Example:
+        >>> import tilewright as tw
+        >>> bundle = tw.load("out").bundle
+        >>> tw.load(bundle).summary == tw.load("out").summary
+        True
 
     Raises:
-        InputError: TW-CLI-001, it holds no report.
+        InputError: TW-CLI-001, it holds no report; TW-RUN-001 or -004, the bundle cannot be read.
     """
-    result = Result(Path(folder), settings_for(data_dir))
+    place, settings = Path(path), settings_for(data_dir)
+    if place.is_file():
+        temporary = _documents_of(place)
+        result = Result(Path(temporary.name), settings, temporary, place.resolve())
+    else:
+        result = Result(place, settings)
     if not isinstance(result.report, Mapping):
-        raise InputError("TW-CLI-001", f"{folder} holds no report")
+        raise InputError("TW-CLI-001", f"{path} holds no report")
     return result
+
+
+def _documents_of(bundle: Path) -> TemporaryDirectory[str]:
+    """A folder with the files that a bundle holds of its result."""
+    from worker.compiler.package.archive import open_archive, read_member
+    from worker.compiler.package.bundle import DOCUMENT_LIMIT_BYTES, read_manifest
+
+    folder = TemporaryDirectory(prefix="tilewright-bundle-")
+    with open_archive(bundle) as archive:
+        read_manifest(archive)
+        for name in ("report", "schedule", "trace"):
+            data = read_member(archive, _FILES[name], DOCUMENT_LIMIT_BYTES)
+            (Path(folder.name) / _FILES[name]).write_bytes(data)
+    return folder

@@ -13,6 +13,7 @@ import typer
 from service.cli import (
     backend,
     backup,
+    build,
     cache,
     certify,
     compiling,
@@ -88,6 +89,7 @@ app.add_typer(hardware.app, name="hardware")
 app.add_typer(backend.app, name="backend")
 app.add_typer(model.app, name="model")
 app.command("run")(run.run)
+app.command("build")(build.build)
 app.command("disassemble")(disassemble.disassemble)
 app.command("export")(export.export)
 app.add_typer(cache.app, name="cache")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from worker.compiler.errors import CompilerError, InputError
+from service.orders.in_sandbox import ask_of_bundle, existing, workplace
+from worker.compiler.errors import CompilerError
 
 if TYPE_CHECKING:
     from service.settings import Settings
@@ -52,59 +52,26 @@ def run_bundle(asked: BundleRun, settings: Settings) -> Ran:
     """
     import zipfile
 
-    from worker.sandbox.asking import Died, Refused, ask
-    from worker.sandbox.compiled_loops import ensure_compiled_loops
-    from worker.sandbox.payload import Workplace, open_left
-    from worker.sandbox.problems import error_of
-    from worker.sandbox.sandbox import End, Limits
+    from worker.sandbox.payload import open_left
     from worker.sandbox.wire import ProtocolError
 
-    for path in (asked.bundle, asked.inputs):
-        if not path.is_file():
-            raise InputError("TW-CLI-001", f"{path}: there is no such file")
-    bundle, inputs = asked.bundle.resolve(), asked.inputs.resolve()
-    memory = settings.memory_base_bytes + int(
-        settings.memory_per_model_byte * bundle.stat().st_size
-    )
-    with tempfile.TemporaryDirectory(prefix="tilewright-run-") as folder:
-        place = Workplace(Path(folder).resolve())
-        ensure_compiled_loops()
-        place.create()
+    files = existing(asked.bundle, asked.inputs)
+    with workplace("tilewright-run-") as place:
         request = {
-            "bundle": str(bundle),
-            "inputs": str(inputs),
+            "bundle": str(files[0]),
+            "inputs": str(files[1]),
             "profile": asked.profile,
             "repeat": asked.repeat,
             "trust": asked.trust,
             "output": str(place.out / "out.npz"),
             "build_dir": str(place.build),
         }
+        answer = ask_of_bundle("worker.children.run_child", request, place, files, settings, "run")
         try:
-            answer = ask(
-                "worker.children.run_child",
-                request,
-                place,
-                limits=Limits(
-                    settings.wall_limit_s,
-                    memory,
-                    settings.file_limit_bytes,
-                    settings.process_limit,
-                    settings.output_limit_bytes,
-                ),
-                choice=settings.isolation,
-                search_path=settings.child_path,
-                hidden=settings.data_dir,
-                read_only=(bundle, inputs),
-            )
             with open_left(place.out, "out.npz") as file:
                 outputs = _plain_arrays(file)
-        except Died as death:
-            limit = f" of {settings.wall_limit_s:g} s" if death.report.end is End.WALL else ""
-            raise CompilerError("TW-RUN-006", f"the bundle's run: {death}{limit}") from death
         except (ProtocolError, ValueError, zipfile.BadZipFile, EOFError, MemoryError) as error:
             raise CompilerError("TW-RUN-006", f"the run left no plain arrays: {error}") from error
-        except Refused as refusal:
-            raise error_of(refusal.problem) from None
     if answer.get("origin") not in _ORIGINS or not isinstance(answer.get("profiles"), list):
         raise CompilerError("TW-RUN-006", "the run answered nonsense")
     return Ran(outputs, answer["origin"], answer["profiles"])

@@ -169,7 +169,7 @@ def test_what_the_compiler_refuses_has_its_class_and_code(data_dir: Path) -> Non
 @pytest.mark.document
 def test_the_examples_in_the_docstrings_are_true(result: tw.Result, data_dir: Path) -> None:
     assert (data_dir / "model.onnx").exists()
-    for room in ("comparing", "compiling", "result"):
+    for room in ("application", "comparing", "compiling", "result"):
         outcome = doctest.testmod(importlib.import_module(f"tilewright.{room}"))
         assert outcome.attempted >= 2
         assert outcome.failed == 0

@@ -32,6 +32,7 @@ _CLASSES: tuple[tuple[str, type[CompilerError]], ...] = (
     ("TW-CLI-", InputError),
     ("TW-RUN-006", CompilerError),
     ("TW-RUN-", InputError),
+    ("TW-LIB-", InputError),
     ("TW-VERIFY-001", SimulationError),
     ("TW-VERIFY-", InputError),
     ("TW-SIM-", SimulationError),

@@ -102,16 +102,40 @@ def build_library(
     build_dir.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="build-", dir=build_dir))
     try:
-        (work / HEADER_NAME).write_text(text, encoding="utf-8")
-        sources = _write_units(kernels, work, jobs)
-        with ThreadPoolExecutor(jobs) as pool:
-            objects = list(pool.map(lambda s: _compile(cc, flags, s), sources))
+        objects = compile_units(kernels, text, work, cc, flags, jobs)
         built = work / "kernels.so"
-        _run([str(cc), "-shared", "-o", str(built), *map(str, objects), "-lm"], work)
+        link_shared(cc, objects, built)
         os.replace(built, library)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return library
+
+
+def compile_units(
+    kernels: Mapping[str, str], header: str, work: Path, cc: Path, flags: Sequence[str], jobs: int
+) -> list[Path]:
+    """Object files of all kernels, in a few translation units of similar size, in folder `work`.
+
+    Raises: as `build_library`.
+    """
+    (work / HEADER_NAME).write_text(header, encoding="utf-8")
+    return compile_with(cc, flags, _write_units(kernels, work, jobs), jobs)
+
+
+def compile_with(cc: Path, flags: Sequence[str], sources: Sequence[Path], jobs: int) -> list[Path]:
+    """Object files beside C sources, `jobs` at a time."""
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(lambda source: _compile(cc, flags, source), sources))
+
+
+def link_shared(
+    cc: Path, objects: Sequence[Path], target: Path, libraries: Sequence[str] = ()
+) -> None:
+    """A shared library of object files."""
+    _run(
+        [str(cc), "-shared", "-o", str(target), *map(str, objects), "-lm", *libraries],
+        target.parent,
+    )
 
 
 def flags_for(cc: Path) -> tuple[str, ...]:

@@ -74,6 +74,40 @@ class Arena:
         return memoryview(self._map)
 
 
+@dataclass(frozen=True, slots=True)
+class LevelPlan:
+    """The arena that stands for all instances of a level."""
+
+    stride_bytes: int
+    """Distance of instances; 0: they never hold live data at the same time and share it."""
+    arena_bytes: int
+
+
+def plan_levels(
+    levels: Sequence[LevelSpec], programs: Sequence[UnitProgram]
+) -> tuple[LevelPlan, ...]:
+    """Arenas that hold every buffer of some programs, parallel to `levels`.
+
+    Instances share one arena unless some unit keeps data in several at a time (queues).
+    """
+    spread = any(_has_queues(program) for program in programs)
+    found: list[LevelPlan] = []
+    for level in levels:
+        planned = max(
+            (
+                b.address + b.size_bytes
+                for p in programs
+                for b in p.buffers
+                if b.level == level.name
+            ),
+            default=0,
+        )
+        found.append(
+            LevelPlan(planned if spread else 0, planned * (level.instances if spread else 1))
+        )
+    return tuple(found)
+
+
 class Emulator:
     """Runs kernels of a library for one machine, one call at a time."""
 
@@ -98,21 +132,14 @@ class Emulator:
         self._scratch = Arena(_SCRATCH_BYTES)
         self.machine.scratch = self._scratch.address
         self._arenas: list[Arena] = []
-        spread = any(_has_queues(program) for program in programs)
-        for k, level in enumerate(levels):
-            planned = max(
-                (b.address + b.size_bytes for p in programs for b in p.buffers
-                 if b.level == level.name),
-                default=0,
-            )  # fmt: skip
-            stride = planned if spread else 0
-            # instances share one arena unless some unit keeps data in several at a time (queues)
-            arena = Arena(planned * (level.instances if spread else 1))
+        plans = plan_levels(levels, programs)
+        for k, (level, plan) in enumerate(zip(levels, plans, strict=True)):
+            arena = Arena(plan.arena_bytes)
             self._arenas.append(arena)
             self.machine.arena[k] = arena.address
             self.machine.capacity_bytes[k] = level.capacity_bytes
             self.machine.instances[k] = level.instances
-            self.machine.instance_stride_bytes[k] = stride
+            self.machine.instance_stride_bytes[k] = plan.stride_bytes
 
     def call(self, kernel: str, program: UnitProgram, addresses: Sequence[int]) -> None:
         """Run one kernel on operands at the given addresses.

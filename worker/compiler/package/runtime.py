@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -47,7 +48,10 @@ from worker.compiler.package.regenerate import (
 )
 from worker.compiler.package.weights import WEIGHTS_NAME, read_weights
 
-__all__ = ["Loaded", "ModelRunner", "Origin", "load_bundle", "load_program", "run_bundle"]
+__all__ = [
+    "Loaded", "ModelRunner", "OpenBundle", "Origin", "StoredProgram", "load_bundle", "load_program",
+    "load_weights", "open_bundle", "run_bundle",
+]  # fmt: skip
 
 _HEADER_FILE = f"kernels/{HEADER_NAME}"
 
@@ -104,25 +108,38 @@ class Loaded:
     origin: Origin
 
 
-def load_bundle(
-    path: Path,
-    build_dir: Path,
-    compiler: Path | None = None,
-    poison: bool = True,
-    clock: Clock | None = None,
-    trust: bool = False,
-) -> Loaded:
-    """Check a bundle, make and build its kernels and load its weights; for `poison` and `clock`
-    see `load_program`.
+@dataclass(frozen=True, slots=True)
+class OpenBundle:
+    """A bundle whose digests were checked, with the C that is to run."""
 
-    Kernels are generated from the bundle's machine and schedules and compiled against this
-    version's runtime header; where the bundle was made by these versions, its text must be the
-    same.  `trust` compiles the bundle's own text and header instead.
+    archive: zipfile.ZipFile
+    manifest: Manifest
+    program: StoredProgram
+    kernels: Mapping[str, str]
+    """Function name -> C text."""
+    header: str
+    """What they are compiled against."""
+    origin: Origin
+
+    def read(self, name: str) -> bytes:
+        """One document.
+
+        Raises:
+            InputError: TW-RUN-001 when it is missing or too large.
+        """
+        return read_member(self.archive, name, DOCUMENT_LIMIT_BYTES)
+
+
+@contextmanager
+def open_bundle(path: Path, trust: bool = False) -> Iterator[OpenBundle]:
+    """Check a bundle, and generate its kernels from its machine and schedules.
+
+    Where the bundle was made by these versions, its text must be the same.  `trust` takes the
+    bundle's own text and header instead.
 
     Raises:
         InputError: TW-RUN-001 when the bundle is damaged, TW-RUN-004 of another format, TW-RUN-005
             when a kernel is not what its schedule gives.
-        CompilerError: TW-VERIFY-002 without a C compiler.
     """
     with open_archive(path) as archive:
         manifest = read_manifest(archive)
@@ -148,20 +165,40 @@ def load_bundle(
             made = _regenerated(text, manifest, stored, machine, compared=is_same)
             kernels = {name: each.text for name, each in made.items()}
             stored = stored.with_programs(made, level_specs(machine))
-        library = build_library(kernels, build_dir, compiler, header)
+        yield OpenBundle(archive, manifest, stored, kernels, header, origin)
+
+
+def load_bundle(
+    path: Path,
+    build_dir: Path,
+    compiler: Path | None = None,
+    poison: bool = True,
+    clock: Clock | None = None,
+    trust: bool = False,
+) -> Loaded:
+    """Open a bundle, compile its kernels, and load weights into a fresh home memory.
+
+    `poison` and `clock` as in `load_program`, `trust` as in `open_bundle`.
+
+    Raises: as `open_bundle`, and
+        CompilerError: TW-VERIFY-002 without a C compiler.
+    """
+    with open_bundle(path, trust) as bundle:
+        stored = bundle.program
+        library = build_library(bundle.kernels, build_dir, compiler, bundle.header)
         programs = programs_by_target(program.model for program in stored.everything())
         engines = AcceleratorModule(library, stored.model.levels, programs, poison)
 
-        def load(program: _Stored) -> ModelRunner:
+        def load(program: StoredProgram) -> ModelRunner:
             bodies = [load(body) for body in program.bodies]
             runner = ModelRunner(
                 program.model, library, program.host_models, poison, bodies=bodies,
                 engines=engines, clock=clock,
             )  # fmt: skip
-            _load_weights(archive, program, runner.arena)
+            load_weights(bundle.archive, program, runner.arena)
             return runner
 
-        return Loaded(load(stored), origin)
+        return Loaded(load(stored), bundle.origin)
 
 
 def _utf8(text: Callable[[str], bytes], name: str) -> str:
@@ -174,7 +211,7 @@ def _utf8(text: Callable[[str], bytes], name: str) -> str:
 def _regenerated(
     text: Callable[[str], bytes],
     manifest: Manifest,
-    stored: _Stored,
+    stored: StoredProgram,
     machine: Machine,
     *,
     compared: bool,
@@ -196,22 +233,22 @@ def _regenerated(
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
+class StoredProgram:
     """One program of a bundle, read but for its weights."""
 
     prefix: str
     model: ExecutableModel
     host_models: tuple[bytes, ...]
-    bodies: tuple[_Stored, ...]
+    bodies: tuple[StoredProgram, ...]
 
-    def everything(self) -> Iterator[_Stored]:
+    def everything(self) -> Iterator[StoredProgram]:
         yield self
         for body in self.bodies:
             yield from body.everything()
 
     def with_programs(
         self, made: Mapping[str, Regenerated], levels: tuple[LevelSpec, ...]
-    ) -> _Stored:
+    ) -> StoredProgram:
         """The same calls of kernels that were made here, on the levels of the machine."""
         units = tuple(made[name].program for name in self.model.kernels)
         program = replace(self.model.program, units=units)
@@ -222,7 +259,7 @@ class _Stored:
         )
 
 
-def _read_program(text: Callable[[str], bytes], prefix: str) -> _Stored:
+def _read_program(text: Callable[[str], bytes], prefix: str) -> StoredProgram:
     from worker.compiler.isa.binary import decode_program
 
     name = graph_name(prefix)
@@ -232,10 +269,11 @@ def _read_program(text: Callable[[str], bytes], prefix: str) -> _Stored:
     without = {c.host for c in model.controls if not c.needs_model}
     models = tuple(b"" if k in without else text(prefix + host_name(k)) for k in range(hosts))
     bodies = tuple(_read_program(text, body_prefix(prefix, k)) for k in range(num_programs(model)))
-    return _Stored(prefix, model, models, bodies)
+    return StoredProgram(prefix, model, models, bodies)
 
 
-def _load_weights(archive: zipfile.ZipFile, program: _Stored, arena: memoryview) -> None:
+def load_weights(archive: zipfile.ZipFile, program: StoredProgram, arena: memoryview) -> None:
+    """Copy a program's weights to their addresses in a home memory."""
     by_name = {t.name: t for t in program.model.tensors}
     with open_member(archive, program.prefix + WEIGHTS_NAME) as source:
         read_weights(source, [by_name[n] for n in program.model.constants], arena)
