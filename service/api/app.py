@@ -58,6 +58,7 @@ from service.api.routes import (
 from service.api.schemas.problem import PROBLEM_RESPONSES, ProblemAnswer
 from service.api.sessions import Signer
 from service.api.spec_readers import SpecReaders
+from service.api.sweep_looks import SweepLooks
 from service.api.tokens import Tokens
 from service.api.watch import EventWatch
 from service.bootstrap import Services, open_services
@@ -129,6 +130,7 @@ def create_app(
         ring=ring,
         watch=EventWatch(lambda ids: query.event_numbers(used.database, ids)),
         sweep_watch=EventWatch(lambda ids: sweep_jobs.event_numbers(used.database, ids)),
+        sweep_looks=SweepLooks(lambda name: sweep_jobs.find_sweep(used.database, name)),
     )
     for module in ROUTERS:
         app.include_router(module.router, dependencies=[Depends(no_unknown_parameters)])

@@ -20,6 +20,7 @@ from service.api.preflight_slots import PreflightSlots
 from service.api.readiness import Readiness
 from service.api.sessions import Signer
 from service.api.spec_readers import SpecReaders
+from service.api.sweep_looks import SweepLooks
 from service.api.watch import EventWatch
 from service.errors import Malformed
 from service.outbox import Outbox
@@ -39,6 +40,7 @@ class ApiState:
     watch: EventWatch
     """Of jobs."""
     sweep_watch: EventWatch
+    sweep_looks: SweepLooks
     readiness: Readiness
     preflights: PreflightSlots
     specs: SpecReaders

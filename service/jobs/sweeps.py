@@ -234,6 +234,13 @@ def get_sweep(database: Database, sweep_id: str, owner: str | None = None) -> Sw
     return sweep
 
 
+def find_sweep(database: Database, sweep_id: str) -> Sweep | None:
+    """One sweep with its items, of whatever owner; None: there is none."""
+    with database.read() as session:
+        record = sweeps.get(session, sweep_id)
+        return None if record is None else Sweep(record, tuple(sweeps.items(session, sweep_id)))
+
+
 def job_of_item(database: Database, name: str, owner: str | None = None) -> str:
     """Id of the job of the item that `SWEEP:NUMBER` names.
 

@@ -21,15 +21,11 @@ from service.api.event_stream import (
     encode_end,
     last_seen,
 )
-from service.api.schemas.sweep import SweepItemAnswer, SweepProgressEvent, is_open
-from service.errors import NotFound
+from service.api.schemas.sweep import SweepItemAnswer, is_open
+from service.api.sweep_looks import PACE_S
 from service.jobs import sweeps
-from service.jobs.sweep_figures import on_front
-from service.jobs.sweeps import Sweep
 
 router = APIRouter(prefix="/v1/sweeps", tags=["sweeps"])
-PACE_S = 0.5
-"""A stream reads its sweep no more often, however fast items end: each time costs all items."""
 GLANCE_S = 2.0
 """So often it looks whether workers took jobs, which changes no row of the sweep."""
 
@@ -65,24 +61,23 @@ async def _stream(state: ApiState, sweep_id: str, seen: int) -> AsyncIterator[by
     told: dict[str, Any] = {}
     silent_s = 0.0
     while True:
-        sweep = await to_thread.run_sync(_find, state, sweep_id)
-        if sweep is None:
+        look = await state.sweep_looks.look(sweep_id)
+        if look is None:
             yield encode_end(None)
             return
-        front = on_front(sweep.items)
-        for item in sorted(sweep.items, key=lambda item: item.seq):
+        record = look.sweep.record
+        for item in look.items:
             if item.seq > seen:
                 seen = item.seq
-                body = SweepItemAnswer.from_record(item, front).model_dump(mode="json")
+                body = SweepItemAnswer.from_record(item, look.front).model_dump(mode="json")
                 yield encode("item", body, seen)
         # Items are read after the sweep: one of them may have changed since.
-        seen = max(seen, sweep.record.event_seq)
-        progress = SweepProgressEvent.of(sweep, front).model_dump(mode="json")
-        if progress != told:
-            told, silent_s = progress, 0.0
-            yield encode("progress", progress, seen)
-        if not is_open(sweep.record.state):
-            yield encode_end(sweep.record.state)
+        seen = max(seen, record.event_seq)
+        if look.progress != told:
+            told, silent_s = look.progress, 0.0
+            yield encode("progress", told, seen)
+        if not is_open(record.state):
+            yield encode_end(record.state)
             return
         if silent_s >= KEEP_ALIVE_S:
             silent_s = 0.0
@@ -90,11 +85,3 @@ async def _stream(state: ApiState, sweep_id: str, seen: int) -> AsyncIterator[by
         await asyncio.sleep(PACE_S)
         changed = await state.sweep_watch.changed(sweep_id, seen, GLANCE_S)
         silent_s += PACE_S + (0.0 if changed else GLANCE_S)
-
-
-def _find(state: ApiState, sweep_id: str) -> Sweep | None:
-    """The sweep; None when it was deleted."""
-    try:
-        return sweeps.get_sweep(state.database, sweep_id)
-    except NotFound:
-        return None
