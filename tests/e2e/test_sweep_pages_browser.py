@@ -219,7 +219,8 @@ def test_a_sweep_is_made_in_the_browser(browser: Any, serve: Serve) -> None:
         page.keyboard.press("Enter")
         page.wait_for_url("**/ui/sweeps/swp_*")
         page.locator("#counts", has_text="4 with results.").wait_for()
-        page.locator("#state", has_text="succeeded").wait_for()
+        page.locator(".state-succeeded").wait_for()  # it loads itself again when all has ended
+        page.locator("#pareto circle").nth(1).wait_for()
         page.locator("#model").select_option(label="two")
         assert page.locator("#pareto circle").count() == 2
         page.get_by_role("link", name="Jobs", exact=True).last.click()
