@@ -83,6 +83,7 @@ def command_campaigns(folder: Path) -> list[Campaign]:
         one("racing_operators"),
         one("faults"),
         one("validation", "--out", out("validation.md")),
+        one("quantisation", "--out", out("quantisation.md")),
         one("searches", "--out", out("searches.md")),
     ]
 

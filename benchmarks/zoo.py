@@ -8,6 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, ModuleType
+from typing import Any
+
+import numpy.typing as npt
+import onnx
+import onnx.numpy_helper
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +92,9 @@ def materialized(model: ZooModel, scratch: Path) -> Path:
         temporary.write_bytes(proto.SerializeToString())
         temporary.replace(target)
     return target
+
+
+def sample_inputs(model: onnx.ModelProto, name: str) -> dict[str, npt.NDArray[Any]]:
+    """Inputs by the recipes of a model, from a name."""
+    tensors = _materializer(skeleton_folder()).sample_inputs(model, name)
+    return {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in tensors}

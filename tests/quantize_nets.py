@@ -184,10 +184,10 @@ def inputs(model: OnnxModel, count: int = 1, seed: int = 1) -> list[dict[str, Ar
 
 
 def calibrated(
-    model: OnnxModel, batches: Sequence[Mapping[str, Array]], bins: int = 0
+    model: OnnxModel, batches: Sequence[Mapping[str, Array]]
 ) -> Callable[[Sequence[str]], Mapping[str, Observed]]:
     """A calibration that runs the model."""
-    return lambda names: observe(model, names, batches, bins)
+    return lambda names: observe(model, names, batches)
 
 
 def run_model(model: OnnxModel, feeds: Mapping[str, Array]) -> dict[str, Array]:

@@ -62,6 +62,9 @@ class Options(TypedDict, total=False):
     """Trips assumed in the simulation for loops of unknown count; 1."""
     calibration: Arrays
     """Sample inputs for quantisation, samples stacked first; synthetic ones where needed."""
+    quantization: Mapping[str, object]
+    """How floats become integers: `ranges` (minmax, percentile, entropy, mse, auto), `percentile`,
+    `corrections` (bias, rounding), `keep_float` (names of nodes), `min_sqnr` (dB); minmax alone."""
     verify: Literal["none", "sample", "full"]
     """Which kernels are run and compared with ONNX Runtime; `sample`."""
     inputs: Arrays

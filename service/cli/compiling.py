@@ -83,6 +83,27 @@ def compile_model(
         Path | None,
         typer.Option(help="Sample inputs (.npz) for quantisation; default: synthetic."),
     ] = None,
+    ranges: Annotated[
+        str,
+        typer.Option(
+            help="minmax, percentile, entropy, mse or auto: which values integers stand for."
+        ),
+    ] = "minmax",
+    percentile: Annotated[
+        float, typer.Option(help="Per cent of the values that --ranges percentile keeps.")
+    ] = 99.99,
+    correct: Annotated[
+        list[str] | None,
+        typer.Option(help="bias or rounding: a correction of quantised constants; repeatable."),
+    ] = None,
+    keep_float: Annotated[
+        list[str] | None,
+        typer.Option(help="A node that is not quantised; repeatable.", metavar="NODE"),
+    ] = None,
+    min_sqnr: Annotated[
+        float | None,
+        typer.Option(help="Least SQNR of every output, in dB: sensitive operators stay float."),
+    ] = None,
     partition: Annotated[
         str, typer.Option(help="spec, greedy, criteria or auto: how regions are chosen.")
     ] = "spec",
@@ -141,6 +162,13 @@ def compile_model(
         "verify": verify,
         "seed": seed,
         "precision": precision,
+        "quantization": {
+            "ranges": ranges,
+            "percentile": percentile,
+            "corrections": correct or [],
+            "keep_float": keep_float or [],
+            "min_sqnr": min_sqnr,
+        },
         "partition": partition,
         "loop_trips": loop_trips,
         "calibration": arrays_digest(calibration, "calibration file") if calibration else "",

@@ -31,6 +31,7 @@ def _options_schema() -> dict[str, Any]:
     own: dict[str, dict[str, Any]] = {
         "strategy": {"type": "string", "examples": [AUTO, *strategies()]},
         "strategy_options": {"type": "object", "additionalProperties": {"type": "object"}},
+        "quantization": _quantization_schema(),
         "symbols": {"type": "object", "additionalProperties": {"type": "integer", "minimum": 1}},
         "without": {"type": "array", "items": {"enum": [str(name) for name in Heuristic]}},
     }
@@ -43,6 +44,22 @@ def _options_schema() -> dict[str, Any]:
         "description": "Options of `tilewright compile`, by their names in reports.",
         "additionalProperties": False,
         "properties": found,
+    }
+
+
+def _quantization_schema() -> dict[str, Any]:
+    from worker.compiler.quantization import Correction, Ranges
+
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "ranges": {"enum": [str(name) for name in Ranges]},
+            "percentile": {"type": "number", "exclusiveMinimum": 50, "maximum": 100},
+            "corrections": {"type": "array", "items": {"enum": [str(c) for c in Correction]}},
+            "keep_float": {"type": "array", "items": {"type": "string"}},
+            "min_sqnr": {"type": ["number", "null"]},
+        },
     }
 
 

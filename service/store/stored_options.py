@@ -40,11 +40,17 @@ def _leave_nothing_out(document: Document) -> Document:
     return {"without": [], **document}
 
 
+def _quantise_as_before(document: Document) -> Document:
+    """4 to 5: quantisation has options; it had none."""
+    return {"quantization": {}, **document}
+
+
 STEPS: tuple[Callable[[Document], Document], ...] = (
     _name_the_version,
     _give_options_to_their_strategy,
     _cap_nothing,
     _leave_nothing_out,
+    _quantise_as_before,
 )
 """`STEPS[n]` lifts version n to n + 1.  A new form appends a step and changes no older one."""
 VERSION = len(STEPS)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from benchmarks import (
     looped_programs,
     models,
     operator_bounds,
+    quantisation,
     racing_operators,
     search_constants,
     simulator_rate,
@@ -169,6 +171,22 @@ def test_model_table(tiny_model: Path) -> None:
     table = models.table([row, {"model": "m", "preset": "p", "failure": "why"}])
     assert len(table.splitlines()) == 4
     assert "| tiny | kapla-edge |" in table
+
+
+@pytest.mark.campaign(smoke=True)
+def test_quantisation_beside_that_of_onnx_runtime(shared_models: Path, tmp_path: Path) -> None:
+    """The smallest model: every way is measured, and the targets are judged by the rows."""
+    case = quantisation.run(ZooModel("mnist_cnn", "mnist_cnn"), tmp_path)
+    (row,) = case.rows
+    assert len(case.nodes) == 8
+    assert row.minmax == pytest.approx(row.ours, abs=0.1)
+    assert row.corrected is not None
+    assert row.corrected > row.rival + 2.0
+    assert quantisation.faults([case]) == []
+    worse = replace(row, corrected=row.rival - 0.2, reported=(row.truth or 0.0) + 1.1)
+    assert len(quantisation.faults([replace(case, rows=(worse,))])) == 3
+    assert "| mnist_cnn: " in quantisation.page([case], untouched=True)
+    assert quantisation.is_untouched(ZooModel("", quantisation.INTEGER_MODEL), tmp_path)
 
 
 @pytest.mark.campaign(smoke=True)

@@ -78,7 +78,8 @@ def test_options_are_those_of_jobs_and_of_the_command_line() -> None:
     assert set(hints) == {f.name for f in fields(CompileOptions)} | {"variant"}
     group: Any = typer.main.get_command(app)
     flags = {p.name for p in group.commands["compile"].params}
-    assert set(hints) - {"strategy_options"} <= flags
+    own = {"ranges", "percentile", "correct", "keep_float", "min_sqnr"}
+    assert (set(hints) - {"strategy_options", "quantization"}) | own <= flags
     for name in ("objective", "effort", "precision", "partition", "verify"):
         kind = next(f.type for f in fields(CompileOptions) if f.name == name)
         members = getattr(importlib.import_module("worker.compiler.options"), str(kind))

@@ -36,6 +36,7 @@ from worker.compiler.frontend.qdq import cluster_rejection, find_clusters
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.machine import Conversion
 from worker.compiler.partition.plan import HOST
+from worker.compiler.quantization import DEFAULT, Quantization, Ranges
 from worker.compiler.quantize.boundary import BoundaryKind, Converted
 from worker.compiler.quantize.convert import convert
 from worker.compiler.quantize.insert import INSERTED
@@ -336,10 +337,9 @@ def test_a_percentile_clips_outliers_for_the_sake_of_the_rest(tmp_path: Path) ->
     batch = inputs(model)[0]
     batch["x"][0, 0, 0, 0] = 400.0
     noise = []
-    for percentile in (None, 98.0):
-        found = convert(
-            model, placed(model), {"npu": I8}, calibrated(model, [batch], bins=4096), percentile
-        )
+    clipped = Quantization(ranges=Ranges.PERCENTILE, percentile=98.0)
+    for chosen in (DEFAULT, clipped):
+        found = convert(model, placed(model), {"npu": I8}, calibrated(model, [batch]), chosen)
         exact, quantised = run_model(model, batch)["v0"], run_model(found.model, batch)["v0"]
         noise.append(float(np.median(np.abs(exact - quantised))))
     assert noise[1] < noise[0] / 5

@@ -9,13 +9,15 @@ import numpy as np
 import onnx_ir
 import pytest
 from onnx import TensorProto
-from quantize_nets import Net, built, inputs, loaded, pools, residual, run_model
+from quantize_nets import I8, Net, built, inputs, loaded, pools, residual, run_model
 
 from worker.compiler.errors import ModelError, PassContractError
 from worker.compiler.frontend.model import OnnxModel
+from worker.compiler.quantization import DEFAULT
 from worker.compiler.quantize.calibration import load_calibration
+from worker.compiler.quantize.clipping import range_of
 from worker.compiler.quantize.holding import split_samples
-from worker.compiler.quantize.ranges import Histogram, Observed, observe
+from worker.compiler.quantize.ranges import observe
 
 
 def _all_values(model: OnnxModel, feeds: dict[str, Any]) -> dict[str, Any]:
@@ -42,6 +44,7 @@ def test_ranges_are_those_of_the_values(tmp_path: Path, build: Any) -> None:
         assert seen[name].high == max(float(a.max()) for a in arrays)
         assert seen[name].elements == arrays[0].size
         assert seen[name].is_finite
+        assert seen[name].spans == tuple((float(a.min()), float(a.max())) for a in arrays)
         assert set(seen[name].sample.tolist()) <= {x for a in arrays for x in a.ravel().tolist()}
         assert seen[name].sample.size >= min(3 * 256, sum(a.size for a in arrays)) // 2
 
@@ -71,7 +74,7 @@ def test_infinite_values_and_nan_are_seen(tmp_path: Path, op: str) -> None:
     seen = observe(model, ["x", "v0"], [{"x": x}])
     assert seen["x"].is_finite
     assert not seen["v0"].is_finite
-    assert not all(np.isfinite(seen["v0"].range()))
+    assert not all(np.isfinite(range_of(seen["v0"], DEFAULT, I8)))
 
 
 def test_a_value_without_elements_has_the_range_of_zero(tmp_path: Path) -> None:
@@ -88,26 +91,6 @@ def test_the_model_is_not_changed(tmp_path: Path) -> None:
     observe(model, ["x", "v2"], inputs(model))
     after = onnx_ir.serde.serialize_model(model.ir).SerializeToString(deterministic=True)
     assert after == before
-
-
-def test_a_histogram_clips_tails(tmp_path: Path) -> None:
-    net = Net(1, 10_000)
-    model = loaded(net.model(net.op("Identity", net.op("Neg", "x"))), tmp_path)
-    x = np.random.default_rng(0).standard_normal((1, 10_000)).astype(np.float32)
-    x[0, 0], x[0, 1] = 500.0, -500.0
-    seen = observe(model, ["x"], [{"x": x}], histogram_bins=4096)["x"]
-    assert seen.range() == (-500.0, 500.0)
-    low, high = seen.range(99.8)
-    assert -5.0 < low < -2.5 and 2.5 < high < 5.0
-    assert seen.range(100.0) == (-500.0, 500.0)
-
-
-def test_clipping_counts_bins_from_both_ends() -> None:
-    histogram = Histogram(0.0, 10.0, np.array([1, 0, 0, 0, 0, 0, 0, 8, 0, 1], np.int64))
-    assert histogram.clipped(100.0) == (0.0, 10.0)
-    assert histogram.clipped(80.0) == (7.0, 8.0)
-    without = Observed(-1.0, 1.0, True, 2, np.zeros(0, np.float32))
-    assert without.range(50.0) == (-1.0, 1.0)
 
 
 def test_only_float_values_of_the_graph_can_be_observed(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from worker.compiler.judge.entrants import own_options
 from worker.compiler.options import CompileOptions
 from worker.compiler.strategies.graphturbo.descriptor import GraphTurboOptions, Variant
 
-UNCAPPED = {"max_power_w": None, "max_latency_ms": None, "without": []}
+UNCAPPED = {"max_power_w": None, "max_latency_ms": None, "without": [], "quantization": {}}
 
 
 def test_what_is_sealed_is_lifted_to_the_same() -> None:

@@ -10,9 +10,11 @@ from typing import TypeGuard
 
 import msgspec
 
+from worker.compiler import quantization
 from worker.compiler.descriptors import AUTO, strategies
 from worker.compiler.errors import Detail, Finding, OptionError
 from worker.compiler.heuristics import Heuristic
+from worker.compiler.quantization import Quantization
 
 _INTEGERS = {
     "seed": (0, 2**63 - 1, "0..2^63-1"),
@@ -94,6 +96,7 @@ RESULT_OPTIONS = (
     "precision",
     "partition",
     "calibration",
+    "quantization",
     "loop_trips",
     "without",
 )
@@ -126,6 +129,8 @@ class CompileOptions:
     partition: PartitionChoice = PartitionChoice.SPEC
     calibration: str = ""
     """Hex sha256 of the uploaded calibration arrays (.npz); empty: synthetic where needed."""
+    quantization: Quantization = quantization.DEFAULT
+    """How floats become integers, where the accelerator's regions compute in integers."""
     inputs: str = ""
     """Hex sha256 of the uploaded inputs of the verification (.npz); empty: seeded."""
     loop_trips: int = 1
@@ -199,6 +204,9 @@ class CompileOptions:
             elif key == "strategy_options":
                 chosen, refused = _strategy_options(raw)
                 values[key] = chosen
+                findings += refused
+            elif key == "quantization":
+                values[key], refused = quantization.parse(raw)
                 findings += refused
             elif key == "symbols":
                 if _are_symbols(raw):
@@ -300,6 +308,7 @@ class CompileOptions:
         """Give the canonical JSON object; `from_json(to_json(o)) == o`."""
         document: dict[str, Detail] = {f.name: getattr(self, f.name) for f in fields(self)}
         document["symbols"] = dict(self.symbols)
+        document["quantization"] = quantization.to_json(self.quantization)
         document["without"] = [str(name) for name in self.without]
         document["strategy_options"] = {
             name: msgspec.json.decode(msgspec.json.encode(chosen))  # lists, as a row holds them

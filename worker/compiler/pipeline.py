@@ -31,10 +31,10 @@ from worker.compiler.options import CompileOptions
 from worker.compiler.partition.annotate import annotate
 from worker.compiler.partition.partition import partition
 from worker.compiler.partition.plan import Partitioning
+from worker.compiler.quantization import DEFAULT
 from worker.compiler.quantize.boundary import Converted
 from worker.compiler.quantize.choose import choose_conversions
-from worker.compiler.quantize.convert import convert
-from worker.compiler.quantize.ranges import observe
+from worker.compiler.quantize.measured import convert_as_asked
 from worker.compiler.quantize.split import split_dequantisations
 from worker.compiler.stages import COMPILER, run_stages
 
@@ -101,11 +101,11 @@ def convert_for(
     """
     model = split_dequantisations(model)
     choices = choose_conversions(model, machine, options.precision)
-    if not choices:
+    if not choices and options.quantization == DEFAULT:
         return Converted(model)
     annotation = annotate(model, machine, {}, choices)
-    found = convert(
-        model, annotation.placement, choices, lambda names: observe(model, names, samples(model))
+    found = convert_as_asked(
+        model, annotation.placement, choices, lambda: samples(model), options.quantization
     )
     if found.boundaries and not partition(found.model, machine, {}, mode_of(options)).regions:
         # Nothing would run in the new format: the user would pay its noise for nothing.
@@ -143,6 +143,7 @@ def coded(
         compiled,
         conversions=found.conversions,
         boundaries=found.boundaries,
+        quantised=found.quantised,
         source=source,
         interface=ingested.interface,
         warnings=(

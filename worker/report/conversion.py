@@ -9,6 +9,7 @@ from worker.compiler.options import CompileOptions
 
 def conversion_section(compiled: CompiledModel, options: CompileOptions) -> dict[str, Detail]:
     """`conversion`: the format of each target and every boundary with its noise."""
+    quantised = compiled.quantised
     return {
         "targets": {
             name: {
@@ -21,6 +22,14 @@ def conversion_section(compiled: CompiledModel, options: CompileOptions) -> dict
             for name, c in sorted(compiled.conversions.items())
         },
         "calibration": options.calibration or "synthetic",
+        "ranges": None if quantised.ranges is None else str(quantised.ranges),
+        "kept_float": [
+            {"node": row.node, "sqnr_db": row.sqnr_db} for row in quantised.sensitivities
+        ],
+        "corrected": [
+            {"node": c.node, "moved_weights": c.moved_weights, "moved_bias": c.moved_bias}
+            for c in quantised.corrected
+        ],
         "boundaries": [
             {
                 "value": b.value,

@@ -24,7 +24,7 @@ from worker.compiler.layout.change import LayoutChange
 from worker.compiler.machine.machine import Conversion, Machine
 from worker.compiler.options import CompileOptions
 from worker.compiler.partition.plan import Partitioning, Placement
-from worker.compiler.quantize.boundary import Boundary
+from worker.compiler.quantize.boundary import NOT_QUANTISED, Boundary, Quantised
 from worker.compiler.stages import StageSink
 from worker.compiler.strategies.sections import UnitNotes
 
@@ -97,6 +97,8 @@ class CompiledModel:
     """What strategies left at its units, for the summaries of reports."""
     handed: tuple[HandedOver, ...] = ()
     """Operators whose kernels are not their groups' own strategy's."""
+    quantised: Quantised = NOT_QUANTISED
+    """How the model's integers came about."""
     programs: tuple[Program, ...] = ()
     """Every program that was compared, the chosen one first; empty where there was one."""
 

@@ -9,6 +9,7 @@ from enum import StrEnum
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.machine import Conversion
+from worker.compiler.quantization import Ranges
 
 
 class BoundaryKind(StrEnum):
@@ -46,6 +47,41 @@ class Boundary:
 
 
 @dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """An operator that stays float because its integers cost too much."""
+
+    node: str
+    sqnr_db: float
+    """What the outputs keep when it alone is quantised: the least of them, in decibels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Corrected:
+    """What corrections did to the constants of one operator."""
+
+    node: str
+    moved_weights: int
+    """Integers that are not the nearest ones."""
+    moved_bias: float
+    """Root of the mean squared shift of the biases, in the result's units."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantised:
+    """How the conversion to integers was done."""
+
+    ranges: Ranges | None
+    """As they were taken, never AUTO; None: nothing became integers."""
+    sensitivities: tuple[Sensitivity, ...] = ()
+    """Operators left float for `min_sqnr`, the most sensitive first."""
+    corrected: tuple[Corrected, ...] = ()
+    """In order of execution."""
+
+
+NOT_QUANTISED = Quantised(None)
+
+
+@dataclass(frozen=True, slots=True)
 class Converted:
     """A model after conversion."""
 
@@ -59,3 +95,4 @@ class Converted:
     """(code, sentence)."""
     conversions: Mapping[str, Conversion] = field(default_factory=dict)
     """What was converted for which target, by its name."""
+    quantised: Quantised = NOT_QUANTISED

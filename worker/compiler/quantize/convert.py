@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy.typing as npt
 import onnx_ir
 
 from worker.compiler.errors import PassContractError
@@ -19,7 +21,9 @@ from worker.compiler.frontend.qdq import find_clusters
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.machine import Conversion
 from worker.compiler.partition.plan import Placement
-from worker.compiler.quantize.boundary import Boundary, Converted
+from worker.compiler.quantization import DEFAULT, Quantization
+from worker.compiler.quantize.boundary import NOT_QUANTISED, Boundary, Converted, Quantised
+from worker.compiler.quantize.correct import correct
 from worker.compiler.quantize.integer import rewrite_integer
 from worker.compiler.quantize.narrow import (
     observed_names,
@@ -31,6 +35,7 @@ from worker.compiler.quantize.ranges import Observed
 from worker.compiler.quantize.select import Selection, select
 from worker.compiler.quantize.sharing import parameters_of
 
+Batch = Mapping[str, npt.NDArray[Any]]
 Calibration = Callable[[Sequence[str]], Mapping[str, Observed]]
 """Ranges of values of the model, by name; asked for nothing when nothing is needed."""
 
@@ -48,7 +53,8 @@ def convert(
     placement: Sequence[Placement],
     choices: Mapping[str, Conversion],
     calibration: Calibration,
-    percentile: float | None = None,
+    chosen: Quantization = DEFAULT,
+    samples: Callable[[], Sequence[Batch]] = tuple,
 ) -> Converted:
     """Convert the nodes that `placement` gives to targets with a choice.
 
@@ -62,7 +68,8 @@ def convert(
         placement: one row per node, in model order, as annotated for the converted types.
         choices: conversion by target name; other targets' nodes stay as they are.
         calibration: asked once or twice, for all values that need a range.
-        percentile: None: ranges from least to largest; else clipped by the histograms.
+        chosen: how floats become integers.
+        samples: batches that calibrate; asked for by corrections alone.
 
     Raises:
         ModelError: TW-CAL-004, a value to quantise or a weight is not finite; names its node.
@@ -78,8 +85,10 @@ def convert(
     floats = {k: c for k, c in choices.items() if c.dtype in (DType.F16, DType.BF16)}
     seen = _Seen(calibration)
     boundaries: tuple[Boundary, ...] = ()
+    quantised = NOT_QUANTISED
     converted: set[str] = set()
     left: list[tuple[str, str]] = []
+    uncorrected: list[tuple[str, str]] = []
     own = {
         nodes[k].name or "": "the model itself makes it part of an integer operator"
         for cluster in find_clusters(nodes, [v.name or "" for v in clone.graph.outputs])
@@ -89,9 +98,16 @@ def convert(
         selection = _select(nodes, targets, integers, seen)
         left += selection.left
         if selection.members:
-            parameters = parameters_of(selection, integers, seen.values, percentile)
+            parameters = parameters_of(selection, integers, seen.values, chosen)
             boundaries += rewrite_integer(clone.graph, selection, integers, parameters, seen.values)
             converted.update(m.node.name or "" for m in selection.members)
+            quantised = Quantised(chosen.ranges)
+            if chosen.corrections:
+                products = [m.node.name or "" for m in selection.members]
+                clone.ir_version = max(clone.ir_version or 0, _IR_VERSION)
+                corrected, kept = correct(clone, model.ir, products, samples(), chosen.corrections)
+                uncorrected += kept
+                quantised = Quantised(chosen.ranges, corrected=corrected)
     opset = model.opset
     if floats:
         is_bf16 = any(c.dtype is DType.BF16 for c in floats.values())
@@ -109,7 +125,7 @@ def convert(
             boundaries += rewrite_narrow(clone.graph, members, seen.values, producers)
             clone.opset_imports[""] = opset = wanted
             converted.update(m.node.name or "" for m in members)
-    warnings = _warnings(left, boundaries, choices)
+    warnings = _warnings(left, uncorrected, boundaries, choices)
     if not converted:
         return Converted(model, warnings=warnings)
     clone.ir_version = max(clone.ir_version or 0, _IR_VERSION)
@@ -117,6 +133,7 @@ def convert(
     return Converted(
         replace(model, ir=clone, opset=opset), boundaries,
         tuple(row.node for row in placement if row.node in converted), warnings,
+        quantised=quantised,
     )  # fmt: skip
 
 
@@ -173,13 +190,16 @@ def _select(
 
 def _warnings(
     left: Sequence[tuple[str, str]],
+    uncorrected: Sequence[tuple[str, str]],
     boundaries: Sequence[Boundary],
     choices: Mapping[str, Conversion],
 ) -> tuple[tuple[str, str], ...]:
-    nodes_of: dict[str, list[str]] = {}
-    for node, why in left:
-        nodes_of.setdefault(why, []).append(node)
-    found = [("NOT_CONVERTED", f"{_listed(nodes)}: {why}") for why, nodes in nodes_of.items()]
+    found: list[tuple[str, str]] = []
+    for code, rows in (("NOT_CONVERTED", left), ("NOT_CORRECTED", uncorrected)):
+        nodes_of: dict[str, list[str]] = {}
+        for node, why in rows:
+            nodes_of.setdefault(why, []).append(node)
+        found += [(code, f"{_listed(nodes)}: {why}") for why, nodes in nodes_of.items()]
     for boundary in boundaries:
         least = choices[boundary.target].min_sqnr_db
         if boundary.sqnr_db is not None and least > 0.0 and boundary.sqnr_db < least:

@@ -63,7 +63,7 @@ def from_range(
     lowest, highest = integer_range(dtype)
     widths = (max(-low, high), _SYMMETRIC_STEPS) if symmetric else (high - low, highest - lowest)
     step = widths[0] / widths[1]
-    scale = _as_scale(np.array(step), power_of_two)
+    scale = as_scale(np.array(step), power_of_two)
     zero = _middle(dtype)
     if not symmetric:
         zero = int(np.clip(np.rint(lowest - low / float(scale)), lowest, highest))
@@ -103,7 +103,7 @@ def of_weights(
     present = step >= _TINY
     step = np.where(present, step, step[present].max() if present.any() else 1.0)
     step = np.maximum(step, least_scale)
-    scale = _as_scale(step if axis is not None else step[0], power_of_two)
+    scale = as_scale(step if axis is not None else step[0], power_of_two)
     zero = np.full(scale.shape, _middle(dtype), dtype.numpy)
     found = QuantParameters(scale, zero, axis, dtype)
     return finer_power(weights, found, least_scale) if power_of_two else found
@@ -183,7 +183,7 @@ def _middle(dtype: DType) -> int:
     return 128 if dtype is DType.U8 else 0
 
 
-def _as_scale(step: Array, power_of_two: bool) -> F32:
+def as_scale(step: Array, power_of_two: bool) -> F32:
     """Steps as f32 scales; steps too small for a normal f32 become 1."""
     usable = np.where(step >= _TINY, step, 1.0)
     if power_of_two:

@@ -33,26 +33,6 @@ _CHUNK_VALUES = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Histogram:
-    """Counts of a sample in equal bins over [low, high]."""
-
-    low: float
-    high: float
-    counts: npt.NDArray[np.int64]
-
-    def clipped(self, percentile: float) -> tuple[float, float]:
-        """The narrowest bins' edges that keep `percentile` per cent, tails cut alike."""
-        total = int(self.counts.sum())
-        edges = np.linspace(self.low, self.high, self.counts.size + 1)
-        drop = total * (100.0 - percentile) / 200.0
-        below = np.cumsum(self.counts)
-        first = int(np.searchsorted(below, drop, side="right"))
-        above = np.cumsum(self.counts[::-1])
-        last = self.counts.size - int(np.searchsorted(above, drop, side="right"))
-        return float(edges[min(first, last - 1)]), float(edges[max(last, first + 1)])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Observed:
     """What one value was seen to be, over all batches."""
 
@@ -63,32 +43,20 @@ class Observed:
     elements: int
     """Of one batch's value."""
     sample: npt.NDArray[np.float32]
-    """A strided sample of all batches, flat."""
-    histogram: Histogram | None = None
-
-    def range(self, percentile: float | None = None) -> tuple[float, float]:
-        """(least, largest); with `percentile`, without the tails of the histogram.
-
-        Not finite where an element was not.
-        """
-        if not self.is_finite:
-            return float("-inf"), float("inf")
-        if percentile is None or self.histogram is None:
-            return self.low, self.high
-        return self.histogram.clipped(percentile)
+    """A strided sample of all batches, flat, as many elements of each."""
+    spans: tuple[tuple[float, float], ...] = ()
+    """Least and largest of each batch; empty for a value without elements."""
 
 
 def observe(
     model: OnnxModel,
     names: Sequence[str],
     batches: Sequence[Mapping[str, Array]],
-    histogram_bins: int = 0,
 ) -> Mapping[str, Observed]:
     """Run the model on every batch and watch the float values `names`.
 
     Args:
         names: graph inputs or outputs of nodes of the main graph, of static shape.
-        histogram_bins: 0 for none; else the sample is also counted in this many equal bins.
 
     Raises:
         ModelError: TW-CAL-005, ONNX Runtime cannot run the model on a batch.
@@ -96,8 +64,6 @@ def observe(
 
     Cost: one session per 1024 names and one run per batch and session.  Weights are not copied;
         the samples take 64 KiB per name.
-    Deviates: a histogram of every element would need its range beforehand, so a second run; the
-        bins count the sample.
     """
     if not batches:
         raise PassContractError("quantize.observe", "no calibration batch")
@@ -105,12 +71,12 @@ def observe(
     found: dict[str, Observed] = {}
     for start in range(0, len(wanted), _CHUNK_VALUES):
         chunk = wanted[start : start + _CHUNK_VALUES]
-        found.update(_observe(model, chunk, batches, histogram_bins))
+        found.update(_observe(model, chunk, batches))
     return found
 
 
 def _observe(
-    model: OnnxModel, names: Sequence[str], batches: Sequence[Mapping[str, Array]], bins: int
+    model: OnnxModel, names: Sequence[str], batches: Sequence[Mapping[str, Array]]
 ) -> dict[str, Observed]:
     watched = model.ir.clone()
     values = _values(watched, names)
@@ -135,7 +101,7 @@ def _observe(
                     float(results[low]), float(results[high]),
                     float(results[check]) == 0.0, results[sample],
                 ))  # fmt: skip
-    return {name: _merged(rows, elements[name], bins) for name, rows in seen.items()}
+    return {name: _merged(rows, elements[name]) for name, rows in seen.items()}
 
 
 def _values(model: onnx_ir.Model, names: Sequence[str]) -> dict[str, onnx_ir.Value]:
@@ -203,14 +169,10 @@ def _stride(elements: int, sample_elems: int) -> int:
     return step
 
 
-def _merged(rows: Sequence[tuple[float, float, bool, Array]], elements: int, bins: int) -> Observed:
+def _merged(rows: Sequence[tuple[float, float, bool, Array]], elements: int) -> Observed:
     if not rows:  # a value without elements
         return Observed(0.0, 0.0, True, elements, np.zeros(0, np.float32))
     is_finite = all(row[2] for row in rows)
     sample = np.concatenate([row[3] for row in rows])
     low, high = min(row[0] for row in rows), max(row[1] for row in rows)
-    histogram = None
-    if bins and is_finite:
-        counts, _ = np.histogram(sample, bins=bins, range=(low, high if high > low else low + 1.0))
-        histogram = Histogram(low, high, counts.astype(np.int64))
-    return Observed(low, high, is_finite, elements, sample, histogram)
+    return Observed(low, high, is_finite, elements, sample, tuple(row[:2] for row in rows))

@@ -23,6 +23,8 @@ from worker.compiler.quantize.roles import (
     role_of,
 )
 
+_INTEGER_OPERATORS = frozenset({"ConvInteger", "MatMulInteger", "QLinearConv", "QLinearMatMul"})
+
 Key = tuple[onnx_ir.Value, str]
 """A value as one target holds it."""
 
@@ -68,7 +70,8 @@ def select(
     """Choose among `nodes`, which stand on `targets`.
 
     Left alone: nodes whose operands the model itself dequantises and whose results it quantises;
-    rearrangements with no integer operator beside them, for which rounding would buy nothing.
+    rearrangements with no integer operator beside them, for which rounding would buy nothing; and
+    models with integer operators of their own, whose floats are the scales between them.
 
     Args:
         choices: integer conversions by target name.
@@ -76,6 +79,10 @@ def select(
 
     Cost: linear in nodes and edges.
     """
+    own = next((node.op_type for node in nodes if node.op_type in _INTEGER_OPERATORS), "")
+    if own:
+        excluded = {node.name or "": f"the model computes in integers itself ({own})"
+                    for node in nodes}  # fmt: skip
     chosen: dict[onnx_ir.Node, tuple[Role, str]] = {}
     left: list[tuple[str, str]] = []
     for node, target in zip(nodes, targets, strict=True):

@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from worker.compiler.machine.machine import Conversion
+from worker.compiler.quantization import Quantization
+from worker.compiler.quantize.bending import bent_by
+from worker.compiler.quantize.clipping import range_of
 from worker.compiler.quantize.parameters import QuantParameters, finer_power, from_range
 from worker.compiler.quantize.ranges import Observed
 from worker.compiler.quantize.roles import Role
@@ -50,20 +53,25 @@ def parameters_of(
     selection: Selection,
     choices: Mapping[str, Conversion],
     observed: Mapping[str, Observed],
-    percentile: float | None,
+    chosen: Quantization,
 ) -> dict[Key, QuantParameters]:
     """Parameters of every key of the selection; members of one class get the same object.
 
     Args:
         observed: of every value of the selection, by name.
-        percentile: None: ranges from least to largest; else clipped by the histograms.
+        chosen: says which range of the observed values gets integers.
 
     Raises:
         ModelError: TW-CAL-004, a range is not finite; names the node that computes the value.
 
     Cost: nearly linear in members.
     """
-    keys = {key: observed[key[0].name or ""].range(percentile) for key in selection.keys}
+    keys = {
+        key: range_of(
+            observed[key[0].name or ""], chosen, choices[key[1]], bent_by(key[0], observed)
+        )
+        for key in selection.keys
+    }
     classes = _Classes(keys)
     for member in selection.members:
         if member.role is Role.SHARED:

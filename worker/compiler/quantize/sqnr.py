@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
+_EXACT = "exact: the noise is zero"
+
 
 @dataclass(frozen=True, slots=True)
 class Sqnr:
@@ -24,6 +26,11 @@ class Sqnr:
     reason: str = ""
     elements: int = 0
     """Compared."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether there is no ratio because there is no noise."""
+        return self.reason == _EXACT
 
 
 class Powers:
@@ -71,7 +78,7 @@ class Powers:
         if not self._is_finite:
             return Sqnr(None, "a value is infinite or NaN", self._elements)
         if self._noise == 0.0:
-            return Sqnr(None, "exact: the noise is zero", self._elements)
+            return Sqnr(None, _EXACT, self._elements)
         if self._signal == 0.0:
             return Sqnr(None, "the signal is zero", self._elements)
         db = 10.0 * (log10(self._signal) - log10(self._noise))
