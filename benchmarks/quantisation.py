@@ -155,7 +155,7 @@ def rivals(
     from onnxruntime import quantization
 
     source, target = scratch / "float.onnx", scratch / "quantised.onnx"
-    onnx.save(_flat_biases(onnx_ir.serde.serialize_model(model.ir)), source)
+    onnx.save(_as_taken(onnx_ir.serde.serialize_model(model.ir)), source)
     logging.disable(logging.WARNING)  # it recommends steps that the simplified model has behind it
     try:
         quantization.quantize_static(
@@ -170,8 +170,14 @@ def rivals(
     return onnx_ir.serde.deserialize_model(onnx.load(target))
 
 
-def _flat_biases(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Biases of Gemm as vectors: `quantize_static` stumbles over those of shape [1, n]."""
+def _as_taken(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A form that `quantize_static` takes: it stumbles over biases of Gemm of shape [1, n], and over
+    a constant whose name, lengthened, is another value's."""
+    short = {t.name: f"constant_{k}" for k, t in enumerate(proto.graph.initializer)}
+    for named in (*proto.graph.initializer, *proto.graph.value_info):
+        named.name = short.get(named.name, named.name)
+    for node in proto.graph.node:
+        node.input[:] = [short.get(name, name) for name in node.input]
     constants = {t.name: t for t in proto.graph.initializer}
     for node in proto.graph.node:
         bias = constants.get(node.input[2]) if node.op_type == "Gemm" and node.input[2:] else None
