@@ -171,8 +171,8 @@ def rivals(
 
 
 def _as_taken(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A form that `quantize_static` takes: it stumbles over biases of Gemm of shape [1, n], and over
-    a constant whose name, lengthened, is another value's."""
+    """A form that `quantize_static` takes: it stumbles over biases of Gemm of shape [1, n], and
+    over a constant whose name, lengthened, is another value's."""
     short = {t.name: f"constant_{k}" for k, t in enumerate(proto.graph.initializer)}
     for named in (*proto.graph.initializer, *proto.graph.value_info):
         named.name = short.get(named.name, named.name)
