@@ -12,16 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, prod
-from types import MappingProxyType
-from typing import TypeAlias
 
 from worker.compiler.cost.folds import Extents, Folding, Least, folding, granule
 from worker.compiler.cost.output_stage import stage_rate
+from worker.compiler.cost.streams import OWN, HeldAs, Streams, axes_of, item_size, streams_of
 from worker.compiler.errors import VerifyError
 from worker.compiler.ir.axis import AxisKind
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.graph import Graph
-from worker.compiler.ir.op import Access, Reduce, Tensor, TensorOp
+from worker.compiler.ir.op import Reduce, Tensor, TensorOp
 from worker.compiler.ir.scalar import Apply, Cast, Const, Fn, Read, Scalar, children, slots_read
 from worker.compiler.machine.machine import Engine, EngineKind, Machine
 
@@ -33,9 +32,6 @@ SPECIAL_FNS = frozenset(
     }
 )  # fmt: skip
 """Functions that run at an engine's special rate."""
-HeldAs: TypeAlias = Mapping[str, DType]
-"""Element types of tensors that stand in an engine's memory in another than their own."""
-OWN: HeldAs = MappingProxyType({})
 _SLACK = 1e-9
 """Relative: a rounding error of floats must not add a cycle to a bound."""
 
@@ -71,7 +67,7 @@ def contraction(op: TensorOp) -> Contraction | None:
     left, right = (_main_slot(op, arg) for arg in body.args)
     if left is None or right is None or left == right:
         return None
-    in_left, in_right = _axes_of(op.reads[left]), _axes_of(op.reads[right])
+    in_left, in_right = axes_of(op.reads[left]), axes_of(op.reads[right])
     rows: list[int] = []
     columns: list[int] = []
     depth: list[int] = []
@@ -112,11 +108,7 @@ def _is_factor(expr: Scalar) -> bool:
 def _main_slot(op: TensorOp, expr: Scalar) -> int | None:
     """The slot of highest rank in a factor (the others are zero points)."""
     slots = slots_read(expr)
-    return max(slots, key=lambda s: (len(_axes_of(op.reads[s])), -s)) if slots else None
-
-
-def _axes_of(access: Access) -> frozenset[str]:
-    return frozenset(name for expr in access.index for name in expr.variables())
+    return max(slots, key=lambda s: (len(axes_of(op.reads[s])), -s)) if slots else None
 
 
 @lru_cache(maxsize=4096)
@@ -212,54 +204,6 @@ def _is_rated(op: TensorOp, engine: Engine, speed: float) -> bool:
     if engine.kind is EngineKind.MATRIX:
         return contraction(op) is not None
     return elementary_ops(op)[1] == 0 or engine.special_ops_per_cycle > 0
-
-
-@dataclass(frozen=True, slots=True)
-class Streams:
-    """What an instruction brings from its engine's memory and takes there, element by element.
-
-    An operand comes once for each point of the axes that its index depends on: what a window reads
-    again comes again, what is the same along an axis stays in the engine.
-    """
-
-    reads: tuple[tuple[tuple[int, ...], int], ...]
-    """Per operand: positions of its axes in the domain, bytes of an element."""
-    result: tuple[tuple[int, ...], int] | None
-    """None: it is not among these."""
-    reduced: tuple[tuple[int, int], ...]
-    """(position, extent in the whole operator) of the axes that are summed over."""
-    feed: float
-    """Bytes per cycle; 0: any."""
-    drain: float
-
-    def cycles(self, extents: tuple[int, ...], lanes: int) -> int:
-        """Cycles that the busier port takes."""
-        inward, outward = self.moved(extents)
-        return max(
-            ceil(num_bytes * lanes / rate) if rate else 0
-            for num_bytes, rate in ((inward, self.feed), (outward, self.drain))
-        )
-
-    def moved(self, extents: tuple[int, ...]) -> tuple[int, int]:
-        """Bytes that come in, and that go out."""
-        inward = sum(prod(extents[i] for i in axes) * size for axes, size in self.reads)
-        outward = 0
-        if self.result is not None:
-            axes, size = self.result
-            outward = prod(extents[i] for i in axes) * size
-            if any(extents[i] < whole for i, whole in self.reduced):
-                inward += outward  # sums so far: it may be any part of them
-        return inward, outward
-
-    def per_point(self, domain: tuple[int, ...]) -> float:
-        """Cycles of one point at least, in any box of an operator over `domain`."""
-        points = prod(domain)
-        inward, outward = (
-            sum(prod(domain[i] for i in axes) * size for axes, size in streams) / points
-            for streams in (self.reads, () if self.result is None else (self.result,))
-        )
-        ways = ((inward, self.feed), (outward, self.drain))
-        return max(num_bytes / rate if rate else 0.0 for num_bytes, rate in ways)
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,13 +327,8 @@ def item_bytes(
     """Bytes of an element of the left factor, the right one, and the sum, as they pass the ports
     of an array; `stays`: sums do not.  `held` as of `pace_of`."""
     accesses = (*(op.reads[slot] for slot in roles.slots), op.write)
-    left, right, total = (_item(a.tensor, tensors, held) for a in accesses)
+    left, right, total = (item_size(a.tensor, tensors, held) for a in accesses)
     return left, right, 0 if stays else total
-
-
-def _item(tensor: str, tensors: Mapping[str, Tensor], held: HeldAs) -> int:
-    """Bytes of an element as it stands in an engine's memory."""
-    return (held.get(tensor) or tensors[tensor].dtype).size_bytes
 
 
 def _streams(
@@ -399,43 +338,9 @@ def _streams(
     """What passes an engine's ports beside a `Folding`'s factors and sums; None: they are free."""
     if not engine.feed_bytes_per_cycle and not engine.drain_bytes_per_cycle:
         return None
-    streams = streams_of(op, roles, engine, tensors, stays=stays, held=held)
-    return streams if streams.reads or streams.result else None
-
-
-def streams_of(
-    op: TensorOp, roles: Contraction | None, engine: Engine, tensors: Mapping[str, Tensor],
-    *, stays: bool = False, held: HeldAs = OWN,
-) -> Streams:  # fmt: skip
-    """What an instruction moves beside the factors and sums of an array, whatever its ports; sums
-    too where the array has registers for them and no dataflow that counts them: they come and go
-    with every instruction, or, as any result that `stays` in registers, do not move."""
     factors = () if roles is None else roles.slots
-    is_counted = roles is None or (bool(engine.accumulators) and engine.dataflow is None)
-    # Where something is looked up, any slot may hold the indices.
-    slots = range(len(op.reads)) if op.has_lookup else slots_read(op.body)
-    reads = tuple(
-        _stream(op, op.reads[slot], tensors, held)
-        for slot in dict.fromkeys(slots)
-        if slot not in factors
-    )
-    reduced = tuple(
-        (k, axis.extent) for k, axis in enumerate(op.domain) if axis.kind is AxisKind.REDUCE
-    )
-    result = _stream(op, op.write, tensors, held) if is_counted and not stays else None
-    return Streams(
-        reads, result, reduced, engine.feed_bytes_per_cycle, engine.drain_bytes_per_cycle
-    )
-
-
-def _stream(
-    op: TensorOp, access: Access, tensors: Mapping[str, Tensor], held: HeldAs
-) -> tuple[tuple[int, ...], int]:
-    names = _axes_of(access)
-    if any(e.has_lookup for e in access.index):
-        names = frozenset(axis.name for axis in op.domain)  # anywhere, for each point
-    axes = tuple(k for k, axis in enumerate(op.domain) if axis.name in names)
-    return axes, _item(access.tensor, tensors, held)
+    streams = streams_of(op, factors, engine, tensors, stays=stays, held=held)
+    return streams if streams.reads or streams.result else None
 
 
 def sizes(extents: tuple[int, ...], roles: Contraction) -> tuple[Extents, int]:

@@ -15,16 +15,13 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from worker.compiler.cost.compute import (
-    OWN,
     Contraction,
-    HeldAs,
-    Streams,
     contraction,
     item_bytes,
     sizes,
-    streams_of,
 )
 from worker.compiler.cost.folds import Folding, folding
+from worker.compiler.cost.streams import OWN, HeldAs, Streams, streams_of
 from worker.compiler.ir.op import Tensor, TensorOp
 from worker.compiler.machine.dataflow import Dataflow, Stationary
 from worker.compiler.machine.machine import Engine, EngineKind
@@ -67,7 +64,9 @@ def feeds_of(
     `held` as of `compute.pace_of`.
     """
     roles = contraction(op)
-    streams = streams_of(op, roles, engine, tensors, stays=stays or roles is not None, held=held)
+    factors = () if roles is None else roles.slots
+    stands = stays or roles is not None
+    streams = streams_of(op, factors, engine, tensors, stays=stands, held=held)
     if roles is None:
         return Feeds(streams, None)
     array = engine.array if engine.kind is EngineKind.MATRIX else ()

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from worker.compiler.cost.compute import HeldAs, pace_of, work
+from worker.compiler.cost.compute import pace_of, work
 from worker.compiler.cost.feeds import feeds_of
+from worker.compiler.cost.streams import HeldAs
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.evaluate import affine_values
 from worker.compiler.ir.op import Access, TensorOp

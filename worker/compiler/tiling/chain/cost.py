@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, prod
 
-from worker.compiler.cost.compute import HeldAs, engine_cycles
+from worker.compiler.cost.compute import engine_cycles
+from worker.compiler.cost.streams import HeldAs
 from worker.compiler.ir.op import Tensor
 from worker.compiler.isa.program import PASSED
 from worker.compiler.machine.bursts import (

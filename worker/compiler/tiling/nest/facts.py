@@ -16,8 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import gcd
 
-from worker.compiler.cost.compute import HeldAs, contraction
+from worker.compiler.cost.compute import contraction
 from worker.compiler.cost.folds import granule
+from worker.compiler.cost.streams import HeldAs
 from worker.compiler.ir.affine import Affine
 from worker.compiler.ir.axis import AxisKind
 from worker.compiler.ir.dtype import DType
