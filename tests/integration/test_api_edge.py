@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -16,7 +17,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from api_fixtures import Serve, assert_problem, onnx_bytes
+from starlette.routing import Route
 
+from service.api.app import PAGES
 from service.api.readiness import ANSWER_S
 from service.errors import NotFound
 from service.hosts import host_name, is_loopback
@@ -87,6 +90,29 @@ def test_a_foreign_page_changes_nothing(serve: Serve, name: str, value: str) -> 
     ):
         assert assert_problem(response, 403, "TW-SVC-016")["pointer"] == f"header:{name}"
     assert served.http.get(f"/v1/jobs/{job}", headers=sent).json()["state"] == "queued"
+
+
+def test_no_route_is_reached_from_elsewhere(serve: Serve) -> None:
+    """Of the API's own description and of the pages: a page of another origin changes nothing, and
+    a name that somebody else gave to this address reaches nothing."""
+    served = serve(worker=False)
+    paths = served.http.get("/openapi.json").json()["paths"]
+    found = [(method.upper(), path) for path, methods in paths.items() for method in methods]
+    found += [
+        (method, route.path) for module in PAGES for route in module.router.routes
+        if isinstance(route, Route) for method in route.methods or ()
+    ]  # fmt: skip
+    assert len(found) > 80
+    foreign = {"Origin": "http://evil.example", "Sec-Fetch-Site": "cross-site"}
+    for method, path in found:
+        filled = re.sub(r"\{\w+\}", "1", path)
+        named = served.http.request(method, filled, headers={"Host": "evil.example"})
+        assert assert_problem(named, 403, "TW-SVC-016")["pointer"] == "header:Host", path
+        if method not in {"GET", "HEAD"}:
+            for name, value in foreign.items():
+                answer = served.http.request(method, filled, headers={name: value})
+                problem = assert_problem(answer, 403, "TW-SVC-016")
+                assert problem["pointer"] == f"header:{name}", (method, path)
 
 
 def test_the_servers_own_page_may(serve: Serve) -> None:

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -210,6 +211,15 @@ def things(served: Served, http: httpx.Client, name: str) -> Things:
     )  # fmt: skip
 
 
+def questions(served: Served, path: str, values: tuple[str, ...]) -> Iterator[dict[str, str]]:
+    """Each parameter of a query with each value, and those that must be there with it."""
+    operation = served.http.get("/openapi.json").json()["paths"][path]["get"]
+    found = [one for one in operation.get("parameters", ()) if one["in"] == "query"]
+    for parameter in found:
+        needed = {one["name"] for one in found if one["required"]} | {parameter["name"]}
+        yield from (dict.fromkeys(needed, value) for value in values)
+
+
 def test_another_projects_things_are_not_there(serve: Serve) -> None:
     """Every route with an id, from the API's own description: 404 for others, and so after it
     everything is still there."""
@@ -235,10 +245,23 @@ def test_another_projects_things_are_not_there(serve: Serve) -> None:
                 if answer.status_code == 404:  # the toy payload leaves fewer files than a job
                     assert "the job has no" in answer.json()["detail"], path
         known = (*mine.ids.values(), mine.arrays, mine.artifact)
+        asked = 0
         for method, path in operations(served):
             if method == "GET" and "{" not in path and path not in FREE | {"/v1/metrics"}:
                 text = other.get(path).text
                 assert not [value for value in known if value in text], path
+                for given in questions(served, path, known):
+                    asked += 1
+                    answer = other.get(path, params=given)
+                    others = [value for value in known if value not in given.values()]
+                    assert not [value for value in others if value in answer.text], (path, given)
+                    assert path != "/v1/compare" or answer.status_code == 404, given
+        assert asked > 100
+        base = {"base": f"{mine.ids['sweep_id']}:0", "head": mine.ids["job_id"]}
+        assert_problem(other.get("/v1/compare", params=base), 404, "TW-SVC-001")
+        found = {given["job"]: own.get("/v1/cache/entries", params=given).text
+                 for given in ({"job": mine.ids["job_id"]},)}  # fmt: skip
+        assert mine.ids["signature"] in found[mine.ids["job_id"]], "the same question finds it"
 
 
 def test_a_job_names_only_what_its_project_has(serve: Serve) -> None:
@@ -253,6 +276,12 @@ def test_a_job_names_only_what_its_project_has(serve: Serve) -> None:
         ]  # fmt: skip
         for body in given:
             assert_problem(other.post("/v1/jobs", json=body), 404, "TW-SVC-001")
+            swept = {"models": [theirs.ids["model_id"], body["model"]],
+                     "options": body.get("options", {})}  # fmt: skip
+            for machines in ({"hardware": [PRESET, body["hardware"]]},
+                             {"base": body["hardware"], "vary": ["clock_hz=x1,x2"]}):  # fmt: skip
+                refused = other.post("/v1/sweeps", json={**swept, **machines})
+                assert_problem(refused, 404, "TW-SVC-001")
         preflight = f"/v1/models/{theirs.ids['model_id']}/preflight"
         asked = other.get(preflight, params={"hardware": mine.ids["hardware_id"]})
         assert_problem(asked, 404, "TW-SVC-001")

@@ -206,13 +206,32 @@ def test_a_page_of_another_project_is_not_there(guarded: Served) -> None:
     ):
         own.headers["Origin"] = other.headers["Origin"] = guarded.url
         job = a_job(guarded, own)
-        of_jobs = [(m, p) for m, p in PLACES if "{job_id}" in p]
-        assert len(of_jobs) > 5
-        for method, path in of_jobs:
+        document = {"schema_version": 1, "inherits": "kapla-16x16", "name": "many-secrets"}
+        chip = own.post("/v1/hardware", json=document).json()["id"]
+        model = own.get(f"/v1/jobs/{job}").json()["model"]
+        asked = {"models": [model], "hardware": [chip], "label": "many"}
+        sweep = own.post("/v1/sweeps", json=asked).json()["id"]
+        with_ids = [(m, p) for m, p in PLACES if "{" in p and "{token}" not in p]
+        assert len(with_ids) > 9
+        for method, path in with_ids:
             filled = path.replace("{job_id}", job).replace("{row}", "0")
+            filled = filled.replace("{sweep_id}", sweep).replace("{name}", chip)
             answer = other.request(method, filled)
             assert answer.status_code == 404, (method, path)
             assert "many" not in answer.text
+        for path in (f"/ui/sweeps/{sweep}", f"/ui/hardware/{chip}"):
+            assert own.get(path).status_code == 200
+        for path in ("/ui/sweeps", "/ui/sweeps/new", "/ui/hardware", "/ui/new", "/ui/compare"):
+            for given in ({}, {"base": job, "head": job}, {"base": f"{sweep}:0", "head": job},
+                          {"model": model, "hardware": chip, "from": chip}):  # fmt: skip
+                text = other.get(path, params=given).text
+                told = [
+                    one
+                    for one in (job, sweep, chip, model)
+                    if one in text and not any(one in value for value in given.values())
+                ]
+                assert not told, (path, given)
+                assert document["name"] not in text, (path, given)
         assert job not in other.get("/ui/").text
         assert job not in other.get("/ui/compare").text
         assert job in own.get("/ui/").text
