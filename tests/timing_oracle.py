@@ -167,6 +167,7 @@ def unit_program(
         rows[k] = (
             int(step.opcode), step.stream, step.node, op, step.num_bytes, step.macs, step.cycles,
             step.drawn, step.returned, step.starved, step.latency, ports, step.src, step.dst, 0, 0,
+            0, -1,
         )  # fmt: skip
         wait_token += step.waits
         signal_token += step.signals

@@ -1,6 +1,6 @@
 """program.bin: a Program as bytes, the same bytes for the same value.
 
-Layout: magic `TWPROG06`, header length (u64, little endian), header (MessagePack: everything but
+Layout: magic `TWPROG07`, header length (u64, little endian), header (MessagePack: everything but
 arrays, with array lengths), then each unit's arrays one after another, each padded to 8 bytes:
 instructions, wait_ptr, wait_token, signal_ptr, signal_token, then its loops and their strides
 (`isa.loops`): table, stride, wait_stride, signal_stride.  All numbers little endian.
@@ -30,7 +30,7 @@ from worker.compiler.isa.program import (
     UnitProgram,
 )
 
-_MAGIC = b"TWPROG06"
+PROGRAM_MAGIC = b"TWPROG07"
 _PREFIX = struct.Struct("<8sQ")
 _INT32 = np.dtype("<i4")
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -88,7 +88,7 @@ def program_parts(program: Program) -> list[bytes | memoryview]:
             program.peak_activation_bytes,
         )
     )
-    parts: list[bytes | memoryview] = [_PREFIX.pack(_MAGIC, len(header)), header]
+    parts: list[bytes | memoryview] = [_PREFIX.pack(PROGRAM_MAGIC, len(header)), header]
     parts.append(_padding(len(header)))
     for unit in program.units:
         for array, dtype in _arrays(unit):
@@ -103,7 +103,7 @@ def decode_program(data: bytes) -> Program:
     Raises:
         InputError: TW-RUN-001 when the bytes are not a program of this version.
     """
-    if len(data) < _PREFIX.size or data[: len(_MAGIC)] != _MAGIC:
+    if len(data) < _PREFIX.size or data[: len(PROGRAM_MAGIC)] != PROGRAM_MAGIC:
         raise InputError("TW-RUN-001", "program.bin does not start with its magic number")
     _, length = _PREFIX.unpack_from(data)
     if _PREFIX.size + length > len(data):

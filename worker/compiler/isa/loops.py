@@ -2,8 +2,9 @@
 
 A loop holds a stretch of rows of the instruction table; loops nest.  What differs from one run of a
 row to the next is affine in the counters of the loops around it: the stream, the ports, the two
-addresses and the tokens.  Bytes, work and cycles do not differ; an iteration at an edge that moves
-less, or waits for something else, has rows of its own in front of the loop or behind it.  A loop
+addresses, the iteration that it carries out, and the tokens.  Bytes, work and cycles do not differ;
+an iteration at an edge that moves less, or waits for something else, has rows of its own in front
+of the loop or behind it.  A loop
 over cores is one like any other, whose streams, ports and tokens step.
 """
 
@@ -27,6 +28,7 @@ STRIDE = np.dtype(
         ("resource", "<i4", (6,)),
         ("src_offset", "<i8"),
         ("dst_offset", "<i8"),
+        ("iteration", "<i8"),
     ]
 )
 """What one step of a loop adds to the fields of a row; 0 at ports it does not use."""

@@ -82,6 +82,8 @@ INSTRUCTION = np.dtype(
         ("dst", "<i4"),
         ("src_offset", "<i8"),  # bytes from the buffer's / operand's base
         ("dst_offset", "<i8"),
+        ("iteration", "<i8"),  # which iteration of its leaf it carries out (`iteration_weights`)
+        ("operand", "<i4"),  # of a leaf that computes, the operand that a transfer carries; else -1
     ]
 )
 
@@ -360,7 +362,7 @@ def listing(unit: UnitProgram, rows: Ints, counters: Ints) -> UnitProgram:
     """
     loops = unit.loops
     table = unit.instructions.take(rows)  # indexing copies records field by field
-    for name in ("stream", "src_offset", "dst_offset"):
+    for name in ("stream", "src_offset", "dst_offset", "iteration"):
         table[name] += _steps(loops.stride[name], rows, counters)
     for port in range(MAX_RESOURCES):
         table["resource"][:, port] += _steps(loops.stride["resource"][..., port], rows, counters)

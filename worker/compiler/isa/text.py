@@ -34,15 +34,16 @@ from worker.compiler.isa.program import (
 _DEFAULTS = {
     "op": -1, "bytes": 0, "macs": 0, "cycles": 0, "drawn": 0, "returned": 0, "starved": 0,
     "latency": 0, "src": -1, "dst": -1,
-    "src_offset": 0, "dst_offset": 0,
+    "src_offset": 0, "dst_offset": 0, "iteration": 0, "operand": -1,
 }  # fmt: skip
+STEPPING = "stream", "src_offset", "dst_offset", "iteration"
 _HALF = {"half_duplex": True}
-_HEADER = "tilewright program 4"
+HEADER = "tilewright program 5"
 
 
 def print_program(unit: UnitProgram) -> str:
     """Disassemble; `parse_program` is the inverse.  Cost: about 10 us per instruction."""
-    lines = [_HEADER, _line("unit", signature=unit.signature, tokens=unit.num_tokens)]
+    lines = [HEADER, _line("unit", signature=unit.signature, tokens=unit.num_tokens)]
     lines += [
         _line("operand", tensor=o.tensor, role=o.role.name, dtype=o.dtype, shape=list(o.shape),
               size_bytes=o.size_bytes)
@@ -82,8 +83,8 @@ def parse_program(text: str) -> UnitProgram:
     """
     reader = _Reader()
     lines = text.splitlines()
-    if not lines or lines[0] != _HEADER:
-        raise VerifyError("lower", "line 1", "text", f"expected {_HEADER!r}")
+    if not lines or lines[0] != HEADER:
+        raise VerifyError("lower", "line 1", "text", f"expected {HEADER!r}")
     for number, line in enumerate(lines[1:], start=2):
         try:
             reader.take(line)
@@ -130,9 +131,7 @@ def _steps(unit: UnitProgram, number: int, depth: int, num_ports: int) -> dict[s
     """What one iteration of the loop at a depth adds to an instruction's fields."""
     loops = unit.loops
     step = loops.stride[number, depth]
-    found: dict[str, object] = {
-        name: int(step[name]) for name in ("stream", "src_offset", "dst_offset") if step[name]
-    }
+    found: dict[str, object] = {name: int(step[name]) for name in STEPPING if step[name]}
     waits = slice(unit.wait_ptr[number], unit.wait_ptr[number + 1])
     signals = slice(unit.signal_ptr[number], unit.signal_ptr[number + 1])
     lists = {
@@ -159,7 +158,7 @@ class _Reader:
         self.signals: list[list[int]] = []
 
     def take(self, line: str) -> None:
-        keyword, fields = _split(line)
+        keyword, fields = fields_of(line)
         match keyword:
             case "unit":
                 self.signature = msgspec.convert(fields["signature"], str)
@@ -219,7 +218,7 @@ class _Reader:
         }
         for number, steps in enumerate(self.steps):
             for k, step in enumerate(steps):
-                for name in ("stream", "src_offset", "dst_offset"):
+                for name in STEPPING:
                     stride[name][number, k] = _ints([step.get(name, 0)], STRIDE[name])[0]
                 ports = _ints(step.get("ports", []))
                 stride["resource"][number, k, : len(ports)] = ports
@@ -230,7 +229,7 @@ class _Reader:
         return frozen(Loops(table, stride, tokens["wait"][1], tokens["signal"][1]))
 
 
-def _split(line: str) -> tuple[str, dict[str, object]]:
+def fields_of(line: str) -> tuple[str, dict[str, object]]:
     """Keyword and fields of a line; values are JSON, which may contain spaces in strings."""
     keyword, _, rest = line.partition(" ")
     decoder = json.JSONDecoder()

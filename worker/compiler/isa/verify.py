@@ -255,6 +255,8 @@ def _check_rows(unit: UnitProgram, rows: npt.NDArray[np.void]) -> None:
         ("returned", 0, None),
         ("starved", 0, None),
         ("latency", 0, None),
+        ("iteration", 0, None),
+        ("operand", -1, None),
     ):
         values = rows[field].astype(np.int64)
         bad = (values < low) if high is None else (values < low) | (values >= high)

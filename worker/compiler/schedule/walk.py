@@ -51,6 +51,22 @@ Stages: TypeAlias = tuple[tuple[str, int], ...]
 """(pipe path, stage) of the Pipes around something."""
 
 
+def iteration_weights(frames: Frames) -> tuple[int, ...]:
+    """What a step of each loop adds to the number of a leaf's iteration; 0 where it is folded.
+
+    Loops over cores count fastest, those of small strides first, so that neighbouring cores of one
+    moment are neighbours: the others count as they are nested.
+    """
+    cores = [k for k, f in enumerate(frames) if f.kind is LoopKind.CORES]
+    order = [k for k, f in enumerate(frames) if f.is_repeating]
+    order += sorted(cores, key=lambda k: -frames[k].stride)
+    found, weight = [0] * len(frames), 1
+    for k in reversed(order):
+        found[k] = weight
+        weight *= frames[k].trip
+    return tuple(found)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
     """A Place or a Queue with its surroundings."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.evaluate import affine_values
 from worker.compiler.isa.program import Opcode
-from worker.compiler.lower.emit.fold import ZERO, Flat, blocks_of, flat_touch
+from worker.compiler.lower.emit.fold import ZERO, Flat, blocks_of, flat_touch, iterations_of
 from worker.compiler.lower.grid import Grid, Ints, flat_offset
 from worker.compiler.lower.resolve import Ref
 from worker.compiler.lower.rows.batch import Batch
@@ -99,10 +99,11 @@ class TransferEmitter:
         passed: Passed,
         keep: npt.NDArray[np.bool_] | None,
         outward: bool,
+        operand: int = -1,
     ) -> Batch | None:
         """The transfers of all iterations that `keep` wants (None: all); None when none is left.
 
-        `slot`: of the operand of the leaf that it carries.
+        `slot`: of the operand of the leaf that it carries; `operand`: the same, of a compute.
         """
         path = self.routes.path(src.level, dst.level, outward=outward)
         ports = self.routes.resource_numbers(path, core, src.instance, dst.instance)
@@ -117,7 +118,7 @@ class TransferEmitter:
         touches = (*src.touches, *dst.touches)
         return self.batch(
             number, grid, position, core, opcode, (src, dst), num_bytes, passed, keep, path.engine,
-            latency, ports, touches,
+            latency, ports, touches, operand,
         )  # fmt: skip
 
     def batch(
@@ -135,6 +136,7 @@ class TransferEmitter:
         latency: Ints,
         ports: Sequence[Ints],
         touches: Sequence[Touch],
+        operand: int = -1,
     ) -> Batch | None:
         """Transfers of an engine that take these ports."""
         src, dst = ends
@@ -154,8 +156,8 @@ class TransferEmitter:
             flat.count, flat.full(position), flat.full(core), opcode,
             self.engine_number[engine], number, -1, size, ZERO, busy, drawn, returned,
             ZERO, latency, flat_ports, src.buffer, dst.buffer,
-            flat(src.offset), flat(dst.offset),
-            tuple(flat_touch(t, flat) for t in touches),
+            flat(src.offset), flat(dst.offset), flat(iterations_of(self.nest.leaves[number], grid)),
+            tuple(flat_touch(t, flat) for t in touches), operand,
             blocks_of(grid, self.nest.leaves[number], flat),
         )  # fmt: skip
 

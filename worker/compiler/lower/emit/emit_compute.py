@@ -21,6 +21,7 @@ from worker.compiler.lower.emit.fold import (
     blocks_of,
     first_lane,
     flat_touch,
+    iterations_of,
     over_lanes,
     steps_of,
 )
@@ -114,8 +115,9 @@ class ComputeEmitter:
                 ZERO, (),
                 -1 if src is None else src,
                 -1 if dst is None else dst, flat(self._slot_offset(src, grid)),
-                flat(self._slot_offset(dst, grid)), tuple(flat_touch(t, flat) for t in touches),
-                blocks_of(grid, leaf, flat),
+                flat(self._slot_offset(dst, grid)), flat(iterations_of(leaf, grid)),
+                tuple(flat_touch(t, flat) for t in touches),
+                digits=blocks_of(grid, leaf, flat),
             )
         )  # fmt: skip
         return [*batches, *store]
@@ -190,7 +192,7 @@ class ComputeEmitter:
         )
         batch = self.transfers.transfer(
             number, slot, folded, first_lane(position, grid), core, opcode, src, dst, total,
-            (drawn, returned), total > 0, is_write,
+            (drawn, returned), total > 0, is_write, slot,
         )  # fmt: skip
         return [] if batch is None else [batch]
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from worker.compiler.lower.grid import Grid, Ints, drop_last
 from worker.compiler.lower.rows.storage import Touch
-from worker.compiler.schedule.walk import Leaf
+from worker.compiler.schedule.walk import Leaf, iteration_weights
 
 ZERO: Ints = np.array(0, dtype=np.int64)
 Combine: TypeAlias = Callable[..., Ints]
@@ -68,6 +68,15 @@ def over_lanes(values: Ints, grid: Grid, combine: Combine) -> Ints:
         return values
     axes = tuple(range(values.ndim - grid.num_lane_axes, values.ndim))
     return np.asarray(combine(values, axis=axes))
+
+
+def iterations_of(leaf: Leaf, grid: Grid) -> Ints:
+    """Number of the iteration of its leaf."""
+    found: Ints = ZERO
+    for frame, weight in zip(leaf.frames, iteration_weights(leaf.frames), strict=True):
+        if weight:
+            found = found + weight * grid.values[frame.var]
+    return found
 
 
 def steps_of(leaf: Leaf, grid: Grid) -> Ints:

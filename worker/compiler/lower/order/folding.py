@@ -29,8 +29,11 @@ from worker.compiler.schedule.walk import Leaf
 
 _FIXED = (
     "opcode", "node", "op", "bytes", "macs", "cycles", "drawn", "returned", "starved",
-    "latency", "src", "dst",
+    "latency", "src", "dst", "operand",
 )  # fmt: skip
+_STEPPING = "stream", "src_offset", "dst_offset", "iteration"
+_PORTS = slice(len(_STEPPING), len(_STEPPING) + MAX_RESOURCES)
+"""Columns of the ports, behind those."""
 MOST_TOKENS = 64
 """Waits or signals of one instruction above which nothing is folded: columns of a table."""
 
@@ -183,13 +186,14 @@ class _Fields:
 
 
 def _fields(instructions: npt.NDArray[np.void], tokens: Tokens) -> tuple[_Fields, Ints]:
-    """(streams, offsets, ports, waits and signals; [rows, 2] waits and signals of each row)."""
+    """(streams, offsets, iterations, ports, waits and signals; [rows, 2] waits and signals of each
+    row)."""
     lists = ((tokens.wait_ptr, tokens.wait_token), (tokens.signal_ptr, tokens.signal_token))
     counts = np.stack([np.diff(pointer) for pointer, _ in lists], axis=1).astype(np.int64)
     most = counts.max(axis=0, initial=0).tolist()
     if max(most) > MOST_TOKENS:
         raise Unfoldable(set())
-    columns = [instructions[name].copy() for name in ("stream", "src_offset", "dst_offset")]
+    columns = [instructions[name].copy() for name in _STEPPING]
     columns += [instructions["resource"][:, k].copy() for k in range(MAX_RESOURCES)]
     found: list[npt.NDArray[np.int32] | SparseColumn] = []
     for (pointer, token), width, own in zip(lists, most, counts.T, strict=True):
@@ -222,7 +226,7 @@ def _across_cores(
     for name in _FIXED:
         same &= instructions[name][1:] == instructions[name][:-1]
     same &= np.all(counts[1:] == counts[:-1], axis=1)
-    for port in fields.columns[3 : 3 + MAX_RESOURCES]:
+    for port in fields.columns[_PORTS]:
         same &= (port[1:] < 0) == (port[:-1] < 0)
     first: Ints = np.arange(len(instructions), dtype=np.int64)
     loops: list[tuple[Ints, Ints]] = []
@@ -443,15 +447,15 @@ def _written(
         inside[many] += 1
     rows = across.first[runs]
     stride = np.zeros(steps.shape[:2], dtype=STRIDE)
-    for k, name in enumerate(("stream", "src_offset", "dst_offset")):
+    for k, name in enumerate(_STEPPING):
         stride[name] = steps[..., k]
-    stride["resource"] = steps[..., 3 : 3 + MAX_RESOURCES]
+    stride["resource"] = steps[..., _PORTS]
     wait_ptr, wait_token, wait_stride = _lists(
-        tokens.wait_ptr, tokens.wait_token, rows, steps[..., 3 + MAX_RESOURCES :]
+        tokens.wait_ptr, tokens.wait_token, rows, steps[..., _PORTS.stop :]
     )
     widest = int(np.diff(tokens.wait_ptr).max(initial=0))
     signal_ptr, signal_token, signal_stride = _lists(
-        tokens.signal_ptr, tokens.signal_token, rows, steps[..., 3 + MAX_RESOURCES + widest :]
+        tokens.signal_ptr, tokens.signal_token, rows, steps[..., _PORTS.stop + widest :]
     )
     return (
         instructions.take(rows),

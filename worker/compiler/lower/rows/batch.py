@@ -40,7 +40,11 @@ class Batch:
     dst: int
     src_offset: Ints
     dst_offset: Ints
+    iteration: Ints
+    """Number of the iteration of its leaf (`schedule.walk.iteration_weights`)."""
     touches: tuple[Touch, ...]
+    operand: int = -1
+    """Operand of a compute that a transfer carries."""
     digits: tuple[Ints, ...] = ()
     """Where only some iterations are emitted: of each repeating loop around the leaf, outermost
     first, the block [n]."""
@@ -77,5 +81,6 @@ def merge(
             rows["resource"][:, k] = resource
         rows["src"], rows["dst"] = b.src, b.dst
         rows["src_offset"], rows["dst_offset"] = b.src_offset, b.dst_offset
+        rows["iteration"], rows["operand"] = b.iteration, b.operand
         table.put(at, rows)  # assigning to indices copies field by field
     return table, places
