@@ -25,6 +25,7 @@ from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.op import Reduce
 from worker.compiler.ir.scalar import Apply, Fn, Read, Scalar, slots_read
 from worker.compiler.ir.scalar_type import promoted
+from worker.compiler.isa.sums import Order, OrderKind
 
 _PANEL_TYPE = {DType.F32: "float", DType.F64: "double", DType.I32: "uint32_t"}
 _PACKED_FROM = {
@@ -32,6 +33,8 @@ _PACKED_FROM = {
     DType.F64: (DType.F64,),
     DType.I32: (DType.I32, DType.I16, DType.I8, DType.U16, DType.U8),
 }
+BLOCK = 256
+"""`TW_BLOCK_K` of the header."""
 _MIN_ROWS, _MIN_COLUMNS, _MIN_DEPTH = 2, 8, 3
 """Below these, packing costs more than it saves and the generic nest wins."""
 
@@ -47,6 +50,11 @@ class Product:
     columns: tuple[AxisLoop, ...]
     depth: tuple[AxisLoop, ...]
     batch: tuple[AxisLoop, ...]
+
+    @property
+    def order(self) -> Order:
+        """In which it sums up."""
+        return Order(OrderKind.PRODUCT, tuple(a.parts for a in self.depth), BLOCK)
 
 
 def instantiations(needs: Iterable[tuple[DType, DType | None]]) -> list[str]:

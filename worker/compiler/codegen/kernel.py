@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import assert_never
 
@@ -29,6 +29,7 @@ from worker.compiler.errors import VerifyError
 from worker.compiler.ir.affine import Affine, const, var
 from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.program import Buffer, UnitProgram
+from worker.compiler.isa.sums import Order
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import (
     Compute,
@@ -87,6 +88,25 @@ def generate_steps(schedule: Schedule, program: UnitProgram, machine: Machine, n
     return _Builder(schedule, program, machine, name, ()).steps()
 
 
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """What the C of a Compute decides beyond its operator."""
+
+    order: Order
+    selects: tuple[bool, ...]
+    """Of each read: whether it yields its fill by itself outside of the tensor; else what stands in
+    the buffer's margin is read."""
+
+
+def arithmetic_of(
+    schedule: Schedule, program: UnitProgram, machine: Machine
+) -> dict[str, Arithmetic]:
+    """By path of each Compute, what the kernel of `generate_kernel` does.  Cost: as that."""
+    builder = _Builder(schedule, program, machine, "tw_unit", ())
+    builder.function()
+    return builder.arithmetic
+
+
 class _Builder:
     def __init__(
         self,
@@ -112,6 +132,7 @@ class _Builder:
         self.copies = {tensor: first + 2 * k for k, tensor in enumerate(observed)}
         """Observed tensor -> the operand that it is copied to; its marks are the next one."""
         self.products: dict[tuple[DType, DType | None], None] = {}
+        self.arithmetic: dict[str, Arithmetic] = {}
 
     def function(self) -> str:
         w, name = self.writer, self.name
@@ -378,8 +399,11 @@ class _Builder:
             product = product_of(body)
             if product is not None:
                 self.products.update(dict.fromkeys(emit_product(self.writer, body, product)))
+                order = product.order
             else:
-                emit_nest(self.writer, body)
+                order = emit_nest(self.writer, body)
+            selects = tuple(bool(port.guarded) for port in point.reads)
+            self.arithmetic[path] = Arithmetic(order, selects)
             if op.write.tensor in self.copies:
                 self.copy(op.write.tensor, point)
             if bad:

@@ -23,6 +23,7 @@ from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.op import Reduce, TensorOp
 from worker.compiler.ir.scalar import Index, Scalar, children, slots_read
 from worker.compiler.ir.scalar_type import scalar_type
+from worker.compiler.isa.sums import Order, OrderKind
 
 OUTPUT_BLOCK = 64
 """Running values kept for a block of outputs."""
@@ -71,8 +72,8 @@ class Body:
         return scalar_type(self.op.body, self.read_types)
 
 
-def emit_nest(writer: Writer, body: Body) -> None:
-    """Write the whole nest of one Compute."""
+def emit_nest(writer: Writer, body: Body) -> Order:
+    """Write the whole nest of one Compute; give the order of its sums."""
     point = _merge_axes(body.point, body.op)
     body = replace(body, point=point)
     scans = [a for a in point.axes if a.kind is AxisKind.SCAN]
@@ -86,20 +87,20 @@ def emit_nest(writer: Writer, body: Body) -> None:
             value = body.emit(writer)
             target = point.write.storage.dtype
             writer.line(f"{_target(point)} = {store(value, body.value_dtype, target)};")
-        return
+        return Order(OrderKind.SEQUENCE, ())
     block = min(parallel, key=lambda a: _block_cost(a, point), default=None)
     lanes = min(reduced, key=lambda a: _lanes_cost(a, point), default=None)
     if lanes is not None and (
         block is None or _lanes_cost(lanes, point) < _block_cost(block, point)
     ):
         with _loops(writer, [*scans, *parallel]):
-            _by_lanes(writer, body, [a for a in reduced if a is not lanes], lanes)
-    elif block is not None:
+            return _by_lanes(writer, body, [a for a in reduced if a is not lanes], lanes)
+    if block is not None:
         with _loops(writer, [*scans, *(a for a in parallel if a is not block)]):
             _by_output_block(writer, body, block, reduced)
-    else:
-        with _loops(writer, scans):
-            _by_lanes(writer, body, [], None)
+        return Order(OrderKind.SEQUENCE, tuple(a.parts for a in reduced))
+    with _loops(writer, scans):
+        return _by_lanes(writer, body, [], None)
 
 
 def _loops(writer: Writer, axes: Sequence[AxisLoop]) -> ExitStack:
@@ -122,7 +123,7 @@ def _stride_cost(port: Port, name: str) -> float:
 def _block_cost(axis: AxisLoop, point: Point) -> float:
     """Rough cost of one point when `axis` is innermost with a block of running values."""
     reads = sum(_stride_cost(p, axis.name) for p in point.reads)
-    return (reads + 1.5) * LANES / min(axis.extent, LANES) + (
+    return (reads + 1.5) * LANES / min(max(axis.extent, 1), LANES) + (
         0.0 if point.write.moving.coeff(axis.name) == 1 else 0.5
     )
 
@@ -130,7 +131,7 @@ def _block_cost(axis: AxisLoop, point: Point) -> float:
 def _lanes_cost(axis: AxisLoop, point: Point) -> float:
     """Rough cost of one point when the reduction axis is innermost with lanes."""
     reads = sum(_stride_cost(p, axis.name) for p in point.reads)
-    return (reads + 1.0) * LANES / min(axis.extent, LANES)
+    return (reads + 1.0) * LANES / min(max(axis.extent, 1), LANES)
 
 
 def _accumulator(body: Body) -> DType:
@@ -168,7 +169,7 @@ def _by_output_block(
 
 def _by_lanes(
     writer: Writer, body: Body, outer: Sequence[AxisLoop], inner: AxisLoop | None
-) -> None:
+) -> Order:
     assert body.op.reduce is not None
     reduce, total = body.op.reduce, _accumulator(body)
     point = body.point
@@ -204,11 +205,15 @@ def _by_lanes(
         merged = combine(reduce, total, into, f"{lanes}[{lane}]")
         writer.line(f"for (int {lane} = 0; {lane} < {LANES}; ++{lane}) {into} = {merged};")
 
+    groups = tuple(a.parts for a in (*outer, inner) if a is not None)
+    order = Order(OrderKind.LANES, groups, LANES)
     if inner is None:
         step(acc)
+        order = Order(OrderKind.SEQUENCE, ())
     elif inner.extent < 2 * LANES:
         with _loops(writer, [*outer, inner]):
             step(acc)
+        order = Order(OrderKind.SEQUENCE, groups)
     elif total.is_float and reduce is Reduce.ADD and _points(outer, inner) > RUN:
         around = _around_a_run(outer, inner)
         run, start = writer.fresh("run"), writer.fresh("s")
@@ -220,9 +225,11 @@ def _by_lanes(
             stop = f"tw_min_index({inner.count}, {start} + {RUN})"
             sum_by_lanes(outer[around:], start, stop, run)
             writer.line(f"{acc} = {combine(reduce, total, acc, run)};")
+        order = Order(OrderKind.LANES, groups, LANES, RUN, around)
     else:
         sum_by_lanes(outer, "0", inner.count, acc)
     writer.line(f"{_target(point)} = {store(acc, total, kept)};")
+    return order
 
 
 def _points(outer: Sequence[AxisLoop], inner: AxisLoop) -> int:
@@ -269,8 +276,9 @@ def _merge_axes(point: Point, op: TensorOp) -> Point:
             static = outer.static_count * inner.static_count
         count = str(static) if static is not None else f"({outer.count} * {inner.static_count})"
         joined = replace(
-            inner, count=count, static_count=static, extent=outer.extent * inner.extent
-        )
+            inner, count=count, static_count=static, extent=outer.extent * inner.extent,
+            parts=(*outer.parts, *inner.parts),
+        )  # fmt: skip
         axes = [joined if a is inner else a for a in axes if a is not outer]
         moving = [m - var(outer.name) * m.coeff(outer.name) for m in moving]
         pair = _mergeable(axes, moving)

@@ -30,6 +30,8 @@ class AxisLoop:
     extent: int
     """Upper bound of the count."""
     kind: AxisKind
+    parts: tuple[str, ...]
+    """Axes of the domain that it stands for, the outermost first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,11 @@ def make_point(
         name = writer.fresh("x")
         ranges[name] = (0, min(span.extent, axis.extent) - 1)
         where[axis.name] = span.low + var(name)
-        axes.append(AxisLoop(name, span.count, span.static_count, ranges[name][1] + 1, axis.kind))
+        axes.append(
+            AxisLoop(
+                name, span.count, span.static_count, ranges[name][1] + 1, axis.kind, (axis.name,)
+            )
+        )
     ports = [
         _make_port(writer, access, storage_of(access.tensor), tensors[access.tensor], axes, where,
                    ranges, path)

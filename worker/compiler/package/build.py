@@ -145,6 +145,12 @@ def flags_for(cc: Path) -> tuple[str, ...]:
     return (*FLAGS, _REALIGN) if is_gcc and "#define __x86_64__ " in macros else FLAGS
 
 
+def has_fused_products(cc: Path) -> bool:
+    """Whether kernels built here multiply floats and add them with one rounding (`TW_FMA_*`)."""
+    macros = _identity(cc)
+    return "#define __FMA__ " in macros and "#define __clang__ " not in macros
+
+
 def require_names(kernels: Iterable[str]) -> None:
     """Check that every name is a C identifier: it becomes a function's, and a file's.
 
