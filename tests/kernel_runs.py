@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from interpreted_runs import assert_counts, interpreter_of
 
 from worker.compiler.codegen.kernel import generate_kernel, generate_steps
 from worker.compiler.cost.floor import kernel_floor
@@ -54,14 +55,19 @@ def check_kernel(
     for name in inputs.keys() & starts.keys():
         raw = np.ascontiguousarray(inputs[name]).tobytes()
         memory[starts[name] : starts[name] + len(raw)] = raw
+    given = {o.tensor: bytes(memory[starts[o.tensor] :][: o.size_bytes]) for o in program.operands}
     emulator = Emulator(library, level_specs(on), [program])
     emulator.call("tw_k", program, [home.address + start for start in starts.values()])
     want = evaluate(schedule.graph, inputs)
+    interpreter = interpreter_of(schedule, program, on)
+    interpreted = interpreter.run(given)
     for output in schedule.graph.outputs:
         tensor = schedule.graph.tensors[output]
         raw = bytes(memory[starts[output] : starts[output] + tensor.size_bytes])
         got = np.frombuffer(raw, dtype=tensor.dtype.numpy).reshape(tensor.shape)
         np.testing.assert_allclose(got, want[output], rtol=near, atol=near)
+        assert interpreted[output] == raw
+    assert_counts(interpreter.counts[0], program, on)
     if inside:
         outputs = [starts[name] for name in schedule.graph.outputs]
         sizes = [schedule.graph.tensors[name].size_bytes for name in schedule.graph.outputs]

@@ -65,10 +65,14 @@ def made(name: str, folder: Path) -> CompiledModel:
 
 
 def compiled_from(
-    model: onnx.ModelProto, preset: str, folder: Path, name: str = "model"
+    model: onnx.ModelProto,
+    preset: str,
+    folder: Path,
+    name: str = "model",
+    strategy: str = "naive",
 ) -> CompiledModel:
     """Any model, compiled for a preset."""
-    machine, options = load_preset(preset), CompileOptions(strategy="naive")
+    machine, options = load_preset(preset), CompileOptions(strategy=strategy)
     ports = open_ports(machine, options, MemoryCache(), NoProgress())
     path = saved(model, folder, f"{name}.onnx")
     return compile_model(path, name, machine, options, ports, Limits())

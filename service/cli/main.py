@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from service.cli import (
+    assemble,
     backend,
     backup,
     build,
@@ -91,6 +92,7 @@ app.add_typer(model.app, name="model")
 app.command("run")(run.run)
 app.command("build")(build.build)
 app.command("disassemble")(disassemble.disassemble)
+app.command("assemble")(assemble.assemble)
 app.command("export")(export.export)
 app.add_typer(cache.app, name="cache")
 app.add_typer(keys.app, name="keys")

@@ -8,12 +8,14 @@ from typing import Annotated, Any
 import typer
 
 from service.cli.connection import DataDirOption, load_settings
+from service.cli.failures import Failure
 from service.cli.output import JsonFlag, note, print_json
 from service.cli.profiles import print_profiles
 
 _NOTES = {
     "regenerated": "the bundle was made by other versions: the kernels that ran were generated"
     " here and not compared with its text",
+    "interpreted": "no kernels ran: the instruction streams were executed (--interpret)",
     "trusted": "the kernels that ran are the bundle's own text (--trust)",
 }
 
@@ -39,6 +41,16 @@ def run(
             help="Run the C text of the bundle as it came, instead of generating it anew.",
         ),
     ] = False,
+    interpret: Annotated[
+        int | None,
+        typer.Option(
+            "--interpret",
+            metavar="SEED",
+            min=0,
+            help="Execute the regions' instruction streams instead of kernels, instruction by"
+            " instruction, in an order that they allow, drawn by this seed. Slow.",
+        ),
+    ] = None,
     data_dir: DataDirOption = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -51,7 +63,11 @@ def run(
     from service.orders.running import BundleRun, run_bundle
     from worker.job.arrays import write_npz
 
-    asked = BundleRun(bundle, inputs, repeat=repeat, profile=profile, trust=trust)
+    if interpret is not None and (trust or profile):
+        raise Failure("TW-CLI-001", "--interpret runs no kernels: neither --trust nor --profile")
+    asked = BundleRun(
+        bundle, inputs, repeat=repeat, profile=profile, trust=trust, interpret=interpret
+    )
     ran = run_bundle(asked, load_settings(data_dir))
     write_npz(output, ran.outputs)
     shapes = {n: {"shape": list(a.shape), "dtype": str(a.dtype)} for n, a in ran.outputs.items()}

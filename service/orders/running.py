@@ -12,7 +12,7 @@ from worker.compiler.errors import CompilerError
 if TYPE_CHECKING:
     from service.settings import Settings
 
-_ORIGINS = ("compared", "regenerated", "trusted")
+_ORIGINS = ("compared", "regenerated", "trusted", "interpreted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class BundleRun:
     """Measure, and leave out the checks (poisoned memory) that other runs make."""
     trust: bool = False
     """Run the bundle's C text as it came, instead of generating it anew."""
+    interpret: int | None = None
+    """Execute the regions' streams instead of kernels, in an order by this seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Ran:
     """Arrays by name."""
     origin: str
     """Kernels from the schedules that agree with the bundle's text (`compared`) or could not be
-    compared (`regenerated`), or that text itself (`trusted`)."""
+    compared (`regenerated`), that text itself (`trusted`), or none (`interpreted`)."""
     profiles: list[Any]
     """One a repetition, where one was asked for."""
 
@@ -63,6 +65,7 @@ def run_bundle(asked: BundleRun, settings: Settings) -> Ran:
             "profile": asked.profile,
             "repeat": asked.repeat,
             "trust": asked.trust,
+            "interpret": asked.interpret,
             "output": str(place.out / "out.npz"),
             "build_dir": str(place.build),
         }

@@ -13,6 +13,7 @@ from service.cli.main import app
 from worker.compiler.codegen.region_driver import generate_region, generate_regions_header
 from worker.compiler.isa.program import OperandRole
 from worker.compiler.lower.lower import lower_unit
+from worker.compiler.package.executable import level_specs
 from worker.compiler.package.region_code import (
     DataEntry,
     EntryRole,
@@ -20,7 +21,8 @@ from worker.compiler.package.region_code import (
     RegionCode,
     driver_of,
 )
-from worker.compiler.package.stream import encode_stream
+from worker.compiler.package.stream.codec import encode_stream
+from worker.compiler.package.stream.tasks import unit_tasks
 from worker.compiler.schedule.text import parse_schedule
 
 GOLDEN = Path(__file__).parent / "region"
@@ -35,7 +37,8 @@ def rows_twice() -> RegionCode:
     """The pair of operators of the corpus, run twice: the second time on a view of
     what the first has written."""
     schedule = parse_schedule(body(CORPUS / "11_fused_rows.schedule"))
-    unit = lower_unit(schedule, machine_named("one_core"), "11_fused_rows")
+    machine = machine_named("one_core")
+    unit = lower_unit(schedule, machine, "11_fused_rows")
     entries = [
         DataEntry(f"host/{o.tensor}", _ROLE[o.role], o.dtype, o.shape, 256 * k, o.size_bytes)
         for k, o in enumerate(unit.operands)
@@ -60,7 +63,10 @@ def rows_twice() -> RegionCode:
         RegionCall(0, first, 5000, "Softmax", ("first",)),
         RegionCall(0, again, 0, "Softmax", ("second", "näxt")),
     )
-    return RegionCode(3, "npu", "tw_region_3", tuple(entries), (unit,), ("tw_unit_golden",), calls)
+    return RegionCode(
+        3, "npu", "tw_region_3", tuple(entries), (unit,), ("tw_unit_golden",), calls,
+        (unit_tasks(schedule, unit, machine),), level_specs(machine), machine.num_cores,
+    )  # fmt: skip
 
 
 def compare(name: str, text: str, request: pytest.FixtureRequest) -> None:

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import tilewright as tw
 from service.cli.main import app
-from worker.compiler.package.stream import decode_stream, encode_stream
+from worker.compiler.package.stream.codec import decode_stream, encode_stream
 
 Members = dict[str, bytes]
 

@@ -20,11 +20,11 @@ from worker.compiler.assembly.packing import nested_models, programs
 from worker.compiler.frontend.slice import host_submodel
 from worker.compiler.isa.binary import decode_program
 from worker.compiler.isa.text import print_program
-from worker.compiler.package.disassemble import print_region
 from worker.compiler.package.emulator import Arena, Emulator
 from worker.compiler.package.executable import level_specs
 from worker.compiler.package.region_code import EntryRole, RegionCode
-from worker.compiler.package.stream import decode_stream, encode_stream
+from worker.compiler.package.stream.codec import decode_stream, encode_stream
+from worker.compiler.package.stream.text import print_region
 from worker.verification.inputs import seeded_inputs
 
 NAMES = ("conv", "host_between", "int8", "view", "loop")

@@ -16,6 +16,7 @@ from worker.compiler.codegen.kernel import generate_steps
 from worker.compiler.errors import VerifyError
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.evaluate import evaluate
+from worker.compiler.isa.order import predecessors
 from worker.compiler.isa.program import OperandRole, UnitProgram
 from worker.compiler.isa.verify import verify_program
 from worker.compiler.lower.lower import lower_unit
@@ -24,7 +25,7 @@ from worker.compiler.package.build import build_library
 from worker.compiler.schedule.nodes import Schedule
 from worker.verification.interleaved import InterleavedKernel
 from worker.verification.interleaving import ORDERS
-from worker.verification.orders import legal_order, predecessors
+from worker.verification.orders import legal_order
 from worker.verification.receivers import receiver_by_receiver
 
 NAME = "tw_steps"

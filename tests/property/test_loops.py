@@ -11,20 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis_profiles import COSTLY
 from looped_programs import PORTS, STREAMS, WRONG, hand_made, in_turns, looped
+from looped_trees import TREES
 from lower_toys import (
     cluster_machine,
-    cluster_matmul,
     flat_machine,
-    fused_rows,
-    gather,
-    in_place,
-    laned,
     matmul_graph,
     naive_matmul,
-    piped,
-    private_rows,
-    skipping,
-    split_halo,
 )
 from machine_rates import with_every_format
 from naive_schedules import naive_answer
@@ -43,7 +35,7 @@ from worker.compiler.isa.verify import verify_program
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
-from worker.compiler.package.disassemble import print_unit
+from worker.compiler.package.stream.text import print_unit
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.text import parse_schedule
 from worker.simulator.repeats import Repeats, compute_cycles, spread
@@ -75,22 +67,6 @@ def check_lowered(schedule: Schedule, machine: Machine) -> UnitProgram:
     same_simulation(unit, machine)
     assert all(check.passed for check in simulate_unit(unit, machine).checks)
     return unit
-
-
-TREES = {
-    "matmul": (naive_matmul(40, 48, 90, (2, 4, 3), 2), flat_machine()),
-    "ragged": (naive_matmul(37, 50, 91, (2, 4, 3), 2), flat_machine()),
-    "clusters": (cluster_matmul(2, 2, 30), cluster_machine()),
-    "fused": (fused_rows(90, 8, 2), flat_machine()),
-    "deep buffers": (fused_rows(120, 8, 1, copies=5), flat_machine()),
-    "halo": (split_halo(40, 8), flat_machine()),
-    "piped": (piped(64, 8, 2, 3, "L1"), flat_machine()),
-    "skipping": (skipping(64, 8, 2, (3, 2), "L1"), flat_machine(3)),
-    "in place": (in_place(80, 8, 1), flat_machine()),
-    "private": (private_rows(160, 4, 1, 2, 2), cluster_machine()),
-    "gather": (gather(60, 8, 16, 1), flat_machine()),
-    "lanes": (laned(64, 8, 2), flat_machine()),
-}
 
 
 @pytest.mark.parametrize("name", TREES)

@@ -26,7 +26,7 @@ REFUSED = ModelError("TW-MODEL-004", "a cycle").to_problem()
 def bundle() -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
-        archive.writestr("manifest.json", json.dumps({"format_version": 2}))
+        archive.writestr("manifest.json", json.dumps({"format_version": 3}))
         archive.writestr("hardware.json", json.dumps(FOUND["spec"]))
     return stream.getvalue()
 

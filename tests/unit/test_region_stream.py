@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 import pytest
 from region_bundles import bundled, members
+from sealed_streams import sealed
 from typer.testing import CliRunner, Result
 
 from service.cli.main import app
-from worker.compiler import package
 from worker.compiler.codegen.region_driver import Driver, DriverCall, generate_region
 from worker.compiler.errors import InputError, VerifyError
-from worker.compiler.isa.program import INSTRUCTION, UnitProgram
+from worker.compiler.isa.binary import PROGRAM_MAGIC
+from worker.compiler.isa.program import UnitProgram
+from worker.compiler.package.build import find_compiler
+from worker.compiler.package.formats import formats_page
 from worker.compiler.package.region_code import EntryRole, RegionCode
-from worker.compiler.package.stream import decode_stream, encode_stream
+from worker.compiler.package.stream.codec import decode_stream, encode_stream
+from worker.compiler.package.stream.header import (
+    stream_header,
+    stream_operations,
+    stream_tables,
+)
+from worker.compiler.package.stream.records import DIRECTORY, HEADER, TABLES
+from worker.compiler.package.stream.text import parse_region, print_region
 
 
 @pytest.fixture(scope="module")
@@ -33,17 +43,11 @@ def stream(files: dict[str, bytes]) -> bytes:
     return files["regions/0/stream.bin"]
 
 
-def sealed(data: bytes) -> bytes:
-    """The bytes with a right checksum and length, so that what lies behind them is looked at."""
-    sized = data[:16] + len(data).to_bytes(8, "little") + data[24:]
-    return sized[:12] + crc32(sized[16:]).to_bytes(4, "little") + sized[16:]
-
-
 @pytest.mark.parametrize(
     ("position", "value", "message"),
     [
         (0, b"TWPROG05", "magic number"),
-        (8, b"\x02\0\0\0", "version 2, this reader knows 1"),
+        (8, b"\x01\0\0\0", "version 1, this reader knows 2"),
         (12, b"\0\0\0\0", "does not match its checksum"),
         (60, b"X", "does not match its checksum"),
     ],
@@ -55,10 +59,10 @@ def test_damage_is_refused(stream: bytes, position: int, value: bytes, message: 
     assert caught.value.code == "TW-RUN-001"
 
 
-@pytest.mark.parametrize("length", [0, 7, 8, 55, 56, 57, 300, -1])
+@pytest.mark.parametrize("length", [0, 7, 8, 47, 48, 49, 300, 3000, -1])
 def test_truncation_is_refused_with_and_without_a_right_header(stream: bytes, length: int) -> None:
     short = stream[:length]
-    for data in (short, sealed(short) if len(short) >= 56 else short):
+    for data in (short, sealed(short) if len(short) >= 48 else short):
         with pytest.raises(InputError) as caught:
             decode_stream(data)
         assert caught.value.code == "TW-RUN-001"
@@ -190,72 +194,90 @@ def test_a_region_that_is_not_there_is_named_with_those_that_are(tmp_path: Path)
     assert "has no region 8; it has regions/0" in result.stderr
 
 
-def test_instructions_are_as_documented() -> None:
-    """Every field stands where FORMATS.md says, in its width, and none is left out."""
-    page = (Path(package.__file__).parent / "FORMATS.md").read_text(encoding="utf-8")
-    size, _, rest = page.partition("\nInstruction, ")[2].partition(" bytes:\n")
-    rows = re.findall(
-        r"^\| (\d+) \| (?:(\d) x )?([ui])(\d+) \|", rest.partition("\nA MULTICAST")[0], re.MULTILINE
+def test_the_page_has_the_tables_of_the_code() -> None:
+    """FORMATS.md says of every record what encoder and header say."""
+    page = formats_page()
+    for mark, text in (("tables", stream_tables()), ("operations", stream_operations())):
+        said = page.partition(f"<!-- {mark} -->\n")[2].partition(f"<!-- end of {mark} -->")[0]
+        assert said == text
+    program = f"magic `{PROGRAM_MAGIC.decode()}`"
+    assert program in page
+
+
+def test_the_header_is_c_with_the_offsets_of_the_encoder(
+    files: dict[str, bytes], tmp_path: Path
+) -> None:
+    """Compiled alone, with every field's offset asserted as numpy has it."""
+    header = files["regions/stream.h"].decode()
+    assert header == stream_header()
+    lines = [header, "#include <stddef.h>"]
+    for table in (HEADER, DIRECTORY, *TABLES):
+        fields = table.dtype.fields or {}
+        if len(fields) > 1:
+            lines += [
+                f'_Static_assert(offsetof(tw_stream_{table.name}, {name}) == {field[1]}, "{name}");'
+                for name, field in fields.items()
+            ]
+    source = tmp_path / "offsets.c"
+    source.write_text("\n".join(lines))
+    command = [str(find_compiler()), "-std=c11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
+    subprocess.run([*command, str(source)], check=True)
+    assert not any(
+        field[1] % table.dtype[name].base.itemsize
+        for table in (HEADER, DIRECTORY, *TABLES)
+        if table.name not in ("instructions", "loops", "strides")
+        for name, field in (table.dtype.fields or {}).items()
     )
-    fields = INSTRUCTION.fields or {}
-    written = [(offset, dtype) for dtype, offset, *_ in fields.values()]
-    said = [
-        (int(at), np.dtype((f"<{kind}{int(bits) // 8}", (int(count),) if count else ())))
-        for at, count, kind, bits in rows
-    ]
-    assert written == said
-    assert INSTRUCTION.itemsize == int(size)
 
 
-def test_the_bytes_are_as_documented(stream: bytes) -> None:
-    """A second reader, made from FORMATS.md: tables, calls, and where the programs stand."""
-    code = decode_stream(stream)
+def test_the_bundle_has_its_page(files: dict[str, bytes]) -> None:
+    assert files["FORMATS.md"].decode() == formats_page()
 
-    def u32(at: int) -> int:
-        return int.from_bytes(stream[at : at + 4], "little")
 
-    def u64(at: int) -> int:
-        return int.from_bytes(stream[at : at + 8], "little")
+def test_every_flipped_bit_is_refused(stream: bytes) -> None:
+    """Each byte once, with another bit in turn; those of the header with all bits."""
+    data = bytearray(stream)
+    for place in range(len(data)):
+        for bit in range(8) if place < HEADER.dtype.itemsize else (place % 8,):
+            data[place] ^= 1 << bit
+            with pytest.raises(InputError, match=r"stream") as caught:
+                decode_stream(bytes(data))
+            assert caught.value.code == "TW-RUN-001"
+            data[place] ^= 1 << bit
 
-    assert (u64(16), u32(24), u32(52)) == (len(stream), code.index, 0)
-    at, strings = 56, []
-    for _ in range(u32(36)):
-        strings.append(stream[at + 4 : at + 4 + u32(at)].decode())
-        at += 4 + u32(at)
-    assert (strings[u32(28)], strings[u32(32)]) == (code.target, code.function)
-    dtypes = [
-        "f64",
-        "f32",
-        "f16",
-        "bf16",
-        "i64",
-        "i32",
-        "i16",
-        "i8",
-        "u64",
-        "u32",
-        "u16",
-        "u8",
-        "bool",
-    ]
-    assert u32(40) == len(code.entries)
-    for entry in code.entries:
-        rank = int.from_bytes(stream[at + 6 : at + 8], "little")
-        alias = 0xFFFFFFFF if entry.alias_of is None else entry.alias_of
-        assert strings[u32(at)] == entry.name
-        assert (dtypes[stream[at + 4]], stream[at + 5]) == (entry.dtype, int(entry.role))
-        assert (u32(at + 8), u64(at + 16), u64(at + 24)) == (alias, entry.address, entry.size_bytes)
-        assert tuple(u64(at + 32 + 8 * d) for d in range(rank)) == entry.shape
-        at += 32 + 8 * rank
-    assert tuple(strings[u32(at + 4 * k)] for k in range(u32(44))) == code.kernels
-    at += 4 * u32(44)
-    for call in code.calls:
-        assert (u32(at), strings[u32(at + 4)]) == (call.unit, call.op_type)
-        assert u64(at + 16) == call.launch_cycles
-        count, nodes = u32(at + 8), u32(at + 12)
-        ids = [u32(at + 24 + 4 * k) for k in range(count + nodes)]
-        assert tuple(ids[:count]) == call.entries
-        assert tuple(strings[k] for k in ids[count:]) == call.onnx_nodes
-        at += 24 + 4 * (count + nodes)
-    assert at + 8 + u64(at) == len(stream)
-    assert stream[at + 8 : at + 16] == b"TWPROG06"
+
+def test_text_parses_back_to_the_bytes(stream: bytes, tmp_path: Path) -> None:
+    text = print_region(decode_stream(stream))
+    assert encode_stream(parse_region(text)) == stream
+    source, made = tmp_path / "region.txt", tmp_path / "stream.bin"
+    source.write_text(text, encoding="utf-8")
+    result = CliRunner().invoke(app, ["assemble", str(source), "-o", str(made)])
+    assert result.exit_code == 0, result.output
+    assert made.read_bytes() == stream
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("tilewright region 2", "tilewright region 1", "line 1: expected"),
+        ("cores=108", 'cores="many"', "line 2"),
+        ('op="coordinate"', 'op="ordinate"', "line .*ordinate"),
+        ('task lines op="constant"', 'task liens op="constant"', "liens"),
+        ("lines_count=3", "lines_count=4", "end of lines of expressions"),
+        ("LOAD", "LAOD", "LAOD"),
+        ("id=1", "id=7", "number 1 comes next"),
+        ("buffer=1", "buffer=9", "buffer of scopes 9"),
+    ],
+)
+def test_what_does_not_assemble_is_refused(
+    stream: bytes, tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    text = print_region(decode_stream(stream))
+    assert old in text
+    source = tmp_path / "region.txt"
+    source.write_text(text.replace(old, new, 1), encoding="utf-8")
+    result = CliRunner().invoke(app, ["assemble", str(source), "-o", str(tmp_path / "s")])
+    assert result.exit_code == 3, result.output
+    assert "TW-RUN-001" in result.stderr
+    assert re.search(message, result.stderr)
+    assert not (tmp_path / "s").exists()

@@ -11,8 +11,8 @@ from typing import Any
 from worker.compiler.errors import CompilerError
 from worker.compiler.package.archive import open_archive, read_member
 from worker.compiler.package.bundle import DOCUMENT_LIMIT_BYTES, read_manifest
-from worker.compiler.package.disassemble import print_region
-from worker.compiler.package.stream import decode_stream
+from worker.compiler.package.stream.codec import decode_stream
+from worker.compiler.package.stream.text import print_region
 from worker.sandbox.answering import answer
 
 

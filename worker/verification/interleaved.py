@@ -24,6 +24,7 @@ import numpy.typing as npt
 from worker.compiler.codegen.kernel import generate_steps
 from worker.compiler.errors import MemoryFault
 from worker.compiler.ir.dtype import DType
+from worker.compiler.isa.order import predecessors
 from worker.compiler.isa.program import Opcode, OperandRole, UnitProgram, expanded
 from worker.compiler.machine.machine import Machine
 from worker.compiler.package.build import build_library
@@ -31,7 +32,7 @@ from worker.compiler.package.emulator import Arena, Emulator
 from worker.compiler.package.executable import level_specs
 from worker.compiler.schedule.nodes import Init, Schedule
 from worker.compiler.schedule.walk import walk
-from worker.verification.orders import legal_order, predecessors
+from worker.verification.orders import legal_order
 from worker.verification.program_steps import RESULT, LeafSteps, Place, Step, leaf_steps
 from worker.verification.receivers import receiver_by_receiver
 

@@ -9,40 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from worker.compiler.errors import VerifyError
 from worker.compiler.isa.program import UnitProgram
 
 _FEW_STREAMS = 12
 """Of 16 orders the other ways keep four."""
 _MOST_AHEAD = 16
 """Instructions by which others begin ahead of the program's order: a few iterations of a loop."""
-
-
-def predecessors(unit: UnitProgram) -> list[list[int]]:
-    """By instruction: those that come right before it.  `unit` has no loops.
-
-    Raises:
-        VerifyError: it waits for a token that nothing has signalled.
-    Cost: linear in instructions and signals, and in waits times streams.
-    """
-    found: list[list[int]] = []
-    in_stream: dict[int, int] = {}
-    signalled: dict[int, dict[int, int]] = {}
-    streams = unit.instructions["stream"].tolist()
-    waits, signals = unit.wait_ptr.tolist(), unit.signal_ptr.tolist()
-    for i, stream in enumerate(streams):
-        own = [in_stream[stream]] if stream in in_stream else []
-        for token in unit.wait_token[waits[i] : waits[i + 1]].tolist():
-            if token not in signalled:
-                raise VerifyError(
-                    "lower", f"instruction {i}", "backward", f"nothing has signalled token {token}"
-                )
-            own += signalled[token].values()  # the last of each stream: it follows the others
-        found.append(list(dict.fromkeys(own)))
-        in_stream[stream] = i
-        for token in unit.signal_token[signals[i] : signals[i + 1]].tolist():
-            signalled.setdefault(token, {})[stream] = i
-    return found
 
 
 def legal_order(unit: UnitProgram, before: list[list[int]], seed: int) -> list[int]:
@@ -54,7 +26,7 @@ def legal_order(unit: UnitProgram, before: list[list[int]], seed: int) -> list[i
     unless an earlier one of its kind asks for the other.  Then in turn: events one by one, drawn;
     the program's order, but that everything begins a few instructions ahead; drawn again; and
     stream by stream, the streams drawn.
-    `before`: `predecessors`.  Cost: linear in instructions and predecessors, and sorting.
+    `before`: `isa.order.predecessors`.  Cost: linear in instructions and predecessors, and sorting.
     """
     rng = np.random.default_rng(seed)
     drawn: list[int] = rng.permutation(2 * len(before)).tolist()

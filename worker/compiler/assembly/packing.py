@@ -22,7 +22,6 @@ from worker.compiler.isa.binary import encode_program
 from worker.compiler.isa.program import HostCall, OperandRole
 from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.package.bundle import BundleContents
-from worker.compiler.package.disassemble import print_unit
 from worker.compiler.package.executable import (
     ExecutableModel,
     HomeTensor,
@@ -35,6 +34,7 @@ from worker.compiler.package.executable import (
 from worker.compiler.package.manifest import body_prefix
 from worker.compiler.package.region_code import EntryRole
 from worker.compiler.package.region_members import ProgramRegions
+from worker.compiler.package.stream.text import print_unit
 
 MAX_LISTED_INSTRUCTIONS = 128
 """Longer units are listed by their first instructions only: program.bin holds them all."""

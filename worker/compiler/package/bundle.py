@@ -23,6 +23,7 @@ from worker.compiler.package.archive import (
     read_member,
 )
 from worker.compiler.package.executable import Constants, ExecutableModel, ProgramContents
+from worker.compiler.package.formats import FORMATS_NAME, formats_page
 from worker.compiler.package.manifest import (
     FORMAT_VERSION,
     GRAPH_NAME,
@@ -117,6 +118,7 @@ def write_bundle(path: Path, contents: BundleContents) -> str:
             MACHINE_NAME: _machine_json(contents.machine),
             f"kernels/{HEADER_NAME}": runtime_header().encode(),
             GRAPH_NAME: graph_document(contents.model),
+            FORMATS_NAME: formats_page().encode(),
             PROGRAM_NAME: contents.program_binary,
             "program.txt": contents.program_text.encode(),
             "report.json": contents.report_json,

@@ -34,6 +34,8 @@ Observer: TypeAlias = "Callable[[int, UnitCall, Callable[[str], Array]], None]"
 """Called after each kernel call with its position, the call, and a reader of home tensors."""
 Feeder: TypeAlias = "Callable[[HostCall, dict[str, Array]], dict[str, Array]]"
 """Called before each host part with the arrays it would get; gives those it does get."""
+RegionRunner: TypeAlias = "Callable[[Callable[[str], bytes]], Mapping[str, bytes]]"
+"""Runs a whole region in place of its kernels: from a reader of home tensors to its outputs."""
 
 
 class ModelRunner:
@@ -62,6 +64,8 @@ class ModelRunner:
         self._launches: dict[int, Callable[[], object]] = {}
         self._flow_of = {control.host: control.flow for control in model.controls}
         self.bodies = tuple(bodies)
+        self.regions: Mapping[int, RegionRunner] | None = None
+        """Run regions in place of their kernels, where there are any."""
         self.watch: Observer | None = None
         """Sees every kernel call of a run that was given no observer of its own."""
         self._is_timed = clock is not None
@@ -113,10 +117,16 @@ class ModelRunner:
             self.metadata.write(port.name, stored(np.asarray(inputs[port.name])))
         tally.inputs_s = self._now() - before
         fresh = self.metadata.unwritten(inputs)
+        region = -1
         for position, call in enumerate(self.model.program.calls):
             if isinstance(call, HostCall):
                 fresh.difference_update(call.outputs)
                 self._run_host(position, call, feed, tally)
+                continue
+            if self.regions is not None:
+                if call.region != region:
+                    region = call.region
+                    self._run_region(self.regions[region], fresh)
                 continue
             self._run_unit(position, call, fresh, tally)
             if observe is not None:
@@ -127,6 +137,11 @@ class ModelRunner:
             ended = self._now()
             self._profile = tally.finished(ended - began, ended - before)
         return outputs
+
+    def _run_region(self, run: RegionRunner, fresh: set[str]) -> None:
+        for name, value in run(lambda name: self.metadata.read(name).tobytes()).items():
+            self.metadata.fill_in(name, value)
+            fresh.discard(name)
 
     def _run_unit(self, position: int, call: UnitCall, fresh: set[str], tally: Tally) -> None:
         program = self.model.program.units[call.unit]

@@ -123,6 +123,11 @@ class MetadataModule:
         entry.array[...] = value
         self._written.add(name)
 
+    def fill_in(self, name: str, value: bytes) -> None:
+        """Define a home tensor by its bytes."""
+        tensor = self._tensors[name]
+        self.arena[tensor.address : tensor.address + tensor.size_bytes] = value
+
     def mark_written(self, name: str) -> None:
         """Note that a host part has written the value's entry in place."""
         self._written.add(name)

@@ -7,15 +7,18 @@ Source: BYOC sections 3.3 and 3.4 (data entries with ids assigned during compila
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from worker.compiler.codegen.region_driver import Driver, DriverCall
 from worker.compiler.errors import InternalError
 from worker.compiler.ir.graph import Graph
 from worker.compiler.isa.program import Program, UnitCall, UnitProgram
-from worker.compiler.package.executable import HomeTensor
+from worker.compiler.machine.machine import Machine
+from worker.compiler.package.emulator import LevelSpec
+from worker.compiler.package.executable import HomeTensor, level_specs
+from worker.compiler.package.unit_tasks import UnitTasks
 
 
 class EntryRole(IntEnum):
@@ -40,6 +43,8 @@ class DataEntry:
     size_bytes: int
     alias_of: int | None = None
     """Entry whose storage it must share: a view of it."""
+    sha256: str | None = None
+    """Of a constant's bytes, row-major and little endian, as `weights.safetensors` holds them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,11 @@ class RegionCode:
     kernels: tuple[str, ...]
     """Function names, parallel to `units`."""
     calls: tuple[RegionCall, ...]
+    tasks: tuple[UnitTasks, ...]
+    """What the leaves of each unit do, parallel to `units`."""
+    levels: tuple[LevelSpec, ...]
+    """Memories, home first."""
+    cores: int
 
 
 def region_code(
@@ -80,11 +90,15 @@ def region_code(
     kernels: Sequence[str],
     tensors: Mapping[str, HomeTensor],
     views: Sequence[tuple[str, str]],
+    tasks_of: Callable[[int], UnitTasks],
+    digest_of: Callable[[str], str],
+    machine: Machine,
 ) -> RegionCode:
     """Collect region `index` of a linked program.
 
     `graph` is the region in the algebra, `kernels` are parallel to `program.units`, `tensors` those
-    with storage by name, `views` pairs (tensor, source) of the program.
+    with storage by name, `views` pairs (tensor, source) of the program.  `tasks_of` a unit by its
+    number, `digest_of` a constant by its name, `machine`: the target's.
 
     Raises:
         InternalError: a call touches a tensor without storage.
@@ -92,7 +106,10 @@ def region_code(
     """
     calls = [c for c in program.calls if isinstance(c, UnitCall) and c.region == index]
     source_of = {tensor: source for tensor, source in views if tensor in graph.tensors}
-    entries = _entries(graph, calls, tensors, source_of)
+    entries = tuple(
+        replace(entry, sha256=digest_of(entry.name)) if entry.role is EntryRole.CONSTANT else entry
+        for entry in _entries(graph, calls, tensors, source_of)
+    )
     id_of = {entry.name: k for k, entry in enumerate(entries)}
     numbers: dict[int, int] = {}
     coded: list[RegionCall] = []
@@ -108,6 +125,9 @@ def region_code(
         tuple(program.units[k] for k in numbers),
         tuple(kernels[k] for k in numbers),
         tuple(coded),
+        tuple(tasks_of(k) for k in numbers),
+        level_specs(machine),
+        machine.num_cores,
     )
 
 

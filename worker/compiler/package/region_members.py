@@ -20,7 +20,8 @@ from worker.compiler.package.manifest import (
 )
 from worker.compiler.package.region_code import RegionCode, driver_of
 from worker.compiler.package.region_graph import RegionGraph
-from worker.compiler.package.stream import encode_stream
+from worker.compiler.package.stream.codec import encode_stream
+from worker.compiler.package.stream.header import STREAM_HEADER_NAME, stream_header
 from worker.compiler.package.weights import weights_member
 
 
@@ -57,6 +58,7 @@ def region_documents(program: ProgramRegions) -> Iterator[tuple[str, bytes]]:
     guard = f"TW_{program.prefix.replace('/', '_').upper()}REGIONS_H"
     header = generate_regions_header(drivers, guard)
     yield f"{program.prefix}regions/{REGIONS_HEADER_NAME}", header.encode()
+    yield f"{program.prefix}regions/{STREAM_HEADER_NAME}", stream_header().encode()
 
 
 def region_constants(program: ProgramRegions) -> Member | None:

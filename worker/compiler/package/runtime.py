@@ -23,7 +23,7 @@ from worker.compiler.package.executable import (
     ProgramContents,
     level_specs,
 )
-from worker.compiler.package.executor import ModelRunner
+from worker.compiler.package.executor import ModelRunner, RegionRunner
 from worker.compiler.package.manifest import (
     MACHINE_NAME,
     PROGRAM_NAME,
@@ -96,6 +96,8 @@ class Origin(StrEnum):
     """Generated here, and equal to the text in the bundle."""
     REGENERATED = "regenerated"
     """Generated here; other versions made the text in the bundle."""
+    INTERPRETED = "interpreted"
+    """None runs: the streams of the regions are executed."""
     TRUSTED = "trusted"
     """The text in the bundle, as it came."""
 
@@ -131,11 +133,13 @@ class OpenBundle:
 
 
 @contextmanager
-def open_bundle(path: Path, trust: bool = False) -> Iterator[OpenBundle]:
+def open_bundle(
+    path: Path, trust: bool = False, without_kernels: bool = False
+) -> Iterator[OpenBundle]:
     """Check a bundle, and generate its kernels from its machine and schedules.
 
     Where the bundle was made by these versions, its text must be the same.  `trust` takes the
-    bundle's own text and header instead.
+    bundle's own text and header instead, `without_kernels` none.
 
     Raises:
         InputError: TW-RUN-001 when the bundle is damaged, TW-RUN-004 of another format, TW-RUN-005
@@ -151,7 +155,10 @@ def open_bundle(path: Path, trust: bool = False) -> Iterator[OpenBundle]:
         stored = _read_program(text, "")
         names = dict.fromkeys(n for each in stored.everything() for n in each.model.kernels)
         require_names(names)
-        if trust:
+        kernels, header = {}, ""
+        if without_kernels:
+            origin = Origin.INTERPRETED
+        elif trust:
             origin = Origin.TRUSTED
             kernels = {name: _utf8(text, kernel_file(name)) for name in names}
             header = _utf8(text, _HEADER_FILE)
@@ -175,17 +182,21 @@ def load_bundle(
     poison: bool = True,
     clock: Clock | None = None,
     trust: bool = False,
+    interpreted: Callable[[bytes], RegionRunner] | None = None,
 ) -> Loaded:
     """Open a bundle, compile its kernels, and load weights into a fresh home memory.
 
-    `poison` and `clock` as in `load_program`, `trust` as in `open_bundle`.
+    `poison` and `clock` as in `load_program`, `trust` as in `open_bundle`.  `interpreted`
+    makes of each region's stream what runs it: then there are no kernels.
 
     Raises: as `open_bundle`, and
         CompilerError: TW-VERIFY-002 without a C compiler.
     """
-    with open_bundle(path, trust) as bundle:
+    with open_bundle(path, trust, interpreted is not None) as bundle:
         stored = bundle.program
-        library = build_library(bundle.kernels, build_dir, compiler, bundle.header)
+        library = build_dir
+        if interpreted is None:
+            library = build_library(bundle.kernels, build_dir, compiler, bundle.header)
         programs = programs_by_target(program.model for program in stored.everything())
         engines = AcceleratorModule(library, stored.model.levels, programs, poison)
 
@@ -196,6 +207,12 @@ def load_bundle(
                 engines=engines, clock=clock,
             )  # fmt: skip
             load_weights(bundle.archive, program, runner.arena)
+            if interpreted is not None:
+                runner.regions = {
+                    row.index: interpreted(bundle.read(row.stream))
+                    for row in bundle.manifest.regions
+                    if row.program == program.prefix
+                }
             return runner
 
         return Loaded(load(stored), bundle.origin)

@@ -20,7 +20,7 @@ from worker.compiler.package.library.parts import LibraryModel, library_model
 from worker.compiler.package.library.tables import tables_text
 from worker.compiler.package.region_code import driver_of
 from worker.compiler.package.runtime import OpenBundle, load_weights
-from worker.compiler.package.stream import decode_stream
+from worker.compiler.package.stream.codec import decode_stream
 
 PUBLIC_HEADER = "tilewright.h"
 RUNTIME_SOURCES = ("tw_library.c", "tw_onnxruntime.c", "tw_sha256.c", "tw_weights.c")

@@ -17,6 +17,7 @@ from worker.compiler.isa.program import Opcode, UnitProgram
 from worker.compiler.isa.verify import check_loops
 from worker.compiler.package.archive import damaged
 from worker.compiler.package.region_code import RegionCode
+from worker.compiler.package.stream.task_checks import check_tasks
 
 _INT64_LIMIT = 1 << 63
 
@@ -40,8 +41,9 @@ def check_region(code: RegionCode) -> None:
             raise damaged(f"entry {k} lies at address {entry.address}")
         if entry.alias_of is not None and not _is_alias(code, k, entry.alias_of):
             raise damaged(f"entry {k} shares the storage of entry {entry.alias_of}, it cannot")
-    for k, unit in enumerate(code.units):
+    for k, (unit, tasks) in enumerate(zip(code.units, code.tasks, strict=True)):
         _check_unit(unit, f"unit {k}")
+        check_tasks(tasks, unit, f"unit {k}")
     for k, call in enumerate(code.calls):
         _check_call(code, k, call.unit, call.entries)
 
@@ -93,6 +95,8 @@ def _check_unit(unit: UnitProgram, place: str) -> None:
         ("returned", 0, None),
         ("starved", 0, None),
         ("latency", 0, None),
+        ("iteration", 0, None),
+        ("operand", -1, None),
     ):
         _refuse_outside(rows[field], low, high, f"{place}: {field}")
     _check_lists(unit.wait_ptr, unit.wait_token, unit.num_tokens, f"{place}: wait")
