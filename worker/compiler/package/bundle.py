@@ -55,7 +55,9 @@ from worker.compiler.package.weights import weights_member
 DOCUMENT_LIMIT_BYTES = 1 << 30
 """Largest member that is read whole."""
 _CHUNK_BYTES = 1 << 20
-_FOR_PEOPLE = frozenset({"program.txt", "report.json", "schedule.json", "trace.json.gz"})
+_FOR_PEOPLE = frozenset(
+    {FORMATS_NAME, "program.txt", "report.json", "schedule.json", "trace.json.gz"}
+)
 """Members that no result depends on."""
 
 
