@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
 from libraries import (
     WHOLE_MODEL,
@@ -20,9 +22,14 @@ from libraries import (
     library,
     sources,
 )
-from region_bundles import Array, made
+from onnx import TensorProto, helper, numpy_helper
+from region_bundles import Array, bundled, compiled_from, made
 
+from worker.compiler.assembly.packing import bundle_contents
 from worker.compiler.package.build import find_compiler, flags_for
+from worker.compiler.package.bundle import write_bundle
+from worker.compiler.package.library.build import build_into
+from worker.compiler.package.runtime import open_bundle
 
 _HERE = Path(__file__).parent
 WHOLE = ("conv", "view")
@@ -57,6 +64,47 @@ def test_a_whole_model_runs_in_place(name: str, folder: Path) -> None:
 def test_every_value_of_a_region_is_bound_without_a_copy(name: str, folder: Path) -> None:
     for part in library(name, folder)[1].library.parts[1:]:
         assert all(v.is_direct for v in (*part.inputs, *part.outputs))
+
+
+def shared_outputs() -> onnx.ModelProto:
+    """relu -> flatten, both of them outputs, then a sum; and an input that nothing reads."""
+    weight = numpy_helper.from_array(np.arange(6, dtype=np.float32), "w")
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (
+        ("x", [2, 3]), ("unread", [5]), ("r", [2, 3]), ("f", [6]), ("s", [6]),
+    )]  # fmt: skip
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"], name="relu"),
+        helper.make_node("Reshape", ["r", "flat"], ["f"], name="flatten"),
+        helper.make_node("Add", ["f", "w"], ["s"], name="add"),
+    ]
+    flat = numpy_helper.from_array(np.array([6], np.int64), "flat")
+    graph = helper.make_graph(nodes, "shared", ports[:2], ports[2:], [weight, flat])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def test_outputs_that_share_storage_are_both_given(tmp_path: Path) -> None:
+    compiled_model = compiled_from(shared_outputs(), "a100", tmp_path)
+    bundle = tmp_path / "shared.twb"
+    write_bundle(bundle, bundle_contents(compiled_model, {}, b"{}", b"{}", b"\x1f\x8b"))
+    with open_bundle(bundle) as opened_bundle:
+        built = build_into(opened_bundle, tmp_path, tmp_path / "build")
+    whole = built.library.parts[0]
+    assert (whole.refusal, len(whole.regions)) == (None, len(built.library.regions))
+    assert {v.name: v.is_direct for v in whole.outputs} == {"r": True, "f": False, "s": True}
+    assert {v.name: v.tensor is None for v in whole.inputs} == {"x": False, "unread": True}
+    x = np.array([[-1, 2, -3], [4, -5, 6]], np.float32)
+    given = {"x": x, "unread": np.zeros(5, np.float32)}
+    r = np.maximum(x, 0)
+    got = Library(tmp_path / "libmodel.so").run(given)
+    for name, want in (("r", r), ("f", r.ravel()), ("s", r.ravel() + np.arange(6))):
+        np.testing.assert_array_equal(got[name], want.astype(np.float32))
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(str(tmp_path / "libmodel.so"))
+    session = onnxruntime.InferenceSession(
+        str(tmp_path / "host.onnx"), options, providers=["CPUExecutionProvider"]
+    )
+    for name, want in zip("rfs", session.run(list("rfs"), given), strict=True):
+        np.testing.assert_array_equal(got[name], want)
 
 
 def test_a_session_reads_what_is_bound_at_the_time_of_the_run(folder: Path) -> None:
@@ -154,11 +202,6 @@ def test_regions_that_there_are_not_are_refused(folder: Path) -> None:
 
 
 def test_same_bundle_same_sources(folder: Path, tmp_path: Path) -> None:
-    from region_bundles import bundled
-
-    from worker.compiler.package.library.build import build_into
-    from worker.compiler.package.runtime import open_bundle
-
     with open_bundle(bundled("conv", folder)) as bundle:
         build_into(bundle, tmp_path, tmp_path / "build", sources_only=True)
     one, two = sources("conv", folder), tmp_path / "src"
@@ -181,14 +224,17 @@ def compiled(source: Path, target: Path, *more: str) -> Path:
     return target
 
 
+@pytest.mark.parametrize("sanitizer", ["address,undefined", "thread"])
 @pytest.mark.parametrize("name", WHOLE)
-def test_sanitizers_have_nothing_to_say(name: str, folder: Path, tmp_path: Path) -> None:
+def test_sanitizers_have_nothing_to_say(
+    name: str, sanitizer: str, folder: Path, tmp_path: Path
+) -> None:
     probe = tmp_path / "probe.c"
     probe.write_text("int main(void) { return 0; }\n")
-    sanitize = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1", "-g"]
+    sanitize = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", "-O1", "-g"]
     asked = [str(find_compiler()), *sanitize, str(probe), "-o", str(tmp_path / "probe")]
     if subprocess.run(asked, capture_output=True, check=False).returncode:
-        pytest.skip("the C compiler has no sanitizers")
+        pytest.skip(f"the C compiler has no sanitizer {sanitizer}")
     program = compiled(
         sources(name, folder), tmp_path / "plain", *sanitize, str(_HERE / "use_library.c")
     )
