@@ -95,10 +95,11 @@ class Memory:
         return slot * self.unit.buffers[scope.buffer].slot_bytes
 
     def storage(self, access: Access, counters: Sequence[int]) -> Storage:
-        """Where an operand is.  A slot's entry begins with whatever reaches for it first.
+        """Where an operand is.  An entry begins with whatever reaches for it first, undefined, and
+        is so again once its slot has been given to another one.
 
         Raises:
-            MemoryFault: the slot is outside of its buffer, or has been given to another entry.
+            MemoryFault: the slot is outside of its buffer.
         """
         if access.scope is None:
             operand = self.unit.operands[access.operand]
@@ -122,12 +123,13 @@ class Memory:
         starts = tuple(self.expressions.integer(e, counters) for e in scope.starts)
         found = Storage(raw.view(stored(kind)), kind, starts, scope.extents)
         entry = scope.number, self.expressions.integer(scope.entry, counters)
-        if self._standing.get((buffer.level, instance, address)) != entry:
-            if entry in self._opened:
-                raise MemoryFault(f"entry {entry[1]} of {buffer.path} has lost its slot")
-            self._opened.add(entry)
-            self._standing[buffer.level, instance, address] = entry
+        where = buffer.level, instance, address
+        if self._standing.get(where) != entry:
             raw[:] = FLOAT_POISON if kind.is_float else INTEGER_POISON
+            if entry in self._opened:
+                return found  # another entry has taken its slot: what it held is gone
+            self._opened.add(entry)
+            self._standing[where] = entry
             if scope.is_identity:
                 found.elements[:] = store(constant(scope.value, kind), kind, kind)
         return found
