@@ -10,7 +10,8 @@ from typing import Any
 
 from anyio import to_thread
 
-from service.errors import ServiceError, Unavailable
+from service.api.payloads import PayloadRefused
+from service.errors import Unavailable
 from service.settings import Settings
 from worker.compiler.errors import SpecError
 from worker.sandbox import wire
@@ -31,17 +32,6 @@ MEMORY_BYTES = 1 << 30
 _FILE_BYTES = 64 << 20
 _OUTPUT_BYTES = 1 << 16
 _PROCESSES = 16
-
-
-class SpecRefused(ServiceError):
-    """The reader's own refusal, as it came."""
-
-    def __init__(self, document: dict[str, Any]) -> None:
-        super().__init__(str(document.get("detail", "refused")), code=str(document["code"]))
-        self.document = document
-
-    def to_problem(self) -> dict[str, Any]:
-        return self.document
 
 
 class SpecReaders:
@@ -67,7 +57,7 @@ class SpecReaders:
         """`document`, `machine_digest` and `name` of a spec; what was read before is remembered.
 
         Raises:
-            SpecRefused: the spec is refused, with all findings.
+            PayloadRefused: the spec is refused, with all findings.
             SpecError: TW-SPEC-004, it takes more time or memory than a spec may.
             Unavailable: every reader is busy, or one ended of something else.
             CompilerError: TW-SVC-018, the isolation demanded does not work here.
@@ -124,7 +114,7 @@ class SpecReaders:
         if frame.op == "answer" and isinstance(answer, dict):
             return answer
         try:
-            raise SpecRefused(problem_in(frame))
+            raise PayloadRefused(problem_in(frame))
         except wire.ProtocolError as error:
             raise Unavailable(f"the process that read the spec says nonsense: {error}") from error
 

@@ -31,7 +31,7 @@ async def read_spec(state: ApiState, text: bytes) -> NewSpec:
     """Read and validate a spec in YAML or JSON, in a process of its own.
 
     Raises:
-        SpecRefused, SpecError: the spec is refused.
+        PayloadRefused, SpecError: the spec is refused.
         Unavailable: no process can read it now.
     """
     found = await state.specs.read(text)
@@ -42,7 +42,7 @@ async def named_spec(state: ApiState, given: str | Document) -> str | NewSpec:
     """What a job names: the id of a stored spec, or a preset or a whole document to be stored.
 
     Raises:
-        SpecError, SpecRefused: unknown preset, or the document is refused.
+        SpecError, PayloadRefused: unknown preset, or the document is refused.
         Malformed: the text is empty.
     """
     if isinstance(given, str):

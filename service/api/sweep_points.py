@@ -11,8 +11,8 @@ from typing import Any
 from anyio import to_thread
 
 from service.api.deps import ApiState
+from service.api.payloads import PayloadRefused
 from service.api.schemas.sweep import SweepRequest
-from service.api.spec_readers import SpecRefused
 from service.api.specs import Document, named_spec
 from service.errors import Malformed, NotFound
 from service.jobs import query
@@ -30,8 +30,8 @@ async def sweep_points(
     """The machines that a request names, and the names of what is varied.
 
     Raises:
-        SpecRefused, SpecError, NotFound: a spec is refused or unknown.
-        SpecRefused: TW-OPT-001, a field is.
+        PayloadRefused, SpecError, NotFound: a spec is refused or unknown.
+        PayloadRefused: TW-OPT-001, a field is.
         Malformed, TooLarge: there are none, or they make too many items.
         Unavailable: no process can read them now.
     """
@@ -91,11 +91,11 @@ async def _named(state: ApiState, given: str | Document, pointer: str) -> str | 
     except Malformed as refusal:
         refusal.pointer = pointer
         raise
-    except SpecRefused as refusal:
+    except PayloadRefused as refusal:
         found = refusal.document
         inside = [{**row, "pointer": pointer + (row["pointer"] or "")} for row in found["errors"]]
         place = pointer + (found["pointer"] or "")
-        raise SpecRefused({**found, "pointer": place, "errors": inside}) from refusal
+        raise PayloadRefused({**found, "pointer": place, "errors": inside}) from refusal
 
 
 async def _asked(
@@ -104,10 +104,10 @@ async def _asked(
     question = {"document": document, "vary": vary, "first": first, "count": AT_ONCE}
     try:
         return await state.specs.ask("points", json.dumps(question).encode())
-    except SpecRefused as refusal:
+    except PayloadRefused as refusal:
         if refusal.document.get("code") == "TW-OPT-001":
             place = refusal.document["pointer"] or "/vary"
-            raise SpecRefused({**refusal.document, "pointer": place}) from refusal
+            raise PayloadRefused({**refusal.document, "pointer": place}) from refusal
         raise
 
 

@@ -9,7 +9,16 @@ from typing import Annotated, Any
 import typer
 
 from service.cli.connection import DataDirOption, ServerOption, connect
-from service.cli.output import JsonFlag, note, print_fields, print_json, print_table, print_text
+from service.cli.output import (
+    JsonFlag,
+    note,
+    print_fields,
+    print_found,
+    print_items,
+    print_json,
+    print_table,
+    print_text,
+)
 
 app = typer.Typer(help="The compile cache.", no_args_is_help=True)
 _DURATION = re.compile(r"(\d+)([smhd]?)")
@@ -22,10 +31,10 @@ def stats(
 ) -> None:
     """Print entries, bytes and hits per kind."""
     with connect(server, data_dir) as client:
-        found: dict[str, Any] = client.get("/v1/cache/stats")
-    if as_json:
-        print_json(found)
-        return
+        print_found(client.get("/v1/cache/stats"), _print_stats, as_json=as_json)
+
+
+def _print_stats(found: dict[str, Any]) -> None:
     total = {**found, "kind": "total"}
     print_table(("kind", "entries", "size_bytes", "hits"), [*found["kinds"], total])
 
@@ -46,10 +55,8 @@ def ls(
         query["kind"] = kind
     with connect(server, data_dir) as client:
         found = list(islice(client.pages("/v1/cache/entries", query), limit))
-    if as_json:
-        print_json({"items": found})
-    else:
-        print_table(("digest", "kind", "size_bytes", "hits", "filled_by_job"), found)
+    columns = ("digest", "kind", "size_bytes", "hits", "filled_by_job")
+    print_items(found, columns, as_json=as_json)
 
 
 @app.command("explain")
@@ -62,17 +69,16 @@ def explain(
     """Show what a key is made of and who filled it; for a job, each look-up it made."""
     with connect(server, data_dir) as client:
         if key.startswith("job_"):
-            found: dict[str, Any] = client.get(f"/v1/jobs/{key}/cache")
-            if as_json:
-                print_json(found)
-            else:
-                entries = found.get("entries") or []
-                print_table(("outcome", "kind", "label", "digest"), entries)
+            print_found(client.get(f"/v1/jobs/{key}/cache"), _print_events, as_json=as_json)
             return
-        entry: dict[str, Any] = client.get(f"/v1/cache/entries/{key}")
-    if as_json:
-        print_json(entry)
-        return
+        print_found(client.get(f"/v1/cache/entries/{key}"), _print_entry, as_json=as_json)
+
+
+def _print_events(found: dict[str, Any]) -> None:
+    print_table(("outcome", "kind", "label", "digest"), found.get("entries") or [])
+
+
+def _print_entry(entry: dict[str, Any]) -> None:
     print_fields(entry, ("digest", "kind", "size_bytes", "hits", "filled_by_job", "created"))
     print_text("fields:")
     for name, value in entry["fields"].items():

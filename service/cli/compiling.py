@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from service.cli.connection import DataDirOption, ServerOption, load_settings, quiet_logs
+from service.cli.connection import (
+    DataDirOption,
+    ServerOption,
+    come_back,
+    load_settings,
+    quiet_logs,
+)
 from service.cli.exits import Exit, exit_of_job
 from service.cli.failures import Failure
 from service.cli.inputs import hardware_label, strategy_settings, symbol_settings
@@ -216,7 +221,7 @@ def compile_on_server(order: Order, server: str, *, detach: bool, quiet: bool) -
         job_id = str(job["id"])
         if detach:
             note(f"submitted {job_id}; follow it with")
-            note(f"  tilewright jobs watch {job_id} --server {shlex.quote(server)}")
+            come_back("jobs watch", job_id, server)
             return job
         with detaching(job_id, server):
             ended = client.wait(job_id, on_update=view.job)

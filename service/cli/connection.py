@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from service.cli.output import note, print_json
 
 if TYPE_CHECKING:
     from service.client import Client
@@ -50,6 +55,28 @@ def quiet_logs() -> None:
     configure("WARNING", "console")
 
 
+def filters(limit: int, **given: str | None) -> dict[str, str | int]:
+    """The query of a list: how many rows a page may have, and what of `given` was given."""
+    return {"limit": min(limit, 100)} | {name: value for name, value in given.items() if value}
+
+
+def come_back(verb: str, identity: str, server: str | None) -> None:
+    """Say how to go on with what a command has left."""
+    where = f" --server {shlex.quote(server)}" if server else ""
+    note(f"  tilewright {verb} {identity}{where}")
+
+
+def remove(
+    path: str, ids: Sequence[str], server: str | None, data_dir: Path | None, *, as_json: bool
+) -> None:
+    """Delete what lies at `path`/ID."""
+    with connect(server, data_dir) as client:
+        for identity in ids:
+            client.delete(f"{path}/{identity}")
+    if as_json:
+        print_json({"removed": list(ids)})
+
+
 def connect(server: str | None, data_dir: Path | None = None) -> Client:
     """Open a client: to `server`, or to the API in this process.
 
@@ -72,3 +99,21 @@ def connect(server: str | None, data_dir: Path | None = None) -> Client:
     app = create_app(settings, is_own=True)
     http = httpx.Client(transport=InProcessTransport(app), base_url=LOCAL_URL, timeout=600)
     return Client(LOCAL_URL, http=http)
+
+
+@contextmanager
+def working_service(server: str | None, data_dir: Path | None) -> Iterator[Client]:
+    """A client of the server, or of a service on the data directory that runs as long as this."""
+    from service.cli.embedded import embedded_service
+    from service.client import Client
+
+    if server:
+        with Client(server) as client:
+            yield client
+        return
+    settings = load_settings(data_dir)
+    with (
+        embedded_service(settings.data_dir, workers=settings.workers) as url,
+        Client(url) as client,
+    ):
+        yield client

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from service.cli.connection import LOCAL_URL, DataDirOption, ServerOption, connect
+from service.cli.connection import (
+    LOCAL_URL,
+    DataDirOption,
+    ServerOption,
+    come_back,
+    connect,
+    filters,
+    remove,
+)
 from service.cli.exits import Exit, exit_of_job
 from service.cli.output import (
     JsonFlag,
@@ -19,10 +26,11 @@ from service.cli.output import (
     moment,
     note,
     print_fields,
+    print_found,
+    print_items,
     print_json,
     print_json_line,
     print_problem,
-    print_table,
     print_text,
 )
 
@@ -76,25 +84,20 @@ def ls(
     as_json: JsonFlag = False,
 ) -> None:
     """List jobs, newest first."""
-    filters: dict[str, str | int] = {"limit": min(limit, 100)}
-    given = {"state": state, "label": label, "model": model, "hardware": hardware,
-             "strategy": strategy}  # fmt: skip
-    filters |= {name: value for name, value in given.items() if value}
-    if hours is not None:
-        filters["since"] = repr(time.time() - hours * 3600)
+    since = None if hours is None else repr(time.time() - hours * 3600)
+    query = filters(
+        limit, state=state, label=label, model=model, hardware=hardware, strategy=strategy,
+        since=since,
+    )  # fmt: skip
     with connect(server, data_dir) as client:
-        found = list(islice(client.jobs(**filters), limit))
-    if as_json:
-        print_json({"items": found})
-        return
-    rows = [{**job, **_counts(job)} for job in found]
+        found = list(islice(client.jobs(**query), limit))
     columns = ("id", "state", "stage", "units", "cached", "label", "created", "model", "hardware")
-    moments = [moment(row.get("created")) for row in rows]
-    shown = [
-        {**row, "created": at, "minute": at[: len("2026-01-01 00:00")]}
-        for row, at in zip(rows, moments, strict=True)
-    ]
-    print_table(columns, shown, _TITLES)
+    print_items(found, columns, _listed, as_json=as_json, titles=_TITLES)
+
+
+def _listed(job: dict[str, Any]) -> dict[str, object]:
+    at = moment(job.get("created"))
+    return {**job, **_counts(job), "created": at, "minute": at[: len("2026-01-01 00:00")]}
 
 
 @app.command("show")
@@ -106,8 +109,7 @@ def show(
 ) -> None:
     """Show one job; a failed one explains itself."""
     with connect(server, data_dir) as client:
-        found = client.job(job)
-    _show(found, as_json)
+        print_found(client.job(job), _show, as_json=as_json)
 
 
 @app.command("watch")
@@ -177,7 +179,7 @@ def cancel(
 ) -> None:
     """Cancel a job; again is fine, exit 3 when it ended otherwise first."""
     with connect(server, data_dir) as client:
-        _show(client.cancel(job), as_json)
+        print_found(client.cancel(job), _show, as_json=as_json)
 
 
 @app.command("clone")
@@ -189,7 +191,7 @@ def clone(
 ) -> None:
     """Submit the same model, machine and options again."""
     with connect(server, data_dir) as client:
-        _show(client.clone(job), as_json)
+        print_found(client.clone(job), _show, as_json=as_json)
 
 
 @app.command("rm")
@@ -200,11 +202,7 @@ def rm(
     as_json: JsonFlag = False,
 ) -> None:
     """Delete jobs that have ended, with their artifacts."""
-    with connect(server, data_dir) as client:
-        for job in jobs:
-            client.delete(f"/v1/jobs/{job}")
-    if as_json:
-        print_json({"removed": list(jobs)})
+    remove("/v1/jobs", jobs, server, data_dir, as_json=as_json)
 
 
 @contextmanager
@@ -217,21 +215,17 @@ def detaching(job_id: str, server: str | None) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        where = f" --server {shlex.quote(server)}" if server else ""
         note(f"detached: job {job_id} goes on; come back with")
-        note(f"  tilewright jobs watch {job_id}{where}")
+        come_back("jobs watch", job_id, server)
         raise typer.Exit(Exit.TIMED_OUT) from error
 
 
 def _end(job: dict[str, Any], *, as_json: bool) -> None:
-    _show(job, as_json)
+    print_found(job, _show, as_json=as_json)
     raise typer.Exit(exit_of_job(job))
 
 
-def _show(job: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(job)
-        return
+def _show(job: dict[str, Any]) -> None:
     print_fields({**job, **_counts(job)}, (*FIELDS, "units", "cached"))
     if isinstance(job.get("error"), dict):
         print_problem(job["error"])

@@ -7,7 +7,15 @@ from typing import Annotated, Any
 import typer
 
 from service.cli.connection import DataDirOption, ServerOption, connect
-from service.cli.output import JsonFlag, moment, note, print_json, print_table, print_text
+from service.cli.output import (
+    JsonFlag,
+    moment,
+    note,
+    print_found,
+    print_items,
+    print_table,
+    print_text,
+)
 from service.keys import Scope
 
 app = typer.Typer(help="API keys of the service.", no_args_is_help=True)
@@ -47,10 +55,10 @@ def create(
         "rate": rate,
     }  # fmt: skip
     with connect(server, data_dir) as client:
-        made: dict[str, Any] = client.post("/v1/keys", body)
-    if as_json:
-        print_json(made)
-        return
+        print_found(client.post("/v1/keys", body), _print_key, as_json=as_json)
+
+
+def _print_key(made: dict[str, Any]) -> None:
     note(f"{made['id']}: {', '.join(made['scopes'])} in project {made['project']}")
     print_text(made["key"])
 
@@ -62,13 +70,8 @@ def ls(
     """List all keys, dead ones too."""
     with connect(server, data_dir) as client:
         found: dict[str, Any] = client.get("/v1/keys")
-    if as_json:
-        print_json(found)
-        return
-    print_table(
-        ("id", "prefix", "name", "project", "scopes", "expires", "used", "state"),
-        [_shown(row) for row in found["items"]],
-    )
+    columns = ("id", "prefix", "name", "project", "scopes", "expires", "used", "state")
+    print_items(found["items"], columns, _shown, as_json=as_json)
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
@@ -128,13 +131,12 @@ def audit(
             if page["next_cursor"] is None:
                 break
             params["cursor"] = page["next_cursor"]
-    if as_json:
-        print_json({"items": rows})
-        return
-    print_table(
-        ("time", "project", "who", "key", "route", "subject", "outcome", "status"),
-        [{**row, "time": moment(row["time"])} for row in rows],
-    )
+    columns = ("time", "project", "who", "key", "route", "subject", "outcome", "status")
+    print_items(rows, columns, _timed, as_json=as_json)
+
+
+def _timed(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "time": moment(row["time"])}
 
 
 @app.command("limits")
@@ -166,9 +168,10 @@ def limits(
         found: dict[str, Any] = client.get(path)
         if changes or reset:
             found = client.put(path, {**({} if reset else found["own"]), **changes})
-    if as_json:
-        print_json(found)
-        return
+    print_found(found, _print_limits, as_json=as_json)
+
+
+def _print_limits(found: dict[str, Any]) -> None:
     bound = found["max_bytes"] or "no limit"
     print_table(
         ("what", "used", "limit"),

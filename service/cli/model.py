@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from service.cli.connection import DataDirOption, ServerOption, connect
 from service.cli.failures import Failure
-from service.cli.output import JsonFlag, note, print_fields, print_json, print_table
+from service.cli.output import JsonFlag, note, print_fields, print_found, print_items, print_json
 from service.cli.progress import ProgressView
 from service.orders.order import existing_model
 
@@ -35,10 +35,11 @@ def push(
         ProgressView(path.name, quiet=as_json) as view,
     ):
         found = client.upload_model(path, name=name, progress=view.upload)
-    if as_json:
-        print_json(found)
-    else:
-        print_fields(found, FIELDS)
+    print_found(found, _show, as_json=as_json)
+
+
+def _show(model: dict[str, Any]) -> None:
+    print_fields(model, FIELDS)
 
 
 @app.command("ls")
@@ -51,10 +52,7 @@ def ls(
     """List models, newest first."""
     with connect(server, data_dir) as client:
         found = list(islice(client.models(), limit))
-    if as_json:
-        print_json({"items": found})
-    else:
-        print_table(("id", "name", "kind", "size_bytes", "sha256"), found)
+    print_items(found, ("id", "name", "kind", "size_bytes", "sha256"), as_json=as_json)
 
 
 @app.command("show")
@@ -67,10 +65,7 @@ def show(
     """Show one model."""
     with connect(server, data_dir) as client:
         found = client.get(f"/v1/models/{model}")
-    if as_json:
-        print_json(found)
-    else:
-        print_fields(found, FIELDS)
+    print_found(found, _show, as_json=as_json)
 
 
 @app.command("example")

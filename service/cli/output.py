@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -46,6 +46,29 @@ def print_json_line(document: object) -> None:
     """Write one JSON document as one line, for a stream of them."""
     sys.stdout.write(json.dumps(document, ensure_ascii=False, default=str) + "\n")
     sys.stdout.flush()
+
+
+def print_found(found: Any, show: Callable[[Any], None], *, as_json: bool) -> None:
+    """Write what the API answered: as JSON, or as the verb shows it."""
+    if as_json:
+        print_json(found)
+    else:
+        show(found)
+
+
+def print_items(
+    rows: Sequence[Mapping[str, object]],
+    columns: Sequence[str],
+    shown: Callable[[Any], Mapping[str, object]] = lambda row: row,
+    *,
+    as_json: bool,
+    titles: Mapping[str, str] | None = None,
+) -> None:
+    """Write a list: as JSON as it came, or as a table of what `shown` makes of its rows."""
+    if as_json:
+        print_json({"items": rows})
+    else:
+        print_table(columns, [shown(row) for row in rows], titles)
 
 
 def print_text(text: str) -> None:

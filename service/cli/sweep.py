@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from service.cli.compiling import SymbolsOption
-from service.cli.connection import DataDirOption, ServerOption
+from service.cli.connection import DataDirOption, ServerOption, come_back, working_service
 from service.cli.inputs import strategy_settings, symbol_settings
 from service.cli.output import JsonFlag, note, print_json
 from service.orders.order import existing_model, hardware_document
@@ -74,7 +73,7 @@ def sweep(
     model are compared, too, as `diff` does.
     """
     from service.cli.progress import ProgressView
-    from service.cli.sweep_following import finish, follow, working_service
+    from service.cli.sweep_following import finish, follow
     from service.orders.served import upload
     from worker.compiler.options import CompileOptions
 
@@ -111,7 +110,7 @@ def sweep(
         sweep_id = str(made["id"])
         if detach:
             note(f"submitted {sweep_id}; follow it with")
-            note(f"  tilewright sweeps watch {sweep_id} --server {shlex.quote(str(server))}")
+            come_back("sweeps watch", sweep_id, server)
             if as_json:
                 print_json(made)
             return

@@ -1,17 +1,15 @@
-"""What `sweep` and `sweeps` share: a service that works, following a sweep, results as files."""
+"""What `sweep` and `sweeps` share: following a sweep, results as files."""
 
 from __future__ import annotations
 
 import json
-import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from service.cli.connection import load_settings
+from service.cli.connection import come_back
 from service.cli.exits import Exit
 from service.cli.output import note, print_json, print_problem, print_table, print_text
 
@@ -21,24 +19,6 @@ if TYPE_CHECKING:
 SHOWN = 20
 """Rows of the front in a terminal."""
 _FIGURES = ("latency_s", "energy_pj", "on_chip_bytes")
-
-
-@contextmanager
-def working_service(server: str | None, data_dir: Path | None) -> Iterator[Client]:
-    """A client of the server, or of a service on the data directory that runs as long as this."""
-    from service.cli.embedded import embedded_service
-    from service.client import Client
-
-    if server:
-        with Client(server) as client:
-            yield client
-        return
-    settings = load_settings(data_dir)
-    with (
-        embedded_service(settings.data_dir, workers=settings.workers) as url,
-        Client(url) as client,
-    ):
-        yield client
 
 
 def follow(client: Client, sweep_id: str, server: str | None, *, quiet: bool) -> dict[str, Any]:
@@ -58,9 +38,8 @@ def follow(client: Client, sweep_id: str, server: str | None, *, quiet: bool) ->
             client.cancel_sweep(sweep_id)
             found = client.wait_sweep(sweep_id)
         progress: Any = found["progress"]
-        where = f" --server {shlex.quote(server)}" if server else ""
         note(f"{found['state']}: {progress['succeeded']} of {progress['total']} items have results")
-        note(f"  tilewright sweeps resume {sweep_id}{where}")
+        come_back("sweeps resume", sweep_id, server)
         raise typer.Exit(Exit.CANCELED) from error
 
 

@@ -8,9 +8,23 @@ from typing import Annotated
 
 import typer
 
-from service.cli.connection import DataDirOption, ServerOption, connect
-from service.cli.output import JsonFlag, moment, print_json, print_table, print_text
-from service.cli.sweep_following import finish, follow, show, working_service, write
+from service.cli.connection import (
+    DataDirOption,
+    ServerOption,
+    connect,
+    filters,
+    remove,
+    working_service,
+)
+from service.cli.output import (
+    JsonFlag,
+    moment,
+    print_found,
+    print_items,
+    print_json,
+    print_text,
+)
+from service.cli.sweep_following import finish, follow, show, write
 
 app = typer.Typer(help="Sweeps of the service.", no_args_is_help=True)
 SweepArgument = Annotated[str, typer.Argument(help="Sweep id.")]
@@ -30,16 +44,15 @@ def ls(
     as_json: JsonFlag = False,
 ) -> None:
     """List sweeps, newest first."""
-    filters: dict[str, str | int] = {"limit": min(limit, 100)}
-    given = {"state": state, "label": label}
-    filters |= {name: value for name, value in given.items() if value}
+    query = filters(limit, state=state, label=label)
     with connect(server, data_dir) as client:
-        found = list(islice(client.sweeps(**filters), limit))
-    if as_json:
-        print_json({"items": found})
-        return
+        found = list(islice(client.sweeps(**query), limit))
     columns = ("id", "state", "label", "items_succeeded", "items_ended", "items_total", "created")
-    print_table(columns, [{**row, "created": moment(row["created"])} for row in found])
+    print_items(found, columns, _dated, as_json=as_json)
+
+
+def _dated(row: dict[str, object]) -> dict[str, object]:
+    return {**row, "created": moment(row["created"])}
 
 
 @app.command("show")
@@ -51,11 +64,7 @@ def show_sweep(
 ) -> None:
     """Show how far a sweep is, its best items so far, and what failed."""
     with connect(server, data_dir) as client:
-        found = client.sweep(sweep)
-    if as_json:
-        print_json(found)
-    else:
-        show(found)
+        print_found(client.sweep(sweep), show, as_json=as_json)
 
 
 @app.command("results")
@@ -86,8 +95,7 @@ def watch(
     as_json: JsonFlag = False,
 ) -> None:
     """Follow a sweep to its end; Ctrl-C cancels it, as in `sweep`."""
-    with working_service(server, data_dir) as client:
-        finish(client, follow(client, sweep, server, quiet=as_json), output, as_json=as_json)
+    _follow(sweep, output, server, data_dir, as_json=as_json)
 
 
 @app.command("resume")
@@ -99,8 +107,16 @@ def resume(
     as_json: JsonFlag = False,
 ) -> None:
     """Let a sweep that was canceled, or failed in part, go on, and follow it."""
+    _follow(sweep, output, server, data_dir, as_json=as_json, is_resumed=True)
+
+
+def _follow(
+    sweep: str, output: Path | None, server: str | None, data_dir: Path | None, *,
+    as_json: bool, is_resumed: bool = False,
+) -> None:  # fmt: skip
     with working_service(server, data_dir) as client:
-        client.resume_sweep(sweep)
+        if is_resumed:
+            client.resume_sweep(sweep)
         finish(client, follow(client, sweep, server, quiet=as_json), output, as_json=as_json)
 
 
@@ -113,11 +129,7 @@ def cancel(
 ) -> None:
     """Cancel a sweep; its results stay.  Again is fine, exit 3 when it ended otherwise first."""
     with connect(server, data_dir) as client:
-        found = client.cancel_sweep(sweep)
-    if as_json:
-        print_json(found)
-    else:
-        show(found)
+        print_found(client.cancel_sweep(sweep), show, as_json=as_json)
 
 
 @app.command("rm")
@@ -128,8 +140,4 @@ def rm(
     as_json: JsonFlag = False,
 ) -> None:
     """Delete sweeps that have ended, with their jobs."""
-    with connect(server, data_dir) as client:
-        for sweep in sweeps:
-            client.delete(f"/v1/sweeps/{sweep}")
-    if as_json:
-        print_json({"removed": list(sweeps)})
+    remove("/v1/sweeps", sweeps, server, data_dir, as_json=as_json)

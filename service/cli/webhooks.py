@@ -14,7 +14,8 @@ from service.cli.output import (
     moment,
     note,
     print_fields,
-    print_json,
+    print_found,
+    print_items,
     print_table,
     print_text,
 )
@@ -50,13 +51,10 @@ def create(
         made: dict[str, Any] = client.create_webhook(
             url, name=name, events=[str(e) for e in event or ()]
         )
-    _print_secret(made, as_json)
+    print_found(made, _print_secret, as_json=as_json)
 
 
-def _print_secret(made: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        print_json(made)
-        return
+def _print_secret(made: dict[str, Any]) -> None:
     note(f"{made['id']}: {', '.join(made['events'])} to {made['url']}")
     print_text(made["secret"])
 
@@ -68,10 +66,7 @@ def ls(
     """List all webhooks of the project."""
     with connect(server, data_dir) as client:
         found: list[dict[str, Any]] = list(client.webhooks())
-    if as_json:
-        print_json({"items": found})
-        return
-    print_table(("id", "name", "url", "events", "state"), [_shown(row) for row in found])
+    print_items(found, ("id", "name", "url", "events", "state"), _shown, as_json=as_json)
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
@@ -92,10 +87,10 @@ def show(
 ) -> None:
     """Show one, and why it was disabled if it was."""
     with connect(server, data_dir) as client:
-        found: dict[str, Any] = client.webhook(webhook)
-    if as_json:
-        print_json(found)
-        return
+        print_found(client.webhook(webhook), _show, as_json=as_json)
+
+
+def _show(found: dict[str, Any]) -> None:
     for name in ("failing_since", "disabled", "former_until"):
         found[name] = "" if found[name] is None else moment(found[name])
     print_fields(found, tuple(found))
@@ -120,8 +115,7 @@ def rotate(
 ) -> None:
     """Print a new secret; for a day messages carry signatures of both."""
     with connect(server, data_dir) as client:
-        made: dict[str, Any] = client.rotate_webhook(webhook)
-    _print_secret(made, as_json)
+        print_found(client.rotate_webhook(webhook), _print_secret, as_json=as_json)
 
 
 @app.command("enable")
@@ -152,10 +146,7 @@ def ping(
     with connect(server, data_dir) as client:
         sent = client.ping_webhook(webhook)
         found = _ended(client, webhook, str(sent["id"]), wait)
-    if as_json:
-        print_json(found)
-    else:
-        _print_log(found)
+    print_found(found, _print_log, as_json=as_json)
     if found["state"] == DeliveryState.PENDING:
         raise typer.Exit(Exit.TIMED_OUT)
     if found["state"] != DeliveryState.DELIVERED:
@@ -186,16 +177,16 @@ def deliveries(
     """List what was sent, newest first, or every attempt at one message."""
     with connect(server, data_dir) as client:
         if delivery is not None:
-            one: dict[str, Any] = client.delivery(webhook, delivery)
-            print_json(one) if as_json else _print_log(one)
+            print_found(client.delivery(webhook, delivery), _print_log, as_json=as_json)
             return
-        filters: dict[str, str | int] = {"limit": limit}
+        query: dict[str, str | int] = {"limit": limit}
         if state is not None:
-            filters["state"] = str(state)
-        page: dict[str, Any] = client.get(f"/v1/webhooks/{webhook}/deliveries", filters)
-    if as_json:
-        print_json(page)
-        return
+            query["state"] = str(state)
+        page = client.get(f"/v1/webhooks/{webhook}/deliveries", query)
+    print_found(page, _print_deliveries, as_json=as_json)
+
+
+def _print_deliveries(page: dict[str, Any]) -> None:
     rows = [
         {**row, "created": moment(row["created"]), "job": row["job"] or "",
          "next": "" if row["next_attempt"] is None else moment(row["next_attempt"])}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from api_fixtures import Serve, assert_problem
 
-from service.api import preflight
+from service.api import payloads
 from service.api.preflight_slots import PreflightSlots
 from service.errors import Unavailable
 
@@ -34,7 +34,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
         opened.wait(30)
         return {"problems": []}
 
-    monkeypatch.setattr(preflight, "ask", hangs)
+    monkeypatch.setattr(payloads, "ask", hangs)
     yield opened
     opened.set()
 

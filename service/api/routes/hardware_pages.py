@@ -79,7 +79,7 @@ async def draw(request: Request, state: State) -> HTMLResponse:
     """The diagram and the figures of a spec in an editor; nothing is stored.
 
     Raises:
-        SpecRefused: it is not valid (yet).
+        PayloadRefused: it is not valid (yet).
     """
     found = await state.specs.read(await spec_body(request, state))
     document = found["document"]
