@@ -12,6 +12,7 @@ from service.settings import Settings
 from service.store.blobs import BlobStore
 from service.store.open_blobs import open_blob_store
 from service.store.session import Database
+from service.tracing import Tracing
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +24,11 @@ class Services:
     blobs: BlobStore
     celery: Celery
     outbox: Outbox
+    tracing: Tracing
 
     def close(self) -> None:
-        """Give back connections."""
+        """Give back connections, and send what is left of spans."""
+        self.tracing.close()
         self.database.close()
         self.celery.close()
 
@@ -45,4 +48,5 @@ def open_services(settings: Settings) -> Services:
         blobs=open_blob_store(settings),
         celery=app,
         outbox=Outbox(database, app, redispatch_s=settings.redispatch_s),
+        tracing=Tracing(settings),
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from pydantic import Field, SecretStr, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.addresses import Allowed
@@ -47,6 +47,37 @@ STAGE_LIMITS_S: Mapping[str, float] = MappingProxyType(
 def _default_path() -> str:
     """Where the sandboxed child finds a C compiler; inherited from whoever starts the service."""
     return os.environ.get("PATH", os.defpath)
+
+
+class Traces(BaseModel):
+    """Where spans go, as the variables of OpenTelemetry say it.
+
+    What else they say (headers, timeouts, sampling, resource) its library reads itself.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    endpoint: str = ""
+    """URL that takes OTLP; empty: no spans."""
+    protocol: str = "http/protobuf"
+    exporter: str = "otlp"
+
+
+def _traces() -> Traces:
+    def said(*names: str) -> str:
+        return next((found for name in names if (found := os.environ.get(name, "").strip())), "")
+
+    exporter = said("OTEL_TRACES_EXPORTER") or "otlp"
+    if said("OTEL_SDK_DISABLED").lower() == "true" or exporter == "none":
+        return Traces()
+    base = said("OTEL_EXPORTER_OTLP_ENDPOINT")
+    return Traces(
+        endpoint=said("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+        or (f"{base.removesuffix('/')}/v1/traces" if base else ""),
+        protocol=said("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+        or "http/protobuf",
+        exporter=exporter,
+    )
 
 
 class Settings(BaseSettings):
@@ -193,6 +224,8 @@ class Settings(BaseSettings):
     log_format: Literal["json", "console"] = "json"
     access_log: bool = False
     """A line for every request: method, path, status, milliseconds, key and project."""
+    traces: Traces = Field(default_factory=_traces)
+    """By default what the OTEL_* variables say: see docs/operate.md."""
     runner: str = "worker.job.job:run_job"
     """What the sandboxed child calls, as `module:function`."""
     child_path: str = Field(default_factory=_default_path)

@@ -60,6 +60,7 @@ from service.api.sessions import Signer
 from service.api.spec_readers import SpecReaders
 from service.api.sweep_looks import SweepLooks
 from service.api.tokens import Tokens
+from service.api.trace_requests import TraceMiddleware
 from service.api.watch import EventWatch
 from service.bootstrap import Services, open_services
 from service.jobs import query
@@ -115,13 +116,16 @@ def create_app(
         redoc_url=None,
         responses=PROBLEM_RESPONSES,
         lifespan=lifespan,
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.tilewright = ApiState(
         settings=settings,
         database=used.database,
         blobs=used.blobs,
         outbox=bells,
-        readiness=Readiness(used.database, used.blobs, None if settings.embedded else used.celery),
+        readiness=Readiness(
+            used.database, used.blobs, None if settings.embedded else used.celery, used.tracing
+        ),
         preflights=slots,
         specs=specs,
         guide=GuideFolder(settings.guide_dir),
@@ -149,6 +153,7 @@ def create_app(
     needs_key = settings.needs_key and not is_own
     app.add_middleware(KeyMiddleware, ring=ring, signer=signer, needs_key=needs_key)
     app.add_middleware(OriginMiddleware, names=(settings.host, *settings.allowed_hosts))
+    app.add_middleware(TraceMiddleware, tracing=used.tracing)
     app.add_middleware(RequestIdMiddleware, access_log=settings.access_log)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's documented hook
     return app

@@ -22,6 +22,7 @@ from service.queue import reach
 from service.states import ItemState
 from service.store.blobs import BlobStore
 from service.store.session import Database
+from service.tracing import Tracing
 from worker.compiler.errors import Finding
 
 STALLED_S = 300.0
@@ -38,8 +39,11 @@ Report = tuple[Facts, tuple[Finding, ...]]
 class Readiness:
     """The parts of one process that have to answer."""
 
-    def __init__(self, database: Database, blobs: BlobStore, broker: Celery | None) -> None:
+    def __init__(
+        self, database: Database, blobs: BlobStore, broker: Celery | None, tracing: Tracing
+    ) -> None:
         """Ask these; no broker when messages stay in this process."""
+        self._tracing = tracing
         self._parts: dict[str, Callable[[], Report]] = {
             "database": lambda: _ask_database(database),
             "blobs": lambda: _ask_blobs(blobs),
@@ -57,7 +61,7 @@ class Readiness:
         """
         asked = {name: asyncio.wrap_future(self._ask(name)) for name in self._parts}
         await asyncio.wait(asked.values(), timeout=ANSWER_S)
-        facts: Facts = {}
+        facts: Facts = {"traces": self._tracing.standing}
         failed: list[Finding] = []
         for name, answer in asked.items():
             if not answer.done():

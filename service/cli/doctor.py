@@ -39,7 +39,10 @@ def doctor(
     as_json: JsonFlag = False,
 ) -> None:
     """Check Python, libraries, the C compiler, the data directory and the server."""
-    checks = [_python(), *_modules(), _compiler(), *_storage(data_dir), *_isolation(data_dir)]
+    checks = [
+        _python(), *_modules(), _compiler(), *_storage(data_dir), *_isolation(data_dir),
+        _traces(data_dir),
+    ]  # fmt: skip
     if all(check.level != "error" for check in checks):
         checks += _store(data_dir, fix=fix)
     if server:
@@ -111,6 +114,13 @@ def _isolation(data_dir: Path | None) -> list[Check]:
         *(Check("isolation holds", "ok", text) for text in HOLDS[found.tier]),
         *(Check("isolation lacks", "ok" if best else "warning", t) for t in LACKS[found.tier]),
     ]
+
+
+def _traces(data_dir: Path | None) -> Check:
+    from service.tracing import standing
+
+    found = standing(load_settings(data_dir))
+    return Check("traces", "ok" if found in {"on", "off"} else "warning", found)
 
 
 def _store(data_dir: Path | None, *, fix: bool) -> list[Check]:

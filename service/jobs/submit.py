@@ -317,6 +317,7 @@ def clone_job(
     options: CompileOptions | None = None,
     hardware_id: str | None = None,
     label: str | None = None,
+    traceparent: str | None = None,
     idempotency: IdempotencyKey | None = None,
     before_commit: Callable[[JobRecord], None] = _nothing,
 ) -> Submission:
@@ -337,6 +338,7 @@ def clone_job(
         priority=old.priority,
         owner=owner,
         wall_limit_s=old.wall_limit_s,
+        traceparent=traceparent,
         cloned_from=old.id,
     )
     return submit_job(database, outbox, settings, new, idempotency, before_commit)

@@ -11,6 +11,8 @@ import pytest
 from service.api import readiness
 from service.api.readiness import STALLED_S, Readiness
 from service.errors import Unavailable
+from service.settings import Settings, Traces
+from service.tracing import Tracing
 
 
 def checked(monkeypatch: pytest.MonkeyPatch, **stats: Any) -> dict[str, Any]:
@@ -25,8 +27,9 @@ def checked(monkeypatch: pytest.MonkeyPatch, **stats: Any) -> dict[str, Any]:
     )
     monkeypatch.setattr(readiness.query, "queue_stats", lambda _: found)
     monkeypatch.setattr(readiness.query, "list_workers", lambda _: ())
+    off = Tracing(Settings(traces=Traces()))
     unused: Any = SimpleNamespace(head=lambda _: None)
-    return asyncio.run(Readiness(unused, unused, None).check())
+    return asyncio.run(Readiness(unused, unused, None, off).check())
 
 
 def test_work_that_waits_behind_other_work_is_a_queue(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from service.log import get_logger
 from service.store.blobs import BlobStore, put_stream
 from service.store.records import BlobRef
 from service.store.session import Database
+from service.tracing import AttemptSpans
 from worker.sandbox.payload import open_left
 
 _UNITS_PERIOD_S = 0.25
@@ -49,12 +50,14 @@ class ProgressRecorder:
         out_dir: Path,
         *,
         max_artifact_bytes: int,
+        spans: AttemptSpans,
     ) -> None:
         self._database = database
         self._blobs = blobs
         self._held = held
         self._out_dir = out_dir
         self._max_artifact_bytes = max_artifact_bytes
+        self._spans = spans
         self._stored: dict[str, tuple[tuple[int, int], BlobRef]] = {}
         self._last_units = float("-inf")
         self._pending_units: tuple[int, int, int] | None = None
@@ -64,6 +67,7 @@ class ProgressRecorder:
         """Record that a stage started or finished."""
         self.flush()
         self.last_stage = name
+        self._spans.stage(name, state)
         try:
             protocol.record_stage(self._database, self._held, name, state)
         except DBAPIError as error:
@@ -72,6 +76,7 @@ class ProgressRecorder:
     def units(self, solved: int, cached: int, total: int) -> None:
         """Record unit counts, at most four times a second; the last counts always arrive."""
         self._pending_units = (solved, cached, total)
+        self._spans.units(solved, cached, total)
         if time.monotonic() - self._last_units >= _UNITS_PERIOD_S:
             self.flush()
 

@@ -10,7 +10,8 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -28,14 +29,15 @@ from service.errors import (
 )
 from service.jobs import claim as protocol
 from service.jobs import query
-from service.jobs.claim import Claim, Heartbeat, Usage
+from service.jobs.claim import Claim, Heartbeat, Outcome, Usage
 from service.jobs.feed import feed
 from service.jobs.reconcile import promote
 from service.log import bound, get_logger
 from service.queue import RUN_ITEM
 from service.store.blobs import copy_to, put_stream
 from service.store.records import BlobRef
-from worker.compiler.errors import DISK_FULL, TOOL_KILLED
+from service.tracing import AttemptSpans
+from worker.compiler.errors import DISK_FULL, TOOL_KILLED, Detail
 from worker.job.request import request_document
 from worker.runner.conversation import Conversation, answer, named_artifacts
 from worker.runner.progress import ProgressRecorder
@@ -61,6 +63,15 @@ class Step(StrEnum):
     CHILD_ENDED = "child_ended"
     BLOBS_STORED = "blobs_stored"
     PUBLISHED = "published"
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an attempt ends, what publishes that, and the code of the fault, if it was one."""
+
+    outcome: Outcome
+    publish: Callable[[Claim, Usage], object]
+    code: str | None = None
 
 
 def workplace_name(item_id: str, fence: int) -> str:
@@ -136,26 +147,29 @@ class ItemRunner:
         log.info("item claimed", attempt=held.attempts)
         place = Workplace(self._settings.work_dir / workplace_name(held.item_id, held.fence))
         try:
-            self._guarded(held, place)
+            with self._services.tracing.attempt(held.job, held.attempts, self._worker_id) as spans:
+                self._guarded(held, place, spans)
         except LeaseLost:
             log.warning("lease lost, result discarded")
         finally:
             shutil.rmtree(place.root, ignore_errors=True)
 
-    def _guarded(self, held: Claim, place: Workplace) -> None:
+    def _guarded(self, held: Claim, place: Workplace, spans: AttemptSpans) -> None:
         """Work, and account for faults on this side of the sandbox."""
         try:
-            self._work(held, place)
+            self._work(held, place, spans)
         except (Unavailable, DBAPIError, OSError) as fault:
+            spans.outcome(Outcome.POSTPONED, type(fault).__name__)
             reason = f"{type(fault).__name__}: {str(fault)[:_REASON_CHARS]}"
             self._publish(held, lambda: self._postpone(held, reason))
         except ServiceError as refusal:
             error = refusal.to_problem()
+            spans.outcome(Outcome.FAILED, refusal.error_code)
             self._publish(
                 held, lambda: protocol.fail(self._services.database, held, error, Usage())
             )
 
-    def _work(self, held: Claim, place: Workplace) -> None:
+    def _work(self, held: Claim, place: Workplace, spans: AttemptSpans) -> None:
         services, settings = self._services, self._settings
         sandbox = self._sandbox(held, place)
         progress = ProgressRecorder(
@@ -164,6 +178,7 @@ class ItemRunner:
             held,
             place.out,
             max_artifact_bytes=settings.max_artifact_bytes,
+            spans=spans,
         )
         cache = StoreCache(
             services.database,
@@ -203,15 +218,16 @@ class ItemRunner:
             if heartbeat.lost:
                 raise LeaseLost(held.item_id, held.fence)
             usage = Usage(report.cpu_s, report.max_rss_bytes, self._log(place))
-            end: Callable[[Claim, Usage], None]
             if heartbeat.canceling:
-                end = self._canceled
+                ending = Ending(Outcome.CANCELED, self._canceled)
             elif self._stopping and report.end is End.CLOSED:
-                end = self._give_back
+                ending = Ending(Outcome.GIVEN_BACK, self._give_back)
             else:
-                end = self._verdict(held, progress, said, report, usage)
+                ending = self._verdict(held, progress, said, report)
+            spans.used(usage.cpu_s, usage.max_rss_bytes)
+            spans.outcome(ending.outcome, ending.code)
             cache.flush_hits()
-            self._publish(held, lambda: end(held, usage))
+            self._publish(held, lambda: ending.publish(held, usage))
             self._on_step(Step.PUBLISHED, held)
             self._say_end(held, time.monotonic() - began, usage)
 
@@ -321,47 +337,57 @@ class ItemRunner:
         return said
 
     def _verdict(
-        self,
-        held: Claim,
-        progress: ProgressRecorder,
-        said: Conversation,
-        report: Report,
-        usage: Usage,
-    ) -> Callable[[Claim, Usage], None]:
+        self, held: Claim, progress: ProgressRecorder, said: Conversation, report: Report
+    ) -> Ending:
         """Decide how the attempt ends; store its artifacts when it succeeded."""
-        database = self._services.database
         if said.violation is not None:
-            reason = f"it broke the worker protocol: {said.violation}"
-            return lambda held, usage: self._retry(held, reason, usage)
+            return self._crash(f"it broke the worker protocol: {said.violation}")
         if said.problem is not None:
-            error = said.problem
-            if error["code"] == DISK_FULL:
-                return lambda held, usage: self._postpone(held, str(error["detail"]))
-            if error["code"] == TOOL_KILLED:
-                return lambda held, usage: self._retry(held, str(error["detail"]), usage)
-            return lambda held, usage: protocol.fail(database, held, error, usage)
+            detail, code = str(said.problem["detail"]), str(said.problem["code"])
+            if code == DISK_FULL:
+                return Ending(Outcome.POSTPONED, lambda held, _: self._postpone(held, detail), code)
+            if code == TOOL_KILLED:
+                return self._crash(detail, code)
+            return self._failure(said.problem)
         over = over_limit(said, report, self._limits(held), progress.last_stage)
         if over is not None:
-            is_late = over["code"] == "TW-SVC-008"
-            return lambda held, usage: protocol.fail(database, held, over, usage, timed_out=is_late)
+            return self._failure(over)
         if said.done is None or report.end is not End.EXITED or report.code != 0:
-            return lambda held, usage: self._retry(held, report.sentence(), usage)
+            return self._crash(report.sentence())
         try:
             artifacts = named_artifacts(said.done, progress)
         except (wire.ProtocolError, TooLarge) as violation:
-            reason = f"it left a bad artifact: {violation}"
-            return lambda held, usage: self._retry(held, reason, usage)
+            return self._crash(f"it left a bad artifact: {violation}")
         self._on_step(Step.BLOBS_STORED, held)
         digest = said.done.text("bundle_digest")
         summary = said.done.head.get("summary")
-        return lambda held, usage: protocol.succeed(
-            database,
-            held,
-            artifacts=artifacts,
-            bundle_digest=digest,
-            summary=summary if isinstance(summary, dict) else {},
-            usage=usage,
+        return Ending(
+            Outcome.SUCCEEDED,
+            lambda held, usage: protocol.succeed(
+                self._services.database,
+                held,
+                artifacts=artifacts,
+                bundle_digest=digest,
+                summary=summary if isinstance(summary, dict) else {},
+                usage=usage,
+            ),
         )
+
+    def _failure(self, error: Mapping[str, Detail]) -> Ending:
+        """The job ends with a problem; of its wall limit in a state of its own."""
+        code = str(error["code"])
+        outcome = Outcome.TIMED_OUT if code == "TW-SVC-008" else Outcome.FAILED
+        return Ending(
+            outcome,
+            lambda held, usage: protocol.fail(
+                self._services.database, held, error, usage,
+                timed_out=outcome is Outcome.TIMED_OUT,
+            ),
+            code,
+        )  # fmt: skip
+
+    def _crash(self, reason: str, code: str = "crashed") -> Ending:
+        return Ending(Outcome.CRASHED, lambda held, u: self._retry(held, reason, u), code)
 
     def _retry(self, held: Claim, reason: str, usage: Usage) -> None:
         get_logger().warning("attempt crashed", reason=reason, attempt=held.attempts)
@@ -403,7 +429,7 @@ class ItemRunner:
             get_logger().warning("output lost", error=str(error))
             return None
 
-    def _publish(self, held: Claim, end: Callable[[], None]) -> None:
+    def _publish(self, held: Claim, end: Callable[[], object]) -> None:
         """End the lease; while the database is away, try again for as long as the lease may live.
 
         Raises:
@@ -413,7 +439,8 @@ class ItemRunner:
         pause = 0.1
         while True:
             try:
-                return end()
+                end()
+                return
             except DBAPIError as error:
                 get_logger().warning("publish failed", error=str(error.orig))
                 if time.monotonic() + pause > deadline:

@@ -15,6 +15,7 @@ from service.api.downloads import etag_matches
 from service.api.idempotency import request_key
 from service.api.schemas.job import AttemptAnswer, JobAnswer, JobLogs, JobPage, JobRequest
 from service.api.specs import named_spec
+from service.api.trace_requests import traceparent_of
 from service.jobs import query
 from service.jobs.cancel import cancel_job
 from service.jobs.submit import NewJob, Submission, clone_job, submit_job
@@ -82,7 +83,7 @@ async def create_job(
         priority=body.priority,
         owner=project,
         wall_limit_s=body.wall_limit_s,
-        traceparent=request.headers.get("traceparent"),
+        traceparent=traceparent_of(request),
     )
     idempotency = request_key(key, owner=project, route="POST /v1/jobs", body=await request.body())
     submission = await to_thread.run_sync(
@@ -167,7 +168,7 @@ def cancel(job_id: Name, state: State, project: Project) -> Response:
 
 
 @router.post("/{job_id}/clone", status_code=202, response_model=JobAnswer)
-def clone(job_id: Name, state: State, project: Project, key: Key) -> Response:
+def clone(job_id: Name, request: Request, state: State, project: Project, key: Key) -> Response:
     """Submit the same model, machine and options again."""
     idempotency = request_key(
         key, owner=project, route="POST /v1/jobs/clone", body=job_id.encode("utf-8", "replace")
@@ -179,6 +180,7 @@ def clone(job_id: Name, state: State, project: Project, key: Key) -> Response:
         state.settings,
         job_id,
         owner=project,
+        traceparent=traceparent_of(request),
         idempotency=idempotency,
         before_commit=answer,
     )

@@ -27,6 +27,7 @@ from service.api.schemas.sweep import (
     is_open,
 )
 from service.api.sweep_points import sweep_points
+from service.api.trace_requests import traceparent_of
 from service.jobs import query, sweeps
 from service.jobs.feed import feed
 from service.jobs.submit import IdempotencyKey
@@ -87,7 +88,7 @@ async def create_sweep(
         priority=body.priority,
         owner=project,
         wall_limit_s=body.wall_limit_s,
-        traceparent=request.headers.get("traceparent"),
+        traceparent=traceparent_of(request),
     )
     sweep, is_new = await to_thread.run_sync(_stored, state, new, idempotency, answer)
     return answer.response(202, _accepted(sweep.record, is_new=is_new))
