@@ -9,7 +9,7 @@ COPY tilewright tilewright
 COPY service service
 COPY worker worker
 COPY migrations migrations
-RUN python -m venv /app && /app/bin/pip install --no-cache-dir '.[s3]'
+RUN python -m venv /app && /app/bin/pip install --no-cache-dir '.[s3,otel]'
 
 # The documentation, with what makes it: of this stage only the pages go on.
 FROM build AS guide
