@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 import secrets
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
+from types import MappingProxyType
 
 LOCAL = "local"
 """The project of whoever needs no key, and of all that was stored before there were keys."""
@@ -34,6 +36,35 @@ class Scope(StrEnum):
     """Totals over all projects, for a monitoring system."""
     ADMIN = "admin"
     """Create, list and revoke keys, set limits and read the audit log, of any project."""
+
+
+class Role(StrEnum):
+    """A name for what people of one kind need: a set of scopes, and nothing beside it."""
+
+    READER = "reader"
+    """Looks at results."""
+    DEVELOPER = "developer"
+    """Compiles, too: what CI and people have."""
+    OPERATOR = "operator"
+    """Watches the service beside that."""
+    ADMIN = "admin"
+    """May do anything."""
+
+
+SCOPES_OF: Mapping[Role, frozenset[Scope]] = MappingProxyType(
+    {
+        Role.READER: frozenset({Scope.READ}),
+        Role.DEVELOPER: frozenset({Scope.READ, Scope.WRITE}),
+        Role.OPERATOR: frozenset({Scope.READ, Scope.WRITE, Scope.METRICS}),
+        Role.ADMIN: frozenset(Scope),
+    }
+)
+
+
+def role_of(scopes: Iterable[Scope]) -> Role | None:
+    """The role that has just these scopes; None: it is none of them."""
+    given = frozenset(scopes)
+    return next((role for role, held in SCOPES_OF.items() if held == given), None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from service.cli.output import (
     print_table,
     print_text,
 )
-from service.keys import Scope
+from service.keys import Role, Scope
 
 app = typer.Typer(help="API keys of the service.", no_args_is_help=True)
 _PAGE = 200
@@ -29,6 +29,9 @@ def create(
     scope: Annotated[
         list[Scope] | None,
         typer.Option(help="What it allows; may be repeated (default: read and write)."),
+    ] = None,
+    role: Annotated[
+        Role | None, typer.Option(help="What it allows, by name, in place of --scope.")
     ] = None,
     project: Annotated[
         str | None,
@@ -49,10 +52,11 @@ def create(
     as_json: JsonFlag = False,
 ) -> None:
     """Make a key and print it: nobody can ask for it again."""
-    scopes = sorted(set(scope or (Scope.READ, Scope.WRITE)))
+    if scope and role:
+        raise typer.BadParameter("--role says it all; leave out --scope", param_hint="--role")
+    allowed = {"scopes": sorted(set(scope))} if scope else {"role": role or Role.DEVELOPER}
     body: dict[str, Any] = {
-        "name": name, "scopes": [str(s) for s in scopes], "project": project, "days": days,
-        "rate": rate,
+        "name": name, "project": project, "days": days, "rate": rate, **allowed,
     }  # fmt: skip
     with connect(server, data_dir) as client:
         print_found(client.post("/v1/keys", body), _print_key, as_json=as_json)
@@ -70,7 +74,7 @@ def ls(
     """List all keys, dead ones too."""
     with connect(server, data_dir) as client:
         found: dict[str, Any] = client.get("/v1/keys")
-    columns = ("id", "prefix", "name", "project", "scopes", "expires", "used", "state")
+    columns = ("id", "prefix", "name", "project", "role", "scopes", "expires", "used", "state")
     print_items(found["items"], columns, _shown, as_json=as_json)
 
 
@@ -79,10 +83,29 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
     return {
         **row,
         "scopes": " ".join(row["scopes"]),
+        "role": row["role"] or "",
         "expires": "" if row["expires"] is None else moment(row["expires"]),
         "used": "" if row["last_used"] is None else moment(row["last_used"]),
         "state": state,
     }
+
+
+@app.command("role")
+def set_role(
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="Id of the key, as `ls` lists it.")],
+    role: Annotated[Role, typer.Argument(help="What it is to allow.")],
+    server: ServerOption = None,
+    data_dir: DataDirOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Let a key do what a role says, no more; servers that have just seen it go on for seconds."""
+    with connect(server, data_dir) as client:
+        found: dict[str, Any] = client.put(f"/v1/keys/{key_id}/role", {"role": str(role)})
+    print_found(found, _print_role, as_json=as_json)
+
+
+def _print_role(key: dict[str, Any]) -> None:
+    note(f"{key['id']}: {key['role']} ({', '.join(key['scopes'])}) in project {key['project']}")
 
 
 @app.command("revoke")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from service.errors import Conflict, NotFound
 from service.jobs import audit
 from service.jobs.submit import IdempotencyKey
-from service.keys import LOCAL, Scope, digest_of, is_same, new_key, prefix_of
+from service.keys import LOCAL, SCOPES_OF, Role, Scope, digest_of, is_same, new_key, prefix_of
 from service.store.ids import new_id
 from service.store.records import KeyRecord, ProjectLimits
 from service.store.repos import catalog, keys, projects
@@ -95,6 +95,31 @@ def revoke_key(database: Database, key_id: str) -> None:
         if not keys.revoke(session, key_id) and keys.get(session, key_id) is None:
             raise NotFound("no such key", actual=key_id[:80])
         audit.record(session, audit.current(), key_id)
+
+
+def set_role(
+    database: Database,
+    key_id: str,
+    role: Role,
+    before_commit: Callable[[KeyRecord], None] | None = None,
+) -> KeyRecord:
+    """Let a key do what a role says, and nothing else.
+
+    Raises:
+        NotFound: there is no such key.
+        Conflict: it was revoked.
+    """
+    with database.write() as session:
+        is_changed = keys.allow(session, key_id, sorted(SCOPES_OF[role]))
+        found = keys.get(session, key_id)
+        if found is None:
+            raise NotFound("no such key", actual=key_id[:80])
+        if not is_changed:
+            raise Conflict("the key was revoked", remedy="Make another one.")
+        audit.record(session, audit.current(), key_id)
+        if before_commit is not None:
+            before_commit(found)
+    return found
 
 
 def recognised(database: Database, text: str) -> tuple[KeyRecord, ProjectLimits] | None:

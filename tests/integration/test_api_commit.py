@@ -70,9 +70,12 @@ def requests(served: Served) -> dict[str, dict[str, Any]]:
     message = http.post(f"/v1/webhooks/{hook}/ping").json()["id"]
     with served.services.database.write() as session:
         session.execute(update(DeliveryRow).values(state="given_up"))
+    spare, _ = create_key(
+        served.services.database, project="p", name="spare", scopes=[Scope.READ, Scope.WRITE]
+    )
     place, key = (
         {"job_id": job["id"], "upload_id": upload.rsplit("/", 1)[1], "webhook_id": hook,
-         "delivery_id": message, "project_name": "p", "sweep_id": sweep},
+         "delivery_id": message, "project_name": "p", "sweep_id": sweep, "key_id": spare.id},
         {"Idempotency-Key": "edge"},
     )  # fmt: skip
     made: dict[str, dict[str, Any]] = {
@@ -92,6 +95,7 @@ def requests(served: Served) -> dict[str, dict[str, Any]]:
         "POST /v1/sweeps/{sweep_id}/cancel": {},
         "POST /v1/sweeps/{sweep_id}/resume": {"url": f"/v1/sweeps/{ended}/resume"},
         "POST /v1/keys": {"json": {"name": "ci", "scopes": ["read"]}, "headers": key},
+        "PUT /v1/keys/{key_id}/role": {"json": {"role": "reader"}},
         "PUT /v1/limits/{project_name}": {"json": {"max_active_jobs": 7}},
         "POST /v1/cache/prune": {"json": {"unused_for_s": 0}},
         "POST /v1/webhooks": {"json": {"url": "https://example.com/y"}, "headers": key},

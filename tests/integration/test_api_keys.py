@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from service.cli.serve import FIRST_KEY
 from service.client import Client
 from service.client.errors import ApiError
 from service.jobs import keys, query
-from service.keys import Scope, digest_of, is_same, new_key, prefix_of
+from service.keys import SCOPES_OF, Role, Scope, digest_of, is_same, new_key, prefix_of, role_of
 from service.settings import Settings
 from service.store.session import Database, migrate
 
@@ -359,6 +360,52 @@ def test_keys_over_http(serve: Serve) -> None:
             assert name in json.dumps(assert_problem(wrong, 422, "TW-SVC-004")["errors"])
 
 
+def test_a_key_is_downgraded(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A live key loses what its new role does not have; nothing of it is left in a session."""
+    monkeypatch.setattr(callers, "KNOWN_S", 0.0)
+    served = serve(worker=False, require_key=True)
+    with as_project(served, "ops", Scope.ADMIN) as http:
+        made = http.post("/v1/keys", json={"name": "ci", "role": "admin", "project": "a"}).json()
+        assert (made["role"], made["scopes"]) == ("admin", sorted(Scope))
+        own = sent(made["key"])
+        asked = [
+            ("GET", "/v1/jobs", "read"), ("POST", "/v1/uploads", "write"),
+            ("GET", "/metrics", "metrics"), ("GET", "/v1/keys", "admin"),
+        ]  # fmt: skip
+        for role in reversed(Role):
+            changed = http.put(f"/v1/keys/{made['id']}/role", json={"role": role})
+            assert changed.json()["scopes"] == sorted(SCOPES_OF[role])
+            assert changed.json()["role"] == role
+            for method, path, needed in asked:
+                answer = served.http.request(method, path, headers=own, json={"name": "u"})
+                if needed in SCOPES_OF[role]:
+                    assert answer.status_code != 403, (role, path)
+                else:
+                    assert assert_problem(answer, 403, "TW-SVC-020")["limit"] == needed
+        # A reader cannot raise itself, nor can who has every scope but admin.
+        raised = served.http.put(f"/v1/keys/{made['id']}/role", headers=own, json={"role": "admin"})
+        assert_problem(raised, 403, "TW-SVC-020")
+        with as_project(served, "a", Scope.READ, Scope.WRITE, Scope.METRICS) as other:
+            raised = other.put(f"/v1/keys/{made['id']}/role", json={"role": "admin"})
+            assert_problem(raised, 403, "TW-SVC-020")
+        assert http.delete(f"/v1/keys/{made['id']}").status_code == 204
+        dead = http.put(f"/v1/keys/{made['id']}/role", json={"role": "admin"})
+        assert_problem(dead, 409, "TW-SVC-002")
+        assert_problem(
+            http.put("/v1/keys/key_none/role", json={"role": "reader"}), 404, "TW-SVC-001"
+        )
+        for body in ({"name": "x"}, {"name": "x", "role": "reader", "scopes": ["read"]},
+                     {"name": "x", "role": "boss"}):  # fmt: skip
+            assert_problem(http.post("/v1/keys", json=body), 422, "TW-SVC-004")
+
+
+def test_roles_are_nested_and_told_apart() -> None:
+    held = [SCOPES_OF[role] for role in Role]
+    assert all(less < more for less, more in pairwise(held))
+    assert [role_of(scopes) for scopes in held] == list(Role)
+    assert role_of({Scope.WRITE}) is None
+
+
 def test_a_database_that_is_away_is_no_refusal(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -397,6 +444,15 @@ def test_clients_send_the_key_of_the_environment(
     [row] = [row for row in rows if row["name"] == "ci"]
     assert (row["project"], row["scopes"]) == ("b", ["read", "write"])
     assert runner.invoke(app, ["keys", "revoke", row["id"], *given]).exit_code == 0
+    assert row["role"] == "developer"
+    lower = runner.invoke(app, ["keys", "role", row["id"], "reader", *given])
+    assert lower.exit_code == 3, lower.output  # it is revoked
+    both = ["keys", "create", "y", "--role", "reader", "--scope", "read", *given]
+    assert runner.invoke(app, both).exit_code == 2
+    made = runner.invoke(app, ["keys", "create", "y", "--role", "operator", "--json", *given])
+    key = json.loads(made.stdout)
+    lower = runner.invoke(app, ["keys", "role", key["id"], "reader", "--json", *given])
+    assert json.loads(lower.stdout)["scopes"] == ["read"]
     shown = runner.invoke(app, ["keys", "ls", *given]).stdout
     assert "revoked" in next(line for line in shown.splitlines() if row["id"] in line)
 
@@ -421,16 +477,17 @@ def test_the_page_on_keys_is_right(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert keys.first_key(database, lambda _: None)
     lines = [command.line for command in commands(page)]
     assert lines[0].startswith("docker compose exec api cat ")  # the composed server's own
-    assert len(lines) == 6
+    assert len(lines) == 7
     for line in lines[1:]:
         program, *words = shlex.split(line)
         assert program == "tilewright"
         ran = CliRunner().invoke(app, words)
         assert ran.exit_code == 0, ran.output
+    assert re.findall(r"^\| `(\w+)` \| `[a-z`, ]+` \|", page, re.MULTILINE) == list(Role)
     states = {row.name: row.is_live for row in keys.list_keys(database)}
-    assert states == {"ci": True, "first": False}
+    assert states == {"ci": True, "board": True, "first": False}
     database.close()
-    named = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    named = re.findall(r"^\| `(\w+)` \| [^`]", page, re.MULTILINE)
     assert [name for name in named if name.islower()] == list(Scope)
     told = {name.removeprefix("TILEWRIGHT_").lower() for name in named if name.isupper()}
     ours = {"key_rate", "project_rate", "guess_rate", "rate_store_url"}

@@ -8,7 +8,7 @@ from service.api.answers import Prepared
 from service.api.callers import Project
 from service.api.deps import Key, Name, State
 from service.api.idempotency import request_key
-from service.api.schemas.key import KeyAnswer, KeyList, KeyRequest, NewKeyAnswer
+from service.api.schemas.key import KeyAnswer, KeyList, KeyRequest, NewKeyAnswer, RoleRequest
 from service.jobs import keys
 from service.store.records import KeyRecord
 
@@ -30,7 +30,7 @@ def create_key(body: KeyRequest, state: State, project: Project, key: Key) -> Re
         state.database,
         project=body.project or project,
         name=body.name,
-        scopes=body.scopes,
+        scopes=body.allowed,
         lasts_s=None if body.days is None else body.days * DAY_S,
         rate=body.rate,
         idempotency=idempotency,
@@ -44,6 +44,15 @@ def create_key(body: KeyRequest, state: State, project: Project, key: Key) -> Re
 def list_keys(state: State) -> KeyList:
     """List all keys by project, without their secrets."""
     return KeyList(items=[KeyAnswer.from_record(row) for row in keys.list_keys(state.database)])
+
+
+@router.put("/{key_id}/role", response_model=KeyAnswer)
+def set_role(key_id: Name, body: RoleRequest, state: State) -> Response:
+    """Let a key do what a role says, and nothing else; servers that have just seen it go on for
+    some seconds."""
+    answer: Prepared[KeyRecord] = Prepared(KeyAnswer.from_record)
+    keys.set_role(state.database, key_id, body.role, answer)
+    return answer.response(200)
 
 
 @router.delete("/{key_id}", status_code=204)

@@ -65,6 +65,12 @@ def revoke(session: Session, key_id: str) -> bool:
     return affected(session, statement.values(revoked=db_now())) == 1
 
 
+def allow(session: Session, key_id: str, scopes: Sequence[Scope]) -> bool:
+    """Give a key that was not revoked other scopes; False: there is no such key."""
+    statement = update(ApiKeyRow).where(ApiKeyRow.id == key_id, ApiKeyRow.revoked.is_(None))
+    return affected(session, statement.values(scopes=[str(scope) for scope in scopes])) == 1
+
+
 def touch(session: Session, key_id: str, every_s: float) -> None:
     """Note that a key was used, once in so many seconds."""
     is_old = or_(ApiKeyRow.last_used.is_(None), ApiKeyRow.last_used < db_now() - every_s)
