@@ -47,6 +47,7 @@ from service.api.routes import (
     jobs,
     keys,
     limits,
+    links,
     models,
     pages,
     sweep_events,
@@ -71,7 +72,7 @@ from worker.sandbox.held import sweep_unheld
 
 ROUTERS = (
     jobs, events, artifacts, models, uploads, calibrations, hardware, sweeps, sweep_events,
-    compare, cache, keys, limits, audit, webhooks, errors, health,
+    compare, cache, keys, limits, links, audit, webhooks, errors, health,
 )  # fmt: skip
 """Asked for most first: a request is held against one route after the other."""
 

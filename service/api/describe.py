@@ -18,6 +18,8 @@ PARAMETERS: Mapping[str, str] = MappingProxyType(
         "sweep_id": "Id of a sweep.",
         "sweep": "Only jobs of the sweep with this id.",
         "key_id": "Id of an API key.",
+        "link_id": "Id of a link that was shared.",
+        "days": "How many days it is good.",
         "webhook_id": "Id of a webhook.",
         "delivery_id": "Id of a message to it, as its `webhook-id` header has it.",
         "sha256": "Digest of the bytes, in hexadecimal.",

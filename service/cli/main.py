@@ -30,6 +30,7 @@ from service.cli import (
     inspection,
     jobs,
     keys,
+    links,
     mcp,
     model,
     preflight,
@@ -96,6 +97,7 @@ app.command("assemble")(assemble.assemble)
 app.command("export")(export.export)
 app.add_typer(cache.app, name="cache")
 app.add_typer(keys.app, name="keys")
+app.add_typer(links.app, name="links")
 app.add_typer(webhooks.app, name="webhooks")
 app.command("explain")(explain.explain)
 app.command("certify")(certify.certify)

@@ -19,7 +19,7 @@ from service.settings import Settings
 from service.states import ItemState, JobState
 from service.store.blobs import BlobStore
 from service.store.records import ItemRecord
-from service.store.repos import catalog, items, jobs, results, workers
+from service.store.repos import catalog, items, jobs, links, results, workers
 from service.store.session import Database
 from service.store.strategy_sets import wanted_by_stored, why_waiting
 from worker.compiler.errors import Detail
@@ -200,7 +200,8 @@ def reset_after_restore(database: Database) -> int:
 def collect_garbage(
     database: Database, blobs: BlobStore, settings: Settings, *, grace_s: float = _DAY_S
 ) -> int:
-    """Delete old idempotency keys, silent workers and blobs nothing refers to; give blobs deleted.
+    """Delete old idempotency keys, silent workers, ended links and blobs nothing refers to; give
+    blobs deleted.
 
     The row goes first: a crash in between leaves bytes without a row, which the next store of the
     same content adopts.  The other order would leave a row that promises bytes it does not have.
@@ -209,6 +210,7 @@ def collect_garbage(
     with database.write() as session:
         catalog.forget_old_keys(session, settings.idempotency_ttl_s)
         workers.sweep(session, _DAY_S)
+        links.drop_ended(session)
     removed = 0
     for _ in range(_MOST_BATCHES):
         with database.read() as session:

@@ -273,6 +273,18 @@ class KeyRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkRecord:
+    """A link to a job's page that was shared."""
+
+    id: str
+    owner: str
+    job_id: str
+    created: float
+    expires: float
+    revoked: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class ProjectLimits:
     """What a project may use; None: what settings say."""
 

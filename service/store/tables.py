@@ -356,6 +356,23 @@ class ApiKeyRow(Base):
     rate: Mapped[str | None]
 
 
+class LinkRow(Base):
+    """A link to a job's page that somebody has; what it says is signed, not stored."""
+
+    __tablename__ = "share_link"
+    __table_args__ = (
+        Index(None, "job_id"),
+        Index(None, "owner", "created"),
+        Index(None, "expires"),
+    )
+    id: Mapped[str] = mapped_column(primary_key=True)
+    owner: Mapped[str]
+    job_id: Mapped[str] = mapped_column(ForeignKey("job.id", ondelete="CASCADE"))
+    created: Mapped[float]
+    expires: Mapped[float]
+    revoked: Mapped[float | None]
+
+
 class ProjectLimitRow(Base):
     """What a project may use instead of what settings say; null: as settings say."""
 

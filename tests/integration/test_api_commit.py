@@ -88,6 +88,7 @@ def requests(served: Served) -> dict[str, dict[str, Any]]:
         "POST /v1/jobs": {"json": {"model": job["model"], "hardware": SPEC}, "headers": key},
         "POST /v1/jobs/{job_id}/cancel": {},
         "POST /v1/jobs/{job_id}/clone": {"headers": key},
+        "POST /v1/jobs/{job_id}/links": {},
         "POST /v1/sweeps": {
             "json": {"models": [job["model"]], "base": PRESET, "vary": ["clock_hz=x2,x3"]},
             "headers": key,
@@ -135,7 +136,7 @@ def test_every_route_answers_before_it_commits(
     after = stored(served)
     for table in (
         "model", "hw_spec", "job", "calibration", "idempotency", "api_key", "project_limit",
-        "webhook", "sweep", "sweep_item",
+        "webhook", "sweep", "sweep_item", "share_link",
     ):  # fmt: skip
         assert len(after[table]) > len(before[table]), table
 
@@ -156,7 +157,9 @@ def test_every_change_is_audited_in_its_transaction(serve: Serve) -> None:
     sweep = served.http.post("/v1/sweeps", json=asked).json()["id"]
     served.http.post(f"/v1/sweeps/{sweep}/cancel")
     spare, _ = create_key(served.services.database, project="p", name="x", scopes=[Scope.READ])
+    link = served.http.post(f"/v1/jobs/{served.submit()['id']}/links").json()["id"]
     ends = {
+        "DELETE /v1/links/{link_id}": link,
         "DELETE /v1/jobs/{job_id}": job, "DELETE /v1/models/{model_id}": model,
         "DELETE /v1/uploads/{upload_id}": upload, "DELETE /v1/keys/{key_id}": spare.id,
         "DELETE /v1/webhooks/{webhook_id}": hook,

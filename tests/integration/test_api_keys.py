@@ -205,9 +205,11 @@ def things(served: Served, http: httpx.Client, name: str) -> Things:
         time.sleep(0.02)
     hook = http.post("/v1/webhooks", json={"url": f"https://{name}.example.com/"}).json()["id"]
     message = http.post(f"/v1/webhooks/{hook}/ping").json()["id"]
+    link = http.post(f"/v1/jobs/{job}/links").json()["id"]
     return Things(
         {"model_id": model, "hardware_id": hardware, "upload_id": upload, "job_id": job,
-         "signature": entry, "webhook_id": hook, "delivery_id": message, "sweep_id": sweep},
+         "signature": entry, "webhook_id": hook, "delivery_id": message, "sweep_id": sweep,
+         "link_id": link},
         arrays, artifact,
     )  # fmt: skip
 

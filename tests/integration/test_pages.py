@@ -254,8 +254,9 @@ def test_a_link_shows_one_job_until_it_ends(guarded: Served) -> None:
     assert httpx.get(f"{link[1]}/trace").status_code == 200
     base, _, token = link[1].rpartition("/")
     name, until, mac = token.split(".")
-    late = Signer(guarded.settings).sign("share", job, 0)
-    for wrong in (f"{name}x.{until}.{mac}", f"{name}.{int(until) + 9}.{mac}", late, "x"):
+    late = Signer(guarded.settings).sign("share", name, 0)
+    unknown = Signer(guarded.settings).sign("share", job, 60)  # well signed, and of no link
+    for wrong in (f"{name}x.{until}.{mac}", f"{name}.{int(until) + 9}.{mac}", late, unknown, "x"):
         assert httpx.get(f"{base}/{wrong}", headers=HTML).status_code == 404
     for method in ("POST", "DELETE", "PUT"):
         assert httpx.request(method, link[1]).status_code in {401, 405}

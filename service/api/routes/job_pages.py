@@ -19,8 +19,9 @@ from service.api.callers import Project, Sender
 from service.api.deps import ApiState, State
 from service.api.downloads import serve_bytes
 from service.api.page_answers import PageRoute, page
+from service.api.routes.links import DAYS, SHARED, path_of
 from service.errors import NotFound
-from service.jobs import query
+from service.jobs import links, query
 from service.pages.graph import graph_view
 from service.pages.jobs import rows_of
 from service.pages.layer import layer_view, nest_view, what_if_view
@@ -34,9 +35,6 @@ from worker.report.plots import energy_bars
 from worker.report.what_if import costs
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
-SHARED = "share"
-"""What links to jobs are signed for."""
-SHARED_S = 7 * 86400
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +56,22 @@ async def shown_job(request: Request, state: State, caller: Sender) -> Shown:
     """
     place = request.path_params
     if "token" in place:
-        found = state.signer.read(SHARED, str(place["token"]))
-        if found is None:
-            raise NotFound(
-                "this link has ended, or was never one",
-                remedy="Ask whoever sent it for a new one.",
-            )
-        job = await to_thread.run_sync(query.get_job, state.database, found[0])
-        return Shown(job, f"/ui/shared/{place['token']}", found[1])
+        return await to_thread.run_sync(_followed, state, str(place["token"]))
     job_id = str(place["job_id"])
     job = await to_thread.run_sync(query.get_job, state.database, job_id, caller.project)
     return Shown(job, f"/ui/jobs/{job.id}", None)
+
+
+def _followed(state: ApiState, token: str) -> Shown:
+    """What a link shows.  One that was revoked is answered as one that has ended."""
+    signed = state.signer.read(SHARED, token)
+    link = None if signed is None else links.followed(state.database, signed[0])
+    if signed is None or link is None:
+        raise NotFound(
+            "this link has ended, or was never one", remedy="Ask whoever sent it for a new one."
+        )
+    job = query.get_job(state.database, link.job_id, link.owner)
+    return Shown(job, f"/ui/shared/{token}", signed[1])
 
 
 Seen = Annotated[Shown, Depends(shown_job)]
@@ -224,10 +227,27 @@ def get_trace(request: Request, state: State, seen: Seen) -> Response:
 
 @router.post("/ui/jobs/{job_id}/links")
 def share(request: Request, state: State, seen: Seen, project: Project) -> HTMLResponse:
-    """A link to this page that whoever has it may open, for a week."""
-    del project  # the job is its own: `shown_job` has looked
-    token = state.signer.sign(SHARED, seen.job.id, SHARED_S)
-    return page(
-        request, "link.html", link=f"{request.base_url}ui/shared/{token}",
-        until=time.time() + SHARED_S,
+    """A link to this page that whoever has it may open, for a week; and those that there are."""
+    told: list[str] = []
+    links.create_link(
+        state.database, seen.job.id, project, DAYS * 86400.0,
+        lambda made: told.append(f"{str(request.base_url).rstrip('/')}{path_of(state, made)}"),
     )  # fmt: skip
+    return _links(request, state, seen, project, told[0])
+
+
+@router.post("/ui/jobs/{job_id}/links/{link_id}/revoke")
+def unshare(
+    request: Request, state: State, seen: Seen, project: Project, link_id: str
+) -> HTMLResponse:
+    """End a link; those that are left."""
+    links.revoke_link(state.database, link_id, project)
+    return _links(request, state, seen, project, None)
+
+
+def _links(
+    request: Request, state: ApiState, seen: Shown, project: str, told: str | None
+) -> HTMLResponse:
+    found = links.list_links(state.database, project, seen.job.id)
+    live = [link for link in found if link.revoked is None]
+    return page(request, "link.html", link=told, links=live, base=seen.base)
