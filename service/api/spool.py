@@ -12,8 +12,8 @@ import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from service.errors import Malformed, TooLarge
-from worker.compiler.errors import Detail
+from service.errors import Malformed, TooLarge, Unavailable
+from worker.compiler.errors import DISK_FULL, Detail
 
 BATCH_BYTES = 1 << 20
 DISK_RESERVE_BYTES = 64 << 20
@@ -78,7 +78,8 @@ def check_declared(declared: int | None, *, limit_bytes: int, folder: Path) -> N
     """Refuse a body by its declared length before a byte of it is read.
 
     Raises:
-        TooLarge: over the limit, or over the free space of the disk.
+        TooLarge: over the limit, or over what the whole disk holds.
+        Unavailable: TW-SVC-030, over what is free on the disk now.
     """
     if declared is None:
         return
@@ -90,11 +91,22 @@ def check_declared(declared: int | None, *, limit_bytes: int, folder: Path) -> N
             headers={"Connection": "close"},
         )
     stats = os.statvfs(folder)
-    free = stats.f_bavail * stats.f_frsize - DISK_RESERVE_BYTES
-    if declared > free:
+    free, size = (
+        max(0, blocks * stats.f_frsize - DISK_RESERVE_BYTES)
+        for blocks in (stats.f_bavail, stats.f_blocks)
+    )
+    if declared > size:
         raise TooLarge(
-            f"the body has {declared} bytes, the server's disk has room for {max(free, 0)}",
-            limit=max(free, 0),
+            f"the body has {declared} bytes, the server's disk holds {size}",
+            limit=size,
+            actual=declared,
+            headers={"Connection": "close"},
+        )
+    if declared > free:
+        raise Unavailable(
+            f"the body has {declared} bytes, the server's disk has room for {free}",
+            code=DISK_FULL,
+            limit=free,
             actual=declared,
             remedy="Free disk space in the server's data directory.",
             headers={"Connection": "close"},

@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from worker.compiler.errors import Infeasible, said
+from worker.compiler.errors import NO_ROOM, Infeasible, said
 
 T = TypeVar("T")
 
@@ -56,8 +56,8 @@ class Fault:
     reason: str
     """Type and message of what was raised, the same in every process."""
     is_passing: bool = False
-    """It was stopped, or the machine let it down (a file was gone, a disk full): another run may
-    end otherwise, so no cache keeps it."""
+    """It was stopped, or the machine let it down (a file was gone): another run may end otherwise,
+    so no cache keeps it."""
 
     @property
     def sentence(self) -> str:
@@ -82,6 +82,8 @@ def attempt(strategy: str, version: str, step: str, work: Callable[[], T]) -> T 
     Raises:
         MemoryError: another way needs memory too.
         Infeasible: that something does not fit is an answer.
+        OSError: the disk is full.  Another way would end well, and with other bytes than the next
+            run of the same.
     """
     limiter = _LIMITER.get()
     try:
@@ -92,5 +94,9 @@ def attempt(strategy: str, version: str, step: str, work: Callable[[], T]) -> T 
         raise
     except Overrun as late:
         return Fault(strategy, version, step, str(late), is_passing=True)
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
+        return Fault(strategy, version, step, said(error), is_passing=True)
     except Exception as error:  # the boundary of a strategy: see decisions/0017
-        return Fault(strategy, version, step, said(error), is_passing=isinstance(error, OSError))
+        return Fault(strategy, version, step, said(error))
