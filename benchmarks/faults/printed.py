@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 
 from benchmarks.faults.site import Plan
 
-_MOST_BREACHES = 40
-
 
 @dataclass(slots=True)
 class Result:
@@ -64,7 +62,7 @@ def table(results: Sequence[Result]) -> str:
             f"  asked again    {_listed(one.tried_again)}",
             f"  ended alone    {_listed(one.ended_alone)}",
             f"  a day later    {'; '.join(one.aged) or 'nothing to clear away'}",
-            *(f"  BREACH         {text}" for text in one.breaches[:_MOST_BREACHES]),
+            *(f"  BREACH         {text}" for text in one.breaches),
         ]
     return "\n".join(lines) + "\n"
 
