@@ -1,11 +1,11 @@
-"""A real server for the benchmarks of the service: its own process, port and data directory."""
+"""Real servers for the benchmarks of the service: own processes, ports and data directories."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,18 +46,33 @@ class Server:
         Path(f"/proc/{self.pid}/clear_refs").write_text(_CLEAR_PEAK)
 
 
-@contextmanager
-def running(data_dir: Path, settings: Mapping[str, str] | None = None) -> Iterator[Server]:
-    """Start `tilewright serve` on loopback and stop it at the end of the block.
+def environment_of(settings: Mapping[str, str]) -> dict[str, str]:
+    """Variables of a process of the service: `settings` are TILEWRIGHT_ ones without their prefix.
 
-    `settings` are TILEWRIGHT_ variables without their prefix.  Other such variables of the caller
-    are left out, so that a benchmark measures the defaults.
+    Others of the caller are left out, so that a benchmark measures the defaults.
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TILEWRIGHT_")}
-    environment |= {f"TILEWRIGHT_{k}": v for k, v in (settings or {}).items()}
+    environment |= {f"TILEWRIGHT_{k}": v for k, v in settings.items()}
     environment["PYTHONPATH"] = str(Path(__file__).resolve().parent.parent)
-    command = [sys.executable, "-m", "service.cli.main", "serve", "--port", "0",
-               "--data-dir", str(data_dir)]  # fmt: skip
+    return environment
+
+
+@contextmanager
+def running(
+    data_dir: Path,
+    settings: Mapping[str, str] | None = None,
+    *,
+    words: Sequence[str] = (),
+    entry: Sequence[str] = ("service.cli.main",),
+) -> Iterator[Server]:
+    """Start `tilewright serve` on loopback and stop it at the end of the block.
+
+    `settings` are those of `environment_of`, `words` further ones of the command, `entry` the
+    module that runs it.
+    """
+    environment = environment_of(settings or {})
+    command = [sys.executable, "-m", *entry, "serve", "--port", "0",
+               "--data-dir", str(data_dir), *words]  # fmt: skip
     data_dir.mkdir(parents=True, exist_ok=True)
     with (
         (data_dir / "server.log").open("wb") as log,

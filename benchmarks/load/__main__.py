@@ -1,0 +1,149 @@
+"""What a server carries: reads, submits, streams, uploads, jobs, sweeps, and many workers.
+
+    python -m benchmarks.load                            # all of it; half an hour
+    python -m benchmarks.load --only reads submits       # these again, the rest as it was
+    python -m benchmarks.load --small --out load.md      # in two minutes; its figures say nothing
+
+Real servers with keys, rates, quotas and the audit log on, SQLite and PostgreSQL.  Every figure is
+kept in a JSON file beside the page, so that parts can be measured one by one.  Exit status 1 where
+something was lost, answered with an error, or is not as wanted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.campaigns import commit
+from benchmarks.faults.site import own_folder
+from benchmarks.load.page import SECTIONS, missed, page, processor
+from benchmarks.load.requests import measure_reads, measure_submits
+from benchmarks.load.sites import DATABASES, CannotRun
+from benchmarks.load.streams import measure_streams
+from benchmarks.load.work import measure_work
+from worker.sandbox.compiled_loops import ensure_compiled_loops
+
+PAGE = Path(__file__).resolve().parent.parent / "LOAD.md"
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much of everything."""
+
+    read_s: float = 30.0
+    queued: int = 500
+    clients: int = 50
+    each: int = 20
+    rounds: int = 5
+    followed: int = 2000
+    streams: int = 1000
+    uploaders: int = 50
+    mib: int = 4
+    warm: int = 90
+    sweeps: int = 5
+    idle_s: float = 30.0
+
+
+SMALL = Size(
+    read_s=2.0, queued=20, clients=5, each=4, rounds=1, followed=8, streams=4, uploaders=2, mib=1,
+    warm=9, sweeps=1, idle_s=1.0,
+)  # fmt: skip
+
+
+def _described(measure: Callable[[], Row]) -> Row:
+    """A measurement, with when and where it was made."""
+    load, began, busy, own = os.getloadavg()[0], time.monotonic(), _busy_s(), _own_s()
+    row = measure()
+    others = (_busy_s() - busy) - (_own_s() - own)
+    return row | {
+        "commit": commit(), "when": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "cores": len(os.sched_getaffinity(0)), "processor": processor(),
+        "linux": platform.release().partition("-")[0], "python": platform.python_version(),
+        "load": load, "others": max(0.0, others) / (time.monotonic() - began),
+    }  # fmt: skip
+
+
+def _busy_s() -> float:
+    """CPU seconds of everything on this machine so far."""
+    fields = [int(text) for text in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def _own_s() -> float:
+    """Of this process and all it started that have ended."""
+    return sum(os.times()[:4])
+
+
+def measure(section: str, name: str, folder: Path, size: Size) -> Row:
+    """One row of a section: of a database, or (`work`) of a number of workers."""
+    if section == "reads":
+        return measure_reads(name, folder, seconds=size.read_s, jobs=size.queued)
+    if section == "submits":
+        folder.mkdir(parents=True)
+        return measure_submits(
+            name, folder, clients=size.clients, each=size.each, rounds=size.rounds
+        )
+    if section == "streams":
+        return measure_streams(
+            name, folder, jobs=size.followed, streams=size.streams, uploaders=size.uploaders,
+            mib=size.mib, workers=2,
+        )  # fmt: skip
+    return measure_work(
+        folder, workers=int(name), jobs=size.warm, rounds=size.sweeps, idle_s=size.idle_s
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure what was asked for; 1 when something is not as wanted."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.load", description=(__doc__ or "").split("\n", 1)[0]
+    )
+    parser.add_argument("--only", nargs="+", choices=sorted(SECTIONS), default=list(SECTIONS))
+    parser.add_argument("--database", nargs="+", choices=sorted(DATABASES), default=list(DATABASES))
+    parser.add_argument("--small", action="store_true", help="to see that it works")
+    parser.add_argument(
+        "--out", type=Path, default=PAGE, help="the page; its figures lie beside it"
+    )
+    args = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started ends
+    ensure_compiled_loops()
+    figures = args.out.with_suffix(".json")
+    ledger: Row = json.loads(figures.read_text()) if figures.exists() else {}
+    folder = own_folder()
+    try:
+        for section in args.only:
+            names = ("1", "2") if section == "work" else args.database
+            for name in names:
+                sys.stderr.write(f"{section} {name}\n")
+                at = folder / f"{section}_{name}"
+                try:
+                    found = _described(
+                        lambda: measure(section, name, at, SMALL if args.small else Size())  # noqa: B023  # called at once
+                    )
+                except CannotRun as error:
+                    sys.stderr.write(f"  not measured: {error}\n")
+                    continue
+                ledger.setdefault(section, {})[name] = found
+                figures.write_text(json.dumps(ledger, indent=1, sort_keys=True) + "\n")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    text = page(ledger)
+    args.out.write_text(text)
+    sys.stdout.write(text)
+    return int(missed(text))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
