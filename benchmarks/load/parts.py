@@ -4,8 +4,8 @@
 
 Functions of the product are wrapped before it starts; what one of them calls of the others is
 theirs.  A coroutine is counted only while it runs, not while it waits.  When the process ends, OUT
-has calls and seconds of each part.  Counting costs some microseconds a call, which are counted,
-too: its totals are for shares, not for rates.
+has calls and seconds of each part, and of the whole since the first of them began.  Counting costs
+some microseconds a call, which are counted, too: its totals are for shares, not for rates.
 """
 
 from __future__ import annotations
@@ -66,11 +66,15 @@ class Counts:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self.calls: dict[str, int] = {}
+        self.began_s: float | None = None
+        """CPU time of the process when the first part began."""
         self._thread = _Thread()
         self._lock = threading.Lock()
 
     def enter(self, part: str) -> None:
         """From now on this thread is in a part, within the one that it was in."""
+        if self.began_s is None:
+            self.began_s = time.process_time()
         self._turn()
         self._thread.parts.append(part)
 
@@ -141,8 +145,12 @@ def main() -> None:
     """Run the rest of the command line as `tilewright`, counted."""
     out = Path(sys.argv[1])
     counts = count(PARTS)
-    found = {"seconds": counts.seconds, "calls": counts.calls}
-    atexit.register(lambda: out.write_text(json.dumps(found)))
+
+    def told() -> str:
+        whole = time.process_time() - (counts.began_s or 0.0)
+        return json.dumps({"seconds": counts.seconds, "calls": counts.calls, "whole_s": whole})
+
+    atexit.register(lambda: out.write_text(told()))
     from service.cli.main import app
 
     sys.argv = ["tilewright", *sys.argv[2:]]
