@@ -29,7 +29,7 @@ from service.states import (
 )
 from service.store.ids import new_id
 from service.store.records import SweepRecord
-from service.store.repos import catalog, deliveries, items, sweeps, workers
+from service.store.repos import catalog, deliveries, queue_figures, sweeps, workers
 from service.store.session import Database
 from worker.compiler.errors import CompilerError, Detail
 from worker.compiler.options import CompileOptions
@@ -119,7 +119,7 @@ def _make_jobs(
     session: Session, database: Database, sweep: SweepRecord, settings: Settings
 ) -> list[str]:
     """Jobs for the next items: as many as workers are idle, or a few that wait."""
-    idle = workers.slots_alive(session, workers.ALIVE_S) - items.count_pressing(session)
+    idle = workers.slots_alive(session, workers.ALIVE_S) - queue_figures.count_pressing(session)
     room = max(settings.sweep_ahead - sweeps.queued(session, sweep.id), idle)
     room = min(room, quotas.room_for_jobs(session, database, settings, sweep.owner), _BATCH)
     if room <= 0:

@@ -42,8 +42,8 @@ from service.store.repos import (
     calibrations,
     catalog,
     deliveries,
-    items,
     jobs,
+    queue_figures,
     recent,
     results,
     sweeps,
@@ -485,8 +485,8 @@ def queue_stats(database: Database, *, alive_within_s: float = workers.ALIVE_S) 
         outcomes = results.count_attempts(session)
         return QueueStats(
             jobs_by_state=jobs.count_by_state(session),
-            items_by_state=items.count_by_state(session),
-            oldest_ready_s=items.oldest_ready_s(session),
+            items_by_state=queue_figures.count_by_state(session),
+            oldest_ready_s=queue_figures.oldest_ready_s(session),
             quiet_s=results.quiet_s(session),
             workers_alive=workers.count_alive(session, alive_within_s),
             attempts_total=sum(count for _, count in outcomes),

@@ -115,7 +115,8 @@ def job_of(session: Session, item_id: str) -> str | None:
     return session.scalar(select(JobItemRow.job_id).where(JobItemRow.item_id == item_id))
 
 
-def _ripe() -> ColumnElement[bool]:
+def is_ripe() -> ColumnElement[bool]:
+    """That an item may be claimed now."""
     return and_(ItemRow.state == str(ItemState.READY), ItemRow.not_before <= db_now())
 
 
@@ -175,7 +176,7 @@ def pass_on(session: Session, served: Collection[str]) -> None:
     affected(
         session,
         update(ItemRow)
-        .where(_ripe(), ItemRow.dispatched_at.is_not(None), ItemRow.strategies.not_in(served))
+        .where(is_ripe(), ItemRow.dispatched_at.is_not(None), ItemRow.strategies.not_in(served))
         .values(dispatched_at=None),
     )
 
@@ -203,7 +204,7 @@ def claim(
 
 @cache
 def _claim(*, is_narrow: bool, skips_locked: bool) -> Executable:
-    choice = select(ItemRow.id).where(_ripe(), _IS_SERVED)
+    choice = select(ItemRow.id).where(is_ripe(), _IS_SERVED)
     if is_narrow:
         choice = choice.where(ItemRow.id == bindparam("only"))
     choice = choice.order_by(*_IN_ORDER).limit(1)
@@ -400,7 +401,7 @@ _IS_READY_BY_ID = and_(
 )
 _FRONT = (
     select(ItemRow.id)
-    .where(_ripe(), _IS_SERVED)
+    .where(is_ripe(), _IS_SERVED)
     .order_by(*_IN_ORDER)
     .limit(bindparam("most", type_=Integer))
 )
@@ -472,34 +473,3 @@ def stranded_cancels(session: Session, limit: int) -> list[str]:
             .limit(limit)
         )
     )
-
-
-def count_by_state(session: Session) -> tuple[tuple[str, int], ...]:
-    """Count items per state."""
-    query = select(ItemRow.state, func.count()).group_by(ItemRow.state).order_by(ItemRow.state)
-    return tuple((state, count) for state, count in session.execute(query))
-
-
-def count_pressing(session: Session) -> int:
-    """Count items that workers have or could have: leased and ready ones."""
-    states = (str(ItemState.LEASED), str(ItemState.READY))
-    query = select(func.count()).select_from(ItemRow).where(ItemRow.state.in_(states))
-    return int(session.scalar(query) or 0)
-
-
-def oldest_ready_s(session: Session) -> float:
-    """Give the age of the longest-waiting ready item, 0 when none waits.
-
-    What no live worker may take does not count: it waits for a worker, not for a bell.
-    """
-    ready_at = case(
-        (ItemRow.not_before > ItemRow.created, ItemRow.not_before), else_=ItemRow.created
-    )
-    oldest = session.scalar(
-        select(func.min(ready_at))
-        .join(JobItemRow, JobItemRow.item_id == ItemRow.id)
-        .join(JobRow, JobRow.id == JobItemRow.job_id)
-        .where(_ripe(), JobRow.waiting.is_(None))
-    )
-    now = session.scalar(select(db_now()))
-    return 0.0 if oldest is None or now is None else max(0.0, now - oldest)
