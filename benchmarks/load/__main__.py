@@ -62,13 +62,13 @@ SMALL = Size(
 )  # fmt: skip
 
 
-def _described(measure: Callable[[], Row]) -> Row:
+def _described(measure: Callable[[], Row], at: str) -> Row:
     """A measurement, with when and where it was made."""
     load, began, busy, own = os.getloadavg()[0], time.monotonic(), _busy_s(), _own_s()
     row = measure()
     others = (_busy_s() - busy) - (_own_s() - own)
     return row | {
-        "commit": commit(), "when": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "commit": at, "nice": os.nice(0), "when": datetime.now(UTC).strftime("%Y-%m-%d"),
         "cores": len(os.sched_getaffinity(0)), "processor": processor(),
         "linux": platform.release().partition("-")[0], "python": platform.python_version(),
         "load": load, "others": max(0.0, others) / (time.monotonic() - began),
@@ -121,6 +121,7 @@ def main(argv: list[str] | None = None) -> int:
     ensure_compiled_loops()
     figures = args.out.with_suffix(".json")
     ledger: Row = json.loads(figures.read_text()) if figures.exists() else {}
+    made_of = commit()  # before the page itself is a change
     folder = own_folder()
     try:
         for section in args.only:
@@ -130,7 +131,8 @@ def main(argv: list[str] | None = None) -> int:
                 at = folder / f"{section}_{name}"
                 try:
                     found = _described(
-                        lambda: measure(section, name, at, SMALL if args.small else Size())  # noqa: B023  # called at once
+                        lambda: measure(section, name, at, SMALL if args.small else Size()),  # noqa: B023  # called at once
+                        made_of,
                     )
                 except CannotRun as error:
                     sys.stderr.write(f"  not measured: {error}\n")

@@ -31,10 +31,11 @@ def _verdict(is_met: bool) -> str:
 
 
 def _conditions(row: Row) -> str:
+    before = f", before which these had priority (nice {row['nice']})" if row["nice"] else ""
     return (
         f"Commit {row['commit']}, {row['when']}; {row['cores']} cores ({row['processor']}), Linux"
         f" {row['linux']}, Python {row['python']}; other programs used {row['others']:.2f} cores"
-        f" meanwhile, load average at the start {row['load']:.1f}."
+        f" meanwhile, load average at the start {row['load']:.1f}{before}."
     )
 
 
