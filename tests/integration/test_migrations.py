@@ -70,6 +70,7 @@ def test_every_design_table_exists() -> None:
         "job_item",
         "model",
         "project_limit",
+        "share_link",
         "sweep",
         "sweep_item",
         "upload",
