@@ -96,17 +96,21 @@ def strip(
     path: Annotated[Path, typer.Argument(help="An .onnx file.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the copy.")],
     seed: Annotated[int, typer.Option(min=0, help="Seed of the replacement weights.")] = 0,
+    names: Annotated[
+        bool, typer.Option("--names", help="Replace names of nodes and tensors by numbers, too.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Write a copy whose trained weights are replaced by seeded noise, to share with others.
 
-    Shapes, types, names and small constants stay, so the copy compiles to the same schedules.
+    Shapes, types, operators, symbolic dimensions and small constants stay, so the copy compiles to
+    the same schedules, and a gate on copies says what one on the models would.
     """
     from service.cli.stripping import strip_weights
 
     if existing_model(path).resolve() == output.resolve():
         raise Failure("TW-CLI-001", f"{output}: the copy would overwrite the model")
-    replaced, kept = strip_weights(path, output, seed=seed, keep_elems=KEEP_ELEMS)
+    replaced, kept = strip_weights(path, output, seed=seed, keep_elems=KEEP_ELEMS, names=names)
     if as_json:
         print_json({"output": str(output), "replaced": replaced, "kept": kept})
     else:
