@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from worker.compiler.package.manifest import FORMAT_VERSION
+
 if TYPE_CHECKING:
     from service.compare import Run
 
@@ -152,7 +154,7 @@ def trace(cycles: int) -> bytes:
 
 def bundle(
     report_: Mapping[str, Any], schedule: Mapping[str, Any], spec: Mapping[str, Any], *,
-    version: int = 2, padding: int = 0,
+    version: int = FORMAT_VERSION, padding: int = 0,
 ) -> bytes:  # fmt: skip
     """What of a bundle is compared, behind some bytes of weights."""
     stream = io.BytesIO()

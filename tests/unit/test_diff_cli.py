@@ -148,8 +148,8 @@ def test_both_traces_stand_in_one_file_on_one_axis(folders: Path) -> None:
         ("nan.json", b'{"a": NaN}', "TW-RUN-001", "is not JSON"),
         ("deep.json", b"[" * 100_000, "TW-RUN-001", "is not JSON"),
         ("old.json", b'{"schema_version": 2}', "TW-CMP-001", "the report has version 2"),
-        ("format.twb", bundle(report(NODES, layers()), schedule_of(layers()), {}, version=3),
-         "TW-RUN-004", "the bundle has format 3"),
+        ("format.twb", bundle(report(NODES, layers()), schedule_of(layers()), {}, version=2),
+         "TW-RUN-004", "the bundle has format 2"),
     ],
 )  # fmt: skip
 def test_bad_sides_are_refused(
