@@ -32,7 +32,6 @@ from benchmarks import (
     racing_operators,
     search_constants,
     simulator_rate,
-    submit,
     upload,
     validation,
 )
@@ -113,22 +112,6 @@ def test_upload_bundle_is_a_valid_model(tmp_path: Path) -> None:
     weight = load_model(bundle, Limits()).ir.graph.initializers["w"].const_value
     assert weight is not None
     assert weight.nbytes == upload.MIB
-
-
-@pytest.mark.campaign
-@pytest.mark.parametrize("more", [[], ["--keys"]])
-def test_submit(capsys: pytest.CaptureFixture[str], more: list[str]) -> None:
-    given = ["--clients", "3", "--requests", "4", "--period", "0.1", "--json"]
-    code = submit.main(given + more)
-    row = _json(capsys)
-    assert code == (0 if row["passed"] else 1)
-    assert row["durable"] is True
-    assert row["jobs"] == 3 * 2 + 2 * 2 * 3 * 2  # warm-up; two loads, two halves, two each
-    for load in ("paced", "saturated"):
-        for kind in ("submit", "healthz"):
-            quantiles = row[load][kind]
-            assert 0 < quantiles["p50_ms"] <= quantiles["p95_ms"] <= quantiles["p99_ms"]
-    assert "target p95" in submit.render(row)
 
 
 def test_simulator_rate(
