@@ -63,7 +63,7 @@ def test_csv_keeps_nulls_empty_and_never_starts_a_formula() -> None:
     [
         roofline([("<a> & b", 2.0, 100.0, 10), ("b", 0.0, 5.0, 3)], 4096.0, 64.0),
         roofline([], 1.0, 1.0),
-        layer_bars([('"quoted" <x>', 100, 40), ("zero", 0, 0)]),
+        layer_bars([('"quoted" <x>', 100, 40, [("launch", 100)]), ("zero", 0, 0, [])]),
         layer_bars([]),
         occupancy("L1", 1024, [(0, 10), (5, 1000), (9, 0)], 12),
         energy_bars(
@@ -84,10 +84,14 @@ def test_plots_are_well_formed_and_escaped(svg: str) -> None:
 
 
 def test_bars_are_to_scale() -> None:
-    root = ElementTree.fromstring(layer_bars([("a", 100, 25), ("b", 50, 50)]))
-    heights = [float(e.attrib["height"]) for e in root.iter("rect")]
+    """Causes of a layer stand on each other; the last has none said."""
+    causes = [("engine:MXU", 80), ("launch", 20)]
+    root = ElementTree.fromstring(layer_bars([("a", 100, 25, causes), ("b", 50, 50, [])]))
+    bars = [e.attrib for e in root.iter("rect") if e.attrib["class"] != "over"]
+    heights = [float(bar["height"]) for bar in bars]
     assert heights[0] == pytest.approx(4 * heights[1], rel=1e-3)
-    assert heights[2] == pytest.approx(heights[0] / 2, rel=1e-3)
+    assert heights[2] == pytest.approx((heights[0] + heights[1]) / 2, rel=1e-3)
+    assert float(bars[1]["y"]) + heights[1] == pytest.approx(float(bars[0]["y"]), abs=0.02)
 
 
 def test_insights_name_causes_above_a_fifth_of_the_cycles() -> None:
