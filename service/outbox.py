@@ -20,6 +20,10 @@ _FRONT = 20
 """Bells per round.  Every finished item rings once more, so the rest of a long queue follows."""
 
 
+_OUTSTANDING_S = 5.0
+"""How long a bell that nobody has answered counts: it may have been lost."""
+
+
 class Outbox:
     """Rings doorbells for ready items."""
 
@@ -31,8 +35,10 @@ class Outbox:
     def flush(self, item_ids: tuple[str, ...] | None = None) -> int:
         """Ring for ready items not rung before or rung too long ago; give how many were rung.
 
-        `item_ids` narrows to these items.  Never raises for a broker fault: the items stay in the
-        outbox and the fault is logged.
+        `item_ids` narrows to these items, and rings for none of them while as many bells are out as
+        there are slots: each slot will look at the queue anyway, and whoever has ended an item
+        rings for the next.  Never raises for a broker fault: the items stay in the outbox and the
+        fault is logged.
         """
         return self._ring(self._marked(self._redispatch_s, _FRONT, item_ids))
 
@@ -49,6 +55,9 @@ class Outbox:
     ) -> list[str]:
         """The first items that some live worker may take, or, while none lives, the first ones."""
         with self._database.write() as session:
+            slots = max(1, workers.slots_alive(session, ALIVE_S))
+            if item_ids is not None and items.is_rung(session, _OUTSTANDING_S, slots):
+                return []
             alive = workers.offers_alive(session, ALIVE_S)
             wants = items.wants_of_ready(session)
             served = [w for w in wants if not alive or any(is_served(w, one) for one in alive)]

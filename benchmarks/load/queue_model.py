@@ -28,6 +28,8 @@ from typing import Any
 
 HEARTBEAT_S = 10.0
 RECONCILE_S = 5.0
+_LEAST_ROUNDS = 4
+_JOBS_EACH = 40
 _TURN_S = 0.01
 """How long a process has a processor before the next one has its turn."""
 
@@ -148,12 +150,14 @@ class Forecast:
     """Part of the shared machine's processors that is used."""
 
 
-def forecast(costs: Costs, workers: int, *, shared: bool, jobs_each: int = 40) -> Forecast:
-    """Simulate until every worker has ended so many jobs on average."""
+def forecast(costs: Costs, workers: int, *, shared: bool) -> Forecast:
+    """Simulate until all jobs that were measured have been done several times, and every worker has
+    ended many."""
     clock, random = Clock(), Random(workers)
     around = Processors(costs.cores)
     own = around if shared else None  # alone on a processor, time just passes
-    left = [workers * jobs_each]
+    rounds = max(_LEAST_ROUNDS, -(-workers * _JOBS_EACH // len(costs.attempt_s)))
+    left = [rounds * len(costs.attempt_s)]
     ends: list[float] = []
     chunk = costs.database_cpu_s / costs.transactions
     sync = max(0.0, costs.commit_s - chunk) if shared else 0.0

@@ -79,6 +79,7 @@ async def _follow(run: _Run, label: str) -> None:
     one = await Connection.open(address)
     sent = request("POST", "/v1/jobs", body=job_of(run.model, label), headers=headers)
     path = f"/v1/jobs/{(await one.document(sent))['id']}"
+    one.close()  # the stream outlasts what a server keeps a silent connection for
     stream = await Connection.open(address)
     status, _ = await stream.head(request("GET", f"{path}/events", headers=headers))
     if status != 200:
@@ -93,6 +94,7 @@ async def _follow(run: _Run, label: str) -> None:
     stream.close()
     if not last.startswith(b"event: end") or b"succeeded" not in line:
         raise RuntimeError(f"a stream ended with {last!r} {line!r}")
+    one = await Connection.open(address)
     job = await one.document(request("GET", path, headers=headers))
     if job["state"] != "succeeded":
         raise RuntimeError(f"a job ended {job['state']}")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 from service_fixtures import Desk, MakeSettings
-from sqlalchemy import insert, select
+from sqlalchemy import insert, select, update
 from sqlalchemy.orm import Session
 
 from service.jobs import claim as protocol
@@ -55,7 +55,7 @@ ASKED: dict[str, Ask] = {
 
 @pytest.fixture
 def desk(make_settings: MakeSettings, open_desk: OpenDesk) -> Desk:
-    return open_desk(make_settings())
+    return open_desk(make_settings(redispatch_s=30.0))
 
 
 def _fill(desk: Desk, count: int) -> str:
@@ -136,3 +136,30 @@ def test_the_oldest_of_the_highest_priority_is_claimed(desk: Desk) -> None:
     while (held := protocol.claim(desk.services.database, "me", 10.0)) is not None:
         claimed.append(held.job.id)
     assert claimed == [names[1], names[2], names[0], names[3]]
+
+
+def test_no_more_bells_are_out_than_slots(desk: Desk) -> None:
+    """Of many submits; what is left unrung is rung by who ends an item, or by a reconciler."""
+    services = desk.services
+    with services.database.write() as session:
+        workers.register(
+            session, worker_id="w", host="h", pid=1, slots=3, version="0", sandbox_tier="",
+            strategies="",
+        )  # fmt: skip
+    made = [desk.submit(label=f"{number}").id for number in range(6)]
+
+    def rung() -> list[str]:
+        with services.database.read() as session:
+            query = select(ItemRow.id).where(ItemRow.dispatches > 0).order_by(ItemRow.created)
+            return [item_id.partition(":")[0] for item_id in session.scalars(query)]
+
+    assert rung() == made[:3]
+    assert protocol.claim(services.database, "w", 10.0) is not None
+    made.append(desk.submit(label="after a claim").id)
+    assert rung() == [*made[:3], made[6]]
+    with services.database.write() as session:  # nobody has answered: they may have been lost
+        session.execute(update(ItemRow).values(dispatched_at=ItemRow.dispatched_at - 6.0))
+    made.append(desk.submit(label="later").id)
+    assert rung() == [*made[:3], *made[6:]]
+    assert services.outbox.flush() == 3  # a reconciler rings for the rest
+    assert rung() == made

@@ -450,6 +450,23 @@ def mark_dispatched(
     return [item_id for item_id in ordered if item_id in marked]
 
 
+_RUNG = select(func.count()).select_from(
+    select(literal(1))
+    .select_from(ItemRow)
+    .where(
+        ItemRow.state == str(ItemState.READY),
+        ItemRow.dispatched_at > db_now() - bindparam("within_s", type_=Double),
+    )
+    .limit(bindparam("most", type_=Integer))
+    .subquery()
+)
+
+
+def is_rung(session: Session, within_s: float, count: int) -> bool:
+    """Whether so many ready items were dispatched lately.  Cost: a look for each of so many."""
+    return session.connection().scalar(_RUNG, {"within_s": within_s, "most": count}) == count
+
+
 def unmark_dispatched(session: Session, item_ids: Iterable[str]) -> None:
     """Undo `mark_dispatched` for bells that could not be rung."""
     affected(

@@ -91,10 +91,14 @@ def count_alive(session: Session, within_s: float) -> int:
     )
 
 
+_SLOTS = select(func.sum(WorkerRow.slots)).where(
+    WorkerRow.beat >= db_now() - bindparam("within_s", type_=Double)
+)
+
+
 def slots_alive(session: Session, within_s: float) -> int:
     """How many jobs run at the same time on workers that beat so recently."""
-    query = select(func.sum(WorkerRow.slots)).where(WorkerRow.beat >= db_now() - within_s)
-    return int(session.scalar(query) or 0)
+    return int(session.connection().scalar(_SLOTS, {"within_s": within_s}) or 0)
 
 
 _OFFERS = (
