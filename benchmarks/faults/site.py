@@ -344,7 +344,8 @@ class Site:
         known |= {child.pid for child in self.children if child.process is not None}
         known |= self._others
         found = [pid for pid in _children_of(os.getpid()) if pid not in known]
-        return [_words(pid) for pid in found if not _is_ending(pid)]
+        words = [_words(pid) for pid in found if not _is_ending(pid)]
+        return [line for line in words if line]  # one that ends has lost its words before its state
 
     def close(self) -> None:
         """End everything that was started."""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 from document_commands import commands, fences
 from gate_example import REPO, Team
+from typer.testing import CliRunner
 
+from service.cli.demo import EXAMPLE
 from service.cli.exits import Exit
+from service.cli.main import app
 from service.gate.figures import FIGURES, OF_A_LEVEL, Figure
 from service.gate.file import Changes, Waiver
 from service.gate.reading import read_gate
@@ -43,9 +47,15 @@ def test_there_are_commands() -> None:
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_a_command_works_as_printed(line: str, team: Team, tmp_path: Path) -> None:
+def test_a_command_works_as_printed(
+    line: str, team: Team, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program, verb, *words = shlex.split(line)
-    assert (program, verb) == ("tilewright", "gate")
+    assert program == "tilewright"
+    if verb == "model":
+        strip(words, tmp_path, monkeypatch)
+        return
+    assert verb == "gate"
     if words[:1] == ["init"]:
         words.insert(1, str(tmp_path))
     days = words[:1] not in (["init"], ["schema"])
@@ -53,6 +63,16 @@ def test_a_command_works_as_printed(line: str, team: Team, tmp_path: Path) -> No
     assert ran.code == Exit.OK, ran.stderr
     for name in re.findall(r"gate\.(?:md|xml|sarif)", line):
         assert (team.root / name).stat().st_size > 0
+
+
+def strip(words: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strip a model of the name that is printed, where there is one."""
+    (folder / "models").mkdir()
+    shutil.copy(EXAMPLE, folder / "detector.onnx")
+    monkeypatch.chdir(folder)
+    ran = CliRunner().invoke(app, ["model", *words])
+    assert ran.exit_code == Exit.OK, ran.output
+    assert set(map(str, folder.rglob("*.onnx"))) > {str(folder / "detector.onnx")}
 
 
 def test_the_file_that_is_shown_is_accepted() -> None:

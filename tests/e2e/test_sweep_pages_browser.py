@@ -180,6 +180,15 @@ def test_everybody_can_use_it(
         seen.check()
 
 
+@pytest.mark.parametrize("page", ["new", "sweep_new"])
+def test_nothing_is_sent_before_the_page_can(browser: Any, serve: Serve, page: str) -> None:
+    """The browser's own way of sending a form would lose what was chosen."""
+    with visit(browser, serve("figured").url) as seen:
+        seen.page.route(f"**/{page}.js", lambda route: route.abort())
+        seen.page.goto({"new": "/ui/new", "sweep_new": "/ui/sweeps/new"}[page])
+        assert seen.page.locator("#new button.main").is_disabled()
+
+
 def test_a_sweep_is_made_in_the_browser(browser: Any, serve: Serve) -> None:
     """What is refused is said at its field; then it is followed as its items end."""
     served = serve("figured")

@@ -80,3 +80,4 @@ form.addEventListener("submit", async (event) => {
     button.disabled = false;
   }
 });
+form.querySelector("button.main").disabled = false; // before this the browser would send the form itself, to nowhere
