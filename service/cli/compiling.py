@@ -99,7 +99,7 @@ def compile_model(
     ] = 99.99,
     correct: Annotated[
         list[str] | None,
-        typer.Option(help="bias or rounding: a correction of quantised constants; repeatable."),
+        typer.Option(help="bias, equalise or rounding: what constants correct; repeatable."),
     ] = None,
     keep_float: Annotated[
         list[str] | None,

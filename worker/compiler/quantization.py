@@ -34,6 +34,8 @@ class Correction(StrEnum):
 
     BIAS = "bias"
     """Biases make up for the mean error of every channel."""
+    EQUALISE = "equalise"
+    """Channels between two products get sizes that one scale suits, where samples keep more so."""
     ROUNDING = "rounding"
     """Weights are rounded up or down so that the error of the result is least, not their own."""
 

@@ -30,6 +30,10 @@ def conversion_section(compiled: CompiledModel, options: CompileOptions) -> dict
             {"node": c.node, "moved_weights": c.moved_weights, "moved_bias": c.moved_bias}
             for c in quantised.corrected
         ],
+        "equalised": [
+            {"maker": e.maker, "reader": e.reader, "channels": e.channels, "span": e.span}
+            for e in quantised.equalised
+        ],
         "boundaries": [
             {
                 "value": b.value,

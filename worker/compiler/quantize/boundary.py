@@ -67,6 +67,20 @@ class Corrected:
 
 
 @dataclass(frozen=True, slots=True)
+class Equalised:
+    """Channels between two products that were scaled where they are made, and back where read."""
+
+    maker: str
+    """Node whose result has the channels."""
+    reader: str
+    """The next product."""
+    channels: int
+    """With a factor other than 1."""
+    span: float
+    """Largest factor over the least."""
+
+
+@dataclass(frozen=True, slots=True)
 class Quantised:
     """How the conversion to integers was done."""
 
@@ -75,6 +89,8 @@ class Quantised:
     sensitivities: tuple[Sensitivity, ...] = ()
     """Operators left float for `min_sqnr`, the most sensitive first."""
     corrected: tuple[Corrected, ...] = ()
+    """In order of execution."""
+    equalised: tuple[Equalised, ...] = ()
     """In order of execution."""
 
 

@@ -1,4 +1,4 @@
-"""Choices that are measured on samples: which ranges, and which operators stay float.
+"""Choices that are measured on samples: ranges, equalisation, and which operators stay float.
 
 A choice is converted in full, run by ONNX Runtime, and its outputs are compared with the model's.
 """
@@ -19,9 +19,10 @@ from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.machine import Conversion
 from worker.compiler.partition.plan import HOST, Placement
-from worker.compiler.quantization import DEFAULT, POINTER, Quantization, Ranges
+from worker.compiler.quantization import DEFAULT, POINTER, Correction, Quantization, Ranges
 from worker.compiler.quantize.boundary import Converted, Sensitivity
 from worker.compiler.quantize.convert import convert
+from worker.compiler.quantize.equalise import equalised
 from worker.compiler.quantize.ranges import Observed, observe
 from worker.compiler.quantize.session import Session
 from worker.compiler.quantize.sqnr import Powers
@@ -50,8 +51,9 @@ def convert_as_asked(
             to quantise to integers that the options could be about.
         ModelError: as `convert`, and as `observe`.
 
-    Cost: `ranges: auto` converts and runs twice for each way of taking ranges.  `min_sqnr`, where
-        it is not kept anyway, once for each converted operator.
+    Cost: `ranges: auto` and `corrections: equalise` convert once for each fold, way of taking
+        ranges, and with and without equalisation; each sample is run for each way.  `min_sqnr`,
+        where it is not kept anyway, converts once for each converted operator.
     """
     placement = _without(placement, chosen.keep_float)
     if chosen != DEFAULT and not any(c.dtype in (DType.I8, DType.U8) for c in choices.values()):
@@ -69,22 +71,33 @@ def convert_as_asked(
 
     known: dict[tuple[int, ...], dict[str, Observed]] = {}
 
+    def converted(
+        source: OnnxModel, how: Quantization, places: Sequence[Placement], part: Sequence[Batch],
+        seen: dict[str, Observed],
+    ) -> Converted:  # fmt: skip
+        def calibration(names: Sequence[str]) -> Mapping[str, Observed]:
+            new = [name for name in names if name not in seen]
+            if new:
+                seen.update(observe(source, new, part))
+            return {name: seen[name] for name in names}
+
+        return convert(source, places, choices, calibration, how, lambda: part)
+
     def convert_one(
         how: Quantization, places: Sequence[Placement], part: Sequence[Batch]
     ) -> Converted:
         seen = known.setdefault(tuple(id(batch) for batch in part), {})
+        if Correction.EQUALISE not in how.corrections:
+            return converted(model, how, places, part, seen)
+        plain = msgspec.structs.replace(how, corrections=())
+        nodes = converted(model, plain, places, part, seen).converted_nodes
+        per_channel = all(c.per_channel for c in choices.values())
+        source, done = equalised(model, frozenset(nodes), part, per_channel=per_channel)
+        found = converted(source, _unequalised(how), places, part, {} if done else seen)
+        return replace(found, quantised=replace(found.quantised, equalised=done))
 
-        def calibration(names: Sequence[str]) -> Mapping[str, Observed]:
-            new = [name for name in names if name not in seen]
-            if new:
-                seen.update(observe(model, new, part))
-            return {name: seen[name] for name in names}
-
-        return convert(model, places, choices, calibration, how, lambda: part)
-
-    if chosen.ranges is Ranges.AUTO:
-        ranges = _best_ranges(model, partial(_placed, convert_one, placement), chosen, given())
-        chosen = msgspec.structs.replace(chosen, ranges=ranges)
+    if chosen.ranges is Ranges.AUTO or Correction.EQUALISE in chosen.corrections:
+        chosen = _best(model, partial(_placed, convert_one, placement), chosen, given())
     if chosen == DEFAULT and not batches:
         return convert(
             model, placement, choices, lambda names: observe(model, names, given()), chosen, given
@@ -115,35 +128,65 @@ def _without(placement: Sequence[Placement], names: Sequence[str]) -> tuple[Plac
     return tuple(replace(row, target=HOST) if row.node in kept else row for row in placement)
 
 
-def _best_ranges(
+def _unequalised(chosen: Quantization) -> Quantization:
+    rest = tuple(c for c in chosen.corrections if c is not Correction.EQUALISE)
+    return msgspec.structs.replace(chosen, corrections=rest)
+
+
+def _best(
     model: OnnxModel,
     way: Callable[[Quantization, Sequence[Batch]], Converted],
     chosen: Quantization,
     batches: Sequence[Batch],
-) -> Ranges:
-    """The ranges that keep most of the outputs, taken from most of the samples and measured on the
-    others, each sample once.  A single sample is measured on itself.
+) -> Quantization:
+    """`chosen` with the ranges, and with or without equalisation, that keep most of the outputs:
+    taken from most of the samples and measured on the others, each sample once.  A single sample
+    is measured on itself.  Equalisation has to keep more in every part: where it gains by chance,
+    it loses on other samples.
 
-    Corrections are left aside: they make up for what ranges leave, whichever they are.
+    Other corrections are left aside: they make up for what these leave, whichever they are.
     """
     parts = [batches[k :: min(_FOLDS, len(batches))] for k in range(min(_FOLDS, len(batches)))]
     folds = [
         ([b for other in parts if other is not part for b in other] or part, part) for part in parts
     ]
-    best, most = Ranges.MINMAX, float("-inf")
-    for ranges in (r for r in Ranges if r is not Ranges.AUTO):
-        how = msgspec.structs.replace(chosen, ranges=ranges, corrections=())
-        powers: dict[str, Powers] = {}
-        for calibrating, other in folds:
-            _add_powers(powers, model.ir, way(how, calibrating).model.ir, other)
-        kept = _mean_db(powers)
+    candidates = [r for r in Ranges if r is not Ranges.AUTO]
+    if chosen.ranges is not Ranges.AUTO:
+        candidates = [chosen.ranges]
+    best, most = chosen, float("-inf")
+    for ranges in candidates:
+        plain = msgspec.structs.replace(chosen, ranges=ranges, corrections=())
+        kept, parts_kept = _kept(model, way, plain, folds)
         if kept > most:
-            best, most = ranges, kept
+            best, most = _unequalised(msgspec.structs.replace(chosen, ranges=ranges)), kept
+        if Correction.EQUALISE not in chosen.corrections:
+            continue
+        how = msgspec.structs.replace(plain, corrections=(Correction.EQUALISE,))
+        scaled, parts_scaled = _kept(model, way, how, folds)
+        always = all(a > b for a, b in zip(parts_scaled, parts_kept, strict=True))
+        if scaled > most and always:
+            best, most = msgspec.structs.replace(chosen, ranges=ranges), scaled
     return best
 
 
+def _kept(
+    model: OnnxModel,
+    way: Callable[[Quantization, Sequence[Batch]], Converted],
+    how: Quantization,
+    folds: Sequence[tuple[Sequence[Batch], Sequence[Batch]]],
+) -> tuple[float, list[float]]:
+    """Decibels that the outputs keep on all parts, each calibrated on the others; and on each."""
+    together: dict[str, Powers] = {}
+    each: list[float] = []
+    for calibrating, other in folds:
+        alone: dict[str, Powers] = {}
+        _add_powers((together, alone), model.ir, way(how, calibrating).model.ir, other)
+        each.append(_mean_db(alone))
+    return _mean_db(together), each
+
+
 def _add_powers(
-    powers: dict[str, Powers],
+    sums: Sequence[dict[str, Powers]],
     exact: onnx_ir.Model,
     rounded: onnx_ir.Model,
     batches: Sequence[Batch],
@@ -154,7 +197,8 @@ def _add_powers(
         got = second.run({k: v for k, v in batch.items() if k in second.inputs})
         for name, a, b in zip(first.outputs, want, got, strict=True):
             if a.dtype.kind == "f":
-                powers.setdefault(name, Powers()).add(a, b)
+                for powers in sums:
+                    powers.setdefault(name, Powers()).add(a, b)
 
 
 def _decibels(powers: Mapping[str, Powers]) -> list[float]:
@@ -176,7 +220,7 @@ def _mean_db(powers: Mapping[str, Powers]) -> float:
 
 def _least_db(model: OnnxModel, found: Converted, batches: Sequence[Batch]) -> float:
     powers: dict[str, Powers] = {}
-    _add_powers(powers, model.ir, found.model.ir, batches)
+    _add_powers((powers,), model.ir, found.model.ir, batches)
     return min(_decibels(powers), default=_KNOWN_EXACT)
 
 
