@@ -10,7 +10,7 @@ from typing import Any
 from anyio import to_thread
 
 from service.api.schemas.sweep import SweepProgressEvent
-from service.jobs.sweep_figures import on_front
+from service.jobs.sweep_figures import Fronts, fronts
 from service.jobs.sweeps import Sweep
 from service.store.records import SweepItemRecord
 
@@ -25,16 +25,16 @@ class Look:
     sweep: Sweep
     items: tuple[SweepItemRecord, ...]
     """By the number of their last change."""
-    front: frozenset[int]
+    fronts: Fronts
     progress: dict[str, Any]
     """The body of the event."""
 
     @classmethod
     def at(cls, sweep: Sweep) -> Look:
         """What streams need of a sweep."""
-        front = on_front(sweep.items)
-        told = SweepProgressEvent.of(sweep, front).model_dump(mode="json")
-        return cls(sweep, tuple(sorted(sweep.items, key=lambda item: item.seq)), front, told)
+        found = fronts(sweep.record, sweep.items)
+        told = SweepProgressEvent.of(sweep, found).model_dump(mode="json")
+        return cls(sweep, tuple(sorted(sweep.items, key=lambda item: item.seq)), found, told)
 
 
 class SweepLooks:

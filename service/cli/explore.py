@@ -74,7 +74,8 @@ def explore(
     from worker.compiler.descriptors import estimating
     from worker.compiler.machine import canonical_document, load_machine, preset_document
     from worker.explore.chips import COSTS
-    from worker.explore.fields import choices, parse_field
+    from worker.explore.fields import in_search_order, parse_field, values_of
+    from worker.explore.winners import best_of, marked
 
     compared = tuple(dict.fromkeys(costs.split(","))) if costs else COSTS
     if unknown := [name for name in compared if name not in COSTS]:
@@ -86,7 +87,7 @@ def explore(
     load_machine(document)  # what is wrong with it is said at once
     document = canonical_document(document)
     fields = [parse_field(text, document) for text in vary]
-    asked_for = _in_order(fields, list(choices(fields)))
+    asked_for = in_search_order(fields)
     folder = output or Path(f"{model.stem}-{hardware_label(hardware)}-explored")
     compiler = _Compiler(existing_model(model), symbol_settings(symbols or []), data_dir, as_json)
     base = compiler.compiled(document, estimating().name, folder / "base")
@@ -96,12 +97,9 @@ def explore(
     took = time.monotonic() - started
     for choice, row in zip(asked_for, rows, strict=True):
         row["choice"] = list(choice)
-        row["values"] = [
-            v for f, k in zip(fields, choice, strict=True) for v in f.values[k]
-        ]  # fmt: skip
+        row["values"] = values_of(fields, choice)
     rows.sort(key=lambda row: row["choice"])
-    priced = _mark(rows, compared)
-    won = _winners(priced, winners)
+    won = best_of(marked(rows, compared), winners)
     found: dict[str, Any] = {
         "model": model.stem, "hardware": document["name"], "vary": vary, "costs": list(compared),
         "rows": rows, "winners": [],
@@ -171,14 +169,6 @@ class _Compiler:
         return {**row, **simulated}
 
 
-def _in_order(
-    fields: Sequence[Field], found: Sequence[tuple[int, ...]]
-) -> tuple[tuple[int, ...], ...]:
-    """Chips that differ in energies or the clock alone after each other: tiles are the same."""
-    own = [k for k, field in enumerate(fields) if not field.is_price]
-    return tuple(sorted(found, key=lambda choice: ([choice[k] for k in own], choice)))
-
-
 def _rows(
     bundle: Path, document: dict[str, Any], vary: Sequence[str],
     wanted: Sequence[tuple[int, ...]], path: Path, *, quiet: bool,
@@ -235,37 +225,6 @@ def _known(path: Path, of: str) -> list[dict[str, Any]]:
         )  # fmt: skip
     path.write_text("".join(whole), encoding="utf-8")
     return rows
-
-
-def _mark(rows: Sequence[dict[str, Any]], compared: Sequence[str]) -> list[dict[str, Any]]:
-    """Say of every row whether it is on the front; give those that have figures."""
-    from worker.explore.front import front
-
-    priced = [row for row in rows if "latency_s" in row]
-    kept = set(front([[row[name] for name in compared] for row in priced]))
-    for row in rows:
-        row["is_on_front"] = False
-    for k, row in enumerate(priced):
-        row["is_on_front"] = k in kept
-    return priced
-
-
-def _winners(priced: Sequence[dict[str, Any]], number: int) -> list[dict[str, Any]]:
-    """The fastest of the front, the thriftiest, the best product of both, the smallest, then those
-    by the product."""
-    kept = [row for row in priced if row["is_on_front"]]
-    by_product = sorted(kept, key=lambda row: row["latency_s"] * row["energy_pj"])
-    firsts = [
-        min(kept, key=lambda row: (row["latency_s"], row["energy_pj"]), default=None),
-        min(kept, key=lambda row: (row["energy_pj"], row["latency_s"]), default=None),
-        *by_product[:1],
-        min(kept, key=lambda row: (row["area_mm2"], row["latency_s"]), default=None),
-    ]
-    found: list[dict[str, Any]] = []
-    for row in (*firsts, *by_product):
-        if row is not None and row not in found:
-            found.append(row)
-    return found[:number]
 
 
 def _write(found: dict[str, Any], names: Sequence[str], folder: Path) -> None:

@@ -33,6 +33,28 @@ def sweep(
     beside: Annotated[
         bool, typer.Option("--with-base", help="With --vary: the machine as it is, too.")
     ] = False,
+    explore: Annotated[
+        bool,
+        typer.Option(
+            "--explore",
+            help="With --vary: estimate every machine first, as `explore` does, over all workers;"
+            " compile the best.",
+        ),
+    ] = False,
+    costs: Annotated[
+        str,
+        typer.Option(
+            "--front",
+            help="With --explore, what is compared: latency_s, energy_pj, on_chip_bytes, area_mm2,"
+            " off_chip_bytes_per_s (default all).",
+        ),
+    ] = "",
+    winners: Annotated[
+        int,
+        typer.Option(
+            min=0, max=20, help="With --explore, machines of each model's front that are compiled."
+        ),
+    ] = 3,
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", help="Folder for sweep.json, sweep.csv and sweep.html."),
@@ -83,6 +105,10 @@ def sweep(
         raise typer.BadParameter("--vary needs one machine", param_hint="--hardware")
     if beside and not vary:
         raise typer.BadParameter("needs --vary", param_hint="--with-base")
+    if explore and (beside or not vary):
+        raise typer.BadParameter("needs --vary, without --with-base", param_hint="--explore")
+    if not explore and costs:
+        raise typer.BadParameter("needs --explore", param_hint="--front")
     files = [existing_model(path) for path in models]
     specs = [hardware_document(text) for text in hardware]
     options = {
@@ -101,6 +127,8 @@ def sweep(
     }
     if vary:
         request |= {"base": specs[0], "vary": vary}
+    if explore:
+        request["explore"] = {"winners": winners, **({"costs": costs.split(",")} if costs else {})}
     if label is not None:
         request["label"] = label
     with working_service(server, data_dir) as client:

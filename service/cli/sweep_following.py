@@ -76,15 +76,21 @@ def write(client: Client, results: dict[str, Any], output: Path) -> None:
 
 def show(sweep: dict[str, Any]) -> None:
     """How far it is, the front, and what failed."""
-    progress, front = sweep["progress"], sweep["front"]
+    progress, front, explored = sweep["progress"], sweep["front"], sweep["explore"]
     print_text(
         f"{sweep['id']} {sweep['state']}: {progress['succeeded']} of {progress['total']} items have"
         f" results, {progress['failed']} failed, {progress['canceled']} canceled"
     )
+    if explored is not None:
+        print_text(
+            f"{explored['estimated']} machines estimated, {explored['without_figures']} of them"
+            f" without figures; {explored['winners']} of each front are compiled"
+        )
     if front:
         fields: Sequence[str] = sweep["fields"]
-        columns = ("number", "model_name", "hardware_name", *fields, *_FIGURES)
-        rows = [{**row, **dict(zip(fields, row["values"], strict=False))} for row in front]
+        guessed = () if explored is None else ("estimated_latency_s", "estimated_energy_pj")
+        columns = ("number", "model_name", "hardware_name", *fields, *_FIGURES, *guessed)
+        rows = [_row(item, fields) for item in front]
         print_text("\nthe best, by model")
         print_table(columns, rows[:SHOWN])
         if len(front) > SHOWN:
@@ -94,6 +100,13 @@ def show(sweep: dict[str, Any]) -> None:
              f" {row['values'] or ''}) {row['state']}, job {row['job']}:")  # fmt: skip
         if row["error"]:
             print_problem(row["error"])
+
+
+def _row(item: dict[str, Any], fields: Sequence[str]) -> dict[str, Any]:
+    row = {**item, **dict(zip(fields, item["values"], strict=False))}
+    if item["estimate"] is not None:  # beside what was simulated
+        row |= {f"estimated_{name}": item["estimate"][name] for name in ("latency_s", "energy_pj")}
+    return row
 
 
 def _compare(client: Client, results: dict[str, Any]) -> None:

@@ -261,8 +261,8 @@ class Client:
     # --- sweeps ---------------------------------------------------------------------------------
 
     def submit_sweep(self, request: Mapping[str, Json], *, key: str | None = None) -> Document:
-        """Submit a sweep: `models`, `hardware`, `base`, `vary`, `options`, `label`, `priority`,
-        `wall_limit_s`."""
+        """Submit a sweep: `models`, `hardware`, `base`, `vary`, `explore`, `options`, `label`,
+        `priority`, `wall_limit_s`."""
         return self.post("/v1/sweeps", dict(request), key=key)
 
     def sweep(self, sweep_id: str) -> Document:

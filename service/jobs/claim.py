@@ -68,6 +68,8 @@ class Claim:
     job: JobRecord
     model: ModelRecord
     hardware: HardwareRecord
+    part: Mapping[str, Detail] | None = None
+    """Machines like `hardware` that are estimated with the program (`worker.explore.part`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,13 @@ def claim(
             job=fresh,
             model=model,
             hardware=hardware,
+            part=_part_of(item.payload),
         )
+
+
+def _part_of(payload: Mapping[str, Detail]) -> Mapping[str, Detail] | None:
+    part = payload.get("part")
+    return part if isinstance(part, Mapping) else None
 
 
 def renew(database: Database, held: Claim, ttl_s: float) -> bool:
@@ -192,8 +200,11 @@ def record_artifact(
         jobs.add_event(session, held.job.id, "artifact", {"name": name, "sha256": ref.sha256})
 
 
-def _end(session: Session, held: Claim, target: ItemState, outcome: Outcome, usage: Usage) -> None:
-    if not items.finish(session, held.item_id, held.owner, held.fence, target):
+def _end(
+    session: Session, held: Claim, target: ItemState, outcome: Outcome, usage: Usage,
+    result: Mapping[str, Detail] | None = None,
+) -> None:  # fmt: skip
+    if not items.finish(session, held.item_id, held.owner, held.fence, target, result=result):
         raise LeaseLost(held.item_id, held.fence)
     results.end_attempt(
         session,
@@ -214,16 +225,18 @@ def succeed(
     bundle_digest: str,
     summary: Mapping[str, Detail],
     usage: Usage,
+    result: Mapping[str, Detail] | None = None,
 ) -> None:
     """Publish the result: one transaction flips item and job and names all artifacts.
 
-    A job that is canceling ends canceled: its user was told so.
+    A job that is canceling ends canceled: its user was told so.  `result` stays with the item of
+    work: what was done beside the compile.
 
     Raises:
         LeaseLost: nothing was published.
     """
     with database.write() as session:
-        _end(session, held, ItemState.DONE, Outcome.SUCCEEDED, usage)
+        _end(session, held, ItemState.DONE, Outcome.SUCCEEDED, usage, result)
         for name, file_name, ref in artifacts:
             results.put_artifact(
                 session,

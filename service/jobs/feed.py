@@ -17,6 +17,13 @@ from sqlalchemy.orm import Session
 from service.errors import Conflict, NotFound, problem
 from service.jobs import quotas
 from service.jobs.cancel import cancel_in
+from service.jobs.exploring import (
+    Explore,
+    add_winners,
+    estimates_in,
+    owes_winners,
+    part_options,
+)
 from service.jobs.submit import NewJob, insert_job, item_of
 from service.log import get_logger
 from service.outbox import Outbox
@@ -66,6 +73,8 @@ def feed(
             if sweep is None or sweep.state not in OPEN_SWEEP_STATES:
                 return total
             settled = _settle(session, sweep)
+            if sweep.state is SweepState.RUNNING:
+                add_winners(session, sweep)
             canceled: list[str] = []
             made: list[str] = []
             if sweep.state is SweepState.CANCELING:
@@ -92,7 +101,7 @@ def _cancel(database: Database, job_id: str) -> None:
 def _settle(session: Session, sweep: SweepRecord) -> int:
     """Copy to items what their ended jobs came to; give how many."""
     found = sweeps.ended(session, sweep.id, _BATCH)
-    for number, state, seconds, summary, error in found:
+    for number, state, seconds, summary, error, part in found:
         values: dict[str, Any] = {"seconds": seconds}
         if state is None:  # deleted before anybody looked
             again = sweep.state is SweepState.RUNNING
@@ -102,10 +111,24 @@ def _settle(session: Session, sweep: SweepRecord) -> int:
             target = SweepItemState(state)
         if isinstance(error, Mapping):
             values["error"] = {name: error[name] for name in _KEPT if error.get(name) is not None}
-        if isinstance(summary, Mapping):
+        if part is not None:
+            if target is SweepItemState.SUCCEEDED:
+                result = sweeps.result_of(session, sweep.id, number)
+                values["estimates"] = estimates_in(result, part, sweep.fields)
+                if values["estimates"] is None:
+                    target, values["error"] = SweepItemState.FAILED, _no_estimates()
+        elif isinstance(summary, Mapping):
             values |= {name: _figure(summary.get(name)) for name in ("latency_s", "energy_pj")}
         sweeps.set_item(session, sweep.id, number, state=str(target), **values)
     return len(found)
+
+
+def _no_estimates() -> dict[str, Detail]:
+    found = problem(
+        "TW-SVC-015", "the job of this part has left no estimates",
+        remedy="A worker of an earlier release knows none: resume the sweep when it is gone.",
+    )  # fmt: skip
+    return {name: found[name] for name in _KEPT if found.get(name) is not None}
 
 
 def _figure(value: object) -> float | None:
@@ -125,13 +148,15 @@ def _make_jobs(
     if room <= 0:
         return []
     made: list[str] = []
+    explore = Explore.of(sweep)
+    vary = list[Detail](() if explore is None else explore.vary)
     try:
         options = CompileOptions.from_json(dict(sweep.options))
     except CompilerError as refusal:  # of a release that knew other options
-        for number, _, _ in sweeps.pending(session, sweep.id, _BATCH):
+        for number, *_ in sweeps.pending(session, sweep.id, _BATCH):
             _refuse(session, sweep.id, number, refusal.to_problem())
         return made
-    for number, model_id, hardware_id in sweeps.pending(session, sweep.id, room):
+    for number, model_id, hardware_id, part in sweeps.pending(session, sweep.id, room):
         owner, has_spec = catalog.references(session, model_id, hardware_id, sweep.owner)
         if owner != sweep.owner or not has_spec:
             what = "hardware spec" if owner == sweep.owner else "model"
@@ -139,9 +164,11 @@ def _make_jobs(
             _refuse(session, sweep.id, number, gone)
             continue
         job_id = new_id("job")
+        own = options if part is None else part_options(options)
         new = NewJob(
-            model_id, hardware_id, options, priority=sweep.priority, owner=sweep.owner,
+            model_id, hardware_id, own, priority=sweep.priority, owner=sweep.owner,
             wall_limit_s=sweep.wall_limit_s, traceparent=sweep.traceparent, sweep_id=sweep.id,
+            part=None if part is None else {"vary": vary, **part},
         )  # fmt: skip
         insert_job(session, job_id, new, settings)
         sweeps.set_item(session, sweep.id, number, state=str(SweepItemState.ACTIVE), job_id=job_id)
@@ -160,7 +187,9 @@ def _end(session: Session, sweep: SweepRecord) -> None:
     if any(counts.get(state) for state in OPEN_SWEEP_ITEM_STATES):
         return
     target = SweepState.SUCCEEDED
-    if set(counts) != {SweepItemState.SUCCEEDED}:
+    if set(counts) != {SweepItemState.SUCCEEDED} or (
+        sweep.state is SweepState.CANCELING and owes_winners(session, sweep)
+    ):
         is_canceling = sweep.state is SweepState.CANCELING
         target = SweepState.CANCELED if is_canceling else SweepState.FAILED
     if sweeps.move(session, sweep.id, target):

@@ -73,6 +73,8 @@ class NewJob:
     traceparent: str | None = None
     cloned_from: str | None = None
     sweep_id: str | None = None
+    part: Mapping[str, Detail] | None = None
+    """Machines of a sweep that its program's kernels are estimated on, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +305,7 @@ def insert_job(session: Session, job_id: str, new: NewJob, settings: Settings) -
         max_attempts=settings.max_attempts,
         wall_limit_s=wall,
         strategies=wanted(new.options),
+        payload={} if new.part is None else {"part": dict(new.part)},
     )
     return job
 

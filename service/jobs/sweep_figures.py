@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from service.jobs.exploring import Explore
 from service.states import (
     OPEN_SWEEP_ITEM_STATES,
     JobState,
     SweepItemState,
     SweepState,
 )
-from service.store.records import SweepItemRecord
+from service.store.records import SweepItemRecord, SweepRecord
 
 COSTS = ("latency_s", "energy_pj", "on_chip_bytes")
 """What the front compares, less being better."""
@@ -61,25 +63,66 @@ def _place(item: SweepItemRecord) -> str:
 def eta_s(state: SweepState, items: Sequence[SweepItemRecord]) -> float | None:
     """Seconds until the sweep ends, from what its finished items took on a worker.
 
-    An item is taken to need what those of its model needed on average (of any model, before one of
-    its own has ended), and as many to run at a time as now.  Waiting for other jobs is left out.
+    An item is taken to need what those of its model and kind (parts that are estimated, machines)
+    needed on average (any, before one of its own has ended), and as many to run at a time as now.
+    Waiting for other jobs is left out.
     None: it does not run, or none has succeeded.
     """
-    took: dict[str, list[float]] = {}
+    took: dict[tuple[str, bool], list[float]] = {}
     for item in items:
         if item.state is SweepItemState.SUCCEEDED and item.seconds is not None:
-            took.setdefault(item.model_id, []).append(item.seconds)
+            took.setdefault(_kind(item), []).append(item.seconds)
     if state is not SweepState.RUNNING or not took:
         return None
     every = [seconds for found in took.values() for seconds in found]
     mean = sum(every) / len(every)
-    means = {model: sum(found) / len(found) for model, found in took.items()}
+    means = {kind: sum(found) / len(found) for kind, found in took.items()}
     left, running = 0.0, 0
     for item in items:
         if item.state in OPEN_SWEEP_ITEM_STATES:
-            left += max(0.0, means.get(item.model_id, mean) - (item.running_s or 0.0))
+            left += max(0.0, means.get(_kind(item), mean) - (item.running_s or 0.0))
             running += item.running_s is not None
     return left / max(1, running)
+
+
+def _kind(item: SweepItemRecord) -> tuple[str, bool]:
+    return item.model_id, item.part is None
+
+
+@dataclass(frozen=True, slots=True)
+class Fronts:
+    """The best of a sweep so far, of all models."""
+
+    items: frozenset[int]
+    """Numbers of machines that were simulated."""
+    estimates: frozenset[tuple[int, int]] = frozenset()
+    """Machines that were estimated: number of their part, place in it."""
+
+
+def fronts(record: SweepRecord, items: Sequence[SweepItemRecord]) -> Fronts:
+    """The fronts of a sweep.  Cost: with thousands of estimates some tenths of a second."""
+    explore = Explore.of(record)
+    if explore is None:
+        return Fronts(on_front(items))
+    return Fronts(on_front(items), _estimated_front(items, explore.costs))
+
+
+def _estimated_front(
+    items: Iterable[SweepItemRecord], costs: Sequence[str]
+) -> frozenset[tuple[int, int]]:
+    from worker.explore.winners import marked
+
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for item in items:
+        if item.part is not None:
+            rows.setdefault(item.model_id, []).extend(
+                {**row, "at": (item.number, place)} for place, row in enumerate(item.estimates)
+            )
+    found: set[tuple[int, int]] = set()
+    for own in rows.values():
+        own.sort(key=lambda row: row["choice"])
+        found |= {row["at"] for row in marked(own, costs) if row["is_on_front"]}
+    return frozenset(found)
 
 
 def on_front(items: Sequence[SweepItemRecord]) -> frozenset[int]:

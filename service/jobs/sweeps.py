@@ -21,6 +21,7 @@ from service.errors import (
     problem,
 )
 from service.jobs import audit
+from service.jobs.exploring import Explore, check_range, owes_winners, part_rows
 from service.jobs.query import Page, checked_limit, cursor_of, place_of
 from service.jobs.submit import IdempotencyKey, NewSpec, check_arrays, first_made
 from service.settings import Settings
@@ -55,6 +56,20 @@ class NewPoint:
 
 
 @dataclass(frozen=True, slots=True)
+class NewExplore:
+    """A range of machines that is estimated, and what of it is compiled."""
+
+    base: NewSpec | str
+    """To be stored, or the id of a stored one."""
+    name: str
+    vary: tuple[str, ...]
+    machines: int
+    """How many the range has."""
+    costs: tuple[str, ...]
+    winners: int
+
+
+@dataclass(frozen=True, slots=True)
 class NewSweep:
     """What a user asks for."""
 
@@ -63,6 +78,8 @@ class NewSweep:
     points: tuple[NewPoint, ...]
     fields: tuple[str, ...] = ()
     """What the points' `values` are of."""
+    explore: NewExplore | None = None
+    """What is estimated in place of `points`."""
     options: CompileOptions = field(default_factory=CompileOptions)
     label: str | None = None
     priority: int = 0
@@ -163,25 +180,46 @@ def _insert(session: Session, sweep_id: str, new: NewSweep, settings: Settings) 
             limit=settings.max_active_sweeps, actual=unfinished, headers={"Retry-After": "60"},
             remedy="Wait for a sweep to end, or cancel one.",
         )  # fmt: skip
-    specs = {p.spec.id: p.spec for p in new.points if isinstance(p.spec, NewSpec)}
+    base = None if new.explore is None else new.explore.base
+    named = (base, *(point.spec for point in new.points))
+    specs = {spec.id: spec for spec in named if isinstance(spec, NewSpec)}
     catalog.add_all_hardware(
         session, new.owner,
         [{"id": spec.id, "machine_digest": spec.machine_digest, "name": spec.name,
           "document": dict(spec.document)} for spec in specs.values()],
     )  # fmt: skip
-    points: dict[object, dict[str, Any]] = {}
-    for number, point in enumerate(new.points):
-        row = _point_row(session, point, number, new.owner)
-        points.setdefault(row["hardware_id"] or number, row)
-    check_size(len(models), len(points), settings)
-    pairs = [(model, row) for row in points.values() for model in models]
     values = {
         "id": sweep_id, "owner": new.owner, "label": new.label, "fields": list(new.fields),
         "options": new.options.to_json(), "priority": new.priority,
         "wall_limit_s": new.wall_limit_s, "traceparent": new.traceparent,
     }  # fmt: skip
-    rows = [{"number": n, "model_id": model, **row} for n, (model, row) in enumerate(pairs)]
-    sweeps.insert(session, values, rows)
+    if new.explore is not None:
+        explore = _explore(session, new.explore, new.owner)
+        check_range(len(models), explore.machines, explore.winners, settings)
+        values["explore"] = explore.to_json()
+        rows = part_rows(explore, models, new.explore.name)
+    else:
+        rows = _machine_rows(session, new, models, settings)
+    sweeps.insert(session, values, [{"number": n, **row} for n, row in enumerate(rows)])
+
+
+def _explore(session: Session, new: NewExplore, owner: str) -> Explore:
+    base = new.base.id if isinstance(new.base, NewSpec) else new.base
+    if not catalog.has_hardware(session, base, owner):
+        raise NotFound("no such hardware spec", pointer="/base", actual=base[:80])
+    return Explore(new.vary, new.costs, new.winners, base, new.machines)
+
+
+def _machine_rows(
+    session: Session, new: NewSweep, models: Sequence[str], settings: Settings
+) -> list[dict[str, Any]]:
+    """Every model on every machine, without numbers."""
+    points: dict[object, dict[str, Any]] = {}
+    for number, point in enumerate(new.points):
+        row = _point_row(session, point, number, new.owner)
+        points.setdefault(row["hardware_id"] or number, row)
+    check_size(len(models), len(points), settings)
+    return [{"model_id": model, **row} for row in points.values() for model in models]
 
 
 def _model_id(session: Session, new: NewSweep, at: int) -> str:
@@ -332,7 +370,10 @@ def resume_sweep(
                 "a sweep that is canceling cannot be resumed", actual=str(record.state),
                 remedy="Resume it when it is canceled.",
             )  # fmt: skip
-        if record.state not in OPEN_SWEEP_STATES and sweeps.renew_items(session, record):
+        is_left = record.state not in OPEN_SWEEP_STATES and (
+            sweeps.renew_items(session, record) > 0 or owes_winners(session, record)
+        )
+        if is_left:
             sweeps.move(session, sweep_id, SweepState.RUNNING)
         audit.record(session, audit.current(), sweep_id)
         sweep = _whole(session, sweep_id)

@@ -130,11 +130,13 @@ class SweepRecord:
     cancel_requested: float | None
     event_seq: int
     """Number of its last change, or of an item's."""
+    explore: Document | None
+    """What is estimated first (`service.jobs.exploring.Explore`); None: all items are machines."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepItemRecord:
-    """One model on one machine."""
+    """One model on one machine, or a part of the machines that are estimated for it."""
 
     number: int
     """From 0, in the order in which items get their jobs."""
@@ -159,6 +161,10 @@ class SweepItemRecord:
     """How long its job has run, where it runs now."""
     seq: int
     """Number of its last change; all changes of a sweep are counted together."""
+    part: Document | None
+    """`first` and `count` of the machines that its job estimates; None: it is one machine."""
+    estimates: tuple[Document, ...]
+    """Of the machines of its part, once it has succeeded; of a winner its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +240,8 @@ class ItemRecord:
     hard_deadline: float | None
     dispatched_at: float | None
     dispatches: int
+    payload: Document
+    """What is done beside the job's compile: `part` of a range of machines, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,10 +206,12 @@ class SweepRow(Base):
     cancel_requested: Mapped[float | None]
     event_seq: Mapped[int] = mapped_column(server_default="0")
     """Number of its last change, or of an item's."""
+    explore: Mapped[JsonValue | None] = mapped_column(JsonText)
+    """What is estimated before machines are compiled; null: nothing is."""
 
 
 class SweepItemRow(Base):
-    """One model on one machine.  What its job came to is copied here when it has ended.
+    """One model on one machine, or on a part of those that are estimated: what its job came to.
 
     No foreign keys but to the sweep: a release before this one may delete what it refers to.
     """
@@ -237,6 +239,8 @@ class SweepItemRow(Base):
     seconds: Mapped[float | None]
     seq: Mapped[int] = mapped_column(server_default="0")
     """What its sweep's `event_seq` was when it changed last."""
+    part: Mapped[JsonValue | None] = mapped_column(JsonText)
+    estimates: Mapped[JsonValue | None] = mapped_column(JsonText)
 
 
 class ItemRow(Base):

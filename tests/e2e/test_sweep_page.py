@@ -26,7 +26,7 @@ def test_the_commands_work_as_printed(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("TILEWRIGHT_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.delenv("TILEWRIGHT_SERVER", raising=False)
     lines = [command.line for command in commands(PAGE)]
-    assert len(lines) == 4
+    assert len(lines) == 5
     said = []
     for line in lines:
         program, *words = shlex.split(line)
@@ -40,10 +40,18 @@ def test_the_commands_work_as_printed(tmp_path: Path, monkeypatch: pytest.Monkey
     assert small["latency_s"] > large["latency_s"] > 0  # the smaller buffer costs time
     assert large["is_on_front"]
     assert "succeeded" in said[2]
+    assert "3 machines estimated, 0 of them without figures; 1 of each front" in said[3]
+    part, winner = json.loads(Path("explored/sweep.json").read_bytes())["items"]
+    assert len(part["estimates"]) == 3
+    # Of all strategies, beside an estimate of one.
+    assert winner["latency_s"] <= 1.15 * winner["estimate"]["latency_s"]
+    shown = Path("explored/sweep.html").read_text()
+    assert "The front of estimates" in shown
+    assert shown.count("<svg") == 4
     # What if: the example's headline names the field that was varied, and what it did.
-    assert "2 of 2 items have results" in said[3]
-    assert "slower by" in said[3]
-    assert "/levels/GBUF/capacity_bytes: 65,536 -> 32,768" in said[3]
+    assert "2 of 2 items have results" in said[4]
+    assert "slower by" in said[4]
+    assert "/levels/GBUF/capacity_bytes: 65,536 -> 32,768" in said[4]
 
 
 def test_routes_settings_and_methods_are_those_there_are() -> None:

@@ -16,7 +16,7 @@ def sweep(sweep_id: str) -> Sweep:
     record = SweepRecord(
         id=sweep_id, owner="local", label=None, fields=(), options={}, priority=0,
         wall_limit_s=None, traceparent=None, state=SweepState.RUNNING, items_total=0, created=0.0,
-        finished=None, cancel_requested=None, event_seq=1,
+        finished=None, cancel_requested=None, event_seq=1, explore=None,
     )  # fmt: skip
     return Sweep(record, ())
 

@@ -122,11 +122,14 @@ def read_request(document: Mapping[str, Any]) -> tuple[JobRequest, Path]:
 def run(channel: Channel, request_path: Path, runner: str, strategy_limit_s: float) -> int:
     """Run the job and report its end over the channel; give the exit code."""
     try:
-        request, out_dir = read_request(json.loads(request_path.read_text(encoding="utf-8")))
+        document = json.loads(request_path.read_text(encoding="utf-8"))
+        request, out_dir = read_request(document)
         cache: Cache = NullCache() if request.options.no_cache else ChannelCache(channel)
         work = load_runner(runner)
         with limited_by(Watchdog(strategy_limit_s)):
-            outcome = work(request, out_dir, cache, ChannelProgress(channel))
+            progress = ChannelProgress(channel)
+            outcome = work(request, out_dir, cache, progress)
+            rows = _estimated(document, request, out_dir, outcome, progress)
     except Exception as error:  # the task boundary: the worker hears of anything
         channel.tell(failure_frame(error))
     else:
@@ -136,9 +139,26 @@ def run(channel: Channel, request_path: Path, runner: str, strategy_limit_s: flo
                 "artifacts": [list(pair) for pair in outcome.artifacts],
                 "bundle_digest": outcome.bundle_digest,
                 "summary": dict(outcome.summary),
+                "estimates": rows,
             }
         )
     return 0
+
+
+def _estimated(
+    document: Mapping[str, Any], request: JobRequest, out_dir: Path, outcome: JobOutcome,
+    progress: ProgressSink,
+) -> list[dict[str, Any]] | None:  # fmt: skip
+    """Estimates of the chips that the request asks for with its program; None: it asks for none."""
+    if document.get("part") is None:
+        return None
+    from worker.explore.part import STAGE, Part, part_rows
+
+    progress.stage(STAGE, "started")
+    bundle = out_dir / dict(outcome.artifacts)["bundle"]
+    rows = part_rows(bundle, request.hardware, Part.from_json(document["part"]))
+    progress.stage(STAGE, "finished")
+    return rows
 
 
 def main(argv: list[str]) -> int:

@@ -24,7 +24,7 @@ from worker.compiler.machine import (
     parse_document,
 )
 from worker.explore.area import on_chip_bytes
-from worker.explore.fields import Field, choices, document_of, parse_field
+from worker.explore.fields import Field, choices, document_of, parse_field, values_of
 from worker.sandbox import wire
 from worker.sandbox.answering import failure_frame
 
@@ -83,7 +83,7 @@ def points(text: str) -> dict[str, Any]:
     asked = json.loads(text)
     given = canonical_document(asked["document"])
     load_machine(given)
-    fields = [_field(text, at, given) for at, text in enumerate(asked["vary"])]
+    fields = [_field(text, at, given, is_simulated=True) for at, text in enumerate(asked["vary"])]
     wanted = islice(choices(fields), asked["first"], asked["first"] + asked["count"])
     return {
         "total": prod(len(field.values) for field in fields),
@@ -92,9 +92,29 @@ def points(text: str) -> dict[str, Any]:
     }
 
 
-def _field(text: str, at: int, given: Mapping[str, Any]) -> Field:
+def span(text: str) -> dict[str, Any]:
+    """How many machines a range has whose machines are estimated (`total`), and what is varied
+    (`fields`): of the spec `document` with every choice of values of the fields `vary`.
+
+    Raises:
+        SpecError: the spec is refused as it is.
+        OptionError: TW-OPT-001, a field is, or no estimate depends on it; as of `points`.
+    """
+    asked = json.loads(text)
+    given = canonical_document(asked["document"])
+    load_machine(given)
+    fields = [_field(text, at, given, is_simulated=False) for at, text in enumerate(asked["vary"])]
+    next(choices(fields))  # refuses what is varied twice, and too many
+    return {
+        "total": prod(len(field.values) for field in fields),
+        "fields": [name for field in fields for name in field.names],
+        "name": str(given["name"]),
+    }
+
+
+def _field(text: str, at: int, given: Mapping[str, Any], *, is_simulated: bool) -> Field:
     try:
-        return parse_field(text, given, is_simulated=True)
+        return parse_field(text, given, is_simulated=is_simulated)
     except OptionError as refusal:
         refusal.place = FaultPlace(pointer=f"/vary/{at}")
         raise
@@ -104,8 +124,7 @@ def _point(
     given: Mapping[str, Any], fields: Sequence[Field], choice: Sequence[int]
 ) -> dict[str, Any]:
     document = document_of(given, fields, choice)
-    values = [v for field, k in zip(fields, choice, strict=True) for v in field.values[k]]
-    about = {"values": values, "name": str(given["name"])}
+    about = {"values": values_of(fields, choice), "name": str(given["name"])}
     try:
         machine = load_machine(document)
         canonical = canonical_document(document)
@@ -117,7 +136,7 @@ def _point(
     }  # fmt: skip
 
 
-_ANSWERS = {"read": read, "lint": lint, "points": points}
+_ANSWERS = {"read": read, "lint": lint, "points": points, "span": span}
 
 
 def reply(frame: wire.Message) -> Mapping[str, Any]:

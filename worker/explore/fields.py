@@ -98,6 +98,21 @@ def choices(fields: Sequence[Field]) -> Iterator[tuple[int, ...]]:
     yield from product(*(range(len(field.values)) for field in fields))
 
 
+def in_search_order(fields: Sequence[Field]) -> tuple[tuple[int, ...], ...]:
+    """Every choice; chips that differ in energies or the clock alone come after each other, as
+    their tiles are the same.
+
+    Raises: as `choices`.
+    """
+    own = [k for k, field in enumerate(fields) if not field.is_price]
+    return tuple(sorted(choices(fields), key=lambda c: ([c[k] for k in own], c)))
+
+
+def values_of(fields: Sequence[Field], choice: Sequence[int]) -> list[Number]:
+    """The chosen value of every number that is varied."""
+    return [v for field, k in zip(fields, choice, strict=True) for v in field.values[k]]
+
+
 def document_of(
     document: Mapping[str, Any], fields: Sequence[Field], choice: Sequence[int]
 ) -> dict[str, Any]:

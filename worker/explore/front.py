@@ -16,8 +16,11 @@ def front(costs: Sequence[Sequence[float]]) -> tuple[int, ...]:
     if not len(costs):
         return ()
     table = np.asarray(costs, np.float64)
+    best = np.empty(table.T.shape)  # [costs, rows on the front]
     kept: list[int] = []
     for row in np.lexsort(table.T[::-1]).tolist():  # none is dominated by a later one
-        if not np.any(np.all(table[kept] <= table[row], axis=1)):
+        found = best[:, : len(kept)] <= table[row][:, np.newaxis]
+        if not found.all(axis=0).any():
+            best[:, len(kept)] = table[row]
             kept.append(row)
     return tuple(sorted(kept))

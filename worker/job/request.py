@@ -45,8 +45,12 @@ def request_document(
     out: Path,
     inputs: Path | None = None,
     watch: Watch = UNWATCHED,
+    part: Mapping[str, Detail] | None = None,
 ) -> dict[str, Detail]:
-    """A request as `worker.children.sandbox_child` reads it from a file."""
+    """A request as `worker.children.sandbox_child` reads it from a file.
+
+    `part`: chips that are estimated with the program, as `worker.explore.part` writes it.
+    """
     return {
         "model_path": str(model),
         "model_name": name,
@@ -57,6 +61,7 @@ def request_document(
         "inputs_path": None if inputs is None else str(inputs),
         "out_dir": str(out),
         "watch": watch.to_json(),
+        "part": None if part is None else dict(part),
     }
 
 

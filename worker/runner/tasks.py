@@ -261,7 +261,7 @@ class ItemRunner:
         )
         document = request_document(
             model, held.model.name, held.hardware.document, held.job.options, calibration,
-            place.build, place.out, inputs,
+            place.build, place.out, inputs, part=held.part,
         )  # fmt: skip
         (place.given / _REQUEST).write_text(json.dumps(document), encoding="utf-8")
 
@@ -360,7 +360,7 @@ class ItemRunner:
             return self._crash(f"it left a bad artifact: {violation}")
         self._on_step(Step.BLOBS_STORED, held)
         digest = said.done.text("bundle_digest")
-        summary = said.done.head.get("summary")
+        summary, estimates = said.done.head.get("summary"), said.done.head.get("estimates")
         return Ending(
             Outcome.SUCCEEDED,
             lambda held, usage: protocol.succeed(
@@ -370,6 +370,7 @@ class ItemRunner:
                 bundle_digest=digest,
                 summary=summary if isinstance(summary, dict) else {},
                 usage=usage,
+                result=None if held.part is None else {"estimates": estimates},
             ),
         )
 

@@ -69,7 +69,7 @@ async def _stream(state: ApiState, sweep_id: str, seen: int) -> AsyncIterator[by
         for item in look.items:
             if item.seq > seen:
                 seen = item.seq
-                body = SweepItemAnswer.from_record(item, look.front).model_dump(mode="json")
+                body = SweepItemAnswer.from_record(item, look.fronts).model_dump(mode="json")
                 yield encode("item", body, seen)
         # Items are read after the sweep: one of them may have changed since.
         seen = max(seen, record.event_seq)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from typing import Annotated
 
@@ -26,12 +26,12 @@ from service.api.schemas.sweep import (
     SweepSummary,
     is_open,
 )
-from service.api.sweep_points import sweep_points
+from service.api.sweep_points import sweep_points, sweep_range
 from service.api.trace_requests import traceparent_of
 from service.jobs import query, sweeps
 from service.jobs.feed import feed
 from service.jobs.submit import IdempotencyKey
-from service.jobs.sweeps import NewSweep, Sweep
+from service.jobs.sweeps import NewPoint, NewSweep, Sweep
 from service.log import get_logger
 from service.states import SweepState
 from service.store.records import SweepRecord
@@ -67,7 +67,8 @@ async def create_sweep(
     """Accept a sweep: every model on every machine.
 
     Machines are `hardware` as they are, and every combination of the values that `vary` gives to
-    fields of `base`.  With `Idempotency-Key` a repeated request gives the first sweep.
+    fields of `base`; with `explore` these are estimated, and the best compiled.  With
+    `Idempotency-Key` a repeated request gives the first sweep.
     """
     answer = Prepared(SweepAnswer.from_sweep)
     idempotency = request_key(
@@ -78,11 +79,17 @@ async def create_sweep(
         if known is not None:
             answer(known)
             return answer.response(202, _accepted(known.record, is_new=False))
-    points, fields = await sweep_points(state, project, body)
+    points: tuple[NewPoint, ...] = ()
+    explore = None
+    if body.explore is None:
+        points, fields = await sweep_points(state, project, body)
+    else:
+        explore, fields = await sweep_range(state, project, body, body.explore)
     new = NewSweep(
         models=tuple(body.models),
         points=points,
         fields=fields,
+        explore=explore,
         options=CompileOptions.from_json(body.options),
         label=body.label,
         priority=body.priority,
@@ -199,13 +206,21 @@ def _csv(results: SweepResults) -> str:
     writer.writerow([*_BEFORE, *results.fields, *_AFTER])
     for item in results.items:
         values = item.values or [None] * len(results.fields)
-        writer.writerow([*_cells(item, _BEFORE), *values, *_cells(item, _AFTER)])
+        for estimate in item.estimates:  # a row for every machine of a part, not for the part
+            about = {**dict(item), **dict(estimate), "state": "estimated"}
+            writer.writerow([*_cells(about, _BEFORE), *estimate.values, *_cells(about, _AFTER)])
+        if not item.estimates:
+            about = {**dict(item), "why": _why(item)}
+            writer.writerow([*_cells(about, _BEFORE), *values, *_cells(about, _AFTER)])
     return text.getvalue()
 
 
-def _cells(item: SweepItemAnswer, names: Iterable[str]) -> Iterable[object]:
+def _why(item: SweepItemAnswer) -> str | None:
     error = item.error or {}
-    why = f"{error.get('code')}: {error.get('detail')}" if error else None
+    return f"{error.get('code')}: {error.get('detail')}" if error else None
+
+
+def _cells(row: Mapping[str, object], names: Iterable[str]) -> Iterable[object]:
     for name in names:
-        value = why if name == "why" else getattr(item, name)
+        value = row[name]
         yield int(value) if isinstance(value, bool) else value

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import (
@@ -49,11 +50,12 @@ def _record(row: ItemRow) -> ItemRecord:
         hard_deadline=row.hard_deadline,
         dispatched_at=row.dispatched_at,
         dispatches=row.dispatches,
+        payload=row.payload,
     )
 
 
 _INSERT_ITEM = insert_into(ItemRow).values(
-    payload={}, fence=0, attempts=0, not_before=0.0, dispatches=0, created=db_now()
+    fence=0, attempts=0, not_before=0.0, dispatches=0, created=db_now()
 )
 _INSERT_JOB_ITEM = insert_into(JobItemRow).values(role="main")
 
@@ -68,10 +70,12 @@ def insert(
     max_attempts: int,
     wall_limit_s: float,
     strategies: str = "",
+    payload: Mapping[str, Any] = MappingProxyType({}),
     needs: Iterable[str] = (),
 ) -> None:
     """Insert an item of a job: ready, or blocked while it needs others.
 
+    `payload` is what is done beside the compile (`ItemRecord`).
     `strategies` are those that its worker must have (`service.store.strategy_sets`).
     """
     required = sorted(needs)
@@ -86,6 +90,7 @@ def insert(
             "max_attempts": max_attempts,
             "wall_limit_s": wall_limit_s,
             "strategies": strategies,
+            "payload": dict(payload),
         },
     )
     connection.execute(_INSERT_JOB_ITEM, {"job_id": job_id, "item_id": item_id})

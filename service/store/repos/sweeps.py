@@ -27,7 +27,15 @@ from service.states import (
 from service.store.records import SweepItemRecord, SweepRecord
 from service.store.repos.rows import affected
 from service.store.stored_options import lift, seal
-from service.store.tables import JobRow, ModelRow, SweepItemRow, SweepRow, db_now
+from service.store.tables import (
+    ItemRow,
+    JobItemRow,
+    JobRow,
+    ModelRow,
+    SweepItemRow,
+    SweepRow,
+    db_now,
+)
 
 _OPEN = [str(state) for state in OPEN_SWEEP_STATES]
 _ENDED_JOB = sorted(map(str, TERMINAL_JOB_STATES))
@@ -49,22 +57,46 @@ def _record(row: SweepRow) -> SweepRecord:
         finished=row.finished,
         cancel_requested=row.cancel_requested,
         event_seq=row.event_seq,
+        explore=row.explore,
     )
 
 
 def insert(session: Session, values: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> None:
     """Insert a running sweep and its items: `number`, `model_id`, `hardware_id`, `hardware_name`,
-    `values`, `on_chip_bytes`, `state`, `error`."""
+    `values`, `on_chip_bytes`, `state`, `error`, and `part` where they have one."""
     connection = session.connection()
     fixed = {"state": str(SweepState.RUNNING), "items_total": len(rows), "finished": None,
              "cancel_requested": None, "event_seq": len(rows)}  # fmt: skip
-    stored = {**values, **fixed, "options": seal(values["options"])}
+    stored = {"explore": None, **values, **fixed, "options": seal(values["options"])}
     connection.execute(insert_into(SweepRow).values(created=db_now()), stored)
-    empty = {"job_id": None, "latency_s": None, "energy_pj": None, "seconds": None}
-    connection.execute(
-        insert_into(SweepItemRow),
-        [{"sweep_id": values["id"], **empty, "seq": 1 + row["number"], **row} for row in rows],
+    _insert_items(session, values["id"], 1, rows)
+
+
+_EMPTY = {"job_id": None, "latency_s": None, "energy_pj": None, "seconds": None, "part": None,
+          "estimates": None}  # fmt: skip
+
+
+def _insert_items(
+    session: Session, sweep_id: str, seq: int, rows: Sequence[Mapping[str, Any]]
+) -> None:
+    """`seq` is that of the first."""
+    stored = [{"sweep_id": sweep_id, **_EMPTY, "seq": seq + k, **row} for k, row in enumerate(rows)]
+    session.connection().execute(insert_into(SweepItemRow), stored)
+
+
+def append(session: Session, sweep_id: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Add items to a sweep, with the numbers that follow; `rows` as `insert` has them, and with
+    `estimates`."""
+    before = _count(session, sweep_id, len(rows))
+    query = (
+        update(SweepRow)
+        .where(SweepRow.id == sweep_id)
+        .values(items_total=SweepRow.items_total + len(rows))
+        .returning(SweepRow.items_total)
     )
+    first = int(session.scalar(query) or 0) - len(rows)
+    numbered = [{"number": first + k, **row} for k, row in enumerate(rows)]
+    _insert_items(session, sweep_id, before + 1, numbered)
 
 
 def get(session: Session, sweep_id: str) -> SweepRecord | None:
@@ -153,6 +185,8 @@ def items(session: Session, sweep_id: str) -> list[SweepItemRecord]:
             seconds=row.seconds,
             seq=row.seq,
             running_s=running_s,
+            part=row.part,
+            estimates=tuple(row.estimates or ()),
         )
         for row, model_name, job_state, running_s in session.execute(query)
     ]
@@ -184,13 +218,13 @@ def counts(session: Session, sweep_ids: Iterable[str]) -> dict[str, dict[SweepIt
 
 def ended(
     session: Session, sweep_id: str, limit: int
-) -> list[tuple[int, str | None, float | None, Any, Any]]:
+) -> list[tuple[int, str | None, float | None, Any, Any, Any]]:
     """Active items whose job has ended or is gone: number, the job's state (None: it is gone), how
-    long it ran, its summary, its error."""
+    long it ran, its summary, its error, the item's part."""
     query = (
         select(
             SweepItemRow.number, JobRow.state, JobRow.finished - JobRow.started, JobRow.summary,
-            JobRow.error,
+            JobRow.error, SweepItemRow.part,
         )
         .outerjoin(JobRow, JobRow.id == SweepItemRow.job_id)
         .where(
@@ -202,9 +236,51 @@ def ended(
         .limit(limit)
     )  # fmt: skip
     return [
-        (number, state, seconds, summary, error)
-        for number, state, seconds, summary, error in session.execute(query)
+        (number, state, seconds, summary, error, part)
+        for number, state, seconds, summary, error, part in session.execute(query)
     ]
+
+
+def result_of(session: Session, sweep_id: str, number: int) -> Any:
+    """What the job of an item has left beside its summary; None: nothing."""
+    query = (
+        select(ItemRow.result)
+        .join(JobItemRow, JobItemRow.item_id == ItemRow.id)
+        .join(SweepItemRow, SweepItemRow.job_id == JobItemRow.job_id)
+        .where(SweepItemRow.sweep_id == sweep_id, SweepItemRow.number == number)
+    )
+    return session.scalar(query)
+
+
+def models_without_winners(session: Session, sweep_id: str) -> list[str]:
+    """Models whose parts have all succeeded, and of which no other item is there, in the order of
+    their items."""
+    is_open = case((SweepItemRow.state == str(SweepItemState.SUCCEEDED), 0), else_=1)
+    is_machine = case((SweepItemRow.part.is_(None), 1), else_=0)
+    query = (
+        select(SweepItemRow.model_id)
+        .where(SweepItemRow.sweep_id == sweep_id)
+        .group_by(SweepItemRow.model_id)
+        .having(func.sum(is_open) + func.sum(is_machine) == 0)
+        .order_by(func.min(SweepItemRow.number))
+    )
+    return list(session.scalars(query))
+
+
+def estimates_of(session: Session, sweep_id: str, model_id: str) -> list[Mapping[str, Any]]:
+    """Estimates of all machines of a model, part by part."""
+    query = (
+        select(SweepItemRow.estimates)
+        .where(
+            SweepItemRow.sweep_id == sweep_id, SweepItemRow.model_id == model_id,
+            SweepItemRow.part.is_not(None),
+        )
+        .order_by(SweepItemRow.number)
+    )  # fmt: skip
+    found: list[Mapping[str, Any]] = []
+    for rows in session.scalars(query):
+        found += rows if isinstance(rows, list) else ()
+    return found
 
 
 def set_item(session: Session, sweep_id: str, number: int, **values: Any) -> None:
@@ -261,10 +337,14 @@ def queued(session: Session, sweep_id: str) -> int:
     return int(session.scalar(query) or 0)
 
 
-def pending(session: Session, sweep_id: str, limit: int) -> list[tuple[int, str, str]]:
-    """The first items without a job: number, model, hardware."""
+def pending(
+    session: Session, sweep_id: str, limit: int
+) -> list[tuple[int, str, str, Mapping[str, Any] | None]]:
+    """The first items without a job: number, model, hardware, part."""
     query = (
-        select(SweepItemRow.number, SweepItemRow.model_id, SweepItemRow.hardware_id)
+        select(
+            SweepItemRow.number, SweepItemRow.model_id, SweepItemRow.hardware_id, SweepItemRow.part
+        )
         .where(
             SweepItemRow.sweep_id == sweep_id,
             SweepItemRow.state == str(SweepItemState.PENDING),
@@ -272,7 +352,10 @@ def pending(session: Session, sweep_id: str, limit: int) -> list[tuple[int, str,
         .order_by(SweepItemRow.number)
         .limit(limit)
     )
-    return [(number, model, str(hardware)) for number, model, hardware in session.execute(query)]
+    return [
+        (number, model, str(hardware), part if isinstance(part, dict) else None)
+        for number, model, hardware, part in session.execute(query)
+    ]
 
 
 def active_jobs(session: Session, sweep_id: str) -> list[str]:
