@@ -13,9 +13,10 @@ from service.api.page_answers import PageRoute, option_values, page
 from service.api.routes.hardware_pages import document_of
 from service.api.schemas.sweep import is_open
 from service.jobs import query, sweeps
+from service.jobs.exploring import MOST_WINNERS, Cost, Explore
 from service.pages.machine import fields_of
 from service.pages.render import HEADERS
-from service.pages.sweeps import rows_of
+from service.pages.sweeps import COST_NAMES, rows_of
 from service.states import SweepState
 from worker.compiler.machine import preset_names
 
@@ -55,7 +56,8 @@ def show_form(request: Request, state: State, project: Project, base: Text = Non
     specs = query.list_hardware(state.database, owner=project, limit=PAGE).rows
     return page(
         request, "sweep_new.html", models=models, specs=specs, presets=preset_names(), base=base,
-        most=state.settings.max_sweep_items, **option_values(),
+        most=state.settings.max_sweep_items, costs=[*Cost], cost_names=COST_NAMES,
+        most_winners=MOST_WINNERS, **option_values(),
     )  # fmt: skip
 
 
@@ -77,5 +79,6 @@ def show_sweep(request: Request, sweep_id: Name, state: State, project: Project)
         request, "sweep.html", sweep=found.record, total=len(found.items),
         is_open=is_open(found.record.state),
         can_resume=found.record.state in (SweepState.FAILED, SweepState.CANCELED),
+        explore=Explore.of(found.record), cost_names=COST_NAMES,
         options={k: v for k, v in found.record.options.items() if isinstance(v, str) and v},
     )  # fmt: skip

@@ -8,6 +8,8 @@ export function amount(cost, value) {
   if (value === null || value === undefined) return null;
   if (cost === "latency_s") return si(value, "s");
   if (cost === "energy_pj") return si(value * 1e-12, "J");
+  if (cost === "area_mm2") return `${Number(value.toPrecision(4))} mm²`;
+  if (cost === "off_chip_bytes_per_s") return si(value, "B/s");
   for (const [scale, unit] of [[2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]) {
     if (value >= scale) return `${Number((value / scale).toPrecision(4))} ${unit}`;
   }
@@ -46,7 +48,8 @@ export class Pareto {
     holder.addEventListener("keydown", (event) => this.key(event));
   }
 
-  // Items with `id`, `latency_s`, the cost, and `is_on_front`.
+  // Items with `id`, `latency_s`, the cost, and `is_on_front`; those that are only estimated are
+  // `is_guess`, and others may have an `estimate`.
   set(items, cost) {
     this.cost = cost;
     this.points = items.filter((item) => item.latency_s !== null && item[cost] !== null);
@@ -80,11 +83,17 @@ export class Pareto {
     }
     made("text", { x: WIDTH - RIGHT, y: HEIGHT - 6, "text-anchor": "end" }, drawing).textContent = "latency";
     // On the front of three costs what is best in these two need not be a line that falls.
-    const best = points.filter((item) => item.is_on_front);
-    made("polyline", { class: "front", points: best.map((item) => `${x(item)},${y(item)}`).join(" ") }, drawing);
-    for (const item of [...points.filter((one) => !one.is_on_front), ...best]) {
-      const kinds = ["point", item.is_on_front && "best", item.id === this.chosen && "picked", item.id === this.at && "at"];
-      made("circle", { class: kinds.filter(Boolean).join(" "), cx: x(item), cy: y(item), r: item.is_on_front ? 5.5 : 4, "data-item": item.id }, drawing);
+    const best = points.filter((item) => item.is_on_front), line = best.some((item) => item.is_guess) ? best.filter((item) => item.is_guess) : best;
+    made("polyline", { class: "front", points: line.map((item) => `${x(item)},${y(item)}`).join(" ") }, drawing);
+    for (const item of [...points.filter((one) => !one.is_on_front), ...best].sort((a, b) => Boolean(b.is_guess) - Boolean(a.is_guess))) {
+      const kinds = ["point", item.is_guess && "guess", item.estimate && "winner", item.is_on_front && "best", item.id === this.chosen && "picked", item.id === this.at && "at"];
+      const about = { class: kinds.filter(Boolean).join(" "), "data-item": item.id };
+      if (!item.estimate) {
+        made("circle", { ...about, cx: x(item), cy: y(item), r: item.is_on_front ? 5.5 : 4 }, drawing);
+        continue;
+      }
+      made("line", { class: "off", x1: x(item.estimate), y1: y(item.estimate), x2: x(item), y2: y(item) }, drawing);
+      made("rect", { ...about, x: x(item) - 5, y: y(item) - 5, width: 10, height: 10 }, drawing);
     }
     this.holder.replaceChildren(drawing);
   }
@@ -102,7 +111,7 @@ export class Pareto {
       if (place < 0 && here) place = among.findLastIndex((item) => item.latency_s <= here.latency_s) - (step < 0 ? -1 : 0);
       const item = among[Math.min(Math.max(place + step, 0), among.length - 1)];
       this.at = item.id;
-      this.says.textContent = `${this.name(item)}: ${amount("latency_s", item.latency_s)}, ${amount(this.cost, item[this.cost])}${item.is_on_front ? ", on the front" : ""}`;
+      this.says.textContent = `${this.name(item)}: ${amount("latency_s", item.latency_s)}, ${amount(this.cost, item[this.cost])}${item.is_guess ? ", estimated" : item.estimate ? ", simulated" : ""}${item.is_on_front ? ", on the front" : ""}`;
       this.draw();
     } else if (event.key === "Enter" && this.at !== null) {
       event.preventDefault();

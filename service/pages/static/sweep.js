@@ -8,6 +8,8 @@ const DRAW_MS = 250;
 const page = document.getElementById("sweep"), place = document.getElementById("panel-place");
 const sweep = { id: page.dataset.id, fields: JSON.parse(page.dataset.fields), base: null };
 const items = new Map();
+const PLACES = 1000; // an estimate's id: after all items, by its part and its place in it
+const guessId = (number, place) => 1e6 + number * PLACES + place;
 let front = new Set(), pending = 0, chosen = null;
 
 // The last names of a pointer say enough.
@@ -15,7 +17,7 @@ const short = (field) => field.split(/[/.]/).slice(-2).join(".");
 const named = (item) => [item.model_name ?? item.model, item.hardware_name, ...item.values].join(" ");
 
 const columns = [
-  { key: "id", name: "#", width: 48, number: true },
+  { key: "id", name: "#", width: 48, number: true, show: (item) => item.called },
   { key: "model_name", name: "Model", width: 130 },
   { key: "hardware_name", name: "Machine", width: 130, is_name: true },
   ...sweep.fields.map((name, k) => ({ key: `value-${k}`, name: short(name), width: 160, number: true, show: (item) => item.values[k]?.toLocaleString("en") })),
@@ -87,6 +89,18 @@ function close() {
   history.replaceState(null, "", location.pathname + location.search);
 }
 
+// Of a part that has been estimated its machines are shown, not the part.
+function take(part) {
+  items.delete(part.number);
+  for (const [place, guess] of part.estimates.entries()) {
+    const values = Object.fromEntries(guess.values.map((value, k) => [`value-${k}`, value]));
+    items.set(guessId(part.number, place), {
+      ...part, ...guess, ...values, id: guessId(part.number, place), called: `${part.number}.${place}`, state: "estimated", is_guess: true,
+      hardware: null, error: null, seconds: null, part: null, estimates: [], why: guess.why ?? "",
+    });
+  }
+}
+
 function spoken(seconds) {
   if (seconds < 90) return `${Math.max(Math.round(seconds), 1)} s`;
   return seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`;
@@ -99,15 +113,21 @@ function follow() {
     const told = JSON.parse(event.data);
     const values = Object.fromEntries(told.values.map((value, k) => [`value-${k}`, value]));
     const why = told.error ? `${told.error.detail} (${told.error.code})` : "";
-    items.set(told.number, { ...told, ...values, id: told.number, why });
+    const { area_mm2, off_chip_bytes_per_s } = told.estimate ?? {}; // the machine's, however it is judged
+    items.set(told.number, { area_mm2: area_mm2 ?? null, off_chip_bytes_per_s: off_chip_bytes_per_s ?? null, ...told, ...values, id: told.number, called: told.number, why });
+    if (told.estimates.length) take(told);
     later();
   });
   events.addEventListener("progress", (event) => {
     const told = JSON.parse(event.data), { progress } = told;
-    front = new Set(told.front);
+    front = new Set([...told.front, ...told.estimated_front.map(([number, place]) => guessId(number, place))]);
+    document.getElementById("progress").max = progress.total;
+    document.getElementById("far").textContent = `${progress.total.toLocaleString("en")} items`;
     document.getElementById("progress").value = progress.succeeded + progress.failed + progress.canceled;
     const parts = [[progress.succeeded, "with results"], [progress.running, "running"], [progress.queued + progress.pending, "waiting"], [progress.failed, "failed"], [progress.canceled, "canceled"]];
     const counts = parts.filter(([count]) => count).map(([count, word]) => `${count} ${word}`);
+    const guesses = [...items.values()].filter((item) => item.is_guess).length;
+    if (page.dataset.explored === "1") counts.push(`${guesses.toLocaleString("en")} machines estimated`);
     if (told.eta_s !== null) counts.push(`about ${spoken(told.eta_s)} left`);
     document.getElementById("counts").textContent = `${counts.join(", ")}.`;
     document.getElementById("state").textContent = told.state;

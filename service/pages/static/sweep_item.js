@@ -2,6 +2,7 @@
 import { amount } from "/ui/static/pareto.js";
 
 const COSTS = [["latency_s", "Latency"], ["energy_pj", "Energy"], ["on_chip_bytes", "On chip"]];
+const EXPLORED = [["area_mm2", "Area"], ["off_chip_bytes_per_s", "Off-chip bandwidth"]];
 
 function node(name, text, attributes = {}) {
   const made = document.createElement(name);
@@ -54,12 +55,16 @@ function whatIf(item, found, sweep) {
 export function itemPanel(item, items, sweep, { renew }) {
   const panel = node("article", null, { class: "panel item", "data-item": item.id, "aria-labelledby": "item-title" });
   const head = panel.appendChild(node("div", null, { class: "head" }));
-  head.append(node("h2", `Item ${item.id}: ${item.model_name ?? item.model} on ${item.hardware_name}`, { id: "item-title", tabindex: "-1" }));
+  const kind = item.is_guess ? "Estimate" : item.part ? "Part" : "Item";
+  head.append(node("h2", `${kind} ${item.called}: ${item.model_name ?? item.model} on ${item.hardware_name}`, { id: "item-title", tabindex: "-1" }));
   head.append(node("button", "✕", { class: "quiet close", "aria-label": "Close this item" }));
   const figures = panel.appendChild(node("dl", null, { class: "headline small" }));
   const told = [
     ["State", item.state],
     ...COSTS.map(([cost, title]) => [title, amount(cost, item[cost]) ?? "–"]),
+    ...(item.estimate ? [["Latency, estimated", amount("latency_s", item.estimate.latency_s)], ["Energy, estimated", amount("energy_pj", item.estimate.energy_pj)]] : []),
+    ...EXPLORED.filter(([cost]) => (item.area_mm2 ?? null) !== null && item[cost] !== null).map(([cost, title]) => [title, amount(cost, item[cost])]),
+    ...(item.part ? [["Machines", `${item.part.count}, from number ${item.part.first} on`]] : []),
     ...item.values.map((value, k) => [sweep.fields[k], value.toLocaleString("en")]),
   ];
   for (const [name, value] of told) {

@@ -41,6 +41,9 @@ if (base.value) {
   suggest();
 }
 
+const isExplored = () => form.elements.way.value === "explore";
+for (const way of form.elements.way) way.addEventListener("change", () => { document.getElementById("explore-more").hidden = !isExplored(); });
+
 form.addEventListener("submit", async (event) => {
   event.preventDefault();
   clearRefusal(form, refused);
@@ -70,6 +73,7 @@ form.addEventListener("submit", async (event) => {
     const body = { models, hardware: hardware.map((box) => box.value), options: options(form) };
     if (base.value) body.base = base.value;
     if (fields.length) body.vary = fields;
+    if (isExplored()) body.explore = { costs: checked("cost").map((box) => box.value), winners: Number(form.elements.winners.value) };
     if (form.elements.label.value) body.label = form.elements.label.value;
     const sweep = await post("/v1/sweeps", JSON.stringify(body), "application/json");
     location.assign(`/ui/sweeps/${sweep.id}`);
