@@ -31,6 +31,7 @@ _POSTGRES_OPTIONS = {
     "lock_timeout": "15000",
     "statement_timeout": "60000",
 }
+_SQLITE_CACHE_KIB = 512
 _WRITE = "tilewright_write"
 T = TypeVar("T")
 
@@ -49,6 +50,9 @@ def _sqlite_pragmas(connection: Any, record: ConnectionPoolEntry) -> None:
         "foreign_keys=ON",
         # NORMAL survives kill -9 but may lose acknowledged jobs on power loss.
         "synchronous=FULL",
+        # Each connection keeps pages of its own, 2 MB by default: 80 MB with all that a pool may open.
+        # What is not here is in the system's cache.
+        f"cache_size=-{_SQLITE_CACHE_KIB}",
     ):
         connection.execute(f"PRAGMA {pragma}").close()
 

@@ -111,7 +111,7 @@ def test_file_is_backed_up_before_a_change(tmp_path: Path) -> None:
         assert saved.execute("SELECT sha256 FROM blob").fetchall() == [("b",)]
 
 
-@pytest.mark.parametrize("pragma", ["journal_mode", "synchronous", "foreign_keys"])
+@pytest.mark.parametrize("pragma", ["journal_mode", "synchronous", "foreign_keys", "cache_size"])
 def test_sqlite_pragmas(tmp_path: Path, pragma: str) -> None:
     url = f"sqlite:///{tmp_path / 'tw.db'}"
     migrate(url)
@@ -119,7 +119,8 @@ def test_sqlite_pragmas(tmp_path: Path, pragma: str) -> None:
     with database.engine.connect() as connection:
         value = connection.exec_driver_sql(f"PRAGMA {pragma}").scalar()
     database.close()
-    assert value == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1}[pragma]
+    wanted = {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "cache_size": -512}
+    assert value == wanted[pragma]
 
 
 def test_the_next_release_s_schema_is_left_alone(database_url: str) -> None:
