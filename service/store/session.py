@@ -50,7 +50,7 @@ def _sqlite_pragmas(connection: Any, record: ConnectionPoolEntry) -> None:
         "foreign_keys=ON",
         # NORMAL survives kill -9 but may lose acknowledged jobs on power loss.
         "synchronous=FULL",
-        # Each connection keeps pages of its own, 2 MB by default: 80 MB with all that a pool may open.
+        # Each connection keeps pages of its own, by default 2 MB: 80 MB with all that a pool opens.
         # What is not here is in the system's cache.
         f"cache_size=-{_SQLITE_CACHE_KIB}",
     ):
