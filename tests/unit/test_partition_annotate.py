@@ -14,7 +14,7 @@ from worker.compiler.frontend.express import rejection
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.machine import AcceleratorTarget, Conversion, Machine, OpSupport
-from worker.compiler.machine.pattern import AnyValue, OpMatch, PatternRule
+from worker.compiler.machine.pattern import AnyValue, OpMatch, PatternRule, ValueRule
 from worker.compiler.partition.annotate import INSERTED, Annotation, annotate
 from worker.compiler.partition.partition import partition
 from worker.compiler.partition.plan import HOST, CompositeKind, Placement
@@ -157,6 +157,20 @@ def quantised(reader: str | None = None) -> OnnxModel:
 
 
 INTEGERS = (DType.I8, DType.I32)
+
+
+def test_a_cluster_is_the_composite_of_the_pattern_that_its_float_nodes_match() -> None:
+    constant = AnyValue(ValueRule(constant=True))
+    conv = OpMatch(("Conv",), (AnyValue(), constant))
+    rule = PatternRule("conv_relu", OpMatch(("Relu",), (conv,)), intrinsic="cv")
+    npu = target("npu", ["Conv", "Relu"], INTEGERS)
+    found = annotate(quantised(), machine_of(with_pattern(npu, rule)), {})
+    ((_, composite),) = found.composites
+    assert (composite.name, composite.kind) == ("conv_relu", CompositeKind.CLUSTER)
+    assert (composite.nodes, composite.intrinsic) == ((1, 2, 3, 4, 5), "cv")
+    part = replace(rule, root=conv)
+    ((_, composite),) = annotate(quantised(), machine_of(with_pattern(npu, part)), {}).composites
+    assert (composite.name, composite.intrinsic) == ("qdq_Conv", None)
 
 
 def test_a_cluster_runs_where_its_core_runs_in_integers() -> None:

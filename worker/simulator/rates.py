@@ -26,7 +26,11 @@ def peak_rate(engine: Engine, program: UnitProgram) -> float:
     dtypes = _dtypes(program)
     rates = [rate for dtype, rate in engine.macs_per_cycle.items() if dtype in dtypes]
     rates = rates or list(engine.macs_per_cycle.values())
-    rates += [prod(i.extents) / i.cycles for i in engine.intrinsics if i.cycles > 0]
+    rates += [
+        prod(size.extents) / size.cycles(size.extents)
+        for intrinsic in engine.intrinsics
+        for size in intrinsic.sizes
+    ]
     if engine.output_stage:
         rates.append(_fastest(engine, program))
     return max(*rates, engine.special_ops_per_cycle)

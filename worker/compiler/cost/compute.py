@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil, prod
+from math import ceil, inf, prod
 
+from worker.compiler.cost.calls import CallRate, calls_of
 from worker.compiler.cost.folds import Extents, Folding, Least, folding, granule
 from worker.compiler.cost.output_stage import stage_rate
 from worker.compiler.cost.streams import OWN, HeldAs, Streams, axes_of, item_size, streams_of
@@ -224,12 +225,21 @@ class EngineRate:
     """How the array works through boxes; None: nobody says, so it is never filled or drained."""
     streams: Streams | None = None
     """What passes its ports (of a folding array what is neither factor); None: they are free."""
+    calls: tuple[CallRate, ...] = ()
+    """Instructions that may run it.  Then all of the above is the best of them and of `plain`: what
+    no box is faster than."""
+    plain: EngineRate | None = None
+    """Beside `calls`: the engine without them; None: it is asked for one of them."""
 
     def cycles(self, extents: tuple[int, ...], lanes: int = 1) -> int:
         """Cycles of one instruction over a box of `extents`: see `engine_cycles`."""
         points = prod(extents) * lanes
         if points == 0:
             return 0
+        if self.calls:
+            called = min(call.cycles(extents, lanes) for call in self.calls)
+            called += self.startup_cycles
+            return called if self.plain is None else min(called, self.plain.cycles(extents, lanes))
         passing = 0 if self.streams is None else self.streams.cycles(extents, lanes)
         if self.roles is not None and self.folding is not None:
             size, batch = sizes(extents, self.roles)
@@ -244,9 +254,34 @@ class EngineRate:
                 cycles += points * special / self.special_speed
         return self.startup_cycles + max(ceil(cycles), passing)
 
+    def by(self, instruction: str | None) -> EngineRate:
+        """The pace where a schedule has chosen: one instruction, or (None) the engine without.
+
+        Raises:
+            VerifyError: the instruction does not run the operator.
+        """
+        if instruction is None:
+            return self if self.plain is None else self.plain
+        found = tuple(call for call in self.calls if call.name == instruction)
+        if not found:
+            raise VerifyError("cost", instruction, "calls", "it does not run this operator")
+        return replace(self, calls=found, plain=None)
+
+    def chosen(self, extents: tuple[int, ...]) -> str | None:
+        """The instruction that is the fastest for a box; None: the engine without, also at ties."""
+        best, name = inf if self.plain is None else float(self.plain.cycles(extents)), None
+        for call in self.calls:
+            cycles = call.cycles(extents) + self.startup_cycles
+            if cycles < best:
+                best, name = cycles, call.name
+        return name
+
     @property
     def fed_at_once(self) -> EngineRate:
         """The same engine with ports of any width."""
+        if self.calls:
+            plain = None if self.plain is None else self.plain.fed_at_once
+            return replace(self, streams=None, plain=plain)
         folding = self.folding
         if folding is not None:
             dataflow = replace(folding.dataflow, load_bytes_per_cycle=0.0)
@@ -255,6 +290,8 @@ class EngineRate:
 
     def least(self, extents: tuple[int, ...]) -> int:
         """Cycles, starts left out, that instructions over all of a box take at least together."""
+        if self.calls:
+            return int(prod(extents) * self.point_cycles * (1 - _SLACK))
         if self.roles is None or self.folding is None or not prod(extents):
             return max(0, self.cycles(extents) - self.startup_cycles)
         least, first = self.least_of(extents)
@@ -294,6 +331,23 @@ def pace_of(
     Raises:
         VerifyError: the engine cannot run it (a schedule names the wrong engine).
     """
+    plain = _plain_pace(op, engine, tensors, stays=stays, held=held)
+    roles = contraction(op)
+    groups = None if roles is None else (roles.rows, roles.columns, roles.depth, roles.batch)
+    calls = calls_of(op, engine, groups)
+    if not calls:
+        return plain
+    speed = max(1 / plain.point_cycles, *(call.peak for call in calls))
+    ops = (0, 0) if plain.roles is not None else (1, 0)
+    return EngineRate(
+        engine.startup_cycles, speed, 0.0, ops, plain.roles, (), calls=calls, plain=plain
+    )
+
+
+def _plain_pace(
+    op: TensorOp, engine: Engine, tensors: Mapping[str, Tensor], *, stays: bool, held: HeldAs
+) -> EngineRate:
+    """The pace without any instruction of fixed size."""
     elements = stage_rate(op, engine, tensors)
     if elements > 0:
         return EngineRate(

@@ -90,6 +90,8 @@ class TensorOp:
     body: Scalar
     reduce: Reduce | None
     origin: Origin
+    instruction: str = ""
+    """Intrinsic that the target's pattern table has run it; empty: none."""
 
     def __hash__(self) -> int:
         # Operators are keys of caches on hot paths; the body need not be walked to tell them apart.

@@ -227,7 +227,9 @@ def _parse_op(tokens: Tokens, reads: list[Access]) -> TensorOp:
         reduce = tokens.one_of(Reduce)
     tokens.expect("=")
     body = parse_scalar(tokens)
-    return TensorOp(name, domain, tuple(reads), write, body, reduce, _parse_origin(tokens))
+    instruction = tokens.name() if tokens.take("by") else ""
+    origin = _parse_origin(tokens)
+    return TensorOp(name, domain, tuple(reads), write, body, reduce, origin, instruction)
 
 
 def parse_graph(text: str) -> Graph:

@@ -86,7 +86,9 @@ def _rename_op(op: TensorOp, name: str, name_of: object) -> TensorOp:
 
     reads = tuple(access(a) for a in op.reads)
     body = _rename_scalar(op.body, axes)
-    return TensorOp(name, domain, reads, access(op.write), body, op.reduce, CANONICAL_ORIGIN)
+    return TensorOp(
+        name, domain, reads, access(op.write), body, op.reduce, CANONICAL_ORIGIN, op.instruction
+    )
 
 
 def rename_affine(expr: Affine, names: dict[str, str]) -> Affine:

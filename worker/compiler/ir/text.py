@@ -78,11 +78,12 @@ def _axis(axis: Axis) -> str:
 def print_op(op: TensorOp, *, with_origin: bool = True) -> list[str]:
     """Lines of one operator."""
     reduce = "" if op.reduce is None else f" reduce={op.reduce}"
+    by = f" by {quote(op.instruction)}" if op.instruction else ""
     origin = f" from {op.origin.op_type} {_names(op.origin.nodes)}" if with_origin else ""
     axes = ", ".join(map(_axis, op.domain))
     lines = [
         f"op {quote(op.name)} ({axes}) write {_access(op.write)}{reduce}"
-        f" = {print_scalar(op.body)}{origin}"
+        f" = {print_scalar(op.body)}{by}{origin}"
     ]
     lines += [f"  read {_access(access)}" for access in op.reads]
     return lines

@@ -38,6 +38,7 @@ from worker.compiler.judge.regions import (
 from worker.compiler.judge.units import Unit
 from worker.compiler.layout.lay_out import LayoutChange, lay_out
 from worker.compiler.options import Objective
+from worker.compiler.partition.instructions import with_instructions
 from worker.compiler.partition.plan import CompositeKind, Part, Partitioning
 
 
@@ -164,9 +165,13 @@ class RegionSolver:
     def _express(self, part: Part, entrant: Entrant) -> _Laid:
         nodes = [self._nodes[k] for k in part.nodes]
         clusters = _clusters(part, nodes)
-        expressed = express_region(nodes, part.outputs, self._model.opset, clusters)
+        machine = self.pool.solver(part.target, entrant).machine
+        expressed = with_instructions(
+            express_region(nodes, part.outputs, self._model.opset, clusters),
+            part, self._nodes, machine,
+        )  # fmt: skip
         together = (*expressed.together, *self._composites(part, expressed.graph))
-        policy = self.pool.solver(part.target, entrant).machine.targets[0].layout
+        policy = machine.targets[0].layout
         if policy is None:
             return _Laid(expressed, (), together)
         laid = lay_out(expressed, policy, together)

@@ -23,6 +23,7 @@ import msgspec
 from worker.compiler.audit.audit import audit
 from worker.compiler.cache import Cache, CacheEvent, CacheKey, CacheKind
 from worker.compiler.codegen.kernel import generate_kernel
+from worker.compiler.cost.name_calls import name_calls
 from worker.compiler.errors import Infeasible, InternalError, OptionError, Shortfall
 from worker.compiler.faults import Fault, T, attempt
 from worker.compiler.heuristics import LOWERING
@@ -275,6 +276,7 @@ class UnitSolver:
         if found is None and number == 0:
             raise InternalError("TW-INT-001", f"{self.entrant.name} gives no answer for a unit")
         if isinstance(found, Schedule):
+            found = name_calls(found, self.machine)
             verify(found, self.machine)
         return found
 

@@ -7,7 +7,7 @@ means the model's layout.  Inputs and outputs keep theirs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy.typing as npt
@@ -72,7 +72,7 @@ def physical(
     reads = tuple(moved(r, n, f) for r, n, f in zip(op.reads, names, reading.forms, strict=True))
     write = moved(op.write, write_name, home)
     body = _substituted(op.body, values) if values else op.body
-    return TensorOp(op.name, axes, reads, write, body, op.reduce, op.origin)
+    return replace(op, domain=axes, reads=reads, write=write, body=body)
 
 
 def _simplified(expr: Affine, box: Mapping[str, Interval]) -> Affine:
@@ -255,4 +255,4 @@ def _in_memory_order(op: TensorOp) -> TensorOp:
         op.domain,
         key=lambda a: (a.kind is not AxisKind.PARALLEL, rank.get(a.name, len(rank))),
     )
-    return TensorOp(op.name, tuple(axes), op.reads, op.write, op.body, op.reduce, op.origin)
+    return replace(op, domain=tuple(axes))

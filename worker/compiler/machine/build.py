@@ -8,6 +8,7 @@ from typing import Any
 
 from worker.compiler.errors import SpecError
 from worker.compiler.ir.dtype import DType
+from worker.compiler.machine.build_calls import build_calls, doubtful_calls, has_patterns
 from worker.compiler.machine.build_targets import build_targets
 from worker.compiler.machine.dataflow import Dataflow, Stationary
 from worker.compiler.machine.energy_table import (
@@ -27,7 +28,6 @@ from worker.compiler.machine.machine import (
     Engine,
     EngineKind,
     Host,
-    Intrinsic,
     Link,
     LinkKind,
     Machine,
@@ -120,6 +120,7 @@ class _Builder:
 
     def __init__(self, spec: HardwareSpec, document: Mapping[str, Any]) -> None:
         self._spec = spec
+        self._by_pattern = has_patterns(spec)
         self._nm = _num(spec.process_nm, DEFAULT_NM)
         self._guesses = list(tagged_guesses(document))
         self._ranges: list[EnergyRange] = []
@@ -270,6 +271,8 @@ class _Builder:
                 for dtype in dict.fromkeys([*speeds, *staged])
             }  # fmt: skip
         feed, drain = self._ports(k, engine)
+        calls = build_calls(engine, by_pattern=self._by_pattern)
+        self._guesses += doubtful_calls(f"/engines/{k}", engine, calls)
         return Engine(
             name=engine.name,
             kind=EngineKind(engine.kind),
@@ -283,15 +286,7 @@ class _Builder:
                 StageOperation(name): {DType(dtype): rate.value for dtype, rate in rates.items()}
                 for name, rates in engine.output_stage.items()
             },
-            intrinsics=tuple(
-                Intrinsic(
-                    name=i.name,
-                    op=i.op,
-                    extents=tuple(_int(extent) for extent in i.extents),
-                    cycles=_int(i.cycles),
-                )
-                for i in engine.intrinsics
-            ),
+            intrinsics=calls,
             dataflow=None if engine.dataflow is None else _dataflow(engine.dataflow),
             feed_bytes_per_cycle=feed,
             drain_bytes_per_cycle=drain,

@@ -92,13 +92,38 @@ class LevelSpec(Part):
     reserve_fraction: Annotated[Quantity, Range(0, 0.9)] | None = None
 
 
+CallCycles = Annotated[Quantity, Range(1, 1e9, integer=True)]
+CallExtents = Annotated[list[Extent], Field(min_length=1, max_length=8)]
+
+
+class CallSpec(Part):
+    """A size of an instruction that has several."""
+
+    extents: CallExtents
+    cycles: CallCycles
+
+
 class IntrinsicSpec(Part):
-    """One hardware instruction with fixed extents."""
+    """One hardware instruction: `extents` with `cycles` or a `formula`, or a `table` of sizes."""
 
     name: Name
     op: Literal["matmul", "conv", "elementwise"]
-    extents: Annotated[list[Extent], Field(min_length=1, max_length=8)]
-    cycles: Annotated[Quantity, Range(1, 1e9, integer=True)]
+    extents: CallExtents | None = None
+    """The most that a call works on: m, n, k of a matmul; batch, output channels, height, width,
+    kernel height, width, input channels of a conv, taken as a product of (batch x height x width)
+    rows, as many columns as output channels and the rest as depth; of elementwise the points."""
+    cycles: CallCycles | None = None
+    """Of a call, however little of its extents it fills."""
+    formula: (
+        dict[
+            Literal["1", "m", "n", "k", "mn", "mk", "nk", "mnk"],
+            Annotated[Quantity, Range(0, 1e9)],
+        ]
+        | None
+    ) = None
+    """Cycles for each unit of a product of the extents of a call, of which an edge has fewer; "1":
+    of a call."""
+    table: Annotated[list[CallSpec], Field(min_length=1, max_length=64)] | None = None
 
 
 class DataflowSpec(Part):

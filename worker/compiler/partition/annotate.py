@@ -21,7 +21,7 @@ from worker.compiler.frontend.qdq import QdqCluster, cluster_rejection, find_clu
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.build_targets import ONLY_TARGET
 from worker.compiler.machine.machine import AcceleratorTarget, Conversion, Machine
-from worker.compiler.machine.pattern import Alternatives, OpMatch, PathTo, Pattern
+from worker.compiler.machine.pattern import Alternatives, OpMatch, PathTo, Pattern, PatternRule
 from worker.compiler.partition.attributes import STANDARD_DOMAINS
 from worker.compiler.partition.patterns.matching import Match, match_patterns
 from worker.compiler.partition.plan import HOST, Composite, CompositeKind, Placement
@@ -41,6 +41,7 @@ from worker.compiler.rejection import ReasonCode, Rejection
 INSERTED = "tilewright.inserted"
 """Key in a node's metadata: a conversion added the node."""
 _ONNX_TYPES = {dtype: element for element, dtype in DTYPES.items()}
+_CONVERTING = ("QuantizeLinear", "DequantizeLinear")
 _FLOATS = tuple(_ONNX_TYPES[d] for d in (DType.F32, DType.F16, DType.BF16, DType.F64))
 
 
@@ -142,8 +143,9 @@ class _Annotator:
             if len(kept) == len(taken):
                 break
             taken = kept
+        rule_of = self._rules_of(target, taken)
         for cluster in taken:
-            self._place_cluster(target, cluster)
+            self._place_cluster(target, cluster, rule_of.get(cluster.core))
 
     def _takes_cluster(self, target: AcceleratorTarget, cluster: QdqCluster) -> bool:
         if not all(self._is_open(k) for k in cluster.nodes):
@@ -175,7 +177,7 @@ class _Annotator:
         stand_in = dict.fromkeys(_FLOATS, result)
         for k in cluster.nodes:
             node = self._nodes[k]
-            if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            if node.op_type in _CONVERTING:
                 continue
             miss = find_miss(node, target, stand_in, label, self._opset)
             if miss is not None:
@@ -183,7 +185,7 @@ class _Annotator:
         for k in cluster.nodes:
             node = self._nodes[k]
             value = node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0]
-            if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or value is None:
+            if node.op_type not in _CONVERTING or value is None:
                 continue
             found = element_type(value)
             dtype = None if found is None else DTYPES.get(found)
@@ -240,9 +242,33 @@ class _Annotator:
             return True
         return False
 
-    def _place_cluster(self, target: AcceleratorTarget, cluster: QdqCluster) -> None:
+    def _rules_of(
+        self, target: AcceleratorTarget, clusters: Sequence[QdqCluster]
+    ) -> dict[int, PatternRule]:
+        """The pattern that all float nodes of a cluster match together, by the cluster's core.
+
+        Patterns are written in float operators; a cluster is their quantised form.
+        """
+        of_position: dict[int, int] = {}
+        floats: dict[int, set[int]] = {}
+        for cluster in clusters:
+            own = [k for k in cluster.nodes if self._nodes[k].op_type not in _CONVERTING]
+            floats[cluster.core] = set(own)
+            of_position.update(dict.fromkeys(own, cluster.core))
+        positions = sorted(of_position)
+        nodes = [self._nodes[k] for k in positions]
+        found: dict[int, PatternRule] = {}
+        for match in match_patterns(nodes, target.capabilities.patterns, self._outputs):
+            core = of_position[positions[match.root]]
+            if {positions[k] for k in match.nodes} == floats[core]:
+                found[core] = match.rule
+        return found
+
+    def _place_cluster(
+        self, target: AcceleratorTarget, cluster: QdqCluster, rule: PatternRule | None
+    ) -> None:
         core = self._nodes[cluster.core]
-        name = f"qdq_{cluster.op_type}"
+        name = f"qdq_{cluster.op_type}" if rule is None else rule.name
         dtype = self._cluster_dtype(cluster)
         for k in cluster.nodes:
             if self._rows[k] is None:
@@ -252,7 +278,8 @@ class _Annotator:
                     else f"part of the integer operator {core.name}"
                 )
                 self._place(k, target, ReasonCode.COMPOSITE, text, name)
-        composite = Composite(name, CompositeKind.CLUSTER, cluster.nodes)
+        intrinsic = None if rule is None else rule.intrinsic
+        composite = Composite(name, CompositeKind.CLUSTER, cluster.nodes, intrinsic)
         self._composites.append((cluster.nodes[-1], target.name, composite))
 
     # Composites

@@ -13,6 +13,7 @@ from worker.compiler.frontend.qdq import QdqCluster, find_clusters
 from worker.compiler.machine.machine import LaunchUnit, Machine
 from worker.compiler.partition.flow import Flow, read_flow
 from worker.compiler.partition.host_work import host_flops
+from worker.compiler.partition.instructions import with_instructions
 from worker.compiler.partition.measure import num_ops
 from worker.compiler.partition.parts import Region
 from worker.compiler.partition.plan import CompositeKind, Part, Partitioning
@@ -49,7 +50,9 @@ def _region_cycles(
 ) -> int:
     target = machine.target(part.target)
     own = [nodes[k] for k in part.nodes]
-    expressed = express_region(own, part.outputs, model.opset, _clusters(part, own))
+    expressed = with_instructions(
+        express_region(own, part.outputs, model.opset, _clusters(part, own)), part, nodes, machine
+    )
     launches = 1
     if target.launch_unit is LaunchUnit.KERNEL:
         launches = num_ops(Region(part.target, part.nodes, part.composites))

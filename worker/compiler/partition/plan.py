@@ -23,7 +23,7 @@ class Composite:
     """Nodes that the target runs as one operator."""
 
     name: str
-    """Of the pattern, or `qdq_<op type>` of a cluster."""
+    """Of the pattern, or `qdq_<op type>` of a cluster that none matches."""
     kind: CompositeKind
     nodes: tuple[int, ...]
     """Positions in the model, ascending."""

@@ -250,7 +250,7 @@ class ComputeEmitter:
         as of `pace_of`."""
         engine = self.machine.engine(compute.engine)
         feeds = feeds_of(op, engine, self.tensors, stays=stays, held=held)
-        pace = pace_of(op, engine, self.tensors, stays=stays, held=held)
+        pace = pace_of(op, engine, self.tensors, stays=stays, held=held).by(compute.intrinsic)
         at_once = pace.fed_at_once
 
         def price(extents: tuple[int, ...]) -> tuple[int, ...]:

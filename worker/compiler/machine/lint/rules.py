@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from worker.compiler.ir.dtype import DType
+from worker.compiler.machine.lint.calls import CALL_RULES
 from worker.compiler.machine.lint.feeds import (
     dataflows_have_an_array,
     dataflows_say_what_is_read,
@@ -21,8 +22,6 @@ from worker.compiler.machine.lint.feeds import (
     transfers_are_read,
 )
 from worker.compiler.machine.lint.rates import (
-    intrinsic_extents,
-    intrinsics_keep_the_rate,
     rates_of_compute_engines,
     special_rates_are_read,
     stages_of_vector_engines,
@@ -300,8 +299,7 @@ RULES: tuple[Callable[[SpecReader], Iterator[Defect]], ...] = (
     rates_of_compute_engines,
     special_rates_are_read,
     stages_of_vector_engines,
-    intrinsic_extents,
-    intrinsics_keep_the_rate,
+    *CALL_RULES,
     dataflows_have_an_array,
     dataflows_say_what_is_read,
     folds_are_whole_arrays,

@@ -118,7 +118,7 @@ class ModelIndex:
 
         An unknown type, rank or dimension obeys no rule about it.
         """
-        if rule.constant is not None and (value.const_value is not None) != rule.constant:
+        if rule.constant is not None and _is_constant(value) != rule.constant:
             if rule.constant:
                 return "is computed, the pattern wants a constant"
             return "is a constant, the pattern wants a computed value or a model input"
@@ -140,6 +140,15 @@ class ModelIndex:
             if not rule.uses[0] <= uses <= rule.uses[1]:
                 return f"is read {uses} times, the pattern wants {_range(rule.uses)}"
         return None
+
+
+def _is_constant(value: onnx_ir.Value) -> bool:
+    """Whether the model holds the value: as it is, or quantised, with its dequantisation."""
+    definer = value.producer()
+    if definer is not None and definer.op_type == "DequantizeLinear":
+        source = definer.inputs[0]
+        return source is not None and source.const_value is not None
+    return value.const_value is not None
 
 
 def _shape_miss(value: onnx_ir.Value, bounds: Sequence[tuple[int, int] | None]) -> str | None:

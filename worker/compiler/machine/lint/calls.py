@@ -1,0 +1,115 @@
+"""Rules about instructions of fixed size: one way to say their cycles, extents that fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import chain
+
+from worker.compiler.ir.dtype import DType
+from worker.compiler.machine.lint.view import Defect, SpecReader
+
+_EXTENTS = {
+    "matmul": (3, "m, n, k"),
+    "conv": (7, "batch, output channels, height, width, kernel height, kernel width, input"
+                " channels"),
+}  # fmt: skip
+_NAMES = frozenset(DType)
+
+
+def _calls(view: SpecReader) -> Iterator[tuple[str, str]]:
+    """(engine, instruction)."""
+    for engine in view.items("/engines"):
+        for intrinsic in view.items(f"{engine}/intrinsics"):
+            yield engine, intrinsic
+
+
+def _sizes(view: SpecReader, intrinsic: str) -> Iterator[str]:
+    """Pointers of the parts of an instruction that have extents."""
+    own = (intrinsic,) if view.raw(f"{intrinsic}/extents") is not None else ()
+    return chain(own, view.items(f"{intrinsic}/table"))
+
+
+def one_way_to_say_cycles(view: SpecReader) -> Iterator[Defect]:
+    for _, intrinsic in _calls(view):
+        fields = ("extents", "cycles", "formula", "table")
+        given = tuple(f for f in fields if view.raw(f"{intrinsic}/{f}") is not None)
+        if given not in (("extents", "cycles"), ("extents", "formula"), ("table",)):
+            yield Defect(
+                intrinsic, "an instruction says its cycles in one way, this one by "
+                f"{', '.join(given) or 'nothing'}",
+                "extents with cycles, extents with a formula, or a table", ", ".join(given) or None,
+            )  # fmt: skip
+
+
+def formulas_take_time(view: SpecReader) -> Iterator[Defect]:
+    for _, intrinsic in _calls(view):
+        formula = f"{intrinsic}/formula"
+        terms = view.keys(formula)
+        numbers = [view.number(f"{formula}/{term}") or 0.0 for term in terms]
+        if view.raw(formula) is not None and not any(number > 0 for number in numbers):
+            yield Defect(
+                formula, "by this formula a call takes no time",
+                "at least one term > 0 of 1, m, n, k and their products", ", ".join(terms) or None,
+            )  # fmt: skip
+
+
+def extents_by_kind(view: SpecReader) -> Iterator[Defect]:
+    for _, intrinsic in _calls(view):
+        op = view.text(f"{intrinsic}/op") or ""
+        if op not in _EXTENTS:
+            continue
+        wanted, names = _EXTENTS[op]
+        for size in _sizes(view, intrinsic):
+            num = len(list(view.items(f"{size}/extents")))
+            if num != wanted:
+                yield Defect(
+                    f"{size}/extents", f"a {op} intrinsic has the extents {names}",
+                    f"{wanted} extents", num,
+                )  # fmt: skip
+
+
+def calls_fit_their_memory(view: SpecReader) -> Iterator[Defect]:
+    """Operands of a call stand in the memory of its engine, in the narrowest format it has."""
+    levels = view.names("/levels")
+    for engine, intrinsic in _calls(view):
+        level = levels.get(view.text(f"{engine}/memory") or "")
+        capacity = None if level is None else view.number(f"{level}/capacity_bytes")
+        formats = [DType(f) for f in view.keys(f"{engine}/macs_per_cycle") if f in _NAMES]
+        if capacity is None or not formats:
+            continue
+        item = min(dtype.size_bytes for dtype in formats)
+        for size in _sizes(view, intrinsic):
+            extents = [view.number(e) or 0.0 for e in view.items(f"{size}/extents")]
+            elems = _operand_elems(view.text(f"{intrinsic}/op"), extents)
+            if elems * item > capacity:
+                name = view.text(f"{level}/name")
+                yield Defect(
+                    f"{size}/extents", f"the operands of a call take {elems * item:.0f} bytes, but "
+                    f"{name} has {capacity:.0f}", f"operands of at most {capacity:.0f} bytes",
+                    elems * item,
+                )  # fmt: skip
+
+
+def _operand_elems(op: str | None, extents: list[float]) -> float:
+    """Elements of the operands and the result of a call, without the halo of a window."""
+    match op, extents:
+        case "matmul", [m, n, k]:
+            return m * k + k * n + m * n
+        case "conv", [batch, out, height, width, tall, wide, inner]:
+            pixels = batch * height * width
+            return pixels * inner + out * tall * wide * inner + pixels * out
+        case "elementwise", [*points]:
+            total = 1.0
+            for extent in points:
+                total *= extent
+            return 2 * total
+        case _:
+            return 0.0
+
+
+CALL_RULES: tuple[Callable[[SpecReader], Iterator[Defect]], ...] = (
+    one_way_to_say_cycles,
+    formulas_take_time,
+    extents_by_kind,
+    calls_fit_their_memory,
+)
