@@ -35,9 +35,13 @@ _SHOWN_CAUSES = 4
 def print_summary(report: Mapping[str, Any], run: Mapping[str, Any]) -> None:
     """Print the head of a report: model, machine, numbers, cache (where `run` tells of it),
     verification, sanity."""
+    if verdict := _part(report, "partition").get("host_verdict"):
+        print_text(str(verdict))
     model, hardware = _part(report, "model"), _part(report, "hardware")
     print_text(f"{model.get('name', 'model')} on {hardware.get('name', 'hardware')}")
     print_fields(_part(report, "summary"), _SUMMARY)
+    for row in _part(report, "partition").get("candidates") or []:
+        print_text(f"regions {_candidate_line(row)}")
     if causes := causes_in(_part(report, "summary").get("causes")):
         print_text(f"cycles: {_causes_line(causes)}")
     if cache := _part(run, "cache"):
@@ -52,6 +56,13 @@ def print_summary(report: Mapping[str, Any], run: Mapping[str, Any]) -> None:
         print_text(f"  FAILED {row.get('name')}: {row.get('detail')}")
     for warning in report.get("warnings") or []:
         note(f"warning {warning.get('code')}: {warning.get('message')}")
+
+
+def _candidate_line(row: Mapping[str, Any]) -> str:
+    """One way of choosing regions, and what came of it."""
+    made = row.get("latency_cycles")
+    cost = "no program" if made is None else f"{made} cycles, {row.get('regions')} regions"
+    return f"{row.get('regions_by')}: {cost}{' (chosen)' if row.get('chosen') else ''}"
 
 
 def _causes_line(causes: Sequence[tuple[str, int]]) -> str:

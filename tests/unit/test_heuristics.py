@@ -29,6 +29,7 @@ from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions, Objective
+from worker.compiler.partition.plan import RegionRule
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.text import parse_schedule, print_schedule
 from worker.compiler.strategies.graphturbo.descriptor import GraphTurboOptions, Idea
@@ -126,8 +127,10 @@ def test_each_heuristic_of_lowering_decides_something(name: Heuristic) -> None:
 def test_the_judge_mixes_unless_it_is_told_not_to() -> None:
     field, _ = entrants(CompileOptions())
     assert len(field) > 1
-    mixed = ways_for(field, Objective.LATENCY, False, Caps(None, None))
-    alone = ways_for(field, Objective.LATENCY, False, Caps(None, None), is_mixing=False)
+    mixed = ways_for(field, Objective.LATENCY, (RegionRule.CRITERIA,), Caps(None, None))
+    alone = ways_for(
+        field, Objective.LATENCY, (RegionRule.CRITERIA,), Caps(None, None), is_mixing=False
+    )
     assert {len(way.entrants) for way in mixed} == {1, len(field)}
     assert {len(way.entrants) for way in alone} == {1}
     assert {way.names for way in alone} == {(one.name,) for one in field}

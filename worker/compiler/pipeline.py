@@ -123,7 +123,9 @@ def partitioned(asked: Compile, found: Converted) -> Partitioning:
     return partition(found.model, asked.machine, {}, mode_of(asked.options))
 
 
-def scheduled(asked: Compile, found: Converted, parts: Partitioning) -> Scheduled:
+def scheduled(
+    asked: Compile, source: OnnxModel, found: Converted, parts: Partitioning
+) -> Scheduled:
     """Schedule and lower every strategy's kernels, and elect a program.
 
     Raises: as `judge.programs.schedule`.
@@ -131,29 +133,23 @@ def scheduled(asked: Compile, found: Converted, parts: Partitioning) -> Schedule
     options, ports = asked.options, asked.ports
     field, last_resort = entrants(options)
     pool = UnitPool(asked.machine, options, ports.cache, field, last_resort, ports.figures)
-    return schedule(found.model, parts, options, pool, ports, ports.progress)
+    return schedule(source, found, parts, options, pool, ports, ports.progress)
 
 
-def coded(
-    asked: Compile, ingested: Ingested, source: OnnxModel, found: Converted, program: Scheduled
-) -> CompiledModel:
+def coded(asked: Compile, ingested: Ingested, program: Scheduled) -> CompiledModel:
     """Audit and code the kernels of the program."""
     compiled = code(program)
     return replace(
         compiled,
-        conversions=found.conversions,
-        boundaries=found.boundaries,
-        quantised=found.quantised,
-        source=source,
         interface=ingested.interface,
         warnings=(
-            *compiled.warnings, *found.warnings, *_calibration(found, asked.options),
+            *compiled.warnings, *_calibration(compiled, asked.options),
             *_fallbacks(program.maker.pool),
         ),
     )  # fmt: skip
 
 
-def _calibration(found: Converted, options: CompileOptions) -> tuple[tuple[str, str], ...]:
+def _calibration(found: CompiledModel, options: CompileOptions) -> tuple[tuple[str, str], ...]:
     """A warning where ranges come from made-up inputs."""
     if options.calibration or not any(b.scale is not None for b in found.boundaries):
         return ()

@@ -53,6 +53,8 @@ class ReasonCode(StrEnum):
     """The target takes one region per model, and another was better."""
     WEIGHED = "WEIGHED"
     """It could be offloaded, but the whole program is faster with it on the host."""
+    ALL_ON_HOST = "ALL_ON_HOST"
+    """The accelerator could run parts of the model, but the whole is best on the host."""
     BOUNDARY = "BOUNDARY"
     """A conversion between number formats at the edge of a region."""
 

@@ -59,12 +59,12 @@ COMPILER = (
         "worker.compiler.assembly.checks:partitioned",
     ),
     Stage(
-        "schedule", "worker.compiler.pipeline:scheduled", ("convert", "partition"),
+        "schedule", "worker.compiler.pipeline:scheduled", ("simplify", "convert", "partition"),
         "worker.compiler.judge.programs:Scheduled", "worker.compiler.assembly.texts:scheduled",
         "worker.compiler.assembly.checks:scheduled",
     ),
     Stage(
-        "codegen", "worker.compiler.pipeline:coded", ("ingest", "simplify", "convert", "schedule"),
+        "codegen", "worker.compiler.pipeline:coded", ("ingest", "schedule"),
         "worker.compiler.judge.compiled:CompiledModel", "worker.compiler.assembly.texts:coded",
         "worker.compiler.assembly.checks:coded",
     ),

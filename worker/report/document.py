@@ -121,7 +121,7 @@ def report_document(
             }
             for p in compiled.placement
         ],
-        "partition": partition_section(compiled, whole),
+        "partition": partition_section(compiled, whole, options),
         "conversion": conversion_section(compiled, options),
         "layouts": layout_section(compiled),
         "invocation": invocation_section(compiled, whole),

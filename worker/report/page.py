@@ -81,6 +81,7 @@ def report_page(
     title = f"{compiled.model.name} on {machine.name}"
     parts = [
         f"<h1>{escape(title)}</h1>",
+        *_host_verdict(document),
         f"<p>{si(whole.cycles)} cycles ·"
         f" {whole.cycles / machine.clock_hz * 1e3:.4g} ms · {si(whole.energy_pj * 1e-12, 'J')} ·"
         f" lower bound {si(whole.lower_bound_cycles)} cycles"
@@ -199,6 +200,19 @@ _DECISION_COLUMNS = (
 )  # fmt: skip
 
 
+def _host_verdict(document: Mapping[str, Detail]) -> list[str]:
+    """The first line, where the host won."""
+    section = document.get("partition")
+    said = section.get("host_verdict") if isinstance(section, dict) else ""
+    return [f"<p><b>{escape(str(said))}.</b></p>"] if said else []
+
+
+_CANDIDATE_COLUMNS = (
+    "regions_by", "chosen", "latency_cycles", "energy_pj", "offchip_bytes", "peak_bytes",
+    "regions", "kernels", "same_as", "reason",
+)  # fmt: skip
+
+
 def _partition(document: Mapping[str, Detail]) -> list[str]:
     """Regions with their costs on both sides, what decided, formats, and what would help."""
     section = document.get("partition")
@@ -214,6 +228,7 @@ def _partition(document: Mapping[str, Detail]) -> list[str]:
     parts = [
         "<h2>Partition</h2>",
         f"<p>On the accelerator: {' · '.join(shares)}</p>",
+        *_candidates(section),
         html_table(_REGION_COLUMNS, regions),
         "<h2>What decided about regions</h2>",
         html_table(_DECISION_COLUMNS, rows_of(section, "decisions")),
@@ -232,6 +247,16 @@ def _partition(document: Mapping[str, Detail]) -> list[str]:
                    rows_of(document, "unlock")),
         ]  # fmt: skip
     return parts
+
+
+def _candidates(section: Mapping[str, Detail]) -> list[str]:
+    """Ways of choosing regions side by side, where several were simulated."""
+    rows = [
+        {**row, "same_as": ", ".join(map(str, same)) if isinstance(same, list) else ""}
+        for row in rows_of(section, "candidates")
+        for same in (row.get("same_as"),)
+    ]
+    return ["<h3>Ways of choosing regions</h3>", html_table(_CANDIDATE_COLUMNS, rows)] * bool(rows)
 
 
 def _unverified(verification: Detail) -> str:

@@ -10,14 +10,19 @@ import onnx_ir
 from worker.compiler.errors import Detail
 from worker.compiler.isa.program import UnitCall
 from worker.compiler.judge.compiled import CompiledModel
+from worker.compiler.options import CompileOptions
 from worker.compiler.partition.host_work import host_flops
 from worker.compiler.partition.plan import RegionDecision
 from worker.compiler.partition.ratios import OffloadRatios, offload_ratios
+from worker.report.candidates import candidates_section, host_verdict
 from worker.simulator.results import ModelSimulation
 
 
-def partition_section(compiled: CompiledModel, whole: ModelSimulation) -> dict[str, Detail]:
-    """`partition`: ratios as BYOC's tables give them, regions in execution order, decisions."""
+def partition_section(
+    compiled: CompiledModel, whole: ModelSimulation, options: CompileOptions
+) -> dict[str, Detail]:
+    """`partition`: ratios as BYOC's tables give them, the ways of choosing regions that were
+    simulated, regions in execution order, decisions."""
     nodes = list(compiled.model.ir.graph)
     parts = compiled.partitioning
     cycles = _region_cycles(compiled, whole)
@@ -53,6 +58,8 @@ def partition_section(compiled: CompiledModel, whole: ModelSimulation) -> dict[s
     return {
         **ratios_document(offload_ratios(nodes, parts)),
         "host_only_cycles": _host_only_cycles(compiled),
+        "host_verdict": host_verdict(compiled, options),
+        "candidates": candidates_section(compiled, options),
         "regions": regions,
         "decisions": [_decision(d) for d in parts.decisions],
     }

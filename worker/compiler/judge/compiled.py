@@ -23,7 +23,7 @@ from worker.compiler.judge.units import Unit
 from worker.compiler.layout.change import LayoutChange
 from worker.compiler.machine.machine import Conversion, Machine
 from worker.compiler.options import CompileOptions
-from worker.compiler.partition.plan import Partitioning, Placement
+from worker.compiler.partition.plan import Partitioning, Placement, RegionRule
 from worker.compiler.quantize.boundary import NOT_QUANTISED, Boundary, Quantised
 from worker.compiler.stages import StageSink
 from worker.compiler.strategies.sections import UnitNotes
@@ -61,6 +61,10 @@ class Program:
     """None: it could not be made."""
     reason: str
     """Why it was chosen, or was not."""
+    rules: tuple[RegionRule, ...] = ()
+    """By which its regions were chosen: several, where they end in the same program."""
+    regions: int = 0
+    """Of the accelerator, those of nested programs not counted."""
 
 
 @dataclass(frozen=True, slots=True)

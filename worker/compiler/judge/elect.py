@@ -2,13 +2,14 @@
 
 Kernels are chosen by sums (cycles, energy, bytes), one by one.  What is no sum (energy-delay
 product, peak memory) and what stands between kernels (host parts, copies) only a whole program
-shows; so each strategy's own complete program stands beside the best mixtures.
+shows; so each strategy's own complete program stands beside the best mixtures, each with regions as
+every rule chooses them, and beside the user's model on the host (decisions/0083).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from worker.compiler.errors import CompilerError, Finding
 from worker.compiler.judge.compiled import CompiledModel, Program
@@ -22,6 +23,7 @@ from worker.compiler.judge.figures import (
     rank_by,
 )
 from worker.compiler.options import Objective
+from worker.compiler.partition.plan import RegionRule
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,8 @@ class Way:
     """Strategies that may win units, the preferred one first."""
     measure: Objective
     """By what kernels are chosen: an additive one."""
-    is_weighed: bool
-    """Whether regions are changed by what their nodes cost."""
+    regions: RegionRule
+    """How regions are chosen."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -49,24 +51,30 @@ class Way:
 def ways_for(
     entrants: Sequence[Entrant],
     objective: Objective,
-    is_weighable: bool,
+    rules: Sequence[RegionRule],
     caps: Caps,
     *,
     is_mixing: bool = True,
 ) -> tuple[Way, ...]:
-    """Programs to compare: mixtures of all strategies where `is_mixing`, then each alone.
+    """Programs to compare: mixtures of all strategies where `is_mixing`, then each alone, each with
+    regions by every one of `rules`; and the host's, once, where it is one of them.
 
-    Where regions may be changed by cost, each stands with its regions changed and as they were: the
-    cost of a node is an estimate, and what stands between kernels is not in it.
+    Regions changed by cost stand beside those as they were: the cost of a node is an estimate, and
+    what stands between kernels is not in it.
     """
     mixed = [tuple(entrants)] if is_mixing and len(entrants) > 1 else []
     fields = [*mixed, *((entrant,) for entrant in entrants)]
-    return tuple(
-        Way(field, measure, is_weighed)
-        for field in fields
-        for measure in mixtures_by(objective, caps, len(entrants) > 1)
-        for is_weighed in ((True, False) if is_weighable else (False,))
-    )
+    measures = mixtures_by(objective, caps, len(entrants) > 1)
+    ways = [
+        Way(some, measure, rule)
+        for some in fields
+        for measure in measures
+        for rule in rules
+        if rule is not RegionRule.HOST
+    ]
+    if RegionRule.HOST in rules:
+        ways.append(Way(tuple(entrants), measures[0], RegionRule.HOST))
+    return tuple(ways)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,45 +103,73 @@ def elect(
     Raises:
         CompilerError: the first way's; TW-PLAN-003, no program is within the limits.
     """
-    first = made(ways[0])
-    found: list[tuple[Way, CompiledModel, Figures]] = [(ways[0], first, whole(first))]
+    found: list[_Stood] = []
     failed: list[Program] = []
-    plainest = [ways[0]]
-    for way in ways[1:]:
+    for way in ways:
         try:
             program = made(way)
         except CompilerError as error:
+            if way is ways[0]:
+                raise
             name = " + ".join(way.names)
-            failed.append(Program(name, 0, None, f"it has no program: {error.message}"))
+            why = f"it has no program: {error.message}"
+            failed.append(Program(name, 0, None, why, (way.regions,)))
             continue
-        same = [k for k, (_, other, _) in enumerate(found) if _calls(program) == _calls(other)]
-        if not same:
-            found.append((way, program, whole(program)))
-            plainest.append(way)
-        elif len(way.names) < len(plainest[same[0]].names):
-            plainest[same[0]] = way
-    titles = _titles([way for way, _, _ in found], [program for _, program, _ in found])
-    beyond = [limits.exceeded(figures) for _, _, figures in found]
+        calls = _calls(program)
+        same = next((stood for stood in found if stood.is_same(program, calls)), None)
+        if same is None:
+            found.append(_Stood(program, calls, whole(program), [way]))
+        else:
+            same.ways.append(way)
+    titles = _titles([stood.ways[0] for stood in found], [stood.program for stood in found])
+    beyond = [limits.exceeded(stood.figures) for stood in found]
     if all(beyond):
         raise _beyond_limits(list(zip(titles, beyond, strict=True)))
     measure = measure_of(objective)
     best = min(
         (k for k, words in enumerate(beyond) if not words),
-        key=lambda k: rank_by(objective, found[k][2]),
+        key=lambda k: rank_by(objective, found[k].figures),
     )
-    won = measure(found[best][2])
+    won = measure(found[best].figures)
     rows = [
         Program(
-            titles[k], program.num_kernels, figures,
+            titles[k], stood.program.num_kernels, stood.figures,
             f"least {objective} of {len(found)} programs{limits.clause}"
             if k == best
-            else beyond[k] or f"{objective} is {_more(measure(figures), won)} the least",
+            else beyond[k] or f"{objective} is {_more(measure(stood.figures), won)} the least",
+            stood.rules, len(stood.program.partitioning.regions),
         )
-        for k, (_, program, figures) in enumerate(found)
+        for k, stood in enumerate(found)
     ]  # fmt: skip
     chosen = rows.pop(best)
-    election = Election(plainest[best], chosen.name, (chosen, *rows, *failed))
-    return found[best][1], election
+    election = Election(found[best].plainest, chosen.name, (chosen, *rows, *failed))
+    return found[best].program, election
+
+
+@dataclass(slots=True)
+class _Stood:
+    """A program that stands for election, and every way that gives it."""
+
+    program: CompiledModel
+    calls: tuple[object, ...]
+    figures: Figures
+    ways: list[Way] = field(default_factory=list)
+
+    def is_same(self, program: CompiledModel, calls: tuple[object, ...]) -> bool:
+        """Whether `program` is this one: of the same form of the model, with the same calls."""
+        return self.program is program or (
+            self.program.model is program.model and self.calls == calls
+        )
+
+    @property
+    def plainest(self) -> Way:
+        """The first of those with the fewest strategies."""
+        return min(self.ways, key=lambda way: len(way.names))
+
+    @property
+    def rules(self) -> tuple[RegionRule, ...]:
+        """By which its regions were chosen, each once."""
+        return tuple(dict.fromkeys(way.regions for way in self.ways))
 
 
 def only(
@@ -175,7 +211,7 @@ def _titles(ways: Sequence[Way], programs: Sequence[CompiledModel]) -> list[str]
     details: tuple[Callable[[Way], str], ...] = (
         lambda way: "out of " + ", ".join(e.name for e in way.entrants),
         lambda way: f"kernels by {way.measure}",
-        lambda way: "regions by cost" if way.is_weighed else "regions as they were",
+        lambda way: way.regions.words,
     )
     for detail in details:
         names = [

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import ceil
+from typing import TypeAlias
 
 from worker.compiler.cache import CacheEvent
 from worker.compiler.control.compile import CompiledControl, compile_bodies, explained, whole
@@ -29,14 +30,15 @@ from worker.compiler.judge.units import Unit
 from worker.compiler.judge.verdict import recall, remember, verdict_key
 from worker.compiler.machine import digest
 from worker.compiler.machine.machine import Machine, PartitionMode
-from worker.compiler.options import CompileOptions, PartitionChoice
+from worker.compiler.options import CompileOptions, Objective, PartitionChoice
 from worker.compiler.partition.balance import NodeCosts
 from worker.compiler.partition.host_work import host_flops
 from worker.compiler.partition.hostless import require_host
 from worker.compiler.partition.join import joined
-from worker.compiler.partition.partition import partition
-from worker.compiler.partition.plan import HOST, Partitioning, Placement
+from worker.compiler.partition.partition import all_on_host, partition
+from worker.compiler.partition.plan import HOST, Part, Partitioning, Placement, RegionRule
 from worker.compiler.partition.weigh import weigh
+from worker.compiler.quantize.boundary import Converted
 from worker.compiler.rejection import ReasonCode, Rejection
 
 
@@ -52,7 +54,8 @@ class Scheduled:
 
 
 def schedule(
-    model: OnnxModel,
+    source: OnnxModel,
+    converted: Converted,
     parts: Partitioning | None,
     options: CompileOptions,
     pool: UnitPool,
@@ -61,32 +64,34 @@ def schedule(
 ) -> Scheduled:
     """The best program for a simplified and converted model, or for a body of one.
 
-    `parts`: its partitioning, where that is known already.
+    `source`: the model before conversion, which the host would run.  `parts`: the converted model's
+    partitioning, where that is known already.
 
     Raises:
         CompilerError: no way has a program (the first way's error); TW-PLAN-003, none is within
-            the limits.
+            the limits; TW-UNSUP-001, the best leaves operators to the host, which was forbidden.
     """
-    maker = ProgramMaker(model, parts, options, pool, ports, units)
+    model = converted.model
+    maker = ProgramMaker(source, converted, parts, options, pool, ports, units)
     caps = Caps.of(options)
-    is_weighable = bool(_weighable(pool.machine, options))
     ways = ways_for(
-        pool.entrants, options.objective, is_weighable, caps,
+        pool.entrants, options.objective, rules_of(pool.machine, options), caps,
         is_mixing=not pool.leaves_out(Heuristic.MIXTURES),
     )  # fmt: skip
     limits = ProgramLimits(caps, pool.machine.clock_hz)
     if len(ways) == 1:
         program, election = only(ways[0], maker.program, ports.whole, limits)
-        return Scheduled(program, election, maker, ())
+        return _allowed(Scheduled(program, election, maker, ()), options)
     field = tuple({e.name: e for e in (*pool.entrants, pool.last_resort)}.values())
-    key = verdict_key(model, digest(pool.machine), field, options, ports.simulator)
+    key = verdict_key(model, source, digest(pool.machine), field, options, ports.simulator)
     known, event = recall(ports.cache, key, ways, model.name)
     if known is not None:
-        return Scheduled(maker.program(known.way), known, maker, (event,))
+        program = maker.program(known.way)
+        return _allowed(Scheduled(program, known, maker, (event,)), options)
     program, election = elect(ways, maker.program, ports.whole, options.objective, limits)
     if not pool.fallbacks:  # a strategy's fault is told in every report
         remember(ports.cache, key, election)
-    return Scheduled(program, election, maker, (event,))
+    return _allowed(Scheduled(program, election, maker, (event,)), options)
 
 
 def code(scheduled: Scheduled) -> CompiledModel:
@@ -108,19 +113,24 @@ class ProgramMaker:
     """Makes programs of one model in several ways, out of one pool of units.
 
     Args:
+        source: the model before conversion, which the host would run.
         parts: the partitioning with nothing refused, where that is known already.
         units: hears of the units of the first program; the others have mostly the same ones.
     """
 
     def __init__(
         self,
-        model: OnnxModel,
+        source: OnnxModel,
+        converted: Converted,
         parts: Partitioning | None,
         options: CompileOptions,
         pool: UnitPool,
         ports: Ports,
         units: Counter,
     ) -> None:
+        model = converted.model
+        self._source = source
+        self._converted = converted
         self._model = model
         self._options = options
         self._ports = ports
@@ -128,14 +138,19 @@ class ProgramMaker:
         self.pool = pool
         self._machine = pool.machine
         self._solver = RegionSolver(model, pool)
-        self._parts: dict[tuple[tuple[tuple[str, Rejection], ...], bool], Partitioning] = {}
-        """By what was refused so far, and whether neighbouring regions are one."""
+        self._parts: dict[_Asked, Partitioning] = {}
+        """By what was refused so far, the rule, and whether neighbouring regions are one."""
         if parts is not None:
-            self._parts[(), False] = parts
+            self._parts[(), RegionRule.CRITERIA, False] = parts
+        self._made: dict[tuple[tuple[Part, ...], tuple[str, ...], Objective], CompiledModel] = {}
+        """Programs that are good for comparing, by parts, strategies and measure: several rules
+        often end in the same regions."""
         inner = replace(options, fail_on_fallback=False, max_power_w=None, max_latency_ms=None)
         self._controls: tuple[CompiledControl[CompiledModel], ...] = compile_bodies(
             model,
-            lambda body: code(schedule(body, None, inner, pool, ports, Uncounted())),
+            lambda body: code(
+                schedule(body, Converted(body), None, inner, pool, ports, Uncounted())
+            ),
             lambda body: body.is_offloading,
         )
 
@@ -145,8 +160,10 @@ class ProgramMaker:
         Cost: what the pool does not know yet is solved; then one link.
         """
         machine, model = self._machine, self._model
-        parts, solved, refused = self._solved_parts(way, is_coding)
-        if way.is_weighed and parts.regions:
+        if way.regions is RegionRule.HOST:
+            return self._host_program()
+        parts, solved = self._solved_parts(way, is_coding)
+        if way.regions is RegionRule.WEIGHED and parts.regions:
             costs = node_costs(model, parts, solved, self._ports.figures, machine)
             weighable = _weighable(machine, self._options)
             weighed = weigh(model, machine, parts, costs, weighable)
@@ -156,10 +173,31 @@ class ProgramMaker:
             if not again.shortfalls:  # a smaller region may be laid out anew, into what misfits
                 parts, solved = weighed, again
         self._units = Uncounted()
+        known_as = parts.parts, way.names, way.measure
+        if not is_coding and known_as in self._made:
+            return self._made[known_as]
         placement = explained(_final_placement(parts, solved.view_nodes), self._controls)
-        parts = replace(parts, placement=placement)
-        if self._options.fail_on_fallback:
-            _refuse_fallback(placement, refused)
+        if self._options.fail_on_fallback and way.regions is not RegionRule.WEIGHED:
+            refuse_fallback(placement)
+        compiled = self._linked(self._converted, replace(parts, placement=placement), solved)
+        if not is_coding:
+            self._made[known_as] = compiled
+        return compiled
+
+    def _host_program(self) -> CompiledModel:
+        """The user's model, as one host part but for control flow, whose bodies decide alone."""
+        parts = all_on_host(self._source)
+        parts = replace(parts, placement=explained(parts.placement, self._controls))
+        converted = self._converted
+        if converted.model is not self._source:
+            converted = Converted(self._source, warnings=(_UNCONVERTED,))
+        solver = RegionSolver(self._source, self.pool)
+        solved = solver.solve(parts, self.pool.entrants, Objective.LATENCY, Uncounted(), False)
+        return self._linked(converted, parts, solved)
+
+    def _linked(self, converted: Converted, parts: Partitioning, solved: Solved) -> CompiledModel:
+        """What was solved as one program of the form of the model that it is in."""
+        model, machine, placement = converted.model, self._machine, parts.placement
         require_host(model, placement)
         compiled = CompiledModel(
             model=model,
@@ -171,11 +209,12 @@ class ProgramMaker:
             region_graphs=solved.graphs,
             constants=solved.constants,
             cache_events=self.pool.events,
-            warnings=_warnings(machine, placement),
-            conversions={},
-            boundaries=(),
+            warnings=(*_warnings(machine, placement), *converted.warnings),
+            conversions=converted.conversions,
+            boundaries=converted.boundaries,
+            quantised=converted.quantised,
             layouts=solved.layouts,
-            source=model,
+            source=self._source,
             interface=interface_of(model.ir),
             controls=self._controls,
             summaries=unit_summaries(solved.units, solved.calls),
@@ -193,16 +232,14 @@ class ProgramMaker:
         parts = replace(parts, placement=explained(placement, controls))
         return replace(compiled, controls=controls, partitioning=parts)
 
-    def _solved_parts(
-        self, way: Way, is_coding: bool
-    ) -> tuple[Partitioning, Solved, Mapping[str, Rejection]]:
+    def _solved_parts(self, way: Way, is_coding: bool) -> tuple[Partitioning, Solved]:
         """Partition and solve until every operator on the accelerator fits its memories."""
         refused: dict[str, Rejection] = {}
         while True:
-            parts = self._partitioned(refused, way.spans_regions)
+            parts = self._partitioned(refused, way.regions, way.spans_regions)
             solved = self._solved(parts, way, is_coding)
             if not solved.shortfalls:
-                return parts, solved, refused
+                return parts, solved
             refused.update(
                 (node, Rejection(ReasonCode.DOES_NOT_FIT, _sentence(shortfall)))
                 for node, shortfall in solved.shortfalls
@@ -211,17 +248,51 @@ class ProgramMaker:
     def _solved(self, parts: Partitioning, way: Way, is_coding: bool) -> Solved:
         return self._solver.solve(parts, way.entrants, way.measure, self._units, is_coding)
 
-    def _partitioned(self, refused: Mapping[str, Rejection], is_joined: bool) -> Partitioning:
+    def _partitioned(
+        self, refused: Mapping[str, Rejection], rule: RegionRule, is_joined: bool
+    ) -> Partitioning:
         """Partition with some nodes refused; once each, as several ways ask for the same."""
-        known_as = tuple(refused.items()), is_joined
+        if rule is RegionRule.WEIGHED:
+            rule = RegionRule.CRITERIA  # it starts from there
+        known_as = tuple(refused.items()), rule, is_joined
         if known_as not in self._parts:
             mode = mode_of(self._options)
+            if rule is RegionRule.GREEDY:
+                mode = PartitionMode.GREEDY
             self._parts[known_as] = (
-                joined(self._partitioned(refused, False), self._model, self._machine, mode)
+                joined(self._partitioned(refused, rule, False), self._model, self._machine, mode)
                 if is_joined
                 else partition(self._model, self._machine, refused, mode)
             )
         return self._parts[known_as]
+
+
+_Asked: TypeAlias = "tuple[tuple[tuple[str, Rejection], ...], RegionRule, bool]"
+_UNCONVERTED = (
+    "CONVERSION_UNUSED",
+    "the user's model is best on the host as it is, so that nothing is converted",
+)
+
+
+def rules_of(machine: Machine, options: CompileOptions) -> tuple[RegionRule, ...]:
+    """The rules whose programs are compared, for the mode that was asked for.
+
+    The host stands for election where its costs are known by the objective: its time is, its energy
+    where the spec gives it; its own memory and traffic are none of the accelerator's.
+    """
+    weighable = _weighable(machine, options)
+    if not weighable:
+        return (RegionRule.CRITERIA,)
+    if len(weighable) < len(machine.targets):  # a named choice of one target binds the others
+        return RegionRule.WEIGHED, RegionRule.CRITERIA
+    accelerated = RegionRule.WEIGHED, RegionRule.CRITERIA, RegionRule.GREEDY
+    is_energy = options.objective in (Objective.ENERGY, Objective.EDP)
+    is_known = (
+        machine.host.energy_pj_per_flop > 0
+        if is_energy
+        else (options.objective is Objective.LATENCY)
+    )
+    return (*accelerated, RegionRule.HOST) if is_known else accelerated
 
 
 def mode_of(options: CompileOptions) -> PartitionMode | None:
@@ -301,7 +372,19 @@ def _final_placement(parts: Partitioning, view_nodes: frozenset[str]) -> tuple[P
     )
 
 
-def _refuse_fallback(placement: tuple[Placement, ...], refused: Mapping[str, Rejection]) -> None:
+def _allowed(scheduled: Scheduled, options: CompileOptions) -> Scheduled:
+    """`scheduled`, unless it leaves operators to the host and that was forbidden."""
+    if options.fail_on_fallback:
+        refuse_fallback(scheduled.program.placement)
+    return scheduled
+
+
+def refuse_fallback(placement: tuple[Placement, ...]) -> None:
+    """Check that the host has no operator of the user's.
+
+    Raises:
+        CompilerError: TW-UNSUP-001, naming every one and why.
+    """
     fallen = [row for row in placement if row.target == HOST and not row.is_inserted]
     if not fallen:
         return
@@ -309,7 +392,8 @@ def _refuse_fallback(placement: tuple[Placement, ...], refused: Mapping[str, Rej
         Finding(str(row.reason_code), row.reason, None, row.node, None, row.op_type)
         for row in fallen
     )
-    misfits = [row.node for row in fallen if row.node in refused]
+    misfits = [row.node for row in fallen if row.reason_code is ReasonCode.DOES_NOT_FIT]
+    chosen = [r for r in fallen if r.reason_code in (ReasonCode.WEIGHED, ReasonCode.ALL_ON_HOST)]
     raise CompilerError(
         "TW-UNSUP-001",
         f"{len(fallen)} operators fall back to the host, the first is {fallen[0].node}"
@@ -317,8 +401,12 @@ def _refuse_fallback(placement: tuple[Placement, ...], refused: Mapping[str, Rej
         node=(misfits or [fallen[0].node])[0],
         limit=0,
         actual=len(fallen),
+        remedy=_FORCED if len(chosen) == len(fallen) else None,
         findings=findings,
     )
+
+
+_FORCED = "Drop --fail-on-fallback, or force the accelerator with --partition greedy."
 
 
 def _warnings(machine: Machine, placement: tuple[Placement, ...]) -> tuple[tuple[str, str], ...]:

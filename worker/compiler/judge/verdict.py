@@ -25,8 +25,9 @@ from worker.compiler.judge.entrants import Entrant
 from worker.compiler.judge.figures import Caps
 from worker.compiler.lower.lower import LOWER_VERSION
 from worker.compiler.options import CompileOptions, Objective
+from worker.compiler.partition.plan import RegionRule
 
-JUDGE_VERSION = "2"
+JUDGE_VERSION = "3"
 """Changes whenever partitioning, grouping by the judge or the election may end otherwise."""
 _SMALL_BYTES = 1 << 16
 """Initializers up to this size count by value: shapes, axes, scales, index tables."""
@@ -37,7 +38,7 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     names: tuple[str, ...]
     """Of the strategies that may win units."""
     measure: Objective
-    is_weighed: bool
+    regions: RegionRule
     strategy: str
     programs: tuple[Program, ...]
 
@@ -77,6 +78,7 @@ def model_signature(model: OnnxModel) -> str:
 
 def verdict_key(
     model: OnnxModel,
+    source: OnnxModel,
     machine_digest: str,
     entrants: Sequence[Entrant],
     options: CompileOptions,
@@ -84,12 +86,14 @@ def verdict_key(
 ) -> CacheKey:
     """Everything that decides an election, by name.
 
-    `entrants`: all that take part, the last resort too; `simulator`: version of what gives figures.
+    `source`: the model before conversion, which the host would run.  `entrants`: all that take
+    part, the last resort too; `simulator`: version of what gives figures.
     """
     return CacheKey(
         CacheKind.VERDICT,
         (
             ("model", model_signature(model)),
+            ("source", "" if source is model else model_signature(source)),
             ("machine", machine_digest),
             ("strategies", sha256(repr([e.key_fields for e in entrants]).encode()).hexdigest()),
             ("objective", str(options.objective)),
@@ -125,10 +129,10 @@ def recall(
 def remember(cache: Cache, key: CacheKey, election: Election) -> None:
     """Keep what an election found."""
     way = election.way
-    entry = _Entry(way.names, way.measure, way.is_weighed, election.strategy, election.programs)
+    entry = _Entry(way.names, way.measure, way.regions, election.strategy, election.programs)
     cache.put(key, msgspec.json.encode(entry))
 
 
-def _words(way: Way | _Entry) -> tuple[tuple[str, ...], Objective, bool]:
+def _words(way: Way | _Entry) -> tuple[tuple[str, ...], Objective, RegionRule]:
     """What tells ways of one compile apart."""
-    return way.names, way.measure, way.is_weighed
+    return way.names, way.measure, way.regions

@@ -78,6 +78,16 @@ def partition_annotated(
         whole = [entry for number, entry in enumerate(whole) if number not in torn]
 
 
+def all_on_host(model: OnnxModel) -> Partitioning:
+    """The partitioning without regions.  Cost: linear."""
+    reason = "the whole model is best on the host by its simulation"
+    rows = tuple(
+        Placement(node.name or "", node.op_type, HOST, ReasonCode.ALL_ON_HOST, reason)
+        for node in model.ir.graph
+    )
+    return Partitioning(build_parts(read_flow(model), ()), rows)
+
+
 def _torn(found: Partitioning, composites: Sequence[tuple[str, Composite]]) -> list[int]:
     """Composites that lie neither in one region nor on the host as a whole."""
     region_of = {node: r for r, part in enumerate(found.regions) for node in part.nodes}

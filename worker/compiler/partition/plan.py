@@ -11,6 +11,31 @@ HOST = "host"
 """Target name of everything no accelerator takes."""
 
 
+class RegionRule(StrEnum):
+    """How the regions of one program are chosen."""
+
+    WEIGHED = "weighed"
+    """By the targets' criteria, then dropped, trimmed or joined by what their nodes cost."""
+    CRITERIA = "criteria"
+    """By the targets' criteria, those of greedy targets ignored where the spec's mode is asked."""
+    GREEDY = "greedy"
+    """As large as they can be."""
+    HOST = "all-host"
+    """None: the user's model, as it was before conversion, on the host."""
+
+    @property
+    def words(self) -> str:
+        """In names of programs."""
+        return "the host alone" if self is RegionRule.HOST else f"regions {_WORDS[self]}"
+
+
+_WORDS = {
+    RegionRule.WEIGHED: "by cost",
+    RegionRule.CRITERIA: "as they were",
+    RegionRule.GREEDY: "as large as they can be",
+}
+
+
 class CompositeKind(StrEnum):
     PATTERN = "pattern"
     """Matched by the target's pattern table."""
