@@ -45,6 +45,13 @@ def match(
     if matches:
         shown = [{**row, "nodes": ", ".join(row["nodes"])} for row in matches]
         print_table(("target", "pattern", "runs_as", "nodes"), shown)
+    for target in found["targets"]:
+        calls = (f"{name} {own} of {all_}" for name, (own, all_) in target["in_calls"].items())
+        print_text(f"{target['target']}: run by instructions: {', '.join(calls) or 'nothing'}")
+        for kind in ("patterns", "instructions"):
+            if target[f"unused_{kind}"]:
+                names = ", ".join(target[f"unused_{kind}"])
+                print_text(f"{target['target']}: {kind} that the model does not use: {names}")
     print_text(f"near misses: {len(misses)}")
     if misses:
         print_table(("target", "pattern", "root", "reason"), misses)

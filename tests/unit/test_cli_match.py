@@ -50,6 +50,28 @@ def test_json_has_matches_and_near_misses(files: tuple[Path, Path]) -> None:
     assert target["near_misses"] == []
 
 
+def test_what_no_node_uses_is_listed_and_what_instructions_run_is_counted(
+    files: tuple[Path, Path],
+) -> None:
+    spec, model = files
+    calls = [{"name": name, "op": "matmul", "extents": [16, 16, 16], "cycles": 64}
+             for name in ("mma", "idle")]  # fmt: skip
+    rows = [
+        {**SPEC["capabilities"]["patterns"][0], "intrinsic": "mma"},  # type: ignore[index]
+        {"name": "never", "match": {"op": "Erf", "inputs": ["any"]}},
+    ]
+    engines = [{"name": "TC", "intrinsics": calls}]
+    spec.write_text(
+        yaml.safe_dump({**SPEC, "engines": engines, "capabilities": {"patterns": rows}})
+    )
+    (target,) = json.loads(match(spec, model, "--json").stdout)["targets"]
+    assert target["in_calls"] == {"Conv": [1, 2], "Relu": [1, 1]}
+    assert (target["unused_patterns"], target["unused_instructions"]) == (["never"], ["idle"])
+    text = match(spec, model).stdout
+    assert "run by instructions: Conv 1 of 2, Relu 1 of 1" in text
+    assert "instructions that the model does not use: idle" in text
+
+
 def test_text_shows_both_and_one_pattern_can_be_picked(files: tuple[Path, Path]) -> None:
     spec, model = files
     document = {**SPEC, "capabilities": {"patterns": [

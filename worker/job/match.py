@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import onnx_ir
 
 from worker.compiler.errors import Detail, OptionError
 from worker.compiler.frontend.bind import bind
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.frontend.load import load_model
 from worker.compiler.frontend.simplify import simplify
-from worker.compiler.machine.machine import AcceleratorTarget
+from worker.compiler.machine.machine import AcceleratorTarget, Machine
 from worker.compiler.options import CompileOptions
 from worker.compiler.partition.patterns.matching import Match, match_patterns, near_misses
 from worker.job.hardware import resolve_machine
@@ -62,9 +65,36 @@ def match_report(
         ]  # fmt: skip
         targets.append(
             {"target": target.name, "patterns": len(rules), "matches": found,
-             "near_misses": missed}
+             "near_misses": missed, **_use(matches, machine, target, nodes)}
         )  # fmt: skip
     return {"machine": machine.name, "model": model.name, "nodes": len(nodes), "targets": targets}
+
+
+def _use(
+    matches: Sequence[Match],
+    machine: Machine,
+    target: AcceleratorTarget,
+    nodes: Sequence[onnx_ir.Node],
+) -> dict[str, Detail]:
+    """What of the target's tables the model uses, whatever rows are shown.
+
+    `in_calls`: for each op type of a node that an instruction runs, how many nodes of it are in
+    calls and how many the model has.
+    """
+    rules = target.capabilities.patterns
+    used = {match.rule.name for match in matches}
+    called = {match.rule.intrinsic for match in matches}
+    engines = machine.restricted(target).engines if rules else ()
+    inside = {k for match in matches if match.rule.intrinsic is not None for k in match.nodes}
+    calls = Counter(nodes[k].op_type for k in sorted(inside))
+    totals = Counter(node.op_type for node in nodes)
+    return {
+        "unused_patterns": [rule.name for rule in rules if rule.name not in used],
+        "unused_instructions": [
+            i.name for engine in engines for i in engine.intrinsics if i.name not in called
+        ],
+        "in_calls": {name: [calls[name], totals[name]] for name in sorted(calls)},
+    }
 
 
 def _match_row(match: Match, target: AcceleratorTarget, names: list[str]) -> dict[str, Detail]:
