@@ -98,6 +98,20 @@ def test_the_rival_of_integers_is_the_users_model(tmp_path: Path) -> None:
     assert all(row["reason"] for row in report["placement"])
 
 
+def test_greedy_stands_in_integers_where_criteria_leave_no_region(tmp_path: Path) -> None:
+    """The conversion was thrown away before greedy regions were seen."""
+    slow = {"flops_per_s": 1e6, "memory_bytes_per_s": 1e6}
+    hardware = {"inherits": "dpu-zu", "name": "picky", "host": slow,
+                "capabilities": {"partition": {"min_macs": 1e15}}}  # fmt: skip
+    cycles = {}
+    for name in ("criteria", "greedy", "auto"):
+        folder = tmp_path / name
+        folder.mkdir()
+        report, _ = reported(folder, hardware, partition=name)
+        cycles[name] = report["summary"]["latency_cycles"]
+    assert cycles["auto"] <= cycles["greedy"] < cycles["criteria"]
+
+
 def simplified(folder: Path) -> Any:
     return simplify(load_model(saved(repeated_layers(3), folder), Limits(), "m"))
 

@@ -25,12 +25,12 @@ from worker.compiler.frontend.sizes import require_sizes
 from worker.compiler.judge.compiled import Compile, CompiledModel, Ports, Samples
 from worker.compiler.judge.entrants import entrants
 from worker.compiler.judge.pool import UnitPool
-from worker.compiler.judge.programs import Scheduled, code, mode_of, schedule
-from worker.compiler.machine.machine import Machine
+from worker.compiler.judge.programs import Scheduled, code, mode_of, rules_of, schedule
+from worker.compiler.machine.machine import Machine, PartitionMode
 from worker.compiler.options import CompileOptions
 from worker.compiler.partition.annotate import annotate
 from worker.compiler.partition.partition import partition
-from worker.compiler.partition.plan import Partitioning
+from worker.compiler.partition.plan import Partitioning, RegionRule
 from worker.compiler.quantization import DEFAULT
 from worker.compiler.quantize.boundary import Converted
 from worker.compiler.quantize.choose import choose_conversions
@@ -107,7 +107,10 @@ def convert_for(
     found = convert_as_asked(
         model, annotation.placement, choices, lambda: samples(model), options.quantization
     )
-    if found.boundaries and not partition(found.model, machine, {}, mode_of(options)).regions:
+    mode = mode_of(options)
+    if RegionRule.GREEDY in rules_of(machine, options):
+        mode = PartitionMode.GREEDY  # it stands for election, in the new format
+    if found.boundaries and not partition(found.model, machine, {}, mode).regions:
         # Nothing would run in the new format: the user would pay its noise for nothing.
         unused = (
             "CONVERSION_UNUSED",
