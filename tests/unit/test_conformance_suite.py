@@ -28,6 +28,7 @@ def document(ops: list[dict[str, Any]], dtypes: list[str], **more: Any) -> dict[
     for engine in found["engines"]:
         if "macs_per_cycle" in engine:
             engine["macs_per_cycle"] = dict.fromkeys(dtypes, 512)
+        engine.pop("intrinsics", None)  # of int8: in wider formats its operands fit no memory
     found["capabilities"] = {"dtypes": dtypes, "max_rank": 4, "ops": ops, **more}
     return found
 
