@@ -27,18 +27,48 @@ def held_folder(folder: Path) -> Iterator[None]:
 def _make(folder: Path) -> int:
     """A locked descriptor of a new folder; again, where it was cleared away before the lock."""
     while True:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        with _locked(folder, wait=True) as is_free:
+            if is_free:
+                shutil.rmtree(folder, ignore_errors=True)
+        folder.parent.mkdir(parents=True, exist_ok=True)
         try:
+            folder.mkdir()
             descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        except FileNotFoundError:
+        except (FileExistsError, FileNotFoundError):
             continue
         fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if _is_at(descriptor, folder):
+            return descriptor
+        os.close(descriptor)
+
+
+def _is_at(descriptor: int, folder: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), folder.stat())
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def _locked(folder: Path, *, wait: bool = False) -> Iterator[bool | None]:
+    """Whether the folder's lock could be had, and it is for as long as the block lasts; None: there
+    is no such folder.
+
+    A folder is cleared away under its lock alone: else a new one of this name would go instead.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        yield None
+        return
+    try:
         try:
-            if os.path.samestat(os.fstat(descriptor), folder.stat()):
-                return descriptor
-        except FileNotFoundError:
-            pass
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True if _is_at(descriptor, folder) else None
+    finally:
         os.close(descriptor)
 
 
@@ -55,17 +85,8 @@ def own_folder(parent: Path, what: str) -> Iterator[Path]:
 
 def is_held(folder: Path) -> bool:
     """Whether a process is within `held_folder`; False also if there is no such folder."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+    with _locked(folder) as is_free:
+        return is_free is False
 
 
 def unheld(parent: Path) -> list[Path]:
@@ -74,8 +95,14 @@ def unheld(parent: Path) -> list[Path]:
 
 
 def sweep_unheld(parent: Path) -> int:
-    """Remove them; give how many."""
-    found = unheld(parent)
-    for path in found:
-        shutil.rmtree(path, ignore_errors=True)
-    return len(found)
+    """Remove them; give how many.
+
+    Each under its lock: who is about to hold it waits, and makes it anew.
+    """
+    count = 0
+    for path in unheld(parent):
+        with _locked(path) as is_free:
+            if is_free:
+                shutil.rmtree(path, ignore_errors=True)
+                count += 1
+    return count
