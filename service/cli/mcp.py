@@ -15,10 +15,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from service.cli.connection import DataDirOption, ServerOption
 from service.cli.failures import Failure
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
 
 MOST_LAYERS = 100
 _INSTRUCTIONS = """Compile ONNX models for deep-learning accelerators that a spec describes, and
@@ -65,9 +68,7 @@ class Verbs:
         try:
             out, said = await process.communicate()
         except asyncio.CancelledError:
-            with suppress(ProcessLookupError):  # it may have ended meanwhile
-                os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C: it cleans up
-            await process.wait()
+            await _end(process)
             raise
         try:
             document = json.loads(out)
@@ -79,6 +80,21 @@ class Verbs:
         if process.returncode and "code" in document and "detail" in document:
             raise Refused(document)
         return document
+
+
+async def _end(process: Process) -> None:
+    """End a verb, and what it has started: it may clean up first.
+
+    Who starts a program in the background lets it ignore Ctrl-C, and so what that starts.
+    """
+    import asyncio  # not for every other verb
+
+    for number, seconds in ((signal.SIGINT, 5.0), (signal.SIGTERM, 10.0), (signal.SIGKILL, None)):
+        with suppress(ProcessLookupError):  # it may have ended meanwhile
+            os.killpg(process.pid, number)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), seconds)
+            return
 
 
 class Tools:

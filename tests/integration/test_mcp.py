@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -162,6 +163,15 @@ def test_a_canceled_tool_ends_its_verb(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(cancel(), 90))
     left = [p.info["cmdline"] or [] for p in psutil.process_iter(["cmdline"])]
     assert not [words for words in left if str(tmp_path) in words]
+
+
+def test_a_canceled_tool_ends_where_nobody_listens_to_ctrl_c(tmp_path: Path) -> None:
+    """As in a program that a shell has put in the background."""
+    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        test_a_canceled_tool_ends_its_verb(tmp_path)
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
