@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from math import ceil, isfinite
-from typing import Any
+from math import ceil
+from sys import float_info
+from typing import Any, TypeGuard
 
 from sqlalchemy.orm import Session
 
@@ -125,42 +126,65 @@ def part_options(options: CompileOptions) -> CompileOptions:
     )  # fmt: skip
 
 
-def estimates_in(
-    result: object, part: Mapping[str, Any], fields: Sequence[str]
-) -> list[Document] | None:
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One of a range."""
+
+    choice: list[int]
+    """Which of each field's values."""
+    values: list[float]
+    """Of every number that is varied."""
+
+
+def machines_of(session: Session, sweep: SweepRecord) -> tuple[Machine, ...]:
+    """All machines of a sweep's range, in the order in which parts count them.
+
+    The base and its fields were read when the sweep was accepted; here they are counted.
+    """
+    from worker.explore.fields import in_search_order, parse_field, values_of
+
+    explore = Explore.of(sweep)
+    base = None if explore is None else catalog.get_hardware(session, explore.base)
+    if explore is None or base is None:  # jobs of parts keep it
+        return ()
+    fields = [parse_field(text, base.document) for text in explore.vary]
+    return tuple(Machine(list(c), values_of(fields, c)) for c in in_search_order(fields))
+
+
+def estimates_in(result: object, machines: Sequence[Machine]) -> list[Document] | None:
     """What a job says of the machines of its part; None: not what a part's job says.
 
     The job's own process wrote it, so it may be anything.
     """
     rows = result.get("estimates") if isinstance(result, Mapping) else None
-    if not isinstance(rows, list) or len(rows) != part["count"]:
+    if not isinstance(rows, list) or not machines or len(rows) != len(machines):
         return None
-    found = [_estimate(row, len(fields)) for row in rows]
+    found = [_estimate(row, machine) for row, machine in zip(rows, machines, strict=True)]
     return None if None in found else [row for row in found if row is not None]
 
 
-def _estimate(row: object, width: int) -> Document | None:
+def _estimate(row: object, machine: Machine) -> Document | None:
     if not isinstance(row, Mapping):
         return None
-    choice, values = row.get("choice"), row.get("values")
-    if not isinstance(choice, list) or not all(type(k) is int and k >= 0 for k in choice):
+    about: dict[str, Any] = {"choice": machine.choice, "values": machine.values}
+    if any(row.get(name) != wanted for name, wanted in about.items()):
         return None
-    if not isinstance(values, list) or len(values) != width or not all(map(_is_figure, values)):
-        return None
-    about: dict[str, Any] = {"choice": choice, "values": values}
     if "why" in row:
         return {**about, "why": str(carried(str(row["why"])))[:_MOST_CHARS]}
     figures = {name: row.get(name) for name in FIGURES}
     digest = row.get("machine_digest")
     if not isinstance(digest, str) or len(digest) > _MOST_CHARS or not digest.isascii():
         return None
-    if not all(_is_figure(v) or (name == "gap" and v is None) for name, v in figures.items()):
+    if not all(is_figure(v) or (name == "gap" and v is None) for name, v in figures.items()):
         return None
     return {**about, **figures, "machine_digest": digest}
 
 
-def _is_figure(value: object) -> bool:
-    return type(value) in (int, float) and isfinite(value)  # type: ignore[arg-type]
+def is_figure(value: object) -> TypeGuard[int | float]:
+    """Whether it is a number that a float can hold: an integer may be too long for one."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return -float_info.max <= value <= float_info.max
 
 
 def owes_winners(session: Session, sweep: SweepRecord) -> bool:

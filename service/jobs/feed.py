@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from math import isfinite
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -21,6 +20,8 @@ from service.jobs.exploring import (
     Explore,
     add_winners,
     estimates_in,
+    is_figure,
+    machines_of,
     owes_winners,
     part_options,
 )
@@ -101,6 +102,8 @@ def _cancel(database: Database, job_id: str) -> None:
 def _settle(session: Session, sweep: SweepRecord) -> int:
     """Copy to items what their ended jobs came to; give how many."""
     found = sweeps.ended(session, sweep.id, _BATCH)
+    is_explored = any(part is not None for *_, part in found)
+    machines = machines_of(session, sweep) if is_explored else ()
     for number, state, seconds, summary, error, part in found:
         values: dict[str, Any] = {"seconds": seconds}
         if state is None:  # deleted before anybody looked
@@ -114,7 +117,8 @@ def _settle(session: Session, sweep: SweepRecord) -> int:
         if part is not None:
             if target is SweepItemState.SUCCEEDED:
                 result = sweeps.result_of(session, sweep.id, number)
-                values["estimates"] = estimates_in(result, part, sweep.fields)
+                own = machines[part["first"] : part["first"] + part["count"]]
+                values["estimates"] = estimates_in(result, own)
                 if values["estimates"] is None:
                     target, values["error"] = SweepItemState.FAILED, _no_estimates()
         elif isinstance(summary, Mapping):
@@ -133,9 +137,7 @@ def _no_estimates() -> dict[str, Detail]:
 
 def _figure(value: object) -> float | None:
     """A figure of a summary.  The job's own process wrote it, so it may be anything."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        return None
-    return float(value)
+    return float(value) if is_figure(value) else None
 
 
 def _make_jobs(

@@ -125,14 +125,14 @@ def test_feeding_at_the_same_time_makes_each_job_once(desk: Desk) -> None:
 
 def test_figures_that_are_none_are_not_shown(desk: Desk) -> None:
     """A summary is written by the job's own process: it may say anything."""
-    sweep_id = swept(desk, 3)
+    sweep_id = swept(desk, 4)
     fed(desk, sweep_id)
-    for odd in (float("inf"), True, "fast"):
+    for odd in (float("inf"), 10**400, True, "fast"):
         succeed(desk, taken(desk), latency_s=odd, energy_pj=1.0)  # type: ignore[arg-type]
     fed(desk, sweep_id)
     done = seen(desk, sweep_id)
     assert done.record.state is SweepState.SUCCEEDED
-    assert [(item.latency_s, item.energy_pj) for item in done.items] == [(None, 1.0)] * 3
+    assert [(item.latency_s, item.energy_pj) for item in done.items] == [(None, 1.0)] * 4
 
 
 def test_a_job_that_was_deleted_too_early_is_made_again(desk: Desk) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy import update
 from service.errors import TooLarge
 from service.jobs import claim as protocol
 from service.jobs import exploring, submit, sweeps
-from service.jobs.exploring import Cost
+from service.jobs.exploring import FIGURES, Cost
 from service.jobs.feed import feed
 from service.jobs.reconcile import reconcile
 from service.jobs.sweeps import NewExplore, NewSweep, Sweep
@@ -89,6 +89,13 @@ def rows_of(part: Any) -> list[dict[str, Any]]:
     return found
 
 
+def figured(k: int, **odd: Any) -> dict[str, Any]:
+    """A row of the first part, with something odd about it."""
+    figures = dict.fromkeys(FIGURES, 1.0)
+    about = {"choice": [k], "values": [VALUES[k]], "machine_digest": f"{k:064}"}
+    return {**figures, **about, **odd}
+
+
 def end(desk: Desk, held: protocol.Claim, rows: object = None) -> None:
     """As a job that compiles for the base, or a winner's machine."""
     result: dict[str, Any] | None = None
@@ -157,7 +164,13 @@ def test_the_order_of_changes_is_that_of_commits(desk: Desk) -> None:
         [{"choice": [0], "values": [1, 2], "why": "x"}] * 2,
         [{"choice": [0], "values": [float("inf")], "why": "x"}] * 2,
         [{"choice": ["a"], "values": [1], "why": "x"}] * 2,
-        [dict.fromkeys(Cost, 1.0) | {"choice": [0], "values": [1], "gap": "much"}] * 2,
+        [figured(k, gap="much") for k in range(2)],
+        [figured(k, latency_s=10**400) for k in range(2)],
+        [figured(k, latency_s=True) for k in range(2)],
+        [figured(k, choice=[k + 5]) for k in range(2)],
+        [figured(k, choice=[k, 0]) for k in range(2)],
+        [figured(k, values=[VALUES[4]]) for k in range(2)],
+        [figured(1 - k) for k in range(2)],
     ],
 )  # fmt: skip
 def test_what_is_no_estimate_fails_the_part_and_a_resume_runs_it(desk: Desk, odd: object) -> None:

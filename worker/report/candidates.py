@@ -9,6 +9,7 @@ from worker.compiler.judge.compiled import CompiledModel, Program
 from worker.compiler.judge.figures import rank_by
 from worker.compiler.options import CompileOptions
 from worker.compiler.partition.plan import RegionRule
+from worker.report.strategies import figures_of
 
 
 def candidates_section(compiled: CompiledModel, options: CompileOptions) -> list[Detail]:
@@ -54,14 +55,10 @@ def _row(rule: RegionRule, compiled: CompiledModel, options: CompileOptions) -> 
     own = [program for program in compiled.programs if rule in program.rules]
     chosen = compiled.programs[0]
     best = chosen if rule in chosen.rules else _best(own, options) or own[0]
-    figures = best.figures
     return {
         "regions_by": str(rule),
         "chosen": best is chosen,
-        "latency_cycles": None if figures is None else figures.cycles,
-        "energy_pj": None if figures is None else figures.energy_pj,
-        "offchip_bytes": None if figures is None else figures.offchip_bytes,
-        "peak_bytes": None if figures is None else figures.peak_bytes,
+        **figures_of(best),
         "regions": best.regions,
         "kernels": best.kernels,
         "same_as": [str(other) for other in best.rules if other is not rule],

@@ -31,16 +31,23 @@ def strategies_section(
 
 
 def _row(program: Program) -> dict[str, Detail]:
-    figures = program.figures
     return {
         "name": program.name,
         "chosen": False,
+        **figures_of(program),
+        "kernels": program.kernels,
+        "reason": program.reason,
+    }
+
+
+def figures_of(program: Program) -> dict[str, Detail]:
+    """What a program takes; null where it could not be made."""
+    figures = program.figures
+    return {
         "latency_cycles": None if figures is None else figures.cycles,
         "energy_pj": None if figures is None else figures.energy_pj,
         "offchip_bytes": None if figures is None else figures.offchip_bytes,
         "peak_bytes": None if figures is None else figures.peak_bytes,
-        "kernels": program.kernels,
-        "reason": program.reason,
     }
 
 

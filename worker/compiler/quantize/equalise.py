@@ -81,6 +81,8 @@ def equalised(
         return model, ()
     clone = model.ir.clone()
     pairs = [p for node in clone.graph if (p := _pair(node, names)) is not None]
+    if not pairs:
+        return model, ()
     walk = Walk(model.ir, [_twin(model.ir, pair.read) for pair in pairs], batches)
     fresh = Names(clone.graph)
     done: list[Equalised] = []
