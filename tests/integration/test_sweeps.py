@@ -126,8 +126,8 @@ def test_feeding_at_the_same_time_makes_each_job_once(desk: Desk) -> None:
 def test_figures_that_are_none_are_not_shown(desk: Desk) -> None:
     """A summary is written by the job's own process: it may say anything."""
     sweep_id = swept(desk, 4)
-    fed(desk, sweep_id)
     for odd in (float("inf"), 10**400, True, "fast"):
+        fed(desk, sweep_id)
         succeed(desk, taken(desk), latency_s=odd, energy_pj=1.0)  # type: ignore[arg-type]
     fed(desk, sweep_id)
     done = seen(desk, sweep_id)
