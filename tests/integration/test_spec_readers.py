@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 import signal
@@ -17,6 +18,8 @@ import pytest
 from api_fixtures import PRESET, Serve, assert_problem
 
 from service.api import spec_readers
+from worker.compiler.errors import DISK_FULL
+from worker.sandbox import compiled_loops
 from worker.sandbox import standing as module
 from worker.sandbox.isolation import IsolationChoice
 from worker.sandbox.sandbox import Limits
@@ -96,6 +99,28 @@ def test_a_spec_is_read_by_a_process_that_stays(serve: Serve) -> None:
     assert assert_problem(refused, 422, "TW-SPEC-001")["errors"][0]["pointer"] == "/nonsense"
     broken = served.http.post("/v1/hardware", content=b"name: \xff\n", headers=YAML)
     assert_problem(broken, 422, "TW-SPEC-004")
+
+
+def test_a_full_disk_is_said_and_passes(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Where a reader is begun; what was half made of it goes."""
+    made = compiled_loops.folder_of(tmp_path / "loops") / "order"
+    made.mkdir(parents=True)
+    (made / "sync.nbi").write_bytes(b"")
+    monkeypatch.setattr(compiled_loops, "home", lambda: tmp_path / "loops")
+    real = shutil.copyfile
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    served = serve(worker=False)
+    monkeypatch.setattr(shutil, "copyfile", full)
+    refused = served.http.post("/v1/hardware", content=SPEC, headers=YAML)
+    assert_problem(refused, 503, DISK_FULL)
+    assert not list(tmp_path.rglob("standing-*"))
+    monkeypatch.setattr(shutil, "copyfile", real)
+    assert served.http.post("/v1/hardware", content=SPEC, headers=YAML).status_code == 201
 
 
 def test_a_spec_that_takes_too_long_is_killed_while_the_server_answers(

@@ -63,11 +63,21 @@ def folder_of(root: Path) -> Path:
 
 
 def copy_compiled_loops(target: Path, root: Path | None = None) -> None:
-    """Give a payload the loops, where they have been compiled."""
+    """Give a payload the loops, where they have been compiled.
+
+    Raises:
+        OSError: what stopped it, by its number: `shutil.copytree` collects errors without theirs,
+            and a full disk passes where others do not.
+    """
     top = root or home()
     found = None if top is None else folder_of(top)
-    if found is not None and found.is_dir():
-        shutil.copytree(found, target, dirs_exist_ok=True)
+    if found is None or not found.is_dir():
+        return
+    for folder, _, files in os.walk(found):
+        copied = target / Path(folder).relative_to(found)
+        copied.mkdir(parents=True, exist_ok=True)
+        for name in files:
+            shutil.copyfile(Path(folder, name), copied / name)
 
 
 def has_compiled_loops(root: Path | None = None) -> bool:

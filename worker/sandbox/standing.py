@@ -148,19 +148,28 @@ class Standing:
 
     def _running(self) -> Sandbox:
         if self._sandbox is None:
-            folder = own_folder(self._parent, "standing")
-            place = Workplace(folder.__enter__())
-            self._folder = folder
-            place.create()
-            self._sandbox = Sandbox(
-                payload_argv(self._module, "{channel}"),
-                env=payload_env(place, self._search_path),
-                cwd=place.temp,
-                log_path=place.log,
-                limits=self._limits,
-                view=place.view(self._search_path, self._hidden),
-                isolation=isolation(self._choice),
-            )
-            self._sandbox.start()
-            self._started = time.monotonic()
+            try:
+                self._start()
+            except BaseException:  # of a full disk, say: what is half made goes
+                self.close()
+                raise
+        assert self._sandbox is not None
         return self._sandbox
+
+    def _start(self) -> None:
+        folder = own_folder(self._parent, "standing")
+        place = Workplace(folder.__enter__())
+        self._folder = folder
+        place.create()
+        sandbox = Sandbox(
+            payload_argv(self._module, "{channel}"),
+            env=payload_env(place, self._search_path),
+            cwd=place.temp,
+            log_path=place.log,
+            limits=self._limits,
+            view=place.view(self._search_path, self._hidden),
+            isolation=isolation(self._choice),
+        )
+        self._sandbox = sandbox
+        sandbox.start()
+        self._started = time.monotonic()
