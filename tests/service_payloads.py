@@ -113,6 +113,19 @@ def hold(request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSin
     return quick(request, out_dir, cache, progress)
 
 
+def talkative(
+    request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink
+) -> JobOutcome:
+    """Twenty stages as fast as it can, then, saying nothing more, wait as `hold` does."""
+    for number in range(20):
+        progress.stage(f"stage {number}", "started")
+        progress.stage(f"stage {number}", "finished")
+    gate = Path(str(request.hardware["gate"]))
+    while not gate.exists():
+        time.sleep(0.01)
+    return quick(request, out_dir, cache, progress)
+
+
 def refuse(request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink) -> JobOutcome:
     """Finish one stage with an artifact, then refuse the model."""
     del request, cache

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeAlias
 
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
@@ -150,54 +151,68 @@ def _hold(session: Session, held: Claim) -> None:
         raise LeaseLost(held.item_id, held.fence)
 
 
-def record_stage(database: Database, held: Claim, stage: str, state: str) -> None:
-    """Record that a stage started or finished.
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage that started or finished."""
+
+    name: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """How many schedule units there are, are solved and were cached."""
+
+    solved: int
+    cached: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A file of a finished stage; it stays even if a later stage fails."""
+
+    name: str
+    file_name: str
+    ref: BlobRef
+
+
+Progress: TypeAlias = Stage | Units | Artifact
+
+
+def record(database: Database, held: Claim, found: Sequence[tuple[Progress, float]]) -> None:
+    """Record what a running item has come to: (progress, seconds ago), one or more, in order.
+
+    One transaction, which leaves an event of each and the job at the last stage and counts.
 
     Raises:
         LeaseLost: the item is somebody else's now.
     """
+    events: list[tuple[str, Mapping[str, Detail], float]] = []
+    stage: Stage | None = None
+    units: Units | None = None
     with database.write() as session:
         _hold(session, held)
-        jobs.set_stage(session, held.job.id, stage)
-        jobs.add_event(session, held.job.id, "stage", {"stage": stage, "state": state})
-
-
-def record_units(database: Database, held: Claim, solved: int, cached: int, total: int) -> None:
-    """Record how many schedule units are solved and cached.
-
-    Raises:
-        LeaseLost: the item is somebody else's now.
-    """
-    with database.write() as session:
-        _hold(session, held)
-        jobs.set_units(session, held.job.id, solved, cached, total)
-        jobs.add_event(
-            session,
-            held.job.id,
-            "units",
-            {"solved": solved, "cached": cached, "total": total},
-        )
-
-
-def record_artifact(
-    database: Database, held: Claim, name: str, file_name: str, ref: BlobRef
-) -> None:
-    """Record an artifact of a finished stage; it stays even if a later stage fails.
-
-    Raises:
-        LeaseLost: the item is somebody else's now.
-    """
-    with database.write() as session:
-        _hold(session, held)
-        results.put_artifact(
-            session,
-            item_id=held.item_id,
-            name=name,
-            file_name=file_name,
-            ref=ref,
-            fence=held.fence,
-        )
-        jobs.add_event(session, held.job.id, "artifact", {"name": name, "sha256": ref.sha256})
+        for progress, age_s in found:
+            match progress:
+                case Stage(name, state):
+                    stage = progress
+                    events.append(("stage", {"stage": name, "state": state}, age_s))
+                case Units(solved, cached, total):
+                    units = progress
+                    counts = {"solved": solved, "cached": cached, "total": total}
+                    events.append(("units", counts, age_s))
+                case Artifact(name, file_name, ref):
+                    results.put_artifact(
+                        session, item_id=held.item_id, name=name, file_name=file_name, ref=ref,
+                        fence=held.fence,
+                    )  # fmt: skip
+                    events.append(("artifact", {"name": name, "sha256": ref.sha256}, age_s))
+        if stage is not None:
+            jobs.set_stage(session, held.job.id, stage.name)
+        if units is not None:
+            jobs.set_units(session, held.job.id, units.solved, units.cached, units.total)
+        jobs.add_events(session, held.job.id, events)
 
 
 def _end(

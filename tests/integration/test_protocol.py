@@ -98,7 +98,7 @@ def test_stale_owner_is_fenced_off(desk: Desk) -> None:
     assert fresh.fence == stale.fence + 1
     assert not protocol.renew(database, stale, 10.0)
     with pytest.raises(LeaseLost):
-        protocol.record_stage(database, stale, "schedule", "started")
+        protocol.record(database, stale, [(protocol.Stage("schedule", "started"), 0.0)])
     with pytest.raises(LeaseLost):
         _succeed(desk, stale, "stale")
     with pytest.raises(LeaseLost):

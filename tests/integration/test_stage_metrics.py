@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from service.jobs import claim as protocol
 from service.jobs import query
-from service.jobs.claim import Usage
+from service.jobs.claim import Stage, Units, Usage
 from service.settings import Settings
 
 OpenDesk = Callable[[Settings], Desk]
@@ -29,9 +29,8 @@ def _ended(desk: Desk, stages: list[tuple[str, str, float]], cached: int, total:
     job = desk.submit()
     held = protocol.claim(database, "w", 60.0)
     assert held is not None
-    for stage, state, _ in stages:
-        protocol.record_stage(database, held, stage, state)
-    protocol.record_units(database, held, total - cached, cached, total)
+    steps = [(Stage(stage, state), 0.0) for stage, state, _ in stages]
+    protocol.record(database, held, [*steps, (Units(total - cached, cached, total), 0.0)])
     protocol.succeed(
         database, held, artifacts=(), bundle_digest="0" * 64, summary={}, usage=Usage()
     )

@@ -1,5 +1,9 @@
 """Write a running job's progress to the database, as its child reports it.
 
+What comes soon after something else is written with what comes after it: a short job passes forty
+stages and files in a second, and a transaction of each would be most of what it costs the database
+(benchmarks/LOAD.md).  Whoever watches sees it a quarter of a second later at most.
+
 Progress is best effort: a database that is away loses updates, never the job.  Losing the lease is
 different: it stops the job.
 """
@@ -12,8 +16,7 @@ from pathlib import Path
 
 from sqlalchemy.exc import DBAPIError
 
-from service.jobs import claim as protocol
-from service.jobs.claim import Claim
+from service.jobs.claim import Artifact, Claim, Progress, Stage, Units, record
 from service.log import get_logger
 from service.store.blobs import BlobStore, put_stream
 from service.store.records import BlobRef
@@ -21,7 +24,8 @@ from service.store.session import Database
 from service.tracing import AttemptSpans
 from worker.sandbox.payload import open_left
 
-_UNITS_PERIOD_S = 0.25
+PERIOD_S = 0.25
+"""Between two transactions: those who watch ask about as often (`service.api.watch`)."""
 _MEDIA_TYPES = {
     ".json": "application/json",
     ".html": "text/html; charset=utf-8",
@@ -59,43 +63,51 @@ class ProgressRecorder:
         self._max_artifact_bytes = max_artifact_bytes
         self._spans = spans
         self._stored: dict[str, tuple[tuple[int, int], BlobRef]] = {}
-        self._last_units = float("-inf")
-        self._pending_units: tuple[int, int, int] | None = None
+        self._pending: list[tuple[Progress, float]] = []
+        """What is not written yet, and when it came."""
+        self._written = float("-inf")
         self.last_stage = held.job.stage
 
     def stage(self, name: str, state: str) -> None:
         """Record that a stage started or finished."""
-        self.flush()
         self.last_stage = name
         self._spans.stage(name, state)
-        try:
-            protocol.record_stage(self._database, self._held, name, state)
-        except DBAPIError as error:
-            get_logger().warning("progress lost", error=str(error.orig))
+        self._add(Stage(name, state))
 
     def units(self, solved: int, cached: int, total: int) -> None:
-        """Record unit counts, at most four times a second; the last counts always arrive."""
-        self._pending_units = (solved, cached, total)
+        """Record unit counts; of several between two transactions the last."""
         self._spans.units(solved, cached, total)
-        if time.monotonic() - self._last_units >= _UNITS_PERIOD_S:
-            self.flush()
-
-    def flush(self) -> None:
-        """Write unit counts that were held back."""
-        if self._pending_units is None:
-            return
-        pending, self._pending_units = self._pending_units, None
-        self._last_units = time.monotonic()
-        try:
-            protocol.record_units(self._database, self._held, *pending)
-        except DBAPIError as error:
-            get_logger().warning("progress lost", error=str(error.orig))
+        if self._pending and isinstance(self._pending[-1][0], Units):
+            self._pending.pop()
+        self._add(Units(solved, cached, total))
 
     def artifact(self, name: str, file_name: str) -> None:
         """Store a finished artifact, so that it outlives a failure of a later stage."""
-        ref = self.store(file_name)
+        self._add(Artifact(name, file_name, self.store(file_name)))
+
+    def _add(self, progress: Progress) -> None:
+        self._pending.append((progress, time.monotonic()))
+        if self.due_s() == 0.0:
+            self.flush()
+
+    def due_s(self) -> float | None:
+        """Seconds until what was held back is to be written; None where nothing is."""
+        if not self._pending:
+            return None
+        return max(0.0, self._written + PERIOD_S - time.monotonic())
+
+    def flush(self) -> None:
+        """Write what was held back.
+
+        Raises:
+            LeaseLost: the item is somebody else's now.
+        """
+        if not self._pending:
+            return
+        pending, self._pending = self._pending, []
+        self._written = now = time.monotonic()
         try:
-            protocol.record_artifact(self._database, self._held, name, file_name, ref)
+            record(self._database, self._held, [(found, now - at) for found, at in pending])
         except DBAPIError as error:
             get_logger().warning("progress lost", error=str(error.orig))
 

@@ -321,9 +321,10 @@ class ItemRunner:
         said = Conversation(cache_bytes_left=self._settings.cache_intake_bytes, clock=clock)
         try:
             with clock:
-                while (frame := wire.receive(sandbox.channel)) is not None:
-                    answer(frame, sandbox, progress, cache, said)
-            progress.flush()
+                try:
+                    self._serve(sandbox, progress, cache, said)
+                finally:  # files that it made stay, however it ended
+                    progress.flush()
         except (wire.ProtocolError, TooLarge) as error:
             said.violation = str(error)
             sandbox.kill()
@@ -335,6 +336,16 @@ class ItemRunner:
             # It died while an answer was on its way: the report says of what.
             sandbox.kill()
         return said
+
+    def _serve(
+        self, sandbox: Sandbox, progress: ProgressRecorder, cache: StoreCache, said: Conversation
+    ) -> None:
+        while True:
+            if not wire.is_waiting(sandbox.channel, progress.due_s()):
+                progress.flush()
+            if (frame := wire.receive(sandbox.channel)) is None:
+                return
+            answer(frame, sandbox, progress, cache, said)
 
     def _verdict(
         self, held: Claim, progress: ProgressRecorder, said: Conversation, report: Report

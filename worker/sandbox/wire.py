@@ -6,6 +6,7 @@ The child is not trusted: sizes are checked before anything is read, and nothing
 from __future__ import annotations
 
 import json
+import select
 import socket
 import struct
 from collections.abc import Mapping
@@ -93,6 +94,13 @@ def receive(sock: socket.socket) -> Message | None:
     if not isinstance(head, dict):
         raise ProtocolError("the head of a frame is not an object")
     return Message(head, body)
+
+
+def is_waiting(sock: socket.socket, timeout_s: float | None) -> bool:
+    """Whether something arrives, be it that the other side closes, within the time."""
+    watched = select.poll()
+    watched.register(sock, select.POLLIN)
+    return bool(watched.poll(None if timeout_s is None else timeout_s * 1000))
 
 
 def _exactly(sock: socket.socket, size: int) -> bytes | None:

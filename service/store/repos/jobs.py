@@ -68,7 +68,7 @@ _INSERT_JOB = (
     .values(created=db_now(), queue_deadline=db_now() + bindparam("queue_ttl_s"))
     .returning(JobRow.created)
 )
-_INSERT_EVENT = insert_into(EventRow).values(ts=db_now())
+_INSERT_EVENT = insert_into(EventRow).values(ts=db_now() - bindparam("age_s"))
 
 
 def insert(session: Session, values: Mapping[str, Any], queue_ttl_s: float) -> JobRecord:
@@ -87,7 +87,7 @@ def insert(session: Session, values: Mapping[str, Any], queue_ttl_s: float) -> J
     created = connection.execute(_INSERT_JOB, stored).scalar_one()
     connection.execute(
         _INSERT_EVENT,
-        {"job_id": values["id"], "seq": 1, "type": "state",
+        {"job_id": values["id"], "seq": 1, "type": "state", "age_s": 0.0,
          "payload": {"state": str(JobState.QUEUED)}},
     )  # fmt: skip
     row["state"] = JobState.QUEUED
@@ -190,22 +190,35 @@ def move(
 _NEXT_EVENT = (
     update(JobRow)
     .where(JobRow.id == bindparam("of_job"))
-    .values(event_seq=JobRow.event_seq + 1)
+    .values(event_seq=JobRow.event_seq + bindparam("more"))
     .returning(JobRow.event_seq)
 )
 
 
 def add_event(session: Session, job_id: str, event_type: str, payload: Mapping[str, Detail]) -> int:
-    """Append to the job's history and give the event's number.
+    """Append to the job's history and give the event's number, as `add_events`."""
+    return add_events(session, job_id, ((event_type, payload, 0.0),))
+
+
+def add_events(
+    session: Session, job_id: str, events: Sequence[tuple[str, Mapping[str, Detail], float]]
+) -> int:
+    """Append some (type, payload, seconds ago), one or more, and give the number of the last.
 
     The UPDATE of the counter locks the job's row, so numbers are dense and in commit order: a
     reader that saw number n will never see a smaller one appear later.
     """
     connection = session.connection()
-    seq = connection.execute(_NEXT_EVENT, {"of_job": job_id}).scalar_one()
-    values = {"job_id": job_id, "seq": seq, "type": event_type, "payload": dict(payload)}
-    connection.execute(_INSERT_EVENT, values)
-    return seq
+    number = {"of_job": job_id, "more": len(events)}
+    last: int = connection.execute(_NEXT_EVENT, number).scalar_one()
+    connection.execute(
+        _INSERT_EVENT,
+        [
+            {"job_id": job_id, "seq": seq, "type": kind, "payload": dict(payload), "age_s": age_s}
+            for seq, (kind, payload, age_s) in enumerate(events, last - len(events) + 1)
+        ],
+    )
+    return last
 
 
 def events(session: Session, job_id: str, after_seq: int, limit: int) -> list[EventRecord]:
