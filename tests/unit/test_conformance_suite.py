@@ -11,7 +11,7 @@ import pytest
 from worker.backend_kit.kit import kit_files
 from worker.compiler.frontend.convert_opset import TARGET_OPSET
 from worker.compiler.machine import load_machine, parse_document
-from worker.compiler.partition import rules
+from worker.compiler.partition import conditions
 from worker.conformance.case import Expectation, Form
 from worker.conformance.cases import Selection, conformance_suite
 from worker.conformance.conform import check_machine
@@ -74,6 +74,24 @@ def test_an_honest_spec_passes_with_cases_on_both_sides_of_every_rule(tmp_path: 
     ran = [row for row in found.rows if row.max_error is not None]
     assert len(ran) > 20 and all(row.tolerance is not None for row in ran)
     assert {row.placed for row in found.rows if row.case.startswith("outside")} == {"host"}
+
+
+def test_conditions_are_kept_and_what_breaks_them_must_be_refused(tmp_path: Path) -> None:
+    conv = {
+        "op_type": "Conv", "dtypes": ["f32", "i8"],
+        "limits": {"kernel_h": {"min": 1, "max": 3}},
+        "conditions": [{"any_of": [
+            {"limits": {"kernel_h": {"min": 1, "max": 2}}},
+            {"conditions": [{"compare": "kernel_h", "at_most": ["kernel_w", 0.5]}]},
+        ]}],
+    }  # fmt: skip
+    found = check_machine(load_machine(document([conv], ALL)), tmp_path)
+    assert found.passed, conformance_table(found)
+    of_case = {(row.form, row.case): row for row in found.rows if row.op_type == "Conv"}
+    for form in ("native", "qdq"):
+        assert of_case[form, "kernel_h=2"].max_error is not None
+        assert of_case[form, "outside: kernel_h=3"].placed == "host"
+        assert (form, "kernel_h=3") not in of_case
 
 
 def test_the_same_machine_gives_the_same_suite() -> None:
@@ -146,7 +164,7 @@ def test_a_limit_beyond_what_the_memory_holds_is_caught(tmp_path: Path) -> None:
 def test_a_rule_that_is_not_applied_is_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rules, "limit_miss", lambda *_: None)
+    monkeypatch.setattr(conditions, "limit_miss", lambda *_: None)
     claim = {"op_type": "MaxPool", "limits": {"kernel_h": {"min": 1, "max": 3}}}
     row = failed(conformance(document([claim], ["f32"]), tmp_path), "outside: kernel_h=4")
     assert row.placed == "target" and "outside the rule" in row.reason
@@ -155,13 +173,13 @@ def test_a_rule_that_is_not_applied_is_caught(
 def test_a_refusal_for_another_reason_is_caught(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept = rules.limit_miss
+    kept = conditions.limit_miss
 
     def vague(*arguments: Any) -> Any:
         miss = kept(*arguments)
-        return None if miss is None else rules.Miss(miss.code, "it is not allowed", "ask")
+        return None if miss is None else conditions.Miss(miss.code, "it is not allowed", "ask")
 
-    monkeypatch.setattr(rules, "limit_miss", vague)
+    monkeypatch.setattr(conditions, "limit_miss", vague)
     claim = {"op_type": "MaxPool", "limits": {"kernel_h": {"min": 1, "max": 3}}}
     row = failed(conformance(document([claim], ["f32"]), tmp_path), "outside: kernel_h=4")
     assert "not because of kernel_h" in row.reason

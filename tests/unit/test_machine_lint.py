@@ -320,6 +320,8 @@ REFUSALS: list[tuple[str, Callable[[Document], None], str, str, str]] = [
      "/capabilities/ops/0/attributes/group/allowed/0", "is an integer, so it never equals 'one'"),
     ("list for a plain attribute", attributes("group", {"allowed": [[1, 1]]}), "TW-SPEC-002",
      "/capabilities/ops/0/attributes/group/allowed/0", "never equals [1, 1]"),
+    ("condition of nothing", edit("/capabilities/ops/0/conditions", [{}]), "TW-SPEC-002",
+     "/capabilities/ops/0/conditions/0", "either any_of or compare"),
     ("bounds of a text", attributes("auto_pad", {"max": 3}), "TW-SPEC-002",
      "/capabilities/ops/0/attributes/auto_pad/max", "has no bounds"),
     ("attribute that no rule compares", edit("/capabilities/ops", [

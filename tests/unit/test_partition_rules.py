@@ -10,7 +10,7 @@ from partition_models import model_of, refusal, target
 
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.ir.dtype import DType
-from worker.compiler.machine.lint.targets import LIMIT_NAMES
+from worker.compiler.machine.lint.terms import LIMIT_NAMES
 from worker.compiler.machine.machine import AcceleratorTarget, Conversion, OpSupport
 from worker.compiler.machine.pattern import AttributeRule
 from worker.compiler.partition.quantities import quantity

@@ -15,10 +15,13 @@ import numpy as np
 import onnx_ir
 
 from worker.compiler.frontend.express import rejection
+from worker.compiler.frontend.ops.call import DTYPES
 from worker.compiler.frontend.ops.qcluster_call import CORES
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.machine import AcceleratorTarget, Machine, OpSupport
+from worker.compiler.machine.rule import Clause
 from worker.compiler.partition.attributes import attribute_value
+from worker.compiler.partition.conditions import Miss, Subject, clause_miss
 from worker.compiler.partition.quantities import quantity
 from worker.compiler.partition.rules import FREE_DTYPES
 from worker.conformance.case import Broken, Case, Expectation, Form, Suite, Untested
@@ -253,6 +256,12 @@ class _Builder:
             if missed:
                 self._skip(target, support, claim.label, missed)
                 return
+            other = _broken_condition(support, claim, sample)
+            if other is not None:
+                claim = replace(
+                    claim, label=f"outside: {claim.label}", expectation=Expectation.REFUSED,
+                    reason_code=str(other.code), reason_word=other.pointer,
+                )  # fmt: skip
             case = _case(target.name, claim, sample)
         except NoForm as error:
             if claim.expectation is Expectation.PLACED and not claim.aimed:
@@ -296,6 +305,17 @@ def _twin(claim: Claim, sample: Sample) -> bytes:
         return native_form(claim.op_type, replace(sample, inputs=wide)).model
     except NoForm:  # an operator of narrow floats only
         return b""
+
+
+def _broken_condition(support: OpSupport, claim: Claim, sample: Sample) -> Miss | None:
+    """What the row's conditions refuse of an instance that keeps its other rules."""
+    if not support.conditions or claim.expectation is not Expectation.PLACED:
+        return None
+    node = node_named(native_form(claim.op_type, sample).model, NODE)
+    floats = [element for element, dtype in DTYPES.items() if dtype.is_float]
+    is_quantised = claim.form is Form.QDQ
+    subject = Subject(node, OPSET, "", dict.fromkeys(floats, claim.dtype) if is_quantised else {})
+    return clause_miss(subject, Clause(conditions=support.conditions))
 
 
 def _missed(claim: Claim, sample: Sample) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -73,8 +73,9 @@ def load_machine(document: Mapping[str, object]) -> Machine:
             first.code, first.message + more, pointer=first.pointer, limit=first.allowed,
             actual=first.actual, findings=findings,
         )  # fmt: skip
-    resolved = canonical_document(document)
-    return _Builder(HardwareSpec.model_validate(resolved), resolved).machine()
+    resolved = resolve(document, preset_document)
+    spec = HardwareSpec.model_validate(resolved.document)
+    return _Builder(spec, resolved.document, resolved.user_pointer).machine()
 
 
 @cache
@@ -118,8 +119,14 @@ def tagged_guesses(document: object, at: str = "") -> Iterator[Guess]:
 class _Builder:
     """Turns one checked spec into values; remembers which defaults it had to guess."""
 
-    def __init__(self, spec: HardwareSpec, document: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        spec: HardwareSpec,
+        document: Mapping[str, Any],
+        user_pointer: Callable[[str], str],
+    ) -> None:
         self._spec = spec
+        self._user_pointer = user_pointer
         self._by_pattern = has_patterns(spec)
         self._nm = _num(spec.process_nm, DEFAULT_NM)
         self._guesses = list(tagged_guesses(document))
@@ -139,7 +146,9 @@ class _Builder:
             engines=engines,
             links=links,
             host=self._host(spec.host),
-            targets=build_targets(spec),
+            targets=build_targets(
+                spec, {level.name: level.usable_bytes for level in levels}, self._user_pointer
+            ),
             launch_latency_cycles=_int(spec.launch_latency_cycles),
             static_power_w=self._estimated(
                 spec.static_power_w, "/static_power_w", "", "static_power_w", STATIC_SPREAD

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.machine import (
@@ -28,31 +29,63 @@ from worker.compiler.machine.pattern import (
 )
 from worker.compiler.machine.presets import op_groups
 from worker.compiler.machine.quantity import Quantity
+from worker.compiler.machine.rule import (
+    BYTES_OF_LEVEL,
+    AnyOf,
+    Clause,
+    Comparison,
+    Condition,
+    Factor,
+    Relation,
+    Term,
+)
 from worker.compiler.machine.spec import (
     AttributeSpec,
     CapabilitiesSpec,
+    ClauseSpec,
+    ConditionSpec,
     ConversionSpec,
     HardwareSpec,
     LimitSpec,
     NodeSpec,
     PartitionSpec,
     PatternSpec,
+    TermSpec,
 )
 
 ONLY_TARGET = "accelerator"
 """Name of the target of a document that has `capabilities` instead of `targets`."""
 
 
-def build_targets(spec: HardwareSpec) -> tuple[AcceleratorTarget, ...]:
-    """Targets of a spec, highest priority first, ties in the order of the document."""
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """What rows are told of the rest of the document."""
+
+    bytes_of_level: Mapping[str, int]
+    """What one instance holds beside its reserve."""
+    user_pointer: Callable[[str], str]
+    """From a place in the resolved document to the user's own."""
+
+
+def build_targets(
+    spec: HardwareSpec, levels: Mapping[str, int], user_pointer: Callable[[str], str]
+) -> tuple[AcceleratorTarget, ...]:
+    """Targets of a spec, highest priority first, ties in the order of the document.
+
+    `levels`: usable bytes of one instance of each memory level; `user_pointer` translates places of
+    the resolved document.
+    """
+    places = _Places(levels, user_pointer)
     if spec.capabilities is not None:
-        return (_target(ONLY_TARGET, 0, (), (None, None), spec.capabilities),)
+        at = "/capabilities"
+        return (_target(ONLY_TARGET, 0, (), (None, None), spec.capabilities, at, places),)
     found = [
         _target(
             t.name, _int(t.priority, 0), tuple(t.engines),
             (_maybe(t.launch_latency_cycles), _maybe(t.launch_gap_cycles)), t.capabilities,
+            f"/targets/{k}/capabilities", places,
         )
-        for t in spec.targets
+        for k, t in enumerate(spec.targets)
     ]  # fmt: skip
     return tuple(sorted(found, key=lambda target: -target.priority))
 
@@ -71,10 +104,12 @@ def _target(
     engines: tuple[str, ...],
     launch: tuple[int | None, int | None],
     spec: CapabilitiesSpec,
+    at: str,
+    places: _Places,
 ) -> AcceleratorTarget:
     return AcceleratorTarget(
         name=name,
-        capabilities=_capabilities(spec),
+        capabilities=_capabilities(spec, at, places),
         priority=priority,
         engines=engines,
         criteria=_criteria(spec.partition),
@@ -91,21 +126,25 @@ def _target(
     )
 
 
-def _capabilities(spec: CapabilitiesSpec) -> Capabilities:
+def _capabilities(spec: CapabilitiesSpec, at: str, places: _Places) -> Capabilities:
     """Expand groups; an op listed on its own overrides the group's entry."""
     listed: dict[str, OpSupport] = {}
-    for group in spec.groups:
+    for k, group in enumerate(spec.groups):
+        pointer = places.user_pointer(f"{at}/groups/{k}")
         for op_type in op_groups()[group]:
             if op_type not in spec.exclude:
-                listed[op_type] = OpSupport(op_type, ())
-    for op in spec.ops:
+                listed[op_type] = OpSupport(op_type, (), pointer=pointer)
+    for k, op in enumerate(spec.ops):
+        clause = _clause(op, f"{at}/ops/{k}", places)
         listed[op.op_type] = OpSupport(
             op.op_type,
             tuple(DType(name) for name in op.dtypes),
-            tuple((name, *_bounds(b)) for name, b in sorted(op.limits.items())),
-            _attributes(op.attributes),
-            tuple(sorted(set(op.constant_inputs))),
+            clause.limits,
+            clause.attributes,
+            clause.constant_inputs,
             op.note,
+            clause.conditions,
+            clause.pointer,
         )
     rules = _patterns(spec.patterns)
     return Capabilities(
@@ -113,7 +152,51 @@ def _capabilities(spec: CapabilitiesSpec) -> Capabilities:
         dtypes=tuple(DType(name) for name in spec.dtypes),
         max_rank=int(spec.max_rank.value),
         patterns=tuple(sorted(rules, key=lambda rule: -rule.priority)),
+        pointer=places.user_pointer(at),
     )
+
+
+def _clause(spec: ClauseSpec, at: str, places: _Places) -> Clause:
+    return Clause(
+        tuple((name, *_bounds(b)) for name, b in sorted(spec.limits.items())),
+        _attributes(spec.attributes),
+        tuple(sorted(set(spec.constant_inputs))),
+        tuple(
+            _condition(condition, f"{at}/conditions/{k}", places)
+            for k, condition in enumerate(spec.conditions)
+        ),
+        places.user_pointer(at),
+    )
+
+
+def _condition(spec: ConditionSpec, at: str, places: _Places) -> Condition:
+    """Lint has shown that it has clauses, or a term with one relation."""
+    pointer = places.user_pointer(at)
+    if spec.any_of:
+        clauses = (_clause(c, f"{at}/any_of/{k}", places) for k, c in enumerate(spec.any_of))
+        return AnyOf(tuple(clauses), pointer)
+    sides: dict[Relation, TermSpec | None] = {
+        Relation.AT_MOST: spec.at_most,
+        Relation.AT_LEAST: spec.at_least,
+        Relation.EQUALS: spec.equals,
+        Relation.MULTIPLE_OF: spec.multiple_of,
+    }
+    ((relation, right),) = ((r, side) for r, side in sides.items() if side is not None)
+    assert spec.compare is not None
+    return Comparison(_term(spec.compare, places), relation, _term(right, places), pointer)
+
+
+def _term(spec: TermSpec, places: _Places) -> Term:
+    items = spec if isinstance(spec, list) else [spec]
+    return tuple(_factor(item, places) for item in items)
+
+
+def _factor(item: float | str, places: _Places) -> Factor:
+    if not isinstance(item, str):
+        return Factor(f"{item:g}", float(item))
+    level = places.bytes_of_level.get(item.removesuffix(BYTES_OF_LEVEL))
+    is_level = item.endswith(BYTES_OF_LEVEL) and level is not None
+    return Factor(item, float(level) if is_level and level is not None else None)
 
 
 def _bounds(limit: LimitSpec) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.dataflow import Dataflow
 from worker.compiler.machine.evidence import EnergyRange, Guess
 from worker.compiler.machine.pattern import AttributeRule, PatternRule
+from worker.compiler.machine.rule import Condition
 
 
 class Managed(StrEnum):
@@ -25,11 +26,11 @@ class Managed(StrEnum):
     SCRATCHPAD = "scratchpad"
     """The schedule places buffers here."""
     CACHE = "cache"
-    """Transparent: transfers pass through it and occupy its bandwidth; what it holds does not pass
-    the port of home (`lower.rows.cached`)."""
+    """Transparent: transfers pass through it; what it holds does not pass home's port
+    (`lower.rows.cached`)."""
     REGISTER = "register"
-    """Inside the engines, charged per MAC in energies.  The schedule places nothing here but sums
-    of engines that keep them in it (`Engine.accumulators`)."""
+    """Inside the engines, charged per MAC in energies.  The schedule places nothing here but the
+    sums of `Engine.accumulators`."""
 
 
 class EngineKind(StrEnum):
@@ -43,18 +44,16 @@ class EngineKind(StrEnum):
 
 
 class StageOperation(StrEnum):
-    """What an output stage may do to an element on its way; `cost/output_stage.py` says of which
-    operator bodies each one is."""
+    """What an output stage may do to an element on its way (`cost/output_stage.py`)."""
 
     BIAS = "bias"
     """Adds a value per channel."""
     REQUANTISE = "requantise"
-    """Changes the number format: a factor and an offset (one of each, or a factor per channel), one
-    rounding, saturation."""
+    """Changes the format: a factor (or one per channel), an offset, one rounding, saturation."""
     ACTIVATION = "activation"
-    """Piecewise linear: one lower and one upper limit, or another slope on one side of a limit."""
+    """Piecewise linear: two limits, or another slope on one side of a limit."""
     ADD = "add"
-    """Sum or difference of two tensors of one scale: the same factor before, any offsets."""
+    """Sum or difference of two tensors of one scale, with any offsets."""
     ADD_SCALED = "add_scaled"
     """The same of tensors with scales of their own: one operand is multiplied before."""
     MULTIPLY = "multiply"
@@ -255,11 +254,13 @@ class OpSupport:
     limits: tuple[tuple[str, int, int], ...] = ()
     """(derived quantity, minimum, maximum), e.g. ("kernel_h", 1, 16)."""
     attributes: tuple[AttributeRule, ...] = ()
-    """Conditions on ONNX attributes by name."""
     constant_inputs: tuple[int, ...] = ()
     """Input positions that must be initializers (weights that the target packs)."""
     note: str = ""
     """The author's own sentence about the rule: shown in refusals and in the manual."""
+    conditions: tuple[Condition, ...] = ()
+    pointer: str = ""
+    """Where the row, or the group that it is of, stands in the user's document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +273,8 @@ class Capabilities:
     """Largest tensor rank of a supported op."""
     patterns: tuple[PatternRule, ...] = ()
     """Highest priority first, then table order."""
+    pointer: str = ""
+    """In the user's document."""
 
     def support(self, op_type: str) -> OpSupport | None:
         return next((s for s in self.ops if s.op_type == op_type), None)

@@ -223,15 +223,37 @@ class AttributeSpec(Part):
     max: float | None = None
 
 
-class OpSpec(Part):
-    """One ONNX op type the accelerator runs, with its limits."""
+class ClauseSpec(Part):
+    """Demands on a node that hold together."""
 
-    op_type: str
-    dtypes: list[DTypeName] = Field(default_factory=list)
     limits: dict[str, LimitSpec] = Field(default_factory=dict)
     attributes: dict[str, AttributeSpec] = Field(default_factory=dict)
     constant_inputs: list[Annotated[int, Field(ge=0, le=63)]] = Field(default_factory=list)
     """Input positions that must be initializers."""
+    conditions: Annotated[list[ConditionSpec], Field(max_length=64)] = Field(default_factory=list)
+    """All of which must hold."""
+
+
+TermSpec = int | float | str | Annotated[list[int | float | str], Field(min_length=1, max_length=8)]
+"""A number, a quantity, or a product of some."""
+
+
+class ConditionSpec(Part):
+    """`any_of` some clauses, or `compare` one term with another by exactly one relation."""
+
+    any_of: Annotated[list[ClauseSpec], Field(max_length=16)] = Field(default_factory=list)
+    compare: TermSpec | None = None
+    at_most: TermSpec | None = None
+    at_least: TermSpec | None = None
+    equals: TermSpec | None = None
+    multiple_of: TermSpec | None = None
+
+
+class OpSpec(ClauseSpec):
+    """One ONNX op type the accelerator runs, with its limits."""
+
+    op_type: str
+    dtypes: list[DTypeName] = Field(default_factory=list)
     note: str = Field(default="", max_length=500)
     """Shown in refusals and in the generated manual."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import onnx_ir
@@ -23,11 +23,12 @@ from worker.compiler.machine.build_targets import ONLY_TARGET
 from worker.compiler.machine.machine import AcceleratorTarget, Conversion, Machine
 from worker.compiler.machine.pattern import Alternatives, OpMatch, PathTo, Pattern, PatternRule
 from worker.compiler.partition.attributes import STANDARD_DOMAINS
+from worker.compiler.partition.conditions import Miss
 from worker.compiler.partition.patterns.matching import Match, match_patterns
 from worker.compiler.partition.plan import HOST, Composite, CompositeKind, Placement
 from worker.compiler.partition.rules import (
     FREE_DTYPES,
-    Miss,
+    dtypes_pointer,
     element_type,
     find_miss,
     misfit,
@@ -195,6 +196,7 @@ class _Annotator:
                     f"{value.name} is {dtype}, {label} allows {core.op_type} of"
                     f" {' or '.join(allowed)}",
                     f"quantising {value.name} to one of them would allow it",
+                    dtypes_pointer(target.capabilities, support),
                 )
         return None
 
@@ -305,7 +307,7 @@ class _Annotator:
             return False
         label = target_label(self._machine, target)
         stand_in = self._stand_in(node, target)
-        return tensor_miss(node, (), target, stand_in, label) is None and (
+        return tensor_miss(node, None, target, stand_in, label) is None and (
             self._trials.rejection(k) is None
         )
 
@@ -330,7 +332,7 @@ class _Annotator:
             if not self._is_open(k) or (self._inserted[k] and not crosses):
                 continue
             if self._inserted[k]:  # what the target converts by itself needs no rule of its own
-                miss = tensor_miss(node, (), target, {}, label)
+                miss = tensor_miss(node, None, target, {}, label)
             else:
                 miss = find_miss(node, target, self._stand_in(node, target), label, self._opset)
             if miss is not None:
@@ -373,7 +375,8 @@ class _Annotator:
             return Rejection(unsaid.code, f"{node_text(node)}: {unsaid.sentence}")
         target, miss = misses[0]
         if unsaid is not None:
-            miss = Miss(miss.code, miss.fact, f"nor can it be compiled: {unsaid.sentence}")
+            lever = f"nor can it be compiled: {unsaid.sentence}"
+            miss = replace(miss, lever=lever)
         text = sentence(node, miss, target.capabilities.support(node.op_type))
         others = [target_label(self._machine, t) for t, _ in misses[1:]]
         return Rejection(

@@ -1,6 +1,6 @@
 """Quantities of an ONNX node that capability lists put limits on.
 
-The names users write in `capabilities.ops[].limits` (machine/lint_targets.py, LIMIT_NAMES).  Of a
+The names users write in `capabilities.ops[].limits` (machine/lint/terms.py, LIMIT_NAMES).  Of a
 window with one or three spatial axes, `_h` is the first and `_w` the last axis.
 """
 

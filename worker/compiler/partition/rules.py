@@ -1,14 +1,14 @@
 """Does a target's capability list allow one node?  (Expressibility is asked separately.)
 
 A refusal is one sentence made from the rule that refuses: operator, actual value, what the target
-allows, the author's note, and what would lift it.  The manual (manual.py) words rules by the same
-functions.  Source: BYOC section 3.1.2.
+allows, the author's note, and what would lift it.  What a row demands beside types is
+evaluated in conditions.py; the manual (manual.py) words rules by the same functions.
+Source: BYOC section 3.1.2.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import onnx_ir
@@ -24,14 +24,14 @@ from worker.compiler.machine.machine import (
     Machine,
     OpSupport,
 )
-from worker.compiler.partition.attributes import (
-    STANDARD_DOMAINS,
-    allowed_text,
-    attribute_miss,
-    attribute_value,
-    value_text,
+from worker.compiler.partition.attributes import STANDARD_DOMAINS
+from worker.compiler.partition.conditions import (
+    Miss,
+    Subject,
+    clause_miss,
+    clause_of,
+    clause_texts,
 )
-from worker.compiler.partition.quantities import quantity
 from worker.compiler.rejection import ReasonCode, Rejection
 
 FREE_DTYPES = frozenset({DType.I64, DType.I32, DType.BOOL})
@@ -45,17 +45,6 @@ _PARAMETERS: Mapping[str, frozenset[int]] = MappingProxyType(
     }
 )
 """Input positions of scales: constants there become part of the operator, whatever their type."""
-
-
-@dataclass(frozen=True, slots=True)
-class Miss:
-    """The first rule that a node breaks."""
-
-    code: ReasonCode
-    fact: str
-    """Actual value against what the target allows, a full clause."""
-    lever: str
-    """What would lift it."""
 
 
 def misfit(node: onnx_ir.Node, machine: Machine) -> Rejection | None:
@@ -76,9 +65,10 @@ def misfit(node: onnx_ir.Node, machine: Machine) -> Rejection | None:
 
 
 def sentence(node: onnx_ir.Node, miss: Miss, support: OpSupport | None) -> str:
-    """Operator, fact, note and lever as one sentence."""
+    """Operator, fact, note, lever and place of the rule as one sentence."""
     note = f" ({support.note})" if support is not None and support.note else ""
-    return f"{node_text(node)}: {miss.fact}{note}; {miss.lever}"
+    rule = f" [rule {miss.pointer}]" if miss.pointer else ""
+    return f"{node_text(node)}: {miss.fact}{note}; {miss.lever}{rule}"
 
 
 def node_text(node: onnx_ir.Node) -> str:
@@ -100,31 +90,32 @@ def find_miss(
             f"operators of domain {node.domain!r} are not offered by {label}",
             "export the model with standard ONNX operators",
         )
-    support = target.capabilities.support(node.op_type)
+    offered = target.capabilities
+    support = offered.support(node.op_type)
     if support is None:
         return Miss(
             ReasonCode.CAPABILITY_OP,
             f"{label} does not list {node.op_type} among the operators it offers",
             f"listing {node.op_type} in the ops of the spec would allow it",
+            f"{offered.pointer}/ops" if offered.pointer else "",
         )
-    return (
-        tensor_miss(node, support.dtypes, target, stand_in, label)
-        or limit_miss(node, support, label, opset)
-        or _attribute_miss(node, support, label, opset)
-        or _constant_miss(node, support, label)
-    )
+    miss = tensor_miss(node, support, target, stand_in, label)
+    if miss is not None and not (miss.code is ReasonCode.CAPABILITY_DTYPE and target.conversions):
+        return miss
+    # Behind the other rules where types can be converted: that alone might not be enough.
+    return clause_miss(Subject(node, opset, label, stand_in), clause_of(support)) or miss
 
 
 def tensor_miss(
     node: onnx_ir.Node,
-    dtypes: tuple[DType, ...],
+    support: OpSupport | None,
     target: AcceleratorTarget,
     stand_in: Mapping[onnx_ir.DataType, DType],
     label: str,
 ) -> Miss | None:
-    """Element types and ranks of all operands and results; `dtypes` empty: the target's."""
+    """Element types and ranks of all operands and results, by the row or else the target."""
     offered = target.capabilities
-    allowed = dtypes or offered.dtypes
+    allowed = (support.dtypes if support is not None else ()) or offered.dtypes
     scales = _PARAMETERS.get(node.op_type, frozenset())
     operands = [
         value
@@ -144,6 +135,7 @@ def tensor_miss(
                 ReasonCode.CAPABILITY_DTYPE,
                 f"{value.name} is {name}, {label} allows {node.op_type} of {dtypes_text(allowed)}",
                 _dtype_lever(node.op_type, dtype, allowed, target.conversions),
+                dtypes_pointer(offered, support),
             )
         shape = static_shape(value)
         if shape is not None and len(shape) > offered.max_rank:
@@ -151,8 +143,16 @@ def tensor_miss(
                 ReasonCode.CAPABILITY_RANK,
                 f"{value.name} has rank {len(shape)}, {label} allows {rank_text(offered)}",
                 "reshaping it to fewer dimensions would allow it",
+                f"{offered.pointer}/max_rank" if offered.pointer else "",
             )
     return None
+
+
+def dtypes_pointer(offered: Capabilities, support: OpSupport | None) -> str:
+    """Where the types that count for a row stand in the user's document; empty: nowhere."""
+    has_own = support is not None and bool(support.dtypes)
+    place = support.pointer if has_own and support is not None else offered.pointer
+    return f"{place}/dtypes" if place else ""
 
 
 def element_type(value: onnx_ir.Value) -> onnx_ir.DataType | None:
@@ -178,63 +178,9 @@ def _dtype_lever(
     return f"a model in {dtypes_text(allowed)} would be allowed"
 
 
-def limit_miss(node: onnx_ir.Node, support: OpSupport, label: str, opset: int) -> Miss | None:
-    """The first limit of sizes that a node does not keep."""
-    for name, low, high in support.limits:
-        actual = quantity(node, name, opset)
-        if actual is not None and not low <= actual <= high:
-            bound = f"a maximum of {actual}" if actual > high else f"a minimum of {actual}"
-            return Miss(
-                ReasonCode.CAPABILITY_ATTRIBUTE,
-                f"{name} is {actual}, {label} allows {limit_text(low, high)}",
-                f"{bound} for {name} in the spec would allow it",
-            )
-    return None
-
-
-def _attribute_miss(node: onnx_ir.Node, support: OpSupport, label: str, opset: int) -> Miss | None:
-    for rule in support.attributes:
-        if attribute_miss(node, rule, opset) is not None:
-            value = attribute_value(node, rule.name, opset)
-            actual = "not set" if value is None else value_text(value)
-            return Miss(
-                ReasonCode.CAPABILITY_ATTRIBUTE,
-                f"{rule.name} is {actual}, {label} allows {allowed_text(rule)}",
-                f"another {rule.name} in the model, or a wider rule in the spec, would allow it",
-            )
-    return None
-
-
-def _constant_miss(node: onnx_ir.Node, support: OpSupport, label: str) -> Miss | None:
-    for k in support.constant_inputs:
-        value = node.inputs[k] if k < len(node.inputs) else None
-        if value is not None and value.name and not _is_constant(value):
-            return Miss(
-                ReasonCode.CONSTANT_INPUT,
-                f"input {k} ({value.name}) is computed, {label} allows only constants there",
-                "making it an initializer of the model would allow it",
-            )
-    return None
-
-
-def _is_constant(value: onnx_ir.Value) -> bool:
-    """Whether a value is an initializer, or the dequantisation of one: quantised weights."""
-    if value.const_value is not None:
-        return True
-    producer = value.producer()
-    if producer is None or producer.op_type != "DequantizeLinear":
-        return False
-    return all(v is None or v.const_value is not None for v in producer.inputs)
-
-
 def dtypes_text(dtypes: Sequence[DType]) -> str:
     """Types in words."""
     return " or ".join(dtypes)
-
-
-def limit_text(low: int, high: int) -> str:
-    """Bounds in words."""
-    return f"{low} to {high}" if low < high else f"only {low}"
 
 
 def rank_text(capabilities: Capabilities) -> str:
@@ -244,9 +190,4 @@ def rank_text(capabilities: Capabilities) -> str:
 
 def support_texts(support: OpSupport) -> Iterator[str]:
     """The conditions of a rule in words, in the order they are checked; types apart."""
-    for name, low, high in support.limits:
-        yield f"{name} {limit_text(low, high)}"
-    for rule in support.attributes:
-        yield f"{rule.name} {allowed_text(rule)}"
-    for k in support.constant_inputs:
-        yield f"input {k} constant"
+    return clause_texts(clause_of(support))

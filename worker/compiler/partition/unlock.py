@@ -147,7 +147,7 @@ def allowing(machine: Machine, lifts: frozenset[Lift]) -> Machine:
                 extra = [d for d in _computed(machine, target) if d not in known]
                 support = replace(support, dtypes=(*known, *extra))
             case ReasonCode.CAPABILITY_ATTRIBUTE if support is not None:
-                support = replace(support, limits=(), attributes=())
+                support = replace(support, limits=(), attributes=(), conditions=())
             case ReasonCode.CONSTANT_INPUT if support is not None:
                 support = replace(support, constant_inputs=())
         if support is not None:

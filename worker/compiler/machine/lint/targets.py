@@ -11,15 +11,10 @@ from dataclasses import dataclass
 
 from worker.compiler.ir.layout import parse_layout
 from worker.compiler.machine.lint.attributes import attribute_defects
+from worker.compiler.machine.lint.contradictions import contradictions
+from worker.compiler.machine.lint.terms import condition_defects, limits_are_ranges
 from worker.compiler.machine.lint.view import Defect, SpecReader, one_of
 from worker.compiler.machine.presets import known_ops, op_groups
-
-LIMIT_NAMES = (
-    "batch", "depthwise", "dilation_h", "dilation_w", "elements", "group", "height", "in_channels",
-    "kernel_h", "kernel_size", "kernel_w", "macs", "out_channels", "pad_h", "pad_w", "rank",
-    "stride_h", "stride_w", "weight_elements", "width",
-)  # fmt: skip
-"""Quantities of a node that `limits` may bound (partition/quantities.py measures them)."""
 
 COMPUTE = ("matrix", "vector", "scalar")
 """Kinds of engines that compute; the others move."""
@@ -140,23 +135,7 @@ def op_limits(view: SpecReader) -> Iterator[Defect]:
                     f"{op}/op_type", f"{op_type} is already listed at {seen[op_type]}",
                     "each op type once", op_type,
                 )  # fmt: skip
-            yield from _limits(view, op)
-
-
-def _limits(view: SpecReader, op: str) -> Iterator[Defect]:
-    for name in view.keys(f"{op}/limits"):
-        if name not in LIMIT_NAMES:
-            yield Defect(
-                f"{op}/limits/{name}", f"{name!r} is not a quantity that can be limited"
-                + one_of(name, list(LIMIT_NAMES)), f"one of {', '.join(LIMIT_NAMES)}", name,
-            )  # fmt: skip
-        low = view.number(f"{op}/limits/{name}/min")
-        high = view.number(f"{op}/limits/{name}/max")
-        if low is not None and high is not None and low > high:
-            yield Defect(
-                f"{op}/limits/{name}/max", f"the maximum {high:g} is below the minimum {low:g}",
-                f">= {low:g}", high,
-            )  # fmt: skip
+            yield from limits_are_ranges(view, op)
 
 
 def op_attributes(view: SpecReader) -> Iterator[Defect]:
@@ -165,6 +144,19 @@ def op_attributes(view: SpecReader) -> Iterator[Defect]:
             op_type = view.text(f"{op}/op_type")
             if op_type is not None:
                 yield from attribute_defects(view, f"{op}/attributes", (op_type,))
+
+
+def op_conditions(view: SpecReader) -> Iterator[Defect]:
+    """Conditions that are well formed; where all are, that some node can satisfy the row."""
+    for place in places(view):
+        for op in view.items(f"{place.capabilities}/ops"):
+            op_type = view.text(f"{op}/op_type")
+            if op_type is None:
+                continue
+            wrong = list(condition_defects(view, op, op_type))
+            yield from wrong
+            if not wrong:
+                yield from contradictions(view, op, op_type)
 
 
 def op_dtypes(view: SpecReader) -> Iterator[Defect]:
@@ -296,6 +288,7 @@ TARGET_RULES: tuple[Callable[[SpecReader], Iterator[Defect]], ...] = (
     known_op_types,
     op_limits,
     op_attributes,
+    op_conditions,
     op_dtypes,
     buffer_level,
     conversion_dtypes,
