@@ -20,13 +20,19 @@ def match(
     pattern: Annotated[
         str | None, typer.Option("--pattern", help="Show this row of the pattern tables only.")
     ] = None,
+    precision: Annotated[
+        str,
+        typer.Option("--precision", help="Number format that a compile would convert to."),
+    ] = "native",
     symbols: SymbolsOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Print which composites the spec's patterns find in a model, and why the near misses fail."""
     from worker.compiler.options import CompileOptions
 
-    options = CompileOptions.from_json({"symbols": symbol_settings(symbols or [])})
+    options = CompileOptions.from_json(
+        {"symbols": symbol_settings(symbols or []), "precision": precision}
+    )
     source = existing_model(model).resolve()
     request = {
         "model": str(source),
@@ -52,6 +58,10 @@ def match(
             if target[f"unused_{kind}"]:
                 names = ", ".join(target[f"unused_{kind}"])
                 print_text(f"{target['target']}: {kind} that the model does not use: {names}")
+    outside = [row for target in found["targets"] for row in target["outside_calls"]]
+    if outside:
+        print_text(f"products that no instruction runs: {len(outside)}")
+        print_table(("target", "node", "op_type", "reason"), outside)
     print_text(f"near misses: {len(misses)}")
     if misses:
         print_table(("target", "pattern", "root", "reason"), misses)

@@ -11,6 +11,8 @@ from onnx_models import conv_net, saved
 from typer.testing import CliRunner, Result
 
 from service.cli.main import app
+from worker.compiler.machine.build import canonical_document
+from worker.compiler.machine.presets import preset_document
 
 SPEC = {
     "name": "mine",
@@ -70,6 +72,32 @@ def test_what_no_node_uses_is_listed_and_what_instructions_run_is_counted(
     text = match(spec, model).stdout
     assert "run by instructions: Conv 1 of 2, Relu 1 of 1" in text
     assert "instructions that the model does not use: idle" in text
+
+
+def test_the_converted_model_is_matched_and_what_is_outside_calls_is_explained(
+    files: tuple[Path, Path],
+) -> None:
+    spec, model = files
+    document = {**SPEC, "inherits": "dpu-zu"}
+    rows = [{**SPEC["capabilities"]["patterns"][0], "intrinsic": "mma"}]  # type: ignore[index]
+    calls = [{"name": "mma", "op": "matmul", "extents": [8, 8, 8], "cycles": 64}]
+    engine = next(
+        e["name"]
+        for e in canonical_document(preset_document("dpu-zu"))["engines"]
+        if e["kind"] == "matrix"
+    )
+    document["engines"] = [{"name": engine, "intrinsics": calls}]
+    document["capabilities"] = {"patterns": rows, "conversions": [{"dtype": "i8"}]}
+    spec.write_text(yaml.safe_dump(document))
+    native = json.loads(match(spec, model, "--json").stdout)["targets"][0]
+    assert native["in_calls"] == {}
+    assert {row["node"] for row in native["outside_calls"]} >= {"stem/conv", "block/conv"}
+    assert "[rule /" in native["outside_calls"][0]["reason"]
+    converted = json.loads(match(spec, model, "--precision", "i8", "--json").stdout)["targets"][0]
+    assert ("conv_relu", ["stem/conv", "relu"]) in [
+        (m["pattern"], m["nodes"]) for m in converted["matches"]
+    ]
+    assert "products that no instruction runs" in match(spec, model).stdout
 
 
 def test_text_shows_both_and_one_pattern_can_be_picked(files: tuple[Path, Path]) -> None:

@@ -12,11 +12,17 @@ from worker.compiler.errors import Detail, OptionError
 from worker.compiler.frontend.bind import bind
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.frontend.load import load_model
+from worker.compiler.frontend.ops.qcluster_call import CONTRACTIONS
 from worker.compiler.frontend.simplify import simplify
 from worker.compiler.machine.machine import AcceleratorTarget, Machine
 from worker.compiler.options import CompileOptions
-from worker.compiler.partition.patterns.matching import Match, match_patterns, near_misses
+from worker.compiler.partition.annotate import CONVERTING, Annotation, annotate
+from worker.compiler.partition.missed import missed_rows
+from worker.compiler.partition.patterns.matching import Match, NearMiss
+from worker.compiler.partition.plan import HOST
+from worker.compiler.pipeline import convert_for
 from worker.job.hardware import resolve_machine
+from worker.job.ports import synthetic_samples
 
 
 def match_report(
@@ -25,16 +31,15 @@ def match_report(
     options: CompileOptions,
     pattern: str | None = None,
 ) -> dict[str, Detail]:
-    """Try the pattern tables of every target on a simplified model.
+    """The composites of every target, as a compile with these options annotates them.
 
-    Every target is tried on the whole model, so two of them may claim a node: a compile gives it
-    to the one with the higher priority.  Whether the target takes the matched operators' types and
-    shapes is the annotation's question (`preflight`).  `pattern` keeps one row of the tables in the
-    answer; the others still take their nodes.
+    The model is converted as `options.precision` asks, with made-up calibration samples.  `pattern`
+    keeps one row of the tables in the answer; the others still take their nodes.
 
     Raises:
         SpecError, ModelError: the inputs are wrong.
-        OptionError: TW-OPT-001, no target has a pattern of that name.
+        OptionError: TW-OPT-001, no target has a pattern of that name; TW-OPT-003, no target has the
+            precision.
     """
     machine = resolve_machine(hardware)
     known = [rule.name for t in machine.targets for rule in t.capabilities.patterns]
@@ -43,17 +48,20 @@ def match_report(
             "TW-OPT-001", f"no target of {machine.name} has a pattern {pattern!r}",
             limit=", ".join(dict.fromkeys(known)) or "no patterns", actual=pattern,
         )  # fmt: skip
-    model = simplify(bind(load_model(model_path, Limits(), model_path.stem), dict(options.symbols)))
+    read = simplify(bind(load_model(model_path, Limits(), model_path.stem), dict(options.symbols)))
+    num_bytes = model_path.stat().st_size
+    model = convert_for(
+        read, machine, options, lambda m: synthetic_samples(m, options.seed, num_bytes)
+    ).model
+    annotation = annotate(model, machine, {})
     nodes = list(model.ir.graph)
-    names = [node.name or "" for node in nodes]
     outputs = [value.name or "" for value in model.ir.graph.outputs]
     targets: list[Detail] = []
     for target in machine.targets:
-        rules = target.capabilities.patterns
-        matches = match_patterns(nodes, rules, outputs)
-        misses = near_misses(nodes, rules, outputs, matches)
+        matches = [match for name, match in annotation.matches if name == target.name]
+        misses = missed_rows(nodes, outputs, target, annotation)
         found: list[Detail] = [
-            _match_row(match, target, names)
+            _match_row(match, target, nodes)
             for match in matches
             if pattern in (None, match.rule.name)
         ]
@@ -64,10 +72,17 @@ def match_report(
             if pattern in (None, m.pattern)
         ]  # fmt: skip
         targets.append(
-            {"target": target.name, "patterns": len(rules), "matches": found,
-             "near_misses": missed, **_use(matches, machine, target, nodes)}
+            {"target": target.name, "patterns": len(target.capabilities.patterns),
+             "matches": found, "near_misses": missed,
+             **_use(matches, machine, target, nodes),
+             "outside_calls": _outside(matches, misses, target, annotation, nodes)}
         )  # fmt: skip
     return {"machine": machine.name, "model": model.name, "nodes": len(nodes), "targets": targets}
+
+
+def _called(matches: Sequence[Match]) -> set[int]:
+    """Positions of the nodes that instructions run."""
+    return {k for match in matches if match.rule.intrinsic is not None for k in match.nodes}
 
 
 def _use(
@@ -79,32 +94,68 @@ def _use(
     """What of the target's tables the model uses, whatever rows are shown.
 
     `in_calls`: for each op type of a node that an instruction runs, how many nodes of it are in
-    calls and how many the model has.
+    calls and how many the model has; conversions between number formats apart.
     """
     rules = target.capabilities.patterns
     used = {match.rule.name for match in matches}
     called = {match.rule.intrinsic for match in matches}
     engines = machine.restricted(target).engines if rules else ()
-    inside = {k for match in matches if match.rule.intrinsic is not None for k in match.nodes}
-    calls = Counter(nodes[k].op_type for k in sorted(inside))
+    calls = Counter(nodes[k].op_type for k in sorted(_called(matches)))
     totals = Counter(node.op_type for node in nodes)
     return {
         "unused_patterns": [rule.name for rule in rules if rule.name not in used],
         "unused_instructions": [
             i.name for engine in engines for i in engine.intrinsics if i.name not in called
         ],
-        "in_calls": {name: [calls[name], totals[name]] for name in sorted(calls)},
+        "in_calls": {
+            name: [calls[name], totals[name]] for name in sorted(calls) if name not in CONVERTING
+        },
     }
 
 
-def _match_row(match: Match, target: AcceleratorTarget, names: list[str]) -> dict[str, Detail]:
-    members: list[Detail] = [names[k] for k in match.nodes]
+def _outside(
+    matches: Sequence[Match],
+    misses: Sequence[NearMiss],
+    target: AcceleratorTarget,
+    annotation: Annotation,
+    nodes: Sequence[onnx_ir.Node],
+) -> list[Detail]:
+    """Products that no instruction runs, in model order, where the table names instructions."""
+    if all(rule.intrinsic is None for rule in target.capabilities.patterns):
+        return []
+    inside = _called(matches)
+    reason_at: dict[str, str] = {}
+    for miss in misses:
+        reason_at.setdefault(miss.at_node, miss.sentence)
+        reason_at.setdefault(miss.root_node, miss.sentence)
+    beside = {k: composite.nodes for _, composite in annotation.composites
+              for k in composite.nodes}  # fmt: skip
+    rows: list[Detail] = []
+    for k, node in enumerate(nodes):
+        if node.op_type not in CONTRACTIONS or k in inside:
+            continue
+        row = annotation.placement[k]
+        names = [row.node, *(nodes[j].name or "" for j in beside.get(k, ()))]
+        known = next((reason_at[name] for name in names if name in reason_at), None)
+        reason = row.reason if row.target == HOST else known
+        rows.append(
+            {"target": target.name, "node": row.node, "op_type": node.op_type,
+             "reason": reason or "no row with an instruction is about such an operator"}
+        )  # fmt: skip
+    return rows
+
+
+def _match_row(
+    match: Match, target: AcceleratorTarget, nodes: Sequence[onnx_ir.Node]
+) -> dict[str, Detail]:
+    """Of a quantised operator the nodes of its float form."""
+    members = [nodes[k].name or "" for k in match.nodes if nodes[k].op_type not in CONVERTING]
     return {
         "target": target.name,
         "pattern": match.rule.name,
         "runs_as": match.rule.intrinsic or match.rule.name,
         "is_intrinsic": match.rule.intrinsic is not None,
-        "root": names[match.root],
-        "nodes": members,
+        "root": members[-1],
+        "nodes": list[Detail](members),
         "bindings": dict(match.bindings),
     }

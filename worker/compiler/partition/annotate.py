@@ -24,6 +24,7 @@ from worker.compiler.machine.machine import AcceleratorTarget, Conversion, Machi
 from worker.compiler.machine.pattern import Alternatives, OpMatch, PathTo, Pattern, PatternRule
 from worker.compiler.partition.attributes import STANDARD_DOMAINS
 from worker.compiler.partition.conditions import Miss
+from worker.compiler.partition.implied import implied_rules
 from worker.compiler.partition.patterns.matching import Match, match_patterns
 from worker.compiler.partition.plan import HOST, Composite, CompositeKind, Placement
 from worker.compiler.partition.rules import (
@@ -42,7 +43,8 @@ from worker.compiler.rejection import ReasonCode, Rejection
 INSERTED = "tilewright.inserted"
 """Key in a node's metadata: a conversion added the node."""
 _ONNX_TYPES = {dtype: element for element, dtype in DTYPES.items()}
-_CONVERTING = ("QuantizeLinear", "DequantizeLinear")
+CONVERTING = ("QuantizeLinear", "DequantizeLinear")
+"""Nodes of a quantised operator that are none of its float form."""
 _FLOATS = tuple(_ONNX_TYPES[d] for d in (DType.F32, DType.F16, DType.BF16, DType.F64))
 
 
@@ -55,6 +57,9 @@ class Annotation:
     composites: tuple[tuple[str, Composite], ...]
     """(target, composite), by last node.  A dequantisation that several operators read is in the
     cluster of each of them; every other node is in one composite at most."""
+    matches: tuple[tuple[str, Match], ...] = ()
+    """(target, row that a composite is of, with positions in the model), by last node.  Of a
+    quantised operator all nodes belong to it."""
 
 
 NO_CONVERSIONS: Mapping[str, Conversion] = MappingProxyType({})
@@ -106,6 +111,7 @@ class _Annotator:
         self._conversions = conversions
         self._rows: list[Placement | None] = [None] * len(self._nodes)
         self._composites: list[tuple[int, str, Composite]] = []
+        self._matches: list[tuple[str, Match]] = []
         self._misses: list[list[tuple[AcceleratorTarget, Miss]]] = [[] for _ in self._nodes]
         self._trials = Trials(self._nodes, self._opset)
         self._cluster_expressed: dict[int, Rejection | None] = {}
@@ -118,7 +124,8 @@ class _Annotator:
             self._take_singles(target)
         rows = tuple(self._host_row(k) if row is None else row for k, row in enumerate(self._rows))
         composites = sorted(self._composites, key=lambda found: found[0])
-        return Annotation(rows, tuple((target, c) for _, target, c in composites))
+        matches = sorted(self._matches, key=lambda found: found[1].nodes[-1])
+        return Annotation(rows, tuple((target, c) for _, target, c in composites), tuple(matches))
 
     def _is_open(self, k: int) -> bool:
         return self._rows[k] is None and self._refused[k] is None
@@ -178,7 +185,7 @@ class _Annotator:
         stand_in = dict.fromkeys(_FLOATS, result)
         for k in cluster.nodes:
             node = self._nodes[k]
-            if node.op_type in _CONVERTING:
+            if node.op_type in CONVERTING:
                 continue
             miss = find_miss(node, target, stand_in, label, self._opset)
             if miss is not None:
@@ -186,7 +193,7 @@ class _Annotator:
         for k in cluster.nodes:
             node = self._nodes[k]
             value = node.outputs[0] if node.op_type == "QuantizeLinear" else node.inputs[0]
-            if node.op_type not in _CONVERTING or value is None:
+            if node.op_type not in CONVERTING or value is None:
                 continue
             found = element_type(value)
             dtype = None if found is None else DTYPES.get(found)
@@ -246,31 +253,56 @@ class _Annotator:
 
     def _rules_of(
         self, target: AcceleratorTarget, clusters: Sequence[QdqCluster]
-    ) -> dict[int, PatternRule]:
-        """The pattern that all float nodes of a cluster match together, by the cluster's core.
+    ) -> dict[int, Match]:
+        """The row that all float nodes of a cluster match together, by the cluster's core.
 
-        Patterns are written in float operators; a cluster is their quantised form.
+        Patterns are written in float operators; a cluster is their quantised form.  A cluster
+        that no row matches as it is may be one of a row whose activation its saturation is.
         """
         of_position: dict[int, int] = {}
         floats: dict[int, set[int]] = {}
         for cluster in clusters:
-            own = [k for k in cluster.nodes if self._nodes[k].op_type not in _CONVERTING]
+            own = [k for k in cluster.nodes if self._nodes[k].op_type not in CONVERTING]
             floats[cluster.core] = set(own)
             of_position.update(dict.fromkeys(own, cluster.core))
         positions = sorted(of_position)
         nodes = [self._nodes[k] for k in positions]
-        found: dict[int, PatternRule] = {}
-        for match in match_patterns(nodes, target.capabilities.patterns, self._outputs):
+        found: dict[int, Match] = {}
+        rules = target.capabilities.patterns
+        for match in match_patterns(nodes, rules, self._outputs):
             core = of_position[positions[match.root]]
             if {positions[k] for k in match.nodes} == floats[core]:
-                found[core] = match.rule
+                found[core] = match
+        for cluster in clusters:
+            if cluster.core not in found:
+                implied = self._implied(rules, cluster, sorted(floats[cluster.core]))
+                found.update(() if implied is None else ((cluster.core, implied),))
         return found
 
+    def _implied(
+        self, rules: Sequence[PatternRule], cluster: QdqCluster, floats: Sequence[int]
+    ) -> Match | None:
+        """The row that a cluster is of when its saturation counts as the activation."""
+        ends = [k for k in cluster.nodes if self._nodes[k].op_type == "QuantizeLinear"]
+        if len(ends) != 1 or cluster.core in ends:
+            return None
+        nodes = [self._nodes[k] for k in floats]
+        shorter = implied_rules(rules, self._nodes[ends[0]])
+        for match in match_patterns(nodes, shorter, self._outputs):
+            if len(match.nodes) == len(nodes):
+                (rule,) = (rule for rule in rules if rule.name == match.rule.name)
+                return replace(match, rule=rule)
+        return None
+
     def _place_cluster(
-        self, target: AcceleratorTarget, cluster: QdqCluster, rule: PatternRule | None
+        self, target: AcceleratorTarget, cluster: QdqCluster, match: Match | None
     ) -> None:
         core = self._nodes[cluster.core]
+        rule = None if match is None else match.rule
         name = f"qdq_{cluster.op_type}" if rule is None else rule.name
+        if match is not None:
+            found = replace(match, nodes=cluster.nodes, root=cluster.nodes[-1])
+            self._matches.append((target.name, found))
         dtype = self._cluster_dtype(cluster)
         for k in cluster.nodes:
             if self._rows[k] is None:
@@ -320,6 +352,7 @@ class _Annotator:
         text = f"part of {rule.name}, which {target.name} runs as one {what}"
         for k in nodes:
             self._place(k, target, ReasonCode.COMPOSITE, text, rule.name)
+        self._matches.append((target.name, replace(match, nodes=nodes, root=positions[match.root])))
         composite = Composite(rule.name, CompositeKind.PATTERN, nodes, rule.intrinsic)
         self._composites.append((nodes[-1], target.name, composite))
 
