@@ -105,7 +105,9 @@ class Toy:
         asked = CompileOptions(strategy=self._strategy, partition=choice)
         ports = open_ports(self.machine, asked, self._cache, NoProgress())
         field, last = entrants(asked)
-        pool = UnitPool(self.machine, asked, ports.cache, field, last, ports.figures)
+        pool = UnitPool(
+            self.machine, asked, ports.cache, field, last, ports.figures, ports.simulator
+        )
         if parts is None:
             parts = partition(self.model, self.machine, {}, mode_of(asked))
         found = schedule(self.model, Converted(self.model), parts, asked, pool, ports, Uncounted())

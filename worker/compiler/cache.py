@@ -18,6 +18,8 @@ class CacheKind(StrEnum):
     SCHEDULE = "schedule"
     PROGRAM = "program"
     SIMULATION = "simulation"
+    CHOICE = "choice"
+    """Which of a strategy's candidates is the best for a unit."""
     VERDICT = "verdict"
     """Which of several programs of a model was the best."""
     RUN = "run"

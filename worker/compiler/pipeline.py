@@ -135,7 +135,9 @@ def scheduled(
     """
     options, ports = asked.options, asked.ports
     field, last_resort = entrants(options)
-    pool = UnitPool(asked.machine, options, ports.cache, field, last_resort, ports.figures)
+    pool = UnitPool(
+        asked.machine, options, ports.cache, field, last_resort, ports.figures, ports.simulator
+    )
     return schedule(source, found, parts, options, pool, ports, ports.progress)
 
 

@@ -125,7 +125,7 @@ def _shortfalls(
     a larger kernel is no shortfall, since every strategy falls back to smaller ones.
     """
     _, single = entrants(options)
-    pool = UnitPool(machine, options, NullCache(), (single,), single, lambda unit: Figures(0))
+    pool = UnitPool(machine, options, NullCache(), (single,), single, lambda unit: Figures(0), "")
     solved = RegionSolver(model, pool).solve(
         parts, (single,), Objective.LATENCY, NoProgress(), is_coding=False
     )

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from worker.compiler.options import CompileOptions, Objective
 
+RANK_VERSION = "1"
+"""Of `rank_by` and `ADDITIVE`: of which candidate of a unit is the best by a measure."""
+
 
 @dataclass(frozen=True, slots=True)
 class Figures:

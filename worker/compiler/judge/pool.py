@@ -7,7 +7,7 @@ several strategies; what was solved before is remembered and not solved twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from worker.compiler.cache import Cache, CacheEvent
@@ -15,11 +15,12 @@ from worker.compiler.errors import Shortfall
 from worker.compiler.faults import Fallback, Fault
 from worker.compiler.heuristics import Heuristic
 from worker.compiler.ir.signature import Canonical
+from worker.compiler.judge.choices import Choice
 from worker.compiler.judge.entrants import Entrant
 from worker.compiler.judge.figures import Figures
 from worker.compiler.judge.units import Unit, UnitSolver
 from worker.compiler.machine.machine import Machine
-from worker.compiler.options import CompileOptions, Objective
+from worker.compiler.options import CompileOptions
 
 
 class UnitKey(NamedTuple):
@@ -42,6 +43,7 @@ class UnitPool:
         entrants: strategies that may win units, the preferred one first.
         last_resort: can schedule whatever operator the machine can run, each alone.
         figures: simulates a kernel.
+        simulator: version of that.
     """
 
     def __init__(
@@ -52,8 +54,10 @@ class UnitPool:
         entrants: Sequence[Entrant],
         last_resort: Entrant,
         figures: Callable[[Unit], Figures],
+        simulator: str,
     ) -> None:
         self.machine = machine
+        self.simulator = simulator
         self._without = frozenset(options.without)
         self.entrants = tuple(entrants)
         self.last_resort = last_resort
@@ -65,8 +69,10 @@ class UnitPool:
             for target in machine.targets
             for name, entrant in {e.name: e for e in (*self.entrants, last_resort)}.items()
         }
-        self.best: dict[tuple[str, str, str], Mapping[Objective, int]] = {}
-        """The best candidate by each additive measure, by target, strategy and signature."""
+        self.best: dict[tuple[str, str, str], Choice] = {}
+        """By target, strategy and signature."""
+        self.broken: set[tuple[str, str, str]] = set()
+        """Those of which no earlier choice is of use."""
         self.known: dict[UnitKey, Answer | None] = {}
         self.fallbacks: dict[Fallback, None] = {}
         """Every fault that was met, once, in the order in which they were."""
@@ -82,6 +88,12 @@ class UnitPool:
     def broke(self, nodes: Sequence[str], fault: Fault) -> None:
         """Note that another way is taken for some ONNX nodes."""
         self.fallbacks.setdefault(Fallback(tuple(nodes), fault))
+
+    def disown(self, known_as: tuple[str, str, str]) -> None:
+        """Forget a choice, and what the cache says of it: a candidate's code broke, or it is none
+        of them."""
+        self.best.pop(known_as, None)
+        self.broken.add(known_as)
 
     def candidate(
         self, target: str, entrant: Entrant, canonical: Canonical, label: str, number: int

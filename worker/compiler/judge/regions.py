@@ -17,8 +17,9 @@ from worker.compiler.frontend.express import Expressed
 from worker.compiler.heuristics import Heuristic
 from worker.compiler.ir.region import Cuts, is_view
 from worker.compiler.ir.signature import Canonical, canonicalize
+from worker.compiler.judge.choices import Best, Choice, choice_key, recall, remember
 from worker.compiler.judge.entrants import Entrant
-from worker.compiler.judge.figures import ADDITIVE, measure_of, rank_by
+from worker.compiler.judge.figures import ADDITIVE, Figures, measure_of, rank_by
 from worker.compiler.judge.mixture import Cost
 from worker.compiler.judge.pool import Answer, UnitKey, UnitPool
 from worker.compiler.judge.units import Unit
@@ -110,9 +111,9 @@ class Weigher:
         for kernel in self.kernels(cover, group):
             if self._is_nothing(cover, kernel.ops):
                 continue
-            _, unit = self.best(cover, kernel.ops, kernel.entrant)
-            if isinstance(unit, Unit):
-                total += self._measured(cover, unit) + self._launch(cover)
+            figures = self._weighed(cover, kernel.ops, kernel.entrant).figures
+            if figures is not None:
+                total += measure_of(cover.measure)(figures) + self._launch(cover)
                 kernels += 1
             else:
                 misfits += 1
@@ -132,16 +133,14 @@ class Weigher:
         last = self._pool.last_resort
         if len(names) == 1 and (cover.entrant.name == last.name or self._is_nothing(cover, names)):
             return [Kernel(names, last)]
-        _, whole = self.best(cover, names, cover.entrant)
-        if isinstance(whole, Unit):
-            if cover.grouping.is_final or self._is_better(cover, names, whole):
+        whole = self._weighed(cover, names, cover.entrant)
+        if whole.figures is not None:
+            if cover.grouping.is_final or self._is_better(cover, names, whole.figures):
                 return [Kernel(names, cover.entrant)]
             why = f"one kernel is worse by {cover.measure} than a kernel for every operator"
-        elif isinstance(whole, Shortfall):
-            why = f"{whole.resource} needs {whole.demand} {whole.unit}, has {whole.bound}"
         else:
-            why = f"its strategy failed at step {whole.step}"
-        is_vast = isinstance(whole, Unit) and whole.program.num_instructions > MOST_HALVED
+            why = self._why_none(cover, names)
+        is_vast = whole.instructions > MOST_HALVED
         if (
             len(names) >= _MIN_HALVED
             and not is_vast
@@ -153,18 +152,54 @@ class Weigher:
                 return [k for half in halves for k in self._decided(cover, half)]
         return [Kernel((name,), last, why) for name in names]
 
+    def _why_none(self, cover: Cover, names: tuple[str, ...]) -> str:
+        """Why the cover's strategy has no kernel for some operators."""
+        _, answer = self.best(cover, names, cover.entrant)
+        if isinstance(answer, Shortfall):
+            return f"{answer.resource} needs {answer.demand} {answer.unit}, has {answer.bound}"
+        assert isinstance(answer, Fault), "a kernel has figures"
+        return f"its strategy failed at step {answer.step}"
+
     def best(self, cover: Cover, names: tuple[str, ...], entrant: Entrant) -> tuple[int, Answer]:
         """The best candidate of a strategy for some operators: its number, and what it is."""
         pool = self._pool
         canonical = cover.pieces.canonical(names)
         label = label_of(cover.cuts, names)
+        while True:
+            best = self._weighed(cover, names, entrant)
+            found = pool.candidate(self._target, entrant, canonical, label, best.number)
+            if found is not None and isinstance(found, Unit) == (best.figures is not None):
+                return best.number, self._noted(cover, names, found)
+            known_as = self._target, entrant.name, canonical.signature
+            if known_as in pool.broken:
+                assert found is not None, "a strategy says at least what does not fit"
+                return best.number, self._noted(cover, names, found)
+            pool.disown(known_as)  # another job's choice, which is none of these candidates
+
+    def _weighed(self, cover: Cover, names: tuple[str, ...], entrant: Entrant) -> Best:
+        """What `best` gives, by its figures alone."""
+        pool = self._pool
+        canonical = cover.pieces.canonical(names)
         known_as = self._target, entrant.name, canonical.signature
         if known_as not in pool.best:
-            pool.best[known_as] = self._ranked(cover, names, entrant, canonical, label)
-        number = pool.best[known_as][cover.measure]
-        found = pool.candidate(self._target, entrant, canonical, label, number)
-        assert found is not None, "a strategy says at least what does not fit"
-        return number, self._noted(cover, names, found)
+            pool.best[known_as] = self._chosen(cover, names, entrant, canonical)
+        return pool.best[known_as][cover.measure]
+
+    def _chosen(
+        self, cover: Cover, names: tuple[str, ...], entrant: Entrant, canonical: Canonical
+    ) -> Choice:
+        """The choice among the strategy's candidates: recalled, or made now and kept."""
+        pool, signature = self._pool, canonical.signature
+        label, solver = label_of(cover.cuts, names), pool.solver(self._target, entrant)
+        if (self._target, entrant.name, signature) in pool.broken:
+            return self._ranked(cover, names, entrant, canonical, label)[0]
+        key = choice_key(solver, signature, pool.simulator)
+        if found := recall(solver, key, signature, label):
+            return found
+        choice, is_whole = self._ranked(cover, names, entrant, canonical, label)
+        if is_whole:
+            remember(solver, key, choice)
+        return choice
 
     def _ranked(
         self,
@@ -173,46 +208,46 @@ class Weigher:
         entrant: Entrant,
         canonical: Canonical,
         label: str,
-    ) -> dict[Objective, int]:
-        """The number of the best candidate by each additive measure, the first of equals.
+    ) -> tuple[Choice, bool]:
+        """The best candidate by each additive measure, the first of equals, and whether none broke.
 
         Programs are large: only those that are the best by some measure are kept.
         """
         pool = self._pool
-        best = dict.fromkeys(ADDITIVE, 0)
+        best = dict.fromkeys(ADDITIVE, Best())
         least: dict[Objective, tuple[float, ...]] = dict.fromkeys(ADDITIVE, (inf,))
-        number = 0
+        number, is_whole = 0, True
         while True:
             found = pool.candidate(self._target, entrant, canonical, label, number)
             if found is None:
-                return best
+                return best, is_whole
             self._noted(cover, names, found)
             if isinstance(found, Unit):
                 figures = pool.figures(found)
                 for measure in ADDITIVE:
                     if (rank := rank_by(measure, figures)) < least[measure]:
-                        best[measure], least[measure] = number, rank
-            for k in {*range(number + 1)} - {*best.values()}:
+                        best[measure] = Best(number, figures, found.program.num_instructions)
+                        least[measure] = rank
+            for k in {*range(number + 1)} - {each.number for each in best.values()}:
                 key = UnitKey(self._target, entrant.name, canonical.signature, k)
                 if isinstance(pool.known.get(key), Unit):
                     del pool.known[key]
-            if isinstance(found, Fault) and found.step == "schedule":
-                return best  # its search is dead, and would die there again
+            if isinstance(found, Fault):
+                is_whole = False
+                if found.step == "schedule":
+                    return best, is_whole  # its search is dead, and would die there again
             number += 1
 
     def forget(self, cover: Cover, group: tuple[str, ...], names: tuple[str, ...]) -> None:
         """Decide about a group anew: a kernel of it broke."""
         cover.kernels.pop(group, None)
         canonical = cover.pieces.canonical(names)
-        self._pool.best.pop((self._target, cover.entrant.name, canonical.signature), None)
+        self._pool.disown((self._target, cover.entrant.name, canonical.signature))
 
     def _noted(self, cover: Cover, names: tuple[str, ...], found: Answer) -> Answer:
         if isinstance(found, Fault):
             self._pool.broke(nodes_of(cover.cuts, names), found)
         return found
-
-    def _measured(self, cover: Cover, unit: Unit) -> float:
-        return measure_of(cover.measure)(self._pool.figures(unit))
 
     def _launch(self, cover: Cover) -> float:
         """What one more kernel adds to its own cycles: it is queued behind others."""
@@ -229,14 +264,15 @@ class Weigher:
         op = cover.cuts.op(names[0])
         return len(names) == 1 and is_view(op, cover.cuts.graph.tensors)
 
-    def _is_better(self, cover: Cover, names: Sequence[str], whole: Unit) -> bool:
+    def _is_better(self, cover: Cover, names: Sequence[str], whole: Figures) -> bool:
         """Whether one kernel each costs at least as much, launches included.
 
         An operator counts with its lower bound until it is solved; most are never solved, because
         the bounds of the others decide.
         """
         machine, launch = self._machine(cover), self._launch(cover)
-        limit = self._measured(cover, whole) + launch
+        measure = measure_of(cover.measure)
+        limit = measure(whole) + launch
         is_bounded = cover.measure is Objective.LATENCY
         bounds = [
             (bound_cycles(cover.cuts.piece((name,)), machine) if is_bounded else 0, name)
@@ -248,10 +284,10 @@ class Weigher:
         for bound, name in sorted(bounds, key=lambda found: -found[0]):
             if apart >= limit:
                 return True
-            _, unit = self.best(cover, (name,), self._pool.last_resort)
-            if not isinstance(unit, Unit):
+            figures = self._weighed(cover, (name,), self._pool.last_resort).figures
+            if figures is None:
                 return True
-            apart += self._measured(cover, unit) - bound
+            apart += measure(figures) - bound
         return apart >= limit
 
 

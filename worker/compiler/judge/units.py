@@ -144,15 +144,23 @@ class UnitSolver:
 
     def schedule_key(self, signature: str, number: int = 0) -> CacheKey:
         """Everything that decides a candidate, by name (so that misses can be explained)."""
-        return CacheKey(
-            CacheKind.SCHEDULE,
-            (
-                ("signature", signature),
-                ("machine", self.machine_digest),
-                *self.entrant.key_fields,
-                ("candidate", str(number)),
-                ("ir_version", IR_VERSION),
-            ),
+        return CacheKey(CacheKind.SCHEDULE, (*self._fields(signature), ("candidate", str(number))))
+
+    def lowered_fields(self, signature: str) -> tuple[tuple[str, str], ...]:
+        """Everything that decides a unit's candidates and their programs."""
+        without = sorted(LOWERING.intersection(self.options.without))
+        return (
+            *self._fields(signature),
+            ("lower_version", LOWER_VERSION),
+            ("without", ",".join(without)),
+        )
+
+    def _fields(self, signature: str) -> tuple[tuple[str, str], ...]:
+        return (
+            ("signature", signature),
+            ("machine", self.machine_digest),
+            *self.entrant.key_fields,
+            ("ir_version", IR_VERSION),
         )
 
     def program_key(self, schedule_text: str) -> CacheKey:
