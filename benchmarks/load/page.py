@@ -190,7 +190,8 @@ def _many(rows: dict[str, Row]) -> list[str]:
         f" {costs.cycle_s:.2f} s from one claim to the next;",
         f"- a transaction that writes: {1e3 * costs.commit_s:.1f} ms; a reconciler's round:"
         f" {1e3 * costs.reconcile_cpu_s:.1f} ms of the database's CPU time;",
-        f"- nothing to do, one worker: {_per_s(idle)} ms of CPU time a second.", "",
+        f"- nothing to do, one worker: {_per_s(idle)} ms of CPU time a second, which is none of a"
+        " job's.", "",
         "Held against what was measured, with workers on the same cores as all else (one worker is"
         " where its figures come from, so two are the test):", "",
         "| workers | measured a second | predicted | off by |",

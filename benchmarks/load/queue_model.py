@@ -2,7 +2,9 @@
 
 A worker claims an item, works on it, writes to the database as often as one was seen to, ends it,
 and claims the next.  Beside that it renews its lease every ten seconds and runs the reconciler
-every five.  Each transaction needs processor time of the machine that database, API and broker
+every five, and the API and the broker use what they were seen to use when there was nothing to do
+(the broker as much for each worker): that passes with time, so it is none of what a job takes.
+Each transaction needs processor time of the machine that database, API and broker
 share, and waits for a disk; each job needs time of the API and the broker on the same processors.
 Processors are shared in turns: who comes later is not starved, nobody is faster than the machine.
 
@@ -52,6 +54,10 @@ class Costs:
     """A transaction that writes, seen by a client while nothing else went on."""
     reconcile_cpu_s: float
     """Of the database, for one round of one worker that has nothing to do."""
+    idle_api: float
+    """Processor seconds a second of the API that has nothing to do."""
+    idle_broker: float
+    """The same of the broker, for one worker."""
     cores: int
     """Of the machine that was measured."""
 
@@ -64,14 +70,19 @@ class Costs:
 def costs_of(row: dict[str, Any], cores: int) -> Costs:
     """From a measurement with one worker (`benchmarks.load.work`)."""
     jobs, idle = row["jobs"], row["idle"]
-    count, used = jobs["jobs"], jobs["cpu_s"]
+    count = jobs["jobs"]
+    idle_of = {kind: used / idle["seconds"] for kind, used in idle["cpu_s"].items()}
+
+    def each(kind: str) -> float:
+        return max(0.0, (jobs["cpu_s"][kind] - idle_of[kind] * jobs["seconds"]) / count)
+
     return Costs(
         attempt_s=tuple(jobs["attempt_s"]), cycle_s=jobs["span_s"] / count,
-        worker_cpu_s=used["workers"] / count, database_cpu_s=used["database"] / count,
+        worker_cpu_s=jobs["cpu_s"]["workers"] / count, database_cpu_s=each("database"),
         transactions=max(1, round(jobs["transactions"] / count)),
-        api_cpu_s=used["api"] / count, broker_cpu_s=used["broker"] / count,
-        commit_s=row["commit_s"],
-        reconcile_cpu_s=RECONCILE_S * idle["cpu_s"]["database"] / idle["seconds"], cores=cores,
+        api_cpu_s=each("api"), broker_cpu_s=each("broker"), commit_s=row["commit_s"],
+        reconcile_cpu_s=RECONCILE_S * idle_of["database"], idle_api=idle_of["api"],
+        idle_broker=idle_of["broker"], cores=cores,
     )  # fmt: skip
 
 
@@ -196,10 +207,17 @@ def forecast(costs: Costs, workers: int, *, shared: bool) -> Forecast:
             yield None, RECONCILE_S * random.uniform(0.75, 1.25)
             yield from transaction(costs.reconcile_cpu_s)
 
+    def idle(part: float) -> Process:
+        while left[0] > 0:
+            yield None, 1.0
+            clock.start(beside(part))
+
+    clock.start(idle(costs.idle_api))
     for _ in range(workers):
         clock.start(worker())
         clock.start(heartbeat())
         clock.start(reconciler())
+        clock.start(idle(costs.idle_broker))
     clock.run(float("inf"))
     # The first and the last jobs of each worker are left out: not all work then.
     inner = sorted(ends)[2 * workers : -2 * workers]
@@ -210,9 +228,9 @@ def forecast(costs: Costs, workers: int, *, shared: bool) -> Forecast:
 
 def bend(costs: Costs) -> float:
     """How many workers, each on a processor of its own, leave the shared machine no time."""
-    background = costs.reconcile_cpu_s / RECONCILE_S
+    background = costs.reconcile_cpu_s / RECONCILE_S + costs.idle_broker
     cycle_s = costs.worker_cpu_s + costs.database_cpu_s
-    return costs.cores / (costs.around_cpu_s / cycle_s + background)
+    return (costs.cores - costs.idle_api) / (costs.around_cpu_s / cycle_s + background)
 
 
 def efficiency(costs: Costs, counts: Sequence[int]) -> list[tuple[Forecast, float]]:

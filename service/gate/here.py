@@ -102,7 +102,7 @@ class Here:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._store.flush_hits()
+        self._store.close()
         self._database.close()
 
     def outcome(self, order: Order) -> Outcome:

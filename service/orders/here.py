@@ -98,7 +98,7 @@ def compile_here(order: Order, settings: Settings, sink: ProgressSink) -> dict[s
         except CompilerError as failure:
             error = failure.to_problem()
         finally:
-            stored.flush_hits()
+            stored.close()
             database.close()
     solved, cached, total = kept.counts
     return {

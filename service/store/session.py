@@ -11,12 +11,13 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import Connection, make_url
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -148,6 +149,10 @@ class Database:
         with Session(engine, expire_on_commit=False) as session, session.begin():
             yield session
 
+    def asker(self) -> Asker:
+        """Somebody who has many small questions."""
+        return Asker(self)
+
     def close(self) -> None:
         """Give back every connection."""
         with self._lock:
@@ -164,6 +169,54 @@ class Database:
         if self._engine is not None:
             self._engine.dispose(close=False)
             self._engine = None
+
+
+class Asker:
+    """Asks one question after the other, each of its own time; one thread only.
+
+    On PostgreSQL it keeps one connection, on which every statement is a transaction: taking one out
+    of the pool with a ping, BEGIN and ROLLBACK would be most of what a small question costs.  A
+    connection that has broken meanwhile is replaced once.  SQLite is in this process: as `read`.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._session: Session | None = None
+
+    def ask(self, question: Callable[[Session], T]) -> T:
+        """What `question` finds.
+
+        Raises:
+            DBAPIError: the database does not answer.
+        """
+        if is_sqlite(self._database.url):
+            with self._database.read() as session:
+                return question(session)
+        was_open = self._session is not None
+        try:
+            return question(self._opened())
+        except DBAPIError:
+            self.close()
+            if not was_open:
+                raise
+        try:
+            return question(self._opened())
+        except DBAPIError:
+            self.close()
+            raise
+
+    def _opened(self) -> Session:
+        if self._session is None:
+            engine = self._database.engine.execution_options(isolation_level="AUTOCOMMIT")
+            self._session = Session(engine, expire_on_commit=False)
+        return self._session
+
+    def close(self) -> None:
+        """Give the connection back; one that has broken is thrown away."""
+        session, self._session = self._session, None
+        if session is not None:
+            with suppress(DBAPIError):
+                session.close()
 
 
 def _forget_engine(reference: weakref.ref[Database]) -> None:

@@ -16,12 +16,12 @@ from benchmarks.load import __main__ as load
 from benchmarks.load.clients import arrivals, closed, open_loop, request
 from benchmarks.load.page import missed
 from benchmarks.load.parts import Counts
-from benchmarks.load.queue_model import Costs, bend, forecast
+from benchmarks.load.queue_model import Costs, bend, costs_of, forecast
 
 COSTS = Costs(
     attempt_s=(1.0, 1.2, 1.4), cycle_s=1.25, worker_cpu_s=1.05, database_cpu_s=0.02,
     transactions=30, api_cpu_s=0.01, broker_cpu_s=0.002, commit_s=0.002, reconcile_cpu_s=0.01,
-    cores=2,
+    idle_api=0.0, idle_broker=0.0, cores=2,
 )  # fmt: skip
 
 
@@ -54,6 +54,30 @@ def test_a_database_that_is_used_up_bounds_all_workers() -> None:
     assert told.per_s <= most
     assert told.per_s >= 0.9 * most
     assert told.around_load > 0.95
+
+
+def test_what_passes_with_time_is_none_of_a_jobs() -> None:
+    """Measured over 20 s, of which ten jobs took half: the rest is there without them, too."""
+    idle = {"seconds": 10.0, "cpu_s": {"api": 0.2, "broker": 0.1, "database": 0.3, "workers": 0.1}}
+    used = {"api": 0.5, "broker": 0.15, "database": 1.0, "workers": 8.0}
+    jobs = {"jobs": 10, "seconds": 20.0, "span_s": 18.0, "attempt_s": [1.0] * 10, "cpu_s": used,
+            "transactions": 300}  # fmt: skip
+    costs = costs_of({"jobs": jobs, "idle": idle, "commit_s": 0.001}, 2)
+    assert costs.api_cpu_s == pytest.approx(0.01)
+    assert costs.broker_cpu_s == 0.0
+    assert costs.database_cpu_s == pytest.approx(0.04)
+    assert (costs.idle_api, costs.idle_broker) == (0.02, 0.01)
+    assert costs.transactions == 30
+
+
+def test_what_passes_with_time_leaves_less_for_jobs() -> None:
+    heavy = replace(COSTS, database_cpu_s=0.2)
+    kept = replace(heavy, idle_api=0.5, idle_broker=0.01)
+    workers = 32
+    left = kept.cores - kept.idle_api - workers * kept.idle_broker
+    told = forecast(kept, workers, shared=False)
+    assert 0.85 * left / kept.around_cpu_s <= told.per_s <= 1.02 * left / kept.around_cpu_s
+    assert bend(kept) < bend(heavy)
 
 
 def test_arrivals_have_their_rate_and_are_the_same_again() -> None:

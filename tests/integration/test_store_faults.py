@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from service_fixtures import Desk, MakeSettings
-from sqlalchemy import update
+from sqlalchemy import text, update
 from sqlalchemy.exc import OperationalError
 
 import service.jobs.claim as protocol
@@ -125,6 +125,32 @@ def test_cache_first_writer_wins_and_counts_hits(desk: Desk) -> None:
     entry = query.get_cache_entry(services.database, _key("large").digest)
     assert (entry.hits, entry.size_bytes, entry.filled_by_job) == (1, 101, "job_1")
     assert entry.fields == (("signature", "large"),)
+
+
+def test_a_cache_asks_on_one_connection_and_replaces_it_when_it_breaks(
+    pg_database_url: str, make_settings: MakeSettings, open_desk: OpenDesk
+) -> None:
+    """No question leaves a transaction open, and the pool has all its connections back."""
+    services = open_desk(make_settings(database_url=pg_database_url)).services
+    pool: Any = services.database.engine.pool
+    mine = "FROM pg_stat_activity WHERE query LIKE '%cache_entry%' AND pid <> pg_backend_pid()"
+    cache = StoreCache(services.database, services.blobs, job_id=None, inline_bytes=100)
+    cache.put(_key("a"), b"value")
+    seen = set()
+    for _ in range(3):
+        assert cache.get(_key("a")) == b"value"
+        assert pool.checkedout() == 1
+        with services.database.read() as session:
+            rows = session.execute(text(f"SELECT pid, state {mine} AND query LIKE 'SELECT%'")).all()
+        seen |= {(row.pid, row.state) for row in rows}
+    assert len(seen) == 1 and {state for _, state in seen} == {"idle"}
+    with services.database.read() as session:
+        session.execute(text(f"SELECT pg_terminate_backend(pid) {mine}"))
+    assert cache.get(_key("a")) == b"value"
+    cache.close()
+    assert pool.checkedout() == 0
+    entry = query.get_cache_entry(services.database, _key("a").digest)
+    assert entry.hits == 4
 
 
 @pytest.mark.parametrize("fault", ["missing", "damaged"])

@@ -22,7 +22,10 @@ _MEDIA_TYPE = "application/octet-stream"
 
 
 class StoreCache:
-    """A `Cache` for one job.  Faults of the store are misses: caching must never fail a job."""
+    """A `Cache` for one job.  Faults of the store are misses: caching must never fail a job.
+
+    Used by one thread; `close` it.
+    """
 
     def __init__(
         self, database: Database, blobs: BlobStore, *, job_id: str | None, inline_bytes: int,
@@ -30,6 +33,7 @@ class StoreCache:
     ) -> None:  # fmt: skip
         """`owner`: the project whose entries it reads and fills."""
         self._database = database
+        self._asker = database.asker()
         self._blobs = blobs
         self._job_id = job_id
         self._inline_bytes = inline_bytes
@@ -40,8 +44,7 @@ class StoreCache:
     def get(self, key: CacheKey) -> bytes | None:
         digest = key.digest
         try:
-            with self._database.read() as session:
-                found = cache.load(session, digest, self.owner)
+            found = self._asker.ask(lambda session: cache.load(session, digest, self.owner))
             if found is None:
                 return None
             value, blob = found
@@ -88,6 +91,11 @@ class StoreCache:
                 cache.touch(session, counts.items(), self.owner)
         except DBAPIError as error:
             get_logger().warning("hit counts lost", error=str(error))
+
+    def close(self) -> None:
+        """Write what was counted, and give back what it asked by."""
+        self.flush_hits()
+        self._asker.close()
 
     def _drop(self, digest: str, blob: str | None) -> None:
         if blob is not None:

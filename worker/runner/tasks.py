@@ -11,6 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -198,7 +199,7 @@ class ItemRunner:
         # The lease is renewed from here on: on a busy machine, compiling the loops may take longer
         # than it lasts.
         began = time.monotonic()
-        with sandbox, heartbeat, held_folder(place.root):
+        with sandbox, heartbeat, held_folder(place.root), closing(cache):
             ensure_compiled_loops()
             place.create()
             self._prepare(held, place)
