@@ -29,6 +29,7 @@ def print_profiles(documents: Sequence[dict[str, Any]]) -> None:
         "launch_s",
         "transfer_s",
         "execute_s",
+        *(["cycles"] if any(call["cycles"] is not None for call in last["calls"]) else []),
         "onnx_nodes",
     )
     print_table(

@@ -15,7 +15,7 @@ from service.cli.profiles import print_profiles
 _NOTES = {
     "regenerated": "the bundle was made by other versions: the kernels that ran were generated"
     " here and not compared with its text",
-    "interpreted": "no kernels ran: the instruction streams were executed (--interpret)",
+    "engines": "no kernels ran: the regions ran on what their images were written for",
     "trusted": "the kernels that ran are the bundle's own text (--trust)",
 }
 
@@ -51,6 +51,14 @@ def run(
             " instruction, in an order that they allow, drawn by this seed. Slow.",
         ),
     ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(
+            "--engine",
+            help="What all regions run on: `kernels`, or an installed engine. Else what the targets"
+            " of the hardware name, which is `kernels` where they name none.",
+        ),
+    ] = "",
     data_dir: DataDirOption = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -63,21 +71,28 @@ def run(
     from service.orders.running import BundleRun, run_bundle
     from worker.job.arrays import write_npz
 
-    if interpret is not None and (trust or profile):
-        raise Failure("TW-CLI-001", "--interpret runs no kernels: neither --trust nor --profile")
+    if interpret is not None and (trust or profile or engine):
+        raise Failure(
+            "TW-CLI-001", "--interpret runs no kernels: neither --trust, --profile nor --engine"
+        )
     asked = BundleRun(
-        bundle, inputs, repeat=repeat, profile=profile, trust=trust, interpret=interpret
-    )
+        bundle, inputs, repeat=repeat, profile=profile, trust=trust, interpret=interpret,
+        engine=engine,
+    )  # fmt: skip
     ran = run_bundle(asked, load_settings(data_dir))
     write_npz(output, ran.outputs)
     shapes = {n: {"shape": list(a.shape), "dtype": str(a.dtype)} for n, a in ran.outputs.items()}
     document: dict[str, Any] = {"output": str(output), "arrays": shapes, "kernels": ran.origin}
+    document["engines"] = ran.engines
     if profile:
         document["profiles"] = ran.profiles
     if as_json:
         print_json(document)
         return
     note(f"wrote {output}: " + ", ".join(f"{n} {v['shape']}" for n, v in shapes.items()))
+    others = [name for name in ran.engines if name != "kernels"]
+    if others:
+        note(f"regions ran on {', '.join(ran.engines)}")
     if ran.origin in _NOTES:
         note(_NOTES[ran.origin])
     if profile:

@@ -12,7 +12,7 @@ from worker.compiler.errors import CompilerError
 if TYPE_CHECKING:
     from service.settings import Settings
 
-_ORIGINS = ("compared", "regenerated", "trusted", "interpreted")
+_ORIGINS = ("compared", "regenerated", "trusted", "engines")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,8 @@ class BundleRun:
     """Run the bundle's C text as it came, instead of generating it anew."""
     interpret: int | None = None
     """Execute the regions' streams instead of kernels, in an order by this seed."""
+    engine: str = ""
+    """What all regions run on: an installed engine, or `kernels`; "": what their targets name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,9 @@ class Ran:
     """Arrays by name."""
     origin: str
     """Kernels from the schedules that agree with the bundle's text (`compared`) or could not be
-    compared (`regenerated`), that text itself (`trusted`), or none (`interpreted`)."""
+    compared (`regenerated`), that text itself (`trusted`), or none (`engines`)."""
+    engines: list[str]
+    """What regions ran on, by name; `kernels` among them."""
     profiles: list[Any]
     """One a repetition, where one was asked for."""
 
@@ -50,6 +54,7 @@ def run_bundle(asked: BundleRun, settings: Settings) -> Ran:
 
     Raises:
         InputError: TW-CLI-001, a file is not there; TW-RUN-001 to -005, bundle or inputs are wrong.
+        SpecError: TW-PLUG-001 or -004, an engine is not installed, or reads other bytes.
         CompilerError: TW-RUN-006, it ended without a result; TW-SVC-009 or -017, a limit.
     """
     import zipfile
@@ -66,6 +71,7 @@ def run_bundle(asked: BundleRun, settings: Settings) -> Ran:
             "repeat": asked.repeat,
             "trust": asked.trust,
             "interpret": asked.interpret,
+            "engine": asked.engine,
             "output": str(place.out / "out.npz"),
             "build_dir": str(place.build),
         }
@@ -75,9 +81,15 @@ def run_bundle(asked: BundleRun, settings: Settings) -> Ran:
                 outputs = _plain_arrays(file)
         except (ProtocolError, ValueError, zipfile.BadZipFile, EOFError, MemoryError) as error:
             raise CompilerError("TW-RUN-006", f"the run left no plain arrays: {error}") from error
-    if answer.get("origin") not in _ORIGINS or not isinstance(answer.get("profiles"), list):
+    engines, profiles = answer.get("engines"), answer.get("profiles")
+    if (
+        answer.get("origin") not in _ORIGINS
+        or not isinstance(profiles, list)
+        or not isinstance(engines, list)
+        or not all(isinstance(name, str) for name in engines)
+    ):
         raise CompilerError("TW-RUN-006", "the run answered nonsense")
-    return Ran(outputs, answer["origin"], answer["profiles"])
+    return Ran(outputs, answer["origin"], engines, profiles)
 
 
 def _plain_arrays(file: BinaryIO) -> dict[str, Any]:

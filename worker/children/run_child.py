@@ -3,45 +3,35 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from worker.compiler.array_file import read_arrays
-from worker.compiler.errors import CompilerError
-from worker.compiler.package.build import find_compiler, has_fused_products
-from worker.compiler.package.executor import RegionRunner
 from worker.compiler.package.runtime import load_bundle
-from worker.interpreter.run import Interpreter
+from worker.interpreter.descriptor import DESCRIPTOR as INTERPRETER
+from worker.interpreter.engine import opened
 from worker.job.arrays import write_npz
 from worker.report.run_profile import profile_document
 from worker.sandbox.answering import answer
 
 
-def _interpreted(seed: int | None) -> Callable[[bytes], RegionRunner] | None:
-    """What executes streams, in an order by the seed; None: kernels run."""
-    if seed is None:
-        return None
-    try:
-        is_fused = has_fused_products(find_compiler())
-    except CompilerError:
-        is_fused = True
-
-    return lambda stream: Interpreter(stream, seed=seed, is_fused=is_fused).run_on
-
-
 def run(request: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Run the bundle on the inputs, write the outputs, give profiles and the kernels' origin."""
+    """Run the bundle on the inputs, write the outputs; give profiles, the kernels' origin, and what
+    regions ran on."""
     arrays = read_arrays(Path(request["inputs"]), "TW-RUN-002", "the file of inputs")
     profile = bool(request["profile"])
+    build_dir, seed, engine = Path(request["build_dir"]), request["interpret"], request["engine"]
+    interpreter = {} if seed is None else {INTERPRETER.name: opened(build_dir, int(seed))}
     loaded = load_bundle(
         Path(request["bundle"]),
-        Path(request["build_dir"]),
+        build_dir,
         poison=not profile,
         clock=perf_counter,
         trust=bool(request["trust"]),
-        interpreted=_interpreted(request["interpret"]),
+        engine=engine if seed is None else INTERPRETER.name,
+        opened=interpreter,
     )
     runner, profiles = loaded.runner, []
     results: dict[str, Any] = {}
@@ -51,7 +41,9 @@ def run(request: Mapping[str, Any]) -> Mapping[str, Any]:
         if profile and found is not None:
             profiles.append(profile_document(found, runner.model.program))
     write_npz(Path(request["output"]), results)
-    return {"origin": str(loaded.origin), "profiles": profiles}
+    return {
+        "origin": str(loaded.origin), "engines": list(loaded.engines), "profiles": profiles,
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -8,25 +8,26 @@ compiler.  The entry point's own name is not used: the descriptor's is.
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import msgspec
 
-from worker.compiler.errors import InternalError, said
+from worker.compiler.errors import InternalError
+from worker.compiler.plugins import Broken, brought, named, require_described
+
+__all__ = [
+    "AUTO", "NoOptions", "StrategyDescriptor", "Strategies", "an_option", "estimating", "installed",
+    "last_resort", "named", "strategies", "taking_part",
+]  # fmt: skip
 
 GROUP = "tilewright.strategies"
 AUTO = "auto"
 """Stands for every strategy there is: the judge takes the best of them."""
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
-_REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _LIST = "a list of "
-_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+]{0,31}")
 
 
 class NoOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,47 +93,13 @@ class StrategyDescriptor:
         return named(self.implementation)
 
 
-def named(reference: str) -> Any:
-    """What `module:attribute` stands for.
-
-    Raises:
-        ImportError, AttributeError: the plugin is broken; or whatever its module raises.
-    """
-    module, _, attribute = reference.partition(":")
-    return getattr(import_module(module), attribute)
-
-
-@dataclass(frozen=True, slots=True)
-class BrokenStrategy:
-    """An installed entry point that gives no strategy."""
-
-    entry_point: str
-    reason: str
-
-
 Strategies: TypeAlias = "MappingProxyType[str, StrategyDescriptor]"
 
 
 @cache
-def installed() -> tuple[Strategies, tuple[BrokenStrategy, ...]]:
-    """Every strategy by name, in the order of names, and what could not be loaded.
-
-    A plugin that breaks, or takes a name twice, costs nobody else anything.
-    """
-    found: dict[str, StrategyDescriptor] = {}
-    broken: list[BrokenStrategy] = []
-    points = entry_points(group=GROUP)
-    for point in sorted(set(points), key=lambda p: (_brought_by(p), p.name, p.value)):
-        try:
-            descriptor = _checked(point.load())
-            if descriptor.name in found:
-                owner = found[descriptor.name].distribution
-                raise ValueError(f"strategy {descriptor.name!r} is brought by {owner} already")
-        except Exception as error:  # a plugin's module may raise anything
-            broken.append(BrokenStrategy(f"{point.name} = {point.value}", said(error)))
-        else:
-            found[descriptor.name] = replace(descriptor, distribution=_brought_by(point))
-    return MappingProxyType(dict(sorted(found.items()))), tuple(broken)
+def installed() -> tuple[Strategies, tuple[Broken, ...]]:
+    """Every strategy by name, in the order of names, and what could not be loaded."""
+    return brought(entry_points(group=GROUP), "strategy", _checked)
 
 
 def strategies() -> Strategies:
@@ -188,11 +155,6 @@ def estimating() -> StrategyDescriptor:
     return next((found for found in able if found.is_last_resort), able[0])
 
 
-def _brought_by(point: EntryPoint) -> str:
-    """Name and version of the distribution an entry point is from."""
-    return "" if point.dist is None else f"{point.dist.name} {point.dist.version}"
-
-
 def _checked(found: object) -> StrategyDescriptor:
     """What an entry point gave.
 
@@ -201,14 +163,10 @@ def _checked(found: object) -> StrategyDescriptor:
     """
     if not isinstance(found, StrategyDescriptor):
         raise TypeError(f"a {type(found).__name__} is no StrategyDescriptor")
-    if not _NAME.fullmatch(found.name) or found.name == AUTO:
-        raise ValueError(f"{found.name!r} is no name: a letter, then letters, digits or _")
-    if not _VERSION.fullmatch(found.version):
-        raise ValueError(f"{found.version!r} is no version: letters, digits, . _ or +")
+    if found.name == AUTO:
+        raise ValueError(f"{AUTO!r} is no name: it stands for all strategies")
     shown = (found.summary, found.page, found.text, found.columns)
-    for reference in (found.implementation, *shown, found.check, found.estimate):
-        if reference and not _REFERENCE.fullmatch(reference):
-            raise ValueError(f"{reference!r} is no reference: module:attribute")
+    require_described(found, (found.implementation, *shown, found.check, found.estimate))
     if any(shown) and not found.summary:
         raise ValueError("what shows its summary is given, and no summary")
     config = found.options.__struct_config__

@@ -17,8 +17,10 @@ from worker.compiler.errors import NO_ROOM, Infeasible, said
 
 T = TypeVar("T")
 
-_OWN_STEPS = frozenset({"load", "group", "schedule", "estimate", "summary", "page"})
-"""Those in which a strategy's own code runs."""
+_OWN_STEPS = frozenset(
+    {"load", "group", "schedule", "estimate", "summary", "page", "serialize", "execute"}
+)
+"""Those in which a plugin's own code runs."""
 
 
 class Overrun(BaseException):
@@ -52,7 +54,7 @@ class Fault:
     strategy: str
     version: str
     step: str
-    """load, group, schedule, lower, audit, codegen, estimate, summary or page."""
+    """load, group, schedule, lower, audit, codegen, estimate, summary, page or serialize."""
     reason: str
     """Type and message of what was raised, the same in every process."""
     is_passing: bool = False

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from worker.compiler.assembly.packing import bundle_contents
+from worker.compiler.assembly.packing import bundle_contents, regions_of
 from worker.compiler.cache import Cache, NullCache
 from worker.compiler.collector import rare_collections
 from worker.compiler.errors import Detail
@@ -24,7 +24,8 @@ from worker.compiler.judge.compiled import Compile, CompiledModel
 from worker.compiler.options import RESULT_OPTIONS, VerifyMode
 from worker.compiler.package.bundle import write_bundle
 from worker.compiler.stages import run_stages
-from worker.job.hardware import resolve_machine
+from worker.job.hardware import require_plugins, resolve_machine
+from worker.job.images import Written, written
 from worker.job.ports import open_ports, scoring_samples
 from worker.job.request import JobOutcome, JobRequest, ProgressSink
 from worker.job.simulation import Simulated, refuse_violations, simulate_model
@@ -114,6 +115,8 @@ class Packaged:
 
     path: Path
     digest: str
+    images: Written
+    """What serializers made of its regions."""
 
 
 def canonical_json(value: Any) -> bytes:
@@ -138,6 +141,7 @@ def run_job(request: JobRequest, out_dir: Path, cache: Cache, progress: Progress
     options = request.options
     used_cache: Cache = NullCache() if options.no_cache else cache
     machine = resolve_machine(request.hardware)
+    require_plugins(machine, request.hardware)
     size = request.model_path.stat().st_size
     ports = open_ports(machine, options, used_cache, timed, request.calibration_path, size)
     job = Job(
@@ -163,29 +167,39 @@ def simulated(job: Job, compiled: CompiledModel) -> Simulated:
 
 
 def packaged(job: Job, compiled: CompiledModel, found: Simulated) -> Packaged:
-    """Write the bundle; its large parts are gone from memory when this returns."""
+    """Write the bundle; its large parts are gone from memory when this returns.
+
+    Raises:
+        CompilerError: TW-PLUG-002, a serializer failed; TW-PLUG-005, one cannot write a region, and
+            --fail-on-fallback.
+    """
     options, folder = job.options, job.writer.out_dir
+    tools = toolchain(options, job.machine)
+    regions = regions_of(compiled)
+    images = written(regions, options.fail_on_fallback)
     pending = Verification(str(options.verify), "none", None, None, None, None, "not run")
     document = report_document(
-        compiled, found.units, found.whole, options, pending, toolchain(options),
+        images.told(compiled), found.units, found.whole, options, pending, tools,
         compiled.summaries,
     )  # fmt: skip
+    document["images"] = list[Detail](images.rows)
     contents = bundle_contents(
         compiled,
-        toolchain(options),
+        tools,
         (folder / _SCHEDULE).read_bytes(),
         canonical_json(stable_report(document)),
         (folder / _TRACE).read_bytes(),
+        regions,
     )
     path = folder / job.bundle_name
-    made = Packaged(path, write_bundle(path, contents))
+    made = Packaged(path, write_bundle(path, contents), images)
     job.writer.announce("bundle", job.bundle_name)
     compiled.model.release_pages()
     return made
 
 
-def verified(job: Job, compiled: CompiledModel) -> Verification:
-    """Run the kernels and compare them with a reference.
+def verified(job: Job, compiled: CompiledModel, made: Packaged) -> Verification:
+    """Run the kernels and compare them with a reference, and engines with the kernels.
 
     Raises: as `given_inputs` and `verify_model`.
     """
@@ -201,7 +215,8 @@ def verified(job: Job, compiled: CompiledModel) -> Verification:
     scoring = None
     if compiled.boundaries:
         scoring = scoring_samples(compiled.source, job.options, request.calibration_path)
-    return verify_model(job.path, compiled, job.options, request.build_dir, given, scoring)
+    bundle = made.path if any(target.engine for target in job.machine.targets) else None
+    return verify_model(job.path, compiled, job.options, request.build_dir, given, scoring, bundle)
 
 
 def reported(
@@ -219,9 +234,10 @@ def reported(
     """
     options, save = job.options, job.writer.save
     document = report_document(
-        compiled, found.units, found.whole, options, verification, toolchain(options),
-        compiled.summaries,
+        made.images.told(compiled), found.units, found.whole, options, verification,
+        toolchain(options, job.machine), compiled.summaries,
     )  # fmt: skip
+    document["images"] = list[Detail](made.images.rows)
     document["unlock"] = unlock_rows(compiled.source, compiled.machine, options)
     document["null_reasons"] = null_reasons(document)
     document["bundle"] = {"sha256": made.digest}

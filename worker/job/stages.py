@@ -16,7 +16,7 @@ STAGES = (
         "worker.job.job:Packaged", "worker.job.texts:packaged", "worker.job.checks:packaged",
     ),
     Stage(
-        "verify", "worker.job.job:verified", ("codegen",),
+        "verify", "worker.job.job:verified", ("codegen", "package"),
         "worker.report.document:Verification", "worker.job.texts:verified",
     ),
     Stage(

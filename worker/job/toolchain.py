@@ -9,12 +9,18 @@ from worker.compiler.errors import Detail
 from worker.compiler.ir.signature import IR_VERSION
 from worker.compiler.judge.entrants import took_part
 from worker.compiler.lower.lower import LOWER_VERSION
+from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions
+from worker.compiler.vendors import STREAM, engines, serializers
 from worker.simulator.run import SIMULATOR_VERSION
 
 
-def toolchain(options: CompileOptions) -> dict[str, Detail]:
-    """What results of these options depend on: part of the report and the bundle."""
+def toolchain(options: CompileOptions, machine: Machine | None = None) -> dict[str, Detail]:
+    """What results of these options on a machine depend on: part of the report and the bundle.
+
+    Serializers and engines are those that its targets name; of no machine, all that are installed.
+    """
+    targets = () if machine is None else machine.targets
     try:
         release = version("tilewright")
     except PackageNotFoundError:
@@ -28,5 +34,20 @@ def toolchain(options: CompileOptions) -> dict[str, Detail]:
         "strategies": {
             row.name: {"version": row.version, "distribution": row.distribution}
             for row in took_part(options)
+        },
+        "serializers": {
+            row.name: {
+                "version": row.version,
+                "distribution": row.distribution,
+                "format": row.format,
+                "format_version": row.format_version,
+            }
+            for row in serializers().values()
+            if machine is None or row.name in (STREAM, *(t.serializer for t in targets))
+        },
+        "engines": {
+            row.name: {"version": row.version, "distribution": row.distribution}
+            for row in engines().values()
+            if machine is None or row.name in {t.engine for t in targets}
         },
     }

@@ -30,6 +30,7 @@ def profile_document(profile: InvocationProfile, program: Program) -> dict[str, 
         "calls": [
             {
                 **{name: getattr(call, name) for name in call.__slots__},
+                "counters": dict(call.counters),
                 "onnx_nodes": list(program.calls[call.position].onnx_nodes),
             }
             for call in profile.calls

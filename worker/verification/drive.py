@@ -40,6 +40,7 @@ from worker.report.node_names import node_span
 from worker.report.verified_row import VerifiedRow
 from worker.verification.budget import over_budget
 from worker.verification.comparing import Comparer, changes
+from worker.verification.engines import watch_engines
 from worker.verification.given_inputs import other_inputs
 from worker.verification.inputs import held_out, seeded_inputs
 from worker.verification.interleaving import ORDERS, InterleavedKernels
@@ -69,10 +70,12 @@ def verify_model(
     build_dir: Path,
     given: Mapping[str, Array] | None = None,
     scoring: Scoring | None = None,
+    bundle: Path | None = None,
 ) -> Verification:
     """Verify as `options.verify` says, on the inputs `given`, or on seeded ones.
 
-    `scoring`: samples for the noise of a conversion; None: one from a seed.
+    `scoring`: samples for the noise of a conversion; None: one from a seed.  `bundle`: what was
+    written of the model, where targets name engines: its regions run on them as well.
 
     What cannot be verified is reported, not raised: what would take more than the budget, without a
     C compiler, where ONNX Runtime rejects the model or the inputs, or where its values do not fit
@@ -80,6 +83,7 @@ def verify_model(
 
     Raises:
         MemoryFault: a kernel left its buffers.
+        CompilerError: TW-PLUG-003, an engine failed.
     """
     mode = options.verify
     if mode is VerifyMode.NONE:
@@ -96,7 +100,7 @@ def verify_model(
     compiled.model.release_pages()
     inputs = seeded_inputs(compiled.model, options.seed) if given is None else given
     try:
-        return _Verifier(path, compiled, options, inputs, scoring).run(library, build_dir)
+        return _Verifier(path, compiled, options, inputs, scoring, bundle).run(library, build_dir)
     except CompilerError as error:
         if error.code not in _NO_REFERENCE:
             raise
@@ -121,7 +125,10 @@ class _Verifier:
         options: CompileOptions,
         inputs: Mapping[str, Array],
         scoring: Scoring | None,
+        bundle: Path | None,
     ) -> None:
+        self._bundle = bundle
+        self._engines: tuple[str, ...] = ()
         self._path = path
         self._compiled = compiled
         self._scoring = scoring
@@ -204,6 +211,9 @@ class _Verifier:
         if self._is_full:
             self._orders = InterleavedKernels(compiled, library, build_dir)
         _watch(runner, compiled, partial(self._observe, observed, runner.metadata.home_address))
+        if self._bundle is not None:
+            folder, found = build_dir / "engines", self._found.of_engine
+            self._engines = watch_engines(runner, self._bundle, folder, self._comparer.floor, found)
         selecting = {n: self._inner[n] for n in self._selecting if n in self._inner}
         feed = partial(self._feed, selecting) if self._selecting else None
         outputs = self._run_ours(runner, feed)
@@ -354,6 +364,9 @@ class _Verifier:
         compiled = self._compiled
         rows = self._found.rows
         forced = f", {num_forced} values compared and fixed before selections" if num_forced else ""
+        names = ", ".join(self._engines)
+        engines = f", regions on engines ({names}) compared with the kernels" if names else ""
+        rest = f"{forced}{engines}, seed {self._seed}"
         worst = max(rows, key=lambda row: (row.share, row.error))
         scoring = None
         if compiled.boundaries:
@@ -368,7 +381,7 @@ class _Verifier:
             worst.error,
             worst.tolerance,
             judged_as.passed,
-            judged_as.detail + (f"{forced}, seed {self._seed}" if judged_as.passed else ""),
+            judged_as.detail + (rest if judged_as.passed else ""),
             tuple(rows),
             () if scoring is None else conversion_noise(self._path, compiled, scoring.batches),
             judged_as.insensitive,

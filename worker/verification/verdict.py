@@ -67,6 +67,10 @@ class Found:
             self.rows_of.setdefault(kernel, []).append(row.name)
         self.num_inner += is_inner
 
+    def of_engine(self, row: VerifiedRow, why: str) -> None:
+        """Keep a row of what an engine gave; it judges no value of the model's."""
+        self.add(row, "", why)
+
     def is_still(self, row: VerifiedRow) -> bool:
         """Whether the row's value does not depend on the inputs, as far as its tolerance sees."""
         moved = self.moves.get(self.value_of.get(row.name, ""))

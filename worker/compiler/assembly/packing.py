@@ -229,17 +229,29 @@ def _folders(compiled: CompiledModel, prefix: str = "") -> Iterator[tuple[str, C
         yield from _folders(body, body_prefix(prefix, k))
 
 
+def regions_of(compiled: CompiledModel) -> tuple[ProgramRegions, ...]:
+    """The regions of the model and of its nested programs, written by their serializers.
+
+    Raises: as `packed_regions`.
+    """
+    return tuple(packed_regions(each, prefix) for prefix, each in _folders(compiled))
+
+
 def bundle_contents(
     compiled: CompiledModel,
     toolchain: Mapping[str, Detail],
     schedule_json: bytes,
     report_json: bytes,
     trace_json_gz: bytes,
+    regions: tuple[ProgramRegions, ...] | None = None,
 ) -> BundleContents:
-    """Everything the bundle is made of; weights stay lazy."""
+    """Everything the bundle is made of; weights stay lazy.
+
+    `regions`: what `regions_of` gave; None: it is asked.
+    """
+    regions = regions_of(compiled) if regions is None else regions
     contents = program_contents(compiled)
     _require_promised(compiled, contents.model)
-    regions = tuple(packed_regions(each, prefix) for prefix, each in _folders(compiled))
     return BundleContents(
         contents.model,
         kernel_texts(compiled),

@@ -123,6 +123,8 @@ def _target(
         launch_latency_cycles=launch[0],
         launch_gap_cycles=launch[1],
         region_overhead_cycles=_int(spec.region_overhead_cycles, 0),
+        serializer=spec.serializer or "",
+        engine=spec.engine or "",
     )
 
 

@@ -368,6 +368,9 @@ class AcceleratorTarget:
     """None: as long as the target's own latency."""
     region_overhead_cycles: int = 0
     """Paid once per invocation of a region, beside its launches: binding and synchronisation."""
+    serializer: str = ""
+    engine: str = ""
+    """Plugins that write its regions and execute them; "": none, and the compiled kernels."""
 
 
 @dataclass(frozen=True, slots=True)

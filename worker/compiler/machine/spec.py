@@ -66,6 +66,8 @@ StageOperationName = Literal[
 ]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.+-]{0,63}$")]
 """Of a level, engine, link or pattern: it ends up in file names, C comments and traces."""
+PluginName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+"""Of a serializer or an engine that a package brings."""
 
 
 class LevelSpec(Part):
@@ -377,6 +379,12 @@ class CapabilitiesSpec(Part):
     launch_unit: Literal["kernel", "region"] = "kernel"
     region_overhead_cycles: Cycles | None = None
     """Paid once per invocation of a region, beside its launches."""
+    serializer: PluginName | None = None
+    """What writes its regions for the chip: one that a package installs; absent: the built-in
+    formats alone."""
+    engine: PluginName | None = None
+    """What executes its regions in verification and `run`: one that a package installs; absent:
+    the compiled kernels."""
 
 
 class TargetSpec(Part):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from worker.compiler.isa.program import HostCall, OperandRole, UnitCall
 from worker.compiler.package.accelerator_module import AcceleratorModule, programs_by_target
 from worker.compiler.package.control import interpret
 from worker.compiler.package.executable import Array, Constants, ExecutableModel
+from worker.compiler.package.home_region import HomeRegion
 from worker.compiler.package.host_module import HostModule
 from worker.compiler.package.metadata_module import MetadataModule
 from worker.compiler.package.model_inputs import check_inputs, stored
@@ -34,8 +35,18 @@ Observer: TypeAlias = "Callable[[int, UnitCall, Callable[[str], Array]], None]"
 """Called after each kernel call with its position, the call, and a reader of home tensors."""
 Feeder: TypeAlias = "Callable[[HostCall, dict[str, Array]], dict[str, Array]]"
 """Called before each host part with the arrays it would get; gives those it does get."""
-RegionRunner: TypeAlias = "Callable[[Callable[[str], bytes]], Mapping[str, bytes]]"
-"""Runs a whole region in place of its kernels: from a reader of home tensors to its outputs."""
+
+
+class RegionWatch(Protocol):
+    """Sees a region that runs as kernels: what goes in, and what has come out."""
+
+    def entered(self, read: Callable[[str], Array]) -> None:
+        """Before its first kernel; `read` gives home tensors."""
+        ...
+
+    def left(self, read: Callable[[str], Array]) -> None:
+        """After its last."""
+        ...
 
 
 class ModelRunner:
@@ -64,8 +75,10 @@ class ModelRunner:
         self._launches: dict[int, Callable[[], object]] = {}
         self._flow_of = {control.host: control.flow for control in model.controls}
         self.bodies = tuple(bodies)
-        self.regions: Mapping[int, RegionRunner] | None = None
-        """Run regions in place of their kernels, where there are any."""
+        self.regions: Mapping[int, HomeRegion] = {}
+        """Regions that engines run in place of their kernels, by number."""
+        self.watched: Mapping[int, RegionWatch] = {}
+        """Regions of kernels that are watched, by number."""
         self.watch: Observer | None = None
         """Sees every kernel call of a run that was given no observer of its own."""
         self._is_timed = clock is not None
@@ -118,19 +131,26 @@ class ModelRunner:
         tally.inputs_s = self._now() - before
         fresh = self.metadata.unwritten(inputs)
         region = -1
-        for position, call in enumerate(self.model.program.calls):
+        calls = self.model.program.calls
+        last_of = {c.region: k for k, c in enumerate(calls) if isinstance(c, UnitCall)}
+        for position, call in enumerate(calls):
             if isinstance(call, HostCall):
                 fresh.difference_update(call.outputs)
                 self._run_host(position, call, feed, tally)
                 continue
-            if self.regions is not None:
-                if call.region != region:
-                    region = call.region
-                    self._run_region(self.regions[region], fresh)
+            is_first, region = call.region != region, call.region
+            if region in self.regions:
+                if is_first:
+                    self._run_region(position, self.regions[region], fresh, tally)
                 continue
+            watch = self.watched.get(region)
+            if watch is not None and is_first:
+                watch.entered(self.read)
             self._run_unit(position, call, fresh, tally)
             if observe is not None:
                 observe(position, call, self.read)
+            if watch is not None and position == last_of[region]:
+                watch.left(self.read)
         before = self._now()
         outputs = {port.name: self.metadata.read(port.name) for port in self.model.outputs}
         if self._is_timed:
@@ -138,10 +158,28 @@ class ModelRunner:
             self._profile = tally.finished(ended - began, ended - before)
         return outputs
 
-    def _run_region(self, run: RegionRunner, fresh: set[str]) -> None:
-        for name, value in run(lambda name: self.metadata.read(name).tobytes()).items():
-            self.metadata.fill_in(name, value)
-            fresh.discard(name)
+    def _run_region(self, position: int, run: HomeRegion, fresh: set[str], tally: Tally) -> None:
+        call = self.model.program.calls[position]
+        assert isinstance(call, UnitCall)
+        began = self._now()
+        run.bind(self.model, self.metadata)
+        ready = self._now()
+        if self._poison:
+            before = self._now()
+            run.poison(self.metadata)
+            tally.checks_s += self._now() - before
+        bound = self._now()
+        run.execute()
+        done = self._now()
+        fresh.difference_update(run.hand_over(self.metadata))
+        moved = self._now() - done
+        target, executed = self.model.target_of(call.region), run.executed
+        tally.calls.append(
+            CallProfile(
+                position, "region", run.engine, target, ready - began, moved, done - bound,
+                executed.cycles, executed.counters,
+            )
+        )  # fmt: skip
 
     def _run_unit(self, position: int, call: UnitCall, fresh: set[str], tally: Tally) -> None:
         program = self.model.program.units[call.unit]

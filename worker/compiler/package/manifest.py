@@ -79,8 +79,23 @@ class UnitOrigin(msgspec.Struct, frozen=True):
     """The accelerator target that runs it: it decides which engines the schedule may name."""
 
 
+class ImageRow(msgspec.Struct, frozen=True):
+    """A region as one serializer wrote it."""
+
+    serializer: str
+    version: str
+    """Of the serializer."""
+    distribution: str
+    """Name and version of the package that brought it."""
+    format: str
+    format_version: int
+    member: str
+    sha256: str
+    size_bytes: int
+
+
 class RegionFormats(msgspec.Struct, frozen=True):
-    """Where the three forms of one offloaded region are."""
+    """Where the forms of one offloaded region are."""
 
     program: str
     """Folder of the nested program it belongs to; empty: the model itself."""
@@ -95,6 +110,15 @@ class RegionFormats(msgspec.Struct, frozen=True):
     """Binary instruction stream, for the chip's own loader."""
     function: str
     """Name of its C function."""
+    images: tuple[ImageRow, ...] = ()
+    """What serializers wrote, the stream first."""
+    engine: str = ""
+    """What its target runs regions on; empty: the compiled kernels."""
+
+    def image(self, kind: str, versions: Sequence[int]) -> ImageRow | None:
+        """What an engine that reads this format can load."""
+        readable = (i for i in self.images if i.format == kind and i.format_version in versions)
+        return next(readable, None)
 
 
 class Manifest(msgspec.Struct, frozen=True):
@@ -209,12 +233,14 @@ def region_function(prefix: str, index: int) -> str:
     return f"tw_{prefix.replace('/', '_')}region_{index}"
 
 
-def region_formats(prefix: str, index: int, target: str) -> RegionFormats:
+def region_formats(
+    prefix: str, index: int, target: str, images: tuple[ImageRow, ...] = (), engine: str = ""
+) -> RegionFormats:
     """The manifest's row of one region."""
     folder = region_folder(prefix, index)
     return RegionFormats(
         prefix, index, target, f"{folder}graph.json", f"{folder}region.c", f"{folder}stream.bin",
-        region_function(prefix, index),
+        region_function(prefix, index), images, engine,
     )  # fmt: skip
 
 

@@ -123,10 +123,10 @@ class MetadataModule:
         entry.array[...] = value
         self._written.add(name)
 
-    def fill_in(self, name: str, value: bytes) -> None:
-        """Define a home tensor by its bytes."""
+    def place(self, name: str) -> memoryview:
+        """The bytes of a home tensor where they are, writable."""
         tensor = self._tensors[name]
-        self.arena[tensor.address : tensor.address + tensor.size_bytes] = value
+        return self.arena[tensor.address : tensor.address + tensor.size_bytes]
 
     def mark_written(self, name: str) -> None:
         """Note that a host part has written the value's entry in place."""

@@ -6,7 +6,7 @@ Source: BYOC section 5 (invocation overheads: engine initialisation, launch, tra
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -21,16 +21,21 @@ class CallProfile:
     position: int
     """In `Program.calls`."""
     kind: str
-    """`kernel`, `host` or `control`."""
+    """`kernel`, `region`, `host` or `control`."""
     name: str
-    """Of the kernel, or the first node of the host part."""
+    """Of the kernel, the engine that ran the region, or the first node of the host part."""
     target: str
     launch_s: float
     """Marshalling of arguments and bindings; of a control-flow node: that of its iterations."""
     transfer_s: float
     """Copies between host values and the home memory."""
     execute_s: float
-    """The kernel, or ONNX Runtime.  Entering the library through ctypes is a part of it."""
+    """The kernel, the engine, or ONNX Runtime.  Entering a library through ctypes is a part of
+    it."""
+    cycles: int | None = None
+    """Of a region, by the clock of its engine; None: it has none."""
+    counters: Mapping[str, int] = field(default_factory=dict)
+    """Whatever else an engine counts, by its own names."""
 
 
 @dataclass(frozen=True, slots=True)

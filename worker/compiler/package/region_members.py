@@ -1,4 +1,4 @@
-"""The members of a bundle that carry regions: three code formats each, one header, constants."""
+"""The members of a bundle that carry regions: graph, C and images of each, headers, constants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from worker.compiler.package.manifest import (
 )
 from worker.compiler.package.region_code import RegionCode, driver_of
 from worker.compiler.package.region_graph import RegionGraph
-from worker.compiler.package.stream.codec import encode_stream
+from worker.compiler.package.serializers import Image, Refusal
 from worker.compiler.package.stream.header import STREAM_HEADER_NAME, stream_header
 from worker.compiler.package.weights import weights_member
 
@@ -31,6 +31,12 @@ class PackedRegion:
 
     code: RegionCode
     graph: RegionGraph
+    images: tuple[Image, ...]
+    """The stream, and what the target's own serializer wrote."""
+    engine: str = ""
+    """What its target runs it on; empty: the compiled kernels."""
+    refusal: Refusal | None = None
+    """Why the target's serializer did not write it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,8 @@ def region_documents(program: ProgramRegions) -> Iterator[tuple[str, bytes]]:
         names = _formats(program.prefix, region)
         yield names.graph, encode(region.graph)
         yield names.c, generate_region(driver).encode()
-        yield names.stream, encode_stream(region.code)
+        for image in region.images:
+            yield image.row.member, image.content
     guard = f"TW_{program.prefix.replace('/', '_').upper()}REGIONS_H"
     header = generate_regions_header(drivers, guard)
     yield f"{program.prefix}regions/{REGIONS_HEADER_NAME}", header.encode()
@@ -75,4 +82,5 @@ def region_rows(programs: Sequence[ProgramRegions]) -> tuple[RegionFormats, ...]
 
 
 def _formats(prefix: str, region: PackedRegion) -> RegionFormats:
-    return region_formats(prefix, region.code.index, region.code.target)
+    images = tuple(image.row for image in region.images)
+    return region_formats(prefix, region.code.index, region.code.target, images, region.engine)

@@ -17,18 +17,21 @@ from worker.compiler.package.archive import damaged, open_archive, open_member, 
 from worker.compiler.package.build import build_library, require_names
 from worker.compiler.package.bundle import DOCUMENT_LIMIT_BYTES, check_digests, read_manifest
 from worker.compiler.package.emulator import LevelSpec
+from worker.compiler.package.engines import Engine, OpenEngines
 from worker.compiler.package.executable import (
     Array,
     ExecutableModel,
     ProgramContents,
     level_specs,
 )
-from worker.compiler.package.executor import ModelRunner, RegionRunner
+from worker.compiler.package.executor import ModelRunner
+from worker.compiler.package.home_region import HomeRegion, image_of
 from worker.compiler.package.manifest import (
     MACHINE_NAME,
     PROGRAM_NAME,
     GraphDocument,
     Manifest,
+    RegionFormats,
     body_prefix,
     decode,
     executable_of,
@@ -47,6 +50,7 @@ from worker.compiler.package.regenerate import (
     regenerate,
 )
 from worker.compiler.package.weights import WEIGHTS_NAME, read_weights
+from worker.compiler.vendors import KERNELS
 
 __all__ = [
     "Loaded", "ModelRunner", "OpenBundle", "Origin", "StoredProgram", "load_bundle", "load_program",
@@ -96,8 +100,8 @@ class Origin(StrEnum):
     """Generated here, and equal to the text in the bundle."""
     REGENERATED = "regenerated"
     """Generated here; other versions made the text in the bundle."""
-    INTERPRETED = "interpreted"
-    """None runs: the streams of the regions are executed."""
+    ENGINES = "engines"
+    """None runs: engines execute what serializers wrote of the regions."""
     TRUSTED = "trusted"
     """The text in the bundle, as it came."""
 
@@ -108,6 +112,8 @@ class Loaded:
 
     runner: ModelRunner
     origin: Origin
+    engines: tuple[str, ...] = ()
+    """What regions run on, each once, in the order of names; `kernels` among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +140,14 @@ class OpenBundle:
 
 @contextmanager
 def open_bundle(
-    path: Path, trust: bool = False, without_kernels: bool = False
+    path: Path,
+    trust: bool = False,
+    without_kernels: Callable[[Manifest], bool] = lambda manifest: False,
 ) -> Iterator[OpenBundle]:
     """Check a bundle, and generate its kernels from its machine and schedules.
 
     Where the bundle was made by these versions, its text must be the same.  `trust` takes the
-    bundle's own text and header instead, `without_kernels` none.
+    bundle's own text and header instead; where `without_kernels` says so, there are none.
 
     Raises:
         InputError: TW-RUN-001 when the bundle is damaged, TW-RUN-004 of another format, TW-RUN-005
@@ -156,8 +164,8 @@ def open_bundle(
         names = dict.fromkeys(n for each in stored.everything() for n in each.model.kernels)
         require_names(names)
         kernels, header = {}, ""
-        if without_kernels:
-            origin = Origin.INTERPRETED
+        if without_kernels(manifest):
+            origin = Origin.ENGINES
         elif trust:
             origin = Origin.TRUSTED
             kernels = {name: _utf8(text, kernel_file(name)) for name in names}
@@ -182,20 +190,32 @@ def load_bundle(
     poison: bool = True,
     clock: Clock | None = None,
     trust: bool = False,
-    interpreted: Callable[[bytes], RegionRunner] | None = None,
+    engine: str = "",
+    opened: Mapping[str, Engine] | None = None,
 ) -> Loaded:
     """Open a bundle, compile its kernels, and load weights into a fresh home memory.
 
-    `poison` and `clock` as in `load_program`, `trust` as in `open_bundle`.  `interpreted`
-    makes of each region's stream what runs it: then there are no kernels.
+    `poison` and `clock` as in `load_program`, `trust` as in `open_bundle`.  `engine`: what all
+    regions run on; "": what their targets name.  `opened`: engines that are open already.  Where
+    nothing runs on kernels, there are none.
 
     Raises: as `open_bundle`, and
-        CompilerError: TW-VERIFY-002 without a C compiler.
+        CompilerError: TW-VERIFY-002 without a C compiler; TW-PLUG-001, an engine is not installed;
+            TW-PLUG-003, it failed; TW-PLUG-004, it does not read what there is.
     """
-    with open_bundle(path, trust, interpreted is not None) as bundle:
+    there = OpenEngines(build_dir / "engines", opened)
+
+    def runs_on(row: RegionFormats) -> str:
+        return engine or row.engine or KERNELS
+
+    def is_without(manifest: Manifest) -> bool:
+        used = {runs_on(row) for row in manifest.regions}
+        return KERNELS not in used and bool(used or engine not in ("", KERNELS))
+
+    with open_bundle(path, trust, is_without) as bundle:
         stored = bundle.program
         library = build_dir
-        if interpreted is None:
+        if bundle.origin is not Origin.ENGINES:
             library = build_library(bundle.kernels, build_dir, compiler, bundle.header)
         programs = programs_by_target(program.model for program in stored.everything())
         engines = AcceleratorModule(library, stored.model.levels, programs, poison)
@@ -207,15 +227,17 @@ def load_bundle(
                 engines=engines, clock=clock,
             )  # fmt: skip
             load_weights(bundle.archive, program, runner.arena)
-            if interpreted is not None:
-                runner.regions = {
-                    row.index: interpreted(bundle.read(row.stream))
-                    for row in bundle.manifest.regions
-                    if row.program == program.prefix
-                }
+            runner.regions = {
+                row.index: HomeRegion(
+                    image_of(row, runs_on(row), bundle.read, program.model), there
+                )
+                for row in bundle.manifest.regions
+                if row.program == program.prefix and runs_on(row) != KERNELS
+            }
             return runner
 
-        return Loaded(load(stored), bundle.origin)
+        used = sorted({runs_on(row) for row in bundle.manifest.regions})
+        return Loaded(load(stored), bundle.origin, tuple(used))
 
 
 def _utf8(text: Callable[[str], bytes], name: str) -> str:

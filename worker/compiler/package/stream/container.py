@@ -17,9 +17,9 @@ from worker.compiler.package.stream.records import (
     DIRECTORY,
     HEADER,
     MAGIC,
-    STREAM_VERSION,
     TABLES,
 )
+from worker.compiler.package.stream.version import STREAM_VERSION
 
 Rows = npt.NDArray[np.generic]
 

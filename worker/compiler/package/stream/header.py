@@ -12,12 +12,12 @@ from worker.compiler.package.stream.records import (
     HEADER,
     NONE,
     REDUCTIONS,
-    STREAM_VERSION,
     TABLES,
     Field,
     Op,
     Table,
 )
+from worker.compiler.package.stream.version import STREAM_VERSION
 
 STREAM_HEADER_NAME = "stream.h"
 _C_TYPE = {

@@ -18,8 +18,8 @@ from worker.compiler.ir.op import Reduce
 from worker.compiler.ir.scalar import Fn
 from worker.compiler.isa.loops import LOOP, STRIDE
 from worker.compiler.isa.program import INSTRUCTION, Opcode
+from worker.compiler.package.stream.version import STREAM_VERSION
 
-STREAM_VERSION = 2
 MAGIC = b"TWSTREAM"
 CHECKED_FROM = 16
 """The checksum covers everything from this byte on."""
