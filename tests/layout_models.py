@@ -15,7 +15,7 @@ from worker.compiler.frontend.express import Expressed, express_region
 from worker.compiler.frontend.qdq import find_clusters
 from worker.compiler.ir.evaluate import evaluate
 from worker.compiler.layout.lay_out import LaidOut
-from worker.compiler.machine.machine import LayoutPolicy
+from worker.compiler.machine.layout_policy import LayoutPolicy
 
 OPSET = 18
 OP_TYPES = (

@@ -10,7 +10,7 @@ from layout_models import BLOCKED, NHWC, conv_relu_conv
 from worker.compiler.ir.parse import parse_graph
 from worker.compiler.ir.text import print_graph
 from worker.compiler.layout.lay_out import lay_out
-from worker.compiler.machine.machine import LayoutPolicy
+from worker.compiler.machine.layout_policy import LayoutPolicy
 
 GOLDEN = Path(__file__).parent / "layout"
 

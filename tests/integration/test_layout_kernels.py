@@ -20,7 +20,7 @@ from worker.compiler.judge.entrants import entrant
 from worker.compiler.judge.units import UnitSolver
 from worker.compiler.layout.lay_out import lay_out
 from worker.compiler.machine import load_preset
-from worker.compiler.machine.machine import LayoutPolicy
+from worker.compiler.machine.layout_policy import LayoutPolicy
 from worker.compiler.options import CompileOptions
 
 

@@ -19,7 +19,8 @@ from worker.compiler.frontend.limits import Limits
 from worker.compiler.judge.compiled import CompiledModel
 from worker.compiler.layout.change import ChangeKind
 from worker.compiler.machine import load_preset
-from worker.compiler.machine.machine import LayoutPolicy, Machine
+from worker.compiler.machine.layout_policy import LayoutPolicy
+from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions
 from worker.compiler.package.build import build_library
 from worker.compiler.package.runtime import load_program

@@ -17,7 +17,7 @@ from worker.compiler.ir.op import TensorOp
 from worker.compiler.ir.text import print_graph
 from worker.compiler.layout.lay_out import ChangeKind, lay_out
 from worker.compiler.layout.rewrite import TRANSFORM
-from worker.compiler.machine.machine import LayoutPolicy
+from worker.compiler.machine.layout_policy import LayoutPolicy
 
 ACTIVATIONS = ("NHWC", "NCHW2c", "NCHW4c", "NHWC2c", "NCHW4c2h", "CHWN", "NCHW2c2c", "NCHW")
 WEIGHTS = ("OIHW", "HWIO", "OHWI", "OIHW2i2o", "OIHW4o", "OIHW4i4o", "OHWI2i", "OIHW2i2o2i")

@@ -30,7 +30,7 @@ from worker.compiler.ir.signature import signature
 from worker.compiler.layout.cancel import is_whole_copy
 from worker.compiler.layout.lay_out import ChangeKind, LaidOut, LayoutChange, lay_out
 from worker.compiler.layout.rewrite import TRANSFORM
-from worker.compiler.machine.machine import LayoutPolicy
+from worker.compiler.machine.layout_policy import LayoutPolicy
 
 
 def kinds(laid: LaidOut) -> Counter[ChangeKind]:

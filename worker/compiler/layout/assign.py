@@ -23,7 +23,7 @@ from worker.compiler.layout.change import ChangeKind, LayoutChange
 from worker.compiler.layout.demand import find_demand
 from worker.compiler.layout.digits import Digits
 from worker.compiler.layout.roles import Anchor
-from worker.compiler.machine.machine import LayoutPolicy
+from worker.compiler.machine.layout_policy import LayoutPolicy
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Access, Tensor, TensorOp
 from worker.compiler.layout.roles import CHANNEL_OPS, Anchor, anchor_of
-from worker.compiler.machine.machine import LayoutPolicy
+from worker.compiler.machine.layout_policy import LayoutPolicy
 
 _LEAD = 2
 """Dimensions before space: batch and channels."""

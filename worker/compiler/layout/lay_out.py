@@ -11,7 +11,7 @@ from worker.compiler.layout.assign import assign
 from worker.compiler.layout.cancel import Cancelled, cancel_transforms, is_whole_copy
 from worker.compiler.layout.change import ChangeKind, LayoutChange
 from worker.compiler.layout.rewrite import TRANSFORM, Rewritten, rewrite
-from worker.compiler.machine.machine import LayoutPolicy
+from worker.compiler.machine.layout_policy import LayoutPolicy
 
 __all__ = ["ChangeKind", "LaidOut", "LayoutChange", "lay_out"]
 

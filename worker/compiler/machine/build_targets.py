@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from worker.compiler.ir.dtype import DType
+from worker.compiler.machine.layout_policy import LayoutPolicy
 from worker.compiler.machine.machine import (
     AcceleratorTarget,
     Capabilities,
     Conversion,
     Criteria,
     LaunchUnit,
-    LayoutPolicy,
     OpSupport,
     PartitionMode,
 )

@@ -16,6 +16,7 @@ from math import prod
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.dataflow import Dataflow
 from worker.compiler.machine.evidence import EnergyRange, Guess
+from worker.compiler.machine.layout_policy import LayoutPolicy
 from worker.compiler.machine.pattern import AttributeRule, PatternRule
 from worker.compiler.machine.rule import Condition
 
@@ -336,16 +337,6 @@ class Conversion:
     """Boundary conversions run inside the region instead of on the host."""
     min_sqnr_db: float = 0.0
     """Least signal to quantisation-noise ratio of every output, in decibels."""
-
-
-@dataclass(frozen=True, slots=True)
-class LayoutPolicy:
-    """Layouts the target computes in, in letters: NCHW, NHWC, NCHW16c; OIHW, HWIO, OIHW16i16o."""
-
-    activations: str
-    weights: str
-    op_types: tuple[str, ...]
-    """Op types that want them; the others follow."""
 
 
 @dataclass(frozen=True, slots=True)
