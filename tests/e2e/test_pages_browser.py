@@ -214,6 +214,8 @@ def test_the_report_is_one_file_that_loads_nothing(
         assert page.get_by_role("img", name="Timeline of layers").is_visible()
         colour = "getComputedStyle(document.querySelector('svg rect.cause-engine')).fill"
         assert page.evaluate(colour) == "rgb(47, 111, 179)", "the sheet is let in"
+        paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(18, 21, 26)"}[scheme]
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert seen.violations() == []
         seen.keep(pictures, f"report-{width}-{scheme}")

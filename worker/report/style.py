@@ -10,9 +10,12 @@ from html import escape
 from worker.report.cause_bars import STYLE as CAUSE_STYLE
 
 _STYLE = """
-:root{--ink:#1b1f24;--dim:#667;--line:#d8dce2;--bar:#6aa0d8;--dark:#1f5fa8;
+:root{color-scheme:light dark;--paper:#fff;
+--ink:#1b1f24;--dim:#667;--line:#d8dce2;--bar:#6aa0d8;--dark:#1f5fa8;
 --bad:#b3261e;--ok:#1a7f37}
-body{font:14px/1.45 system-ui,sans-serif;color:var(--ink);background:#fff;max-width:1180px;
+@media (prefers-color-scheme:dark){:root{--paper:#12151a;--ink:#e6e9ee;--dim:#a2abb8;
+--line:#323a45;--bar:#4d88c6;--dark:#a9cdf5;--bad:#ff9d92;--ok:#6fce8c}}
+body{font:14px/1.45 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:1180px;
 margin:24px auto;padding:0 16px}
 h1{font-size:22px}h2{font-size:17px;margin-top:32px;border-bottom:1px solid var(--line)}
 table{border-collapse:collapse;width:100%;font-size:12.5px}
