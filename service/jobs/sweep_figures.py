@@ -60,19 +60,20 @@ def _place(item: SweepItemRecord) -> str:
             return "failed"
 
 
-def eta_s(state: SweepState, items: Sequence[SweepItemRecord]) -> float | None:
+def eta_s(record: SweepRecord, items: Sequence[SweepItemRecord]) -> float | None:
     """Seconds until the sweep ends, from what its finished items took on a worker.
 
     An item is taken to need what those of its model and kind (parts that are estimated, machines)
     needed on average (any, before one of its own has ended), and as many to run at a time as now.
-    Waiting for other jobs is left out.
+    So are the winners that are compiled once all of a model is estimated, as many as were asked
+    for.  Waiting for other jobs is left out.
     None: it does not run, or none has succeeded.
     """
     took: dict[tuple[str, bool], list[float]] = {}
     for item in items:
         if item.state is SweepItemState.SUCCEEDED and item.seconds is not None:
             took.setdefault(_kind(item), []).append(item.seconds)
-    if state is not SweepState.RUNNING or not took:
+    if record.state is not SweepState.RUNNING or not took:
         return None
     every = [seconds for found in took.values() for seconds in found]
     mean = sum(every) / len(every)
@@ -82,6 +83,12 @@ def eta_s(state: SweepState, items: Sequence[SweepItemRecord]) -> float | None:
         if item.state in OPEN_SWEEP_ITEM_STATES:
             left += max(0.0, means.get(_kind(item), mean) - (item.running_s or 0.0))
             running += item.running_s is not None
+    explore = Explore.of(record)
+    if explore is not None:
+        chosen = {item.model_id for item in items if item.part is None}
+        for model in dict.fromkeys(item.model_id for item in items):
+            if model not in chosen:
+                left += min(explore.winners, explore.machines) * means.get((model, True), mean)
     return left / max(1, running)
 
 

@@ -218,7 +218,7 @@ class SweepProgressEvent(AnswerModel):
         return cls(
             state=sweep.record.state,
             progress=SweepProgress.model_validate(progress(sweep.items), from_attributes=True),
-            eta_s=eta_s(sweep.record.state, sweep.items),
+            eta_s=eta_s(sweep.record, sweep.items),
             front=sorted(found.items),
             estimated_front=sorted(found.estimates),
         )
@@ -327,7 +327,7 @@ class SweepAnswer(AnswerModel):
             finished=record.finished,
             cancel_requested=record.cancel_requested,
             progress=SweepProgress.model_validate(progress(items), from_attributes=True),
-            eta_s=eta_s(record.state, items),
+            eta_s=eta_s(record, items),
             front=[SweepItemAnswer.from_record(item, found) for item in best],
             failures=[SweepItemAnswer.from_record(item, found) for item in failed],
             links=links,
