@@ -17,6 +17,7 @@ Source: our own; admissible bounds as in branch and bound at large.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf, prod
 
 import numpy as np
@@ -40,24 +41,26 @@ class BoxFloor:
     """Least costs of boxes of tilings of one layer."""
 
     def __init__(
-        self, frame: StageFrame, pricer: Pricer, machine: Machine, most: int = MOST_LEAVES
-    ) -> None:
-        """`most`: executed leaves, as of `search.score`."""
+        self, frame: StageFrame, pricer: Pricer, machine: Machine, most: int = MOST_LEAVES,
+        names: Sequence[str] | None = None,
+    ) -> None:  # fmt: skip
+        """`most`: executed leaves, as of `search.score`; `names` as of `Tabulated`."""
         facts, stages = frame.facts, frame.stages
-        found = Tabulated(frame, pricer)
+        found = Tabulated(frame, pricer, names)
         self._tables = t = found.tables
         home_burst, cache_burst = burst_units(machine)
         self._layer = Layer(
             num_units=prod(stage.units for stage in stages), result=found.result,
             home_burst=home_burst, cache_burst=cache_burst, align=machine.home.align_bytes,
             is_beside=facts.is_overlapped, is_alone=facts.is_alone,
+            is_charged=bool(pricer.measure.ports),
             at_home=float(pricer.at_home), per_cycle=float(pricer.measure.per_cycle),
             most_leaves=float(most), slack=SLACK,
         )  # fmt: skip
         dimensions = int(np.diff(t.dim_at).max(initial=0))
         self._scratch = Scratch(
-            np.zeros((6, len(stages), len(facts.extents)), np.int64),
-            np.zeros((4, len(stages)), np.int64),
+            np.zeros((6, len(stages), len(t.extents)), np.int64),
+            np.zeros((5, len(stages)), np.int64),
             np.zeros((len(t.moves), 9)), np.zeros((len(t.moves), 3)),
             np.zeros((4, dimensions), np.int64), np.zeros(int(t.paces[:, 1].max()) + 1),
             np.zeros(int(t.turns[:, 2].max(initial=-1)) + 1),

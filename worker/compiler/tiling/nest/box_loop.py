@@ -31,6 +31,7 @@ def floors(
     tile, share, again, apart = s.sizes[0], s.sizes[1], s.sizes[2], s.sizes[3]
     trips, ways = s.sizes[4], s.sizes[5]
     entries, outside, used, inside = s.stages[0], s.stages[1], s.stages[2], s.stages[3]
+    doubled = s.stages[4]
     for b in range(num_boxes):
         out[b, 0], out[b, 1] = inf, inf
         is_nothing, is_one = False, tiles[b, 0] > 0
@@ -165,6 +166,39 @@ def floors(
             continue
         leaves = float(units) * (times + results * (num_paces - 1))
 
+        # Room, with two copies of operands and with one.
+        fits, fits_single = True, True
+        for k in range(num_stages):
+            budget = t.stages[k, 0] // min(t.stages[k, 1], inside[k])
+            taken_bytes, taken_single = 0, 0
+            doubled[k] = 0
+            for h in range(num_held):
+                if t.held[h, 0] != k:
+                    continue
+                o, copies, elems = t.held[h, 1], 1, 1
+                if not t.held[h, 4]:
+                    for a in range(num_axes):
+                        if t.own[o, a] and trips[k, a] > 1:
+                            copies = 2
+                            doubled[k] = 1
+                for d in range(t.dim_at[o], t.dim_at[o + 1]):
+                    width = 1
+                    for j in range(t.term_at[d], t.term_at[d + 1]):
+                        width += t.terms[j, 1] * (tile[k, t.terms[j, 0]] - 1)
+                    elems *= min(width + t.dims[d, 0], t.dims[d, 1])
+                unit = t.held[h, 3]
+                room = -(-elems * t.held[h, 2] // unit) * unit
+                if t.held[h, 5] < 0:
+                    taken_bytes += room * copies
+                    taken_single += room
+                else:
+                    fits &= room * copies <= t.held[h, 5]
+                    fits_single &= room <= t.held[h, 5]
+            fits &= taken_bytes <= budget
+            fits_single &= taken_single <= budget
+        if not fits_single:
+            continue
+
         # What is on its way, whatever the order of loops.
         for m in range(num_moves):
             k, o, item, is_outward = t.moves[m, 0], t.moves[m, 1], t.moves[m, 2], t.moves[m, 3]
@@ -298,89 +332,63 @@ def floors(
             s.moved[m, 4], s.moved[m, 5], s.moved[m, 6] = rounds, bytes_each, reads
             s.moved[m, 7], s.moved[m, 8] = served, copied
 
-        for single in range(2):
-            # Room.
-            fits = True
+        # In every order.
+        for order in range(t.orders.shape[0]):
+            serial, serial_single, waiting_for, begun = 0.0, 0.0, 0.0, 0.0
+            charge, leaving, slowest, tail, lag = 0.0, 0.0, 0.0, 0.0, 0.0
+            for memory in range(len(s.turns)):
+                s.turns[memory] = 0.0
+            m = 0
             for k in range(num_stages):
-                budget = t.stages[k, 0] // min(t.stages[k, 1], inside[k])
-                taken_bytes = 0
-                for h in range(num_held):
-                    if t.held[h, 0] != k:
-                        continue
-                    o, copies, elems = t.held[h, 1], 1, 1
-                    if not single and not t.held[h, 4]:
-                        for a in range(num_axes):
-                            if t.own[o, a] and trips[k, a] > 1:
-                                copies = 2
-                    for d in range(t.dim_at[o], t.dim_at[o + 1]):
-                        width = 1
-                        for j in range(t.term_at[d], t.term_at[d + 1]):
-                            width += t.terms[j, 1] * (tile[k, t.terms[j, 0]] - 1)
-                        elems *= min(width + t.dims[d, 0], t.dims[d, 1])
-                    unit = t.held[h, 3]
-                    room = -(-elems * t.held[h, 2] // unit) * unit * copies
-                    if t.held[h, 5] < 0:
-                        taken_bytes += room
-                    elif room > t.held[h, 5]:
-                        fits = False
-                if taken_bytes > budget:
-                    fits = False
-            if not fits:
-                continue
-            for order in range(t.orders.shape[0]):
-                serial, waiting_for, begun, charge, leaving = 0.0, 0.0, 0.0, 0.0, 0.0
-                longest, tail, lag = 0.0, 0.0, 0.0
-                for memory in range(len(s.turns)):
-                    s.turns[memory] = 0.0
-                m = 0
-                for k in range(num_stages):
-                    fill, waited, shares, skew, waits, first = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-                    latency, latencies, before, drained = 0.0, 0.0, 0.0, 0.0
-                    stores = float(entries[k])
-                    for a in range(num_axes):
-                        if not t.is_summed[a]:
-                            stores *= trips[k, a]
-                    while m < num_moves and t.moves[m, 0] == k:
-                        o, wait = t.moves[m, 1], float(t.moves[m, 5])
-                        one, alone, own = s.moved[m, 0], s.moved[m, 1], s.moved[m, 2]
-                        loads, rounds, running, repeated = 1.0, 1.0, 1.0, 1.0
-                        if t.moves[m, 3]:
-                            loads, rounds = stores, s.moved[m, 4]
-                            drained = max(loads * one, rounds * own)
-                            tail, lag = tail + wait + one, lag + wait
-                            if single or (layer.is_alone and k == last and stores > entries[k]):
-                                serial += (stores - 1) * (wait + alone)
+                fill, waited, shares, skew, waits, first = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+                latency, latencies, before, drained = 0.0, 0.0, 0.0, 0.0
+                stores = float(entries[k])
+                for a in range(num_axes):
+                    if not t.is_summed[a]:
+                        stores *= trips[k, a]
+                while m < num_moves and t.moves[m, 0] == k:
+                    o, wait = t.moves[m, 1], float(t.moves[m, 5])
+                    one, alone, own = s.moved[m, 0], s.moved[m, 1], s.moved[m, 2]
+                    loads, rounds, running, repeated = 1.0, 1.0, 1.0, 1.0
+                    if t.moves[m, 3]:
+                        loads, rounds = stores, s.moved[m, 4]
+                        drained = max(loads * one, rounds * own)
+                        tail, lag = tail + wait + one, lag + wait
+                        serial_single += (stores - 1) * (wait + alone)
+                        if layer.is_alone and k == last and stores > entries[k]:
+                            serial += (stores - 1) * (wait + alone)
+                    else:
+                        for j in range(num_axes):
+                            a = t.orders[order, j]
+                            running *= trips[k, a]
+                            if not t.own[o, a]:
+                                repeated *= trips[k, a]
+                            elif trips[k, a] > 1:
+                                loads, rounds = running, repeated
+                        late = max(0.0, loads - before)  # as `price._filled`
+                        before = max(before, loads)
+                        waited += late * alone + (loads - late) * one
+                        skew += one - alone
+                        first += one
+                        latency, latencies = max(latency, wait), latencies + wait
+                        loads *= entries[k]
+                        rounds *= s.moved[m, 4]
+                        waits = max(waits, loads * wait)
+                        fill += max(loads * one, rounds * own)
+                        shares += rounds * s.moved[m, 3]
+                        leaving += used[k] * loads
+                    reads, served = s.moved[m, 6], s.moved[m, 7]
+                    copied, total = s.moved[m, 8], float(t.whole[o] * t.moves[m, 2])
+                    teams = t.moves[m, 9]
+                    for j in range(t.turn_at[m], t.turn_at[m + 1]):
+                        crowd = teams / (t.turns[j, 0] * t.turns[j, 1])
+                        each = loads * s.amounts[m, int(t.turns[j, 4])]
+                        if t.turns[j, 3] > 0:
+                            bytes_of = max(each * reads, rounds * total * served)
                         else:
-                            for j in range(num_axes):
-                                a = t.orders[order, j]
-                                running *= trips[k, a]
-                                if not t.own[o, a]:
-                                    repeated *= trips[k, a]
-                                elif trips[k, a] > 1:
-                                    loads, rounds = running, repeated
-                            late = max(0.0, loads - before)  # as `price._filled`
-                            before = max(before, loads)
-                            waited += late * alone + (loads - late) * one
-                            skew += one - alone
-                            first += one
-                            latency, latencies = max(latency, wait), latencies + wait
-                            loads *= entries[k]
-                            rounds *= s.moved[m, 4]
-                            waits = max(waits, loads * wait)
-                            fill += max(loads * one, rounds * own)
-                            shares += rounds * s.moved[m, 3]
-                            leaving += used[k] * loads
-                        reads, served = s.moved[m, 6], s.moved[m, 7]
-                        copied, total = s.moved[m, 8], float(t.whole[o] * t.moves[m, 2])
-                        teams = t.moves[m, 9]
-                        for j in range(t.turn_at[m], t.turn_at[m + 1]):
-                            crowd = teams / (t.turns[j, 0] * t.turns[j, 1])
-                            each = loads * s.amounts[m, int(t.turns[j, 4])]
-                            if t.turns[j, 3] > 0:
-                                bytes_of = max(each * reads, rounds * total * served)
-                            else:
-                                bytes_of = max(each * used[k], rounds * total * copied)
-                            s.turns[int(t.turns[j, 2])] += bytes_of * crowd
+                            bytes_of = max(each * used[k], rounds * total * copied)
+                        s.turns[int(t.turns[j, 2])] += bytes_of * crowd
+                    if layer.is_charged:
                         one_charge, all_charge = 0.0, 0.0
                         for count in range(3):
                             at_source, elsewhere = t.rates[m, 1 + count], t.rates[m, 4 + count]
@@ -389,31 +397,28 @@ def floors(
                             each = rounds * total
                             all_charge += each * (served * at_source + copied * elsewhere)
                         charge += teams * max(one_charge, all_charge)
-                        m += 1
-                    leaving += used[k] * stores
-                    longest = max(longest, max(fill, drained) + latency + step)
-                    if single:
-                        serial += max(entries[k] * waited, shares) + waits + skew
-                        continue
-                    is_double = False
-                    for h in range(num_held):
-                        if t.held[h, 0] == k and not t.held[h, 4]:
-                            for a in range(num_axes):
-                                if t.own[t.held[h, 1], a] and trips[k, a] > 1:
-                                    is_double = True
-                    # Where nothing has to be looped, all may have one copy after all: what comes
-                    # is waited for then, with one latency.
-                    first += latencies if is_double else latency
-                    begun += first
-                    waiting_for += first
-                    if is_double:
-                        waiting_for += fill + waits + (entries[k] - 1) * first
-                done = compute + serial
-                longest = max(longest, done + begun, (waiting_for + done) / 2, layer.at_home)
+                    m += 1
+                leaving += used[k] * stores
+                slowest = max(slowest, max(fill, drained) + latency + step)
+                serial_single += max(entries[k] * waited, shares) + waits + skew
+                # Where nothing has to be looped, all may have one copy after all: what comes
+                # is waited for then, with one latency.
+                first += latencies if doubled[k] else latency
+                begun += first
+                waiting_for += first
+                if doubled[k]:
+                    waiting_for += fill + waits + (entries[k] - 1) * first
+            number = leaves + leaving
+            for single in range(2):
+                if single == 0 and not fits:
+                    continue
+                done = compute + (serial_single if single else serial)
+                longest = max(slowest, done, layer.at_home)
+                if not single:
+                    longest = max(longest, done + begun, (waiting_for + done) / 2)
                 longest += tail
                 for memory in range(len(s.turns)):
                     longest = max(longest, s.turns[memory] + lag)
-                number = leaves + leaving
                 cost = layer.per_cycle * floor(longest * (1 - layer.slack))
                 cost += charge * (1 - layer.slack)
                 cost *= max(1.0, number / layer.most_leaves)

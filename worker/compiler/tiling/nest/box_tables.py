@@ -97,6 +97,8 @@ class Layer(NamedTuple):
     is_beside: bool
     """Whether the epilogue of one tile may run beside the sums of the next."""
     is_alone: bool
+    is_charged: bool
+    """Whether bytes cost anything."""
     at_home: float
     per_cycle: float
     most_leaves: float
@@ -109,7 +111,8 @@ class Scratch(NamedTuple):
     sizes: Any
     """[6, stages, axes]: smallest tiles, largest shares, rounds, parts, smallest trips, ways."""
     stages: Any
-    """[4, stages]: times begun, units outside, units used, of them inside."""
+    """[5, stages]: times begun, units outside, units used, of them inside; whether any operand has
+    a second copy, if it may."""
     moved: Any
     """[moves, 9]"""
     amounts: Any
@@ -127,9 +130,12 @@ class Scratch(NamedTuple):
 class Tabulated:
     """Writes a layer into tables.  Cost: linear in operands, axes and stages."""
 
-    def __init__(self, frame: StageFrame, pricer: Pricer) -> None:
+    def __init__(
+        self, frame: StageFrame, pricer: Pricer, names: Sequence[str] | None = None
+    ) -> None:
+        """`names`: axes of boxes, all but some of one step (`long_axes`); None: all."""
         self.frame, self.pricer, self.facts = frame, pricer, frame.facts
-        self.names = tuple(frame.facts.extents)
+        self.names = tuple(frame.facts.extents if names is None else names)
         self._operands: list[Operand] = []
         self.tables = self._make()
         self.result = -1 if self.facts.out is None else self._number(self.facts.out)
@@ -167,8 +173,11 @@ class Tabulated:
                          not port.is_apart, route.latency_cycles, route.issuing[1], route.reach,
                          route.is_read_once, route.team.copies, route.is_at_home)
                     )  # fmt: skip
-        axes = [[names.index(n) for n in (*order, *facts.reduce_axes)]
-                for order in loop_orders(facts)]  # fmt: skip
+        # Orders that differ in axes of one step only are one.
+        axes = dict.fromkeys(
+            tuple(names.index(n) for n in (*order, *facts.reduce_axes) if n in names)
+            for order in loop_orders(facts)
+        )
         dims = [
             (extra, most, size, expr.const)
             for o in self._operands
@@ -178,11 +187,13 @@ class Tabulated:
         ]
         terms = [
             sorted(
-                ((names.index(n), factor, expr.coeff(n) < 0) for n, factor in found or ()),
+                ((names.index(n), factor, expr.coeff(n) < 0)
+                 for n, factor in found or () if n in names),
                 key=lambda term: term[1],
             )
             for o in self._operands for found, expr in zip(o.linear, o.index, strict=True)
         ]  # fmt: skip
+        extents = [facts.extents[n] for n in names]
         ports = [
             [(*port, count) for port, count in zip(route.ports, route.counts, strict=True)]
             for route in routes
@@ -194,7 +205,7 @@ class Tabulated:
         weights = [route.weights or ((0.0,) * 3, (0.0,) * 3) for route in routes]
         engines = self._engines()
         return Tables(
-            _ints(facts.extents.values()),
+            _ints(extents),
             _ints(
                 WHOLE if n in facts.whole else SINGLE if n in facts.single else ANYHOW
                 for n in names
@@ -227,6 +238,7 @@ class Tabulated:
         width = max(len(self.names), *(len(dims or ()) for _, dims in work))
         number = {name: k for k, name in enumerate(dict.fromkeys(names))}
         whole = tuple(facts.extents.values())
+        long = [k for k, name in enumerate(facts.extents) if name in self.names]
         paces, speeds, cells, groups, dims_of, least = [], [], [], [], [], []
         streams: list[list[list[int]]] = []
         for name, (pace, dims) in zip(names, work, strict=True):
@@ -240,13 +252,16 @@ class Tabulated:
             speeds.append((pace.speed, plain, special, pace.special_speed, feed, drain))
             side = granule(pace.array, None) if pace.folding is None else pace.folding.cells
             cells.append(tuple(side))
+            # Positions in the domain, of the first operator those of boxes.
+            domain = range(width) if dims is not None else long
             group = [-1] * width
             if roles is not None:
                 for kind, members in enumerate(
                     (roles.rows, roles.columns, roles.depth, roles.batch)
                 ):
-                    for i in members:
-                        group[i] = kind
+                    for place, i in enumerate(domain):
+                        if i in members:
+                            group[place] = kind
             groups.append(group)
             along = [-1 if d is None else d for d in dims or ()]
             dims_of.append(along + [-1] * (width - len(along)))
@@ -255,7 +270,8 @@ class Tabulated:
                 results = [] if passed.result is None else [passed.result]
                 for is_result, found in ((0, passed.reads), (1, results)):
                     for members, size in found:
-                        rows.append([int(i in members) for i in range(width)] + [size, is_result])
+                        has = [int(i in members) for i in domain]
+                        rows.append(has + [0] * (width - len(has)) + [size, is_result])
             streams.append(rows)
             least.append(pace.least(whole) if dims is None else 0)
         return (
@@ -263,6 +279,13 @@ class Tabulated:
             _ints(dims_of, width), _places(streams),
             _ints((row for found in streams for row in found), width + 2), _floats(least),
         )  # fmt: skip
+
+
+def long_axes(facts: Facts) -> tuple[str, ...]:
+    """Axes of more than one step: others stand in every box with one way and one trip.  There is at
+    least one."""
+    found = tuple(name for name, extent in facts.extents.items() if extent > 1)
+    return found or tuple(facts.extents)[:1]
 
 
 def _touched(operand: Operand, facts: Facts) -> int:

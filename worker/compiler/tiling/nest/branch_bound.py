@@ -29,7 +29,7 @@ from worker.compiler.jit import loop_for
 from worker.compiler.machine.machine import Engine, Machine
 from worker.compiler.tiling.nest.box_cut import cut
 from worker.compiler.tiling.nest.box_floor import BoxFloor
-from worker.compiler.tiling.nest.box_tables import TRIPS, WAYS, Floats, Ints
+from worker.compiler.tiling.nest.box_tables import TRIPS, WAYS, Floats, Ints, long_axes
 from worker.compiler.tiling.nest.facts import Facts, granules
 from worker.compiler.tiling.nest.levels import Sizes, StageFrame, levels_of
 from worker.compiler.tiling.nest.plan import Plan, Stage, is_placed
@@ -124,9 +124,11 @@ class _Search:
         self.facts, self.stages = facts, stages
         self.frame = StageFrame(facts, stages)
         self.pricer = Pricer(facts, engine, stages, machine, plan.measure)
-        self.floor = BoxFloor(self.frame, self.pricer, machine, most)
-        self.names = list(facts.extents)
-        self.extents = np.array(list(facts.extents.values()), np.int64)
+        self.names = long_axes(facts)
+        self.floor = BoxFloor(self.frame, self.pricer, machine, most, self.names)
+        self.extents = np.array([facts.extents[name] for name in self.names], np.int64)
+        self.long = [k for k, name in enumerate(facts.extents) if name in self.names]
+        self.ones = dict.fromkeys(facts.extents, 1)
         self.units = np.array([stage.units for stage in stages], np.int64)
         self.whole = np.array([name in facts.whole for name in self.names])
         self.single = np.array([name in facts.single for name in self.names])
@@ -176,13 +178,27 @@ class _Search:
         return True
 
     def _walk(self) -> None:
-        """Look at single tilings, where the bound leaves much that may be found."""
+        """Look at single tilings, where the bound leaves much that may be found.
+
+        Walks go along axes of one step as well, though nothing stands there: chance falls to all
+        axes of a layer, whatever boxes leave out.
+        """
+        facts, long = self.facts, self.long
+        most = np.ones((2, len(self.stages), len(facts.extents)), np.int64)
+        most[:, :, long] = self._whole()[1][0]
+
+        def tiled(numbers: Ints, rounding: Ints) -> tuple[Ints, Flags]:
+            tiles = np.ones((len(numbers), len(facts.extents)), np.int64)
+            tiles[:, long], may = self._tiled(numbers[..., long], rounding)
+            return tiles, may
+
         grid = Grid(
-            self.extents, self._whole()[1][0], self.units, self.single, len(ROUNDINGS) + 1,
-            self._tiled, self.floor.of_tilings,
+            np.array(list(facts.extents.values())), most, self.units,
+            np.array([name in facts.single for name in facts.extents]), len(ROUNDINGS) + 1,
+            tiled, lambda numbers, tiles: self.floor.of_tilings(numbers[..., long], tiles[:, long]),
         )  # fmt: skip
         found = walked(grid, self.score / NEAR)
-        self._price_tilings(found.numbers, found.tiles, MOST_WALKED)
+        self._price_tilings(found.numbers[..., long], found.tiles[:, long], MOST_WALKED)
 
     def _tiled(self, numbers: Ints, rounding: Ints) -> tuple[Ints, Flags]:
         """As `Grid.tiled`; rounding 0: tiles as small as ways and trips allow."""
@@ -276,7 +292,7 @@ class _Search:
         ways: list[Mapping[str, int]] = []
         for k in range(len(self.stages)):
             sizes = (tiles * np.prod(numbers[:, k + 1 :], axis=(0, 1))).tolist()
-            sized.append(dict(zip(self.names, sizes, strict=True)))
+            sized.append({**self.ones, **dict(zip(self.names, sizes, strict=True))})
             each = zip(self.names, numbers[WAYS, k].tolist(), strict=True)
             ways.append({name: number for name, number in each if number > 1})
         for name, below in self.facts.below.items():
