@@ -31,6 +31,8 @@ MODULES = (
     "compiler/memory/allocate.py",
     "compiler/tiling/nest/box_cut.py",
     "compiler/tiling/nest/box_loop.py",
+    "compiler/tiling/nest/box_pool.py",
+    "compiler/tiling/nest/walk_steps.py",
     "simulator/attribution.py",
     "compiler/clock/cycles.py",
     "compiler/clock/forward.py",

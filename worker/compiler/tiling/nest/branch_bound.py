@@ -29,6 +29,7 @@ from worker.compiler.jit import loop_for
 from worker.compiler.machine.machine import Engine, Machine
 from worker.compiler.tiling.nest.box_cut import cut
 from worker.compiler.tiling.nest.box_floor import BoxFloor
+from worker.compiler.tiling.nest.box_pool import ADDED, LATEST, add, take
 from worker.compiler.tiling.nest.box_tables import TRIPS, WAYS, Floats, Ints, long_axes
 from worker.compiler.tiling.nest.facts import Facts, granules
 from worker.compiler.tiling.nest.levels import Sizes, StageFrame, levels_of
@@ -41,6 +42,7 @@ from worker.compiler.tiling.nest.search import (
     ordered_plan,
     score,
 )
+from worker.compiler.tiling.nest.walk_steps import sized
 from worker.compiler.tiling.nest.walks import Grid, walked
 
 Flags = npt.NDArray[np.bool_]
@@ -134,7 +136,8 @@ class _Search:
         self.single = np.array([name in facts.single for name in self.names])
         self.exact = np.array([name in facts.exact for name in self.names])
         grains = granules(facts, engine)
-        self.grains = np.array([grains[name] for name in self.names], np.int64)
+        own = np.array([grains[name] for name in self.names], np.int64)
+        self.roundings = np.array([0 * own + (unit or own) for unit in (1, *ROUNDINGS)])
         self.orders = loop_orders(facts)
         self.tilings = 0
         self.second = inf
@@ -172,9 +175,9 @@ class _Search:
         is_deep = np.concatenate([is_deep, is_deep])[some]
         front.boxes += len(low)
         floors = self.floor.of(low, high, self.score / NEAR)
-        near = floors * NEAR < self.score
-        front.cut += len(near) - int(np.count_nonzero(near))
-        front.deep = pool.add(low[near], high[near], floors[near])[is_deep[near]]
+        before = pool.count
+        front.deep = pool.add(low, high, floors, is_deep, self.score)
+        front.cut += len(low) - (pool.count - before)
         return True
 
     def _walk(self) -> None:
@@ -202,10 +205,12 @@ class _Search:
 
     def _tiled(self, numbers: Ints, rounding: Ints) -> tuple[Ints, Flags]:
         """As `Grid.tiled`; rounding 0: tiles as small as ways and trips allow."""
-        numbers = np.maximum(1, numbers)
-        last, is_real = self._least(numbers)
-        units = np.array([self.grains * 0 + (unit or self.grains) for unit in (1, *ROUNDINGS)])
-        return self._rounded(last, numbers, units[rounding]), is_real
+        tiles = np.empty((len(numbers), len(self.names)), np.int64)
+        may = np.empty(len(numbers), np.bool_)
+        loop = loop_for(sized, numbers.size)
+        loop(numbers, self.roundings[rounding], self.extents, self.whole, self.single, self.exact,
+             tiles, may)  # fmt: skip
+        return tiles, may
 
     def _whole(self) -> tuple[Ints, Ints]:
         """The box of everything."""
@@ -244,16 +249,13 @@ class _Search:
 
     def _price(self, numbers: Ints) -> None:
         """Price tilings of so many ways and trips [tilings, 2, stages, axes]."""
-        last, is_real = self._least(numbers)
-        last, numbers = last[is_real], numbers[is_real]
-        sizes, places = [last], [np.arange(len(last))]
-        for rounding in ROUNDINGS:
-            up = self._rounded(last, numbers, rounding or self.grains)
-            is_new = np.all([np.any(known != up, axis=1) for known in sizes], axis=0)
-            sizes.append(up)
-            places.append(np.flatnonzero(is_new))
-        tiles = np.concatenate([t[p] for t, p in zip(sizes, places, strict=True)])
-        self._price_tilings(numbers[np.concatenate(places)], tiles)
+        count, each = len(numbers), np.arange(len(self.roundings))
+        every = np.tile(numbers, (len(each), 1, 1, 1))
+        tiles, may = self._tiled(every, np.repeat(each, count))
+        rounded = tiles.reshape(len(each), count, -1)
+        is_alike = (rounded[:, None] == rounded).all(axis=3) & (each[:, None] > each)[..., None]
+        kept = may & ~is_alike.any(axis=1).reshape(-1)
+        self._price_tilings(every[kept], tiles[kept])
 
     def _price_tilings(self, numbers: Ints, tiles: Ints, most: int | None = None) -> None:
         """Price those whose floors are the lowest, at most so many, until none can be better."""
@@ -263,28 +265,6 @@ class _Search:
             if not floors[place, single] * NEAR < self.score:
                 break
             self._exactly(tiles[place], numbers[place], double=not single)
-
-    def _least(self, numbers: Ints) -> tuple[Ints, Flags]:
-        """The smallest innermost tiles [tilings, axes], and whether they are a tiling."""
-        last = -(-self.extents // np.prod(numbers, axis=(1, 2)))
-        last = np.where(self.whole, self.extents, last)
-        is_real = self._is_real(last, numbers) & ~(self.single & (last > 1))
-        return last, np.asarray(is_real.all(axis=1))
-
-    def _rounded(self, last: Ints, numbers: Ints, unit: Ints | int) -> Ints:
-        """Tiles that are multiples of a unit along the axes where that leaves as many."""
-        up = np.minimum(-(-last // unit) * unit, self.extents)
-        may = self._is_real(up, numbers) & ~(self.whole | self.single)
-        return np.where(may, up, last)
-
-    def _is_real(self, last: Ints, numbers: Ints) -> Flags:
-        """Whether tiles leave just as many ways and trips, of every axis [tilings, axes]."""
-        ways, trips = numbers[:, WAYS, 0], numbers[:, TRIPS, 0]
-        inside = last * np.prod(numbers[:, :, 1:], axis=(1, 2))
-        count = -(-self.extents // inside)
-        found = (-(-count // ways) == trips) & (-(-count // trips) == ways)
-        found &= ~self.exact | (inside * ways * trips == self.extents)
-        return np.asarray(found | self.whole)
 
     def _exactly(self, tiles: Ints, numbers: Ints, *, double: bool) -> None:
         """Price one tiling, and keep it where it is the best."""
@@ -315,57 +295,55 @@ class _Pool:
     """Boxes that are still to be looked at."""
 
     def __init__(self, low: Ints, high: Ints, floor: float) -> None:
-        room = (2 * AT_ONCE, *low.shape[1:])
-        self.low, self.high = np.ones(room, np.int64), np.ones(room, np.int64)
-        self.low[0], self.high[0] = low[0], high[0]
-        self.floors = np.full(len(self.low), inf)
-        """inf: taken, or nothing stands there."""
-        self.floors[0] = floor
-        self.count = 1
+        room = 2 * AT_ONCE
+        self.low, self.high = (np.ones((room, *low.shape[1:]), np.int64) for _ in range(2))
+        self.floors, self.is_left = np.full(room, inf), np.zeros(room, np.bool_)
+        self._heap = np.zeros(room, np.int64)
+        self._counts = np.zeros(3, np.int64)
+        self.add(low, high, np.array([floor]), np.ones(1, np.bool_), inf)
 
-    def add(self, low: Ints, high: Ints, floors: Floats) -> npt.NDArray[np.intp]:
-        """Their places."""
-        end = self.count + len(floors)
-        while end > len(self.floors):
+    def add(self, low: Ints, high: Ints, floors: Floats, is_deep: Flags, score: float) -> Ints:
+        """Add those that leave something better than a score; places of those with `is_deep`."""
+        while int(self._counts[ADDED]) + len(floors) > len(self.floors):
             self.low, self.high = (np.concatenate([a, a]) for a in (self.low, self.high))
-            self.floors = np.concatenate([self.floors, np.full(len(self.floors), inf)])
-        places = np.arange(self.count, end)
-        self.low[places], self.high[places], self.floors[places] = low, high, floors
-        self.count = end
-        return places
+            self.floors = np.concatenate([self.floors, self.floors])
+            self.is_left = np.concatenate([self.is_left, self.is_left])
+            self._heap = np.concatenate([self._heap, self._heap])
+        deep = np.empty(len(floors), np.int64)
+        loop = loop_for(add, low.size)
+        loop(low, high, floors, is_deep, NEAR, score, self.low, self.high, self.floors,
+             self.is_left, self._heap, deep, self._counts)  # fmt: skip
+        return deep[: self._counts[LATEST]]
+
+    @property
+    def count(self) -> int:
+        """Boxes that were ever added."""
+        return int(self._counts[ADDED])
 
     def least(self) -> float:
         """The lowest floor; inf where nothing is left."""
-        return float(self.floors[: self.count].min(initial=inf))
+        return float(self._floors_left().min(initial=inf))
 
     def count_from(self, limit: float) -> int:
         """Boxes with floors of `limit` or more."""
-        floors = self.floors[: self.count]
-        return int(np.count_nonzero((floors >= limit) & (floors < inf)))
+        return int(np.count_nonzero(self._floors_left() >= limit))
 
-    def lowest(self, number: int, limit: float) -> npt.NDArray[np.intp]:
-        """Take the `number` lowest below a limit."""
-        return self.taken(np.flatnonzero(self.floors[: self.count] < limit), number, limit)
+    def _floors_left(self) -> Floats:
+        return self.floors[: self.count][self.is_left[: self.count]]
 
-    def taken(
-        self, places: npt.NDArray[np.intp], number: int, limit: float
-    ) -> npt.NDArray[np.intp]:
-        """Take the `number` lowest below a limit of some, ascending; of equal ones the first.
+    def lowest(self, number: int, limit: float) -> Ints:
+        """Take the `number` lowest below a limit, ascending; of equal ones the first."""
+        found = np.empty(max(0, number), np.int64)
+        loop = loop_for(take, 8 * len(found))
+        return found[: loop(self.floors, self.is_left, self._heap, self._counts, limit, found)]
 
-        `argpartition` leaves equals in an order that depends on the processor's vectors, and with
-        it which of them are among the lowest.
-        Cost: linear.
-        """
-        if number < 1:
-            return np.zeros(0, np.intp)
-        places = places[self.floors[places] < limit]
-        costs = self.floors[places]
-        edge = np.partition(costs, number - 1)[number - 1] if number < len(costs) else inf
-        below = np.flatnonzero(costs < edge)
-        found = np.concatenate([below, np.flatnonzero(costs == edge)[: number - len(below)]])
-        found = places[found[np.argsort(costs[found], kind="stable")]]
-        self.floors[found] = inf
-        return np.asarray(found)
+    def taken(self, places: Ints, number: int, limit: float) -> Ints:
+        """The same of some, in order."""
+        floors = self.floors[places]
+        order = np.argsort(floors, kind="stable")[:number]
+        found = places[order[floors[order] < limit]]
+        self.is_left[found] = False
+        return found
 
 
 @dataclass(slots=True)
@@ -378,5 +356,5 @@ class _Front:
     """That were looked at."""
     cut: int = 0
     """Of them, those that were left at once."""
-    deep: npt.NDArray[np.intp] = field(default_factory=lambda: np.zeros(1, np.intp))
+    deep: Ints = field(default_factory=lambda: np.zeros(1, np.int64))
     """Places of those that were cut last for a good tiling's sake."""

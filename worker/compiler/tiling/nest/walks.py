@@ -23,7 +23,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from worker.compiler.tiling.nest.box_tables import TRIPS, WAYS, Floats, Ints
+from worker.compiler.jit import loop_for
+from worker.compiler.tiling.nest.box_tables import WAYS, Floats, Ints
+from worker.compiler.tiling.nest.walk_steps import ANEW, KINDS, draw, step, within
 
 Flags = npt.NDArray[np.bool_]
 
@@ -96,16 +98,16 @@ class _Walks:
         grid = self._grid
         now = _Standing(self._drawn(), np.zeros(WALKS, np.int64), np.full(WALKS, np.inf))
         seen = [Found(now.numbers[:0], np.zeros((0, len(grid.extents)), np.int64))]
-        for step in range(STEPS):
+        for number in range(STEPS):
             chances = self._chances(WALKS, _CHANCES)
             moved, rounding = (
-                self._neighbours(now, chances) if step else (now.numbers, now.rounding)
+                self._neighbours(now, chances) if number else (now.numbers, now.rounding)
             )
             tiles, may = grid.tiled(moved, rounding)
             may &= self._are_within(moved)
             floors = np.full(WALKS, np.inf)
             floors[may] = grid.floors(moved[may], tiles[may]).min(axis=1)
-            worse = 1 + WORSE * (1 - step / STEPS) * chances[:, -1]
+            worse = 1 + WORSE * (1 - number / STEPS) * chances[:, -1]
             is_taken = may & ((floors <= now.floors * worse) | np.isinf(now.floors))
             now = _Standing(
                 np.where(is_taken[:, None, None, None], moved, now.numbers),
@@ -114,7 +116,7 @@ class _Walks:
             )
             worth = is_taken & (floors < limit)
             seen.append(Found(moved[worth], tiles[worth]))
-            if step % GATHER == GATHER - 1:
+            if number % GATHER == GATHER - 1:
                 now = _gathered(now)
         return _each_once(seen)
 
@@ -141,61 +143,26 @@ class _Walks:
         """Ways and trips of one axis each [tilings, ways or trips, stages]."""
         grid, (_, num_stages, _) = self._grid, self._grid.most.shape
         found = np.ones((len(axes), 2, num_stages), np.int64)
-        left = grid.extents[axes]
         chances = self._chances(len(axes), 4 * num_stages)
-        for k in range(num_stages):
-            for which in (WAYS, TRIPS):
-                most = np.minimum(left, grid.most[which, k, axes])
-                power, within = chances[:, 4 * k + 2 * which], chances[:, 4 * k + 2 * which + 1]
-                bits = np.frexp(most)[1]  # one more than the power of two below
-                low = np.left_shift(1, (power * bits).astype(np.int64))
-                high = np.minimum(most, 2 * low - 1)
-                drawn = low + (within * (high - low + 1)).astype(np.int64)
-                is_rest = grid.single[axes] & (which == TRIPS) & (k == num_stages - 1)
-                found[:, which, k] = np.where(is_rest, most, drawn)
-                left = -(-left // found[:, which, k])
+        loop = loop_for(draw, found.size)
+        loop(axes, chances, grid.most, grid.extents, grid.single, found)
         return found
 
     def _neighbours(self, now: _Standing, chances: Floats) -> tuple[Ints, Ints]:
         """(ways and trips, rounding) beside those where walks are, which need not be tilings."""
-        grid, (number, _, num_stages, num_axes) = self._grid, now.numbers.shape
-        rows, moved = np.arange(number), now.numbers.copy()
-
-        def pick(column: int, choices: int) -> Ints:
-            return (chances[:, column] * choices).astype(np.int64)
-
-        kind, which, stage, axis = pick(0, 16), pick(1, 2), pick(2, num_stages), pick(3, num_axes)
-        rounding = np.where(kind == 0, pick(1, grid.roundings), now.rounding)
-        is_anew = kind == 1
-        moved[is_anew, :, :, axis[is_anew]] = self._drawn_axis(axis[is_anew])
-        old = now.numbers[rows, which, stage, axis]
-        new = np.stack([2 * old, old // 2, old + 1, old - 1])[pick(4, 4), rows]
-        is_one = (kind >= 2) & (kind < 8)
-        moved[rows[is_one], which[is_one], stage[is_one], axis[is_one]] = new[is_one]
-
-        factor = np.stack([np.full(number, 2), np.full(number, 3), old])[pick(4, 3), rows]
-        other = np.where(kind < 12, axis, pick(5, num_axes))
-        to_which = np.where(other == axis, pick(6, 2), which)
-        to_stage = np.where(other == axis, pick(5, num_stages), stage)
-        is_two = kind >= 8
-        taken = rows[is_two], which[is_two], stage[is_two], axis[is_two]
-        given = rows[is_two], to_which[is_two], to_stage[is_two], other[is_two]
-        moved[taken] = -(-old // factor)[is_two]
-        moved[given] *= factor[is_two]
+        is_anew = (chances[:, 0] * KINDS).astype(np.int64) == ANEW
+        axes = (chances[is_anew, 3] * len(self._grid.extents)).astype(np.int64)
+        moved, rounding = now.numbers.copy(), now.rounding.copy()
+        loop = loop_for(step, len(moved))
+        loop(chances, self._drawn_axis(axes), self._grid.roundings, moved, rounding)
         return moved, rounding
 
     def _are_within(self, numbers: Ints) -> Flags:
         """Which have parts left for all ways and trips, and units for all ways [tilings]."""
-        grid = self._grid
-        may = ((numbers >= 1) & (numbers <= grid.most)).all(axis=(1, 2, 3))
-        may &= (np.prod(numbers[:, WAYS], axis=2) <= grid.units).all(axis=1)
-        left = np.broadcast_to(grid.extents, (len(numbers), len(grid.extents)))
-        for k in range(numbers.shape[2]):
-            for which in (WAYS, TRIPS):
-                part = np.maximum(1, numbers[:, which, k])
-                may &= (part <= left).all(axis=1)
-                left = -(-left // part)
-        return np.asarray(may)
+        grid, may = self._grid, np.empty(len(numbers), np.bool_)
+        loop = loop_for(within, 2 * numbers.size)
+        loop(numbers, grid.most, grid.units, grid.extents, may)
+        return may
 
 
 def _gathered(now: _Standing) -> _Standing:
