@@ -18,6 +18,8 @@ class Form(StrEnum):
     """Float operator between dequantisations and a quantisation: one integer operator."""
     PATTERN = "pattern"
     """Several operators that a pattern of the target takes as one."""
+    PATTERN_QDQ = "pattern qdq"
+    """The same between dequantisations and a quantisation."""
 
 
 class Expectation(StrEnum):

@@ -107,6 +107,7 @@ class _Builder:
                 kept = made.cases[:1] if self._selection.is_quick else made.cases
                 self.cases.extend(kept)
                 self.broken.extend(made.broken)
+                self.untested.extend(made.untested)
 
     def _op(self, target: AcceleratorTarget, support: OpSupport) -> None:
         op_type = support.op_type

@@ -20,6 +20,8 @@ from worker.conformance.sample import NOTHING, Array, Sample
 
 NODE = "node"
 """Name of the node under test."""
+ACTIVATION = "node/activation"
+"""Name of the activation behind it, where there is one."""
 REJECTED = "ONNX rejects"
 """How the sentence of a model that ONNX's own checks refuse begins."""
 _IR_VERSION = 10
@@ -62,8 +64,22 @@ def native_form(op_type: str, sample: Sample) -> Built:
     return Built(assemble([node], feeds, tensors, results, sample.opset, alike), feeds)
 
 
-def quantized_form(op_type: str, sample: Sample, dtype: np.dtype[Any]) -> Built:
-    """The operator (its sample in f32) as integers of `dtype`.
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """An activation behind the operator, in front of its quantisation."""
+
+    node: onnx.NodeProto
+    """Its first input and its result are given other names."""
+    tensors: tuple[onnx.TensorProto, ...]
+    """Its own operands."""
+    result: Array
+    """What it gives in float."""
+
+
+def quantized_form(
+    op_type: str, sample: Sample, dtype: np.dtype[Any], tail: Tail | None = None
+) -> Built:
+    """The operator (its sample in f32) as integers of `dtype`; `tail`: with an activation.
 
     Scales of results come from one run of the float operator in ONNX Runtime.
 
@@ -120,7 +136,14 @@ def quantized_form(op_type: str, sample: Sample, dtype: np.dtype[Any]) -> Built:
     if not nodes:
         raise NoForm(f"{op_type} has no float operand to quantise")
     nodes.append(helper.make_node(op_type, names, results, name=NODE, **attributes_of(sample)))
-    keeps_scale = op_type in MAXIMA | REARRANGEMENTS and len(scales) == 1
+    if tail is not None:
+        activation = onnx.NodeProto()
+        activation.CopyFrom(tail.node)
+        activation.name, activation.input[0], activation.output[0] = ACTIVATION, "y0", "a0"
+        nodes.append(activation)
+        tensors += tail.tensors
+        results, found = ["a0"], {"a0": tail.result}
+    keeps_scale = op_type in MAXIMA | REARRANGEMENTS and len(scales) == 1 and tail is None
     for k, name in enumerate(results):
         if found[name].dtype != np.float32:
             raise NoForm(f"{op_type} gives {found[name].dtype}, which is not quantised")

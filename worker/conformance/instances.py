@@ -1,4 +1,4 @@
-"""Instances of patterns: models made by walking a pattern from its root.
+"""Instances of patterns: models made by walking a pattern from its root, in every number format.
 
 Every choice of a pattern (an optional node, an alternative, one of several op types, a path's
 length) is a switch.  The first instance takes the first way everywhere; each further one turns one
@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import helper, numpy_helper
 
+from worker.compiler.frontend.ops.qcluster_call import ACTIVATIONS, CORES
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.machine import AcceleratorTarget
 from worker.compiler.machine.pattern import (
@@ -30,13 +31,24 @@ from worker.compiler.machine.pattern import (
     SameValue,
     ValueRule,
 )
-from worker.conformance.case import Broken, Case, Expectation, Form
+from worker.conformance.case import Broken, Case, Expectation, Form, Untested
 from worker.conformance.claims import NUMPY, rule_values
-from worker.conformance.form import NoForm, assemble, attributes_of, tensor
+from worker.conformance.form import (
+    ACTIVATION,
+    NODE,
+    NoForm,
+    Tail,
+    assemble,
+    attributes_of,
+    quantized_form,
+    run_onnx,
+    tensor,
+)
 from worker.conformance.recipes import RECIPES
 from worker.conformance.sample import OPSET, Array, Request, Sample
 
 _MAX_INSTANCES = 48
+_INTEGERS = (DType.I8, DType.U8, DType.I16, DType.U16)
 _DATA_SHAPE = (2, 3, 4, 5)
 
 
@@ -46,12 +58,34 @@ class PatternChecks:
 
     cases: tuple[Case, ...]
     broken: tuple[Broken, ...]
+    untested: tuple[Untested, ...] = ()
 
 
 def pattern_cases(target: AcceleratorTarget, rule: PatternRule) -> PatternChecks:
-    """One instance for every turn of every switch of the pattern."""
-    dtype = next(d for d in NUMPY if d in target.capabilities.dtypes)
+    """Instances in every float and in the quantised form of every integer that the target has.
+
+    One for every turn of every switch of the pattern in the first format, and in the others as the
+    pattern is written.  A target of other integers only has plain operators of the first.
+    """
+    offered = [d for d in NUMPY if d in target.capabilities.dtypes]
+    forms = [(d, Form.PATTERN) for d in offered if d.is_float]
+    forms += [(d, Form.PATTERN_QDQ) for d in offered if d in _INTEGERS]
     cases: list[Case] = []
+    broken: list[Broken] = []
+    untested: list[Untested] = []
+    for number, (dtype, form) in enumerate(forms or [(offered[0], Form.PATTERN)]):
+        made = _cases_of(target, rule, dtype, form, is_first=number == 0)
+        cases += made.cases
+        broken += made.broken
+        untested += made.untested
+    return PatternChecks(tuple(cases), tuple(broken), tuple(untested))
+
+
+def _cases_of(
+    target: AcceleratorTarget, rule: PatternRule, dtype: DType, form: Form, *, is_first: bool
+) -> PatternChecks:
+    cases: list[Case] = []
+    untested: list[Untested] = []
     broken: list[Broken] = []
     first = _Switches({})
     pending: list[Mapping[int, int]] = [{}]
@@ -60,19 +94,27 @@ def pattern_cases(target: AcceleratorTarget, rule: PatternRule) -> PatternChecks
         turned = pending.pop(0)
         switches = first if not turned else _Switches(turned)
         try:
-            case = _instance(target, rule, dtype, switches)
+            case = _instance(target, rule, dtype, form, switches)
+        except _Several as error:
+            claim = f"{dtype} {form} {switches.label(turned)}"
+            untested.append(Untested(target.name, rule.name, claim, str(error)))
+            case = None
         except NoForm as error:
             label = switches.label(turned)
             broken.append(Broken(target.name, rule.name, str(dtype), label, str(error)))
             case = None
-        if not turned:
+        if not turned and is_first:
             pending += [
                 {k: way} for k, ways in enumerate(switches.ways) for way in range(1, len(ways))
             ]
         if case is not None and case.model not in seen:
             seen.add(case.model)
             cases.append(replace(case, label=switches.label(turned)))
-    return PatternChecks(tuple(cases), tuple(broken))
+    return PatternChecks(tuple(cases), tuple(broken), tuple(untested))
+
+
+class _Several(NoForm):
+    """In quantised form the instance is no single integer operator."""
 
 
 @dataclass(slots=True)
@@ -104,22 +146,75 @@ class _Value:
 
 
 def _instance(
-    target: AcceleratorTarget, rule: PatternRule, dtype: DType, switches: _Switches
+    target: AcceleratorTarget, rule: PatternRule, dtype: DType, form: Form, switches: _Switches
 ) -> Case:
+    if form is Form.PATTERN_QDQ:
+        return _quantised(target, rule, dtype, switches)
     walk = _Walk(rule.name, dtype, switches)
     root = walk.value(rule.root, None, None)
     model = assemble(walk.nodes, walk.feeds, walk.tensors, [root.name], walk.opset)
+    twin = b""
+    if dtype in (DType.F16, DType.BF16):
+        wide = _Walk(rule.name, DType.F32, _Switches(switches.turned), NUMPY[dtype])
+        result = wide.value(rule.root, None, None)
+        twin = assemble(wide.nodes, wide.feeds, wide.tensors, [result.name], wide.opset)
     return Case(
-        target.name, rule.name, str(dtype), "", Form.PATTERN, Expectation.PLACED, model,
-        walk.feeds, tuple(node.name for node in walk.nodes),
+        target.name, rule.name, str(dtype), "", form, Expectation.PLACED, model,
+        walk.feeds, tuple(node.name for node in walk.nodes), twin=twin,
+    )  # fmt: skip
+
+
+def _quantised(
+    target: AcceleratorTarget, rule: PatternRule, dtype: DType, switches: _Switches
+) -> Case:
+    """The instance as one integer operator: a core and at most an activation.
+
+    Its operators must be offered in the type by rows of their own, which a pattern is not about.
+    """
+    walk = _Walk(rule.name, DType.F32, switches)
+    root = walk.value(rule.root, None, None)
+    core, *others = walk.nodes
+    follows = [node for node in others if list(node.input[:1]) == [core.output[0]]]
+    if core.op_type not in CORES or len(others) > 1 or follows != others or any(
+        node.op_type not in ACTIVATIONS for node in others
+    ):  # fmt: skip
+        names = ", ".join(node.op_type for node in walk.nodes)
+        raise _Several(f"{names} between integers are several operators, no composite")
+    constants = {t.name: numpy_helper.to_array(t) for t in walk.tensors}
+    arrays = {**constants, **walk.feeds}
+    sample = Sample(
+        tuple(arrays.get(name) for name in core.input),
+        {a.name: helper.get_attribute_value(a) for a in core.attribute},
+        frozenset(k for k, name in enumerate(core.input) if name in constants),
+        len(core.output), walk.opset,
+    )  # fmt: skip
+    tail = None
+    if others:
+        float_model = assemble(walk.nodes, walk.feeds, walk.tensors, [root.name], walk.opset)
+        result = run_onnx(float_model, walk.feeds)[root.name]
+        own = tuple(t for t in walk.tensors if t.name in list(others[0].input))
+        tail = Tail(others[0], own, result)
+    built = quantized_form(core.op_type, sample, NUMPY[dtype], tail)
+    nodes = (NODE, ACTIVATION) if others else (NODE,)
+    return Case(
+        target.name, rule.name, str(dtype), "", Form.PATTERN_QDQ, Expectation.IF_CLAIMED,
+        built.model, built.feeds, nodes,
     )  # fmt: skip
 
 
 class _Walk:
     """Builds one model from a pattern, operands before operators."""
 
-    def __init__(self, name: str, dtype: DType, switches: _Switches) -> None:
+    def __init__(
+        self,
+        name: str,
+        dtype: DType,
+        switches: _Switches,
+        rounded: np.dtype[Any] | None = None,
+    ) -> None:
+        """`rounded`: floats are those of this narrower type."""
         self._dtype = dtype
+        self._rounded = rounded
         self._switches = switches
         seed = int.from_bytes(sha256(name.encode()).digest()[:8], "little")
         self._rng = np.random.default_rng(seed)
@@ -179,6 +274,8 @@ class _Walk:
 
     def _operand(self, array: Array, is_constant: bool) -> _Value:
         name = f"x{len(self.feeds) + len(self.tensors)}"
+        if self._rounded is not None and array.dtype.kind == "f":
+            array = array.astype(self._rounded).astype(array.dtype)
         if is_constant:
             self.tensors.append(tensor(array, name))
         else:

@@ -34,9 +34,11 @@ from worker.compiler.package.verify_numerics import (
 from worker.compiler.partition.plan import HOST, Placement
 from worker.compiler.pipeline import compile_model
 from worker.compiler.rejection import ReasonCode
+from worker.conformance.bits import watch_bits
 from worker.conformance.case import Case, Expectation, Form, Suite, Untested
 from worker.conformance.form import NoForm, run_onnx
 from worker.conformance.sample import Array
+from worker.interpreter.engine import opened
 from worker.job.ports import open_ports
 from worker.job.request import NoProgress
 from worker.verification.drive import stored_bits
@@ -51,6 +53,8 @@ _NOT_CLAIMED = frozenset(
     }
 )  # fmt: skip
 _FELL = "claimed but "
+_PATTERNS = (Form.PATTERN, Form.PATTERN_QDQ)
+_QUANTISED = (Form.QDQ, Form.PATTERN_QDQ)
 _STEP_DTYPES = ("i16", "u16")
 """Quantised results of these types may differ by one step, as 8-bit ones may."""
 
@@ -77,6 +81,9 @@ class Row:
     """Empty when passed."""
     reference: str = ""
     """What the results were compared with."""
+    bits: str = ""
+    """`equal`: integers of the kernels are those of the instruction stream; `differ`; or nothing,
+    where results are floats or no kernel ran."""
 
 
 def run_suite(
@@ -182,7 +189,7 @@ def _judge(case: Case, compiled: CompiledModel) -> Row | None:
     is_integer = not rows or rows[0].reason_code is ReasonCode.COMPOSITE
     if case.form is Form.QDQ and case.expectation is Expectation.PLACED and not is_integer:
         return _row(case, "target", f"{_FELL}it runs in float between conversions, not as integers")
-    if case.form is Form.PATTERN and not _is_one_composite(case, compiled):
+    if case.form in _PATTERNS and not _is_one_composite(case, compiled):
         return _row(case, "target", f"{_FELL}its own instance is not taken as one composite")
     return _RUN
 
@@ -208,10 +215,12 @@ def _judge_refusal(
 
 
 def _is_one_composite(case: Case, compiled: CompiledModel) -> bool:
+    """Whether a row of the table took the nodes together, be it a better one than the case's."""
+    rows = {rule.name for t in compiled.machine.targets for rule in t.capabilities.patterns}
     position = {n.name: k for k, n in enumerate(compiled.model.ir.graph)}
     wanted = {position[name] for name in case.nodes if name in position}
     composites = (c for part in compiled.partitioning.regions for c in part.composites)
-    return any(wanted <= set(c.nodes) for c in composites)
+    return any(wanted <= set(c.nodes) and c.name in rows for c in composites)
 
 
 def _row(case: Case, placed: str, reason: str) -> Row:
@@ -243,8 +252,11 @@ def _run_batch(
 def _run(case: Case, compiled: CompiledModel, library: Path) -> Row | Untested:
     row_of = {row.node: row for row in compiled.placement}
     placed = "target" if any(name in row_of for name in case.nodes) else "gone"
+    runner = load_program(program_contents(compiled), library)
+    is_compared = case.form in _QUANTISED and placed == "target"
+    watches = watch_bits(runner, compiled, opened(library.parent)) if is_compared else ()
     try:
-        outputs = load_program(program_contents(compiled), library).run(stored_bits(case.feeds))
+        outputs = runner.run(stored_bits(case.feeds))
     except CompilerError as error:
         return _row(case, placed, f"does not run: {error.message}")
     try:
@@ -255,9 +267,11 @@ def _run(case: Case, compiled: CompiledModel, library: Path) -> Row | Untested:
         return Untested(case.target, case.op_type, claim, why)
     worst = _compare(case, compiled, outputs, reference)
     measured = worst.max_rel_err if _is_relative(worst) else worst.max_abs_err
+    differ = next((watch.difference for watch in watches if watch.difference), "")
+    bits = "" if not watches else "differ" if differ else "equal"
     return replace(
-        _row(case, placed, worst.reason), max_error=measured, tolerance=worst.tolerance,
-        reference=source,
+        _row(case, placed, worst.reason or differ), max_error=measured, tolerance=worst.tolerance,
+        reference=source, bits=bits,
     )  # fmt: skip
 
 
@@ -292,7 +306,7 @@ def _compare(
 
 def _one_step(case: Case, row: OutputComparison) -> OutputComparison:
     """Wide quantised results: a value on a rounding boundary may land one step apart too."""
-    if case.form is not Form.QDQ or case.dtype not in _STEP_DTYPES or row.max_abs_err > 1:
+    if case.form not in _QUANTISED or case.dtype not in _STEP_DTYPES or row.max_abs_err > 1:
         return row
     return replace(row, passed=True, tolerance=1.0, reason="")
 
