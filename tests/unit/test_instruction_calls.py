@@ -32,11 +32,15 @@ CONV_RELU = {
 }  # fmt: skip
 
 
-def quantised(path: Path, stride: int) -> Path:
-    """One convolution and ReLU inside QDQ: x[1, 16, 16, 16] by w[32, 16, 3, 3]."""
+def quantised(path: Path, stride: int, *, folded: bool = False) -> Path:
+    """One convolution and ReLU inside QDQ: x[1, 16, 16, 16] by w[32, 16, 3, 3].
+
+    `folded`: the quantisation begins at zero, and the ReLU is left out.
+    """
     rng = np.random.default_rng(0)
     weights = {
         "s": np.array(0.1, np.float32), "z": np.array(0, np.int8),
+        "end": np.array(-128 if folded else 0, np.int8),
         "w": rng.integers(-8, 8, (32, 16, 3, 3)).astype(np.int8),
     }  # fmt: skip
     nodes = [
@@ -47,9 +51,10 @@ def quantised(path: Path, stride: int) -> Path:
             "Conv", ["d", "dw"], ["c"], name="conv", pads=[1] * 4, strides=[stride] * 2
         ),
         helper.make_node("Relu", ["c"], ["r"], name="relu"),
-        helper.make_node("QuantizeLinear", ["r", "s", "z"], ["q1"], name="q1"),
-        helper.make_node("DequantizeLinear", ["q1", "s", "z"], ["y"], name="dq1"),
+        helper.make_node("QuantizeLinear", ["c" if folded else "r", "s", "end"], ["q1"], name="q1"),
+        helper.make_node("DequantizeLinear", ["q1", "s", "end"], ["y"], name="dq1"),
     ]
+    nodes = [node for node in nodes if not (folded and node.name == "relu")]
     side = 16 // stride
     graph = helper.make_graph(
         nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 16, 16, 16])],
@@ -75,11 +80,13 @@ def cv(cycles: int, name: str = "cv") -> Document:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., tuple[int, str, str | None]]:
-    def of(document: Document, stride: int = 1) -> tuple[int, str, str | None]:
+    def of(
+        document: Document, stride: int = 1, *, folded: bool = False
+    ) -> tuple[int, str, str | None]:
         """(cycles of the product's computes, schedule, instruction of the cluster)."""
         machine = load_machine(document)
         ports = open_ports(machine, CompileOptions(), MemoryCache(), NoProgress())
-        path = quantised(tmp_path / "m.onnx", stride)
+        path = quantised(tmp_path / "m.onnx", stride, folded=folded)
         found = compile_model(path, "m", machine, CompileOptions(), ports, Limits())
         (region,) = found.partitioning.regions
         (cluster,) = (c for c in region.composites if c.kind is CompositeKind.CLUSTER)
@@ -122,6 +129,14 @@ def test_without_a_table_an_instruction_serves_all_of_its_kind(run: Run) -> None
     called, text, named = run(chip(cv(10), patterns=()))
     assert (named, "intrinsic=cv" in text) == (None, True)
     assert called < run(chip(cv(100), patterns=()))[0]
+
+
+def test_a_folded_activation_is_priced_by_the_rows_instruction(run: Run) -> None:
+    fast, text, named = run(chip(cv(10)), folded=True)
+    slower, _, _ = run(chip(cv(100)), folded=True)
+    assert (named, "intrinsic=cv" in text) == ("cv", True)
+    assert fast < slower
+    assert fast == run(chip(cv(10)))[0]
 
 
 def test_a_rule_keeps_what_it_excludes_from_the_instruction(run: Run) -> None:
