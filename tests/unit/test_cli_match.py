@@ -98,6 +98,8 @@ def test_the_converted_model_is_matched_and_what_is_outside_calls_is_explained(
         (m["pattern"], m["nodes"]) for m in converted["matches"]
     ]
     assert "products that no instruction runs" in match(spec, model).stdout
+    misses = converted["near_misses"]
+    assert misses and all(row["reason"].endswith("/patterns/0]") for row in misses)
 
 
 def test_text_shows_both_and_one_pattern_can_be_picked(files: tuple[Path, Path]) -> None:

@@ -58,6 +58,7 @@ def match_report(
     outputs = [value.name or "" for value in model.ir.graph.outputs]
     targets: list[Detail] = []
     for target in machine.targets:
+        pointer_of = {rule.name: rule.pointer for rule in target.capabilities.patterns}
         matches = [match for name, match in annotation.matches if name == target.name]
         misses = missed_rows(nodes, outputs, target, annotation)
         found: list[Detail] = [
@@ -67,7 +68,7 @@ def match_report(
         ]
         missed: list[Detail] = [
             {"target": target.name, "pattern": m.pattern, "root": m.root_node, "at": m.at_node,
-             "reason": m.sentence}
+             "reason": f"{m.sentence} [row {pointer_of[m.pattern]}]"}
             for m in misses
             if pattern in (None, m.pattern)
         ]  # fmt: skip
@@ -124,10 +125,12 @@ def _outside(
     if all(rule.intrinsic is None for rule in target.capabilities.patterns):
         return []
     inside = _called(matches)
+    pointer_of = {rule.name: rule.pointer for rule in target.capabilities.patterns}
     reason_at: dict[str, str] = {}
     for miss in misses:
-        reason_at.setdefault(miss.at_node, miss.sentence)
-        reason_at.setdefault(miss.root_node, miss.sentence)
+        sentence = f"{miss.sentence} [row {pointer_of[miss.pattern]}]"
+        reason_at.setdefault(miss.at_node, sentence)
+        reason_at.setdefault(miss.root_node, sentence)
     beside = {k: composite.nodes for _, composite in annotation.composites
               for k in composite.nodes}  # fmt: skip
     rows: list[Detail] = []

@@ -148,7 +148,7 @@ def _capabilities(spec: CapabilitiesSpec, at: str, places: _Places) -> Capabilit
             clause.conditions,
             clause.pointer,
         )
-    rules = _patterns(spec.patterns)
+    rules = _patterns(spec.patterns, at, places)
     return Capabilities(
         ops=tuple(listed[name] for name in sorted(listed)),
         dtypes=tuple(DType(name) for name in spec.dtypes),
@@ -217,13 +217,18 @@ def _attributes(specs: Mapping[str, AttributeSpec]) -> tuple[AttributeRule, ...]
     )
 
 
-def _patterns(specs: list[PatternSpec]) -> tuple[PatternRule, ...]:
+def _patterns(specs: list[PatternSpec], at: str, places: _Places) -> tuple[PatternRule, ...]:
     by_name = {p.name: p.match for p in specs}
     return tuple(
         PatternRule(
-            p.name, _node(p.match, by_name), _int(p.priority, 0), p.intrinsic, p.description
+            p.name,
+            _node(p.match, by_name),
+            _int(p.priority, 0),
+            p.intrinsic,
+            p.description,
+            places.user_pointer(f"{at}/patterns/{k}"),
         )
-        for p in specs
+        for k, p in enumerate(specs)
         if not p.fragment
     )
 

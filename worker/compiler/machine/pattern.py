@@ -114,3 +114,5 @@ class PatternRule:
     intrinsic: str | None = None
     """Instruction of an engine that runs the composite; None: a composite of its own name."""
     description: str = ""
+    pointer: str = ""
+    """Where the row stands in the user's document."""
