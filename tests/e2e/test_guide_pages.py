@@ -26,6 +26,7 @@ ELSEWHERE = {
     "push.md": "tests/integration/test_webhooks_cli.py",  # with a receiver
     "sweeps.md": "tests/e2e/test_sweep_page.py",  # with its routes and settings
     "keys.md": "tests/integration/test_api_keys.py",  # on a database with a first key
+    "vendor.md": "tests/integration/test_vendor_npu.py",  # in an environment of its own
     "strategies.md": "tests/integration/test_strategies_page.py",  # in an environment of its own
 }
 RUN_HERE = sorted(name for name, text in PAGES.items() if commands(text) and name not in ELSEWHERE)

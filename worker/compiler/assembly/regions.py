@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from math import prod
 
 import numpy as np
 
@@ -43,7 +44,8 @@ def packed_regions(compiled: CompiledModel, prefix: str) -> ProgramRegions:
 
     def value_of(stored: StoredTensor) -> Array:
         values = compiled.constants if stored.member.endswith(WEIGHTS_NAME) else store.values
-        home = HomeTensor(stored.tensor, stored.dtype, stored.shape, 0, 0)
+        size = prod(stored.shape) * DType(stored.dtype).size_bytes
+        home = HomeTensor(stored.tensor, stored.dtype, stored.shape, 0, size)
         raw = stored_bytes(home, values[stored.tensor]())
         return np.frombuffer(raw, DType(stored.dtype).numpy).reshape(stored.shape)
 
