@@ -115,7 +115,11 @@ class Subscriber:
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+                size = int(self.headers["Content-Length"])
+                body = self.rfile.read(size)
+                if len(body) < size:  # whoever sent it was killed at it: it is no message yet
+                    self.close_connection = True
+                    return
                 message = self.headers["webhook-id"]
                 subscriber.begin(message, self.connection)
                 try:

@@ -59,6 +59,7 @@ from service.api.routes import (
 from service.api.schemas.problem import PROBLEM_RESPONSES, ProblemAnswer
 from service.api.sessions import Signer
 from service.api.spec_readers import SpecReaders
+from service.api.stopping import StoppingMiddleware
 from service.api.sweep_looks import SweepLooks
 from service.api.tokens import Tokens
 from service.api.trace_requests import TraceMiddleware
@@ -154,6 +155,7 @@ def create_app(
     needs_key = settings.needs_key and not is_own
     app.add_middleware(KeyMiddleware, ring=ring, signer=signer, needs_key=needs_key)
     app.add_middleware(OriginMiddleware, names=(settings.host, *settings.allowed_hosts))
+    app.add_middleware(StoppingMiddleware)
     app.add_middleware(TraceMiddleware, tracing=used.tracing)
     app.add_middleware(RequestIdMiddleware, access_log=settings.access_log)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's documented hook
