@@ -67,10 +67,15 @@ class Subscriber:
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()
 
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._server.server_address[1])
+
     def subscribe(self, url: str) -> None:
         """Ask the service at `url` to be told."""
         with Client(url) as client:
-            made = client.create_webhook(f"http://127.0.0.1:{self._server.server_address[1]}/")
+            made = client.create_webhook(f"http://127.0.0.1:{self.port}/")
         self._secret = str(made["secret"])
 
     def close(self) -> None:

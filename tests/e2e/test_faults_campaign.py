@@ -168,6 +168,28 @@ def _message(about: str, state: str, kind: str = "sweep.ended", told: str = "del
     )
 
 
+def test_half_a_message_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sender was killed; what is whole is looked at."""
+    seen: list[bytes] = []
+    monkeypatch.setattr(
+        Subscriber, "answer", lambda self, message, headers, body: seen.append(body)
+    )
+    subscriber = Subscriber(1)
+
+    def sent(body: bytes) -> bytes:
+        with socket.create_connection(("127.0.0.1", subscriber.port), 10) as sender:
+            head = "POST / HTTP/1.1\r\nwebhook-id: msg_1\r\nContent-Length: 9\r\n\r\n"
+            sender.sendall(head.encode() + body)
+            sender.shutdown(socket.SHUT_WR)
+            return sender.recv(1024)
+
+    try:
+        assert sent(b"half") == sent(b"all of it") == b""
+        assert seen == [b"all of it"]
+    finally:
+        subscriber.close()
+
+
 def test_a_subscriber_sees_what_it_was_not_told_of_sweeps(
     make_settings: MakeSettings, open_desk: Callable[[Settings], Desk],
     monkeypatch: pytest.MonkeyPatch,
