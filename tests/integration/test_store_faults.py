@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from service_fixtures import Desk, MakeSettings
-from sqlalchemy import text, update
+from sqlalchemy import event, text, update
 from sqlalchemy.exc import OperationalError
 
 import service.jobs.claim as protocol
@@ -24,6 +24,7 @@ from service.settings import Settings
 from service.states import JobState
 from service.store.blobs import BlobWriter, copy_to, put_bytes, put_stream, read_bytes, sweep_spool
 from service.store.local_blobs import LocalBlobStore
+from service.store.repos import cache as entries
 from service.store.tables import BlobRow, ItemRow, db_now
 from worker.compiler.cache import CacheKey, CacheKind
 from worker.runner.main import EmbeddedWorker
@@ -125,6 +126,28 @@ def test_cache_first_writer_wins_and_counts_hits(desk: Desk) -> None:
     entry = query.get_cache_entry(services.database, _key("large").digest)
     assert (entry.hits, entry.size_bytes, entry.filled_by_job) == (1, 101, "job_1")
     assert entry.fields == (("signature", "large"),)
+
+
+def test_hits_of_many_entries_take_few_statements(desk: Desk) -> None:
+    database = desk.services.database
+    with database.write() as session:
+        for number in range(60):
+            key = _key(str(number))
+            entries.store(session, digest=key.digest, kind="schedule", fields=key.fields, value=b"",
+                  job_id=None)  # fmt: skip
+    hits = [(_key(str(number)).digest, 1 + number % 2) for number in range(50)]
+    seen: list[str] = []
+
+    def note(conn: object, cursor: object, statement: str, *_: object) -> None:
+        seen.append(statement)
+
+    event.listen(database.engine, "before_cursor_execute", note)
+    with database.write() as session:
+        entries.touch(session, [*hits, ("f" * 64, 3)])  # one has been deleted
+    event.remove(database.engine, "before_cursor_execute", note)
+    assert sum(one.startswith(("SELECT", "UPDATE")) for one in seen) == 4
+    found = [query.get_cache_entry(database, _key(str(n)).digest).hits for n in range(60)]
+    assert found == [1 + n % 2 for n in range(50)] + [0] * 10
 
 
 def test_a_cache_asks_on_one_connection_and_replaces_it_when_it_breaks(

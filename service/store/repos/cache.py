@@ -13,6 +13,9 @@ from service.store.repos.results import add_blob
 from service.store.repos.rows import affected, insert_or_ignore
 from service.store.tables import CacheEntryRow, db_now
 
+_AT_ONCE = 1000
+"""Digests that one statement names."""
+
 
 def _record(row: CacheEntryRow) -> CacheEntryRecord:
     return CacheEntryRecord(
@@ -79,14 +82,28 @@ def store(
 
 
 def touch(session: Session, hits: Iterable[tuple[str, int]], owner: str = LOCAL) -> None:
-    """Count hits, in digest order so that two jobs cannot deadlock."""
+    """Count hits.
+
+    Rows are locked in the order of digests first, so that two jobs cannot deadlock; then a
+    statement for each number of hits, of which a job has few, not for each row.
+    """
+    by_count: dict[int, list[str]] = {}
     for digest, count in sorted(hits):
-        affected(
-            session,
-            update(CacheEntryRow)
-            .where(CacheEntryRow.digest == _stored(digest, owner))
-            .values(hits=CacheEntryRow.hits + count, last_used=db_now()),
+        by_count.setdefault(count, []).append(_stored(digest, owner))
+    every = sorted(stored for found in by_count.values() for stored in found)
+    for at in range(0, len(every), _AT_ONCE):
+        rows = select(CacheEntryRow.digest).where(
+            CacheEntryRow.digest.in_(every[at : at + _AT_ONCE])
         )
+        session.execute(rows.order_by(CacheEntryRow.digest).with_for_update())
+    for count, found in sorted(by_count.items()):
+        for at in range(0, len(found), _AT_ONCE):
+            affected(
+                session,
+                update(CacheEntryRow)
+                .where(CacheEntryRow.digest.in_(found[at : at + _AT_ONCE]))
+                .values(hits=CacheEntryRow.hits + count, last_used=db_now()),
+            )
 
 
 def drop(session: Session, digest: str, owner: str = LOCAL) -> bool:
