@@ -9,12 +9,13 @@ from collections.abc import Callable
 
 import pytest
 from service_fixtures import Desk, MakeSettings
-from sqlalchemy import insert, select, update
+from sqlalchemy import event, insert, select, update
 from sqlalchemy.orm import Session
 
 from service.jobs import claim as protocol
 from service.settings import Settings
 from service.store.repos import items, jobs, workers
+from service.store.repos.rows import few_lengths
 from service.store.tables import ItemRow, JobItemRow, JobRow
 
 OpenDesk = Callable[[Settings], Desk]
@@ -163,3 +164,31 @@ def test_no_more_bells_are_out_than_slots(desk: Desk) -> None:
     assert rung() == [*made[:3], *made[6:]]
     assert services.outbox.flush() == 3  # a reconciler rings for the rest
     assert rung() == made
+
+
+def test_the_watched_are_asked_for_in_few_statements(desk: Desk) -> None:
+    """However many: SQLite keeps each that is different, and a long one takes much room."""
+    ids = [desk.submit().id for _ in range(3)]
+    others = [f"job_{number:026d}" for number in range(97)]
+    seen: set[str] = set()
+
+    def note(conn: object, cursor: object, statement: str, *_: object) -> None:
+        seen.add(statement)
+
+    database = desk.services.database
+    event.listen(database.engine, "before_cursor_execute", note)
+    with database.read() as session:
+        for count in range(len(others) + 1):
+            found = jobs.event_numbers(session, {*ids, *others[:count]})
+            assert found == dict.fromkeys(ids, 1)
+        assert jobs.event_numbers(session, []) == {}
+    event.remove(database.engine, "before_cursor_execute", note)
+    assert len([one for one in seen if "event_seq" in one]) == 7  # 4 to 128 names, and none
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8, 9, 1000])
+def test_few_lengths_name_the_same(count: int) -> None:
+    names = [str(number) for number in range(count)]
+    found = few_lengths(reversed(names))
+    assert set(found) == set(names) and found == sorted(found)
+    assert len(found).bit_count() == 1 and count <= len(found) < 2 * count

@@ -10,10 +10,10 @@ from sqlalchemy.orm import Session
 from service.keys import LOCAL
 from service.store.records import BlobRef, CacheEntryRecord, CacheStats
 from service.store.repos.results import add_blob
-from service.store.repos.rows import affected, insert_or_ignore
+from service.store.repos.rows import affected, few_lengths, insert_or_ignore
 from service.store.tables import CacheEntryRow, db_now
 
-_AT_ONCE = 1000
+_AT_ONCE = 1 << 10
 """Digests that one statement names."""
 
 
@@ -93,7 +93,7 @@ def touch(session: Session, hits: Iterable[tuple[str, int]], owner: str = LOCAL)
     every = sorted(stored for found in by_count.values() for stored in found)
     for at in range(0, len(every), _AT_ONCE):
         rows = select(CacheEntryRow.digest).where(
-            CacheEntryRow.digest.in_(every[at : at + _AT_ONCE])
+            CacheEntryRow.digest.in_(few_lengths(every[at : at + _AT_ONCE]))
         )
         session.execute(rows.order_by(CacheEntryRow.digest).with_for_update())
     for count, found in sorted(by_count.items()):
@@ -101,7 +101,7 @@ def touch(session: Session, hits: Iterable[tuple[str, int]], owner: str = LOCAL)
             affected(
                 session,
                 update(CacheEntryRow)
-                .where(CacheEntryRow.digest.in_(found[at : at + _AT_ONCE]))
+                .where(CacheEntryRow.digest.in_(few_lengths(found[at : at + _AT_ONCE])))
                 .values(hits=CacheEntryRow.hits + count, last_used=db_now()),
             )
 

@@ -32,7 +32,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from service.states import ItemState, item_sources
 from service.store.records import ItemRecord
-from service.store.repos.rows import affected
+from service.store.repos.rows import affected, few_lengths
 from service.store.tables import DependencyRow, ItemRow, JobItemRow, JobRow, db_now
 
 
@@ -448,10 +448,12 @@ def mark_dispatched(
     if item_ids is None:
         ordered = list(connection.scalars(_FRONT, asked))
     else:
-        ordered = list(connection.scalars(_FRONT_OF, {**asked, "ids": list(item_ids)}))
+        ordered = list(connection.scalars(_FRONT_OF, {**asked, "ids": few_lengths(item_ids)}))
     if not ordered:
         return []
-    marked = set(connection.scalars(_MARK, {"ids": ordered, "older_than_s": older_than_s}))
+    marked = set(
+        connection.scalars(_MARK, {"ids": few_lengths(ordered), "older_than_s": older_than_s})
+    )
     return [item_id for item_id in ordered if item_id in marked]
 
 

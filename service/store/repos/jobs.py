@@ -15,7 +15,7 @@ from sqlalchemy.sql.elements import ColumnElement
 from service.states import TERMINAL_JOB_STATES, ItemState, JobState, job_sources
 from service.store.records import Durations, EventRecord, JobFilter, JobRecord
 from service.store.repos import deliveries
-from service.store.repos.rows import affected
+from service.store.repos.rows import affected, few_lengths
 from service.store.stored_options import lift, seal
 from service.store.tables import EventRow, ItemRow, JobItemRow, JobRow, db_now
 from worker.compiler.errors import Detail
@@ -237,7 +237,7 @@ def events(session: Session, job_id: str, after_seq: int, limit: int) -> list[Ev
 
 def event_numbers(session: Session, job_ids: Iterable[str]) -> dict[str, int]:
     """Give the number of the latest event of each job that exists."""
-    query = select(JobRow.id, JobRow.event_seq).where(JobRow.id.in_(sorted(job_ids)))
+    query = select(JobRow.id, JobRow.event_seq).where(JobRow.id.in_(few_lengths(job_ids)))
     return {row.id: row.event_seq for row in session.execute(query)}
 
 

@@ -25,7 +25,7 @@ from service.states import (
     sweep_sources,
 )
 from service.store.records import SweepItemRecord, SweepRecord
-from service.store.repos.rows import affected
+from service.store.repos.rows import affected, few_lengths
 from service.store.stored_options import lift, seal
 from service.store.tables import (
     ItemRow,
@@ -207,7 +207,7 @@ def counts(session: Session, sweep_ids: Iterable[str]) -> dict[str, dict[SweepIt
     """How many items of each sweep are in each state; states without items are left out."""
     query = (
         select(SweepItemRow.sweep_id, SweepItemRow.state, func.count())
-        .where(SweepItemRow.sweep_id.in_(sorted(sweep_ids)))
+        .where(SweepItemRow.sweep_id.in_(few_lengths(sweep_ids)))
         .group_by(SweepItemRow.sweep_id, SweepItemRow.state)
     )
     found: dict[str, dict[SweepItemState, int]] = {}
@@ -323,7 +323,7 @@ def _set_items(
 
 def event_numbers(session: Session, sweep_ids: Iterable[str]) -> dict[str, int]:
     """Number of the last change of each sweep that exists."""
-    query = select(SweepRow.id, SweepRow.event_seq).where(SweepRow.id.in_(sorted(sweep_ids)))
+    query = select(SweepRow.id, SweepRow.event_seq).where(SweepRow.id.in_(few_lengths(sweep_ids)))
     return {row.id: row.event_seq for row in session.execute(query)}
 
 
