@@ -42,7 +42,7 @@ def _print_stats(found: dict[str, Any]) -> None:
 @app.command("ls")
 def ls(
     kind: Annotated[
-        str | None, typer.Option(help="schedule, program, simulation, verdict or run.")
+        str | None, typer.Option(help="schedule, program, simulation, choice, verdict or run.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, max=200)] = 50,
     server: ServerOption = None,
