@@ -61,7 +61,7 @@ def test_poison(
     make_settings: MakeSettings,
     open_desk: OpenDesk,
 ) -> None:
-    desk = open_desk(make_settings(runner, file_limit_bytes=16 << 20))  # compiled loops: 4
+    desk = open_desk(make_settings(runner, file_limit_bytes=16 << 20))  # loops take 4
     settings = desk.services.settings
     with EmbeddedWorker(desk.services):
         job = desk.wait(desk.submit().id, timeout_s=20)
