@@ -32,6 +32,11 @@ MALFORMED: list[tuple[str, dict[str, Any], str, str]] = [
     ("a wrong level", compare("macs", "at_most", ["SMEN.bytes", 2]), f"{FIRST}/at_most/0",
      "SMEM.bytes"),
     ("a number below zero", compare("macs", "at_most", -1), f"{FIRST}/at_most", "positive"),
+    ("a vast number", compare("macs", "at_most", 10**400), f"{FIRST}/at_most", "no vast one"),
+    ("no number", compare("macs", "at_most", float("inf")), f"{FIRST}/at_most", "no vast one"),
+    ("a vast product", compare("macs", "equals", [1e308, 1.0]), f"{FIRST}/equals/0", "no vast one"),
+    ("nearly zero", compare(["macs", 1e-308], "at_least", "height"), f"{FIRST}/compare/1",
+     "positive"),
     ("no attribute", compare("attribute.axis", "equals", 1), f"{FIRST}/compare", "no attribute"),
     ("a list", compare("attribute.pads", "equals", 1), f"{FIRST}/compare", "is a list"),
     ("no list", compare("attribute.group.0", "equals", 1), f"{FIRST}/compare", "is one number"),
@@ -55,6 +60,30 @@ def test_a_malformed_condition_is_found(row: dict[str, Any], pointer: str, text:
     assert [(f.code, f.pointer) for f in found] == [("TW-SPEC-002", pointer)]
     assert text in found[0].message
     assert found[0].allowed
+
+
+VAST = (10**400, 10**5000, 1e308, float("inf"), float("nan"), -(10**400))
+
+
+@pytest.mark.parametrize("number", VAST, ids=lambda number: f"{type(number).__name__}")
+def test_no_number_breaks_the_lint(number: float) -> None:
+    """Whatever stands where a number may: it is a finding, or narrows nothing."""
+    for row in (
+        {"limits": {"group": {"min": number, "max": number}}},
+        {"attributes": {"group": {"allowed": [number]}}},
+        {"attributes": {"group": {"min": number, "max": number}}},
+        {"attributes": {"kernel_shape": {"allowed": [[number, number]]}}},
+        compare(["macs"] + [number] * 7, "equals", [number, "height"]),
+        compare("attribute.group", "multiple_of", number),
+    ):
+        assert all(found.code.startswith("TW-SPEC-") for found in findings(row))
+
+
+@pytest.mark.parametrize("relation", ["at_most", "at_least", "equals", "multiple_of"])
+@pytest.mark.parametrize("number", [1e-15, 1e15])
+def test_products_of_the_least_and_the_largest_numbers(relation: str, number: float) -> None:
+    found = findings(compare(["macs"] + [number] * 7, relation, [number] * 7 + ["height"]))
+    assert all(one.code == "TW-SPEC-002" for one in found)
 
 
 def limits(**bounds: tuple[int, int]) -> dict[str, Any]:

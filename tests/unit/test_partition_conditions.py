@@ -113,6 +113,19 @@ def test_a_quantity_that_the_node_lacks_does_not_concern_it() -> None:
     assert reason(conv_model(), machine) == ""
 
 
+@pytest.mark.parametrize("alpha", [float("inf"), float("nan"), 3.0])
+@pytest.mark.parametrize("relation", ["at_least", "equals", "multiple_of"])
+def test_an_attribute_that_is_no_number_is_refused(alpha: float, relation: str) -> None:
+    """A model may say anything: `multiple_of` ended in an OverflowError."""
+    row = {"op_type": "LeakyRelu", "conditions": [{"compare": "attribute.alpha", relation: 4}]}
+    capabilities = {"groups": [], "ops": [row], "patterns": []}
+    machine = load_machine({"name": "mine", "inherits": "a100", "capabilities": capabilities})
+    node = helper.make_node("LeakyRelu", ["x"], ["y"], name="act", alpha=alpha)
+    refused = reason(model_of([node], {"x": (1, 4)}, ["y"], {}), machine)
+    is_more = relation == "at_least" and alpha == float("inf")
+    assert ("attribute.alpha is" in refused) != is_more
+
+
 def test_an_old_limit_names_its_place_too() -> None:
     machine = chip(limits={"kernel_h": {"min": 1, "max": 2}})
     assert reason(conv_model(), machine).endswith("/limits/kernel_h]")

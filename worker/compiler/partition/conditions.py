@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from math import isclose, prod
+from math import isclose, isfinite, prod
 from types import MappingProxyType
 
 import onnx_ir
@@ -219,7 +219,9 @@ def _holds(left: float, relation: Relation, right: float) -> bool:
         case Relation.EQUALS:
             return is_equal
         case Relation.MULTIPLE_OF:
-            return left == right if right == 0 else isclose(left / right, round(left / right))
+            if right == 0 or not (isfinite(left) and isfinite(right)):
+                return left == right
+            return isclose(left / right, round(left / right))
 
 
 def term_text(term: Term) -> str:

@@ -11,13 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import ceil, floor, inf, lcm
 
-from worker.compiler.machine.lint.terms import factors, is_measured, level_bytes
+from worker.compiler.machine.lint.terms import factors, is_measured, is_number, level_bytes
 from worker.compiler.machine.lint.view import Defect, SpecReader
 from worker.compiler.machine.rule import Relation, operand_name
 
 _MAX_ROUNDS = 64
 _MAX_STEP = 1 << 40
 _SLACK = 1e-9
+_MOST = 1e15
+"""Attributes' values beyond it, and what is none, narrow nothing."""
 _FROM_ZERO = {"depthwise": 1.0, "pad_h": inf, "pad_w": inf}
 """Quantities that may be 0, and their most; the others are counts of something that is there."""
 _QUANTITIES_OF = {
@@ -154,7 +156,7 @@ def _values(
     at: str,
 ) -> None:
     numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-    if len(numbers) < len(values):
+    if len(numbers) < len(values) or any(not abs(v) < _MOST for v in numbers):
         return
     low, high = (min(numbers), max(numbers)) if numbers else (-inf, inf)
     low = low if bounds[0] is None else max(low, bounds[0])
@@ -209,7 +211,7 @@ class _Side:
                 names.append(item)
                 has_sign |= known.low < 0
                 low, high = low * known.low, high * known.high if known.high else 0.0
-            elif isinstance(number, int | float) and number > 0:
+            elif is_number(number):
                 scale *= number
             else:
                 return None

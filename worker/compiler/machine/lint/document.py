@@ -111,7 +111,10 @@ def _shown(value: object) -> Detail:
         return value
     if isinstance(value, float):
         return value if value == value and abs(value) < float("inf") else str(value)
-    text = str(value)
+    try:
+        text = str(value)
+    except (RecursionError, ValueError):  # nested without end, or an integer of 4 300 digits
+        text = f"a {type(value).__name__}"
     return text if len(text) <= 80 else text[:77] + "..."
 
 

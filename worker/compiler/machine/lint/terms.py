@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeGuard
 
 from worker.compiler.machine.lint.attributes import attribute_defects, attribute_types
 from worker.compiler.machine.lint.view import Defect, SpecReader, one_of
@@ -21,6 +22,9 @@ LIMIT_NAMES = (
 """Quantities of a node that `limits` may bound (partition/quantities.py measures them)."""
 _RELATIONS = tuple(str(relation) for relation in Relation)
 _NUMBERS = ("INT", "FLOAT")
+_LEAST, _MOST = 1e-15, 1e15
+"""Of a number of a comparison: a product of eight of them, or its inverse, is still a number, and
+no chip counts further."""
 
 
 def limits_are_ranges(view: SpecReader, row: str) -> Iterator[Defect]:
@@ -118,6 +122,11 @@ def level_bytes(view: SpecReader, text: str) -> float | None:
     return None if capacity is None else float(int(capacity * (1.0 - reserve)))
 
 
+def is_number(item: object) -> TypeGuard[int | float]:
+    """Whether a factor is a number that may be computed with."""
+    return isinstance(item, int | float) and not isinstance(item, bool) and _LEAST <= item <= _MOST
+
+
 def is_measured(view: SpecReader, text: str) -> bool:
     """Whether the factor is a quantity of the node, and none of the machine."""
     return level_bytes(view, text) is None
@@ -125,8 +134,11 @@ def is_measured(view: SpecReader, text: str) -> bool:
 
 def _side(view: SpecReader, side: str, op_type: str) -> Iterator[Defect]:
     for at, item in factors(view, side):
-        if isinstance(item, bool) or (isinstance(item, int | float) and not item > 0):
-            yield Defect(at, "a number of a comparison is positive", "> 0", item)
+        if isinstance(item, int | float) and not is_number(item):
+            yield Defect(
+                at, "a number of a comparison is positive, and no vast one",
+                f">= {_LEAST:g} and <= {_MOST:g}", item,
+            )  # fmt: skip
         elif isinstance(item, str):
             yield from _name(view, at, item, op_type)
 

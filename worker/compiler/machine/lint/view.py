@@ -29,9 +29,12 @@ class SpecReader:
         raw = self.raw(pointer)
         if isinstance(raw, dict):
             raw = raw.get("value")
-        if isinstance(raw, bool) or not isinstance(raw, int | float) or not isfinite(raw):
+        if isinstance(raw, bool) or not isinstance(raw, int | float):
             return None
-        return float(raw)
+        try:
+            return float(raw) if isfinite(raw) else None
+        except OverflowError:  # an integer that no float holds
+            return None
 
     def text(self, pointer: str) -> str | None:
         raw = self.raw(pointer)
