@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -48,9 +50,12 @@ BROUGHT: dict[str, Any] = {
 
 
 @pytest.fixture
-def points(monkeypatch: pytest.MonkeyPatch) -> None:
+def points(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     found = [EntryPoint(name, f"test_descriptors:BROUGHT_{name}", descriptors.GROUP)
              for name in [*BROUGHT, "missing"]]  # fmt: skip
+    found.append(EntryPoint("leaving", "module_that_exits:DESCRIPTOR", descriptors.GROUP))
+    (tmp_path / "module_that_exits.py").write_text("import sys\nsys.exit(3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
     module = sys.modules[__name__]
     for name, value in BROUGHT.items():
         monkeypatch.setattr(module, f"BROUGHT_{name}", value, raising=False)
@@ -67,7 +72,8 @@ def test_what_is_no_strategy_is_told_and_costs_the_others_nothing() -> None:
     assert list(found) == ["good"]
     assert found["good"].version == NAIVE.version
     reasons = {row.entry_point.split(" =")[0]: row.reason for row in broken}
-    assert set(reasons) == {*BROUGHT, "missing"} - {"good"}
+    assert set(reasons) == {*BROUGHT, "missing", "leaving"} - {"good"}
+    assert "SystemExit" in reasons["leaving"]
     assert "brought by" in reasons["twice"]
     assert "no name" in reasons["auto"]
     assert "no name" in reasons["shouting"]

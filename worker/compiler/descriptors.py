@@ -8,7 +8,7 @@ compiler.  The entry point's own name is not used: the descriptor's is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
 from types import MappingProxyType
@@ -155,8 +155,8 @@ def estimating() -> StrategyDescriptor:
     return next((found for found in able if found.is_last_resort), able[0])
 
 
-def _checked(found: object) -> StrategyDescriptor:
-    """What an entry point gave.
+def _checked(found: object, distribution: str) -> StrategyDescriptor:
+    """What an entry point of a distribution gave.
 
     Raises:
         TypeError, ValueError: it is no descriptor, or one that nobody could use.
@@ -173,4 +173,4 @@ def _checked(found: object) -> StrategyDescriptor:
     if not (config.frozen and config.forbid_unknown_fields):
         raise ValueError("its options must be frozen and forbid unknown fields")
     found.options()  # every field has a default
-    return found
+    return replace(found, distribution=distribution)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from types import MappingProxyType
@@ -23,7 +23,7 @@ _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+]{0,31}")
 
 
 class Described(Protocol):
-    """What every descriptor has; they are frozen dataclasses."""
+    """What every descriptor has."""
 
     @property
     def name(self) -> str: ...
@@ -49,25 +49,26 @@ class Broken:
 
 
 def brought(
-    points: Iterable[EntryPoint], word: str, checked: Callable[[object], D]
+    points: Iterable[EntryPoint], word: str, checked: Callable[[object, str], D]
 ) -> tuple[MappingProxyType[str, D], tuple[Broken, ...]]:
     """Every descriptor by name, in the order of names, and what could not be loaded.
 
     A plugin that breaks, or takes a name twice, costs nobody else anything.  `word` is what they
-    are called, `checked` gives what an entry point gave, or raises.
+    are called; `checked` takes what an entry point gave and the distribution that brings it, and
+    gives the descriptor with that, or raises.
     """
     found: dict[str, D] = {}
     broken: list[Broken] = []
     for point in sorted(set(points), key=lambda p: (_brought_by(p), p.name, p.value)):
         try:
-            one = checked(point.load())
+            one = checked(point.load(), _brought_by(point))
             if one.name in found:
                 owner = found[one.name].distribution
                 raise ValueError(f"{word} {one.name!r} is brought by {owner} already")
-        except Exception as error:  # a plugin's module may raise anything
+        except (Exception, SystemExit) as error:  # a module may raise anything, and may exit
             broken.append(Broken(f"{point.name} = {point.value}", said(error)))
         else:
-            found[one.name] = replace(one, distribution=_brought_by(point))  # type: ignore[type-var]  # frozen dataclasses
+            found[one.name] = one
     return MappingProxyType(dict(sorted(found.items()))), tuple(broken)
 
 

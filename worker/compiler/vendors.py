@@ -6,7 +6,7 @@ Descriptors only, behind entry points: what they describe is in `package/seriali
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import entry_points
 from types import MappingProxyType
@@ -98,8 +98,8 @@ def engines() -> Engines:
     return installed_engines()[0]
 
 
-def _serializer(found: object) -> SerializerDescriptor:
-    """What an entry point gave.
+def _serializer(found: object, distribution: str) -> SerializerDescriptor:
+    """What an entry point of a distribution gave.
 
     Raises:
         TypeError, ValueError: it is no descriptor, or one that nobody could use.
@@ -109,11 +109,11 @@ def _serializer(found: object) -> SerializerDescriptor:
     require_described(found, (found.implementation,))
     if not found.format or found.format_version < 1:
         raise ValueError("its format needs a name, and a version from 1")
-    return found
+    return replace(found, distribution=distribution)
 
 
-def _engine(found: object) -> EngineDescriptor:
-    """What an entry point gave.
+def _engine(found: object, distribution: str) -> EngineDescriptor:
+    """What an entry point of a distribution gave.
 
     Raises:
         TypeError, ValueError: it is no descriptor, or one that nobody could use.
@@ -125,4 +125,4 @@ def _engine(found: object) -> EngineDescriptor:
         raise ValueError(f"{KERNELS!r} is no name: it stands for the compiled kernels")
     if not found.format or not found.format_versions:
         raise ValueError("it says no format, or none of its versions")
-    return found
+    return replace(found, distribution=distribution)
