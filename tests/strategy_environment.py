@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -21,6 +23,34 @@ def environment_like_this(folder: Path) -> Path:
 def pip_into(python: Path) -> dict[str, str]:
     """Variables with which this environment's pip installs into that one, from no index."""
     return {"PIP_TARGET": str(_packages(python)), "PIP_NO_INDEX": "1"}
+
+
+def run_page(folder: Path, lines: Sequence[str]) -> Path:
+    """Run the commands of a page in a checkout of their own, with `pip` and `tilewright` of an
+    environment like this; what each printed is in `printed/<number>`.  Gives the checkout."""
+    (folder / "examples").symlink_to(ROOT / "examples")
+    (folder / "printed").mkdir()
+    python = environment_like_this(folder / "env")
+    for name, line in (
+        ("pip", f'exec "{sys.executable}" -m pip "$@"'),
+        ("tilewright", f'exec "{python}" -P -m service.cli.main "$@"'),
+    ):
+        tool = python.parent / name
+        tool.write_text(f"#!/bin/sh\n{line}\n")
+        tool.chmod(0o755)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TILEWRIGHT_")}
+    environment |= pip_into(python) | {
+        "PATH": f"{python.parent}:{os.environ['PATH']}",
+        "TILEWRIGHT_DATA_DIR": str(folder / "data"),
+    }
+    for number, command in enumerate(lines):
+        done = subprocess.run(
+            ["bash", "-euc", command], cwd=folder, env=environment, capture_output=True, text=True,
+            check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        (folder / "printed" / str(number)).write_text(done.stdout + done.stderr)
+    return folder
 
 
 def _packages(python: Path) -> Path:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from document_commands import commands
-from strategy_environment import environment_like_this, pip_into
+from strategy_environment import run_page
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.document
@@ -19,31 +16,8 @@ COMMANDS = [command.line for command in commands((ROOT / "docs/strategies.md").r
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkout in which they have run; what each printed is in `printed/<number>`."""
-    folder = tmp_path_factory.mktemp("checkout")
-    (folder / "examples").symlink_to(ROOT / "examples")
-    (folder / "printed").mkdir()
-    python = environment_like_this(folder / "env")
-    for name, line in (
-        ("pip", f'exec "{sys.executable}" -m pip "$@"'),
-        ("tilewright", f'exec "{python}" -P -m service.cli.main "$@"'),
-    ):
-        tool = python.parent / name
-        tool.write_text(f"#!/bin/sh\n{line}\n")
-        tool.chmod(0o755)
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("TILEWRIGHT_")}
-    environment |= pip_into(python) | {
-        "PATH": f"{python.parent}:{os.environ['PATH']}",
-        "TILEWRIGHT_DATA_DIR": str(folder / "data"),
-    }
-    for number, command in enumerate(COMMANDS):
-        done = subprocess.run(
-            ["bash", "-euc", command], cwd=folder, env=environment, capture_output=True, text=True,
-            check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{command}: {done.stderr}"
-        (folder / "printed" / str(number)).write_text(done.stdout)
-    return folder
+    """A checkout in which they have run."""
+    return run_page(tmp_path_factory.mktemp("checkout"), COMMANDS)
 
 
 def printed(folder: Path, start: str) -> str:

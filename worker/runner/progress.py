@@ -1,8 +1,8 @@
 """Write a running job's progress to the database, as its child reports it.
 
-What comes soon after something else is written with what comes after it: a short job passes forty
-stages and files in a second, and a transaction of each would be most of what it costs the database
-(benchmarks/LOAD.md).  Whoever watches sees it a quarter of a second later at most.
+What comes soon after something else is written with what comes after it: a short job passes all its
+stages and files in a second, and a transaction of each would weigh more than its submit and its end
+(decision 0072).  Whoever watches sees it a quarter of a second later at most.
 
 Progress is best effort: a database that is away loses updates, never the job.  Losing the lease is
 different: it stops the job.

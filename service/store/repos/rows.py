@@ -24,7 +24,8 @@ def few_lengths(values: Iterable[str]) -> list[str]:
     """The values sorted, the last of them again and again up to the next power of two, for IN.
 
     Each length is a statement of its own, and a connection of SQLite keeps the last 128 prepared:
-    of a thousand watched jobs, which become fewer one by one, that was 30 MB in each connection.
+    of a thousand watched jobs, which become fewer one by one, these were most of what the memory of
+    a server grew by (`python -m benchmarks.load --only streams`).
     """
     found = sorted(values)
     if not found:

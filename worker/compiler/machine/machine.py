@@ -27,8 +27,8 @@ class Managed(StrEnum):
     SCRATCHPAD = "scratchpad"
     """The schedule places buffers here."""
     CACHE = "cache"
-    """Transparent: transfers pass through it; what it holds does not pass home's port
-    (`lower.rows.cached`)."""
+    """Transparent: transfers pass through it and occupy its bandwidth; what it holds does not pass
+    the port of home (`lower.rows.cached`)."""
     REGISTER = "register"
     """Inside the engines, charged per MAC in energies.  The schedule places nothing here but the
     sums of `Engine.accumulators`."""
