@@ -27,6 +27,10 @@ def hangs(region: Region) -> bytes:
         hash(region.code.index)
 
 
+def exits(region: Region) -> bytes:
+    raise SystemExit(region.code.index)
+
+
 def gives_a_number(region: Region) -> bytes:
     return region.code.index  # type: ignore[return-value]  # what a rude one does
 
@@ -82,6 +86,13 @@ class _WrongRegion:
                 place[0] ^= 1
 
 
+class Leaving(Unwrapping):
+    """Ends its process where it should load."""
+
+    def load(self, image: bytes) -> InterpretedRegion:
+        raise SystemExit(f"{len(image)} bytes are enough")
+
+
 class Idle(Unwrapping):
     """Writes no output at all."""
 
@@ -106,13 +117,15 @@ def _engine(name: str, made_by: str, kind: str = "wrapped") -> EngineDescriptor:
 SERIALIZERS = {
     name: _serializer(name)
     for name in (
-        "wraps", "raises", "hangs", "gives_a_number", "gives_nothing", "gives_garbage", "refuses",
+        "wraps", "raises", "hangs", "exits", "gives_a_number", "gives_nothing", "gives_garbage",
+        "refuses",
     )
 }  # fmt: skip
 ENGINES = {
     "unwraps": _engine("unwraps", "Unwrapping"),
     "wrong": _engine("wrong", "Wrong"),
     "idle": _engine("idle", "Idle"),
+    "leaves": _engine("leaves", "Leaving"),
     "stalls": _engine("stalls", "stalls"),
     "foreign": _engine("foreign", "Unwrapping", "foreign"),
 }

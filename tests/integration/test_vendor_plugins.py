@@ -118,6 +118,7 @@ def test_without_names_there_are_the_built_in_formats_alone(tmp_path: Path) -> N
     ("serializer", "said"),
     [
         ("raises", "ValueError: no idea what"),
+        ("exits", "SystemExit: 0"),
         ("gives_a_number", "it gave a int, and no bytes"),
         ("gives_nothing", "it gave nothing, and no bytes"),
     ],
@@ -188,6 +189,7 @@ def test_wrong_bits_of_an_engine_fail_the_job(engine: str, tmp_path: Path) -> No
     [
         ("gives_garbage", "unwraps", "failed to load: ValueError: these bytes are no wrapped"),
         ("wraps", "stalls", "failed to open: RuntimeError: no driver"),
+        ("wraps", "leaves", "bytes are enough"),
     ],
 )
 def test_an_engine_that_fails_is_named(

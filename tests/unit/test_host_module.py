@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections import UserDict
+from collections.abc import Iterator
+
 import numpy as np
 import onnxruntime
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from worker.compiler.errors import CompilerError
 from worker.compiler.package.host_module import HostModule
 
 
@@ -69,3 +74,38 @@ def test_quantised_parts_round_like_the_model_unoptimised() -> None:
         (found,) = module.run(0, ["y"], {"x": x})
         (expected,) = plain.run(None, {"x": x})
         np.testing.assert_array_equal(found, expected)
+
+
+def squeeze() -> bytes:
+    """Squeeze of an axis whose extent the model does not say."""
+    graph = helper.make_graph(
+        [helper.make_node("Squeeze", ["x", "axes"], ["y"], name="squeeze")], "host",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3])],
+        [numpy_helper.from_array(np.array([0], np.int64), "axes")],
+    )  # fmt: skip
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return made.SerializeToString()
+
+
+def test_what_the_runtime_raises_names_the_users_node() -> None:
+    module = HostModule([squeeze()], threads=1)
+    with pytest.raises(CompilerError) as caught:
+        module.run(0, ["y"], {"x": np.zeros((2, 3), np.float32)})
+    assert (caught.value.code, caught.value.place.node) == ("TW-RUN-003", "squeeze")
+    with pytest.raises(CompilerError) as caught:
+        module.run(0, ["y"], {"other": np.zeros((1, 3), np.float32)})  # ValueError of its Python
+    assert caught.value.code == "TW-RUN-003"
+    with pytest.raises(CompilerError) as caught:
+        HostModule([b"no model"], threads=1)
+    assert caught.value.code == "TW-RUN-003"
+
+
+def test_a_fault_of_ours_is_not_blamed_on_the_runtime() -> None:
+    class Unreadable(UserDict[str, np.ndarray]):
+        def __iter__(self) -> Iterator[str]:
+            raise LookupError("a fault of ours")
+
+    module = HostModule([squeeze()], threads=1)
+    with pytest.raises(LookupError, match="a fault of ours"):
+        module.run(0, ["y"], Unreadable(x=np.zeros((1, 3), np.float32)))

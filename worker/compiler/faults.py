@@ -100,5 +100,5 @@ def attempt(strategy: str, version: str, step: str, work: Callable[[], T]) -> T 
         if error.errno in NO_ROOM:
             raise
         return Fault(strategy, version, step, said(error), is_passing=True)
-    except Exception as error:  # the boundary of a strategy: see decisions/0017
+    except (Exception, SystemExit) as error:  # the boundary of a plugin: see decisions/0017
         return Fault(strategy, version, step, said(error))

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from ctypes import memmove
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -167,9 +168,7 @@ def _blamed(model: bytes) -> Iterator[None]:
     """
     try:
         yield
-    except (CompilerError, MemoryError):
-        raise
-    except Exception as error:  # onnxruntime raises its own types from C++
+    except _raised_by_runtime() as error:
         text = " ".join(str(error).split())
         nodes = _node_names(model)
         named = _named_in(text, nodes)
@@ -181,6 +180,17 @@ def _blamed(model: bytes) -> Iterator[None]:
             f"ONNX Runtime cannot run a part of the model on the host{place}: {text[:400]}",
             node=named,
         ) from error
+
+
+@cache
+def _raised_by_runtime() -> tuple[type[Exception], ...]:
+    """What ONNX Runtime raises: types of its own, made in C++ and with no base of theirs, and what
+    its Python and its binding raise of the language's."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as binding
+
+    kinds = (value for _, value in sorted(vars(binding).items()) if isinstance(value, type))
+    own = (kind for kind in kinds if issubclass(kind, Exception))
+    return (*own, RuntimeError, ValueError, TypeError)
 
 
 def _node_names(model: bytes) -> tuple[str, ...]:
