@@ -1,4 +1,4 @@
-"""Serializers and engines of a vendor's: what they write and run, and what becomes of rude ones."""
+"""Serializers, engines and oracles of a vendor's: what they do, and what becomes of rude ones."""
 
 from __future__ import annotations
 
@@ -36,27 +36,35 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     own = vendors.entry_points
 
     def found(group: str) -> list[EntryPoint]:
-        table = {vendors.SERIALIZERS: "SERIALIZERS", vendors.ENGINES: "ENGINES"}[group]
+        table = group.removeprefix("tilewright.").upper()
         more = [
             EntryPoint(name, f"vendor_plugins:{table}_{name}", group)
             for name in getattr(vendor_plugins, table)
         ]
         return [*own(group=group), *more]
 
-    for table in ("SERIALIZERS", "ENGINES"):
+    for table in ("SERIALIZERS", "ENGINES", "ORACLES"):
         for name, descriptor in getattr(vendor_plugins, table).items():
             monkeypatch.setattr(vendor_plugins, f"{table}_{name}", descriptor, raising=False)
     monkeypatch.setitem(sys.modules, "vendor_plugins", vendor_plugins)
     monkeypatch.setattr(vendors, "entry_points", found)
-    for listed in (vendors.installed_serializers, vendors.installed_engines):
+    found_before = (
+        vendors.installed_serializers, vendors.installed_engines, vendors.installed_oracles,
+    )  # fmt: skip
+    for listed in found_before:
         listed.cache_clear()
     yield
-    for listed in (vendors.installed_serializers, vendors.installed_engines):
+    for listed in found_before:
         listed.cache_clear()
 
 
 def compiled(
-    folder: Path, serializer: str = "", engine: str = "", preset: str = "ethos-u65", **options: Any
+    folder: Path,
+    serializer: str = "",
+    engine: str = "",
+    preset: str = "ethos-u65",
+    oracle: str = "",
+    **options: Any,
 ) -> Documents:
     """Report, manifest and bundle of a small quantised net."""
     model, out = folder / "net.onnx", folder / "out"
@@ -67,6 +75,9 @@ def compiled(
         "name": "chip",
         "capabilities": {word: name for word, name in named.items() if name},
     }
+    if oracle:
+        call = {"name": "mm", "op": "conv", "extents": [1, 8, 8, 8, 3, 3, 8], "oracle": oracle}
+        hardware["engines"] = [{"name": "MAC", "intrinsics": [call]}]
     options.setdefault("verify", VerifyMode.NONE)
     asked = CompileOptions(strategy="naive", **options)
     run_job(
@@ -219,3 +230,27 @@ def test_an_engine_of_another_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CompilerError) as caught:
         load_bundle(bundle, tmp_path / "build", engine="gone")
     assert caught.value.code == "TW-PLUG-001"
+
+
+def test_what_an_oracle_says_is_in_report_bundle_and_toolchain(tmp_path: Path) -> None:
+    report, manifest, bundle = compiled(tmp_path, oracle="counts")
+    rows = report["hardware"]["oracles"]
+    assert {(row["engine"], row["intrinsic"], row["oracle"]) for row in rows} == {
+        ("MAC", "mm", "counts")
+    }
+    (row,) = [row for row in rows if row["dtype"] == "i8"]
+    assert (row["sizes"], row["whole_cycles"]) == (1, 1 + 64 * 8 * 72 // 2048)
+    assert report["toolchain"]["oracles"] == {"counts": {"version": "5", "distribution": ""}}
+    assert manifest["toolchain"]["oracles"] == report["toolchain"]["oracles"]
+    with zipfile.ZipFile(bundle) as archive:
+        assert b'"at_steps"' in archive.read("hardware.json")
+        assert b"intrinsic=mm" in archive.read("schedule.json")
+    without, _, _ = compiled(tmp_path)
+    assert without["hardware"]["oracles"] == [] and without["toolchain"]["oracles"] == {}
+
+
+def test_an_oracle_that_fails_ends_the_job_with_its_place(tmp_path: Path) -> None:
+    for oracle, code in (("guesses", "TW-PLUG-006"), ("absent", "TW-PLUG-001")):
+        error = refused(tmp_path, oracle=oracle)
+        assert isinstance(error, SpecError) and error.code == code
+        assert error.place.pointer == "/engines/0/intrinsics/0/oracle"

@@ -280,6 +280,26 @@ REFUSALS: list[tuple[str, Callable[[Document], None], str, str, str]] = [
     ("instruction with two kinds of cycles", edit("/engines/0/intrinsics", [
         {"name": "mm", "op": "matmul", "extents": [8, 4, 4], "cycles": 8, "formula": {"1": 8}}]),
      "TW-SPEC-002", "/engines/0/intrinsics/0", "by extents, cycles, formula"),
+    ("instruction with an oracle and a number", edit("/engines/0/intrinsics", [
+        {"name": "mm", "op": "matmul", "extents": [8, 4, 4], "cycles": 8, "oracle": "sim"}]),
+     "TW-SPEC-002", "/engines/0/intrinsics/0", "by extents, cycles, oracle"),
+    ("granule without an oracle", edit("/engines/0/intrinsics", [
+        {"name": "mm", "op": "matmul", "extents": [8, 4, 4], "cycles": 8, "granule": [1, 1, 1]}]),
+     "TW-SPEC-002", "/engines/0/intrinsics/0", "by extents, cycles, granule"),
+    ("granule of another rank", edit("/engines/0/intrinsics", [
+        {"name": "mm", "op": "matmul", "extents": [8, 4, 4], "oracle": "sim", "granule": [1]}]),
+     "TW-SPEC-002", "/engines/0/intrinsics/0/granule", "a step for every extent"),
+    ("granule beyond its extent", edit("/engines/0/intrinsics", [
+        {"name": "mm", "op": "matmul", "extents": [8, 4, 4], "oracle": "sim",
+         "granule": [8, 5, 4]}]),
+     "TW-SPEC-002", "/engines/0/intrinsics/0/granule/1", "longer than its extent"),
+    ("granule that asks too much", edit("/engines/0/intrinsics", [
+        {"name": "mm", "op": "matmul", "extents": [32, 32, 32], "oracle": "sim",
+         "granule": [1, 1, 1]}]),
+     "TW-SPEC-002", "/engines/0/intrinsics/0/granule", "asked for 32768 sizes"),
+    ("oracle of no name", edit("/engines/0/intrinsics", [
+        {"name": "mm", "op": "matmul", "extents": [8, 4, 4], "oracle": "My Sim"}]),
+     "TW-SPEC-001", "/engines/0/intrinsics/0/oracle", "pattern"),
     ("formula of no time", edit("/engines/0/intrinsics", [
         {"name": "mm", "op": "matmul", "extents": [8, 4, 4], "formula": {"mn": 0}}]),
      "TW-SPEC-002", "/engines/0/intrinsics/0/formula", "takes no time"),

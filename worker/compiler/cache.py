@@ -22,6 +22,8 @@ class CacheKind(StrEnum):
     """Which of a strategy's candidates is the best for a unit."""
     VERDICT = "verdict"
     """Which of several programs of a model was the best."""
+    ORACLE = "oracle"
+    """What an oracle has answered to a batch of calls."""
     RUN = "run"
     """Documents of a whole compile, which the gate compares; no compile reads or writes any."""
 

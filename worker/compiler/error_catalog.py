@@ -197,9 +197,11 @@ def _entries() -> tuple[ErrorEntry, ...]:
         e("TW-LIB-010", "The bundle cannot be built as a library", user, "library", 422, 4,
           "The message says what is missing; compile the model again with this version, or run the"
           " bundle with `tilewright run`."),
-        e("TW-PLUG-001", "A named serializer or engine is not installed", user, "ingest", 422, 3,
+        e("TW-PLUG-001", "A named serializer, engine or oracle is not installed", user, "ingest",
+          422, 3,
           "Install the package that brings it, or take `serializer` and `engine` out of the"
-          " target. A bundle runs without its engine with `tilewright run --engine kernels`."),
+          " target, and give the instruction `cycles` in place of an `oracle`. A bundle runs"
+          " without its engine with `tilewright run --engine kernels`."),
         e("TW-PLUG-002", "A serializer failed", user, "package", 422, 4,
           "Report it to the package named. Without `serializer` in the target, the region has the"
           " built-in formats."),
@@ -211,6 +213,9 @@ def _entries() -> tuple[ErrorEntry, ...]:
         e("TW-PLUG-005", "A region cannot be written in its target's format", user, "package", 422,
           4, "Take the operator out of the target's `ops`, or compile without --fail-on-fallback:"
           " the region then keeps the built-in formats and runs as compiled kernels."),
+        e("TW-PLUG-006", "A cycle oracle failed", user, "ingest", 422, 4,
+          "Report it to the package named. With `cycles`, a `formula` or a `table` in its place the"
+          " instruction needs no oracle."),
         e("TW-CMP-001", "The results cannot be compared", user, "compare", 422, 3,
           "Compile the model again with this version; the message says what it cannot read."),
         e("TW-CMP-002", "The job has no results to compare", user, "compare", 409, 3,

@@ -18,7 +18,7 @@ from worker.compiler.errors import NO_ROOM, Infeasible, said
 T = TypeVar("T")
 
 _OWN_STEPS = frozenset(
-    {"load", "group", "schedule", "estimate", "summary", "page", "serialize", "execute"}
+    ("load", "group", "schedule", "estimate", "summary", "page", "serialize", "execute", "price")
 )
 """Those in which a plugin's own code runs."""
 
@@ -54,7 +54,7 @@ class Fault:
     strategy: str
     version: str
     step: str
-    """load, group, schedule, lower, audit, codegen, estimate, summary, page or serialize."""
+    """load, group, schedule, lower, audit, codegen, estimate, summary, page, serialize or price."""
     reason: str
     """Type and message of what was raised, the same in every process."""
     is_passing: bool = False

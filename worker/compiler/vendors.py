@@ -1,7 +1,7 @@
-"""What a vendor's package brings beside its chip's description: serializers and engines.
+"""What a vendor's package brings beside its chip's description: serializers, engines, oracles.
 
-Descriptors only, behind entry points: what they describe is in `package/serializers.py` and
-`package/engines.py`.  Tilewright's own register in the same way.
+Descriptors only, behind entry points: what they describe is in `package/serializers.py`,
+`package/engines.py` and `oracles.py`.  Tilewright's own register in the same way.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from worker.compiler.plugins import Broken, brought, require_described
 
 SERIALIZERS = "tilewright.serializers"
 ENGINES = "tilewright.engines"
+ORACLES = "tilewright.oracles"
 STREAM = "stream"
 """The serializer that every region is written by: others read its instructions, too."""
 KERNELS = "kernels"
@@ -60,8 +61,24 @@ class EngineDescriptor:
     """Name and version of the package that brings it; filled in when it is found."""
 
 
+@dataclass(frozen=True, slots=True)
+class OracleDescriptor:
+    """One oracle that instructions can name."""
+
+    name: str
+    version: str
+    """Changes whenever the same call may take other cycles."""
+    help: str
+    """One line for users: what answers there."""
+    implementation: str
+    """`module:attribute` of the `Oracle`, imported when it is asked."""
+    distribution: str = ""
+    """Name and version of the package that brings it; filled in when it is found."""
+
+
 Serializers: TypeAlias = "MappingProxyType[str, SerializerDescriptor]"
 Engines: TypeAlias = "MappingProxyType[str, EngineDescriptor]"
+Oracles: TypeAlias = "MappingProxyType[str, OracleDescriptor]"
 
 
 @cache
@@ -98,6 +115,17 @@ def engines() -> Engines:
     return installed_engines()[0]
 
 
+@cache
+def installed_oracles() -> tuple[Oracles, tuple[Broken, ...]]:
+    """Every oracle by name, in the order of names, and what could not be loaded."""
+    return brought(entry_points(group=ORACLES), "oracle", _oracle)
+
+
+def oracles() -> Oracles:
+    """Every oracle by name."""
+    return installed_oracles()[0]
+
+
 def _serializer(found: object, distribution: str) -> SerializerDescriptor:
     """What an entry point of a distribution gave.
 
@@ -125,4 +153,16 @@ def _engine(found: object, distribution: str) -> EngineDescriptor:
         raise ValueError(f"{KERNELS!r} is no name: it stands for the compiled kernels")
     if not found.format or not found.format_versions:
         raise ValueError("it says no format, or none of its versions")
+    return replace(found, distribution=distribution)
+
+
+def _oracle(found: object, distribution: str) -> OracleDescriptor:
+    """What an entry point of a distribution gave.
+
+    Raises:
+        TypeError, ValueError: it is no descriptor, or one that nobody could use.
+    """
+    if not isinstance(found, OracleDescriptor):
+        raise TypeError(f"a {type(found).__name__} is no OracleDescriptor")
+    require_described(found, (found.implementation,))
     return replace(found, distribution=distribution)

@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from worker.compiler.cache import Cache, MemoryCache
 from worker.compiler.descriptors import named, strategies
 from worker.compiler.errors import OptionError, Shortfall, SpecError
 from worker.compiler.faults import Fault, attempt
 from worker.compiler.ir.graph import Graph
 from worker.compiler.machine import digest, load_machine
 from worker.compiler.machine.machine import Machine
+from worker.compiler.oracles import asked
 from worker.compiler.strategies.base import Estimated
 from worker.explore.area import area_mm2, on_chip_bytes
 
@@ -61,6 +63,8 @@ class Estimator:
     searches: int = 0
     """Kernels tiled so far."""
     _known: dict[str, tuple[Answer, ...]] = field(default_factory=dict)
+    _answers: Cache = field(default_factory=MemoryCache)
+    """Of oracles: chips of a range ask them the same."""
 
     def row(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Figures of one chip, or why it has none: `refused`, the document is no chip, or the
@@ -69,7 +73,7 @@ class Estimator:
         Cost: a search for tiles for every kernel, unless energies or the clock are all that is new.
         """
         try:
-            machine = load_machine(document)
+            machine = self.machine(document)
         except SpecError as error:
             return {"refused": error.message, "pointer": error.place.pointer}
         found = self._estimates(machine)
@@ -86,6 +90,14 @@ class Estimator:
             return {"misfits": misfits}
         estimates = [answer for answer in found if isinstance(answer, Estimated)]
         return figures(self.base, estimates, machine, document)
+
+    def machine(self, document: Mapping[str, Any]) -> Machine:
+        """The chip of a document, with what its oracles say.
+
+        Raises:
+            SpecError: it is no chip, or an oracle failed.
+        """
+        return asked(load_machine(document), self._answers)
 
     def _estimates(self, machine: Machine) -> tuple[Answer, ...]:
         plain = unpriced(machine)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worker.compiler.machine import digest, load_machine
+from worker.compiler.machine import digest
 from worker.explore.chips import Estimator
 from worker.explore.fields import document_of, in_search_order, parse_field, values_of
 from worker.explore.program import program_in
@@ -55,5 +55,5 @@ def part_rows(bundle: Path, document: Mapping[str, Any], part: Part) -> list[dic
         if reason := why(row):
             rows.append({**about, "why": reason})
         else:
-            rows.append({**about, **row, "machine_digest": digest(load_machine(chip))})
+            rows.append({**about, **row, "machine_digest": digest(estimator.machine(chip))})
     return rows

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from worker.compiler.errors import Detail, SpecError
 from worker.compiler.machine import load_machine
 from worker.compiler.machine.machine import Machine
+from worker.compiler.oracles import require_oracle
 from worker.compiler.vendors import STREAM, engines, serializers
 
 
@@ -23,7 +24,7 @@ def resolve_machine(document: Mapping[str, Detail]) -> Machine:
 
 
 def require_plugins(machine: Machine, document: Mapping[str, Detail]) -> None:
-    """Check that serializers and engines that targets name are installed here, and fit.
+    """Check that what targets and instructions name is installed here, and fits.
 
     A spec is valid without them: it says what a chip's regions are written by, wherever that is.
     `document`: what pointers are into.
@@ -31,6 +32,10 @@ def require_plugins(machine: Machine, document: Mapping[str, Detail]) -> None:
     Raises:
         SpecError: TW-PLUG-001, a package is missing; TW-PLUG-004, the engine reads other bytes.
     """
+    for one in machine.engines:
+        for intrinsic in one.intrinsics:
+            if intrinsic.question is not None:
+                require_oracle(intrinsic.question)
     for target in machine.targets:
         at = _pointer(document, target.name)
         for word, name, there in (

@@ -22,6 +22,7 @@ from worker.compiler.errors import Detail
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.judge.compiled import Compile, CompiledModel
 from worker.compiler.options import RESULT_OPTIONS, VerifyMode
+from worker.compiler.oracles import asked
 from worker.compiler.package.bundle import write_bundle
 from worker.compiler.stages import run_stages
 from worker.job.hardware import require_plugins, resolve_machine
@@ -142,6 +143,7 @@ def run_job(request: JobRequest, out_dir: Path, cache: Cache, progress: Progress
     used_cache: Cache = NullCache() if options.no_cache else cache
     machine = resolve_machine(request.hardware)
     require_plugins(machine, request.hardware)
+    machine = asked(machine, used_cache)
     size = request.model_path.stat().st_size
     ports = open_ports(machine, options, used_cache, timed, request.calibration_path, size)
     job = Job(

@@ -25,6 +25,7 @@ from worker.compiler.judge.pool import UnitPool
 from worker.compiler.judge.solve import RegionSolver
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions, Objective
+from worker.compiler.oracles import asked
 from worker.compiler.partition.partition import partition
 from worker.compiler.partition.plan import HOST, Partitioning
 from worker.compiler.pipeline import convert_for
@@ -52,7 +53,7 @@ def preflight(
     problems: list[Detail] = []
     document: dict[str, Detail] = {"model": None, "fallbacks": [], "shortfalls": [], "guesses": [],
                                    "unlock": [], "unverifiable": None}  # fmt: skip
-    machine = _attempt(lambda: resolve_machine(hardware), problems)
+    machine = _attempt(lambda: asked(resolve_machine(hardware), NullCache()), problems)
     model = _attempt(lambda: _read(model_path, options), problems)
     if model is not None:
         document["model"] = model_summary(model)

@@ -11,16 +11,22 @@ from worker.compiler.judge.entrants import took_part
 from worker.compiler.lower.lower import LOWER_VERSION
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import CompileOptions
-from worker.compiler.vendors import STREAM, engines, serializers
+from worker.compiler.vendors import STREAM, engines, oracles, serializers
 from worker.simulator.run import SIMULATOR_VERSION
 
 
 def toolchain(options: CompileOptions, machine: Machine | None = None) -> dict[str, Detail]:
     """What results of these options on a machine depend on: part of the report and the bundle.
 
-    Serializers and engines are those that its targets name; of no machine, all that are installed.
+    Serializers, engines and oracles are those that it names; of no machine, all that are installed.
     """
     targets = () if machine is None else machine.targets
+    asked = {
+        i.question.oracle
+        for engine in (() if machine is None else machine.engines)
+        for i in engine.intrinsics
+        if i.question is not None
+    }
     try:
         release = version("tilewright")
     except PackageNotFoundError:
@@ -49,5 +55,10 @@ def toolchain(options: CompileOptions, machine: Machine | None = None) -> dict[s
             row.name: {"version": row.version, "distribution": row.distribution}
             for row in engines().values()
             if machine is None or row.name in {t.engine for t in targets}
+        },
+        "oracles": {
+            row.name: {"version": row.version, "distribution": row.distribution}
+            for row in oracles().values()
+            if machine is None or row.name in asked
         },
     }

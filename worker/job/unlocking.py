@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from worker.compiler.errors import Detail
 from worker.compiler.frontend.model import OnnxModel
+from worker.compiler.machine.intrinsic import Intrinsic
 from worker.compiler.machine.machine import Conversion, Engine, Machine, PartitionMode
 from worker.compiler.options import CompileOptions, PartitionChoice
 from worker.compiler.partition.annotate import annotate
@@ -72,7 +73,19 @@ def _with_rates(engine: Engine, conversion: Conversion) -> Engine:
     rates = dict(engine.macs_per_cycle)
     for source in conversion.sources:
         rates.setdefault(source, rate)
-    return replace(engine, macs_per_cycle=rates)
+    intrinsics = tuple(_with_answers(i, conversion) for i in engine.intrinsics)
+    return replace(engine, macs_per_cycle=rates, intrinsics=intrinsics)
+
+
+def _with_answers(intrinsic: Intrinsic, conversion: Conversion) -> Intrinsic:
+    """What an oracle has said of the new type stands for the others, too."""
+    more = tuple(
+        replace(size, answers=replace(size.answers, dtype=source))
+        for size in intrinsic.sizes
+        if size.answers is not None and size.answers.dtype is conversion.dtype
+        for source in conversion.sources
+    )
+    return replace(intrinsic, sizes=(*intrinsic.sizes, *more)) if more else intrinsic
 
 
 def _row(unlock: Unlock) -> Detail:

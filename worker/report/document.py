@@ -21,6 +21,7 @@ from worker.report.invocation import invocation_section
 from worker.report.layers import host_macs, layer_rows
 from worker.report.node_groups import causes_of
 from worker.report.noise_row import NoiseRow
+from worker.report.oracles import oracle_rows
 from worker.report.partition import partition_section
 from worker.report.sections import REPORT_VERSION
 from worker.report.strategies import handed_section, strategies_section
@@ -95,6 +96,7 @@ def report_document(
                 {"pointer": g.pointer, "value": g.value, "note": g.note}
                 for g in compiled.machine.guesses
             ],
+            "oracles": oracle_rows(compiled.machine),
             "energy_ranges": [
                 {"pointer": each.pointer, "low": each.low, "high": each.high}
                 for each in compiled.machine.energy_ranges

@@ -144,6 +144,7 @@ def report_page(
         html_table(("name", "passed", "detail"), rows_of(document, "sanity")),
         "<h2>Guesses in the hardware spec</h2>",
         html_table(("pointer", "value", "note"), _guesses(document)),
+        *_oracles(document),
         "<h2>Warnings</h2>",
         html_table(("code", "message"), rows_of(document, "warnings")),
         "<p>Every figure is defined in docs/figures.md of Tilewright.</p>",
@@ -316,6 +317,15 @@ def _energy_range(whole: ModelSimulation) -> tuple[str, ...]:
         f"<p>{si(low * 1e-12, 'J')} to {si(high * 1e-12, 'J')} with every energy of the spec that"
         " is a guess or a range at its low end, or at its high one.</p>",
     )
+
+
+def _oracles(document: Mapping[str, Detail]) -> tuple[str, ...]:
+    hardware = document.get("hardware")
+    rows = rows_of(hardware, "oracles") if isinstance(hardware, dict) else []
+    if not rows:
+        return ()
+    columns = ("engine", "intrinsic", "oracle", "dtype", "sizes", "whole_cycles", "least_cycles")
+    return "<h2>Cycles that oracles gave</h2>", html_table(columns, rows)
 
 
 def _guesses(document: Mapping[str, Detail]) -> list[dict[str, Detail]]:

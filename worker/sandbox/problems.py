@@ -35,6 +35,7 @@ _CLASSES: tuple[tuple[str, type[CompilerError]], ...] = (
     ("TW-LIB-", InputError),
     ("TW-PLUG-001", SpecError),
     ("TW-PLUG-004", SpecError),
+    ("TW-PLUG-006", SpecError),
     ("TW-VERIFY-001", SimulationError),
     ("TW-VERIFY-", InputError),
     ("TW-SIM-", SimulationError),

@@ -7,8 +7,6 @@ operand the engine knows.
 
 from __future__ import annotations
 
-from math import prod
-
 import numpy as np
 
 from worker.compiler.ir.dtype import DType
@@ -26,11 +24,7 @@ def peak_rate(engine: Engine, program: UnitProgram) -> float:
     dtypes = _dtypes(program)
     rates = [rate for dtype, rate in engine.macs_per_cycle.items() if dtype in dtypes]
     rates = rates or list(engine.macs_per_cycle.values())
-    rates += [
-        prod(size.extents) / size.cycles(size.extents)
-        for intrinsic in engine.intrinsics
-        for size in intrinsic.sizes
-    ]
+    rates += [size.peak for intrinsic in engine.intrinsics for size in intrinsic.sizes]
     if engine.output_stage:
         rates.append(_fastest(engine, program))
     return max(*rates, engine.special_ops_per_cycle)

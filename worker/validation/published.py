@@ -9,9 +9,11 @@ from typing import Any
 
 import msgspec
 
+from worker.compiler.cache import NullCache
 from worker.compiler.errors import InputError, SpecError
 from worker.compiler.machine import load_machine, parse_document
 from worker.compiler.machine.machine import Machine
+from worker.compiler.oracles import asked
 from worker.validation.figures import Network, Published, Row, Unit
 
 _CODE = "TW-VALID-001"
@@ -72,7 +74,8 @@ def machine_of(hardware: Mapping[str, Any]) -> Machine:
         SpecError: there is no such preset, or the spec is wrong.
     """
     preset = hardware.get("preset")
-    return load_machine(hardware if preset is None else {"name": preset, "inherits": preset})
+    document = hardware if preset is None else {"name": preset, "inherits": preset}
+    return asked(load_machine(document), NullCache())
 
 
 def _check(row: Row, at: str, earlier: Sequence[str]) -> None:

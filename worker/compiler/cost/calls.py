@@ -15,9 +15,12 @@ from dataclasses import dataclass
 from itertools import product
 from math import ceil, prod
 
+from worker.compiler.errors import InternalError
 from worker.compiler.ir.axis import AxisKind
+from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.op import Access, TensorOp
-from worker.compiler.machine.machine import CallSize, Engine, Intrinsic
+from worker.compiler.machine.intrinsic import CallSize, Intrinsic
+from worker.compiler.machine.machine import Engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +47,8 @@ class CallRate:
 
     @property
     def peak(self) -> float:
-        """Points per cycle that no box of any size beats: those of a full call of the best size,
-        as no term of a formula grows faster than the points do."""
-        return max(prod(size.extents) / size.cycles(size.extents) for size in self.sizes)
+        """Points per cycle that no box of any size beats: those of the best call."""
+        return max(size.peak for size in self.sizes)
 
 
 def _covering(size: CallSize, box: tuple[int, int, int]) -> float:
@@ -62,17 +64,34 @@ def _covering(size: CallSize, box: tuple[int, int, int]) -> float:
 
 
 def calls_of(
-    op: TensorOp, engine: Engine, groups: tuple[tuple[int, ...], ...] | None
+    op: TensorOp, engine: Engine, groups: tuple[tuple[int, ...], ...] | None, dtype: DType
 ) -> tuple[CallRate, ...]:
     """Instructions of `engine` that may run `op`, in the order of the spec.
 
-    `groups`: its rows, columns, depth and batch where it is a product, else None.
+    `groups`: its rows, columns, depth and batch where it is a product, else None; `dtype`: the
+    format that it computes in.
+
+    Raises:
+        InternalError: TW-INT-001, an instruction's oracle has not been asked.
     """
     return tuple(
-        CallRate(i.name, i.sizes, groups)
+        CallRate(i.name, _sizes(i, dtype), groups)
         for i in engine.intrinsics
         if _may_run(i, op, is_product=groups is not None, has_windows=_has_windows(op))
     )
+
+
+def _sizes(intrinsic: Intrinsic, dtype: DType) -> tuple[CallSize, ...]:
+    """An oracle has answers for each format that the engine has a rate for."""
+    if intrinsic.question is None:
+        return intrinsic.sizes
+    found = tuple(size for size in intrinsic.sizes if size.answers and size.answers.dtype is dtype)
+    if not found:
+        raise InternalError(
+            "TW-INT-001",
+            f"oracle {intrinsic.question.oracle} was not asked for {intrinsic.name} in {dtype}",
+        )
+    return found
 
 
 def _may_run(intrinsic: Intrinsic, op: TensorOp, *, is_product: bool, has_windows: bool) -> bool:

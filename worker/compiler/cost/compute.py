@@ -334,7 +334,7 @@ def pace_of(
     plain = _plain_pace(op, engine, tensors, stays=stays, held=held)
     roles = contraction(op)
     groups = None if roles is None else (roles.rows, roles.columns, roles.depth, roles.batch)
-    calls = calls_of(op, engine, groups)
+    calls = calls_of(op, engine, groups, compute_dtype(op, tensors)) if engine.intrinsics else ()
     if not calls:
         return plain
     speed = max(1 / plain.point_cycles, *(call.peak for call in calls))

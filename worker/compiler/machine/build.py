@@ -280,8 +280,10 @@ class _Builder:
                 for dtype in dict.fromkeys([*speeds, *staged])
             }  # fmt: skip
         feed, drain = self._ports(k, engine)
-        calls = build_calls(engine, by_pattern=self._by_pattern)
-        self._guesses += doubtful_calls(f"/engines/{k}", engine, calls)
+        calls = build_calls(
+            engine, lambda at: self._user_pointer(f"/engines/{k}{at}"), by_pattern=self._by_pattern
+        )
+        self._guesses += doubtful_calls(f"/engines/{k}", speeds.values(), calls)
         return Engine(
             name=engine.name,
             kind=EngineKind(engine.kind),

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from math import prod
 
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.dataflow import Dataflow
 from worker.compiler.machine.evidence import EnergyRange, Guess
+from worker.compiler.machine.intrinsic import Intrinsic
 from worker.compiler.machine.layout_policy import LayoutPolicy
 from worker.compiler.machine.pattern import AttributeRule, PatternRule
 from worker.compiler.machine.rule import Condition
@@ -126,36 +126,6 @@ class MemoryLevel:
         if self.half_duplex:
             return max(self.read_bytes_per_cycle, self.write_bytes_per_cycle)
         return self.read_bytes_per_cycle + self.write_bytes_per_cycle
-
-
-@dataclass(frozen=True, slots=True)
-class CallSize:
-    """A size that an instruction may have, and what a call of it takes."""
-
-    extents: tuple[int, int, int]
-    """Rows, columns and depth of a product; of element-wise work the points, 1 and 1."""
-    terms: tuple[tuple[str, float], ...]
-    """Cycles for each unit of a product of extents: letters of `mnk`, each once; "": for a call.
-    None is negative."""
-
-    def cycles(self, extents: tuple[int, ...]) -> float:
-        """Cycles of a call over `extents`, none of them larger than its own."""
-        size = dict(zip("mnk", extents, strict=True))
-        return sum(each * prod(size[letter] for letter in term) for term, each in self.terms)
-
-
-@dataclass(frozen=True, slots=True)
-class Intrinsic:
-    """One hardware instruction of a compute engine."""
-
-    name: str
-    op: str
-    """`matmul`, `conv` or `elementwise`."""
-    sizes: tuple[CallSize, ...]
-    """At least one; a box is covered with calls of one of them."""
-    is_by_pattern: bool = False
-    """Whether targets have pattern tables: then it serves only what a row that names it matches,
-    else every product of its kind."""
 
 
 @dataclass(frozen=True, slots=True)

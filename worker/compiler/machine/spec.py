@@ -67,7 +67,7 @@ StageOperationName = Literal[
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.+-]{0,63}$")]
 """Of a level, engine, link or pattern: it ends up in file names, C comments and traces."""
 PluginName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
-"""Of a serializer or an engine that a package brings."""
+"""Of a serializer, an engine or an oracle that a package brings."""
 
 
 class LevelSpec(Part):
@@ -106,7 +106,8 @@ class CallSpec(Part):
 
 
 class IntrinsicSpec(Part):
-    """One hardware instruction: `extents` with `cycles` or a `formula`, or a `table` of sizes."""
+    """One hardware instruction: `extents` with `cycles`, a `formula` or an `oracle`; or a `table`
+    of sizes."""
 
     name: Name
     op: Literal["matmul", "conv", "elementwise"]
@@ -126,6 +127,11 @@ class IntrinsicSpec(Part):
     """Cycles for each unit of a product of the extents of a call, of which an edge has fewer; "1":
     of a call."""
     table: Annotated[list[CallSpec], Field(min_length=1, max_length=64)] | None = None
+    oracle: PluginName | None = None
+    """What is asked for the cycles of calls: a vendor's simulator, in an installed package."""
+    granule: CallExtents | None = None
+    """Steps of the extents at which an oracle is asked; what lies in between costs as much as the
+    next step up.  Absent: the extents themselves, an edge costs a full call."""
 
 
 class DataflowSpec(Part):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import chain
+from math import prod
 
 from worker.compiler.ir.dtype import DType
+from worker.compiler.machine.build_calls import flat_extents
 from worker.compiler.machine.lint.view import Defect, SpecReader
 
 _EXTENTS = {
@@ -14,6 +16,13 @@ _EXTENTS = {
                 " channels"),
 }  # fmt: skip
 _NAMES = frozenset(DType)
+_WAYS = (
+    ("extents", "cycles"), ("extents", "formula"), ("extents", "oracle"),
+    ("extents", "oracle", "granule"), ("table",),
+)  # fmt: skip
+_MOST_ASKED = 4096
+"""Sizes of one instruction that an oracle is asked for, in each format of its engine: the answers
+are part of the machine's document, which every bundle has."""
 
 
 def _calls(view: SpecReader) -> Iterator[tuple[str, str]]:
@@ -31,13 +40,15 @@ def _sizes(view: SpecReader, intrinsic: str) -> Iterator[str]:
 
 def one_way_to_say_cycles(view: SpecReader) -> Iterator[Defect]:
     for _, intrinsic in _calls(view):
-        fields = ("extents", "cycles", "formula", "table")
+        fields = ("extents", "cycles", "formula", "oracle", "granule", "table")
         given = tuple(f for f in fields if view.raw(f"{intrinsic}/{f}") is not None)
-        if given not in (("extents", "cycles"), ("extents", "formula"), ("table",)):
+        if given not in _WAYS:
             yield Defect(
                 intrinsic, "an instruction says its cycles in one way, this one by "
                 f"{', '.join(given) or 'nothing'}",
-                "extents with cycles, extents with a formula, or a table", ", ".join(given) or None,
+                "extents with cycles, extents with a formula, extents (and a granule) with an"
+                " oracle, or a table",
+                ", ".join(given) or None,
             )  # fmt: skip
 
 
@@ -107,9 +118,46 @@ def _operand_elems(op: str | None, extents: list[float]) -> float:
             return 0.0
 
 
+def granules_divide_the_asking(view: SpecReader) -> Iterator[Defect]:
+    """Steps are as many as the extents, none is longer than its own, and they leave few sizes."""
+    for _, intrinsic in _calls(view):
+        steps = [view.number(e) or 0.0 for e in view.items(f"{intrinsic}/granule")]
+        extents = [view.number(e) or 0.0 for e in view.items(f"{intrinsic}/extents")]
+        if not steps or not extents:
+            continue
+        if len(steps) != len(extents):
+            yield Defect(
+                f"{intrinsic}/granule", "a granule has a step for every extent",
+                f"{len(extents)} steps", len(steps),
+            )  # fmt: skip
+            continue
+        for k, (step, extent) in enumerate(zip(steps, extents, strict=True)):
+            if step > extent:
+                yield Defect(
+                    f"{intrinsic}/granule/{k}", "a step is longer than its extent",
+                    f"at most {extent:.0f}", step,
+                )  # fmt: skip
+        op = view.text(f"{intrinsic}/op") or ""
+        if len(extents) != _EXTENTS.get(op, (len(extents), ""))[0]:
+            continue
+        whole, step_of = (flat_extents(op, _whole(sizes)) for sizes in (extents, steps))
+        asked = prod(-(-e // max(1, s)) for e, s in zip(whole, step_of, strict=True))
+        if asked > _MOST_ASKED:
+            yield Defect(
+                f"{intrinsic}/granule", f"an oracle would be asked for {asked} sizes",
+                f"at most {_MOST_ASKED}: longer steps, or an instruction for each kind of size",
+                asked,
+            )  # fmt: skip
+
+
+def _whole(sizes: list[float]) -> tuple[int, ...]:
+    return tuple(max(1, int(size)) for size in sizes)
+
+
 CALL_RULES: tuple[Callable[[SpecReader], Iterator[Defect]], ...] = (
     one_way_to_say_cycles,
     formulas_take_time,
     extents_by_kind,
     calls_fit_their_memory,
+    granules_divide_the_asking,
 )
