@@ -117,6 +117,21 @@ def in_turns(seed: int) -> UnitProgram:
     return replace(unit, loops=Loops(np.array([outer, inner], dtype=LOOP), stride, *still))
 
 
+def one_after_the_other(seed: int) -> UnitProgram:
+    """Two loops that differ only in what passes home: the second moves three times the bursts."""
+    rng = np.random.default_rng(seed)
+    steps: list[Step] = []
+    for _ in range(rng.integers(3, 8)):
+        known = sorted({token for step in steps for token in step.signals})
+        steps.append(_random_step(rng, known))
+    steps = [replace(step, drawn=times * step.num_bytes) for times in (1, 3) for step in steps]
+    ports = tuple(replace(p, counted="drawn") if p.level == "DDR" else p for p in PORTS)
+    unit, half = unit_program(steps, STREAMS, ports), len(steps) // 2
+    still = (np.zeros((len(t), 1), np.int32) for t in (unit.wait_token, unit.signal_token))
+    table = np.array([(0, half, 60), (half, 2 * half, 60)], dtype=LOOP)
+    return replace(unit, loops=Loops(table, np.zeros((len(steps), 1), dtype=STRIDE), *still))
+
+
 def _random_step(rng: np.random.Generator, known: list[int]) -> Step:
     core, latency = int(rng.integers(2)), int(rng.choice([0, 0, 3, 20]))
     count = min(len(known), int(rng.integers(3)))

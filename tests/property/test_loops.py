@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis_profiles import COSTLY
-from looped_programs import PORTS, STREAMS, WRONG, hand_made, in_turns, looped
+from looped_programs import PORTS, STREAMS, WRONG, hand_made, in_turns, looped, one_after_the_other
 from looped_trees import TREES
 from lower_toys import (
     cluster_machine,
@@ -205,6 +205,16 @@ def test_what_was_skipped_is_found(unit: UnitProgram) -> None:
 
 TURNED = (4, 190, 205, 465, 1408, 1842, 2233)
 """Seeds of `in_turns`: a run of the inner loop begins in the middle of a cycle that is known."""
+
+
+@pytest.mark.parametrize("seed", [66, 258, 304])
+def test_loops_of_other_bursts_are_not_taken_for_one_another(seed: int) -> None:
+    """Equal rows but for what passes home: cycles of the first loop are not those of the second."""
+    unit = one_after_the_other(seed)
+    short, full = run_unit(unit, flat_machine()), run_unit(expanded(unit), flat_machine())
+    assert not short.in_order
+    assert short.cycles == full.cycles
+    assert short.resource_busy.tolist() == full.resource_busy.tolist()
 
 
 @pytest.mark.parametrize("seed", TURNED)

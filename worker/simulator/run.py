@@ -23,7 +23,7 @@ from worker.simulator.sanity import recount, unit_checks
 
 __all__ = ["SIMULATOR_VERSION", "simulate_program", "simulate_unit"]
 
-SIMULATOR_VERSION = "10"
+SIMULATOR_VERSION = "11"
 """Part of every simulation's cache key: change it when any number may change."""
 NONE: Mapping[int, int] = MappingProxyType({})
 UNKNOWN: Mapping[int, DType] = MappingProxyType({})
