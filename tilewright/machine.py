@@ -102,7 +102,8 @@ class Machine:
         rows += [
             f"memory {m.name}: {m.instances} x {m.capacity_bytes} bytes,"
             f" {m.read_bytes_per_cycle:g} read and {m.write_bytes_per_cycle:g} written bytes a"
-            f" cycle{', one at a time' if m.half_duplex else ''}, {m.managed}"
+            f" cycle{', one at a time' if m.half_duplex else ''}"
+            f"{', which engines share' if m.serves_engines else ''}, {m.managed}"
             for m in built.levels
         ]
         rows += [

@@ -128,8 +128,12 @@ def _rates(level: Document, clock: float | None) -> str:
         if rate is not None:
             each = f" ({quantity(rate * clock)}B/s)" if clock else ""
             parts.append(f"{word} {rate:,.4g} B/cycle{each}")
-    is_half = plain(level.get("duplex")) == "half"
-    return "  ".join(parts) + (", one at a time" if is_half and parts else "")
+    said = "  ".join(parts)
+    if parts and plain(level.get("duplex")) == "half":
+        said += ", one at a time"
+    if parts and plain(level.get("engine_ports")) == "shared":
+        said += ", engines too"
+    return said
 
 
 def _memory(drawing: _Drawing, document: Document, level: Document) -> None:

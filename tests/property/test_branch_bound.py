@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import product
 from math import inf, prod
 
@@ -86,14 +87,19 @@ def drawn_tiling(layer: Layer, rng: random.Random) -> tuple[Plan | None, Ints, I
 @given(
     graphs, st.sampled_from(PRESETS), st.integers(0, 1), st.sampled_from(ADDITIVE),
     st.sampled_from([(False, False), (True, False), (False, True), (True, True)]), st.booleans(),
-    st.integers(0, 1 << 30),
+    st.booleans(), st.integers(0, 1 << 30),
 )  # fmt: skip
 def test_no_tiling_is_below_the_floor_of_a_box_around_it(
     graph: Graph, preset: str, chain: int, objective: Objective, homes: tuple[bool, bool],
-    joins: bool, seed: int,
+    joins: bool, shares: bool, seed: int,
 ) -> None:  # fmt: skip
-    """Of its own numbers, too, with bursts: there it is near."""
+    """Of its own numbers, too, with bursts: there it is near.  `shares`: engines share the ports of
+    their memories with transfers."""
     machine = with_every_format(load_preset(preset))
+    if shares:
+        memories = {e.memory for e in machine.engines if e.macs_per_cycle}
+        levels = (replace(m, serves_engines=m.name in memories) for m in machine.levels)
+        machine = replace(machine, levels=tuple(levels))
     layer = Layer(
         graph, machine, chain, alone=homes[0], objective=objective, inside=homes[1], joins=joins
     )

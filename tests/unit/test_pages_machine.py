@@ -21,7 +21,8 @@ CHIP: dict[str, Any] = {
         {"name": "DRAM", "capacity_bytes": 1 << 30, "instances": 1, "read_bytes_per_cycle": 32,
          "write_bytes_per_cycle": 16, "duplex": "half", "sustained_fraction": 0.5},
         {"name": "LLB", "capacity_bytes": 1 << 20, "instances": 2, "read_bytes_per_cycle": 64},
-        {"name": "L1", "capacity_bytes": 1 << 16, "instances": 8},
+        {"name": "L1", "capacity_bytes": 1 << 16, "instances": 8, "read_bytes_per_cycle": 32,
+         "write_bytes_per_cycle": 16, "duplex": "half", "engine_ports": "shared"},
     ],
     "engines": [
         {"name": "MM", "kind": "matrix", "memory": "L1", "array": [16, 16],

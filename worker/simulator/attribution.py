@@ -8,7 +8,9 @@ every cycle has exactly one cause:
 - `engine:NAME`: a compute engine works; `fill:NAME`: its pipeline fills and drains; `feed:NAME`: it
   waits for the ports of its own memory, which is what it would not take if they were of any width.
 - `port:LEVEL.read`, `port:LEVEL.write`, `link:NAME`: bytes pass; the slowest port of the transfer,
-  or the one that the next instruction of the chain waited for.
+  or the one that the next instruction of the chain waited for.  Of an engine that shares its
+  memory's ports with transfers, too: what a transfer waits for, or what they cost the engine beyond
+  its own time.
 - `dma:NAME`: a transfer engine sets up transfers, or has no room for more on their way.
 - `latency`: a transfer or computation is over, but what waits for it does not see it yet;
   `synchronisation`: the same where its signal is on its way to another core.
@@ -215,12 +217,15 @@ def trace_back(
             table[node[i], latency] += late
             time = end
         length = time - start
-        if opcode[i] == COMPUTE:
-            filling = min(startup[s], length)
+        if opcode[i] == COMPUTE and met < 0:
+            own = min(length, engine_cycles[i])
+            filling = min(startup[s], own)
             table[node[i], fill_of[s]] += filling
-            waiting = min(starved[i], length - filling)
+            waiting = min(starved[i], own - filling)
             table[node[i], feed_of[s]] += waiting
-            table[node[i], engine_of[s]] += length - filling - waiting
+            table[node[i], engine_of[s]] += own - filling - waiting
+            if slowest >= 0:  # of a port that it shares with transfers
+                table[node[i], port_of[slowest]] += length - own
         elif length > 0:
             own = engine_of[s]
             if met >= 0 or slowest >= 0:

@@ -15,25 +15,26 @@ from math import ceil
 from worker.compiler.clock.run import Timing
 from worker.compiler.isa.loops import repetitions
 from worker.compiler.isa.program import OperandRole, UnitProgram, passed
+from worker.compiler.machine.engine_ports import serves_an_engine
 from worker.compiler.machine.machine import EngineKind, Machine, MemoryLevel
 from worker.simulator.rates import peak_rate
 from worker.simulator.results import Bound, LevelTraffic
 
 
 def traffic(program: UnitProgram, machine: Machine, run: Timing) -> tuple[LevelTraffic, ...]:
-    """Bytes through the ports of each level, summed over instances."""
+    """Bytes that transfers bring through the ports of each level, summed over instances."""
     table = {level.name: [0, 0] for level in machine.levels}
     for port, num_bytes in zip(program.resources, run.resource_bytes.tolist(), strict=True):
-        if port.direction != "link":
+        if port.direction != "link" and not serves_an_engine(port.level, port.counted, machine):
             table[port.level][port.direction == "write"] += num_bytes * port.count
-    unasked = _unasked(program)
+    unasked = _unasked(program, machine)
     return tuple(
         LevelTraffic(name, read, write, unasked.get(name, 0))
         for name, (read, write) in table.items()
     )
 
 
-def _unasked(program: UnitProgram) -> dict[str, int]:
+def _unasked(program: UnitProgram, machine: Machine) -> dict[str, int]:
     """By level that moves bursts: their bytes without the payload.
 
     A loop over cores changes the instance of a port, and never its level.
@@ -43,7 +44,7 @@ def _unasked(program: UnitProgram) -> dict[str, int]:
     found: dict[str, int] = {}
     times = repetitions(program.loops)
     for number, port in enumerate(program.resources):
-        if not column[number]:
+        if not column[number] or serves_an_engine(port.level, port.counted, machine):
             continue
         uses = (rows["resource"] == number).any(axis=1)
         more = sizes[column[number]][uses] - rows["bytes"][uses]

@@ -25,6 +25,7 @@ from worker.compiler.clock.run import Ints, Timing
 from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.program import UnitProgram
 from worker.compiler.machine.energy_range import NOTHING, Priced, Spent
+from worker.compiler.machine.engine_ports import serves_an_engine
 from worker.compiler.machine.machine import Engine, EngineKind, Machine, Managed
 from worker.simulator.rates import main_dtype
 from worker.simulator.results import EnergyLine
@@ -82,6 +83,8 @@ def ledger(
         returned = _port(prices, memory, "write").times(int(found.returned[k]))
         bill.add(f"feed:{memory}", drawn.plus(returned))
     for port, num_bytes in zip(program.resources, run.resource_bytes.tolist(), strict=True):
+        if serves_an_engine(port.level, port.counted, machine):
+            continue  # `feed:` has it
         kind = "link" if port.direction == "link" else "level"
         per_byte = _port(prices, port.level, port.direction)
         bill.add(f"{kind}:{port.level}", per_byte.times(num_bytes * port.count))

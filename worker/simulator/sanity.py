@@ -161,9 +161,10 @@ def recount(program: UnitProgram, caches: Collection[str] = ()) -> Recount:
         work += _sums(place, macs[computes], work.size).reshape(work.shape)
         for row, name in zip(fed, ("drawn", "returned"), strict=True):
             row += _sums(engine, (rows[name] * many)[computes], len(engines))
-        first = last = ports[:, 0].copy()
+        # Computes by ports of their engines bring no payload.
+        first = last = np.where(computes, -1, ports[:, 0])
         for column in range(1, ports.shape[1]):
-            port = ports[:, column]
+            port = np.where(computes, -1, ports[:, column])
             if port.max() < 0:
                 break
             last = np.where(port >= 0, port, last)

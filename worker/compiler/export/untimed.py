@@ -14,6 +14,8 @@ def untimed(nest: LoopNest, machine: Machine) -> tuple[str, ...]:
         found.append("start-up of the engine, per instruction, is left out")
     if any(map(is_limited, machine.engines)):
         found.append("transfers are set up, or wait for room on their way, in Tilewright alone")
+    if any(level.serves_engines for level in machine.levels):
+        found.append("engines and transfers share ports of a memory in Tilewright alone")
     if any(level.burst_bytes > 1 for level in machine.levels):
         found.append("bursts of home and caches are moved whole in Tilewright, bytes here")
     if machine.engine_signal_cycles or (machine.signal_cycles and machine.num_cores > 1):

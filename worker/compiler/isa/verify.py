@@ -23,6 +23,7 @@ from worker.compiler.isa.program import (
 )
 from worker.compiler.machine.bursts import burst_units, counted_at
 from worker.compiler.machine.dma import is_limited, issuing
+from worker.compiler.machine.engine_ports import ENGINE_WAYS, serves_an_engine
 from worker.compiler.machine.machine import Machine, Managed
 
 _TRANSFERS = (Opcode.LOAD, Opcode.STORE, Opcode.COPY, Opcode.MULTICAST, Opcode.PUSH, Opcode.POP)
@@ -36,8 +37,9 @@ def verify_program(unit: UnitProgram, machine: Machine) -> None:
     """Check `unit` against `machine`.
 
     Rules: indices in range; buffers inside their level's arena, aligned, and large enough for their
-    tile; offsets inside buffers and operands; transfers name ports, computes do not, and take of
-    their engine what issuing them takes; every wait is
+    tile; offsets inside buffers and operands; transfers name ports, and take of their engine what
+    issuing them takes; computes name those that their engine shares with transfers, as far as they
+    draw or return, and no other; every wait is
     on a token signalled by an earlier instruction; only multicasts serve several cores; loops
     nest, and all this holds in every iteration.
     Raises:
@@ -52,6 +54,7 @@ def verify_program(unit: UnitProgram, machine: Machine) -> None:
     _check_lists(unit)
     once = _once(unit)
     _check_receivers(once, machine)
+    _check_engine_ports(once, machine)
     _check_tokens(once)
 
 
@@ -96,7 +99,10 @@ def _check_tables(unit: UnitProgram, machine: Machine) -> None:
         ports = "bytes"
         if resource.direction != "link":
             ports = counted_at(levels[resource.level], machine)
-        if resource.counted != ports:
+        is_engines = serves_an_engine(resource.level, resource.counted, machine) and (
+            resource.direction == ENGINE_WAYS.get(resource.counted)
+        )
+        if resource.counted != ports and not is_engines:
             raise _fail(
                 f"resource {k}", "counted",
                 f"ports of {resource.level} count {ports}, not {resource.counted}",
@@ -314,6 +320,39 @@ def _check_receivers(unit: UnitProgram, machine: Machine) -> None:
         wrong = core // per != target.instance or beyond
         message = f"core {core} does not serve {target.level} {target.instance}"
         _refuse(at & wrong, "receivers", message)
+
+
+def _check_engine_ports(unit: UnitProgram, machine: Machine) -> None:
+    """Of a program without loops: what a compute draws and returns passes the ports of its core's
+    memory that serve engines; others name none, and no transfer names such a port."""
+    rows = unit.instructions
+    is_engines = np.array(
+        [serves_an_engine(r.level, r.counted, machine) for r in unit.resources] + [False]
+    )
+    is_compute = rows["opcode"] == int(Opcode.COMPUTE)
+    named = rows["resource"]
+    _refuse(
+        ~is_compute & is_engines[named].any(axis=1), "resource", "a transfer by an engine's port"
+    )
+    number = {(r.level, r.instance, r.counted): k for k, r in enumerate(unit.resources)
+              if r.count == r.sharers == 1 and is_engines[k]}  # fmt: skip
+    of_stream = np.full((2, len(unit.streams)), -1, dtype=np.int64)
+    takes = np.zeros(len(unit.streams), dtype=np.bool_)
+    for k, stream in enumerate(unit.streams):
+        memory = machine.level(machine.engine(stream.engine).memory)
+        if memory.serves_engines:
+            takes[k] = True
+            instance = stream.core * memory.instances // machine.num_cores
+            for way, column in enumerate(ENGINE_WAYS):
+                of_stream[way, k] = number.get((memory.name, instance, column), -2)
+    wanted = np.full((len(rows), 2), -1, dtype=np.int64)
+    for way, column in enumerate(ENGINE_WAYS):
+        passes = is_compute & takes[rows["stream"]] & (rows[column] > 0)
+        wanted[passes, way] = of_stream[way, rows["stream"][passes]]
+    first = np.where(wanted[:, 0] == -1, wanted[:, 1], wanted[:, 0])
+    second = np.where(wanted[:, 0] == -1, -1, wanted[:, 1])
+    right = (named[:, 0] == first) & (named[:, 1] == second) & (named[:, 2:] < 0).all(axis=1)
+    _refuse(is_compute & ~right, "resource", "a compute by ports that are not its engine's")
 
 
 def _check_lists(unit: UnitProgram) -> None:

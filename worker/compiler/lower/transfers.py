@@ -5,6 +5,7 @@ between the two levels, write port of the destination instance.  What the outerm
 travels without the port of home (`cached`); what several cores bring into it together takes each a
 part of that port's time (`shared`).  A multicast takes the same as a load, each port once, and
 where it is a noc of the destination that may multicast, the noc's of each receiver.
+A compute takes the ports of its engine's memory where these serve engines, too.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from worker.compiler.isa.program import MAX_RESOURCES, PASSED, Resource
 from worker.compiler.lower.grid import Ints
 from worker.compiler.machine.bursts import counted_at
 from worker.compiler.machine.dma import dma_engine
+from worker.compiler.machine.engine_ports import ends_of
 from worker.compiler.machine.links import links_between, multicast_between
-from worker.compiler.machine.machine import Link, Machine
+from worker.compiler.machine.machine import Link, Machine, MemoryLevel
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class Routes:
         self.count = 0
         """How many resources there are, those of sharers and of several as far as in use."""
         self._first: dict[tuple[str, str], int] = {}
+        self._engine_first: dict[tuple[str, str], int] = {}
         self._several: dict[tuple[int, int, int], int] = {}
         self._sets: dict[int, tuple[int, int, int]] = {}
         self._groups: list[tuple[int, str, str, float, bool, str]] = []
@@ -68,6 +71,14 @@ class Routes:
         for link in machine.links:
             faster = machine.level(_faster_end(link, machine)).instances
             self._add(link.name, "link", -(-faster // max(link.shared_by, 1)), link.bytes_per_cycle)
+        for level in machine.levels:
+            if level.serves_engines:
+                for direction, rate, counted in ends_of(level):
+                    self._engine_first[level.name, direction] = self.count
+                    self._add(
+                        level.name, direction, level.instances, rate, is_half=level.half_duplex,
+                        counted=counted,
+                    )  # fmt: skip
         self.num_ports = self.count
         """How many ports there are."""
         self._shared: dict[int, int] = {1: 0}
@@ -147,6 +158,20 @@ class Routes:
             numbers.append(first + instance // divisor)
         return numbers
 
+    def engine_numbers(
+        self, memory: MemoryLevel, core: Ints, drawn: Ints, returned: Ints
+    ) -> tuple[Ints, ...]:
+        """Resource numbers that instructions of engines of `memory` take, those of ports that they
+        need first, then -1.  Empty where its engines have ports of their own."""
+        if not memory.serves_engines:
+            return ()
+        instance = core * memory.instances // self.machine.num_cores
+        read, write = (
+            np.where(size > 0, self._engine_first[memory.name, way] + instance, -1)
+            for way, size in (("read", drawn), ("write", returned))
+        )
+        return np.where(read < 0, write, read), np.where(read < 0, -1, write)
+
     def shared(self, numbers: Ints, sharers: Ints) -> Ints:
         """Resources of the same ports for transfers that so many cores carry out together."""
         used = [int(sharers)] if sharers.ndim == 0 else np.unique(sharers).tolist()
@@ -203,7 +228,7 @@ class Routes:
         self, name: str, direction: str, instances: int, rate: float, *, is_half: bool = False,
         counted: str = "bytes",
     ) -> None:  # fmt: skip
-        self._first[name, direction] = self.count
+        self._first.setdefault((name, direction), self.count)
         self._groups.append((self.count, name, direction, rate, is_half, counted))
         self.count += instances
 

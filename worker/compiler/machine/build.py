@@ -248,6 +248,7 @@ class _Builder:
             reserve_fraction=_num(level.reserve_fraction),
             burst_bytes=self._burst(k, level),
             half_duplex=self._is_half_duplex(k, level),
+            serves_engines=self._serves_engines(k, level),
         )  # fmt: skip
 
     def _burst(self, k: int, level: LevelSpec) -> int:
@@ -265,6 +266,15 @@ class _Builder:
         note = "not given; taken as a DRAM, whose data bus serves one direction at a time"
         self._guesses.append(Guess("/levels/0/duplex", "half", note))
         return True
+
+    def _serves_engines(self, k: int, level: LevelSpec) -> bool:
+        """Left out: no, what engines draw passes beside transfers."""
+        if level.engine_ports is not None:
+            return level.engine_ports.value == "shared"
+        if any(e.kind in _COMPUTE and e.memory == level.name for e in self._spec.engines):
+            note = "not given; engines have ports of their own beside those of transfers"
+            self._guesses.append(Guess(f"/levels/{k}/engine_ports", "own", note))
+        return False
 
     def _engine(self, k: int, engine: EngineSpec) -> Engine:
         speeds = {DType(name): rate.value for name, rate in engine.macs_per_cycle.items()}
@@ -309,20 +319,21 @@ class _Builder:
     def _ports(self, k: int, engine: EngineSpec) -> tuple[float, float]:
         """Bytes per cycle into an engine and out of it; 0: any.
 
-        Left out beside a dataflow, or registers for sums: the core's share of the memory's ports.
-        Without either nobody says what streams, so nothing is timed.
+        Left out beside a dataflow, registers for sums, or a memory whose ports it shares: the
+        core's share of these.  Else nobody says what streams, so nothing is timed.
         """
         given = _num(engine.feed_bytes_per_cycle), _num(engine.drain_bytes_per_cycle)
         if engine.kind not in _COMPUTE:
             return 0.0, 0.0
         level = next(level for level in self._spec.levels if level.name == engine.memory)
         share = _int(level.instances) / _int(self._spec.num_cores)
+        is_shared = level.engine_ports is not None and level.engine_ports.value == "shared"
+        is_said = engine.dataflow is not None or engine.accumulators is not None or is_shared
         ports = _rates(level)
         found: list[float] = []
         for way, stated, port in zip(("feed", "drain"), given, ports, strict=True):
             rate = stated
             if not stated:
-                is_said = engine.dataflow is not None or engine.accumulators is not None
                 rate = port * share if is_said else 0.0
                 note = (
                     f"not given; the core's share of {level.name}'s port" if rate

@@ -99,6 +99,8 @@ class MemoryLevel:
     half_duplex: bool = False
     """Reads and writes of one instance never overlap: both go through one port, which each transfer
     occupies for bytes / (the rate of its direction).  False: a port for each direction."""
+    serves_engines: bool = False
+    """What engines draw and return passes the ports of transfers; False: ports of their own."""
 
     @property
     def usable_bytes(self) -> int:

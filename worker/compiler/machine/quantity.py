@@ -198,6 +198,13 @@ class Duplex(_Tagged):
     """`full`: a port for each direction; `half`: one port, which serves one at a time."""
 
 
+class EnginePorts(_Tagged):
+    """Which ports of a memory its engines draw and return through."""
+
+    value: Literal["own", "shared"]
+    """`own`: beside those of transfers; `shared`: those that transfers use."""
+
+
 class Kept(_Tagged):
     """What an array keeps while the rest streams past it."""
 

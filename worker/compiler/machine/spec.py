@@ -21,6 +21,7 @@ from worker.compiler.machine.quantity import (
     Count,
     Cycles,
     Duplex,
+    EnginePorts,
     Extent,
     Flag,
     Kept,
@@ -82,6 +83,8 @@ class LevelSpec(Part):
     """Of both rates, over long transfers.  Absent: 1; at the first level a guess."""
     duplex: Duplex | None = None
     """Absent: `half` for the first level, a guess; `full` for others, as two rates imply."""
+    engine_ports: EnginePorts | None = None
+    """Of a memory that engines compute from.  Absent: `own`, a guess."""
     latency_cycles: Cycles
     managed: Literal["scratchpad", "cache", "register"] = "scratchpad"
     technology: Literal["ddr", "lpddr", "hbm", "gddr", "sram", "register"] | None = None

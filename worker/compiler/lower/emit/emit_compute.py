@@ -105,14 +105,17 @@ class ComputeEmitter:
             over_lanes(np.broadcast_to(each, grid.shape), grid, np.max) for each in costs
         )
         macs = over_lanes(points, grid, np.sum) * work(op, 1)
+        memory = self.machine.level(self.machine.engine(compute.engine).memory)
+        columns = flat.full(core), flat(drawn), flat(returned)
+        ports = self.transfers.routes.engine_numbers(memory, *columns)
         src = next((r.scope for r in refs.reads if r.scope is not None and not r.staged), None)
         dst = None if refs.write.staged else refs.write.scope
         batches.append(
             Batch(
-                flat.count, flat.full(at), flat.full(core), Opcode.COMPUTE,
+                flat.count, flat.full(at), columns[0], Opcode.COMPUTE,
                 self.transfers.engine_number[compute.engine], number, self.op_number[op.name], ZERO,
-                flat(macs), flat(cycles), flat(drawn), flat(returned), flat(starved),
-                ZERO, (),
+                flat(macs), flat(cycles), columns[1], columns[2], flat(starved),
+                ZERO, ports,
                 -1 if src is None else src,
                 -1 if dst is None else dst, flat(self._slot_offset(src, grid)),
                 flat(self._slot_offset(dst, grid)), flat(iterations_of(leaf, grid)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 
 from worker.compiler.machine.lint.targets import COMPUTE
 from worker.compiler.machine.lint.view import Defect, SpecReader
@@ -112,6 +113,34 @@ def ports_are_read(view: SpecReader) -> Iterator[Defect]:
                     f"{engine}/{field}", "how often operands pass the port of an array depends on "
                     f"what it keeps: say so at {engine}/dataflow", "absent, or beside a dataflow",
                     view.number(f"{engine}/{field}"),
+                )  # fmt: skip
+
+
+def engine_ports_are_read(view: SpecReader) -> Iterator[Defect]:
+    """Engines and transfers meet in a memory that something computes from."""
+    computing = [e for e in view.items("/engines") if view.text(f"{e}/kind") in COMPUTE]
+    memories = {view.text(f"{engine}/memory") for engine in computing}
+    by_name = view.names("/levels")
+    for name, level in by_name.items():
+        at = f"{level}/engine_ports"
+        if view.raw(at) is not None and name not in memories:
+            yield Defect(
+                at, f"no engine computes from {name}: nothing reads this",
+                "absent, or on the memory of a compute engine", view.choice(at),
+            )  # fmt: skip
+    for engine in computing:
+        level = by_name.get(view.text(f"{engine}/memory") or "", "")
+        if not level or view.choice(f"{level}/engine_ports") != "shared":
+            continue
+        share = view.number(f"{level}/sustained_fraction") or 1.0
+        for field, way in zip(_PORTS, ("read", "write"), strict=True):
+            given = view.number(f"{engine}/{field}")
+            port = (view.number(f"{level}/{way}_bytes_per_cycle") or inf) * share
+            if given is not None and given > port:
+                yield Defect(
+                    f"{engine}/{field}", f"no more passes than the port of "
+                    f"{view.text(f'{level}/name')} does, which the engine shares with transfers",
+                    f"<= {port:g}", given,
                 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from worker.compiler.machine.lint.calls import CALL_RULES
 from worker.compiler.machine.lint.feeds import (
     dataflows_have_an_array,
     dataflows_say_what_is_read,
+    engine_ports_are_read,
     folds_are_whole_arrays,
     is_placed_in,
     ports_are_read,
@@ -304,6 +305,7 @@ RULES: tuple[Callable[[SpecReader], Iterator[Defect]], ...] = (
     dataflows_say_what_is_read,
     folds_are_whole_arrays,
     ports_are_read,
+    engine_ports_are_read,
     transfers_are_read,
     bursts_where_they_are_read,
     sustained_where_bytes_pass,

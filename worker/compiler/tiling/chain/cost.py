@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import inf, prod
 
 from worker.compiler.cost.compute import engine_cycles
+from worker.compiler.cost.feeds import feeds_of
 from worker.compiler.cost.streams import HeldAs
 from worker.compiler.ir.op import Tensor
 from worker.compiler.isa.program import PASSED
@@ -17,6 +18,7 @@ from worker.compiler.machine.bursts import (
     sizes_of_tile,
 )
 from worker.compiler.machine.dma import dma_engine, issuing_rate
+from worker.compiler.machine.engine_ports import shared_memory, taken_cycles
 from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
 from worker.compiler.tiling.chain.cut import Cut, Held
 
@@ -66,6 +68,9 @@ class Timing:
     """Per operator that reads tables at home: row axes, bytes of one instruction."""
     fetched: tuple[Flow, ...]
     stored: tuple[Flow, ...]
+    at_ports: tuple[tuple[tuple[int, ...], MemoryLevel, tuple[int, int]], ...] = ()
+    """Per operator whose engine shares its memory's ports with transfers: row axes, the memory,
+    cycles of one instruction at its read and at its write port."""
 
 
 def timing_of(
@@ -74,6 +79,7 @@ def timing_of(
     tensors: Mapping[str, Tensor],
     flows: tuple[tuple[Flow, ...], tuple[Flow, ...]],
     held: HeldAs,
+    machine: Machine,
 ) -> Timing:
     """Measure the instructions of one tile.  Cost: linear in the chain.
 
@@ -81,19 +87,27 @@ def timing_of(
     """
     computes: list[tuple[tuple[int, ...], int]] = []
     tables: list[tuple[tuple[int, ...], int]] = []
+    ports: list[tuple[tuple[int, ...], MemoryLevel, tuple[int, int]]] = []
     for part in cut.ops:
         extents = tuple(
             min(span.extent, axis.extent)
             for span, axis in zip(part.box, part.op.domain, strict=True)
         )
-        cycles = engine_cycles(part.op, extents, engines[part.op.name], tensors, held=held)
+        engine = engines[part.op.name]
+        cycles = engine_cycles(part.op, extents, engine, tensors, held=held)
+        memory = shared_memory(engine, machine)
+        if memory is not None:
+            moved = feeds_of(part.op, engine, tensors, held=held).of(extents)
+            taken = taken_cycles(memory, *moved)
+            ports.append((part.rows, memory, taken))
+            cycles = max(cycles, int(memory.port_cycles(*taken)))
         computes.append((part.rows, cycles))
         size = sum(
             tensors[a.tensor].dtype.size_bytes for a in part.op.reads if a.tensor in cut.at_home
         )
         if size:
             tables.append((part.rows, prod(extents) * size))
-    return Timing(tuple(computes), tuple(tables), *flows)
+    return Timing(tuple(computes), tuple(tables), *flows, tuple(ports))
 
 
 def predict(
@@ -119,8 +133,14 @@ def predict(
     sums: list[float] = []
     first: list[float] = []
     waits = 0.0
-    turns: dict[str, float] = {}
-    """Cycles of ports that serve both directions, by level."""
+    turns: dict[tuple[str, str], float] = {}
+    """Cycles of ports that serve both directions, or engines, by level and direction (of both:
+    none)."""
+    for rows, level, taken in timing.at_ports:
+        for end, at_port in zip(("read", "write"), taken, strict=True):
+            key = level.name, "" if level.half_duplex else end
+            spent = float(_times(rows, trips) * at_port * busy.sharers(level, machine))
+            turns[key] = turns.get(key, 0.0) + spent
     for flows, inward in ((timing.fetched, True), (timing.stored, False)):
         total = once = 0.0
         paths: dict[str, Path] = {}
@@ -135,11 +155,12 @@ def predict(
             total += times * max(passing, way.setup_cycles)
             for name, is_read in ((flow.memory, inward), (memory, not inward)):
                 level = machine.level(name)
-                if level.half_duplex:
+                if level.half_duplex or level.serves_engines:
+                    key = name, "" if level.half_duplex else "read" if is_read else "write"
                     port = level.read_bytes_per_cycle if is_read else level.write_bytes_per_cycle
                     size = flow.sizes[PASSED.index(counted_at(level, machine))]
                     spent = times * size * busy.sharers(level, machine) / port
-                    turns[name] = turns.get(name, 0.0) + spent
+                    turns[key] = turns.get(key, 0.0) + spent
             once = max(once, way.latency_cycles) + passing
             waits = max(waits, float(times * way.latency_cycles))
         sums.append(total)

@@ -158,7 +158,9 @@ class Search:
             if single > budget_bytes:
                 continue
             held = {h.tensor: held_dtype(self.chain, h.tensor) for h in (*cut.fetched, *cut.made)}
-            timing = timing_of(cut, self.engines, self.chain.tensors, self._flows(cut), held)
+            timing = timing_of(
+                cut, self.engines, self.chain.tensors, self._flows(cut), held, self.machine
+            )
             for splits in self._splits(cut):
                 found = self._plan(cut, splits, budget_bytes, timing, lowest)
                 if found is not None:

@@ -21,11 +21,11 @@ from dataclasses import dataclass, field, replace
 from math import inf, prod
 from typing import NamedTuple
 
-from worker.compiler.cost.compute import EngineRate, pace_of
+from worker.compiler.cost.compute import pace_of
 from worker.compiler.cost.feeds import Feeds, feeds_of
 from worker.compiler.machine.bursts import Sizes, burst_units, sizes_of_tile
 from worker.compiler.machine.machine import Engine, Machine
-from worker.compiler.tiling.nest.facts import Facts, Operand, Pointwise
+from worker.compiler.tiling.nest.facts import Facts, Operand
 from worker.compiler.tiling.nest.measure import LATENCY, Measure
 from worker.compiler.tiling.nest.plan import (
     LevelPlan,
@@ -36,6 +36,7 @@ from worker.compiler.tiling.nest.plan import (
     source_of,
 )
 from worker.compiler.tiling.nest.route import Route, Turns
+from worker.compiler.tiling.nest.shared_memory import SharedMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +112,11 @@ class _Moves(NamedTuple):
 class Price:
     """One tiling's cycles, as far as they do not depend on the order of loops."""
 
-    __slots__ = ("at_home", "compute", "fed", "leaves", "moves", "overlaps")
+    __slots__ = ("at_home", "compute", "fed", "leaves", "moves", "overlaps", "turns")
 
     def __init__(
         self, moves: Sequence[_Moves], compute: float, at_home: float, leaves: int, fed: float,
-        *, overlaps: bool,
+        turns: Mapping[int, float], *, overlaps: bool,
     ) -> None:  # fmt: skip
         self.moves = moves
         self.overlaps = overlaps
@@ -125,11 +126,13 @@ class Price:
         self.leaves = leaves
         self.fed = fed
         """What engines are charged for what they draw and return."""
+        self.turns = turns
+        """What engines take of ports that they share with transfers."""
 
     def of(self, orders: Sequence[Sequence[str]]) -> tuple[int, int, float]:
         """(cycles, executed leaves, charge) with the loops of every level in the order given."""
         charge, leaves = self.fed, self.leaves
-        turns: dict[int, float] = {}
+        turns = dict(self.turns)
         fills: list[_Filled] = []
         for level, order in zip(self.moves, orders, strict=True):
             fill = _filled(level, order, turns)
@@ -269,16 +272,18 @@ class Pricer:
         self.engine = engine
         self.measure = measure
         stays = facts.registers is not None
-        self.feeds = (
-            feeds_of(facts.op, engine, facts.tensors, stays=stays, held=facts.held)
-            if measure.feeds
-            else None
-        )
+        self.feeds = feeds_of(facts.op, engine, facts.tensors, stays=stays, held=facts.held)
+        self.shared = SharedMemory.of(engine, machine, stages[-1].team)
         self.pace = pace_of(facts.op, engine, facts.tensors, stays=stays, held=facts.held)
         self.after = [
             (step, pace_of(step.op, step.engine, facts.tensors, held=facts.held))
             for step in facts.epilogue
         ]
+        self.after_shared = [
+            (SharedMemory.of(step.engine, machine, stages[-1].team),
+             feeds_of(step.op, step.engine, facts.tensors, held=facts.held))
+            for step in facts.epilogue
+        ]  # fmt: skip
         self._axes = tuple(axis.name for axis in facts.op.domain)
         self._machine, self._units = machine, burst_units(machine)
         self._in_bursts: dict[tuple[str, int, tuple[int, ...]], Sizes] = {}
@@ -330,15 +335,18 @@ class Pricer:
             carries = carries or len(plan.order) > plan.num_out_loops
         innermost = levels[-1]
         tile = innermost.tile
-        compute: float = entries * self.pace.cycles(tuple(tile[name] for name in self._axes))
+        box = tuple(tile[name] for name in self._axes)
+        turns: dict[int, float] = {}
+        one = self.pace.cycles(box)
+        if self.shared is not None:
+            one = max(one, self.shared.take(self.feeds.of(box), entries, busy, turns))
+        compute: float = entries * one
         leaves = entries * busy
         if self.after:
-            compute = self._fused_cycles(compute, results, innermost, strips)
+            compute = self._fused_cycles(compute, results, innermost, strips, busy, turns)
             leaves += results * busy * len(self.after)
-        fed = 0.0
-        if self.feeds is not None:
-            fed = entries * busy * self._fed(self.feeds, tuple(tile[name] for name in self._axes))
-        return Price(found, compute, self.at_home, leaves, fed, overlaps=self.overlaps)
+        fed = entries * busy * self._fed(self.feeds, box) if self.measure.feeds else 0.0
+        return Price(found, compute, self.at_home, leaves, fed, turns, overlaps=self.overlaps)
 
     def _fed(self, feeds: Feeds, box: tuple[int, ...]) -> float:
         """What an instruction is charged for what its engine draws and returns."""
@@ -423,9 +431,13 @@ class Pricer:
         return found
 
     def _fused_cycles(
-        self, anchor: float, results: int, plan: LevelPlan, strips: tuple[int, int]
-    ) -> float:
-        """Cycles of all engines of a core: side by side if the accumulators have a second copy."""
+        self, anchor: float, results: int, plan: LevelPlan, strips: tuple[int, int], units: int,
+        turns: dict[int, float],
+    ) -> float:  # fmt: skip
+        """Cycles of all engines of a core: side by side if the accumulators have a second copy.
+
+        Adds to `turns` what those of `units` take of ports that they share with transfers.
+        """
         facts = self.facts
         assert facts.out is not None
         busy = {self.engine.name: anchor}
@@ -433,16 +445,15 @@ class Pricer:
         widths = list(facts.out.widths(plan.tile, facts.extents))
         if widths:
             widths[strips[0]] //= strips[1]
-        for step, pace in self.after:
-            one = _step_cycles(step, pace, widths)
+        for (step, pace), (shared, feeds) in zip(self.after, self.after_shared, strict=True):
+            box = tuple(1 if dim is None else widths[dim] for dim in step.dim_of_axis)
+            one = pace.cycles(box)
+            if shared is not None:
+                one = max(one, shared.take(feeds.of(box), results, units, turns))
             busy[step.engine.name] = busy.get(step.engine.name, 0.0) + results * one
         if plan.copies[facts.out.tensor] > 1:
             return max(busy.values())
         return sum(busy.values())
-
-
-def _step_cycles(step: Pointwise, pace: EngineRate, widths: Sequence[int]) -> int:
-    return pace.cycles(tuple(1 if dim is None else widths[dim] for dim in step.dim_of_axis))
 
 
 def home_cycles(facts: Facts, machine: Machine, team: Team) -> float:

@@ -19,17 +19,17 @@ from worker.compiler.tiling.nest.measure import LATENCY, Measure
 from worker.compiler.tiling.nest.plan import Team
 
 Turns: TypeAlias = tuple[tuple[int, float], ...]
-"""(number of a memory, cycles) of ports that serve both directions."""
+"""(`port_number`, cycles) of ports that serve both directions, or engines."""
 Weights: TypeAlias = tuple[float, float, float]
 """What a byte of each of `Sizes` is charged."""
 
 
 class SharedPort(NamedTuple):
-    """A port that serves both directions: of a cache, or of a memory at an end that is half
-    duplex."""
+    """A port that serves more than transfers one way: of a cache, or of a memory at an end that is
+    half duplex or serves engines."""
 
     memory: int
-    """Its number in the machine."""
+    """`port_number`"""
     rate: float
     instances: int
     """That the working teams are attached to."""
@@ -37,6 +37,13 @@ class SharedPort(NamedTuple):
     """Which of `Sizes` passes it."""
     is_source: bool
     """Whether bytes leave it, once for all that one read serves."""
+
+
+def port_number(level: MemoryLevel, machine: Machine, *, writes: bool) -> int:
+    """A number of a port of a level: one for both directions, unless it has one for each."""
+    number = machine.level_index(level.name)
+    apart = writes and level.serves_engines and not level.half_duplex
+    return number + len(machine.levels) * apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +107,13 @@ class Route:
         counts = [PASSED.index(counted_at(level, machine)) for level in passed]
         rates = [*ports[: len(passed) - 1], ports[-1]]
         shared = tuple(
-            SharedPort(machine.level_index(names[k]), *rates[k], counts[k], k == 0)
+            SharedPort(
+                port_number(level, machine, writes=k == len(passed) - 1), *rates[k], counts[k],
+                k == 0,
+            )
             for k, level in enumerate(passed)
-            if level.half_duplex or 0 < k < len(passed) - 1
-        )
+            if level.half_duplex or level.serves_engines or 0 < k < len(passed) - 1
+        )  # fmt: skip
         is_at_home = machine.home.name in (src, dst)
         weights = [[0.0] * 3, [0.0] * 3]
         for k, (name, count) in enumerate(zip(names, counts, strict=True)):
