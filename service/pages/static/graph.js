@@ -1,8 +1,10 @@
 // The model as a graph: a worker draws, so that a large one never holds up the page; here are the
 // view, the pointer and the keys.
+import { fingers } from "/ui/static/fingers.js";
 import { coloursOf } from "/ui/static/timeline.js";
 
 const ZOOM = 1.4, LEAST = 0.02, MOST = 2.5;
+const scaled = (view, factor) => Math.min(Math.max(view.scale * factor, LEAST), MOST);
 
 export class ModelGraph {
   constructor(holder, says) {
@@ -62,22 +64,14 @@ export class ModelGraph {
       if (event.ctrlKey) this.zoom(event.deltaY > 0 ? 1 / 1.15 : 1.15, event.offsetX, event.offsetY);
       else this.move((event.deltaX || event.deltaY) / this.view.scale, 0);
     }, { passive: false });
-    let down = null;
-    this.canvas.addEventListener("pointerdown", (event) => {
-      down = { x: event.clientX, y: event.clientY, view: { ...this.view } };
-      this.canvas.setPointerCapture(event.pointerId);
-    });
-    this.canvas.addEventListener("pointermove", (event) => {
-      if (!down) return;
-      const x = event.clientX - down.x, y = event.clientY - down.y;
-      if (Math.hypot(x, y) > 3) {
-        down.moved = true;
-        this.look({ ...down.view, x: down.view.x - x / down.view.scale, y: down.view.y - y / down.view.scale });
-      }
-    });
-    this.canvas.addEventListener("pointerup", (event) => {
-      if (down && !down.moved) this.worker.postMessage({ op: "hit", x: event.offsetX, y: event.offsetY });
-      down = null;
+    fingers(this.canvas, {
+      view: () => this.view,
+      pan: (view, x, y) => this.look({ ...view, x: view.x - x / view.scale, y: view.y - y / view.scale }),
+      pinch: (view, factor, was, now) => {
+        const scale = scaled(view, factor);
+        this.look({ scale, x: view.x + was.x / view.scale - now.x / scale, y: view.y + was.y / view.scale - now.y / scale });
+      },
+      tap: (x, y) => this.worker.postMessage({ op: "hit", x, y }),
     });
     this.holder.addEventListener("keydown", (event) => {
       if (event.target !== this.holder) return;
@@ -103,7 +97,7 @@ export class ModelGraph {
   }
 
   zoom(factor, x = this.canvas.clientWidth / 2, y = this.canvas.clientHeight / 2) {
-    const { view } = this, scale = Math.min(Math.max(view.scale * factor, LEAST), MOST);
+    const { view } = this, scale = scaled(view, factor);
     this.look({ scale, x: view.x + x / view.scale - x / scale, y: view.y + y / view.scale - y / scale });
   }
 

@@ -1,5 +1,6 @@
 // The timeline: who works when, and what memories hold.  A worker reads the trace and draws, so that
 // a long one never holds up the page; here are the view, the pointer and the keys.
+import { fingers } from "/ui/static/fingers.js";
 
 const ZOOM = 1.5;
 
@@ -75,19 +76,18 @@ export class Timeline {
       if (event.ctrlKey) this.zoom(event.deltaY > 0 ? 1.2 : 1 / 1.2, event.offsetX / this.canvas.clientWidth);
       else this.move((event.deltaX || event.deltaY) / this.canvas.clientWidth);
     }, { passive: false });
-    let down = null;
-    this.canvas.addEventListener("pointerdown", (event) => {
-      down = { x: event.clientX, view: this.view };
-      this.canvas.setPointerCapture(event.pointerId);
-    });
-    this.canvas.addEventListener("pointermove", (event) => {
-      if (!down) return;
-      const by = ((down.x - event.clientX) / this.canvas.clientWidth) * (down.view[1] - down.view[0]);
-      if (Math.abs(down.x - event.clientX) > 3) { down.moved = true; this.look(down.view[0] + by, down.view[1] + by); }
-    });
-    this.canvas.addEventListener("pointerup", (event) => {
-      if (down && !down.moved) this.worker.postMessage({ op: "at", x: event.offsetX });
-      down = null;
+    fingers(this.canvas, {
+      view: () => this.view,
+      pan: ([from, to], x) => {
+        const by = (x / this.canvas.clientWidth) * (to - from);
+        this.look(from - by, to - by);
+      },
+      pinch: ([from, to], factor, was, now) => {
+        const across = this.canvas.clientWidth, held = from + (was.x / across) * (to - from);
+        const first = held - (now.x / across) * ((to - from) / factor);
+        this.look(first, first + (to - from) / factor);
+      },
+      tap: (x) => this.worker.postMessage({ op: "at", x }),
     });
     this.holder.addEventListener("keydown", (event) => {
       if (event.target !== this.holder) return;
