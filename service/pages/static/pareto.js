@@ -24,7 +24,8 @@ function made(name, attributes, parent) {
 
 // The least and the most, some room around them, and where lines are drawn.
 function axis(values, isBinary) {
-  const low = Math.min(...values), high = Math.max(...values), room = (high - low || high || 1) * 0.08;
+  const low = values.reduce((a, b) => Math.min(a, b)), high = values.reduce((a, b) => Math.max(a, b));
+  const room = (high - low || high || 1) * 0.08;
   const from = Math.max(low - room, 0), to = high + room, wanted = (to - from) / TICKS;
   const decade = 10 ** Math.floor(Math.log10(wanted));
   const round = [1, 2, 5, 10].map((k) => k * decade).find((size) => size >= wanted);
@@ -34,16 +35,22 @@ function axis(values, isBinary) {
   return { from, to, ticks };
 }
 
+const tenth = (value) => Math.round(value * 10) / 10;
+const RADIUS = 4;
+const ring = ({ x, y }) => `M${tenth(x - RADIUS)} ${y}a${RADIUS} ${RADIUS} 0 1 0 ${2 * RADIUS} 0a${RADIUS} ${RADIUS} 0 1 0 ${-2 * RADIUS} 0`;
+
 export class Pareto {
   constructor(holder, says, name) {
     Object.assign(this, { holder, says, name });
     this.onchoose = () => {};
     this.points = [];
+    this.crowd = [];
     this.at = null;
     this.chosen = null;
     holder.addEventListener("click", (event) => {
       const point = event.target.closest("[data-item]");
       if (point) this.onchoose(Number(point.dataset.item));
+      else if (event.target.closest(".crowd")) this.onchoose(this.nearest(event).id);
     });
     holder.addEventListener("keydown", (event) => this.key(event));
   }
@@ -85,17 +92,30 @@ export class Pareto {
     // On the front of three costs what is best in these two need not be a line that falls.
     const best = points.filter((item) => item.is_on_front), line = best.some((item) => item.is_guess) ? best.filter((item) => item.is_guess) : best;
     made("polyline", { class: "front", points: line.map((item) => `${x(item)},${y(item)}`).join(" ") }, drawing);
-    for (const item of [...points.filter((one) => !one.is_on_front), ...best].sort((a, b) => Boolean(b.is_guess) - Boolean(a.is_guess))) {
+    // Thousands of estimates are one shape: an element each would take longer than a page may be held up.
+    const isOne = (item) => !item.is_guess || item.is_on_front || item.id === this.chosen || item.id === this.at;
+    this.crowd = points.filter((item) => !isOne(item)).map((item) => ({ id: item.id, x: tenth(x(item)), y: tenth(y(item)) }));
+    if (this.crowd.length) made("path", { class: "point guess crowd", d: this.crowd.map(ring).join("") }, drawing);
+    const each = points.filter(isOne).sort((a, b) => Boolean(b.is_guess) - Boolean(a.is_guess) || Boolean(a.is_on_front) - Boolean(b.is_on_front));
+    for (const item of each) {
       const kinds = ["point", item.is_guess && "guess", item.estimate && "winner", item.is_on_front && "best", item.id === this.chosen && "picked", item.id === this.at && "at"];
       const about = { class: kinds.filter(Boolean).join(" "), "data-item": item.id };
       if (!item.estimate) {
-        made("circle", { ...about, cx: x(item), cy: y(item), r: item.is_on_front ? 5.5 : 4 }, drawing);
+        made("circle", { ...about, cx: x(item), cy: y(item), r: item.is_on_front ? 5.5 : RADIUS }, drawing);
         continue;
       }
       made("line", { class: "off", x1: x(item.estimate), y1: y(item.estimate), x2: x(item), y2: y(item) }, drawing);
       made("rect", { ...about, x: x(item) - 5, y: y(item) - 5, width: 10, height: 10 }, drawing);
     }
     this.holder.replaceChildren(drawing);
+  }
+
+  // Of the crowd, where the pointer is.
+  nearest(event) {
+    const box = this.holder.querySelector("svg").getBoundingClientRect();
+    const x = ((event.clientX - box.left) / box.width) * WIDTH, y = ((event.clientY - box.top) / box.height) * HEIGHT;
+    const far = (one) => (one.x - x) ** 2 + (one.y - y) ** 2;
+    return this.crowd.reduce((best, one) => (far(one) < far(best) ? one : best));
   }
 
   key(event) {
