@@ -47,6 +47,11 @@ class Verbs:
         self._server = () if server is None else ("--server", server)
         self._data = () if data_dir is None else ("--data-dir", str(data_dir))
 
+    @property
+    def is_served(self) -> bool:
+        """Whether a server does the work."""
+        return bool(self._server)
+
     async def run(self, *words: str, serves: bool = False, stores: bool = True) -> Document:
         """What a verb prints with `--json`.  When the caller is canceled, so is the verb.
 
@@ -184,18 +189,23 @@ class Tools:
         on-chip bytes, area and off-chip bandwidth; winners are compiled and simulated.
 
         `vary` are FIELD=VALUES of the spec: `GBUF.capacity_bytes=64KiB,128KiB`, `x0.5,x2` of what
-        it is, `16KiB..1MiB` doubled.  It goes on where it was stopped.
+        it is, `16KiB..1MiB` doubled.  It goes on where it was stopped; with a server it is a sweep
+        there, over all of its workers, whose id is told.
         """
         ranges = [word for one in vary for word in ("--vary", one)]
-        found = await self._verbs.run(
-            "explore", model, "--hardware", hardware, *ranges, "-o", output,
-            "--winners", str(winners), *_set(symbols),
-        )  # fmt: skip
-        front = [row for row in found["rows"] if row["is_on_front"]]
-        return {
-            "front": front, "chips": len(found["rows"]), "winners": found["winners"],
-            "folder": output,
-        }  # fmt: skip
+        words = (model, "--hardware", hardware, *ranges, "-o", output, "--winners", str(winners),
+                 *_set(symbols))  # fmt: skip
+        told: Document = {}
+        if self._verbs.is_served:
+            sweep = await self._verbs.run("sweep", *words, "--explore", serves=True)
+            rows = [row for item in sweep["items"] for row in item["estimates"] if item["part"]]
+            best = [item for item in sweep["items"] if not item["part"]]
+            told = {"sweep": sweep["id"], "state": sweep["state"], "failures": sweep["failures"]}
+        else:
+            found = await self._verbs.run("explore", *words)
+            rows, best = found["rows"], found["winners"]
+        front = [row for row in rows if row["is_on_front"]]
+        return {"front": front, "chips": len(rows), "winners": best, "folder": output, **told}
 
 
 def _set(symbols: Mapping[str, int] | None) -> Sequence[str]:
@@ -217,8 +227,8 @@ def mcp(
     """Serve an agent on stdin and stdout by the Model Context Protocol.
 
     Its tools are verbs of this command line: presets, compile, layers, explain, diff, explore. They
-    read and write files as whoever starts it; with --server compiles run there, with the API key
-    of TILEWRIGHT_KEY.
+    read and write files as whoever starts it; with --server compiles and explorations run there,
+    with the API key of TILEWRIGHT_KEY.
     """
     try:
         sdk = importlib.import_module("mcp.server")

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from api_fixtures import Serve
 from typer.testing import CliRunner
 
 from service.cli.main import app
@@ -146,6 +147,30 @@ def test_of_a_range_the_front_is_told() -> None:
         "explore", "m", "--hardware", "h", "--vary", "A.x=1,2", "--vary", "B.y=x2", "-o", "out",
         "--winners", "0", "--set", "N=4",
     ]  # fmt: skip
+
+
+def test_with_a_server_a_range_is_explored_there(serve: Serve, tmp_path: Path) -> None:
+    """The front, and the winners, that the same command finds here."""
+    served = serve("worker.job.job:run_job", memory_base_bytes=2 << 30)
+    model = tmp_path / "m.onnx"
+    assert CliRunner().invoke(app, ["model", "example", str(model)]).exit_code == 0
+    vary = ["GBUF.capacity_bytes=16,16KiB..64KiB"]
+
+    def told(server: str | None, data: Path | None, output: str) -> Document:
+        tools = Tools(Verbs(server, data))
+        asked_for = (str(model), "kapla-edge", vary, str(tmp_path / output), 1)
+        return asyncio.run(asyncio.wait_for(tools.explore(*asked_for), 240))
+
+    there, here = told(served.url, None, "there"), told(None, tmp_path / "data", "here")
+    assert there["chips"] == here["chips"] == 4
+    figures = [[row["latency_s"] for row in found["front"]] for found in (there, here)]
+    assert sorted(figures[0]) == sorted(figures[1])
+    assert there["state"] == "succeeded"
+    assert there["failures"] == []
+    (winner,) = there["winners"]
+    assert winner["job"]
+    assert served.client.sweep(there["sweep"])["label"] is None
+    assert (tmp_path / "there" / "sweep.html").exists()
 
 
 def test_a_canceled_tool_ends_its_verb(tmp_path: Path) -> None:
