@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -24,7 +25,7 @@ from service.log import get_logger
 from service.states import ItemState, JobState
 from service.store.records import BlobRef, HardwareRecord, JobRecord, ModelRecord
 from service.store.repos import catalog, items, jobs, results
-from service.store.session import Database
+from service.store.session import Asker, Database
 from service.store.strategy_sets import is_served, offered
 from worker.compiler.errors import Detail
 
@@ -139,11 +140,10 @@ def renew(database: Database, held: Claim, ttl_s: float) -> bool:
         return items.renew(session, held.item_id, held.owner, held.fence, ttl_s)
 
 
-def is_canceling(database: Database, held: Claim) -> bool:
+def is_canceling(asker: Asker, held: Claim) -> bool:
     """Tell whether the user asked to cancel.  Takes no write lock: it is asked often."""
-    with database.read() as session:
-        job = jobs.get(session, held.job.id)
-    return job is None or job.state is JobState.CANCELING
+    state = asker.ask(lambda session: jobs.state(session, held.job.id))
+    return state is None or state is JobState.CANCELING
 
 
 def _hold(session: Session, held: Claim) -> None:
@@ -191,6 +191,7 @@ def record(database: Database, held: Claim, found: Sequence[tuple[Progress, floa
     events: list[tuple[str, Mapping[str, Detail], float]] = []
     stage: Stage | None = None
     units: Units | None = None
+    artifacts: list[tuple[str, str, BlobRef]] = []
     with database.write() as session:
         _hold(session, held)
         for progress, age_s in found:
@@ -203,11 +204,9 @@ def record(database: Database, held: Claim, found: Sequence[tuple[Progress, floa
                     counts = {"solved": solved, "cached": cached, "total": total}
                     events.append(("units", counts, age_s))
                 case Artifact(name, file_name, ref):
-                    results.put_artifact(
-                        session, item_id=held.item_id, name=name, file_name=file_name, ref=ref,
-                        fence=held.fence,
-                    )  # fmt: skip
+                    artifacts.append((name, file_name, ref))
                     events.append(("artifact", {"name": name, "sha256": ref.sha256}, age_s))
+        results.put_artifacts(session, artifacts, item_id=held.item_id, fence=held.fence)
         if stage is not None:
             jobs.set_stage(session, held.job.id, stage.name)
         if units is not None:
@@ -252,15 +251,7 @@ def succeed(
     """
     with database.write() as session:
         _end(session, held, ItemState.DONE, Outcome.SUCCEEDED, usage, result)
-        for name, file_name, ref in artifacts:
-            results.put_artifact(
-                session,
-                item_id=held.item_id,
-                name=name,
-                file_name=file_name,
-                ref=ref,
-                fence=held.fence,
-            )
+        results.put_artifacts(session, artifacts, item_id=held.item_id, fence=held.fence)
         results.drop_stale_artifacts(session, held.item_id, held.fence)
         moved = jobs.move(
             session,
@@ -432,11 +423,15 @@ class Heartbeat:
         self._thread.join()
 
     def _run(self) -> None:
+        with closing(self._database.asker()) as asker:
+            self._watch(asker)
+
+    def _watch(self, asker: Asker) -> None:
         renewed = time.monotonic()
         stopped = False
         while not self._done.wait(min(self._watch_s, self._beat_s)):
             try:
-                if not self.canceling and is_canceling(self._database, self._held):
+                if not self.canceling and is_canceling(asker, self._held):
                     self.canceling = True
                 if time.monotonic() - renewed >= self._beat_s:
                     if not renew(self._database, self._held, self._ttl_s):

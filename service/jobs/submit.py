@@ -114,7 +114,7 @@ def add_model(
         QuotaExceeded: the owner would keep too many bytes.
     """
     with database.write() as session:
-        results.add_blob(session, ref)
+        results.add_blobs(session, [ref])
         created = catalog.add_model(
             session,
             model_id=new_id("model"),
@@ -152,7 +152,7 @@ def add_calibration(
         QuotaExceeded: with `settings`: the owner would keep too many bytes.
     """
     with database.write() as session:
-        results.add_blob(session, ref)
+        results.add_blobs(session, [ref])
         created = calibrations.add_calibration(session, owner=owner, name=name, sha256=ref.sha256)
         found = calibrations.find_calibration(session, owner, ref.sha256)
         if created and settings is not None:

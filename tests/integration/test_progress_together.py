@@ -12,9 +12,10 @@ from sqlalchemy import event
 
 from service.jobs import claim as protocol
 from service.jobs import query
-from service.jobs.claim import Stage, Units
+from service.jobs.claim import Artifact, Stage, Units
 from service.settings import Settings
 from service.states import JobState
+from service.store.blobs import put_bytes
 from worker.runner.main import EmbeddedWorker
 
 OpenDesk = Callable[[Settings], Desk]
@@ -88,3 +89,43 @@ def test_who_lost_the_lease_records_nothing(desk: Desk) -> None:
     with pytest.raises(protocol.LeaseLost):
         protocol.record(database, held, [(Stage("schedule", "started"), 0.0)])
     assert query.list_events(database, job.id) == before
+
+
+def test_many_artifacts_and_events_are_few_statements(desk: Desk) -> None:
+    """None is run once for each row: a driver that is given many rows may do that."""
+    services = desk.services
+    desk.submit()
+    held = protocol.claim(services.database, "w", 60.0)
+    assert held is not None
+    seen: list[tuple[str, bool]] = []
+
+    def note(
+        conn: object, cursor: object, statement: str, values: object, context: object, many: bool
+    ) -> None:
+        seen.append((statement, many))
+
+    made = tuple(
+        (f"artifact {k}", f"file{k % 9}", put_bytes(services.blobs, bytes([k % 9]), "text/plain"))
+        for k in range(10)
+    )
+    artifacts = (*made, ("artifact 3", "file3 again", made[4][2]))  # a stage may run again
+    event.listen(services.database.engine, "before_cursor_execute", note)
+    steps = [(Stage("schedule", "started"), 1.0), *((Artifact(*one), 0.5) for one in artifacts)]
+    protocol.record(services.database, held, steps)
+    recorded = len(seen)
+    protocol.succeed(
+        services.database, held, artifacts=made, bundle_digest="b", summary={},
+        usage=protocol.Usage(),
+    )  # fmt: skip
+    event.remove(services.database.engine, "before_cursor_execute", note)
+    assert recorded <= 7
+    assert len(seen) - recorded <= 12
+    inserts = [statement for statement, many in seen if many]
+    assert len(inserts) == 5
+    assert all("), (" in statement for statement in inserts), "one row: run once for each"
+    kept = query.list_artifacts(services.database, held.job.id)
+    assert {(row.name, row.file_name, row.sha256) for row in kept} == {
+        (name, file_name, ref.sha256) for name, file_name, ref in made
+    }
+    told = [e for e in query.list_events(services.database, held.job.id) if e.type == "artifact"]
+    assert [e.payload["name"] for e in told] == [name for name, _, _ in artifacts]

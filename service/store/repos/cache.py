@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from service.keys import LOCAL
 from service.store.records import BlobRef, CacheEntryRecord, CacheStats
-from service.store.repos.results import add_blob
+from service.store.repos.results import add_blobs
 from service.store.repos.rows import affected, few_lengths, insert_or_ignore
 from service.store.tables import CacheEntryRow, db_now
 
@@ -46,6 +46,21 @@ def load(
     return None if row is None else (row[0], row[1])
 
 
+def load_many(
+    session: Session, digests: Iterable[str], owner: str = LOCAL
+) -> dict[str, tuple[bytes | None, str | None]]:
+    """`load` of many, those that are there, by digest.  Cost: a statement for each thousand."""
+    stored = {_stored(digest, owner): digest for digest in digests}
+    every = sorted(stored)
+    found: dict[str, tuple[bytes | None, str | None]] = {}
+    for at in range(0, len(every), _AT_ONCE):
+        query = select(CacheEntryRow.digest, CacheEntryRow.value, CacheEntryRow.blob_sha256).where(
+            CacheEntryRow.digest.in_(few_lengths(every[at : at + _AT_ONCE]))
+        )
+        found |= {stored[row[0]]: (row[1], row[2]) for row in session.execute(query)}
+    return found
+
+
 def store(
     session: Session,
     *,
@@ -58,7 +73,7 @@ def store(
 ) -> bool:
     """Insert an entry unless its digest is taken: the first writer wins.  True when inserted."""
     if isinstance(value, BlobRef):
-        add_blob(session, value)
+        add_blobs(session, [value])
         inline, blob, size = None, value.sha256, value.size_bytes
     else:
         inline, blob, size = value, None, len(value)

@@ -156,16 +156,14 @@ def add_hardware(
 def add_all_hardware(session: Session, owner: str, rows: Sequence[Mapping[str, Any]]) -> None:
     """Give a project many specs (`id`, `machine_digest`, `name`, `document`), as `add_hardware`
     does one."""
-    insert_all_or_ignore(
-        session, HardwareRow, [{**row, "owner": owner} for row in rows], stamped="created"
-    )
+    insert_all_or_ignore(session, HardwareRow, [{**row, "owner": owner} for row in rows], "created")
     others: list[str] = []
     for at in range(0, len(rows), _AT_ONCE):
         ids = [row["id"] for row in rows[at : at + _AT_ONCE]]
         query = select(HardwareRow.id).where(HardwareRow.id.in_(ids), HardwareRow.owner != owner)
         others += session.scalars(query)
     also = [{"owner": owner, "hardware_id": hardware_id} for hardware_id in others]
-    insert_all_or_ignore(session, HardwareOwnerRow, also, stamped="created")
+    insert_all_or_ignore(session, HardwareOwnerRow, also, "created")
 
 
 _AT_ONCE = 500

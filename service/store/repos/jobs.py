@@ -69,6 +69,8 @@ _INSERT_JOB = (
     .returning(JobRow.created)
 )
 _INSERT_EVENT = insert_into(EventRow).values(ts=db_now() - bindparam("age_s"))
+_INSERT_EVENTS = _INSERT_EVENT.returning(EventRow.seq)
+"""One statement for many: without RETURNING it would be one for each."""
 
 
 def insert(session: Session, values: Mapping[str, Any], queue_ttl_s: float) -> JobRecord:
@@ -103,6 +105,15 @@ def get(session: Session, job_id: str) -> JobRecord | None:
     """Give one job, or None."""
     row = session.connection().execute(_JOB, {"job_id": job_id}).one_or_none()
     return None if row is None else _record(row)
+
+
+def state(session: Session, job_id: str) -> JobState | None:
+    """Give a job's state, or None where there is no such job."""
+    found = session.scalar(_STATE, {"job_id": job_id})
+    return None if found is None else JobState(found)
+
+
+_STATE = select(JobRow.state).where(JobRow.id == bindparam("job_id"))
 
 
 def page(
@@ -212,7 +223,7 @@ def add_events(
     number = {"of_job": job_id, "more": len(events)}
     last: int = connection.execute(_NEXT_EVENT, number).scalar_one()
     connection.execute(
-        _INSERT_EVENT,
+        _INSERT_EVENTS,
         [
             {"job_id": job_id, "seq": seq, "type": kind, "payload": dict(payload), "age_s": age_s}
             for seq, (kind, payload, age_s) in enumerate(events, last - len(events) + 1)

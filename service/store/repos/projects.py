@@ -17,7 +17,6 @@ from service.store.tables import (
     JobRow,
     ModelRow,
     ProjectLimitRow,
-    db_now,
 )
 
 _LIMITS = select(
@@ -72,10 +71,11 @@ def set_limits(session: Session, project: str, given: ProjectLimits) -> None:
     """Give a project limits of its own, in place of those that it had."""
     upsert(
         session, ProjectLimitRow, ["owner"],
-        {
+        [{
             "owner": project, "rate": given.rate, "max_active_jobs": given.max_active_jobs,
-            "max_bytes": given.max_bytes, "changed": db_now(),
-        },
+            "max_bytes": given.max_bytes,
+        }],
+        "changed",
     )  # fmt: skip
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sqlalchemy import and_, bindparam, delete, exists, func, literal, or_, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import BindParameter, ColumnElement
 
 from service.store.records import ArtifactRecord, AttemptRecord, BlobRef
-from service.store.repos.rows import affected, insert_or_ignore, upsert
+from service.store.repos.rows import affected, insert_all_or_ignore, upsert
 from service.store.tables import (
     ArtifactRow,
     AttemptRow,
@@ -21,19 +23,17 @@ from service.store.tables import (
 )
 
 
-def add_blob(session: Session, ref: BlobRef) -> None:
-    """Record content that is already in the blob store; a known digest is left alone."""
-    insert_or_ignore(
-        session,
-        BlobRow,
-        {
-            "sha256": ref.sha256,
-            "size_bytes": ref.size_bytes,
-            "media_type": ref.media_type,
-            "created": db_now(),
-            "verified_at": db_now(),
-        },
-    )
+def add_blobs(session: Session, refs: Iterable[BlobRef]) -> None:
+    """Record content that is already in the blob store; known digests are left alone.
+
+    In the order of digests, so that two jobs with the same content cannot deadlock.
+    """
+    by_digest = {ref.sha256: ref for ref in refs}
+    rows = [
+        {"sha256": digest, "size_bytes": ref.size_bytes, "media_type": ref.media_type}
+        for digest, ref in sorted(by_digest.items())
+    ]
+    insert_all_or_ignore(session, BlobRow, rows, "created", "verified_at")
 
 
 def get_blob(session: Session, sha256: str, owner: str | None = None) -> BlobRef | None:
@@ -60,24 +60,21 @@ _IS_OF = select(
 )
 
 
-def put_artifact(
-    session: Session, *, item_id: str, name: str, file_name: str, ref: BlobRef, fence: int
+def put_artifacts(
+    session: Session, artifacts: Iterable[tuple[str, str, BlobRef]], *, item_id: str, fence: int
 ) -> None:
-    """Record an item's artifact; the one of a later attempt replaces it."""
-    add_blob(session, ref)
-    upsert(
-        session,
-        ArtifactRow,
-        ["item_id", "name"],
-        {
-            "item_id": item_id,
-            "name": name,
-            "file_name": file_name,
-            "blob_sha256": ref.sha256,
-            "fence": fence,
-            "created": db_now(),
-        },
-    )
+    """Record an item's artifacts (name, file name, content); those of a later attempt replace them.
+
+    Cost: two statements.
+    """
+    by_name = {name: (file_name, ref) for name, file_name, ref in artifacts}
+    add_blobs(session, (ref for _, ref in by_name.values()))
+    rows = [
+        {"item_id": item_id, "name": name, "file_name": file_name, "blob_sha256": ref.sha256,
+         "fence": fence}
+        for name, (file_name, ref) in sorted(by_name.items())
+    ]  # fmt: skip
+    upsert(session, ArtifactRow, ["item_id", "name"], rows, "created")
 
 
 def drop_stale_artifacts(session: Session, item_id: str, fence: int) -> int:
@@ -164,7 +161,7 @@ def end_attempt(
 ) -> None:
     """Close the account of one try, unless it was closed already."""
     if log is not None:
-        add_blob(session, log)
+        add_blobs(session, [log])
     affected(
         session,
         update(AttemptRow)

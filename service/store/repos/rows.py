@@ -59,27 +59,41 @@ def _insert_or_ignore(
 
 
 def insert_all_or_ignore(
-    session: Session, table: type[DeclarativeBase], rows: Sequence[Mapping[str, Any]], stamped: str
+    session: Session, table: type[DeclarativeBase], rows: Sequence[Mapping[str, Any]], *stamped: str
 ) -> None:
-    """Insert rows but those of which a unique key is taken; the column `stamped` gets the time.
+    """Insert rows but those of which a unique key is taken; the columns `stamped` get the time.
 
     Cost: one statement for all, where `insert_or_ignore` is one for each.
     """
-    module = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
-    statement = module.insert(table).values({stamped: db_now()}).on_conflict_do_nothing()
     if rows:
+        statement = _insert_or_ignore(table, session.get_bind().dialect.name, stamped)
         session.connection().execute(statement, [dict(row) for row in rows])
 
 
 def upsert(
-    session: Session, table: type[DeclarativeBase], keys: list[str], values: Mapping[str, Any]
-) -> None:
-    """Insert one row, or replace the other columns of the row with the same `keys`."""
-    module = sqlite if session.get_bind().dialect.name == "sqlite" else postgresql
-    statement = module.insert(table.__table__).values(dict(values))
-    session.execute(
-        statement.on_conflict_do_update(
-            index_elements=keys,
-            set_={name: value for name, value in values.items() if name not in keys},
-        )
-    )
+    session: Session, table: type[DeclarativeBase], keys: Sequence[str],
+    rows: Sequence[Mapping[str, Any]], *stamped: str,
+) -> None:  # fmt: skip
+    """Insert rows, each in place of the one with the same `keys`; the columns `stamped` get the
+    time.  No two of them may have the same keys.
+
+    Cost: one statement for all.
+    """
+    if rows:
+        dialect = session.get_bind().dialect.name
+        statement = _upsert(table, dialect, tuple(keys), (*rows[0], *stamped), stamped)
+        session.connection().execute(statement, [dict(row) for row in rows])
+
+
+@cache
+def _upsert(
+    table: type[DeclarativeBase], dialect: str, keys: tuple[str, ...], names: tuple[str, ...],
+    stamped: tuple[str, ...],
+) -> Executable:  # fmt: skip
+    module = sqlite if dialect == "sqlite" else postgresql
+    statement = module.insert(table).values({name: db_now() for name in stamped})
+    new = {name: statement.excluded[name] for name in names if name not in keys}
+    built: Executable = statement.on_conflict_do_update(
+        index_elements=list(keys), set_=new
+    ).returning(literal(1))
+    return built

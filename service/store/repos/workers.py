@@ -29,17 +29,19 @@ def register(
         session,
         WorkerRow,
         ["id"],
-        {
-            "id": worker_id,
-            "host": host,
-            "pid": pid,
-            "slots": slots,
-            "version": version,
-            "sandbox_tier": sandbox_tier,
-            "strategies": strategies,
-            "started": db_now(),
-            "beat": db_now(),
-        },
+        [
+            {
+                "id": worker_id,
+                "host": host,
+                "pid": pid,
+                "slots": slots,
+                "version": version,
+                "sandbox_tier": sandbox_tier,
+                "strategies": strategies,
+            }
+        ],
+        "started",
+        "beat",
     )
 
 
