@@ -42,13 +42,15 @@ def test_second_job_reports_cache_hits(serve: Serve) -> None:
     again = served.ended(served.submit()["id"])
     assert again["progress"] == {"units_total": 3, "units_solved": 0, "units_cached": 3}
     stats = served.http.get("/v1/cache/stats").json()
-    assert (stats["entries"], stats["hits"]) == (3, 3)
+    kinds = {row["kind"]: (row["entries"], row["hits"]) for row in stats["kinds"]}
+    assert kinds == {"schedule": (3, 3), "reads": (1, 0)}
+    assert (stats["entries"], stats["hits"]) == (4, 3)
     entries = served.http.get("/v1/cache/entries", params={"kind": "schedule"}).json()["items"]
     one = served.http.get(f"/v1/cache/entries/{entries[0]['digest']}").json()
     assert one["fields"]["kind"] == "fake"
     assert one["filled_by_job"].startswith("job_")
     dropped = served.http.post("/v1/cache/prune", json={"unused_for_s": 0}).json()
-    assert dropped == {"dropped": 3}
+    assert dropped == {"dropped": 4}
 
 
 def test_prefer_wait_holds_the_answer_until_the_end(serve: Serve) -> None:

@@ -63,8 +63,8 @@ def test_job_succeeds_with_artifacts_events_and_cache(desk: Desk) -> None:
         "running",
         "succeeded",
     ]
-    (stats,) = query.cache_stats(database)
-    assert (stats.kind, stats.entries, stats.hits) == ("schedule", 3, 3)
+    stats = {row.kind: (row.entries, row.hits) for row in query.cache_stats(database)}
+    assert stats == {"schedule": (3, 3), "reads": (1, 0)}  # for a third like them
     assert not list(desk.services.settings.work_dir.iterdir())
 
 

@@ -6,7 +6,8 @@ import errno
 import io
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,11 @@ from service.states import JobState
 from service.store.blobs import BlobWriter, copy_to, put_bytes, put_stream, read_bytes, sweep_spool
 from service.store.local_blobs import LocalBlobStore
 from service.store.repos import cache as entries
+from service.store.session import Database
 from service.store.tables import BlobRow, ItemRow, db_now
 from worker.compiler.cache import CacheKey, CacheKind
 from worker.runner.main import EmbeddedWorker
-from worker.runner.store_cache import StoreCache
+from worker.runner.store_cache import StoreCache, reads_of
 
 OpenDesk = Callable[[Settings], Desk]
 
@@ -112,6 +114,19 @@ def _key(name: str) -> CacheKey:
     return CacheKey(CacheKind.SCHEDULE, (("signature", name),))
 
 
+@contextmanager
+def statements(database: Database) -> Iterator[list[str]]:
+    """What the database is asked meanwhile."""
+    seen: list[str] = []
+
+    def note(conn: object, cursor: object, statement: str, *_: object) -> None:
+        seen.append(statement)
+
+    event.listen(database.engine, "before_cursor_execute", note)
+    yield seen
+    event.remove(database.engine, "before_cursor_execute", note)
+
+
 def test_cache_first_writer_wins_and_counts_hits(desk: Desk) -> None:
     services = desk.services
     cache = StoreCache(services.database, services.blobs, job_id="job_1", inline_bytes=100)
@@ -136,15 +151,8 @@ def test_hits_of_many_entries_take_few_statements(desk: Desk) -> None:
             entries.store(session, digest=key.digest, kind="schedule", fields=key.fields, value=b"",
                   job_id=None)  # fmt: skip
     hits = [(_key(str(number)).digest, 1 + number % 2) for number in range(50)]
-    seen: list[str] = []
-
-    def note(conn: object, cursor: object, statement: str, *_: object) -> None:
-        seen.append(statement)
-
-    event.listen(database.engine, "before_cursor_execute", note)
-    with database.write() as session:
+    with statements(database) as seen, database.write() as session:
         entries.touch(session, [*hits, ("f" * 64, 3)])  # one has been deleted
-    event.remove(database.engine, "before_cursor_execute", note)
     assert sum(one.startswith(("SELECT", "UPDATE")) for one in seen) == 4
     found = [query.get_cache_entry(database, _key(str(n)).digest).hits for n in range(60)]
     assert found == [1 + n % 2 for n in range(50)] + [0] * 10
@@ -174,6 +182,69 @@ def test_a_cache_asks_on_one_connection_and_replaces_it_when_it_breaks(
     assert pool.checkedout() == 0
     entry = query.get_cache_entry(services.database, _key("a").digest)
     assert entry.hits == 4
+
+
+def test_what_the_last_job_like_this_one_found_is_read_at_once(desk: Desk) -> None:
+    services = desk.services
+    like = reads_of("m" * 64, "h" * 64, {"options": {"strategy": "naive"}})
+    values = {_key(str(k)): bytes([k]) * (150 if k % 3 == 0 else 50) for k in range(20)}
+
+    def cache(like: CacheKey | None = like) -> StoreCache:
+        return StoreCache(
+            services.database, services.blobs, job_id="job_1", inline_bytes=100, like=like
+        )
+
+    def found(own: StoreCache, keys: Iterable[CacheKey]) -> tuple[list[bytes | None], int]:
+        with statements(services.database) as seen:
+            got = [own.get(key) for key in keys]
+        own.keep_reads()
+        own.close()
+        return got, sum(" cache_entry" in one for one in seen)
+
+    first = cache()
+    for key, value in values.items():
+        first.put(key, value)
+    first.keep_reads()  # it put them, and found nothing
+    first.close()
+    wanted = list(values.values())
+    assert found(cache(), values) == (wanted, 21)
+    assert found(cache(), values) == (wanted, 2)
+    assert found(cache(reads_of("n" * 64, "h" * 64, {})), values) == (wanted, 21)
+    assert query.get_cache_entry(services.database, like.digest).hits == 1
+    assert query.get_cache_entry(services.database, _key("3").digest).hits == 3
+
+    # One is gone, another is new: the rest comes at once, and the next job expects the new ones.
+    gone, new = _key("0"), _key("new")
+    with services.database.write() as session:
+        entries.drop(session, gone.digest)
+    filling = cache(None)
+    filling.put(new, b"new")
+    filling.close()
+    now = [*list(values)[1:], gone, new]
+    assert found(cache(), now) == ([*wanted[1:], None, b"new"], 4)
+    assert found(cache(), now) == ([*wanted[1:], None, b"new"], 3)
+
+
+def test_a_value_that_was_read_ahead_and_is_lost_is_filled_again(desk: Desk) -> None:
+    services = desk.services
+    assert isinstance(services.blobs, LocalBlobStore)
+    like = reads_of("m" * 64, "h" * 64, {})
+    value = b"value"
+    for _ in range(2):
+        cache = StoreCache(
+            services.database, services.blobs, job_id=None, inline_bytes=0, like=like
+        )
+        for name in ("a", "b"):
+            cache.put(_key(name), name.encode() + value)
+            assert cache.get(_key(name)) == name.encode() + value
+        cache.keep_reads()
+        cache.close()
+    services.blobs.path(sha256(b"a" + value).hexdigest()).unlink()
+    cache = StoreCache(services.database, services.blobs, job_id=None, inline_bytes=0, like=like)
+    assert cache.get(_key("b")) == b"b" + value
+    assert cache.get(_key("a")) is None
+    cache.put(_key("a"), b"a" + value)
+    assert cache.get(_key("a")) == b"a" + value
 
 
 @pytest.mark.parametrize("fault", ["missing", "damaged"])

@@ -26,6 +26,9 @@ class CacheKind(StrEnum):
     """What an oracle has answered to a batch of calls."""
     RUN = "run"
     """Documents of a whole compile, which the gate compares; no compile reads or writes any."""
+    READS = "reads"
+    """Which entries a compile found: the worker reads all of them at once for the next one like it;
+    no compile reads or writes any."""
 
 
 @dataclass(frozen=True, slots=True)

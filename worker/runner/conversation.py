@@ -97,8 +97,8 @@ def _key(frame: wire.Message) -> CacheKey:
         kind = CacheKind(frame.text("kind"))
     except ValueError as error:
         raise wire.ProtocolError("unknown kind of cache entry") from error
-    if kind is CacheKind.RUN:
-        raise wire.ProtocolError("documents of whole compiles are not a payload's to keep")
+    if kind in (CacheKind.RUN, CacheKind.READS):
+        raise wire.ProtocolError(f"entries of kind {kind} are not a payload's to ask for")
     return CacheKey(kind, tuple((name, value) for name, value in fields))
 
 

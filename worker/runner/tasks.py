@@ -42,7 +42,7 @@ from worker.compiler.errors import DISK_FULL, TOOL_KILLED, Detail
 from worker.job.request import request_document
 from worker.runner.conversation import Conversation, answer, named_artifacts
 from worker.runner.progress import ProgressRecorder
-from worker.runner.store_cache import StoreCache
+from worker.runner.store_cache import StoreCache, reads_of
 from worker.runner.verdict import over_limit
 from worker.sandbox import wire
 from worker.sandbox.compiled_loops import ensure_compiled_loops
@@ -187,7 +187,11 @@ class ItemRunner:
             job_id=held.job.id,
             inline_bytes=settings.cache_inline_bytes,
             owner=settings.cache_of(held.job.owner),
-        )
+            like=reads_of(
+                held.model.sha256, held.hardware.machine_digest,
+                {"options": held.job.options, "part": held.part},
+            ),
+        )  # fmt: skip
         heartbeat = Heartbeat(
             services.database,
             held,
@@ -227,6 +231,8 @@ class ItemRunner:
                 ending = self._verdict(held, progress, said, report)
             spans.used(usage.cpu_s, usage.max_rss_bytes)
             spans.outcome(ending.outcome, ending.code)
+            if ending.outcome is Outcome.SUCCEEDED:
+                cache.keep_reads()
             cache.flush_hits()
             self._publish(held, lambda: ending.publish(held, usage))
             self._on_step(Step.PUBLISHED, held)
