@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,7 +22,7 @@ from worker.compiler.tiling.nest.facts import Facts, granules, homes_of_sums
 from worker.compiler.tiling.nest.levels import Sizes, StageFrame, levels_of
 from worker.compiler.tiling.nest.measure import Measure
 from worker.compiler.tiling.nest.plan import Plan, Stage, Team, stages_of
-from worker.compiler.tiling.nest.price import Pricer
+from worker.compiler.tiling.nest.price import Pricer, Prices, Tilings
 from worker.compiler.tiling.nest.search import (
     MOST_LEAVES,
     loop_orders,
@@ -114,7 +114,7 @@ class Ran:
 
     outcome: Outcome
     tilings: int
-    """Priced: calls of `Pricer.price`, whoever made them."""
+    """Priced by `Pricer.best`, whoever asked."""
     seconds: float
     """CPU, of the process."""
 
@@ -137,17 +137,19 @@ def ran(search_for: Search, problem: Problem, budget: Budget) -> Ran | None:
 @contextmanager
 def counted() -> Iterator[list[int]]:
     """How many tilings are priced meanwhile, in a list of one."""
-    found, price = [0], Pricer.price
+    found, best = [0], Pricer.best
 
-    def counting(self: Pricer, levels: object) -> object:
-        found[0] += 1
-        return price(self, levels)  # type: ignore[arg-type]
+    def counting(
+        self: Pricer, tilings: Tilings, orders: Sequence[tuple[str, ...]], most: int
+    ) -> Prices:
+        found[0] += len(tilings.tiles)
+        return best(self, tilings, orders, most)
 
-    Pricer.price = counting  # type: ignore[assignment,method-assign]
+    Pricer.best = counting  # type: ignore[method-assign]
     try:
         yield found
     finally:
-        Pricer.price = price  # type: ignore[method-assign]
+        Pricer.best = best  # type: ignore[method-assign]
 
 
 def grown(problem: Problem) -> Plan | None:

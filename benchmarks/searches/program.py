@@ -244,9 +244,9 @@ class Program:
         """What an operand takes of every port on its ways to a stage and from it."""
         port = self.problem.pricer.ports[k]
         ways = [(w.route, 1.0) for w in port.fills if w.operand.tensor == operand.tensor]
-        if port.drain is not None and port.drain[0].tensor == operand.tensor:
-            stored, route = port.drain
-            ways.append((route, stored.dtype.size_bytes / operand.dtype.size_bytes))
+        if port.drain is not None and port.drain.operand.tensor == operand.tensor:
+            ratio = port.drain.operand.dtype.size_bytes / operand.dtype.size_bytes
+            ways.append((port.drain.route, ratio))
         outside = summed(self._log("ways", j, n) for j in range(k) for n in self.axes)
         everyone = summed([outside, *(self._log("ways", k, n) for n in self.axes)])
         bytes_moved = summed([move.size, move.times])

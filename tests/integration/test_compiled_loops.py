@@ -14,7 +14,7 @@ import pytest
 
 from worker.sandbox import compiled_loops
 from worker.sandbox.compiled_loops import (
-    MODULES,
+    LOOPS,
     PACKAGE,
     copy_compiled_loops,
     ensure_compiled_loops,
@@ -49,7 +49,7 @@ def test_every_loop_of_the_sources_is_there(loops: Path) -> None:
     }
     found = {path.name.split("-")[0] for path in loops.rglob("*.nbi")}
     assert {name.split(".")[1] for name in found} == used
-    assert {name.split(".")[0] for name in found} == {Path(name).stem for name in MODULES[2:]}
+    assert {name.split(".")[0] for name in found} == {Path(name).stem for name in LOOPS}
 
 
 def test_a_payload_gets_them_and_compiles_nothing(loops: Path, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_other_sources_have_other_loops_and_the_oldest_go(
     monkeypatch.setattr(compiled_loops, "PACKAGE", copy)
     made = []
     for number in range(10):
-        for name in MODULES:
+        for name in LOOPS:
             path = copy / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("#" * number)

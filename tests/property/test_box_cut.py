@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.compiler.jit import compiled
+from worker.compiler.tiling.nest.arrays import TRIPS, WAYS, Ints
 from worker.compiler.tiling.nest.box_cut import cut
-from worker.compiler.tiling.nest.box_tables import TRIPS, WAYS, Ints
 
 
 @st.composite

@@ -28,8 +28,8 @@ from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.verify import verify
 from worker.compiler.tiling.factors import divisors
 from worker.compiler.tiling.nest import branch_bound
+from worker.compiler.tiling.nest.arrays import TRIPS, WAYS, Ints
 from worker.compiler.tiling.nest.box_floor import BoxFloor
-from worker.compiler.tiling.nest.box_tables import TRIPS, WAYS, Ints
 from worker.compiler.tiling.nest.branch_bound import is_bounded, search_all
 from worker.compiler.tiling.nest.emit import emit
 from worker.compiler.tiling.nest.levels import Sizes

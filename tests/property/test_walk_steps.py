@@ -15,7 +15,7 @@ from test_walks import Ground
 from worker.compiler.ir.graph import Graph
 from worker.compiler.jit import compiled
 from worker.compiler.machine import load_preset
-from worker.compiler.tiling.nest.box_tables import TRIPS, WAYS, Ints
+from worker.compiler.tiling.nest.arrays import TRIPS, WAYS, Ints
 from worker.compiler.tiling.nest.branch_bound import ROUNDINGS, is_bounded
 from worker.compiler.tiling.nest.facts import granules
 from worker.compiler.tiling.nest.walk_steps import draw, sized, step, within

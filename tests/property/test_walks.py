@@ -21,8 +21,8 @@ from worker.compiler.machine import load_preset
 from worker.compiler.machine.machine import Machine
 from worker.compiler.options import Objective
 from worker.compiler.tiling.nest import branch_bound
+from worker.compiler.tiling.nest.arrays import TRIPS, WAYS, Floats, Ints
 from worker.compiler.tiling.nest.box_floor import BoxFloor
-from worker.compiler.tiling.nest.box_tables import TRIPS, WAYS, Floats, Ints
 from worker.compiler.tiling.nest.branch_bound import Flags, is_bounded, search_all
 from worker.compiler.tiling.nest.enumeration import EVERY_ROUNDING, Enumeration, Numbers
 from worker.compiler.tiling.nest.facts import granules

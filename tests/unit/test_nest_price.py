@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from toy_schedules import machine as toy_machine
 
+from worker.compiler.cost.compute import EngineRate
 from worker.compiler.ir.affine import var
 from worker.compiler.ir.axis import Axis, AxisKind
 from worker.compiler.ir.dtype import DType
@@ -20,8 +21,8 @@ from worker.compiler.tiling.nest import price
 from worker.compiler.tiling.nest.facts import Facts, facts_of
 from worker.compiler.tiling.nest.levels import Sizes, StageFrame, levels_of
 from worker.compiler.tiling.nest.plan import comes_early, stages_of
-from worker.compiler.tiling.nest.price import Price, Pricer
-from worker.compiler.tiling.nest.search import loop_orders, ordered_plan, search
+from worker.compiler.tiling.nest.price import Pricer
+from worker.compiler.tiling.nest.search import MOST_LEAVES, loop_orders, ordered_plans, search
 
 
 def matmul(size: int) -> Facts:
@@ -39,7 +40,7 @@ class Counts:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.of: Counter[str] = Counter()
-        route, pace, priced, ordered = Machine.route, price.pace_of, Pricer.price, Price.of
+        route, pace, priced = Machine.route, price.pace_of, Pricer.best
 
         def counted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
             def run(*args: Any, **more: Any) -> Any:
@@ -50,8 +51,7 @@ class Counts:
 
         monkeypatch.setattr(Machine, "route", counted("route", route))
         monkeypatch.setattr(price, "pace_of", counted("pace", pace))
-        monkeypatch.setattr(Pricer, "price", counted("tilings", priced))
-        monkeypatch.setattr(Price, "of", counted("orders", ordered))
+        monkeypatch.setattr(Pricer, "best", counted("tilings", priced))
 
 
 @pytest.mark.parametrize("size", [64, 1024])
@@ -68,17 +68,34 @@ def test_routes_and_paces_are_looked_up_once_per_search(
     assert counts.of["tilings"] >= 5
 
 
-def test_a_tiling_is_priced_once_for_all_orders(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tile_is_worked_out_once_for_all_orders_and_all_tilings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     machine, facts = toy_machine(), matmul(64)
     stages = stages_of(machine, tuple(machine.scratchpads))
-    tile = dict.fromkeys(facts.extents, 4)
-    levels = levels_of(StageFrame(facts, stages), Sizes(tuple(tile for _ in stages), False))
-    assert levels is not None
+    tile, whole = (dict.fromkeys(facts.extents, size) for size in (4, 16))
+    frame = StageFrame(facts, stages)
+    written = [
+        levels_of(frame, Sizes((outer, tile), double))
+        for outer in (tile, whole)
+        for double in (False, True)
+    ]
+    found = [levels for levels in written if levels is not None]
+    assert len(found) == len(written)
+    orders = loop_orders(facts)
+    assert len(orders) > 1
+    counts: list[tuple[int, ...]] = []
+    cycles = EngineRate.cycles
+
+    def counted(self: EngineRate, extents: tuple[int, ...], lanes: int = 1) -> int:
+        counts.append(extents)
+        return cycles(self, extents, lanes)
+
+    monkeypatch.setattr(EngineRate, "cycles", counted)
     pricer = Pricer(facts, machine.engines[0], stages, machine)
-    counts = Counts(monkeypatch)
-    ordered_plan(pricer, levels, loop_orders(pricer.facts))
-    assert counts.of["tilings"] == 1
-    assert 1 < counts.of["orders"] <= len(loop_orders(facts))
+    plans = ordered_plans(pricer, found, orders)
+    assert counts == [(4, 4, 4)]
+    assert plans == [plan for levels in found for plan in ordered_plans(pricer, [levels], orders)]
 
 
 def test_only_fills_of_outer_memories_come_early() -> None:
@@ -125,8 +142,8 @@ def cycles_of(machine: Machine, memories: tuple[str, ...], *, two_copies: bool) 
     tile = {"m": 8, "n": 8, "k": 16}
     levels = levels_of(StageFrame(facts, stages), Sizes((tile,) * len(stages), two_copies))
     assert levels is not None
-    price = Pricer(facts, machine.engines[0], stages, machine).price(levels)
-    return price.of([plan.order for plan in levels])[0]
+    pricer = Pricer(facts, machine.engines[0], stages, machine)
+    return int(pricer.ordered(levels, MOST_LEAVES).cycles[0])
 
 
 def test_fills_and_drains_take_turns_at_a_port_of_both_directions() -> None:
@@ -154,33 +171,34 @@ def test_all_that_passes_homes_port_adds_up() -> None:
 
 @pytest.mark.parametrize("half", [False, True])
 def test_units_that_fetch_the_same_through_a_cache_take_home_s_port_once(half: bool) -> None:
-    """Two cores along m, home gives 1 byte a cycle: of the left operand each fetches its own half,
-    of the right one both the same.  Without a cache either comes at half the rate."""
+    """Two cores along m, home gives 1 byte a cycle and takes half of one: of the left operand each
+    fetches its own half, of the right one both the same.  Through a cache that comes once."""
     machine = home_bound(*(("DDR",) if half else ()))
     home, gb, l1 = (replace(m, latency_cycles=0) for m in machine.levels[:3])
     cached = replace(gb, managed=Managed.CACHE, instances=1)
-    for level, same in ((cached, 1.0), (replace(cached, managed=Managed.SCRATCHPAD), 0.5)):
+    for level, right in ((cached, 1024), (replace(cached, managed=Managed.SCRATCHPAD), 2048)):
         on = replace(
             machine, num_cores=2,
             levels=(home, level, replace(l1, instances=2), *machine.levels[3:]),
         )  # fmt: skip
         facts, stages = matmul(16), stages_of(on, (on.level(l1.name),))
-        tile = {"m": 8, "n": 16, "k": 16}
-        levels = levels_of(StageFrame(facts, stages), Sizes((tile,), False))
-        assert levels is not None
-        assert levels[0].splits == {"m": 2}
-        (moves,) = Pricer(facts, on.engines[0], stages, on).price(levels).moves
-        size = {"m": 8 * 16, "n": 16 * 16}
-        item = facts.reads[0].dtype.size_bytes
-        rates = {"m": 0.5, "n": same}
-        spent = {min(fill.axes & {"m", "n"}): fill.cycles for fill in moves.fills}
-        assert spent == {name: size[name] * item / rates[name] for name in size}
-        taken = {min(fill.axes & {"m", "n"}): fill.turns for fill in moves.fills}
-        assert {
-            name: [cycles for k, cycles in turns if k == 0] for name, turns in taken.items()
-        } == {name: [size[name] * item / rates[name]] if half else [] for name in size}
-        # And of the one port of the cache, which what comes and what leaves pass, each core takes
-        # its own.
-        passed = {name: [cycles for k, cycles in turns if k == 1] for name, turns in taken.items()}
-        both = 2 * facts.reads[0].dtype.size_bytes / level.read_bytes_per_cycle
-        assert passed == {n: [size[n] * both] if level is cached else [] for n in size}
+        pricer = Pricer(facts, on.engines[0], stages, on)
+
+        def cycles(columns: int, *, double: bool) -> float:
+            tile = {"m": 8, "n": columns, "k": 16}
+            levels = levels_of(StageFrame(facts, stages), Sizes((tile,), double))  # noqa: B023
+            assert levels is not None
+            assert levels[0].splits == {"m": 2}
+            return float(pricer.ordered(levels, MOST_LEAVES).cycles[0])  # noqa: B023
+
+        left, drained = 1024, 2048  # of both cores
+        engine = on.engines[0]
+        macs = int(engine.macs_per_cycle[DType.F32])
+        # In one tile a core: home's port brings all; behind a cache the unit that comes first, with
+        # what others ask for as well, waits for its own half alone.
+        step = 8 * 16 * 16 // macs + engine.startup_cycles
+        behind = left / 2 if level is cached else right / 2
+        assert cycles(16, double=False) == left + right + behind + step + drained
+        # In four tiles with two copies: what comes and what leaves take turns, if they have to.
+        turning, found = left + right + drained, cycles(4, double=True)
+        assert found == turning if half else found < turning

@@ -21,9 +21,14 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 PACKAGE = Path(__file__).parents[1]
-MODULES = (
+GIVEN = (
     "children/compile_loops.py",
+    "compiler/tiling/nest/arrays.py",
     "compiler/tiling/nest/box_tables.py",
+    "compiler/tiling/nest/price_tables.py",
+)
+"""What calls the loops, and what some of them are given."""
+LOOPS = (
     "compiler/audit/walk.py",
     "compiler/lower/order/conflicts.py",
     "compiler/lower/order/sync.py",
@@ -32,6 +37,7 @@ MODULES = (
     "compiler/tiling/nest/box_cut.py",
     "compiler/tiling/nest/box_loop.py",
     "compiler/tiling/nest/box_pool.py",
+    "compiler/tiling/nest/price_loop.py",
     "compiler/tiling/nest/walk_steps.py",
     "simulator/attribution.py",
     "compiler/clock/cycles.py",
@@ -39,8 +45,7 @@ MODULES = (
     "compiler/clock/readiness.py",
     "compiler/clock/signals.py",
 )
-"""What calls the loops, what one of them is given, and where they are: compiled they are good while
-these files stay."""
+"""Where they are: compiled they are good while these files and those above stay."""
 _KEPT = 8
 """Folders of other versions and installations that stay."""
 _LIMIT_S = 300
@@ -56,7 +61,7 @@ def home() -> Path | None:
 
 def folder_of(root: Path) -> Path:
     """Where those of this installation are below `root`, in the layout of NUMBA_CACHE_DIR."""
-    stats = [(PACKAGE / name).stat() for name in MODULES]
+    stats = [(PACKAGE / name).stat() for name in (*GIVEN, *LOOPS)]
     key = (
         str(PACKAGE), version("numba"), sys.implementation.cache_tag, platform.machine(),
         *((stat.st_mtime_ns, stat.st_size) for stat in stats),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import sqrt
 from typing import Any
 
-from worker.compiler.tiling.nest.box_tables import TRIPS, WAYS
+from worker.compiler.tiling.nest.arrays import TRIPS, WAYS
 
 
 def cut(

@@ -25,8 +25,9 @@ import numpy as np
 from worker.compiler.jit import loop_for
 from worker.compiler.machine.bursts import burst_units
 from worker.compiler.machine.machine import Machine
+from worker.compiler.tiling.nest.arrays import Floats, Ints
 from worker.compiler.tiling.nest.box_loop import floors
-from worker.compiler.tiling.nest.box_tables import Floats, Ints, Layer, Scratch, Tabulated
+from worker.compiler.tiling.nest.box_tables import Layer, Scratch, Tabulated
 from worker.compiler.tiling.nest.levels import StageFrame
 from worker.compiler.tiling.nest.price import Pricer
 from worker.compiler.tiling.nest.search import MOST_LEAVES

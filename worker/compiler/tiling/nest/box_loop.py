@@ -5,15 +5,8 @@ from __future__ import annotations
 from math import ceil, floor, inf
 from typing import Any
 
-from worker.compiler.tiling.nest.box_tables import (
-    SINGLE,
-    TRIPS,
-    WAYS,
-    WHOLE,
-    Layer,
-    Scratch,
-    Tables,
-)
+from worker.compiler.tiling.nest.arrays import TRIPS, WAYS
+from worker.compiler.tiling.nest.box_tables import SINGLE, WHOLE, Layer, Scratch, Tables
 
 
 def floors(

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import accumulate
-from typing import Any, NamedTuple, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from worker.compiler.cost.compute import EngineRate
 from worker.compiler.cost.folds import granule
+from worker.compiler.tiling.nest.arrays import Floats, Ints, floats, ints, starts
 from worker.compiler.tiling.nest.facts import Facts, Operand
 from worker.compiler.tiling.nest.levels import StageFrame
 from worker.compiler.tiling.nest.price import Pricer
 from worker.compiler.tiling.nest.route import Route
 from worker.compiler.tiling.nest.search import loop_orders
 
-Ints: TypeAlias = "npt.NDArray[np.int64]"
-Floats: TypeAlias = "npt.NDArray[np.float64]"
-WAYS, TRIPS = 0, 1
-"""Places in boxes: [boxes, ways or trips, stages, axes]."""
 ANYHOW, WHOLE, SINGLE = 0, 1, 2
 """How an axis may be cut."""
 
@@ -164,7 +157,7 @@ class Tabulated:
             placed = {h.operand.tensor for h in stand.held}
             ways = [(way.operand, way.route, False) for way in port.fills]
             if port.drain is not None:
-                ways.append((*port.drain, True))
+                ways.append((port.drain.operand, port.drain.route, True))
             for operand, route, is_outward in ways:
                 if operand.tensor in placed:
                     routes.append(route)
@@ -205,25 +198,25 @@ class Tabulated:
         weights = [route.weights or ((0.0,) * 3, (0.0,) * 3) for route in routes]
         engines = self._engines()
         return Tables(
-            _ints(extents),
-            _ints(
+            ints(extents),
+            ints(
                 WHOLE if n in facts.whole else SINGLE if n in facts.single else ANYHOW
                 for n in names
             ),
-            _ints(n in facts.reduce_axes for n in names),
-            _ints(axes, len(names)),
-            _ints(((s.capacity_bytes, s.sharers) for s in self.frame.stages), 2),
-            _places(o.linear for o in self._operands), _ints(dims, 4),
-            _places(terms), _ints((t for found in terms for t in found), 3),
-            _ints(((n in o.axes for n in names) for o in self._operands), len(names)),
-            _ints(_touched(o, facts) for o in self._operands),
-            _ints(held, 6), _ints(moves, 11),
-            _floats(
+            ints(n in facts.reduce_axes for n in names),
+            ints(axes, len(names)),
+            ints(((s.capacity_bytes, s.sharers) for s in self.frame.stages), 2),
+            starts(o.linear for o in self._operands), ints(dims, 4),
+            starts(terms), ints((t for found in terms for t in found), 3),
+            ints(((n in o.axes for n in names) for o in self._operands), len(names)),
+            ints(_touched(o, facts) for o in self._operands),
+            ints(held, 6), ints(moves, 11),
+            floats(
                 ((route.issuing[0], *at_source, *elsewhere)
                  for route, (at_source, elsewhere) in zip(routes, weights, strict=True)), 7,
             ),
-            _places(ports), _floats((p for found in ports for p in found), 3),
-            _places(turns), _floats((t for found in turns for t in found), 5),
+            starts(ports), floats((p for found in ports for p in found), 3),
+            starts(turns), floats((t for found in turns for t in found), 5),
             *engines,
         )  # fmt: skip
 
@@ -275,17 +268,10 @@ class Tabulated:
             streams.append(rows)
             least.append(pace.least(whole) if dims is None else 0)
         return (
-            _ints(paces, 5), _floats(speeds, 6), _ints(cells, 3), _ints(groups, width),
-            _ints(dims_of, width), _places(streams),
-            _ints((row for found in streams for row in found), width + 2), _floats(least),
+            ints(paces, 5), floats(speeds, 6), ints(cells, 3), ints(groups, width),
+            ints(dims_of, width), starts(streams),
+            ints((row for found in streams for row in found), width + 2), floats(least),
         )  # fmt: skip
-
-
-def long_axes(facts: Facts) -> tuple[str, ...]:
-    """Axes of more than one step: others stand in every box with one way and one trip.  There is at
-    least one."""
-    found = tuple(name for name, extent in facts.extents.items() if extent > 1)
-    return found or tuple(facts.extents)[:1]
 
 
 def _touched(operand: Operand, facts: Facts) -> int:
@@ -302,19 +288,3 @@ def _touched(operand: Operand, facts: Facts) -> int:
                 is_run = extent == 1
         found *= min(run, most)
     return found
-
-
-def _ints(rows: Iterable[object], width: int = 0) -> Ints:
-    """[rows], or [rows, width], which may be empty."""
-    found = [list(row) if isinstance(row, Iterable) else row for row in rows]
-    return np.array(found, np.int64).reshape(-1, width) if width else np.array(found, np.int64)
-
-
-def _floats(rows: Iterable[object], width: int = 0) -> Floats:
-    found = [list(row) if isinstance(row, Iterable) else row for row in rows]
-    return np.array(found, np.float64).reshape(-1, width) if width else np.array(found, np.float64)
-
-
-def _places(parts: Iterable[Sequence[object]]) -> Ints:
-    """Where each begins, and the end."""
-    return np.array([0, *accumulate(map(len, parts))], np.int64)

@@ -18,34 +18,30 @@ Source: our own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 
 import numpy as np
-import numpy.typing as npt
 
 from worker.compiler.jit import loop_for
 from worker.compiler.machine.machine import Engine, Machine
+from worker.compiler.tiling.nest.arrays import TRIPS, WAYS, Flags, Floats, Ints, long_axes
 from worker.compiler.tiling.nest.box_cut import cut
 from worker.compiler.tiling.nest.box_floor import BoxFloor
 from worker.compiler.tiling.nest.box_pool import ADDED, LATEST, add, take
-from worker.compiler.tiling.nest.box_tables import TRIPS, WAYS, Floats, Ints, long_axes
 from worker.compiler.tiling.nest.facts import Facts, granules
 from worker.compiler.tiling.nest.levels import Sizes, StageFrame, levels_of
 from worker.compiler.tiling.nest.plan import Plan, Stage, is_placed
-from worker.compiler.tiling.nest.price import Pricer
+from worker.compiler.tiling.nest.price import Pricer, Prices, Tilings
 from worker.compiler.tiling.nest.search import (
     MOST_LEAVES,
     loop_orders,
     needed_units,
-    ordered_plan,
+    plan_at,
     score,
 )
 from worker.compiler.tiling.nest.walk_steps import sized
 from worker.compiler.tiling.nest.walks import Grid, walked
-
-Flags = npt.NDArray[np.bool_]
 
 # What each of these is worth: `python -m benchmarks.search_constants`, table in decision 0058.
 MOST_BOXES = 3 << 13
@@ -260,35 +256,65 @@ class _Search:
     def _price_tilings(self, numbers: Ints, tiles: Ints, most: int | None = None) -> None:
         """Price those whose floors are the lowest, at most so many, until none can be better."""
         floors = self.floor.of_tilings(numbers, tiles)
-        for number in np.argsort(floors, axis=None, kind="stable")[:most].tolist():
-            place, single = divmod(number, 2)
-            if not floors[place, single] * NEAR < self.score:
+        order = np.argsort(floors, axis=None, kind="stable")[:most]
+        order = order[floors.reshape(-1)[order] * NEAR < self.score]
+        lowest = floors.reshape(-1)[order].tolist()
+        for first in range(0, len(order), AT_ONCE):
+            if not lowest[first] * NEAR < self.score:
                 break
-            self._exactly(tiles[place], numbers[place], double=not single)
+            places = order[first : first + AT_ONCE]
+            found = self._tilings(numbers[places // 2], tiles[places // 2], places % 2 == 0)
+            prices = self.pricer.best(found, self.orders, self.most)
+            may = (self._in_order(found.tiles) & np.isfinite(prices.rank)).tolist()
+            for k, rank in enumerate(prices.rank.tolist()):
+                if not lowest[first + k] * NEAR < self.score:
+                    break
+                if may[k]:
+                    self._keep(found, prices, k, rank)
 
-    def _exactly(self, tiles: Ints, numbers: Ints, *, double: bool) -> None:
-        """Price one tiling, and keep it where it is the best."""
-        sized: list[Mapping[str, int]] = []
-        ways: list[Mapping[str, int]] = []
-        for k in range(len(self.stages)):
-            sizes = (tiles * np.prod(numbers[:, k + 1 :], axis=(0, 1))).tolist()
-            sized.append({**self.ones, **dict(zip(self.names, sizes, strict=True))})
-            each = zip(self.names, numbers[WAYS, k].tolist(), strict=True)
-            ways.append({name: number for name, number in each if number > 1})
+    def _tilings(self, numbers: Ints, tiles: Ints, double: Flags) -> Tilings:
+        """With tiles of all stages."""
+        inside = np.ones_like(numbers[:, 0])
+        inside[:, :-1] = np.cumprod(numbers.prod(axis=1)[:, :0:-1], axis=1)[:, ::-1]
+        return Tilings(numbers, tiles[:, None] * inside, double)
+
+    def _in_order(self, tiles: Ints) -> Flags:
+        """Which tilings write boxes without holes (`Facts.below`) [tilings]."""
+        may = np.ones(len(tiles), np.bool_)
         for name, below in self.facts.below.items():
-            for tile in sized:
-                if tile[name] > 1 and any(tile[n] < self.facts.extents[n] for n in below):
-                    return
-        levels = levels_of(self.frame, Sizes(tuple(sized), double, tuple(ways)))
-        if levels is None:
-            return
+            if name not in self.names:
+                continue
+            is_long = tiles[:, :, self.names.index(name)] > 1
+            for inner in below:
+                if inner in self.names:
+                    k = self.names.index(inner)
+                    may &= ~(is_long & (tiles[:, :, k] < self.extents[k])).any(axis=1)
+        return may
+
+    def _keep(self, found: Tilings, prices: Prices, k: int, rank: float) -> None:
+        """Keep one tiling that was priced where it is the best, or the best of the others."""
         self.tilings += 1
-        plan = ordered_plan(self.pricer, levels, self.orders, self.most)
-        found = score(plan, self.most)
-        if found < self.score:
-            self.best, self.score, self.second = plan, found, self.score
-        elif found < self.second and plan.levels != self.best.levels:
-            self.second = found
+        if rank >= self.second and rank >= self.score:
+            return
+        plan = self._plan(found, prices, k)
+        if rank < self.score:
+            self.best, self.score, self.second = plan, rank, self.score
+        elif plan.levels != self.best.levels:
+            self.second = rank
+
+    def _plan(self, found: Tilings, prices: Prices, k: int) -> Plan:
+        """One of the tilings, written out."""
+        names = self.names
+        ways = tuple(
+            {n: number for n, number in zip(names, row, strict=True) if number > 1}
+            for row in found.numbers[k, WAYS].tolist()
+        )
+        tiles = tuple(
+            {**self.ones, **dict(zip(names, row, strict=True))} for row in found.tiles[k].tolist()
+        )
+        levels = levels_of(self.frame, Sizes(tiles, bool(found.double[k]), ways))
+        assert levels is not None, "it was priced, so its buffers fit"
+        return plan_at(self.pricer, levels, self.orders, prices, k)
 
 
 class _Pool:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from math import ceil, inf, prod
+from math import inf
 from typing import NamedTuple, TypeAlias
 
-import numpy as np
-
 from worker.compiler.isa.program import PASSED
-from worker.compiler.machine.bursts import Sizes, counted_at
+from worker.compiler.machine.bursts import counted_at
 from worker.compiler.machine.dma import dma_engine, issuing_rate
 from worker.compiler.machine.links import links_between, multicast_between
 from worker.compiler.machine.machine import Link, Machine, MemoryLevel
 from worker.compiler.tiling.nest.measure import LATENCY, Measure
 from worker.compiler.tiling.nest.plan import Team
 
-Turns: TypeAlias = tuple[tuple[int, float], ...]
-"""(`port_number`, cycles) of ports that serve both directions, or engines."""
 Weights: TypeAlias = tuple[float, float, float]
 """What a byte of each of `Sizes` is charged."""
 
@@ -127,78 +121,8 @@ class Route:
             is_at_home, ((a, b, c), (d, e, f)) if measure.ports else None,
         )  # fmt: skip
 
-    def reads(self, busy: int, splits: Mapping[str, int], axes: frozenset[str]) -> int:
-        """Transfers of an operand of `axes` that its source serves, while it goes to all units.
-
-        `busy`: units of stages outside; `splits`: ways of every axis at this one, outermost first.
-        """
-        used = busy * prod(splits.values())
-        if self.reach == 1:
-            return used
-        ways = tuple((number, axis in axes) for axis, number in splits.items())
-        return busy * _pieces(ways, self.reach)
-
-    def charge(self, sizes: Sizes, used: int, reads: int) -> float:
-        """What one transfer to each of `used` units is charged, in so many `reads` of their
-        source."""
-        if self.weights is None:
-            return 0.0
-        source, other = self.weights
-        found = reads * sum(w * size for w, size in zip(source, sizes, strict=True) if w)
-        found = found + used * sum(w * size for w, size in zip(other, sizes, strict=True) if w)
-        return found * self.team.copies
-
-    def cycles(self, sizes: Sizes, sharers: int, reads: int) -> float:
-        """Cycles of one transfer when `sharers` per team move as much, in `reads` reads of their
-        source; sharers: none, for one that nobody disturbs.
-
-        A port is held for whole cycles; of what a cache brings in for several, each has a part.
-        """
-        rate, setup = self.issuing
-        found = max(sizes.payload / rate, setup)
-        is_one = reads < sharers
-        if is_one:
-            found = max(found, sizes.payload / self.shared_rate)
-        for k, ((rate, instances), count) in enumerate(zip(self.ports, self.counts, strict=True)):
-            size, many = float(sizes[count]), sharers
-            if is_one and k == 0:
-                size, many = (size, reads) if self.is_read_once else (size * reads / sharers, many)
-            waiting = max(1, -(-many * self.team.copies // instances))
-            found = max(found, waiting * (ceil(size / rate) if self.is_rounded else size / rate))
-        return found
-
-    def turns(self, sizes: Sizes, times: int, sharers: int, reads: int) -> Turns:
-        """What so many transfers take of ports that serve both directions, when `sharers` per team
-        move as much, in `reads` reads of their source."""
-        found: list[tuple[int, float]] = []
-        for port in self.shared:
-            size, many = float(sizes[port.size]), sharers
-            if port.is_source and reads < sharers:
-                size, many = (size, reads) if self.is_read_once else (size * reads / sharers, many)
-            waiting = max(1, -(-many * self.team.copies // port.instances))
-            one = ceil(size / port.rate) if self.is_rounded else size / port.rate
-            found.append((port.memory, times * one * waiting))
-        return tuple(found)
-
 
 def _instances(link: Link, machine: Machine, team: Team) -> int:
     """Links that the working teams are attached to: one for some instances of the faster level."""
     faster = max((machine.level(link.src), machine.level(link.dst)), key=machine.levels.index)
     return max(1, team.instances(faster) // max(1, link.shared_by))
-
-
-@lru_cache(maxsize=1 << 14)
-def _pieces(ways: tuple[tuple[int, bool], ...], reach: int) -> int:
-    """How many transfers bring the pieces of an operand to neighbouring units, one to each.
-
-    `ways`: of every axis that is split, outermost first, into how many parts, and whether the
-    operand has it.  A transfer serves the units of one block of `reach` that need the same piece.
-    """
-    if reach >= prod(number for number, _ in ways):
-        return prod(number for number, is_own in ways if is_own)
-    unit = np.arange(prod(number for number, _ in ways))
-    piece, left = np.zeros_like(unit), unit
-    for number, is_own in reversed(ways):
-        piece = piece * (number if is_own else 1) + (left % number if is_own else 0)
-        left = left // number
-    return len(set(zip(piece.tolist(), (unit // reach).tolist(), strict=True)))

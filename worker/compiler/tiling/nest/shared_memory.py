@@ -30,13 +30,8 @@ class SharedMemory(NamedTuple):
         read, write = (port_number(level, machine, writes=way) for way in (False, True))
         return SharedMemory(level, (read, write), team.copies, team.instances(level))
 
-    def take(self, moved: tuple[int, int], times: int, units: int, turns: dict[int, float]) -> int:
-        """Cycles of one instruction that draws and returns so many bytes, at its ports.
-
-        Adds to `turns`, by port, what so many instructions of `units` a team take.
-        """
+    def taken(self, moved: tuple[int, int]) -> tuple[int, int, int]:
+        """Cycles of the read and of the write port that one instruction takes which draws and
+        returns so many bytes, and those that it takes itself at least."""
         each = taken_cycles(self.level, *moved)
-        waiting = max(1, -(-units * self.copies // self.instances))
-        for port, cycles in zip(self.ports, each, strict=True):
-            turns[port] = turns.get(port, 0.0) + times * cycles * waiting
-        return int(self.level.port_cycles(*each))
+        return *each, int(self.level.port_cycles(*each))

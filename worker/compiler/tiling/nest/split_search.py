@@ -20,7 +20,7 @@ from worker.compiler.tiling.nest.facts import Facts
 from worker.compiler.tiling.nest.levels import Sizes, StageFrame, levels_of
 from worker.compiler.tiling.nest.plan import LevelPlan, Plan, Stage
 from worker.compiler.tiling.nest.price import Pricer
-from worker.compiler.tiling.nest.search import loop_orders, needed_units, ordered_plan, score
+from worker.compiler.tiling.nest.search import loop_orders, needed_units, ordered_plans, score
 
 Ints: TypeAlias = "npt.NDArray[np.int64]"
 Flags: TypeAlias = "npt.NDArray[np.bool_]"
@@ -56,10 +56,8 @@ def search_split(
     frame, pricer = StageFrame(facts, stages), Pricer(facts, engine, stages, machine)
     orders = loop_orders(facts)
     for double in (True, False):
-        found = [
-            ordered_plan(pricer, levels, orders)
-            for levels in largest_tilings(frame, grid, by_stage, double=double)
-        ]
+        written = largest_tilings(frame, grid, by_stage, double=double)
+        found = ordered_plans(pricer, written, orders)
         if found:
             return min(found, key=score)
     return None

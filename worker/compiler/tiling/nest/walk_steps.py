@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from worker.compiler.tiling.nest.box_tables import TRIPS, WAYS
+from worker.compiler.tiling.nest.arrays import TRIPS, WAYS
 
 ANEW = 1
 """Kind of a step that draws one axis anew, of `KINDS`."""

@@ -21,13 +21,10 @@ from math import prod
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from worker.compiler.jit import loop_for
-from worker.compiler.tiling.nest.box_tables import WAYS, Floats, Ints
+from worker.compiler.tiling.nest.arrays import WAYS, Flags, Floats, Ints
 from worker.compiler.tiling.nest.walk_steps import ANEW, KINDS, draw, step, within
-
-Flags = npt.NDArray[np.bool_]
 
 # What each of these is worth: `python -m benchmarks.search_constants`, table in decision 0065.
 WALKS = 1 << 7
