@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker.compiler.jit import compiled
+from worker.compiler.jit import Loop, compiled
 from worker.compiler.tiling.nest.arrays import TRIPS, WAYS, Ints
-from worker.compiler.tiling.nest.box_cut import cut
+from worker.compiler.tiling.nest.box_cut import HALVES, SINGLE_TILINGS, cut
 
 
 @st.composite
@@ -56,27 +56,54 @@ def is_tiling(numbers: Ints, units: Ints, extents: Ints, single: Ints) -> bool:
     )
 
 
-@pytest.mark.parametrize("is_compiled", [False, True])
-@given(boxes(), st.sampled_from([1.0, 16.0]))
-def test_halves_are_apart_and_lose_no_tiling(
-    is_compiled: bool, drawn: tuple[Ints, Ints, Ints, Ints, Ints], ways_first: float
-) -> None:
-    low, high, units, extents, single = drawn
-    number = len(low)
-    lower, upper = (np.zeros((2 * number, *low.shape[1:]), np.int64) for _ in range(2))
-    some = np.zeros(2 * number, np.bool_)
-    before = low.copy(), high.copy()
-    loop = compiled(cut) if is_compiled else cut
-    loop(low, high, ways_first, units, extents, single, lower, upper, some)
+Half = tuple[list[int], list[int], bool]
+
+
+def cut_up(
+    loop: Loop, low: Ints, high: Ints, places: list[int], num_deep: int, ways_first: float,
+    limits: tuple[Ints, Ints, Ints],
+) -> tuple[list[Half], list[int]]:  # fmt: skip
+    """Halves (lowest numbers, highest, whether of one of the first), and single tilings."""
+    lower, upper = (np.zeros((2 * len(places), *low.shape[1:]), np.int64) for _ in range(2))
+    is_deep, ones = np.zeros(2 * len(places), np.bool_), np.zeros(len(places), np.int64)
+    counts, before = np.zeros(2, np.int64), (low.copy(), high.copy())
+    loop(low, high, np.array(places), num_deep, ways_first, *limits, lower, upper, is_deep, ones,
+         counts)  # fmt: skip
     assert np.array_equal(before, (low, high))
-    for b in range(number):
-        halves = [tilings(lower[c], upper[c]) if some[c] else set() for c in (b, b + number)]
-        every = tilings(low[b], high[b])
-        assert not halves[0] & halves[1]
-        assert halves[0] | halves[1] <= every
-        assert len(halves[0]) < len(every) and len(halves[1]) < len(every)
-        left = every - halves[0] - halves[1]
-        shape = low.shape[1:]
+    halves = [
+        (lower[c].ravel().tolist(), upper[c].ravel().tolist(), bool(is_deep[c]))
+        for c in range(int(counts[HALVES]))
+    ]
+    return halves, ones[: counts[SINGLE_TILINGS]].tolist()
+
+
+@pytest.mark.parametrize("is_compiled", [False, True])
+@given(boxes(), st.sampled_from([1.0, 16.0]), st.integers(0, 4))
+def test_halves_are_apart_and_lose_no_tiling(
+    is_compiled: bool, drawn: tuple[Ints, Ints, Ints, Ints, Ints], ways_first: float, deep: int
+) -> None:
+    low, high, *limits = drawn
+    loop = compiled(cut) if is_compiled else cut
+    units, extents, single = limits
+    shape, every_half = low.shape[1:], []
+    for b in range(len(low)):
+        found, ones = cut_up(loop, low, high, [b], 1, ways_first, (units, extents, single))
+        assert not ones
+        halves = [tilings(np.array(first), np.array(last)) for first, last, _ in found]
+        every, kept = tilings(low[b], high[b]), set().union(*halves)
+        assert len(found) <= 2
+        assert sum(map(len, halves)) == len(kept)
+        assert kept <= every
+        assert all(0 < len(half) < len(every) for half in halves)
         assert not any(
-            is_tiling(np.array(numbers).reshape(shape), units, extents, single) for numbers in left
+            is_tiling(np.array(numbers).reshape(shape), units, extents, single)
+            for numbers in every - kept
         )
+        every_half += [(first, last, b + 1 < deep) for first, last, _ in found]
+
+    # Many at once, beside a single tiling: the first `deep` places are marked.
+    low, high = (np.concatenate([low[:1], ends]) for ends in (low, high))
+    places = list(range(len(low)))
+    found, ones = cut_up(loop, low, high, places, deep, ways_first, (units, extents, single))
+    assert ones == [0]
+    assert sorted(found) == sorted(every_half)

@@ -26,7 +26,7 @@ import numpy as np
 from worker.compiler.jit import loop_for
 from worker.compiler.machine.machine import Engine, Machine
 from worker.compiler.tiling.nest.arrays import TRIPS, WAYS, Flags, Floats, Ints, long_axes
-from worker.compiler.tiling.nest.box_cut import cut
+from worker.compiler.tiling.nest.box_cut import HALVES, SINGLE_TILINGS, cut
 from worker.compiler.tiling.nest.box_floor import BoxFloor
 from worker.compiler.tiling.nest.box_pool import ADDED, LATEST, add, take
 from worker.compiler.tiling.nest.facts import Facts, granules
@@ -135,6 +135,11 @@ class _Search:
         own = np.array([grains[name] for name in self.names], np.int64)
         self.roundings = np.array([0 * own + (unit or own) for unit in (1, *ROUNDINGS)])
         self.orders = loop_orders(facts)
+        shape = (2 * AT_ONCE, 2, len(stages), len(self.names))
+        self._halves = (
+            np.empty(shape, np.int64), np.empty(shape, np.int64), np.empty(shape[0], np.bool_),
+            np.empty(AT_ONCE, np.int64), np.zeros(2, np.int64),
+        )  # fmt: skip
         self.tilings = 0
         self.second = inf
 
@@ -161,14 +166,9 @@ class _Search:
         places = np.concatenate([dived, pool.lowest(AT_ONCE - len(dived), limit)])
         if not len(places):
             return False
-        low, high = pool.low[places], pool.high[places]
-        is_deep = np.arange(len(places)) < (len(dived) or len(places))
-        is_one = np.all(low == high, axis=(1, 2, 3))
-        if is_one.any():
-            self._price(low[is_one])
-            low, high, is_deep = low[~is_one], high[~is_one], is_deep[~is_one]
-        low, high, some = self._cut(low, high, front.ways_first)
-        is_deep = np.concatenate([is_deep, is_deep])[some]
+        low, high, is_deep, ones = self._cut(pool, places, len(dived), front.ways_first)
+        if len(ones):
+            self._price(pool.low[ones])
         front.boxes += len(low)
         floors = self.floor.of(low, high, self.score / NEAR)
         before = pool.count
@@ -233,15 +233,17 @@ class _Search:
             and not all(is_placed(facts.base.get(stored.tensor, ""), s) for s in self.stages)
         )
 
-    def _cut(self, low: Ints, high: Ints, ways_first: int) -> tuple[Ints, Ints, Flags]:
-        """Two boxes of each that have anything (`box_cut`), and which of all those have."""
-        shape = (2 * len(low), *low.shape[1:])
-        lower, upper = np.empty(shape, np.int64), np.empty(shape, np.int64)
-        some = np.empty(len(lower), np.bool_)
-        loop = loop_for(cut, low.size)
-        loop(low, high, float(ways_first), self.units, self.extents, self.single, lower, upper,
-             some)  # fmt: skip
-        return lower[some], upper[some], some
+    def _cut(
+        self, pool: _Pool, places: Ints, dived: int, ways_first: int
+    ) -> tuple[Ints, Ints, Flags, Ints]:
+        """Two boxes of each that have anything (`box_cut`), whether they were cut to come upon good
+        tilings: the first `dived`, or all if there are none; and places of single tilings."""
+        lower, upper, is_deep, ones, counts = self._halves
+        loop = loop_for(cut, len(places) * lower[0].size)
+        loop(pool.low, pool.high, places, dived or len(places), float(ways_first), self.units,
+             self.extents, self.single, lower, upper, is_deep, ones, counts)  # fmt: skip
+        number, single = counts[HALVES], counts[SINGLE_TILINGS]
+        return lower[:number], upper[:number], is_deep[:number], ones[:single]
 
     def _price(self, numbers: Ints) -> None:
         """Price tilings of so many ways and trips [tilings, 2, stages, axes]."""
