@@ -14,6 +14,7 @@ import pytest
 
 from worker.sandbox import compiled_loops
 from worker.sandbox.compiled_loops import (
+    GIVEN,
     LOOPS,
     PACKAGE,
     copy_compiled_loops,
@@ -114,7 +115,7 @@ def test_other_sources_have_other_loops_and_the_oldest_go(
     monkeypatch.setattr(compiled_loops, "PACKAGE", copy)
     made = []
     for number in range(10):
-        for name in LOOPS:
+        for name in (*GIVEN, *LOOPS):
             path = copy / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("#" * number)

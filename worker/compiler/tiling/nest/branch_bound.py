@@ -20,8 +20,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import inf
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from worker.compiler.jit import loop_for
 from worker.compiler.machine.machine import Engine, Machine
@@ -42,6 +44,8 @@ from worker.compiler.tiling.nest.search import (
 )
 from worker.compiler.tiling.nest.walk_steps import sized
 from worker.compiler.tiling.nest.walks import Grid, walked
+
+T = TypeVar("T", bound=np.generic)
 
 # What each of these is worth: `python -m benchmarks.search_constants`, table in decision 0058.
 MOST_BOXES = 3 << 13
@@ -333,10 +337,9 @@ class _Pool:
     def add(self, low: Ints, high: Ints, floors: Floats, is_deep: Flags, score: float) -> Ints:
         """Add those that leave something better than a score; places of those with `is_deep`."""
         while int(self._counts[ADDED]) + len(floors) > len(self.floors):
-            self.low, self.high = (np.concatenate([a, a]) for a in (self.low, self.high))
-            self.floors = np.concatenate([self.floors, self.floors])
-            self.is_left = np.concatenate([self.is_left, self.is_left])
-            self._heap = np.concatenate([self._heap, self._heap])
+            self.low, self.high = _twice(self.low), _twice(self.high)
+            self.floors, self.is_left = _twice(self.floors), _twice(self.is_left)
+            self._heap = _twice(self._heap)
         deep = np.empty(len(floors), np.int64)
         loop = loop_for(add, low.size)
         loop(low, high, floors, is_deep, NEAR, score, self.low, self.high, self.floors,
@@ -372,6 +375,13 @@ class _Pool:
         found = places[order[floors[order] < limit]]
         self.is_left[found] = False
         return found
+
+
+def _twice(array: npt.NDArray[T]) -> npt.NDArray[T]:
+    """With room for as much again behind it, of which no page is touched before it is used."""
+    found = np.empty((2 * len(array), *array.shape[1:]), array.dtype)
+    found[: len(array)] = array
+    return found
 
 
 @dataclass(slots=True)
