@@ -95,6 +95,7 @@ class TestEveryPreset:
             "feed_bytes_per_cycle", "drain_bytes_per_cycle", "dataflow", "setup_cycles",
             "outstanding_bytes", "engine_signal_cycles",
             "burst_bytes", "sustained_fraction", "engine_ports",
+            "bus_energy_pj_per_byte",
         )  # fmt: skip
         assert all("generic energy table" in g.note or g.pointer.endswith(free)
                    for g in load_preset(name).guesses if g.pointer not in guessed)  # fmt: skip

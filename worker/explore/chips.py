@@ -178,9 +178,10 @@ def unpriced(machine: Machine) -> Machine:
         for m in machine.levels
     )
     links = tuple(replace(link, energy_pj_per_byte=0.0) for link in machine.links)
+    engines = tuple(replace(e, bus_energy_pj_per_byte=0.0) for e in machine.engines)
     return replace(
-        machine, name="", levels=levels, links=links, clock_hz=1.0, static_power_w=0.0, guesses=(),
-        energy_ranges=(),
+        machine, name="", levels=levels, engines=engines, links=links, clock_hz=1.0,
+        static_power_w=0.0, guesses=(), energy_ranges=(),
     )  # fmt: skip
 
 

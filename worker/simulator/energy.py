@@ -8,6 +8,7 @@
   both factors for every step.
 - `register:NAME`: four words per MAC, where the machine has registers: two operands are read, the
   sum is read and written.
+- `bus:NAME`: bytes inside the array of an engine with a dataflow (`machine.array_bus`).
 - `link:NAME`: bytes over explicit links.  - `static`: leakage power x time.
 A multicast reads its source once, and is charged at every port of a link or receiver that it
 takes.
@@ -24,6 +25,7 @@ import numpy as np
 from worker.compiler.clock.run import Ints, Timing
 from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.program import UnitProgram
+from worker.compiler.machine.array_bus import taken_per_mac
 from worker.compiler.machine.energy_range import NOTHING, Priced, Spent
 from worker.compiler.machine.engine_ports import serves_an_engine
 from worker.compiler.machine.machine import Engine, EngineKind, Machine, Managed
@@ -82,6 +84,7 @@ def ledger(
         drawn = _port(prices, memory, "read").times(int(found.drawn[k]))
         returned = _port(prices, memory, "write").times(int(found.returned[k]))
         bill.add(f"feed:{memory}", drawn.plus(returned))
+        _charge_bus(bill, machine.engine(name), program, prices, found, k, formats)
     for port, num_bytes in zip(program.resources, run.resource_bytes.tolist(), strict=True):
         if serves_an_engine(port.level, port.counted, machine):
             continue  # `feed:` has it
@@ -91,6 +94,7 @@ def ledger(
     order = ["mac", "vector"]
     for prefix in ("level", "feed", "register"):
         order += [f"{prefix}:{level.name}" for level in machine.levels]
+    order += [f"bus:{engine.name}" for engine in machine.engines]
     order += [f"link:{link.name}" for link in machine.links]
     return (*bill.lines(order), EnergyLine(STATIC, *static(prices, run.cycles)))
 
@@ -133,6 +137,27 @@ def _charge_operations(
         for level in registers if is_matrix else ():
             per_mac = _port(prices, level, "read").times(3).plus(_port(prices, level, "write"))
             bill.add(f"register:{level}", per_mac.times(many * dtype.size_bytes))
+
+
+def _charge_bus(
+    bill: Bill,
+    engine: Engine,
+    program: UnitProgram,
+    prices: Priced,
+    found: Recount,
+    place: int,
+    formats: Mapping[int, DType],
+) -> None:
+    """What crosses the edge of an array, and what its cells take for every multiply-accumulate."""
+    if engine.dataflow is None:
+        return
+    usual, moved = main_dtype(engine, program), int(found.drawn[place] + found.returned[place])
+    for op in np.flatnonzero(found.by_engine[:, place]).tolist():
+        dtype = formats.get(op, usual)
+        if dtype is not None:
+            moved += taken_per_mac(engine, dtype) * int(found.by_engine[op, place])
+    per_byte = prices.each(lambda machine: machine.engine(engine.name).bus_energy_pj_per_byte)
+    bill.add(f"bus:{engine.name}", per_byte.times(moved))
 
 
 def _operation(prices: Priced, engine: str, dtype: DType) -> Spent:

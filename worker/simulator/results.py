@@ -36,8 +36,8 @@ class EnergyLine(msgspec.Struct, frozen=True, array_like=True):
     """One line of the ledger."""
 
     item: str
-    """`mac`, `vector`, `level:NAME`, `feed:NAME`, `register:NAME`, `link:NAME`, `host` or
-    `static`."""
+    """`mac`, `vector`, `level:NAME`, `feed:NAME`, `register:NAME`, `bus:NAME`, `link:NAME`, `host`
+    or `static`."""
     pj: float
     low_pj: float
     """With every energy of the machine that is an estimate at the low end of its range."""

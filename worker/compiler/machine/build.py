@@ -314,7 +314,18 @@ class _Builder:
             accumulators=engine.accumulators or "",
             setup_cycles=_int(engine.setup_cycles),
             outstanding_bytes=self._outstanding(k, engine),
+            bus_energy_pj_per_byte=self._bus(k, engine),
         )
+
+    def _bus(self, k: int, engine: EngineSpec) -> float:
+        """Left out beside a dataflow: nothing, a guess.  Without one nobody says what moves."""
+        if engine.dataflow is None:
+            return 0.0
+        field = "bus_energy_pj_per_byte"
+        return self._estimated(
+            engine.dataflow.bus_energy_pj_per_byte, f"/engines/{k}/dataflow/{field}", engine.name,
+            field, hop_pj_per_byte(self._nm).spread,
+        )  # fmt: skip
 
     def _ports(self, k: int, engine: EngineSpec) -> tuple[float, float]:
         """Bytes per cycle into an engine and out of it; 0: any.

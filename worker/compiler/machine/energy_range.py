@@ -82,6 +82,9 @@ def _with(machine: Machine, values: Mapping[tuple[str, str], float]) -> Machine:
                     dtype: of(engine.name, dtype.value, pj)
                     for dtype, pj in engine.op_energy_pj.items()
                 },
+                bus_energy_pj_per_byte=of(
+                    engine.name, "bus_energy_pj_per_byte", engine.bus_energy_pj_per_byte
+                ),
             )
             for engine in machine.engines
         ),

@@ -167,6 +167,8 @@ class Engine:
     """Of a DMA engine: from taking up a transfer to the first request (`machine/dma.py`)."""
     outstanding_bytes: int = 0
     """Of a DMA engine: requested and not yet there; 0: as many as the ports take."""
+    bus_energy_pj_per_byte: float = 0.0
+    """Of an array with a dataflow (`machine/array_bus.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

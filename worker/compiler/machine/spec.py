@@ -153,6 +153,9 @@ class DataflowSpec(Part):
     """Absent: as many elements as the array has cells."""
     accumulator_bytes: Bytes | None = None
     """Absent: none, the sums of every fold return to the memory."""
+    bus_energy_pj_per_byte: PicoJoule | None = None
+    """Of what crosses the edge of the array, and of what a cell takes from a line or its neighbour.
+    Absent: none, which is listed as a guess."""
 
 
 class EngineSpec(Part):

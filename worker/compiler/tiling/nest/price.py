@@ -228,7 +228,8 @@ class Pricer:
     def _fed(self, box: tuple[int, ...]) -> float:
         memory, charged = self.engine.memory, self.measure.feeds
         drawn, returned = self.feeds.of(box)
-        return drawn * charged[memory, "read"] + returned * charged[memory, "write"]
+        bus = self.engine.bus_energy_pj_per_byte  # what cells take besides, no tiling changes
+        return drawn * (charged[memory, "read"] + bus) + returned * (charged[memory, "write"] + bus)
 
 
 def home_cycles(facts: Facts, machine: Machine, team: Team) -> float:
