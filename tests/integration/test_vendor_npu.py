@@ -80,7 +80,7 @@ def test_verification_ran_every_region_on_it(folder: Path) -> None:
     rows = [r for r in report["verification"]["outputs"] if "vendor_npu_sim" in r["name"]]
     assert rows and all(row["max_abs_err"] == 0 for row in rows)
     written = report["toolchain"]["serializers"]["vendor_npu"]
-    assert (written["version"], written["distribution"]) == ("1.0", "vendor-npu 1.0")
+    assert (written["version"], written["distribution"]) == ("1.1", "vendor-npu 1.1")
     own = [row for row in report["images"] if row["serializer"] == "vendor_npu"]
     assert len(own) == len({row["region"] for row in report["images"]})
     assert image_of(folder).startswith(b"VNPU")

@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from vendor_npu.tables import FUNCTIONS, table
 from worker.compiler.package.region_graph import Entry, Node
 from worker.compiler.package.serializers import Region, Unserializable
 
-IN, OUT, CONV, POOL, ADD, MEAN, FLAT = range(1, 8)
+IN, OUT, CONV, POOL, ADD, MEAN, FLAT, MUL, TABLE = range(1, 10)
 _SAME = 2.0**-21
 """Relative difference up to which a bias's scale is input's times weights', rounded to f32."""
 
@@ -48,6 +49,13 @@ class _Held:
     h: int
     w: int
     c: int
+    is_turned: bool = True
+    """The outside has its channels in front."""
+
+    @property
+    def outside(self) -> _Held:
+        """As it goes in and out: what need not be turned is one row of channels."""
+        return self if self.is_turned else _Held(self.at, 1, 1, self.h * self.w * self.c)
 
 
 def encode(region: Region) -> bytes:
@@ -77,7 +85,7 @@ class _Encoder:
         for k in graph.inputs:
             entry = graph.entries[k]
             self._held[k] = held = self._new(entry)
-            self._step(IN, held, held, src=self._port(entry, False), dst=held.at)
+            self._step(IN, held.outside, held.outside, src=self._port(entry, False), dst=held.at)
         for node in graph.nodes:
             if node.op_type == "QuantizeLinear":
                 self._cluster(node)
@@ -85,7 +93,8 @@ class _Encoder:
             if k not in self._held:
                 raise Unserializable(f"{graph.entries[k].name} is no integer of the region's")
             held = self._held[k]
-            self._step(OUT, held, held, src=held.at, dst=self._port(graph.entries[k], True))
+            ends = held.outside
+            self._step(OUT, ends, ends, src=held.at, dst=self._port(graph.entries[k], True))
         return self._packed(len(names.encode()))
 
     def _packed(self, name_bytes: int) -> bytes:
@@ -109,8 +118,11 @@ class _Encoder:
             raise Unserializable(
                 f"{entry.name} is {entry.dtype}{list(entry.shape)}, not i8[1, ...]"
             )
-        if len(entry.shape) not in (2, 4):
-            raise Unserializable(f"{entry.name} has rank {len(entry.shape)}, not 2 or 4")
+        if len(entry.shape) not in (2, 3, 4):
+            raise Unserializable(f"{entry.name} has rank {len(entry.shape)}, not 2 to 4")
+        if len(entry.shape) == 3:
+            _, w, c = entry.shape
+            return _Held(self._image.tensor(c * w), 1, w, c, is_turned=False)
         _, c, h, w = (*entry.shape, 1, 1)[:4]
         return _Held(self._image.tensor(c * h * w), h, w, c)
 
@@ -156,14 +168,20 @@ class _Encoder:
         self._held[out] = target
         ends = {"zout": zero, "lo": low, "hi": high, "dst": target.at}
         match core.op_type:
-            case "Conv" | "Gemm":
+            case "Conv" | "Gemm" | "MatMul":
                 self._contract(core, target, scale, ends)
-            case "Add":
-                self._add(core, target, scale, ends)
+            case "Add" | "Mul":
+                self._pairwise(core, target, scale, ends)
+            case "Concat":
+                self._concat(core, target, (scale, zero), ends)
+            case op_type if op_type in FUNCTIONS:
+                source, x = self._data(core, 0)
+                self._table(core, source, x, target, (scale, zero), ends)
             case "MaxPool":
                 source, x = self._data(core, 0)
                 self._require_same(x, entry, core, low == -128 and high == 127)
-                self._step(POOL, source, target, src=source.at, **self._window(core), **ends)
+                words = self._window(core, source, target)
+                self._step(POOL, source, target, src=source.at, **words, **ends)
             case "GlobalAveragePool":
                 source, x = self._data(core, 0)
                 x_scale, x_zero = _pair(x, core)
@@ -173,7 +191,7 @@ class _Encoder:
             case "Flatten" | "Reshape":
                 source, x = self._data(core, 0)
                 self._require_same(x, entry, core, True)
-                if target.h * target.w != 1:
+                if target.h * target.w != 1 or not source.is_turned:
                     raise Unserializable("a reshape to more than a row", core.name)
                 self._step(FLAT, source, target, src=source.at, **ends)
             case _:
@@ -202,14 +220,23 @@ class _Encoder:
         if _pair(x, node) != _pair(y, node) or not is_plain:
             raise Unserializable(f"{node.op_type} that changes its quantisation", node.name)
 
-    def _window(self, node: Node, usual: tuple[int, ...] = (1, 1)) -> dict[str, int]:
+    def _window(
+        self, node: Node, source: _Held, target: _Held, usual: tuple[int, ...] = (1, 1)
+    ) -> dict[str, int]:
         """Extents, strides, pads and dilations; `usual`: the kernel's where it is not said."""
         told: dict[str, Any] = {a.name: a.value for a in node.attributes}
-        if told.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
-            raise Unserializable(f"auto_pad {told['auto_pad']}", node.name)
         shape = told.get("kernel_shape", usual)
         pads, strides = told.get("pads", (0, 0, 0, 0)), told.get("strides", (1, 1))
         dilations = told.get("dilations", (1, 1))
+        rule = told.get("auto_pad", "NOTSET")
+        if rule.startswith("SAME"):
+            reach = [(e - 1) * d + 1 for e, d in zip(shape, dilations, strict=True)]
+            moved = [(o - 1) * s for o, s in zip((target.h, target.w), strides, strict=True)]
+            short = [
+                max(0, m + r - have)
+                for m, r, have in zip(moved, reach, (source.h, source.w), strict=True)
+            ]
+            pads = tuple((s + (rule == "SAME_LOWER")) // 2 for s in short)
         words = {
             "kh": shape[0], "kw": shape[1], "sh": strides[0], "sw": strides[1], "pt": pads[0],
             "pl": pads[1], "dh": dilations[0], "dw": dilations[1],
@@ -241,8 +268,12 @@ class _Encoder:
             if told.get("transA", 0) or (told.get("alpha", 1.0), told.get("beta", 1.0)) != (1, 1):
                 raise Unserializable("a Gemm that is scaled or turned", node.name)
             weights = weights if told.get("transB", 0) else weights.T
+        elif node.op_type == "MatMul":
+            if weights.ndim != 2:
+                raise Unserializable("a MatMul by more than a matrix", node.name)
+            weights = weights.T
         else:
-            words = self._window(node, weights.shape[2:])
+            words = self._window(node, source, target, weights.shape[2:])
             groups = int(told.get("group", 1))
             weights = weights.transpose(0, 2, 3, 1)
         x_scale, x_zero = _pair(x, node)
@@ -263,14 +294,37 @@ class _Encoder:
             factor=self._factors(factors, node), zin=x_zero, groups=groups, **words, **ends,
         )  # fmt: skip
 
-    def _add(self, node: Node, target: _Held, scale: float, ends: dict[str, int]) -> None:
+    def _table(
+        self, node: Node, source: _Held, x: Entry, target: _Held, given: tuple[float, int],
+        ends: dict[str, int],
+    ) -> None:  # fmt: skip
+        told = {a.name: a.value for a in node.attributes}
+        entries = table(node.op_type, told, _pair(x, node), given, ends["lo"], ends["hi"])
+        at = self._image.constant(entries)
+        self._step(TABLE, source, target, src=source.at, factor=at, **ends)
+
+    def _concat(
+        self, node: Node, target: _Held, given: tuple[float, int], ends: dict[str, int]
+    ) -> None:
+        """Channels beside channels, each input by a table of its own."""
+        if {a.name: a.value for a in node.attributes}.get("axis") not in (1, -3):
+            raise Unserializable("a Concat of anything but channels", node.name)
+        channel = 0
+        for number in range(len(node.inputs)):
+            source, x = self._data(node, number)
+            place = {**ends, "dst": target.at + channel}
+            self._table(node, source, x, target, given, place)
+            channel += source.c
+
+    def _pairwise(self, node: Node, target: _Held, scale: float, ends: dict[str, int]) -> None:
         (left, a), (right, b) = self._data(node, 0), self._data(node, 1)
         if (left.h, left.w, left.c) != (right.h, right.w, right.c):
-            raise Unserializable("an Add that broadcasts", node.name)
+            raise Unserializable(f"{node.op_type} that broadcasts", node.name)
         (a_scale, a_zero), (b_scale, b_zero) = _pair(a, node), _pair(b, node)
-        table = self._image.constant(struct.pack("<3fb3x", a_scale, b_scale, scale, b_zero))
+        scales = self._image.constant(struct.pack("<3fb3x", a_scale, b_scale, scale, b_zero))
         self._step(
-            ADD, left, target, src=left.at, src2=right.at, factor=table, zin=a_zero, **ends
+            ADD if node.op_type == "Add" else MUL, left, target, src=left.at, src2=right.at,
+            factor=scales, zin=a_zero, **ends,
         )  # fmt: skip
 
 
@@ -290,7 +344,7 @@ def _steps(value: float, scale: float, zero: int) -> int:
 
 
 _PLACES = ("src", "src2", "bias", "factor", "dst", "h", "w", "c", "oh", "ow", "k")
-_TENSORS = {IN: ("dst",), OUT: ("src",), ADD: ("src", "src2", "dst")}
+_TENSORS = {IN: ("dst",), OUT: ("src",), ADD: ("src", "src2", "dst"), MUL: ("src", "src2", "dst")}
 
 
 def _packed_step(op: int, words: dict[str, int], base: int) -> bytes:

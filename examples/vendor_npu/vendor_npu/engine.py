@@ -6,6 +6,7 @@ import ctypes
 import os
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from worker.compiler.oracles import OracleCall
 from worker.compiler.package.engines import Executed, Memory
 
 _FLAGS = ("-std=c99", "-O2", "-fPIC", "-shared", "-ffp-contract=off")
@@ -69,6 +71,24 @@ class SimulatedRegion:
 
 
 def opened(folder: Path) -> Simulator:
+    """The simulator, which may keep its library in the folder.
+
+    Raises: as `_library`.
+    """
+    return Simulator(_library(folder))
+
+
+def call_cycles(calls: Sequence[OracleCall]) -> list[int]:
+    """What calls of the array take by the simulator.
+
+    Raises: as `_library`.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        library = _library(Path(place))
+        return [library.vnpu_call(*call.extents) for call in calls]
+
+
+def _library(folder: Path) -> ctypes.CDLL:
     """Compile the simulator into the folder, or find it there.
 
     Raises: subprocess.CalledProcessError, FileNotFoundError: there is no C compiler that takes it.
@@ -82,5 +102,7 @@ def opened(folder: Path) -> Simulator:
             subprocess.run(["cc", *_FLAGS, str(text), "-o", str(made), "-lm"], check=True)
             os.replace(made, library)
     found = ctypes.CDLL(str(library))
-    found.vnpu_run.restype = found.vnpu_cycles.restype = ctypes.c_int64
-    return Simulator(found)
+    for function in (found.vnpu_run, found.vnpu_cycles, found.vnpu_call):
+        function.restype = ctypes.c_int64
+    found.vnpu_call.argtypes = [ctypes.c_int64] * 3
+    return found

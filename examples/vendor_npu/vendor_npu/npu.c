@@ -9,8 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { IN = 1, OUT, CONV, POOL, ADD, MEAN, FLAT };
-enum { HEADER = 32, PORT = 8, STEP = 64, CORES = 4, ROWS = 16, COLUMNS = 32, DMA = 16, SETUP = 64 };
+enum { IN = 1, OUT, CONV, POOL, ADD, MEAN, FLAT, MUL, TABLE };
+enum { HEADER = 32, PORT = 8, STEP = 64, CORES = 4, ROWS = 16, COLUMNS = 32, DMA = 16, SETUP = 64, FILL = 8,
+       CALL_ROWS = 64, CALL_DEPTH = 256 };
 
 typedef struct {
     int32_t op, src, src2, bias, factor, dst, h, w, c, oh, ow, k;
@@ -84,9 +85,13 @@ static int is_sound(const step *s, const uint8_t *ports, int32_t num_ports, int6
         if (word(ports + PORT * port + 4) != (s->op == OUT)) return 0;
         return word(ports + PORT * port) == in_bytes(s) && is_inside(at, in_bytes(s), memory);
     }
-    if (!is_inside(s->src, in_bytes(s), memory) || !is_inside(s->dst, out_bytes(s), memory)) return 0;
+    if (!is_inside(s->src, in_bytes(s), memory)) return 0;
+    if (s->op == TABLE) /* into some of the channels of its target */
+        return s->oh == s->h && s->ow == s->w && s->c <= s->k && is_inside(s->factor, 256, memory)
+            && is_inside(s->dst, ((int64_t)s->h * s->w - 1) * s->k + s->c, memory);
+    if (!is_inside(s->dst, out_bytes(s), memory)) return 0;
     if (s->op == FLAT) return in_bytes(s) == out_bytes(s);
-    if (s->op == ADD)
+    if (s->op == ADD || s->op == MUL)
         return in_bytes(s) == out_bytes(s) && is_inside(s->src2, in_bytes(s), memory)
             && s->factor % 4 == 0 && is_inside(s->factor, 16, memory);
     if (s->op == MEAN)
@@ -140,8 +145,8 @@ static void pool(const step *s, uint8_t *m)
             }
 }
 
-/* The element-wise unit adds floats: one rounding an operation, as IEEE 754 has it. */
-static void add(const step *s, uint8_t *m)
+/* The element-wise unit has floats: one rounding an operation, as IEEE 754 has it. */
+static void pairwise(const step *s, uint8_t *m)
 {
     const int8_t *a = (int8_t *)m + s->src, *b = (int8_t *)m + s->src2;
     int8_t *y = (int8_t *)m + s->dst;
@@ -151,11 +156,17 @@ static void add(const step *s, uint8_t *m)
     for (int64_t n = 0; n < in_bytes(s); n++) {
         volatile float left = (float)(a[n] - s->zin) * scale[0];
         volatile float right = (float)(b[n] - other) * scale[1];
-        volatile float sum = left + right;
-        volatile float steps = sum / scale[2];
+        volatile float both = s->op == ADD ? left + right : left * right;
+        volatile float steps = both / scale[2];
         float whole = rintf(steps);
         y[n] = clamped(whole < -1000 ? -1000 : whole < 1000 ? (int64_t)whole : 1000, s);
     }
+}
+
+static void look_up(const step *s, uint8_t *m)
+{
+    for (int64_t n = 0; n < (int64_t)s->h * s->w; n++)
+        for (int c = 0; c < s->c; c++) m[s->dst + n * s->k + c] = m[s->factor + m[s->src + n * s->c + c]];
 }
 
 static void mean(const step *s, uint8_t *m)
@@ -181,24 +192,107 @@ static void turn(const int8_t *x, int8_t *y, const step *s, int is_in)
 
 static int64_t above(int64_t n, int64_t d) { return (n + d - 1) / d; }
 
-/* Cores share the rows of the output; what moves and what computes overlap. */
+/* What a call of the array takes: rows pass one by one, depth in steps, and it fills once. */
+int64_t vnpu_call(int64_t rows, int64_t columns, int64_t depth)
+{
+    return FILL + rows * above(columns, COLUMNS) * above(depth, ROWS);
+}
+
+/* A product of rows x columns x depth in calls. */
+static int64_t product(int64_t rows, int64_t columns, int64_t depth)
+{
+    int64_t calls = above(rows, CALL_ROWS) * above(depth, CALL_DEPTH);
+    return above(columns, COLUMNS) * (calls * FILL + rows * above(depth, ROWS));
+}
+
+/* One layer: a core has rows of the output and takes them in bands, for one slice of weights (COLUMNS
+ * output channels, once for all cores) after the other.  Its queues (DMA in, array, vector unit, DMA
+ * out) work in order; a buffer is free again two bands later, or two slices.  All share DRAM, which
+ * moves DMA bytes a cycle, one transfer at a time: who is ready first, and of equals the lowest. */
+typedef struct {
+    int64_t load, again, array, vector, store; /* of a band; again: for every slice but the first */
+    int64_t weights;                           /* of a slice */
+    int32_t bands, slices;
+} layer_t;
+
+enum { BANDS = 64, LANES = 32, SRAM = 256 << 10, NONE = 0, BAND_IN, BAND_OUT, WEIGHTS };
+
+static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static int64_t banded(const layer_t *l)
+{
+    int64_t port = 0, end = 0, arrived = 0, used[2] = {0};
+    int64_t array[CORES] = {0}, vector[CORES] = {0};
+    int64_t taken[CORES][2] = {{0}}, made[CORES][2] = {{0}}, sent[CORES][2] = {{0}};
+    int32_t in[CORES] = {0}, out[CORES] = {0}, sliced = 0;
+    for (;;) {
+        int kind = NONE, who = 0, all = sliced < l->slices;
+        int64_t at = INT64_MAX;
+        for (int c = 0; c < CORES; c++) {
+            int b = in[c] & 1;
+            if (in[c] < sliced * l->bands && in[c] - out[c] < 2 && taken[c][b] < at)
+                at = taken[c][b], kind = BAND_IN, who = c;
+            if (out[c] < in[c] && made[c][out[c] & 1] < at)
+                at = made[c][out[c] & 1], kind = BAND_OUT, who = c;
+            all &= in[c] >= (sliced - 1) * l->bands;
+        }
+        if (all && used[sliced & 1] <= at) at = used[sliced & 1], kind = WEIGHTS;
+        if (kind == NONE) return end;
+        port = later(port, at);
+        if (kind == WEIGHTS) {
+            port += l->weights;
+            arrived = port;
+            sliced++;
+        } else if (kind == BAND_IN) {
+            int b = in[who] & 1, slice = in[who] / l->bands & 1;
+            port += in[who] < l->bands ? l->load : l->again;
+            array[who] = later(later(port, arrived), later(array[who], sent[who][b])) + l->array;
+            vector[who] = later(array[who], vector[who]) + l->vector;
+            taken[who][b] = array[who];
+            made[who][b] = vector[who];
+            used[slice] = later(used[slice], array[who]);
+            in[who]++;
+        } else {
+            port += l->store;
+            sent[who][out[who] & 1] = end = port;
+            out[who]++;
+        }
+    }
+}
+
+/* The sequencer cuts a layer into as many bands as take the least time. */
 static int64_t cycles(const step *s)
 {
-    int64_t moved = in_bytes(s) + out_bytes(s), busy = above(s->oh, CORES) * s->ow;
+    if (s->op == IN || s->op == OUT || s->op == FLAT)
+        return SETUP + above(in_bytes(s) + out_bytes(s), DMA);
+    int64_t share = above((int64_t)s->oh * s->ow, CORES), taps = (int64_t)s->kh * s->kw;
+    int64_t least = INT64_MAX, columns = s->op == TABLE ? s->c : s->k;
+    layer_t l = {0};
+    l.slices = 1;
     if (s->op == CONV) {
-        int64_t cg = s->c / s->groups, taps = (int64_t)s->kh * s->kw;
-        moved += s->k * taps * cg + 12 * (int64_t)s->k;
-        busy *= s->groups * above(s->k / s->groups, COLUMNS) * above(cg * taps, ROWS);
-    } else if (s->op == ADD) {
-        moved += in_bytes(s);
-        busy *= above(s->k, COLUMNS);
-    } else if (s->op == POOL) {
-        busy *= above(s->k, COLUMNS) * s->kh * s->kw;
-    } else {
-        busy = 0;
+        if (s->groups == 1 && columns > COLUMNS) columns = COLUMNS;
+        l.slices = (int32_t)above(s->k, columns);
+        l.weights = above(columns * (taps * (s->c / s->groups) + 12), DMA);
     }
-    moved = above(moved, DMA);
-    return SETUP + (moved > busy ? moved : busy);
+    for (l.bands = 1; l.bands <= BANDS && l.bands <= share; l.bands *= 2) {
+        int64_t rows = above(share, l.bands), inside = above(in_bytes(s), (int64_t)CORES * l.bands);
+        if (s->op == ADD || s->op == MUL) inside *= 2;
+        l.load = above(inside, DMA);
+        l.again = l.bands * inside > SRAM / 2 ? l.load : 0; /* else a core keeps its share */
+        l.store = above(rows * columns, DMA);
+        l.vector = above(rows * columns, LANES);
+        if (s->op == CONV && s->groups == s->c && s->c == s->k)
+            l.vector += above(rows * columns * taps, LANES); /* no sums over channels for the array */
+        else if (s->op == CONV)
+            l.array = s->groups * product(rows, columns / s->groups, taps * s->c / s->groups);
+        else if (s->op == POOL)
+            l.vector = above(rows * columns * taps, LANES);
+        else if (s->op == MEAN)
+            l.vector = above(in_bytes(s), LANES * CORES);
+        int64_t found = banded(&l);
+        if (found < least) least = found;
+    }
+    return SETUP + least;
 }
 
 static const step *steps_of(const uint8_t *image, int32_t *num)
@@ -249,7 +343,8 @@ int64_t vnpu_run(const uint8_t *image, int8_t *const *ports)
         case FLAT: turn((int8_t *)m + s->src, (int8_t *)m + s->dst, s, 0); break;
         case CONV: convolve(s, m); break;
         case POOL: pool(s, m); break;
-        case ADD: add(s, m); break;
+        case ADD: case MUL: pairwise(s, m); break;
+        case TABLE: look_up(s, m); break;
         case MEAN: mean(s, m); break;
         }
         total += cycles(s);
