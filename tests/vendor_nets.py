@@ -163,4 +163,6 @@ def transformer(path: Path) -> Path:
     return net.save(path, net.node("Add", [x, linear(hidden, 128, 32)], tokens))
 
 
-NETS: Mapping[str, Any] = {made.__name__: made for made in (plain, residual, mobile, detector)}
+NETS: Mapping[str, Any] = {
+    made.__name__: made for made in (plain, residual, mobile, detector, transformer)
+}

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from vendor_npu.tables import FUNCTIONS, table
+from vendor_npu.tables import FUNCTIONS, Function, table, with_constant
 from worker.compiler.package.region_graph import Entry, Node
 from worker.compiler.package.serializers import Region, Unserializable
 
 IN, OUT, CONV, POOL, ADD, MEAN, FLAT, MUL, TABLE = range(1, 10)
+_BACK = 2
+"""In place of groups: FLAT goes from a row to channels behind each other."""
 _SAME = 2.0**-21
 """Relative difference up to which a bias's scale is input's times weights', rounded to f32."""
 
@@ -49,13 +51,15 @@ class _Held:
     h: int
     w: int
     c: int
-    is_turned: bool = True
-    """The outside has its channels in front."""
+    is_last: bool = True
+    """Channels come last, as the array and the pools take them; else as the outside has them."""
+    is_both: bool = False
+    """These are the same: one channel, one place, or tokens of channels."""
 
     @property
-    def outside(self) -> _Held:
-        """As it goes in and out: what need not be turned is one row of channels."""
-        return self if self.is_turned else _Held(self.at, 1, 1, self.h * self.w * self.c)
+    def row(self) -> _Held:
+        """The same bytes, whatever their order."""
+        return _Held(self.at, 1, 1, self.h * self.w * self.c)
 
 
 def encode(region: Region) -> bytes:
@@ -76,6 +80,8 @@ class _Encoder:
         }
         self._image = _Image()
         self._held: dict[int, _Held] = {}
+        self._turned: dict[int, _Held] = {}
+        """The same in the other order."""
         self._later: list[tuple[int, dict[str, int]]] = []
 
     def run(self) -> bytes:
@@ -84,17 +90,17 @@ class _Encoder:
         image.constant(names.encode())
         for k in graph.inputs:
             entry = graph.entries[k]
-            self._held[k] = held = self._new(entry)
-            self._step(IN, held.outside, held.outside, src=self._port(entry, False), dst=held.at)
+            self._held[k] = held = replace(self._new(entry), is_last=False)
+            self._step(IN, held.row, held.row, src=self._port(entry, False), dst=held.at)
         for node in graph.nodes:
             if node.op_type == "QuantizeLinear":
                 self._cluster(node)
         for k in graph.outputs:
             if k not in self._held:
                 raise Unserializable(f"{graph.entries[k].name} is no integer of the region's")
-            held = self._held[k]
-            ends = held.outside
-            self._step(OUT, ends, ends, src=held.at, dst=self._port(graph.entries[k], True))
+            held = self._ordered(k, is_last=False)
+            port = self._port(graph.entries[k], True)
+            self._step(OUT, held.row, held.row, src=held.at, dst=port)
         return self._packed(len(names.encode()))
 
     def _packed(self, name_bytes: int) -> bytes:
@@ -122,9 +128,22 @@ class _Encoder:
             raise Unserializable(f"{entry.name} has rank {len(entry.shape)}, not 2 to 4")
         if len(entry.shape) == 3:
             _, w, c = entry.shape
-            return _Held(self._image.tensor(c * w), 1, w, c, is_turned=False)
+            return _Held(self._image.tensor(c * w), 1, w, c, is_both=True)
         _, c, h, w = (*entry.shape, 1, 1)[:4]
-        return _Held(self._image.tensor(c * h * w), h, w, c)
+        return _Held(self._image.tensor(c * h * w), h, w, c, is_both=c == 1 or h * w == 1)
+
+    def _ordered(self, k: int, *, is_last: bool) -> _Held:
+        """A tensor in the order asked for: as it is, or turned once."""
+        held = self._held[k]
+        if held.is_both or held.is_last == is_last:
+            return held
+        if k not in self._turned:
+            at = self._image.tensor(held.h * held.w * held.c)
+            self._turned[k] = turned = replace(held, at=at, is_last=is_last)
+            ends = (turned, turned) if is_last else (turned, turned.row)
+            groups = _BACK if is_last else 1
+            self._step(FLAT, *ends, src=held.at, dst=at, groups=groups)
+        return self._turned[k]
 
     def _step(self, op: int, source: _Held, target: _Held, **words: int) -> None:
         sizes = {
@@ -146,11 +165,13 @@ class _Encoder:
         assert k is not None
         return k, self._entry(k)
 
-    def _data(self, node: Node, number: int) -> tuple[_Held, Entry]:
+    def _data(self, node: Node, number: int, *, is_last: bool | None = True) -> tuple[_Held, Entry]:
+        """An operand in the order asked for; None: in its own."""
         k, entry = self._source(node, number)
         if k not in self._held:
             raise Unserializable(f"operand {number} is not in the NPU's memory", node.name)
-        return self._held[k], entry
+        held = self._held[k] if is_last is None else self._ordered(k, is_last=is_last)
+        return held, entry
 
     def _cluster(self, last: Node) -> None:
         out = last.outputs[0]
@@ -171,12 +192,15 @@ class _Encoder:
             case "Conv" | "Gemm" | "MatMul":
                 self._contract(core, target, scale, ends)
             case "Add" | "Mul":
-                self._pairwise(core, target, scale, ends)
+                is_last = self._pairwise(core, target, (scale, zero), ends)
+                self._held[out] = replace(target, is_last=is_last)
             case "Concat":
                 self._concat(core, target, (scale, zero), ends)
             case op_type if op_type in FUNCTIONS:
-                source, x = self._data(core, 0)
-                self._table(core, source, x, target, (scale, zero), ends)
+                source, x = self._data(core, 0, is_last=None)
+                self._held[out] = replace(target, is_last=source.is_last)
+                function = FUNCTIONS[op_type]
+                self._table(core, function, source, x, target, (scale, zero), ends)
             case "MaxPool":
                 source, x = self._data(core, 0)
                 self._require_same(x, entry, core, low == -128 and high == 127)
@@ -189,11 +213,9 @@ class _Encoder:
                 at = self._factors(np.array([factor]), core)
                 self._step(MEAN, source, target, src=source.at, factor=at, zin=x_zero, **ends)
             case "Flatten" | "Reshape":
-                source, x = self._data(core, 0)
+                source, x = self._data(core, 0, is_last=False)
                 self._require_same(x, entry, core, True)
-                if target.h * target.w != 1 or not source.is_turned:
-                    raise Unserializable("a reshape to more than a row", core.name)
-                self._step(FLAT, source, target, src=source.at, **ends)
+                self._held[out] = replace(target, at=source.at, is_last=False)
             case _:
                 raise Unserializable(f"there is no instruction for {core.op_type}", core.name)
 
@@ -295,11 +317,11 @@ class _Encoder:
         )  # fmt: skip
 
     def _table(
-        self, node: Node, source: _Held, x: Entry, target: _Held, given: tuple[float, int],
-        ends: dict[str, int],
+        self, node: Node, function: Function, source: _Held, x: Entry, target: _Held,
+        given: tuple[float, int], ends: dict[str, int],
     ) -> None:  # fmt: skip
         told = {a.name: a.value for a in node.attributes}
-        entries = table(node.op_type, told, _pair(x, node), given, ends["lo"], ends["hi"])
+        entries = table(function, told, _pair(x, node), given, ends["lo"], ends["hi"])
         at = self._image.constant(entries)
         self._step(TABLE, source, target, src=source.at, factor=at, **ends)
 
@@ -313,11 +335,36 @@ class _Encoder:
         for number in range(len(node.inputs)):
             source, x = self._data(node, number)
             place = {**ends, "dst": target.at + channel}
-            self._table(node, source, x, target, given, place)
+            self._table(node, FUNCTIONS["Concat"], source, x, target, given, place)
             channel += source.c
 
-    def _pairwise(self, node: Node, target: _Held, scale: float, ends: dict[str, int]) -> None:
-        (left, a), (right, b) = self._data(node, 0), self._data(node, 1)
+    def _by_constant(
+        self, node: Node, target: _Held, given: tuple[float, int], ends: dict[str, int]
+    ) -> _Held | None:
+        """The other operand, where one is a number: then a table does it."""
+        for number in (0, 1):
+            _, entry = self._source(node, number)
+            if entry.stored is None or math.prod(entry.shape) != 1:
+                continue
+            scale, zero = _pair(entry, node)
+            steps = int(np.asarray(self._value(entry.stored)).reshape(())) - zero
+            function = with_constant(node.op_type, float(np.float32(steps) * np.float32(scale)))
+            source, x = self._data(node, 1 - number, is_last=None)
+            self._table(node, function, source, x, target, given, ends)
+            return source
+        return None
+
+    def _pairwise(
+        self, node: Node, target: _Held, given: tuple[float, int], ends: dict[str, int]
+    ) -> bool:
+        """Whether channels of the result come last: where both operands have an order, it has."""
+        alone = self._by_constant(node, target, given, ends)
+        if alone is not None:
+            return alone.is_last
+        scale, _ = given
+        (left, a), (right, b) = (self._data(node, k, is_last=None) for k in (0, 1))
+        if left.is_last != right.is_last:
+            (left, a), (right, b) = self._data(node, 0), self._data(node, 1)
         if (left.h, left.w, left.c) != (right.h, right.w, right.c):
             raise Unserializable(f"{node.op_type} that broadcasts", node.name)
         (a_scale, a_zero), (b_scale, b_zero) = _pair(a, node), _pair(b, node)
@@ -326,6 +373,7 @@ class _Encoder:
             ADD if node.op_type == "Add" else MUL, left, target, src=left.at, src2=right.at,
             factor=scales, zin=a_zero, **ends,
         )  # fmt: skip
+        return left.is_last
 
 
 def _pair(entry: Entry, node: Node) -> tuple[float, int]:

@@ -11,7 +11,7 @@
 
 enum { IN = 1, OUT, CONV, POOL, ADD, MEAN, FLAT, MUL, TABLE };
 enum { HEADER = 32, PORT = 8, STEP = 64, CORES = 4, ROWS = 16, COLUMNS = 32, DMA = 16, SETUP = 64, FILL = 8,
-       CALL_ROWS = 64, CALL_DEPTH = 256 };
+       CALL_ROWS = 64, CALL_DEPTH = 256, BACK = 2 };
 
 typedef struct {
     int32_t op, src, src2, bias, factor, dst, h, w, c, oh, ow, k;
@@ -263,6 +263,8 @@ static int64_t banded(const layer_t *l)
 /* The sequencer cuts a layer into as many bands as take the least time. */
 static int64_t cycles(const step *s)
 {
+    if ((s->op == IN || s->op == OUT) && (s->c == 1 || s->h * s->w == 1))
+        return 0; /* nothing is turned: DRAM is the host's, too, and it is used where it is */
     if (s->op == IN || s->op == OUT || s->op == FLAT)
         return SETUP + above(in_bytes(s) + out_bytes(s), DMA);
     int64_t share = above((int64_t)s->oh * s->ow, CORES), taps = (int64_t)s->kh * s->kw;
@@ -340,7 +342,7 @@ int64_t vnpu_run(const uint8_t *image, int8_t *const *ports)
         switch (s->op) {
         case IN: turn(ports[s->src], (int8_t *)m + s->dst, s, 1); break;
         case OUT: turn((int8_t *)m + s->src, ports[s->dst], s, 0); break;
-        case FLAT: turn((int8_t *)m + s->src, (int8_t *)m + s->dst, s, 0); break;
+        case FLAT: turn((int8_t *)m + s->src, (int8_t *)m + s->dst, s, s->groups == BACK); break;
         case CONV: convolve(s, m); break;
         case POOL: pool(s, m); break;
         case ADD: case MUL: pairwise(s, m); break;

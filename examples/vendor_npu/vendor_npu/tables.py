@@ -7,7 +7,7 @@ order; e^x is rounded from 64 bits.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +50,8 @@ def _same(x: Floats, told: Attributes) -> Floats:
     return x
 
 
-FUNCTIONS: Mapping[str, Callable[[Floats, Attributes], Floats]] = {
+Function: TypeAlias = Callable[[Floats, Attributes], Floats]
+FUNCTIONS: Mapping[str, Function] = {
     "Sigmoid": _sigmoid,
     "Tanh": _tanh,
     "HardSigmoid": _hard_sigmoid,
@@ -60,8 +61,18 @@ FUNCTIONS: Mapping[str, Callable[[Floats, Attributes], Floats]] = {
 }
 
 
+def with_constant(op_type: str, number: float) -> Function:
+    """Adding a number of f32, or multiplying by one."""
+
+    def found(x: Floats, told: Attributes) -> Floats:
+        del told
+        return x + _F(number) if op_type == "Add" else x * _F(number)
+
+    return found
+
+
 def table(
-    op_type: str,
+    function: Function,
     told: Attributes,
     taken: tuple[float, int],
     given: tuple[float, int],
@@ -71,6 +82,6 @@ def table(
     """What every byte becomes: taken and given are (scale, zero point), low and high the limits."""
     steps = np.arange(256, dtype=np.uint8).view(np.int8).astype(np.int32)
     x = (steps - taken[1]).astype(np.float32) * _F(taken[0])
-    y = FUNCTIONS[op_type](x, told)
+    y = function(x, told)
     whole = np.rint(y / _F(given[0])) + _F(given[1])
     return np.clip(whole, low, high).astype(np.int8).tobytes()
