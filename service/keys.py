@@ -26,7 +26,7 @@ _KEY = re.compile(rf"tw_([{_PREFIX_ALPHABET}]{{{_PREFIX_CHARS}}})\.([A-Za-z0-9_-
 
 
 class Scope(StrEnum):
-    """What a key allows; none includes another."""
+    """What a key allows; none includes another, but `admin` includes `keys`."""
 
     READ = "read"
     """Look at everything of its project, and ask what stores nothing."""
@@ -34,6 +34,9 @@ class Scope(StrEnum):
     """Create, cancel and delete in its project."""
     METRICS = "metrics"
     """Totals over all projects, for a monitoring system."""
+    KEYS = "keys"
+    """Create, list and revoke keys of its project that may do no more than it may, and read the
+    project's part of the audit log."""
     ADMIN = "admin"
     """Create, list and revoke keys, set limits and read the audit log, of any project."""
 
@@ -45,8 +48,10 @@ class Role(StrEnum):
     """Looks at results."""
     DEVELOPER = "developer"
     """Compiles, too: what CI and people have."""
+    LEAD = "lead"
+    """Gives a project's people their keys beside that."""
     OPERATOR = "operator"
-    """Watches the service beside that."""
+    """Compiles, and watches the service."""
     ADMIN = "admin"
     """May do anything."""
 
@@ -55,8 +60,9 @@ SCOPES_OF: Mapping[Role, frozenset[Scope]] = MappingProxyType(
     {
         Role.READER: frozenset({Scope.READ}),
         Role.DEVELOPER: frozenset({Scope.READ, Scope.WRITE}),
+        Role.LEAD: frozenset({Scope.READ, Scope.WRITE, Scope.KEYS}),
         Role.OPERATOR: frozenset({Scope.READ, Scope.WRITE, Scope.METRICS}),
-        Role.ADMIN: frozenset(Scope),
+        Role.ADMIN: frozenset(Scope) - {Scope.KEYS},
     }
 )
 
@@ -81,6 +87,10 @@ class Caller:
     """Of the key; None: what settings give every key."""
     project_rate: str | None = None
     """Of its project; None: what settings give every project."""
+
+    def may(self, needed: Scope) -> bool:
+        """Whether it has a scope, or one that includes it."""
+        return needed in self.scopes or (needed is Scope.KEYS and Scope.ADMIN in self.scopes)
 
 
 OPERATOR = Caller(LOCAL, frozenset(Scope), None, "operator")

@@ -33,9 +33,10 @@ class Rule(BaseModel):
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
-        if Scope.ADMIN in self.scopes:
-            # A key that it made would outlast the token, and whatever rule is taken away.
-            raise ValueError("a token cannot have the scope admin")
+        for scope in (Scope.ADMIN, Scope.KEYS):
+            if scope in self.scopes:
+                # A key that it made would outlast the token, and whatever rule is taken away.
+                raise ValueError(f"a token cannot have the scope {scope!s}")
         if not self.scopes:
             raise ValueError("a rule without scopes allows nothing")
         if all(not value.strip("*") for value in self.claims.values()):

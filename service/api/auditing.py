@@ -65,7 +65,7 @@ class AuditMiddleware:
 
 def _is_audited(caller: Caller, scope: AsgiScope) -> bool:
     needed = scope_of(scope["method"], scope["path"])
-    if needed is Scope.ADMIN:
+    if needed in (Scope.ADMIN, Scope.KEYS):
         return True
     return needed is Scope.WRITE and caller.key_id is not None
 

@@ -43,10 +43,11 @@ OPEN_PAGES = ("/ui/static/", "/ui/shared/")
 ENTRANCE = frozenset({"/", "/ui/login", "/ui/logout"})
 """Nor where a browser comes in and goes out."""
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
-ADMIN = frozenset({"/v1/keys", "/v1/audit"})
-"""What concerns all projects."""
-BELOW_ADMIN = ("/v1/keys/", "/v1/limits/")
-"""So does what is below these."""
+KEYS = frozenset({"/v1/keys", "/v1/audit"})
+"""What concerns who may do what."""
+BELOW_KEYS = "/v1/keys/"
+BELOW_ADMIN = "/v1/limits/"
+"""What is below this concerns all projects."""
 ASKING = frozenset({"/v1/hardware/lint", "/ui/hardware/drawing"})
 """Paths to which a POST stores nothing."""
 KNOWN_S = 5.0
@@ -63,7 +64,9 @@ def scope_of(method: str, path: str) -> Scope | None:
         return None
     if path in {"/metrics", "/v1/metrics"}:
         return Scope.METRICS
-    if path in ADMIN or path.startswith(BELOW_ADMIN):
+    if path in KEYS or path.startswith(BELOW_KEYS):
+        return Scope.KEYS
+    if path.startswith(BELOW_ADMIN):
         return Scope.ADMIN
     return Scope.READ if method in READING or path in ASKING else Scope.WRITE
 
@@ -168,7 +171,7 @@ class ScopeMiddleware:
         if scope["type"] == "http":
             needed = scope_of(scope["method"], scope["path"])
             caller = scope["state"]["caller"]
-            if needed is not None and needed not in caller.scopes:
+            if needed is not None and not caller.may(needed):
                 error = ScopeMissing(
                     f"{scope['method']} {scope['path']} needs the scope {needed!s}",
                     pointer="header:Authorization", limit=str(needed),

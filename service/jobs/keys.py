@@ -1,13 +1,31 @@
-"""Create, list, revoke and recognise API keys.  Each function is one transaction."""
+"""Create, list, revoke and recognise API keys.  Each function is one transaction.
+
+Who may only give keys to a project (`by` without the scope `admin`) cannot pass on what it has not:
+no other project, no further scope, no later end, no rate of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from math import inf
 
-from service.errors import Conflict, NotFound
+from sqlalchemy.orm import Session
+
+from service.errors import Conflict, NotFound, ScopeMissing
 from service.jobs import audit
 from service.jobs.submit import IdempotencyKey
-from service.keys import LOCAL, SCOPES_OF, Role, Scope, digest_of, is_same, new_key, prefix_of
+from service.keys import (
+    LOCAL,
+    OPERATOR,
+    SCOPES_OF,
+    Caller,
+    Role,
+    Scope,
+    digest_of,
+    is_same,
+    new_key,
+    prefix_of,
+)
 from service.store.ids import new_id
 from service.store.records import KeyRecord, ProjectLimits
 from service.store.repos import catalog, keys, projects
@@ -27,6 +45,7 @@ def create_key(
     scopes: Sequence[Scope],
     lasts_s: float | None = None,
     rate: str | None = None,
+    by: Caller = OPERATOR,
     idempotency: IdempotencyKey | None = None,
     before_commit: Callable[[KeyRecord, str], None] | None = None,
 ) -> tuple[KeyRecord, str]:
@@ -35,7 +54,11 @@ def create_key(
     Raises:
         Conflict: a request with this idempotency key has made one, whose text cannot be told again;
             or by an accident of chance the prefix is taken.  Nothing is stored.
+        ScopeMissing: `by` may not make such a key.
     """
+    _require(by, project, scopes)
+    if rate is not None and not by.may(Scope.ADMIN):
+        raise _beyond("a rate of its own", by, pointer="/rate")
     prefix, text = new_key()
     with database.write() as session:
         key_id = new_id("key")
@@ -54,6 +77,7 @@ def create_key(
         record = keys.get(session, key_id)
         if record is None:
             raise Conflict("the key's prefix is taken", remedy="Ask again.")
+        _require_end(session, by, record)
         audit.record(session, audit.current(), key_id)
         if before_commit is not None:
             before_commit(record, text)
@@ -79,21 +103,61 @@ def first_key(database: Database, keep: Callable[[str], None]) -> bool:
     return is_made
 
 
-def list_keys(database: Database) -> tuple[KeyRecord, ...]:
-    """All keys, dead ones too."""
+def _require(by: Caller, project: str, scopes: Iterable[Scope]) -> None:
+    """Refuse who may not give or take these scopes there."""
+    if by.may(Scope.ADMIN):
+        return
+    if project != by.project:
+        raise _beyond(f"a key of project {project}", by, pointer="/project")
+    more = sorted(set(scopes) - by.scopes)
+    if more:
+        raise _beyond(f"the scope {', '.join(more)}", by, pointer="/scopes")
+
+
+def _require_end(session: Session, by: Caller, made: KeyRecord) -> None:
+    maker = None if by.may(Scope.ADMIN) or by.key_id is None else keys.get(session, by.key_id)
+    ends = inf if maker is None or maker.expires is None else maker.expires
+    if (inf if made.expires is None else made.expires) > ends:
+        raise _beyond("a key that lasts longer than this one", by, pointer="/days")
+
+
+def _beyond(what: str, by: Caller, pointer: str) -> ScopeMissing:
+    return ScopeMissing(
+        f"{what} is not for the key {by.who!r} of project {by.project} to give or take",
+        pointer=pointer, limit=str(Scope.ADMIN), actual=", ".join(sorted(by.scopes)),
+    )  # fmt: skip
+
+
+def _reached(session: Session, by: Caller, key_id: str) -> KeyRecord:
+    """A key that `by` may change; nobody else does meanwhile.
+
+    Raises:
+        NotFound: there is none, or it is another project's.
+        ScopeMissing: it may do what `by` may not.
+    """
+    found = keys.hold(session, key_id)
+    if found is None or not (by.may(Scope.ADMIN) or found.project == by.project):
+        raise NotFound("no such key", actual=key_id[:80])
+    _require(by, found.project, found.scopes)
+    return found
+
+
+def list_keys(database: Database, by: Caller = OPERATOR) -> tuple[KeyRecord, ...]:
+    """All keys that `by` may know of, dead ones too."""
     with database.read() as session:
-        return tuple(keys.listing(session))
+        return tuple(keys.listing(session, None if by.may(Scope.ADMIN) else by.project))
 
 
-def revoke_key(database: Database, key_id: str) -> None:
+def revoke_key(database: Database, key_id: str, by: Caller = OPERATOR) -> None:
     """End a key; twice is fine.
 
     Raises:
-        NotFound: there is no such key.
+        NotFound: there is no such key, or it is another project's.
+        ScopeMissing: it may do what `by` may not.
     """
     with database.write() as session:
-        if not keys.revoke(session, key_id) and keys.get(session, key_id) is None:
-            raise NotFound("no such key", actual=key_id[:80])
+        _reached(session, by, key_id)
+        keys.revoke(session, key_id)
         audit.record(session, audit.current(), key_id)
 
 
@@ -102,14 +166,17 @@ def set_role(
     key_id: str,
     role: Role,
     before_commit: Callable[[KeyRecord], None] | None = None,
+    by: Caller = OPERATOR,
 ) -> KeyRecord:
     """Let a key do what a role says, and nothing else.
 
     Raises:
-        NotFound: there is no such key.
+        NotFound: there is no such key, or it is another project's.
         Conflict: it was revoked.
+        ScopeMissing: it may do, or is to do, what `by` may not.
     """
     with database.write() as session:
+        _require(by, _reached(session, by, key_id).project, SCOPES_OF[role])
         is_changed = keys.allow(session, key_id, sorted(SCOPES_OF[role]))
         found = keys.get(session, key_id)
         if found is None:

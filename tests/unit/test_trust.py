@@ -64,6 +64,7 @@ def test_the_first_rule_that_holds_counts() -> None:
         {"rules": [{"claims": {"ref": "*"}, "project": "p"}]},
         {"rules": [{"claims": {"ref": "x"}, "project": "../p"}]},
         {"rules": [{"claims": {"ref": "x"}, "project": "p", "scopes": ["read", "admin"]}]},
+        {"rules": [{"claims": {"ref": "x"}, "project": "p", "scopes": ["read", "keys"]}]},
         {"rules": [{"claims": {"ref": "x"}, "project": "p", "scopes": []}]},
         {"rules": [{"claims": {"ref": "x"}, "project": "p", "scope": ["read"]}]},
         {"verify": False},

@@ -1,4 +1,4 @@
-"""The audit log, for the scope `admin`: it is about all projects."""
+"""The audit log: all of it for the scope `admin`, of `keys` what concerns its own project."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from service.api.callers import Sender
 from service.api.deps import State
 from service.api.schemas.audit import AuditAnswer, AuditPage
 from service.jobs import query
 from service.jobs.audit import list_audit
+from service.keys import Scope
 from service.store.records import AuditFilter, Outcome
 
 router = APIRouter(prefix="/v1/audit", tags=["keys"])
@@ -20,6 +22,7 @@ Moment = Annotated[float | None, Query(ge=0, le=1e11)]
 @router.get("", response_model=AuditPage)
 def get_audit(
     state: State,
+    sender: Sender,
     project: Id = None,
     key: Id = None,
     route: Id = None,
@@ -30,7 +33,12 @@ def get_audit(
     cursor: Annotated[str | None, Query(max_length=500)] = None,
     limit: Annotated[int, Query(ge=1, le=query.MAX_PAGE)] = 50,
 ) -> AuditPage:
-    """List who changed what, the youngest first; all filters must hold."""
+    """List who changed what, the youngest first; all filters must hold.  With the scope `keys`, in
+    one's own project: any other has no rows."""
+    if not sender.may(Scope.ADMIN):
+        if project not in (None, sender.project):
+            return AuditPage(items=[], next_cursor=None)
+        project = sender.project
     wanted = AuditFilter(project, key, route, subject, outcome, since, until)
     rows, following = list_audit(state.database, wanted, cursor=cursor, limit=limit)
     return AuditPage(items=[AuditAnswer.from_record(row) for row in rows], next_cursor=following)

@@ -106,7 +106,7 @@ class NewKeyAnswer(KeyAnswer):
 
 
 class KeyList(AnswerModel):
-    """All keys."""
+    """All keys that whoever asks may know of."""
 
     items: list[KeyAnswer]
     """The keys, by project and age."""

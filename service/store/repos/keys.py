@@ -53,9 +53,18 @@ def get(session: Session, key_id: str) -> KeyRecord | None:
     return None if row is None else _record(*row)
 
 
-def listing(session: Session) -> list[KeyRecord]:
-    """All keys, by project, the oldest first."""
+def hold(session: Session, key_id: str) -> KeyRecord | None:
+    """The same, which nobody else changes until this transaction ends."""
+    query = select(ApiKeyRow, db_now()).where(ApiKeyRow.id == key_id).with_for_update()
+    row = session.execute(query).one_or_none()
+    return None if row is None else _record(*row)
+
+
+def listing(session: Session, project: str | None = None) -> list[KeyRecord]:
+    """All keys, or those of a project, by project, the oldest first."""
     query = select(ApiKeyRow, db_now()).order_by(ApiKeyRow.owner, ApiKeyRow.created, ApiKeyRow.id)
+    if project is not None:
+        query = query.where(ApiKeyRow.owner == project)
     return [_record(*row) for row in session.execute(query)]
 
 
