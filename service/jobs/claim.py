@@ -24,7 +24,7 @@ from service.jobs.cancel import settle_canceled
 from service.log import get_logger
 from service.states import ItemState, JobState
 from service.store.records import BlobRef, HardwareRecord, JobRecord, ModelRecord
-from service.store.repos import catalog, items, jobs, results
+from service.store.repos import bells, catalog, items, jobs, results
 from service.store.session import Asker, Database
 from service.store.strategy_sets import is_served, offered
 from worker.compiler.errors import Detail
@@ -132,6 +132,14 @@ def claim(
 def _part_of(payload: Mapping[str, Detail]) -> Mapping[str, Detail] | None:
     part = payload.get("part")
     return part if isinstance(part, Mapping) else None
+
+
+def unheard(database: Database, owner: str) -> frozenset[str]:
+    """Items that are ready, were rung for, and are for `owner`, who has none: the first of them."""
+    offer = offered()
+    with database.read() as session:
+        served = [want for want in items.wants_of_ready(session) if is_served(want, offer)]
+        return bells.unheard(session, owner, served) if served else frozenset()
 
 
 def renew(database: Database, held: Claim, ttl_s: float) -> bool:

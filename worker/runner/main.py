@@ -291,6 +291,16 @@ class EmbeddedWorker:
         self.stop()
 
 
+def _reconnect(consumer: Any) -> None:
+    """Let a consumer lose its connection, as far as it knows: its loop makes another one."""
+
+    def lose() -> None:
+        raise ConnectionResetError("no bell is heard on this connection")
+
+    if consumer is not None:  # it is made when the worker starts
+        consumer.call_soon(lose)
+
+
 def run_worker(
     settings: Settings,
     *,
@@ -317,7 +327,7 @@ def run_worker(
     register(services.celery, runner)
     reconciler = Reconciler(services, worker_id, settings.workers)
     deliverer = Deliverer(services.database, settings)
-    poller = Poller(services.celery, runner, worker_id)
+    poller = Poller(services.celery, runner, worker_id, lambda: _reconnect(worker.consumer))
 
     class Threads(StartStopStep):  # type: ignore[misc]  # celery has no types
         """Ours, once the pool has forked and whether or not the broker answers."""

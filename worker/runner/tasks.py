@@ -37,6 +37,7 @@ from service.log import bound, get_logger
 from service.queue import RUN_ITEM
 from service.store.blobs import copy_to, put_stream
 from service.store.records import BlobRef
+from service.store.session import Database
 from service.tracing import AttemptSpans
 from worker.compiler.errors import DISK_FULL, TOOL_KILLED, Detail
 from worker.job.request import request_document
@@ -102,6 +103,13 @@ class ItemRunner:
         self._lock = threading.RLock()  # `stop` may be called from a signal handler
         self._running: set[Sandbox] = set()
         self._stopping = False
+        self.taken = 0
+        """Items so far, of this process."""
+
+    @property
+    def database(self) -> Database:
+        """Where the items are."""
+        return self._services.database
 
     def stop(self) -> None:
         """Kill what runs and give it back to the queue; take nothing new."""
@@ -124,6 +132,7 @@ class ItemRunner:
             )
             if held is None:
                 return None
+            self.taken += 1
             with bound(job_id=held.job.id, item_id=held.item_id, fence=held.fence):
                 self._attempt(held)
             promote(self._services.database)
