@@ -29,8 +29,8 @@ PERIOD_S = 5.0
 """Between two looks.  A look is a connection attempt, and while that fails one query."""
 _ANSWER_S = 2.0
 LOOKS = 3
-"""At which the same items are ready before a worker takes itself for deaf: ten seconds at least, in
-which a bell that rings is heard."""
+"""At which the same items are ready before a worker takes itself for deaf: seven seconds at least,
+in which a bell that rings is heard."""
 
 
 class Poller:
