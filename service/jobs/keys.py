@@ -11,7 +11,7 @@ from math import inf
 
 from sqlalchemy.orm import Session
 
-from service.errors import Conflict, NotFound, ScopeMissing
+from service.errors import Conflict, KeyNeeded, NotFound, ScopeMissing
 from service.jobs import audit
 from service.jobs.submit import IdempotencyKey
 from service.keys import (
@@ -55,12 +55,14 @@ def create_key(
         Conflict: a request with this idempotency key has made one, whose text cannot be told again;
             or by an accident of chance the prefix is taken.  Nothing is stored.
         ScopeMissing: `by` may not make such a key.
+        KeyNeeded: the key of `by` has ended.
     """
     _require(by, project, scopes)
     if rate is not None and not by.may(Scope.ADMIN):
         raise _beyond("a rate of its own", by, pointer="/rate")
     prefix, text = new_key()
     with database.write() as session:
+        _require_live(session, by)
         key_id = new_id("key")
         if idempotency is not None and not catalog.remember(
             session, scope=idempotency.scope, key=idempotency.key,
@@ -112,6 +114,13 @@ def _require(by: Caller, project: str, scopes: Iterable[Scope]) -> None:
     more = sorted(set(scopes) - by.scopes)
     if more:
         raise _beyond(f"the scope {', '.join(more)}", by, pointer="/scopes")
+
+
+def _require_live(session: Session, by: Caller) -> None:
+    """A server that has just seen a key takes it for seconds more; what it made would stay."""
+    maker = None if by.key_id is None else keys.get(session, by.key_id)
+    if maker is not None and not maker.is_live:
+        raise KeyNeeded(f"the key {maker.name!r} ({maker.id}) has ended")
 
 
 def _require_end(session: Session, by: Caller, made: KeyRecord) -> None:
@@ -174,8 +183,10 @@ def set_role(
         NotFound: there is no such key, or it is another project's.
         Conflict: it was revoked.
         ScopeMissing: it may do, or is to do, what `by` may not.
+        KeyNeeded: the key of `by` has ended.
     """
     with database.write() as session:
+        _require_live(session, by)
         _require(by, _reached(session, by, key_id).project, SCOPES_OF[role])
         is_changed = keys.allow(session, key_id, sorted(SCOPES_OF[role]))
         found = keys.get(session, key_id)

@@ -84,6 +84,28 @@ def test_a_key_does_not_outlast_the_lead_that_makes_it(serve: Serve) -> None:
     assert sum(row.name == "ci" for row in made) == 1
 
 
+def test_who_was_revoked_makes_no_keys_while_it_is_still_known(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callers, "KNOWN_S", 60.0)
+    served = serve(worker=False, require_key=True)
+    other, _ = key_of(served, "a", Scope.READ)
+    for scopes in (SCOPES_OF[Role.LEAD], SCOPES_OF[Role.ADMIN]):
+        mine, text = key_of(served, "a", *scopes)
+        assert served.http.get("/v1/keys", headers=sent(text)).status_code == 200
+        keys.revoke_key(served.services.database, mine)
+        assert served.http.get("/v1/keys", headers=sent(text)).status_code == 200  # still known
+        body = {"name": "x", "role": "reader"}
+        made = served.http.post("/v1/keys", json=body, headers=sent(text))
+        assert_problem(made, 401, "TW-SVC-019")
+        role = served.http.put(
+            f"/v1/keys/{other}/role", json={"role": "developer"}, headers=sent(text)
+        )
+        assert_problem(role, 401, "TW-SVC-019")
+    names = {row.name for row in keys.list_keys(served.services.database)}
+    assert "x" not in names
+
+
 def test_a_key_is_downgraded(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """A live key loses what its new role does not have; nothing of it is left in a session."""
     monkeypatch.setattr(callers, "KNOWN_S", 0.0)
