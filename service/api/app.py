@@ -134,8 +134,8 @@ def create_app(
         explanations=Explanations(settings, used.blobs, slots),
         signer=signer,
         ring=ring,
-        watch=EventWatch(lambda ids: query.event_numbers(used.database, ids)),
-        sweep_watch=EventWatch(lambda ids: sweep_jobs.event_numbers(used.database, ids)),
+        watch=EventWatch(lambda ids: query.standings(used.database, ids)),
+        sweep_watch=EventWatch(lambda ids: sweep_jobs.standings(used.database, ids)),
         sweep_looks=SweepLooks(lambda name: sweep_jobs.find_sweep(used.database, name)),
     )
     for module in ROUTERS:

@@ -102,4 +102,5 @@ async def preferred_wait_s(
 _SECONDS = re.compile(r'([0-9]{1,9})|"([0-9]{1,9})"')
 MAX_WAIT_S = 60
 """A request is held at most this long; clients ask again."""
+APPLIED = "Preference-Applied"
 Wait = Annotated[float, Depends(preferred_wait_s)]

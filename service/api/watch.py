@@ -1,7 +1,7 @@
 """Waiting for a job or a sweep to change: one poller per process and kind, however many wait.
 
-The poller runs only while somebody waits.  It asks the database for the event numbers of all
-watched ones in one transaction and wakes those whose number has moved.
+The poller runs only while somebody waits.  It asks the database how all watched ones stand, in one
+transaction, and wakes who waits for what has come: an event not seen yet, or the end.
 """
 
 from __future__ import annotations
@@ -11,22 +11,39 @@ from collections.abc import Callable, Iterable, Mapping
 
 from anyio import to_thread
 
-Numbers = Callable[[Iterable[str]], Mapping[str, int]]
-"""Gives the number of the latest event of each of these that exists."""
+from service.store.records import Standing
+
+Standings = Callable[[Iterable[str]], Mapping[str, Standing]]
+"""Gives how each of these stands that exists."""
 POLL_S = 0.2
+
+
+def _has_come(standing: Standing | None, seen: int | None) -> bool:
+    """Whether it is gone, has an event above `seen` or, without `seen`, has ended."""
+    if standing is None:
+        return True
+    return standing.is_over if seen is None else standing.event_seq > seen
 
 
 class EventWatch:
     """Wakes coroutines when something has events they have not seen.  One event loop only."""
 
-    def __init__(self, numbers: Numbers, *, poll_s: float = POLL_S) -> None:
-        self._numbers = numbers
+    def __init__(self, standings: Standings, *, poll_s: float = POLL_S) -> None:
+        self._standings = standings
         self._poll_s = poll_s
-        self._waiting: dict[str, list[tuple[int, asyncio.Future[None]]]] = {}
+        self._waiting: dict[str, list[tuple[int | None, asyncio.Future[None]]]] = {}
         self._poller: asyncio.Task[None] | None = None
 
     async def changed(self, name: str, seen: int, timeout_s: float) -> bool:
         """Wait until it has an event above `seen` or is gone; False after `timeout_s`."""
+        return await self._come(name, seen, timeout_s)
+
+    async def ended(self, name: str, timeout_s: float) -> bool:
+        """Wait until it has ended or is gone, whatever happens to it before; False after
+        `timeout_s`."""
+        return await self._come(name, None, timeout_s)
+
+    async def _come(self, name: str, seen: int | None, timeout_s: float) -> bool:
         loop = asyncio.get_running_loop()
         if self._poller is None or self._poller.done() or self._poller.get_loop() is not loop:
             self._poller = loop.create_task(self._poll())
@@ -49,7 +66,7 @@ class EventWatch:
         while self._waiting:
             watched = tuple(self._waiting)
             try:
-                numbers = await to_thread.run_sync(self._numbers, watched)
+                found = await to_thread.run_sync(self._standings, watched)
             except BaseException as error:
                 # Everybody who waits learns why; the next one to wait starts a new poller.
                 for entries in self._waiting.values():
@@ -61,6 +78,6 @@ class EventWatch:
                 return
             for name in watched:
                 for seen, future in self._waiting.get(name, ()):
-                    if numbers.get(name, seen + 1) > seen and not future.done():
+                    if not future.done() and _has_come(found.get(name), seen):
                         future.set_result(None)
             await asyncio.sleep(self._poll_s)

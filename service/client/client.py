@@ -25,8 +25,10 @@ from service.client.uploads import (
 )
 
 TERMINAL_STATES = frozenset({"succeeded", "failed", "canceled", "timed_out", "expired"})
-LONG_POLL_S = 10
+LONG_POLL_S = 30
 """How long one waiting request asks the server to hold it."""
+ANSWER_S = 30.0
+"""How long a server may take to answer beyond the time for which it was asked to hold."""
 PATIENCE_S = 600.0
 """How long a server that answered before may be away while a job is waited for."""
 RETRY_S = 2.0
@@ -234,10 +236,12 @@ class Client:
             left = LONG_POLL_S if timeout_s is None else timeout_s - (time.monotonic() - started)
             hold = max(0, min(LONG_POLL_S, int(left))) if on_update is None else 1
             headers = {"Prefer": f"wait={hold}"}
-            if etag:
-                headers["If-None-Match"] = etag
+            if etag and on_update is not None:
+                headers["If-None-Match"] = etag  # else the server holds the answer until the end
             try:
-                response = self.transport.request("GET", path, headers=headers)
+                response = self.transport.request(
+                    "GET", path, headers=headers, timeout_s=hold + ANSWER_S
+                )
             except ServerUnreachable:
                 now = time.monotonic()
                 if answered is None or now - answered > PATIENCE_S:

@@ -34,6 +34,7 @@ from service.store.records import (
     JobRecord,
     ModelRecord,
     QueueStats,
+    Standing,
     WebhookRecord,
     WorkerRecord,
 )
@@ -180,10 +181,10 @@ def list_events(
         return tuple(jobs.events(session, job_id, after_seq, limit))
 
 
-def event_numbers(database: Database, job_ids: Iterable[str]) -> dict[str, int]:
-    """Give the number of the latest event of each job that exists; one query for all watchers."""
+def standings(database: Database, job_ids: Iterable[str]) -> dict[str, Standing]:
+    """Give how each job stands that exists; one query for all who wait."""
     with database.read() as session:
-        return jobs.event_numbers(session, job_ids)
+        return jobs.standings(session, job_ids)
 
 
 def list_artifacts(database: Database, job_id: str) -> tuple[ArtifactRecord, ...]:

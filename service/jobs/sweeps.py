@@ -31,7 +31,7 @@ from service.states import (
     SweepState,
 )
 from service.store.ids import new_id
-from service.store.records import Document, SweepItemRecord, SweepRecord
+from service.store.records import Document, Standing, SweepItemRecord, SweepRecord
 from service.store.repos import catalog, jobs, sweeps
 from service.store.session import Database
 from worker.compiler.errors import Detail
@@ -297,10 +297,10 @@ def job_of_item(database: Database, name: str, owner: str | None = None) -> str:
     return found[1]
 
 
-def event_numbers(database: Database, sweep_ids: Iterable[str]) -> dict[str, int]:
-    """Number of the last change of each sweep that exists."""
+def standings(database: Database, sweep_ids: Iterable[str]) -> dict[str, Standing]:
+    """Give how each sweep stands that exists; one query for all who wait."""
     with database.read() as session:
-        return sweeps.event_numbers(session, sweep_ids)
+        return sweeps.standings(session, sweep_ids)
 
 
 def list_sweeps(

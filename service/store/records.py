@@ -111,6 +111,15 @@ class JobRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """What somebody who waits for a job or a sweep looks at."""
+
+    event_seq: int
+    """Number of its latest event."""
+    is_over: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SweepRecord:
     """Many models on many machines, as one thing."""
 

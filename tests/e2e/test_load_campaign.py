@@ -21,7 +21,7 @@ from benchmarks.load.queue_model import Costs, bend, costs_of, forecast
 COSTS = Costs(
     attempt_s=(1.0, 1.2, 1.4), cycle_s=1.25, worker_cpu_s=1.05, database_cpu_s=0.02,
     transactions=30, api_cpu_s=0.01, broker_cpu_s=0.002, commit_s=0.002, reconcile_cpu_s=0.01,
-    idle_api=0.0, idle_broker=0.0, cores=2,
+    idle_api=0.0, idle_broker=0.0, watch=0.0, cores=2,
 )  # fmt: skip
 
 
@@ -62,19 +62,21 @@ def test_what_passes_with_time_is_none_of_a_jobs() -> None:
     used = {"api": 0.5, "broker": 0.15, "database": 1.0, "workers": 8.0}
     jobs = {"jobs": 10, "seconds": 20.0, "span_s": 18.0, "attempt_s": [1.0] * 10, "cpu_s": used,
             "transactions": 300}  # fmt: skip
-    costs = costs_of({"jobs": jobs, "idle": idle, "commit_s": 0.001}, 2)
-    assert costs.api_cpu_s == pytest.approx(0.01)
+    watch = {"api": 0.002, "broker": 0.0, "database": 0.001, "workers": 0.0}
+    costs = costs_of({"jobs": jobs, "idle": idle, "commit_s": 0.001, "watch": watch}, 2)
+    assert costs.api_cpu_s == pytest.approx(0.006)
     assert costs.broker_cpu_s == 0.0
-    assert costs.database_cpu_s == pytest.approx(0.04)
+    assert costs.database_cpu_s == pytest.approx(0.038)
+    assert costs.watch == pytest.approx(0.003)
     assert (costs.idle_api, costs.idle_broker) == (0.02, 0.01)
     assert costs.transactions == 30
 
 
 def test_what_passes_with_time_leaves_less_for_jobs() -> None:
     heavy = replace(COSTS, database_cpu_s=0.2)
-    kept = replace(heavy, idle_api=0.5, idle_broker=0.01)
+    kept = replace(heavy, idle_api=0.3, watch=0.2, idle_broker=0.01)
     workers = 32
-    left = kept.cores - kept.idle_api - workers * kept.idle_broker
+    left = kept.cores - kept.idle_api - kept.watch - workers * kept.idle_broker
     told = forecast(kept, workers, shared=False)
     assert 0.85 * left / kept.around_cpu_s <= told.per_s <= 1.02 * left / kept.around_cpu_s
     assert bend(kept) < bend(heavy)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 from api_fixtures import PRESET, Serve, Served
 from httpx import Headers
+
+from service.api.watch import EventWatch
+from service.jobs import query
+from service.store.records import JobRecord, Standing
+from service.store.session import Database
 
 
 def get(served: Served, job: str, *prefer: str) -> tuple[str | None, float]:
@@ -69,3 +77,84 @@ def test_no_wait_is_longer_than_a_minute(serve: Serve) -> None:
     served.client.cancel(job)
     answer = served.http.get(f"/v1/jobs/{job}", headers={"Prefer": "wait=999999999"})
     assert answer.headers["preference-applied"] == "wait=60"
+
+
+def watched(find: Callable[[float], dict[str, Standing]]) -> EventWatch:
+    """A watch that looks often; `find` says how things stand so many seconds later."""
+    began = time.monotonic()
+    return EventWatch(lambda _: find(time.monotonic() - began), poll_s=0.02)
+
+
+def test_who_waits_for_the_end_is_not_woken_by_what_happens_before() -> None:
+    def find(seconds: float) -> dict[str, Standing]:
+        return {"a": Standing(int(seconds / 0.05), is_over=seconds > 0.5)}
+
+    async def main() -> tuple[list[float], list[bool]]:
+        watch = watched(find)
+        began = time.monotonic()
+
+        async def stop(waiting: Awaitable[bool]) -> tuple[float, bool]:
+            has_come = await waiting
+            return time.monotonic() - began, has_come
+
+        found = await asyncio.gather(
+            stop(watch.changed("a", 1, 5)), stop(watch.ended("a", 5)), stop(watch.ended("a", 0.2)),
+            stop(watch.ended("gone", 5)),
+        )  # fmt: skip
+        return [one[0] for one in found], [one[1] for one in found]
+
+    (changed, ended, _late, gone), has_come = asyncio.run(main())
+    assert has_come == [True, True, False, True]
+    assert changed < 0.4 and gone < 0.4
+    assert ended > 0.5
+
+
+def test_a_wait_for_the_end_reads_it_twice(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """However much happens meanwhile: most clients wait like this, for every job."""
+    gate = tmp_path / "gates" / "closed"
+    gate.touch()
+    served = serve("figured")
+    reads: list[str] = []
+    get_job = query.get_job
+
+    def counting(database: Database, job_id: str, owner: str | None = None) -> JobRecord:
+        reads.append(job_id)
+        return get_job(database, job_id, owner)
+
+    job = str(served.submit()["id"])
+    monkeypatch.setattr("service.jobs.query.get_job", counting)
+    timer = threading.Timer(0.8, gate.unlink)
+    timer.start()
+    done = served.client.wait(job)
+    timer.join()
+    assert done["state"] == "succeeded"
+    assert reads == [job] * 3  # before and after it was held, and the worker, for its line of log
+    assert len(list(served.client.events(job))) > 4
+
+
+def test_sweeps_are_waited_for(serve: Serve, tmp_path: Path) -> None:
+    gate = tmp_path / "gates" / f"closed-{16 * 1024}"
+    served = serve("figured", workers=1)
+    gate.touch()
+    model = served.model()["id"]
+    body = {"models": [model], "base": PRESET,
+            "vary": ["/levels/GBUF/capacity_bytes=8KiB,16KiB"]}  # fmt: skip
+    path = f"/v1/sweeps/{served.http.post('/v1/sweeps', json=body).json()['id']}"
+    deadline = time.monotonic() + 60.0
+    while not (first := served.http.get(path)).json()["progress"]["succeeded"]:
+        assert time.monotonic() < deadline, first.text
+        time.sleep(0.05)
+    cut = served.http.get(path, headers={"Prefer": "wait=1"})
+    assert cut.headers["preference-applied"] == "wait=1"
+    assert (cut.json()["state"], cut.json()["progress"]["succeeded"]) == ("running", 1)
+    timer = threading.Timer(0.5, gate.unlink)
+    timer.start()
+    began = time.monotonic()
+    etag = {"If-None-Match": cut.headers["etag"]}
+    moved = served.http.get(path, headers={"Prefer": "wait=30", **etag})
+    done = served.http.get(path, headers={"Prefer": "wait=30"})
+    timer.join()
+    assert (moved.status_code, done.json()["state"]) == (200, "succeeded")
+    assert 0.4 < time.monotonic() - began < 25

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from service.jobs import claim as protocol
 from service.settings import Settings
+from service.store.records import Standing
 from service.store.repos import items, jobs, workers
 from service.store.repos.rows import few_lengths
 from service.store.tables import ItemRow, JobItemRow, JobRow
@@ -179,9 +180,9 @@ def test_the_watched_are_asked_for_in_few_statements(desk: Desk) -> None:
     event.listen(database.engine, "before_cursor_execute", note)
     with database.read() as session:
         for count in range(len(others) + 1):
-            found = jobs.event_numbers(session, {*ids, *others[:count]})
-            assert found == dict.fromkeys(ids, 1)
-        assert jobs.event_numbers(session, []) == {}
+            found = jobs.standings(session, {*ids, *others[:count]})
+            assert found == dict.fromkeys(ids, Standing(1, is_over=False))
+        assert jobs.standings(session, []) == {}
     event.remove(database.engine, "before_cursor_execute", note)
     assert len([one for one in seen if "event_seq" in one]) == 7  # 4 to 128 names, and none
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 from anyio import to_thread
@@ -10,7 +9,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from service.api.answers import Prepared
 from service.api.callers import Project
-from service.api.deps import ApiState, Key, Name, State, Wait
+from service.api.deps import APPLIED, ApiState, Key, Name, State, Wait
 from service.api.downloads import etag_matches
 from service.api.idempotency import request_key
 from service.api.schemas.job import AttemptAnswer, JobAnswer, JobLogs, JobPage, JobRequest
@@ -27,7 +26,6 @@ from worker.compiler.options import CompileOptions
 router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
 RETRY_AFTER_S = 1
 MAX_LOG_CHARS = 1 << 20
-APPLIED = "Preference-Applied"
 
 
 def job_etag(job: JobRecord) -> str:
@@ -45,12 +43,10 @@ def _headers(job: JobRecord) -> dict[str, str]:
 
 async def _until_ended(state: ApiState, job: JobRecord, wait_s: float) -> JobRecord:
     """Wait for the job's end, at most `wait_s`."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + wait_s
-    while job.state not in TERMINAL_JOB_STATES and (left := deadline - loop.time()) > 0:
-        await state.watch.changed(job.id, job.event_seq, left)
-        job = await to_thread.run_sync(query.get_job, state.database, job.id, job.owner)
-    return job
+    if job.state in TERMINAL_JOB_STATES:
+        return job
+    await state.watch.ended(job.id, wait_s)
+    return await to_thread.run_sync(query.get_job, state.database, job.id, job.owner)
 
 
 def _accepted(submission: Submission) -> dict[str, str]:

@@ -6,15 +6,15 @@ import csv
 import io
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from anyio import to_thread
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from sqlalchemy.exc import DBAPIError
 
 from service.api.answers import Prepared, encoded
 from service.api.callers import Project
-from service.api.deps import ApiState, Key, Name, State
+from service.api.deps import APPLIED, ApiState, Key, Name, State, Wait
 from service.api.downloads import etag_matches
 from service.api.idempotency import request_key
 from service.api.schemas.sweep import (
@@ -138,15 +138,44 @@ def list_sweeps(
 @router.get(
     "/{sweep_id}", response_model=SweepAnswer, responses={304: {"description": "Unchanged."}}
 )
-def get_sweep(sweep_id: Name, request: Request, state: State, project: Project) -> Response:
-    """Get one sweep: progress, the best items so far, what failed; conditional by ETag."""
+async def get_sweep(
+    sweep_id: Name,
+    state: State,
+    project: Project,
+    wait: Wait,
+    if_none_match: Annotated[str | None, Header(max_length=1000)] = None,
+) -> Response:
+    """Get one sweep: progress, the best items so far, what failed; conditional by ETag.
+
+    `Prefer: wait=N` holds the answer: with If-None-Match until an item of the sweep changes,
+    without it until the sweep ends.
+    """
+    found = await to_thread.run_sync(_look, state, sweep_id, project)
+    is_same = etag_matches(if_none_match, found.etag)
+    if wait and is_open(found.record.state) and (if_none_match is None or is_same):
+        if is_same:
+            await state.sweep_watch.changed(sweep_id, found.record.event_seq, wait)
+        else:
+            await state.sweep_watch.ended(sweep_id, wait)
+        found = await to_thread.run_sync(_look, state, sweep_id, project)
+    headers = {**_headers(found.record), "ETag": found.etag}
+    if wait:
+        headers[APPLIED] = f"wait={int(wait)}"
+    if etag_matches(if_none_match, found.etag):
+        return Response(status_code=304, headers=headers)
+    return Response(found.body, headers=headers, media_type="application/json")
+
+
+class _Look(NamedTuple):
+    record: SweepRecord
+    body: bytes
+    etag: str
+
+
+def _look(state: ApiState, sweep_id: str, project: str | None) -> _Look:
     sweep = sweeps.get_sweep(state.database, sweep_id, project)
     body = encoded(SweepAnswer.from_sweep(sweep))
-    etag = f'"{sha256(body).hexdigest()[:32]}"'
-    headers = {**_headers(sweep.record), "ETag": etag}
-    if etag_matches(request.headers.get("if-none-match"), etag):
-        return Response(status_code=304, headers=headers)
-    return Response(body, headers=headers, media_type="application/json")
+    return _Look(sweep.record, body, f'"{sha256(body).hexdigest()[:32]}"')
 
 
 @router.delete("/{sweep_id}", status_code=204)

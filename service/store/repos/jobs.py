@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.sql.elements import ColumnElement
 
 from service.states import TERMINAL_JOB_STATES, ItemState, JobState, job_sources
-from service.store.records import Durations, EventRecord, JobFilter, JobRecord
+from service.store.records import Durations, EventRecord, JobFilter, JobRecord, Standing
 from service.store.repos import deliveries
 from service.store.repos.rows import affected, few_lengths
 from service.store.stored_options import lift, seal
@@ -246,10 +246,13 @@ def events(session: Session, job_id: str, after_seq: int, limit: int) -> list[Ev
     ]
 
 
-def event_numbers(session: Session, job_ids: Iterable[str]) -> dict[str, int]:
-    """Give the number of the latest event of each job that exists."""
-    query = select(JobRow.id, JobRow.event_seq).where(JobRow.id.in_(few_lengths(job_ids)))
-    return {row.id: row.event_seq for row in session.execute(query)}
+def standings(session: Session, job_ids: Iterable[str]) -> dict[str, Standing]:
+    """Give how each job stands that exists."""
+    query = select(JobRow.id, JobRow.event_seq, JobRow.state)
+    found = session.execute(query.where(JobRow.id.in_(few_lengths(job_ids))))
+    return {
+        row.id: Standing(row.event_seq, JobState(row.state) in TERMINAL_JOB_STATES) for row in found
+    }
 
 
 def waiting_otherwise(session: Session, want: str, why: str | None, limit: int) -> list[str]:

@@ -24,7 +24,7 @@ from service.states import (
     SweepState,
     sweep_sources,
 )
-from service.store.records import SweepItemRecord, SweepRecord
+from service.store.records import Standing, SweepItemRecord, SweepRecord
 from service.store.repos.rows import affected, few_lengths
 from service.store.stored_options import lift, seal
 from service.store.tables import (
@@ -321,10 +321,14 @@ def _set_items(
     )
 
 
-def event_numbers(session: Session, sweep_ids: Iterable[str]) -> dict[str, int]:
-    """Number of the last change of each sweep that exists."""
-    query = select(SweepRow.id, SweepRow.event_seq).where(SweepRow.id.in_(few_lengths(sweep_ids)))
-    return {row.id: row.event_seq for row in session.execute(query)}
+def standings(session: Session, sweep_ids: Iterable[str]) -> dict[str, Standing]:
+    """Give how each sweep stands that exists."""
+    query = select(SweepRow.id, SweepRow.event_seq, SweepRow.state)
+    found = session.execute(query.where(SweepRow.id.in_(few_lengths(sweep_ids))))
+    return {
+        row.id: Standing(row.event_seq, SweepState(row.state) not in OPEN_SWEEP_STATES)
+        for row in found
+    }
 
 
 def queued(session: Session, sweep_id: str) -> int:
