@@ -191,7 +191,9 @@ def _many(rows: dict[str, Row]) -> list[str]:
         f"- a transaction that writes: {1e3 * costs.commit_s:.1f} ms; a reconciler's round:"
         f" {1e3 * costs.reconcile_cpu_s:.1f} ms of the database's CPU time;",
         f"- nothing to do, one worker: {_per_s(idle)} ms of CPU time a second, which is none of a"
-        " job's.", "",
+        " job's;",
+        f"- somebody waits for a job (`Client.wait`): {1e3 * costs.watch:.1f} ms a second, however"
+        " many do; the request that is held is a job's.", "",
         "Held against what was measured, with workers on the same cores as all else (one worker is"
         " where its figures come from, so two are the test):", "",
         "| workers | measured a second | predicted | off by |",

@@ -2,8 +2,9 @@
 
 A worker claims an item, works on it, writes to the database as often as one was seen to, ends it,
 and claims the next.  Beside that it renews its lease every ten seconds and runs the reconciler
-every five, and the API and the broker use what they were seen to use when there was nothing to do
-(the broker as much for each worker): that passes with time, so it is none of what a job takes.
+every five, the API and the broker use what they were seen to use when there was nothing to do (the
+broker as much for each worker), and for those who wait API and database look as often as they were
+seen to: that passes with time, so it is none of what a job takes.
 Each transaction needs processor time of the machine that database, API and broker
 share, and waits for a disk; each job needs time of the API and the broker on the same processors.
 Processors are shared in turns: who comes later is not starved, nobody is faster than the machine.
@@ -58,6 +59,8 @@ class Costs:
     """Processor seconds a second of the API that has nothing to do."""
     idle_broker: float
     """The same of the broker, for one worker."""
+    watch: float
+    """Of API and database while somebody waits for a job: they look once for all who do."""
     cores: int
     """Of the machine that was measured."""
 
@@ -72,9 +75,11 @@ def costs_of(row: dict[str, Any], cores: int) -> Costs:
     jobs, idle = row["jobs"], row["idle"]
     count = jobs["jobs"]
     idle_of = {kind: used / idle["seconds"] for kind, used in idle["cpu_s"].items()}
+    watch = row["watch"]
 
     def each(kind: str) -> float:
-        return max(0.0, (jobs["cpu_s"][kind] - idle_of[kind] * jobs["seconds"]) / count)
+        passing = float(idle_of[kind] + watch[kind])
+        return max(0.0, (jobs["cpu_s"][kind] - passing * jobs["seconds"]) / count)
 
     return Costs(
         attempt_s=tuple(jobs["attempt_s"]), cycle_s=jobs["span_s"] / count,
@@ -82,7 +87,7 @@ def costs_of(row: dict[str, Any], cores: int) -> Costs:
         transactions=max(1, round(jobs["transactions"] / count)),
         api_cpu_s=each("api"), broker_cpu_s=each("broker"), commit_s=row["commit_s"],
         reconcile_cpu_s=RECONCILE_S * idle_of["database"], idle_api=idle_of["api"],
-        idle_broker=idle_of["broker"], cores=cores,
+        idle_broker=idle_of["broker"], watch=sum(watch.values()), cores=cores,
     )  # fmt: skip
 
 
@@ -212,7 +217,7 @@ def forecast(costs: Costs, workers: int, *, shared: bool) -> Forecast:
             yield None, 1.0
             clock.start(beside(part))
 
-    clock.start(idle(costs.idle_api))
+    clock.start(idle(costs.idle_api + costs.watch))
     for _ in range(workers):
         clock.start(worker())
         clock.start(heartbeat())
@@ -230,7 +235,9 @@ def bend(costs: Costs) -> float:
     """How many workers, each on a processor of its own, leave the shared machine no time."""
     background = costs.reconcile_cpu_s / RECONCILE_S + costs.idle_broker
     cycle_s = costs.worker_cpu_s + costs.database_cpu_s
-    return (costs.cores - costs.idle_api) / (costs.around_cpu_s / cycle_s + background)
+    return (costs.cores - costs.idle_api - costs.watch) / (
+        costs.around_cpu_s / cycle_s + background
+    )
 
 
 def efficiency(costs: Costs, counts: Sequence[int]) -> list[tuple[Forecast, float]]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,7 @@ from sqlalchemy.orm import Session
 from benchmarks.faults.work import work
 from benchmarks.load.sites import Site, site
 from service.client import Client
-from service.client.client import TERMINAL_STATES
-from service.client.errors import Json
+from service.client.errors import Json, WaitTimeout
 
 CHIPS = ("kapla-edge", "simba", "stcp920-inferred")
 Row = dict[str, Any]
@@ -29,13 +30,9 @@ _SETTLE_S = 2.0
 _PROBES = 40
 
 
-def _wait(client: Client, path: str) -> None:
-    """Until it has succeeded; looked at twice a second, so that looking costs next to nothing."""
-    deadline = time.monotonic() + _WAIT_S
-    while (state := client.get(path)["state"]) != "succeeded":
-        if time.monotonic() > deadline or state in TERMINAL_STATES:
-            raise RuntimeError(f"{path} is {state}")
-        time.sleep(0.5)
+def _succeeded(made: dict[str, Json]) -> None:
+    if made["state"] != "succeeded":
+        raise RuntimeError(f"{made['id']} is {made['state']}")
 
 
 def _transactions(session: Session) -> int:
@@ -108,11 +105,37 @@ def _idle(made: Site, session: Session, seconds: float) -> Row:
     return window.close()
 
 
+def _watching(folder: Path, request: dict[str, Json], model: Path, seconds: float) -> Row:
+    """CPU seconds a second that one who waits for a job takes while nothing happens to it.
+
+    However many wait, the server looks once for all of them; no worker is there to take the job.
+    """
+    with site("postgres", folder) as made, Client(made.server.url, key=made.key) as client:
+        uploaded = client.upload_model(model)["id"]
+        job = str(client.submit(request | {"model": uploaded})["id"])
+
+        def used(watch: Callable[[], object]) -> dict[str, float]:
+            time.sleep(_SETTLE_S)
+            began, before = time.monotonic(), made.cpu_s()
+            watch()
+            took, after = time.monotonic() - began, made.cpu_s()
+            return {kind: (after[kind] - before[kind]) / took for kind in after}
+
+        def watch() -> None:
+            with suppress(WaitTimeout):
+                client.wait(job, timeout_s=seconds)
+
+        alone = used(lambda: time.sleep(seconds))
+        return {kind: max(0.0, spent - alone[kind]) for kind, spent in used(watch).items()}
+
+
 def measure_work(folder: Path, *, workers: int, jobs: int, rounds: int, idle_s: float) -> Row:
     """`jobs` warm jobs at once, then a warm sweep of models times chips, `rounds` times over."""
     models = folder / "models"
     models.mkdir(parents=True)
     found = [kind for kind in work(models).jobs if kind.name != "refused"]
+    first: dict[str, Json] = {"hardware": found[0].hardware, "options": dict(found[0].options)}
+    watch = _watching(folder / "watched", first, found[0].model, idle_s)
     with (
         site("postgres", folder / "site", workers=workers) as made,
         Client(made.server.url, key=made.key) as client,
@@ -132,15 +155,15 @@ def measure_work(folder: Path, *, workers: int, jobs: int, rounds: int, idle_s: 
         def run_jobs(count: int) -> None:
             made_ids = [client.submit(asked[n % len(asked)])["id"] for n in range(count)]
             for job in made_ids:
-                _wait(client, f"/v1/jobs/{job}")
+                _succeeded(client.wait(str(job), timeout_s=_WAIT_S))
 
         def run_sweep() -> None:
-            path = f"/v1/sweeps/{client.post('/v1/sweeps', sweep)['id']}"
-            _wait(client, path)
+            made_id = str(client.submit_sweep(sweep)["id"])
+            _succeeded(client.wait_sweep(made_id, timeout_s=_WAIT_S))
 
         run_jobs(len(asked))
         run_sweep()
-        row: Row = {"workers": workers, "commit_s": _commit_s(session)}
+        row: Row = {"workers": workers, "commit_s": _commit_s(session), "watch": watch}
         row["idle"] = _idle(made, session, idle_s)
         window = _Window(made, session)
         run_jobs(jobs)
