@@ -44,8 +44,8 @@ def compile(  # noqa: A001 - users write tw.compile
         data_dir: where the cache is; default TILEWRIGHT_DATA_DIR, else ~/.local/share/tilewright.
         progress: told of stages, units and files while they come.
         **options: strategy, strategy_options, variant, objective, effort, precision, partition,
-            symbols, loop_trips, calibration, verify, inputs, seed, fail_on_fallback, require_cache,
-            no_cache: see `Options`.
+            symbols, loop_trips, calibration, verify, inputs, link, seed, fail_on_fallback,
+            require_cache, no_cache: see `Options`.
 
     Raises:
         OptionError: TW-OPT-001, an option does not exist or has no such value.

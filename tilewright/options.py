@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, cast
 
 from service.orders.order import (
     Order,
@@ -69,6 +69,8 @@ class Options(TypedDict, total=False):
     """Which kernels are run and compared with ONNX Runtime; `sample`."""
     inputs: Arrays
     """Inputs of the verification; seeded ones."""
+    link: PathLike
+    """A vendor's kernel library, whose functions run what instructions name as `call`; none."""
     seed: int
     """Of the inputs of the verification and of synthetic calibration; 0."""
     fail_on_fallback: bool
@@ -110,6 +112,10 @@ def order_of(
         if given is not None:
             path = _arrays_file(given, folder / f"{name}.npz", name)
             document[name], files[name] = arrays_digest(path, f"file of {name}"), path
+    link = document.get("link")
+    library = None if link is None else Path(cast("PathLike", link))
+    if library is not None:
+        document["link"] = arrays_digest(library, "kernel library")
     return Order(
         model=model_file(model, folder),
         hardware=hardware_of(hardware),
@@ -118,6 +124,7 @@ def order_of(
         label=label,
         calibration=files["calibration"],
         inputs=files["inputs"],
+        link=library,
     )
 
 

@@ -81,6 +81,15 @@ def compile_model(
             "--input", help="Verify on these inputs (.npz, an array per input); default: seeded."
         ),
     ] = None,
+    link: Annotated[
+        Path | None,
+        typer.Option(
+            "--link",
+            help="A vendor's kernel library (.so), whose functions run what instructions of the"
+            " spec name as `call`; with --local.",
+            metavar="LIBRARY",
+        ),
+    ] = None,
     precision: Annotated[
         str, typer.Option(help="native, f16, bf16, i8 or u8: number format of the accelerator.")
     ] = "native",
@@ -178,6 +187,7 @@ def compile_model(
         "loop_trips": loop_trips,
         "calibration": arrays_digest(calibration, "calibration file") if calibration else "",
         "inputs": arrays_digest(inputs, "file of inputs") if inputs else "",
+        "link": arrays_digest(link, "kernel library") if link else "",
         "symbols": symbol_settings(symbols or []),
         "fail_on_fallback": fail_on_fallback,
         "require_cache": require_cache,
@@ -191,6 +201,7 @@ def compile_model(
         label=label,
         calibration=calibration,
         inputs=inputs,
+        link=link,
         watch=watch,
     )
     if server and not local:

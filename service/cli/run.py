@@ -59,6 +59,12 @@ def run(
             " of the hardware name, which is `kernels` where they name none.",
         ),
     ] = "",
+    link: Annotated[
+        Path | None,
+        typer.Option(
+            "--link", help="The kernel library that the bundle was linked with.", metavar="LIBRARY"
+        ),
+    ] = None,
     data_dir: DataDirOption = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -77,7 +83,7 @@ def run(
         )
     asked = BundleRun(
         bundle, inputs, repeat=repeat, profile=profile, trust=trust, interpret=interpret,
-        engine=engine,
+        engine=engine, link=link,
     )  # fmt: skip
     ran = run_bundle(asked, load_settings(data_dir))
     write_npz(output, ran.outputs)

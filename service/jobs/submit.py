@@ -19,7 +19,7 @@ from service.store.repos import calibrations, catalog, items, jobs, results
 from service.store.session import Database
 from service.store.strategy_sets import wanted
 from worker.compiler.errors import Detail
-from worker.compiler.options import CompileOptions
+from worker.compiler.options import CompileOptions, require_unlinked
 
 COMPILE = "compile"
 """The one kind of work item (decision 0006): a whole job in one sandboxed child."""
@@ -396,11 +396,13 @@ def _check_references(session: Session, new: NewJob) -> None:
 
 
 def check_arrays(session: Session, options: CompileOptions, owner: str) -> None:
-    """Check that a project has the arrays that options name.
+    """Check that a project has the arrays that options name, and that they name nothing else.
 
     Raises:
         NotFound: it has not.
+        OptionError: TW-LINK-008, they name a kernel library.
     """
+    require_unlinked(options)
     for option, digest in (("calibration", options.calibration), ("inputs", options.inputs)):
         if digest and calibrations.find_calibration(session, owner, digest) is None:
             raise NotFound(

@@ -143,6 +143,7 @@ def _run(
         model.absolute(), order.model.stem, order.hardware, order.options,
         order.calibration.absolute() if order.calibration else None, place.build, place.out,
         order.inputs.absolute() if order.inputs else None, order.watch,
+        link=order.link.absolute() if order.link else None,
     )  # fmt: skip
     (place.given / "request.json").write_text(json.dumps(document), encoding="utf-8")
     with _sandbox(order, model, settings, place) as sandbox:
@@ -168,7 +169,7 @@ def _sandbox(order: Order, model: Path, settings: Settings, place: Workplace) ->
     from worker.sandbox.payload import payload_argv, payload_env
     from worker.sandbox.sandbox import Sandbox
 
-    files = (model, order.calibration, order.inputs)
+    files = (model, order.calibration, order.inputs, order.link)
     given = [path.absolute() for path in files if path is not None]
     python = settings.child_python_path
     return Sandbox(
@@ -203,5 +204,8 @@ def _problem(
         return over
     if said.violation or said.done is None or report.end is not End.EXITED or report.code != 0:
         why = said.violation or report.sentence()
+        if order.link is not None and stage == "verify" and report.signal is not None:
+            ran = f"kernels that call {order.link.name} were verified: {why}"
+            return CompilerError("TW-LINK-005", ran, pointer="/options/link").to_problem()
         return CompilerError("TW-INT-001", f"the compile ended early: {why}").to_problem()
     return None

@@ -30,6 +30,8 @@ class Order:
     """The .npz whose digest `options` has."""
     inputs: Path | None = None
     """Of the verification, as `calibration`."""
+    link: Path | None = None
+    """The kernel library whose digest `options` has."""
     watch: Watch = UNWATCHED
     """What a developer looks at; local compiles only."""
 
@@ -63,7 +65,7 @@ def existing_model(path: Path) -> Path:
 
 
 def arrays_digest(path: Path, what: str) -> str:
-    """Digest of a file of arrays: its identity in the job's options.
+    """Digest of a file that a job's options name: its identity there.
 
     Raises:
         InputError: TW-CLI-001, there is no such file.

@@ -32,6 +32,8 @@ class BundleRun:
     """Execute the regions' streams instead of kernels, in an order by this seed."""
     engine: str = ""
     """What all regions run on: an installed engine, or `kernels`; "": what their targets name."""
+    link: Path | None = None
+    """The kernel library that the bundle was linked with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,8 @@ def run_bundle(asked: BundleRun, settings: Settings) -> Ran:
     """Run a bundle in a sandbox of its own.
 
     Raises:
-        InputError: TW-CLI-001, a file is not there; TW-RUN-001 to -005, bundle or inputs are wrong.
+        InputError: TW-CLI-001, a file is not there; TW-RUN-001 to -005, bundle or inputs are wrong;
+            TW-LINK-001 to -007, the bundle needs another kernel library.
         SpecError: TW-PLUG-001 or -004, an engine is not installed, or reads other bytes.
         CompilerError: TW-RUN-006, it ended without a result; TW-SVC-009 or -017, a limit.
     """
@@ -62,7 +65,7 @@ def run_bundle(asked: BundleRun, settings: Settings) -> Ran:
     from worker.sandbox.payload import open_left
     from worker.sandbox.wire import ProtocolError
 
-    files = existing(asked.bundle, asked.inputs)
+    files = existing(asked.bundle, asked.inputs, *([asked.link] if asked.link else []))
     with workplace("tilewright-run-") as place:
         request = {
             "bundle": str(files[0]),
@@ -72,6 +75,7 @@ def run_bundle(asked: BundleRun, settings: Settings) -> Ran:
             "trust": asked.trust,
             "interpret": asked.interpret,
             "engine": asked.engine,
+            "link": str(files[2]) if asked.link else None,
             "output": str(place.out / "out.npz"),
             "build_dir": str(place.build),
         }

@@ -19,7 +19,11 @@ def submit(client: Client, order: Order, progress: Progress | None = None) -> Do
     Raises:
         ApiError: the server refuses, or is not there.
         ModelError: TW-MODEL-010, files that the model names are not beside it.
+        OptionError: TW-LINK-008, it names a kernel library.
     """
+    from worker.compiler.options import CompileOptions, require_unlinked
+
+    require_unlinked(CompileOptions.from_json(order.options))
     uploaded = upload(client, order.model, progress)
     for arrays in (order.calibration, order.inputs):
         if arrays is not None:

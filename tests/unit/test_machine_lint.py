@@ -297,6 +297,9 @@ REFUSALS: list[tuple[str, Callable[[Document], None], str, str, str]] = [
         {"name": "mm", "op": "matmul", "extents": [32, 32, 32], "oracle": "sim",
          "granule": [1, 1, 1]}]),
      "TW-SPEC-002", "/engines/0/intrinsics/0/granule", "asked for 32768 sizes"),
+    ("element-wise call of a library", edit("/engines/0/intrinsics", [
+        {"name": "ew", "op": "elementwise", "extents": [64], "cycles": 1, "call": "ew"}]),
+     "TW-SPEC-002", "/engines/0/intrinsics/0/call", "kernel libraries have products"),
     ("oracle of no name", edit("/engines/0/intrinsics", [
         {"name": "mm", "op": "matmul", "extents": [8, 4, 4], "oracle": "My Sim"}]),
      "TW-SPEC-001", "/engines/0/intrinsics/0/oracle", "pattern"),

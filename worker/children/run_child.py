@@ -32,6 +32,7 @@ def run(request: Mapping[str, Any]) -> Mapping[str, Any]:
         trust=bool(request["trust"]),
         engine=engine if seed is None else INTERPRETER.name,
         opened=interpreter,
+        link=Path(request["link"]) if request["link"] else None,
     )
     runner, profiles = loaded.runner, []
     results: dict[str, Any] = {}

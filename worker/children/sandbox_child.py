@@ -106,6 +106,7 @@ def read_request(document: Mapping[str, Any]) -> tuple[JobRequest, Path]:
     hardware: Mapping[str, Detail] = document["hardware"]
     calibration = document.get("calibration_path")
     inputs = document.get("inputs_path")
+    link = document.get("link_path")
     request = JobRequest(
         model_path=Path(document["model_path"]),
         model_name=document["model_name"],
@@ -115,6 +116,7 @@ def read_request(document: Mapping[str, Any]) -> tuple[JobRequest, Path]:
         calibration_path=Path(calibration) if calibration else None,
         inputs_path=Path(inputs) if inputs else None,
         watch=Watch.from_json(document["watch"]),
+        link_path=Path(link) if link else None,
     )
     return request, Path(document["out_dir"])
 

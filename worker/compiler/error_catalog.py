@@ -20,6 +20,7 @@ FAMILIES = {
     "RUN": "Bundles that are run",
     "LIB": "Bundles in applications",
     "PLUG": "Serializers and engines of vendors",
+    "LINK": "Kernel libraries of vendors",
     "CMP": "Results to compare",
     "VALID": "Published figures",
     "EXPORT": "Other cost models",
@@ -216,6 +217,29 @@ def _entries() -> tuple[ErrorEntry, ...]:
         e("TW-PLUG-006", "A cycle oracle failed", user, "ingest", 422, 4,
           "Report it to the package named. With `cycles`, a `formula` or a `table` in its place the"
           " instruction needs no oracle."),
+        e("TW-LINK-001", "A file is no kernel library", user, "ingest", 422, 3,
+          "Give the shared library that the vendor's `cc -shared` made of a source with"
+          " TW_LIBRARY(name, version) of tilewright_rt.h in it."),
+        e("TW-LINK-002", "A kernel library is for another processor", user, "ingest", 422, 3,
+          "Give the library built for the processor that runs the kernels here, the host of the"
+          " compile; what the chip itself runs is a serializer's to write."),
+        e("TW-LINK-003", "A kernel library was built for another interface", user, "ingest", 422, 3,
+          "Build it again with the tilewright_rt.h of this version (`tilewright backend init`"
+          " writes it, and each bundle has it in `kernels/`)."),
+        e("TW-LINK-004", "A kernel library lacks a function that kernels call", user, "package",
+          422, 4, "Add the function, its name as the message says it, to the library; or take"
+          " `call` out of the instruction that the pointer names."),
+        e("TW-LINK-005", "A kernel library cannot be loaded, or broke its process", user, "verify",
+          422, 4, "The message says what the loader or the system says; report it to the library's"
+          " vendor. Without --link kernels run code of their own."),
+        e("TW-LINK-006", "A bundle needs the kernel library that it was linked with", user, "run",
+          422, 3, "Give that very file with --link, or compile again with the one that you have."
+          " `--engine interpreter` needs none."),
+        e("TW-LINK-007", "A kernel library is given and nothing calls it", user, "ingest", 422, 3,
+          "Name its functions as `call` of instructions in the spec, or leave --link out."),
+        e("TW-LINK-008", "Kernel libraries are not taken over HTTP", user, "ingest", 422, 3,
+          "Compile with `tilewright compile --local --link PATH`: the library runs in the sandbox"
+          " of your own machine."),
         e("TW-CMP-001", "The results cannot be compared", user, "compare", 422, 3,
           "Compile the model again with this version; the message says what it cannot read."),
         e("TW-CMP-002", "The job has no results to compare", user, "compare", 409, 3,

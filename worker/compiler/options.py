@@ -23,8 +23,8 @@ _INTEGERS = {
 _CAPS = ("max_power_w", "max_latency_ms")
 _MAX_CAP = 1e12
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_ARRAYS = ("calibration", "inputs")
-"""Options that name uploaded arrays."""
+_DIGESTS = {"calibration": "uploaded arrays", "inputs": "uploaded arrays", "link": "a library"}
+"""Options that name a file."""
 MAX_SYMBOLS, MAX_SYMBOL_CHARS = 1000, 200
 """Models have a handful of symbolic dimensions; the options of a job are a row, not a store."""
 _SYMBOLS = f"1..2^63-1, at most {MAX_SYMBOLS} names of 1 to {MAX_SYMBOL_CHARS} characters"
@@ -133,6 +133,8 @@ class CompileOptions:
     """How floats become integers, where the accelerator's regions compute in integers."""
     inputs: str = ""
     """Hex sha256 of the uploaded inputs of the verification (.npz); empty: seeded."""
+    link: str = ""
+    """Hex sha256 of the vendor's kernel library; empty: kernels run code of their own."""
     loop_trips: int = 1
     """Trips assumed in the simulation for loops whose count is known only at run time."""
     without: tuple[Heuristic, ...] = ()
@@ -267,14 +269,14 @@ class CompileOptions:
                             _short(raw),
                         )
                     )
-            elif key in _ARRAYS:
+            elif key in _DIGESTS:
                 if isinstance(raw, str) and (not raw or _SHA256.fullmatch(raw)):
                     values[key] = raw
                 else:
                     findings.append(
                         Finding(
                             "TW-OPT-001",
-                            f"{key} must be the sha256 of uploaded arrays, or empty",
+                            f"{key} must be the sha256 of {_DIGESTS[key]}, or empty",
                             pointer,
                             None,
                             "64 hexadecimal digits, or empty",
@@ -315,6 +317,19 @@ class CompileOptions:
             for name, chosen in self.strategy_options
         }
         return document
+
+
+def require_unlinked(options: CompileOptions) -> None:
+    """Check that a job over HTTP brings no kernel library: it would be native code of anybody's.
+
+    Raises:
+        OptionError: TW-LINK-008.
+    """
+    if options.link:
+        raise OptionError(
+            "TW-LINK-008", "kernel libraries are not taken over HTTP: they are native code",
+            pointer="/options/link", limit="", actual=options.link,
+        )  # fmt: skip
 
 
 def _is_number(raw: object) -> TypeGuard[int | float]:

@@ -24,9 +24,11 @@ from worker.compiler.judge.compiled import Compile, CompiledModel
 from worker.compiler.options import RESULT_OPTIONS, VerifyMode
 from worker.compiler.oracles import asked
 from worker.compiler.package.bundle import write_bundle
+from worker.compiler.package.kernel_library import TOOL, KernelLibrary
 from worker.compiler.stages import run_stages
 from worker.job.hardware import require_plugins, resolve_machine
 from worker.job.images import Written, written
+from worker.job.linking import linked_library, require_linked, told, tool_of
 from worker.job.ports import open_ports, scoring_samples
 from worker.job.request import JobOutcome, JobRequest, ProgressSink
 from worker.job.simulation import Simulated, refuse_violations, simulate_model
@@ -103,6 +105,8 @@ class Job(Compile):
     cache: Cache
     writer: _Writer
     timed: _TimedProgress
+    link: KernelLibrary | None = None
+    """What kernels are linked with; None: nothing."""
 
     @property
     def bundle_name(self) -> str:
@@ -118,6 +122,10 @@ class Packaged:
     digest: str
     images: Written
     """What serializers made of its regions."""
+    tools: Mapping[str, Detail]
+    """What its results depend on."""
+    warnings: tuple[tuple[str, str], ...] = ()
+    """About its kernel library."""
 
 
 def canonical_json(value: Any) -> bytes:
@@ -143,12 +151,13 @@ def run_job(request: JobRequest, out_dir: Path, cache: Cache, progress: Progress
     used_cache: Cache = NullCache() if options.no_cache else cache
     machine = resolve_machine(request.hardware)
     require_plugins(machine, request.hardware)
+    link = linked_library(request, machine)
     machine = asked(machine, used_cache)
     size = request.model_path.stat().st_size
     ports = open_ports(machine, options, used_cache, timed, request.calibration_path, size)
     job = Job(
         request.model_path, request.model_name, machine, options, ports, Limits(),
-        request, used_cache, writer, timed,
+        request, used_cache, writer, timed, link,
     )  # fmt: skip
     outcome = run_stages(STAGES, job, timed, request.watch, writer.show).get("report")
     if isinstance(outcome, JobOutcome):
@@ -174,14 +183,20 @@ def packaged(job: Job, compiled: CompiledModel, found: Simulated) -> Packaged:
     Raises:
         CompilerError: TW-PLUG-002, a serializer failed; TW-PLUG-005, one cannot write a region, and
             --fail-on-fallback.
+        InputError: TW-LINK-004, the kernel library lacks a function.
     """
     options, folder = job.options, job.writer.out_dir
     tools = toolchain(options, job.machine)
+    warnings: tuple[tuple[str, str], ...] = ()
+    if job.link is not None:
+        linked, warnings = require_linked(job.link, compiled)
+        if linked.symbols:
+            tools[TOOL] = tool_of(linked)
     regions = regions_of(compiled)
     images = written(regions, options.fail_on_fallback)
     pending = Verification(str(options.verify), "none", None, None, None, None, "not run")
     document = report_document(
-        images.told(compiled), found.units, found.whole, options, pending, tools,
+        told(images.told(compiled), warnings), found.units, found.whole, options, pending, tools,
         compiled.summaries,
     )  # fmt: skip
     document["images"] = list[Detail](images.rows)
@@ -194,7 +209,7 @@ def packaged(job: Job, compiled: CompiledModel, found: Simulated) -> Packaged:
         regions,
     )
     path = folder / job.bundle_name
-    made = Packaged(path, write_bundle(path, contents), images)
+    made = Packaged(path, write_bundle(path, contents), images, tools, warnings)
     job.writer.announce("bundle", job.bundle_name)
     compiled.model.release_pages()
     return made
@@ -218,7 +233,9 @@ def verified(job: Job, compiled: CompiledModel, made: Packaged) -> Verification:
     if compiled.boundaries:
         scoring = scoring_samples(compiled.source, job.options, request.calibration_path)
     bundle = made.path if any(target.engine for target in job.machine.targets) else None
-    return verify_model(job.path, compiled, job.options, request.build_dir, given, scoring, bundle)
+    return verify_model(
+        job.path, compiled, job.options, request.build_dir, given, scoring, bundle, job.link
+    )
 
 
 def reported(
@@ -236,8 +253,8 @@ def reported(
     """
     options, save = job.options, job.writer.save
     document = report_document(
-        made.images.told(compiled), found.units, found.whole, options, verification,
-        toolchain(options, job.machine), compiled.summaries,
+        told(made.images.told(compiled), made.warnings), found.units, found.whole, options,
+        verification, made.tools, compiled.summaries,
     )  # fmt: skip
     document["images"] = list[Detail](made.images.rows)
     document["unlock"] = unlock_rows(compiled.source, compiled.machine, options)

@@ -33,6 +33,8 @@ class JobRequest:
     """An .npz with the inputs of the verification; None: seeded random ones."""
     watch: Watch = UNWATCHED
     """What a developer looks at; no result depends on it."""
+    link_path: Path | None = None
+    """The kernel library whose digest `options.link` names."""
 
 
 def request_document(
@@ -46,6 +48,7 @@ def request_document(
     inputs: Path | None = None,
     watch: Watch = UNWATCHED,
     part: Mapping[str, Detail] | None = None,
+    link: Path | None = None,
 ) -> dict[str, Detail]:
     """A request as `worker.children.sandbox_child` reads it from a file.
 
@@ -61,6 +64,7 @@ def request_document(
         "inputs_path": None if inputs is None else str(inputs),
         "out_dir": str(out),
         "watch": watch.to_json(),
+        "link_path": None if link is None else str(link),
         "part": None if part is None else dict(part),
     }
 

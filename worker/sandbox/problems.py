@@ -33,6 +33,8 @@ _CLASSES: tuple[tuple[str, type[CompilerError]], ...] = (
     ("TW-RUN-006", CompilerError),
     ("TW-RUN-", InputError),
     ("TW-LIB-", InputError),
+    ("TW-LINK-008", OptionError),
+    ("TW-LINK-", InputError),
     ("TW-PLUG-001", SpecError),
     ("TW-PLUG-004", SpecError),
     ("TW-PLUG-006", SpecError),

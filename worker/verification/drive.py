@@ -34,6 +34,7 @@ from worker.compiler.judge.units import Unit
 from worker.compiler.options import CompileOptions, VerifyMode
 from worker.compiler.package.build import build_library
 from worker.compiler.package.executor import Feeder
+from worker.compiler.package.kernel_library import KernelLibrary
 from worker.compiler.package.runtime import ModelRunner, load_program
 from worker.report.document import NOT_ASKED, Verification
 from worker.report.node_names import node_span
@@ -71,11 +72,13 @@ def verify_model(
     given: Mapping[str, Array] | None = None,
     scoring: Scoring | None = None,
     bundle: Path | None = None,
+    link: KernelLibrary | None = None,
 ) -> Verification:
     """Verify as `options.verify` says, on the inputs `given`, or on seeded ones.
 
     `scoring`: samples for the noise of a conversion; None: one from a seed.  `bundle`: what was
-    written of the model, where targets name engines: its regions run on them as well.
+    written of the model, where targets name engines: its regions run on them as well.  `link`: the
+    library whose functions kernels call.
 
     What cannot be verified is reported, not raised: what would take more than the budget, without a
     C compiler, where ONNX Runtime rejects the model or the inputs, or where its values do not fit
@@ -84,6 +87,7 @@ def verify_model(
     Raises:
         MemoryFault: a kernel left its buffers.
         CompilerError: TW-PLUG-003, an engine failed.
+        InputError: TW-LINK-005, the kernel library cannot be loaded.
     """
     mode = options.verify
     if mode is VerifyMode.NONE:
@@ -92,7 +96,7 @@ def verify_model(
     if why is not None:
         return _unverified(mode, why)
     try:
-        library = build_library(kernel_texts(compiled), build_dir)
+        library = build_library(kernel_texts(compiled), build_dir, link=link)
     except CompilerError as error:
         if error.code != "TW-VERIFY-002":
             raise
@@ -100,7 +104,8 @@ def verify_model(
     compiled.model.release_pages()
     inputs = seeded_inputs(compiled.model, options.seed) if given is None else given
     try:
-        return _Verifier(path, compiled, options, inputs, scoring, bundle).run(library, build_dir)
+        verifier = _Verifier(path, compiled, options, inputs, scoring, bundle, link)
+        return verifier.run(library, build_dir)
     except CompilerError as error:
         if error.code not in _NO_REFERENCE:
             raise
@@ -126,8 +131,10 @@ class _Verifier:
         inputs: Mapping[str, Array],
         scoring: Scoring | None,
         bundle: Path | None,
+        link: KernelLibrary | None,
     ) -> None:
         self._bundle = bundle
+        self._link = link
         self._engines: tuple[str, ...] = ()
         self._path = path
         self._compiled = compiled
@@ -203,13 +210,13 @@ class _Verifier:
     ) -> Judged:
         """Run the kernels, those in `wanted` in their observed forms too, and judge the values."""
         compiled = self._compiled
-        observed = ObservedKernels(compiled, wanted, build_dir) if wanted else None
+        observed = ObservedKernels(compiled, wanted, build_dir, self._link) if wanted else None
         try:
             runner = load_program(program_contents(compiled), library)
         except CompilerError as error:
             raise self._blamed(error) from error
         if self._is_full:
-            self._orders = InterleavedKernels(compiled, library, build_dir)
+            self._orders = InterleavedKernels(compiled, library, build_dir, self._link)
         _watch(runner, compiled, partial(self._observe, observed, runner.metadata.home_address))
         if self._bundle is not None:
             folder, found = build_dir / "engines", self._found.of_engine
@@ -366,7 +373,8 @@ class _Verifier:
         forced = f", {num_forced} values compared and fixed before selections" if num_forced else ""
         names = ", ".join(self._engines)
         engines = f", regions on engines ({names}) compared with the kernels" if names else ""
-        rest = f"{forced}{engines}, seed {self._seed}"
+        linked = "" if self._link is None else f", kernels linked with {self._link.label}"
+        rest = f"{forced}{engines}{linked}, seed {self._seed}"
         worst = max(rows, key=lambda row: (row.share, row.error))
         scoring = None
         if compiled.boundaries:

@@ -22,6 +22,7 @@ from worker.compiler.machine.machine import Machine
 from worker.compiler.package.build import build_library
 from worker.compiler.package.emulator import Emulator
 from worker.compiler.package.executable import level_specs
+from worker.compiler.package.kernel_library import KernelLibrary
 from worker.verification.interleaved import Bytes, InterleavedKernel, poisoned, why_not
 from worker.verification.observing import num_points
 
@@ -37,8 +38,14 @@ _SUFFIX = "_steps"
 class InterleavedKernels:
     """The kernels of a model that are run in other orders, and why the others are not."""
 
-    def __init__(self, compiled: CompiledModel, library: Path, build_dir: Path) -> None:
-        """`library` holds the plain kernels.
+    def __init__(
+        self,
+        compiled: CompiledModel,
+        library: Path,
+        build_dir: Path,
+        link: KernelLibrary | None = None,
+    ) -> None:
+        """`library` holds the plain kernels; `link`: what they are linked with.
 
         Raises:
             CompilerError: TW-VERIFY-002 without a C compiler.
@@ -70,7 +77,9 @@ class InterleavedKernels:
             instructions, points = more
             name = unit.kernel_name + _SUFFIX
             texts[name] = generate_steps(unit.schedule, unit.program, on, name)
-        self._library = build_library(texts, build_dir, is_quick=True) if texts else None
+        self._library: Path | None = None
+        if texts:
+            self._library = build_library(texts, build_dir, is_quick=True, link=link)
         programs = [compiled.units[index].program for index in self._machines]
         self._plain = Emulator(library, level_specs(machine), programs)
 

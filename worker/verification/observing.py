@@ -24,6 +24,7 @@ from worker.compiler.judge.units import Unit
 from worker.compiler.package.build import build_library
 from worker.compiler.package.emulator import Emulator
 from worker.compiler.package.executable import level_specs
+from worker.compiler.package.kernel_library import KernelLibrary
 from worker.verification.whole_outputs import checked_calls
 
 Array = npt.NDArray[Any]
@@ -83,9 +84,13 @@ class ObservedKernels:
     """The observed forms of some kernels, built and ready."""
 
     def __init__(
-        self, compiled: CompiledModel, wanted: Mapping[int, Mapping[str, str]], build_dir: Path
+        self,
+        compiled: CompiledModel,
+        wanted: Mapping[int, Mapping[str, str]],
+        build_dir: Path,
+        link: KernelLibrary | None = None,
     ) -> None:
-        """`wanted` is what `inner_names` gives, or less.
+        """`wanted` is what `inner_names` gives, or less; `link`: what kernels are linked with.
 
         Raises:
             CompilerError: TW-VERIFY-002 without a C compiler.
@@ -114,7 +119,8 @@ class ObservedKernels:
         points = sum(
             num_points(compiled.units[call.unit]) for call in runs if isinstance(call, UnitCall)
         )
-        library = build_library(texts, build_dir, is_quick=points < OPTIMISED_FROM_POINTS)
+        is_quick = points < OPTIMISED_FROM_POINTS
+        library = build_library(texts, build_dir, is_quick=is_quick, link=link)
         self._engine = Emulator(library, level_specs(machine), programs)
 
     def values(

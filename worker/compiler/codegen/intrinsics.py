@@ -28,13 +28,16 @@ from worker.compiler.ir.scalar_type import promoted
 from worker.compiler.isa.sums import Order, OrderKind
 
 _PANEL_TYPE = {DType.F32: "float", DType.F64: "double", DType.I32: "uint32_t"}
-_PACKED_FROM = {
+PACKED_FROM = {
     DType.F32: (DType.F32, DType.F16, DType.BF16),
     DType.F64: (DType.F64,),
     DType.I32: (DType.I32, DType.I16, DType.I8, DType.U16, DType.U8),
 }
+"""Types of stored elements that become panels of a type without a loss."""
 BLOCK = 256
 """`TW_BLOCK_K` of the header."""
+_BLOCKS = ("TW_BLOCK_M", "TW_BLOCK_N", "TW_BLOCK_K")
+"""Rows, columns and depth that are packed at once."""
 _MIN_ROWS, _MIN_COLUMNS, _MIN_DEPTH = 2, 8, 3
 """Below these, packing costs more than it saves and the generic nest wins."""
 
@@ -74,7 +77,33 @@ def instantiations(needs: Iterable[tuple[DType, DType | None]]) -> list[str]:
 
 
 def product_of(body: Body) -> Product | None:
-    """Recognise a product worth packing, or None."""
+    """Recognise a product worth packing, or None; its sides may change places."""
+    found = recognised(body)
+    if found is None or not found.rows or not found.columns or not found.depth:
+        return None
+    left, right, only_left, only_right = found.left, found.right, found.rows, found.columns
+    moving = body.point.write.moving
+    near = [abs(moving.coeff(axes[-1].name)) for axes in (only_left, only_right)]
+    if near[0] < near[1] and _size(only_left) >= 8:
+        left, right, only_left, only_right = right, left, only_right, only_left
+    if _size(only_right) < _MIN_COLUMNS and _size(only_left) > _size(only_right):
+        left, right, only_left, only_right = right, left, only_right, only_left
+    if (
+        _size(only_left) < _MIN_ROWS
+        or _size(only_right) < _MIN_COLUMNS
+        or _size(found.depth) < _MIN_DEPTH
+    ):
+        return None
+    return Product(
+        found.dtype, left, right, only_left, only_right, found.depth, found.batch
+    )  # fmt: skip
+
+
+def recognised(body: Body) -> Product | None:
+    """Recognise a product of any size, its sides as the operator has them, or None.
+
+    Rows, columns and depth may have no axes: they are one then.
+    """
     op, point = body.op, body.point
     if op.reduce is not Reduce.ADD or not isinstance(op.body, Apply):
         return None
@@ -102,23 +131,18 @@ def product_of(body: Body) -> Product | None:
     only_left = tuple(a for a in parallel if a.name in in_left and a.name not in in_right)
     only_right = tuple(a for a in parallel if a.name in in_right and a.name not in in_left)
     batch = tuple(a for a in parallel if a not in only_left and a not in only_right)
-    if not only_left or not only_right or not depth:
-        return None
-    if stride[only_left[-1].name] < stride[only_right[-1].name] and _size(only_left) >= 8:
-        left, right, only_left, only_right = right, left, only_right, only_left
-    if _size(only_right) < _MIN_COLUMNS and _size(only_left) > _size(only_right):
-        left, right, only_left, only_right = right, left, only_right, only_left
-    if (
-        _size(only_left) < _MIN_ROWS
-        or _size(only_right) < _MIN_COLUMNS
-        or _size(depth) < _MIN_DEPTH
-    ):
-        return None
     return Product(dtype, left, right, only_left, only_right, depth, batch)
 
 
 def _size(axes: Sequence[AxisLoop]) -> int:
     return prod(a.extent for a in axes)
+
+
+def inside(port: Port, offset: Callable[[Affine], str]) -> str:
+    """C condition that a guarded read stands in its tensor."""
+    return " && ".join(
+        f"(uint64_t)({offset(port.coordinate[d])}) < {port.shape[d]}u" for d in port.guarded
+    )
 
 
 def _axes_of(side: Scalar, reads: Sequence[Port]) -> set[str]:
@@ -134,7 +158,7 @@ def emit_product(
     writer: Writer, body: Body, product: Product
 ) -> tuple[tuple[DType, DType | None], ...]:
     """Write the blocked product; give what `instantiations` must provide for it."""
-    made = _ProductWriter(writer, body, product)
+    made = ProductWriter(writer, body, product)
     made.emit()
     return tuple(made.needs)
 
@@ -151,17 +175,21 @@ class _Group:
     count: str
 
 
-class _ProductWriter:
-    def __init__(self, writer: Writer, body: Body, product: Product) -> None:
+class ProductWriter:
+    """Writes one product: the tables of its offsets, blocks that are packed, what takes them."""
+
+    def __init__(
+        self, writer: Writer, body: Body, product: Product, blocks: Sequence[str] = _BLOCKS
+    ) -> None:
         self.w = writer
         self.body = body
         self.product = product
         self.ranges = body.point.ranges
         self.panel = _PANEL_TYPE[product.dtype]
         self.tables = 0
-        self.rows = self._group("m", product.rows, "TW_BLOCK_M")
-        self.columns = self._group("n", product.columns, "TW_BLOCK_N")
-        self.depth = self._group("k", product.depth, "TW_BLOCK_K")
+        self.rows = self._group("m", product.rows, blocks[0])
+        self.columns = self._group("n", product.columns, blocks[1])
+        self.depth = self._group("k", product.depth, blocks[2])
         self.table_of: dict[tuple[str, Affine], str] = {}
         self.needs: dict[tuple[DType, DType | None], None] = {(product.dtype, None): None}
 
@@ -175,9 +203,7 @@ class _ProductWriter:
         w.line(f"{t} *const pb = pa + TW_BLOCK_M * TW_BLOCK_K;")
         w.line(f"{t} *const pc = pb + TW_BLOCK_N * TW_BLOCK_K;")
         w.line("int32_t *const tables = (int32_t *)(pc + TW_BLOCK_M * TW_BLOCK_N);")
-        for group in (self.rows, self.columns, self.depth):
-            counts = ", ".join(a.count for a in group.axes)
-            w.line(f"const int64_t {group.total}[] = {{{counts}}};")
+        self._declare_totals()
         with ExitStack() as stack:
             for axis in self.product.batch:
                 stack.enter_context(w.loop(axis.name, axis.count))
@@ -199,9 +225,14 @@ class _ProductWriter:
                 )
             self._write_back()
 
+    def _declare_totals(self) -> None:
+        for group in (self.rows, self.columns, self.depth):
+            counts = ", ".join(a.count for a in group.axes) or "1"
+            self.w.line(f"const int64_t {group.total}[] = {{{counts}}};")
+
     def _blocks(self, group: _Group) -> ExitStack:
         stack = ExitStack()
-        total = " * ".join(a.count for a in group.axes)
+        total = " * ".join(a.count for a in group.axes) or "1"
         first, block = group.first, group.block
         stack.enter_context(
             self.w.block(f"for (int64_t {first} = 0; {first} < {total}; {first} += {block})")
@@ -254,12 +285,8 @@ class _ProductWriter:
             kind = promoted(port.dtype)
             element = load(f"{port.pointer}[{offset(port.moving)}]", port.storage.dtype)
             if port.guarded and guards:
-                inside = [
-                    f"(uint64_t)({offset(port.coordinate[d])}) < {port.shape[d]}u"
-                    for d in port.guarded
-                ]
                 assert port.fill is not None
-                element = f"{' && '.join(inside)} ? {element} : {literal(port.fill, kind)}"
+                element = f"{inside(port, offset)} ? {element} : {literal(port.fill, kind)}"
             names[slot] = self.w.fresh("r")
             self.w.line(f"const {VALUE_TYPE[kind]} {names[slot]} = {element};")
         value = emit_scalar(self.w, side, names.__getitem__, self.body.read_types, self._rest)
@@ -272,7 +299,7 @@ class _ProductWriter:
         port = self._port(side.slot)
         if port.guarded or promoted(port.dtype) is not self.product.dtype:
             return None
-        if port.storage.dtype not in _PACKED_FROM[self.product.dtype]:
+        if port.storage.dtype not in PACKED_FROM[self.product.dtype]:
             return None
         self.needs[self.product.dtype, port.storage.dtype] = None
         return port

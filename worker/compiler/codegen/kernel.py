@@ -18,6 +18,13 @@ from worker.compiler.codegen.clip import clip_box, guard
 from worker.compiler.codegen.ctext import Writer, comment, index_text, literal
 from worker.compiler.codegen.expr import store
 from worker.compiler.codegen.intrinsics import emit_product, instantiations, product_of
+from worker.compiler.codegen.library_calls import (
+    LINKED_MACRO,
+    CalledProduct,
+    KernelCall,
+    called_product,
+    emit_call,
+)
 from worker.compiler.codegen.moves import emit_move
 from worker.compiler.codegen.nest import Body, emit_nest
 from worker.compiler.codegen.observe import emit_copy
@@ -46,7 +53,7 @@ from worker.compiler.schedule.nodes import (
 )
 from worker.compiler.schedule.walk import Leaf, Scope, reached, walk
 
-CODEGEN_VERSION = "3"
+CODEGEN_VERSION = "4"
 """Bump when the generated text or the header changes: cached kernels must miss."""
 
 
@@ -107,6 +114,16 @@ def arithmetic_of(
     return builder.arithmetic
 
 
+def library_calls(
+    schedule: Schedule, program: UnitProgram, machine: Machine
+) -> tuple[KernelCall, ...]:
+    """Every Compute that the kernel of `generate_kernel` calls a kernel library for, or would if a
+    call could say it, in the order of the tree.  Cost: as that."""
+    builder = _Builder(schedule, program, machine, "tw_unit", ())
+    builder.function()
+    return tuple(builder.calls)
+
+
 class _Builder:
     def __init__(
         self,
@@ -133,6 +150,7 @@ class _Builder:
         """Observed tensor -> the operand that it is copied to; its marks are the next one."""
         self.products: dict[tuple[DType, DType | None], None] = {}
         self.arithmetic: dict[str, Arithmetic] = {}
+        self.calls: list[KernelCall] = []
 
     def function(self) -> str:
         w, name = self.writer, self.name
@@ -148,10 +166,19 @@ class _Builder:
             comment(f"unit {self.program.signature}, strategy {self.schedule.strategy}"),
             f'#include "{HEADER_NAME}"',
             *instantiations(self.products),
+            *self.prototypes(),
             *self.parts.head(),
             f"void {name}(tw_machine *m, unsigned char *const *operand);",
         ]
         return "\n".join([*head, "", *self.parts.texts(), w.text()])
+
+    def prototypes(self) -> list[str]:
+        """Declarations of the functions of a kernel library that are called."""
+        symbols = sorted({call.symbol for call in self.calls if call.symbol})
+        if not symbols:
+            return []
+        lines = [f"void {symbol}(const tw_product *call);" for symbol in symbols]
+        return [f"#if defined({LINKED_MACRO})", *lines, "#endif"]
 
     def operand_pointers(self) -> None:
         """Declare a pointer to each operand."""
@@ -172,7 +199,7 @@ class _Builder:
                 around = Enclosing(free, {}, const(0), const(0), ())
                 with self.writer.block(f"void {self.name}_i{scope.number}(unsigned char *slot)"):
                     self.fill_identity(self.storage(scope, scope.path, "slot", around))
-        head = [f'#include "{HEADER_NAME}"', *instantiations(self.products)]
+        head = [f'#include "{HEADER_NAME}"', *instantiations(self.products), *self.prototypes()]
         return "\n".join([*head, "", self.writer.text()])
 
     def step(self, leaf: Leaf) -> None:
@@ -396,12 +423,20 @@ class _Builder:
             if bad:
                 self.writer.line(f"int {bad} = 0;")
             body = Body(op, point, tuple(p.dtype for p in point.reads), bad)
+            called = self.called(node, path, body)
+            if called is not None:
+                self.products.setdefault((called.product.dtype, None))
+                self.writer.line(f"#if defined({LINKED_MACRO})")
+                emit_call(self.writer, body, called)
+                self.writer.line("#else")
             product = product_of(body)
             if product is not None:
                 self.products.update(dict.fromkeys(emit_product(self.writer, body, product)))
                 order = product.order
             else:
                 order = emit_nest(self.writer, body)
+            if called is not None:
+                self.writer.line("#endif")
             selects = tuple(bool(port.guarded) for port in point.reads)
             self.arithmetic[path] = Arithmetic(order, selects)
             if op.write.tensor in self.copies:
@@ -412,6 +447,17 @@ class _Builder:
                     f'if ({bad}) {{ tw_fault(m, TW_FAULT_INDEX, "{path}", {index}, 0, 0, 0);'
                     " return; }"
                 )
+
+    def called(self, node: Compute, path: str, body: Body) -> CalledProduct | None:
+        """The calls of a kernel library in place of own code, where its instruction names one."""
+        named = (i for i in self.machine.engine(node.engine).intrinsics if i.name == node.intrinsic)
+        intrinsic = next(named, None)
+        if intrinsic is None or intrinsic.call is None:
+            return None
+        found = called_product(body, intrinsic)
+        symbol = "" if found is None else found.symbol
+        self.calls.append(KernelCall(path, node.op, symbol, intrinsic.call.pointer))
+        return found
 
     def copy(self, tensor: str, point: Point) -> None:
         index = self.copies[tensor]

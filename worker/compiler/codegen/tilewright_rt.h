@@ -398,6 +398,45 @@ TW_CASTS(u4, uint8_t, 0, 15)
 TW_CASTS(i2, int8_t, -2, 1)
 TW_CASTS(u2, uint8_t, 0, 3)
 
+/* ---- kernel libraries ------------------------------------------------------------------------ */
+
+/* Where an instruction of the spec names a `call`, kernels that are compiled with TW_LINKED call
+ * `void CALL_A_B_C(const tw_product *)` of a vendor's library, A, B and C being the types of the
+ * elements (i8, u8, i16, u16, i32, f16, bf16, f32, f64):
+ *
+ *     c[i][j] += sum over p of (a[i][p] - a_zero) * (b[p][j] - b_zero)
+ *
+ * for rows x columns results and `depth` products each.  Rows of a, b and c begin `*_stride`
+ * elements apart.  Sums of integers wrap, zero points are 0 for floats.  The function must write
+ * nothing but those elements of c.  A library says what it is by TW_LIBRARY("name", "version"). */
+#define TW_LIBRARY_ABI 1
+
+typedef struct tw_product {
+    int64_t rows, columns, depth;
+    const void *a;
+    const void *b;
+    void *c;
+    int64_t a_stride, b_stride, c_stride;
+    int32_t a_zero, b_zero;
+} tw_product;
+
+/* Read from the file, before anything of it runs. */
+typedef struct tw_library_info {
+    int32_t abi;        /* TW_LIBRARY_ABI */
+    int32_t call_bytes; /* of a tw_product */
+    char name[48];
+    char version[24];
+} tw_library_info;
+
+#if defined(__GNUC__)
+#define TW_EXPORT __attribute__((visibility("default")))
+#else
+#define TW_EXPORT
+#endif
+#define TW_LIBRARY(NAME, VERSION)                                                               \
+    TW_EXPORT const tw_library_info tw_library = {TW_LIBRARY_ABI, (int32_t)sizeof(tw_product),  \
+                                                  NAME, VERSION}
+
 /* ---- matrix products ------------------------------------------------------------------------ */
 
 /* table[i] = sum over axes of stride * coordinate, for flat positions first .. first+count-1 of a

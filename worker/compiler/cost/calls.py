@@ -43,7 +43,7 @@ class CallRate:
         else:
             m, n, k, batch = (prod(extents[i] for i in group) for group in self.groups)
             n *= lanes
-        return ceil(batch * min(_covering(size, (m, n, k)) for size in self.sizes))
+        return ceil(batch * min(covering(size, (m, n, k)) for size in self.sizes))
 
     @property
     def peak(self) -> float:
@@ -51,7 +51,7 @@ class CallRate:
         return max(size.peak for size in self.sizes)
 
 
-def _covering(size: CallSize, box: tuple[int, int, int]) -> float:
+def covering(size: CallSize, box: tuple[int, int, int]) -> float:
     """Cycles of calls of one size over (rows, columns, depth)."""
     runs = []
     for extent, most in zip(box, size.extents, strict=True):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from math import prod
 
 from worker.compiler.machine.evidence import Guess
-from worker.compiler.machine.intrinsic import CallSize, Intrinsic, Question
+from worker.compiler.machine.intrinsic import CallSize, Intrinsic, LibraryCall, Question
 from worker.compiler.machine.quantity import Quantity
 from worker.compiler.machine.spec import EngineSpec, HardwareSpec, IntrinsicSpec
 
@@ -25,9 +25,12 @@ def build_calls(
     `place`: from a pointer into the engine to one into the user's document.
     """
     return tuple(
-        Intrinsic(i.name, i.op, _sizes(i), by_pattern, _question(i, place(f"/intrinsics/{k}")))
+        Intrinsic(
+            i.name, i.op, _sizes(i), by_pattern, _question(i, place(f"/intrinsics/{k}")),
+            None if i.call is None else LibraryCall(i.call, place(f"/intrinsics/{k}/call")),
+        )
         for k, i in enumerate(engine.intrinsics)
-    )
+    )  # fmt: skip
 
 
 def doubtful_calls(

@@ -81,6 +81,16 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
+class LibraryCall:
+    """That a vendor's kernel library has the instruction as C functions."""
+
+    symbol: str
+    """Their name without the types at its end."""
+    pointer: str
+    """Where the user's document names it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Intrinsic:
     """One hardware instruction of a compute engine."""
 
@@ -94,3 +104,5 @@ class Intrinsic:
     else every product of its kind."""
     question: Question | None = None
     """None: the document itself has its cycles."""
+    call: LibraryCall | None = None
+    """None: kernels have code of their own for it."""

@@ -69,6 +69,8 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.+-]{0,63}$")]
 """Of a level, engine, link or pattern: it ends up in file names, C comments and traces."""
 PluginName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 """Of a serializer, an engine or an oracle that a package brings."""
+SymbolName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
+"""Of a C function, without the types at its end."""
 
 
 class LevelSpec(Part):
@@ -135,6 +137,9 @@ class IntrinsicSpec(Part):
     granule: CallExtents | None = None
     """Steps of the extents at which an oracle is asked; what lies in between costs as much as the
     next step up.  Absent: the extents themselves, an edge costs a full call."""
+    call: SymbolName | None = None
+    """What a kernel library has the instruction as: a C function for each set of types, such as
+    `CALL_i8_i8_i32`.  Absent: kernels have code of their own for it."""
 
 
 class DataflowSpec(Part):

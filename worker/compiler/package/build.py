@@ -7,6 +7,7 @@ directory of its own and renames the result into place.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import re
@@ -20,9 +21,11 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
+from worker.compiler.codegen.library_calls import LINKED_MACRO
 from worker.compiler.codegen.runtime_header import HEADER_NAME, runtime_header
-from worker.compiler.errors import TOOL_KILLED, CompilerError, InternalError
+from worker.compiler.errors import TOOL_KILLED, CompilerError, InputError, InternalError
 from worker.compiler.package.archive import damaged
+from worker.compiler.package.kernel_library import KernelLibrary
 
 FLAGS = (
     "-std=c11", "-O2", "-ftree-vectorize", "-fvect-cost-model=dynamic", "-march=native", "-fPIC",
@@ -75,15 +78,18 @@ def build_library(
     header: str | None = None,
     jobs: int = _JOBS,
     is_quick: bool = False,
+    link: KernelLibrary | None = None,
 ) -> Path:
     """Compile kernels (function name -> C text) into one shared library and give its path.
 
     A library of the same content is reused.  `header` replaces the portable reference.  `is_quick`
     leaves optimising out: the results are the same, compiling takes a tenth, running much longer.
+    `link`: a vendor's, whose functions the kernels call; it is copied beside the result.
 
     Raises:
         CompilerError: TW-VERIFY-002 without a C compiler.
         InputError: TW-RUN-001, the name of a kernel is no C identifier: it becomes a file's.
+            TW-LINK-005, the vendor's library cannot be loaded.
         InternalError: the C compiler rejects our code.
     Cost: one compiler run per translation unit, `jobs` at a time.
     """
@@ -91,9 +97,12 @@ def build_library(
     cc = compiler or find_compiler()
     text = runtime_header() if header is None else header
     flags = (*flags_for(cc), _QUICK) if is_quick else flags_for(cc)
+    if link is not None:
+        flags = (*flags, f"-D{LINKED_MACRO}")
     key = sha256()
-    for part in (_BUILD_VERSION, _identity(cc), *flags, text, *(t for name in sorted(kernels)
-                                                 for t in (name, kernels[name]))):  # fmt: skip
+    made_of = (_identity(cc), *flags, *(() if link is None else (link.sha256, link.file_name)))
+    for part in (_BUILD_VERSION, *made_of, text, *(t for name in sorted(kernels)
+                                                   for t in (name, kernels[name]))):  # fmt: skip
         key.update(len(part).to_bytes(8, "little"))
         key.update(part.encode())
     library = build_dir / f"kernels-{key.hexdigest()[:40]}.so"
@@ -104,11 +113,33 @@ def build_library(
     try:
         objects = compile_units(kernels, text, work, cc, flags, jobs)
         built = work / "kernels.so"
-        link_shared(cc, objects, built)
+        link_shared(cc, objects, built, () if link is None else _linked(link, build_dir))
         os.replace(built, library)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return library
+
+
+def _linked(link: KernelLibrary, build_dir: Path) -> tuple[str, ...]:
+    """Arguments that link with a copy of a vendor's library, which kernels find beside them.
+
+    Raises:
+        InputError: TW-LINK-005, it cannot be loaded.
+    """
+    folder = build_dir / f"link-{link.sha256[:40]}"
+    copy = folder / link.file_name
+    if not copy.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+            file.write(link.path.read_bytes())
+        os.replace(file.name, copy)
+    try:
+        ctypes.CDLL(str(copy))
+    except OSError as error:
+        raise InputError(
+            "TW-LINK-005", f"{link.label} cannot be loaded: {error}", pointer="/options/link"
+        ) from error
+    return (str(copy), f"-Wl,-rpath,$ORIGIN/{folder.name}")
 
 
 def compile_units(

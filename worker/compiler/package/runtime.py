@@ -26,6 +26,7 @@ from worker.compiler.package.executable import (
 )
 from worker.compiler.package.executor import ModelRunner
 from worker.compiler.package.home_region import HomeRegion, image_of
+from worker.compiler.package.kernel_library import linked_of, require_same
 from worker.compiler.package.manifest import (
     MACHINE_NAME,
     PROGRAM_NAME,
@@ -192,14 +193,15 @@ def load_bundle(
     trust: bool = False,
     engine: str = "",
     opened: Mapping[str, Engine] | None = None,
+    link: Path | None = None,
 ) -> Loaded:
     """Open a bundle, compile its kernels, and load weights into a fresh home memory.
 
     `poison` and `clock` as in `load_program`, `trust` as in `open_bundle`.  `engine`: what all
     regions run on; "": what their targets name.  `opened`: engines that are open already.  Where
-    nothing runs on kernels, there are none.
+    nothing runs on kernels, there are none.  `link`: the kernel library that the bundle names.
 
-    Raises: as `open_bundle`, and
+    Raises: as `open_bundle`, `require_same`, and
         CompilerError: TW-VERIFY-002 without a C compiler; TW-PLUG-001, an engine is not installed;
             TW-PLUG-003, it failed; TW-PLUG-004, it does not read what there is.
     """
@@ -216,7 +218,8 @@ def load_bundle(
         stored = bundle.program
         library = build_dir
         if bundle.origin is not Origin.ENGINES:
-            library = build_library(bundle.kernels, build_dir, compiler, bundle.header)
+            linked = require_same(linked_of(bundle.manifest.toolchain), link)
+            library = build_library(bundle.kernels, build_dir, compiler, bundle.header, link=linked)
         programs = programs_by_target(program.model for program in stored.everything())
         engines = AcceleratorModule(library, stored.model.levels, programs, poison)
 

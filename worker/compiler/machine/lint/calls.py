@@ -150,6 +150,16 @@ def granules_divide_the_asking(view: SpecReader) -> Iterator[Defect]:
             )  # fmt: skip
 
 
+def calls_of_a_library_are_products(view: SpecReader) -> Iterator[Defect]:
+    for _, intrinsic in _calls(view):
+        symbol = view.text(f"{intrinsic}/call")
+        if symbol is not None and view.text(f"{intrinsic}/op") == "elementwise":
+            yield Defect(
+                f"{intrinsic}/call", "kernel libraries have products, and this is element-wise",
+                "an op matmul or conv, or no call", symbol,
+            )  # fmt: skip
+
+
 def _whole(sizes: list[float]) -> tuple[int, ...]:
     return tuple(max(1, int(size)) for size in sizes)
 
@@ -160,4 +170,5 @@ CALL_RULES: tuple[Callable[[SpecReader], Iterator[Defect]], ...] = (
     extents_by_kind,
     calls_fit_their_memory,
     granules_divide_the_asking,
+    calls_of_a_library_are_products,
 )

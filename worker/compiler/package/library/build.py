@@ -16,6 +16,7 @@ from worker.compiler.package.build import (
     flags_for,
     link_shared,
 )
+from worker.compiler.package.kernel_library import linked_of
 from worker.compiler.package.library.parts import LibraryModel
 from worker.compiler.package.library.sources import (
     PUBLIC_HEADER,
@@ -51,10 +52,18 @@ def build_into(
     `sources_only` leaves the C sources in `src/` instead, for another compiler.
 
     Raises:
-        InputError: as `write_sources`.
+        InputError: as `write_sources`; TW-LIB-010, the kernels call a vendor's library.
         CompilerError: TW-VERIFY-002 without a C compiler.
     Cost: one compiler run per translation unit, `jobs` at a time; memory for the weights.
     """
+    linked = linked_of(bundle.manifest.toolchain)
+    if linked is not None:
+        raise InputError(
+            "TW-LIB-010",
+            f"the kernels of the bundle call {linked.name} {linked.version}, which no library of a"
+            " bundle holds: compile without --link, or run it with `tilewright run --link`",
+            actual=linked.name,
+        )
     files: list[str] = []
     build_dir.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="library-", dir=build_dir))
