@@ -6,6 +6,7 @@ Written from the rules in isa/program.py on lists and dictionaries, apart from t
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -59,7 +60,7 @@ class Oracle:
 def oracle(
     steps: list[Step],
     rates: list[float],
-    wire: list[int] | None = None,
+    wire: Sequence[int | tuple[int, ...]] | None = None,
     cores: list[int] | None = None,
     signal_cycles: int = 0,
     engine_signal_cycles: int = 0,
@@ -68,11 +69,12 @@ def oracle(
     """Let time pass: at each moment, whoever asks for ports and is next at all of them starts.
 
     Who asked first is next, of several the one listed first.  `wire`: of each port the number of
-    what it passes bytes through, ports of equal number one at a time.  `cores`: of each stream;
-    tokens that several cores use are seen `signal_cycles` late, those of several streams of one
-    core `engine_signal_cycles`.  `counted`: what ports pass that do not pass the payload.
+    what it passes bytes through (or several), ports of equal number one at a time.  `cores`: of
+    each stream; tokens that several cores use are seen `signal_cycles` late, those of several
+    streams of one core `engine_signal_cycles`.  `counted`: what ports pass that do not pass the
+    payload.
     """
-    wires = wire or list(range(len(rates)))
+    wires = [w if isinstance(w, tuple) else (w,) for w in wire or range(len(rates))]
     users: dict[int, set[int]] = defaultdict(set)
     for step in steps:
         for token in (*step.waits, *step.signals):
@@ -108,13 +110,13 @@ def oracle(
                     asked[k] = time
                     changes = True
             for k in sorted(asked, key=lambda k: (asked[k], k)):
-                own = {wires[p] for p in steps[k].ports}
+                own = {w for p in steps[k].ports for w in wires[p]}
                 rivals = [
                     r
                     for r in asked
                     if result.start[r] < 0
                     and (asked[r], r) < (asked[k], k)
-                    and own & {wires[p] for p in steps[r].ports}
+                    and own & {w for p in steps[r].ports for w in wires[p]}
                 ]
                 if result.start[k] >= 0 or rivals or any(wire_free[w] > time for w in own):
                     continue
@@ -124,9 +126,10 @@ def oracle(
                 }
                 lengths = {p: -(-Fraction(sizes[p]) // Fraction(rates[p])) for p in steps[k].ports}
                 for p, length in lengths.items():
-                    wire_free[wires[p]] = max(wire_free[wires[p]], time) + length
+                    for w in wires[p]:
+                        wire_free[w] = max(wire_free[w], time) + length
                     result.port_bytes[p] += sizes[p]
-                ends = [wire_free[wires[p]] - time for p in lengths]
+                ends = [wire_free[w] - time for w in own]
                 length = max([steps[k].cycles, *ends])
                 result.start[k], result.end[k] = time, time + length
                 finish[k] = time + length + steps[k].latency

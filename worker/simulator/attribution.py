@@ -52,7 +52,7 @@ def blame(program: UnitProgram, machine: Machine, run: Timing) -> tuple[Blame, .
     rows = program.instructions
     laps = np.full((program.loops.depth + 1, 5), -1, np.int64)
     loop_for(trace_back, _STEPS * len(run.row))(
-        run.last, run.cycles, run.row, run.begin, run.before, run.via, run.copies,
+        run.last, run.cycles, run.row, run.begin, run.before, run.via, run.late, run.copies,
         laps, np.zeros((len(laps), *table.shape), np.int64),
         rows["opcode"], rows["stream"], *passed(rows, program.resources), rows["cycles"],
         rows["starved"], rows["latency"], rows["node"], rows["resource"],
@@ -109,7 +109,7 @@ def _port(port: Resource) -> str:
 
 def trace_back(
     number: int, cycles: int, row: Ints, begin: Ints, before: Ints, via: Ints,
-    copies: Ints, laps: Ints, tables: Ints,
+    hops: Ints | None, copies: Ints, laps: Ints, tables: Ints,
     opcode: Ints, stream: Ints, sizes: Ints, column: Ints, engine_cycles: Ints, starved: Ints,
     lag: Ints, node: Ints, resource: Ints, rate: np.ndarray, shared: Ints, engine_of: Ints,
     fill_of: Ints, feed_of: Ints, startup: Ints, port_of: Ints, way_of: Ints, latency: int,
@@ -119,6 +119,7 @@ def trace_back(
     causes].
 
     `before`: who made each instruction start, -1 if nobody; `via`: the port they met at, else -1.
+    `hops`: of each, cycles until its finish, where that is not its row's `lag` alone.
     `sizes`, `column`: what passes each resource (`isa.program.passed`).
     `shared`: what each resource occupies (`port_numbers`); `way_of`: equal for both directions of a
     half-duplex level.
@@ -204,7 +205,7 @@ def trace_back(
         start = begin[k] + moved
         end = start + busy
         if time > end:
-            late = min(time - end, lag[i])
+            late = min(time - end, lag[i] if hops is None else hops[k])
             table[node[i], latency - 1] += time - end - late  # the signal's way to another core
             if opcode[i] != COMPUTE and startup[s] > 0:  # what the other hides (`machine/dma.py`)
                 if slowest < 0 and engine_cycles[i] == startup[s]:

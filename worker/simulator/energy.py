@@ -9,7 +9,8 @@
 - `register:NAME`: four words per MAC, where the machine has registers: two operands are read, the
   sum is read and written.
 - `bus:NAME`: bytes inside the array of an engine with a dataflow (`machine.array_bus`).
-- `link:NAME`: bytes over explicit links.  - `static`: leakage power x time.
+- `link:NAME`: bytes over explicit links, of a mesh over each hop.
+- `static`: leakage power x time.
 A multicast reads its source once, and is charged at every port of a link or receiver that it
 takes.
 Each three times: as the machine states its energies, and with all that are estimates at either end.
@@ -28,6 +29,7 @@ from worker.compiler.isa.program import UnitProgram
 from worker.compiler.machine.array_bus import taken_per_mac
 from worker.compiler.machine.energy_range import NOTHING, Priced, Spent
 from worker.compiler.machine.engine_ports import serves_an_engine
+from worker.compiler.machine.links import meshes, wires
 from worker.compiler.machine.machine import Engine, EngineKind, Machine, Managed
 from worker.simulator.rates import main_dtype
 from worker.simulator.results import EnergyLine
@@ -76,6 +78,7 @@ def ledger(
     it, that of the largest operand which their engine knows.
     """
     machine, bill = prices.stated, Bill()
+    joined = meshes(machine)
     for k, name in enumerate(found.engines):
         _charge_operations(
             bill, machine.engine(name), program, prices, found.by_engine[:, k], formats
@@ -90,7 +93,8 @@ def ledger(
             continue  # `feed:` has it
         kind = "link" if port.direction == "link" else "level"
         per_byte = _port(prices, port.level, port.direction)
-        bill.add(f"{kind}:{port.level}", per_byte.times(num_bytes * port.count))
+        times = wires(joined, port.level, port.instances)[1]
+        bill.add(f"{kind}:{port.level}", per_byte.times(num_bytes * times))
     order = ["mac", "vector"]
     for prefix in ("level", "feed", "register"):
         order += [f"{prefix}:{level.name}" for level in machine.levels]

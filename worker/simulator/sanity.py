@@ -13,6 +13,7 @@ import numpy as np
 from worker.compiler.clock.run import BUSY, IDLE, Ints, Timing
 from worker.compiler.isa.loops import repetitions
 from worker.compiler.isa.program import UnitProgram, passed, port_sets, widths
+from worker.compiler.machine.links import meshes
 from worker.compiler.machine.machine import Machine, Managed
 from worker.simulator.results import Blame, Bound, Check, LevelTraffic, Occupancy
 
@@ -42,7 +43,7 @@ def unit_checks(
     residual = int(np.abs(run.stream_free - busy - idle).sum())
     unblamed = run.cycles - sum(b.cycles for b in blamed)
     over = int(busy.max(initial=0))
-    pointer, port, num_ports = port_sets(program.resources)
+    pointer, port, num_ports = port_sets(program.resources, meshes(machine))
     on_port = np.zeros(num_ports, np.int64)
     np.add.at(on_port, port, np.repeat(run.resource_busy, np.diff(pointer)))
     ports = int(on_port.max(initial=0))

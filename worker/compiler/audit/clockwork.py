@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from worker.compiler.audit.storage import Stores
@@ -11,9 +13,10 @@ from worker.compiler.audit.wanted import Rows
 from worker.compiler.errors import VerifyError
 from worker.compiler.ir.distinct import distinct
 from worker.compiler.isa.loops import last_counters
-from worker.compiler.isa.program import UnitProgram, excerpt
+from worker.compiler.isa.program import UnitProgram, excerpt, hop_cycles, late_by
 from worker.compiler.jit import loop_for
-from worker.compiler.machine.machine import Machine
+from worker.compiler.machine.links import meshes
+from worker.compiler.machine.machine import Link, Machine
 from worker.compiler.schedule.grid import Ints
 from worker.compiler.schedule.nodes import Init, Move, Schedule
 from worker.compiler.schedule.walk import (
@@ -27,6 +30,8 @@ _STEPS = 160
 """What one access takes, in steps of a usual loop (`jit.INTERPRETED_STEPS`)."""
 _ROOM = 1024
 """Nodes at first."""
+_BLOCK = 1 << 16
+"""Instructions that are listed at once."""
 _FEW = 1 << 31
 """Instructions whose numbers take four bytes."""
 
@@ -38,11 +43,16 @@ class Clockwork:
         self, unit: UnitProgram, schedule: Schedule, flat: Walk, machine: Machine, stores: Stores,
         cells: Cells, run: Ints | None = None,
     ) -> None:  # fmt: skip
-        """`run` [n, 2]: stream and latency of all that runs, where that is not all of `unit`."""
+        """`run` [n, 2]: stream and latency, with that of hops, of all that runs, where that is not
+        all of `unit`."""
         self.unit = unit
         self.cells = cells
-        self.radix = int(unit.instructions["latency"].max(initial=0)) + 1
-        if run is None:
+        self.meshes = meshes(machine)
+        most = hop_cycles(unit.resources, self.meshes).max() * bool(len(unit.resources))
+        self.radix = int(unit.instructions["latency"].max(initial=0)) + int(most) + 1
+        if run is None and most:
+            self.codes = _codes_run(unit, self.radix, self.meshes)
+        elif run is None:
             self.codes = _codes(unit, self.radix)
         else:
             self.codes = distinct(self._code(run[:, 0], run[:, 1]))
@@ -77,7 +87,8 @@ class Clockwork:
         """
         table = block.instructions
         stream = table["stream"].astype(np.int32)
-        lane = np.searchsorted(self.codes, self._code(stream, table["latency"])).astype(np.int32)
+        late = late_by(table, block.resources, self.meshes)
+        lane = np.searchsorted(self.codes, self._code(stream, late)).astype(np.int32)
         loop = loop_for(walk, _STEPS * len(rows.table))
         cells, near = self.cells, self.near
         found = np.full(2, -1, dtype=np.int64)
@@ -85,7 +96,7 @@ class Clockwork:
         while True:
             code = loop(
                 first, stream, (self.codes // self.radix).astype(np.int32), lane,
-                table["latency"] == 0, self.pointer, self.below, block.wait_ptr, block.wait_token,
+                late == 0, self.pointer, self.below, block.wait_ptr, block.wait_token,
                 block.signal_ptr, block.signal_token, rows.pointer, rows.table,
                 cells.set_pointer, cells.set_low, cells.set_high, cells.set_size,
                 cells.first_cell, cells.stride, near.kind, near.instance, near.pointer, near.near,
@@ -141,6 +152,17 @@ def _codes(unit: UnitProgram, radix: int) -> Ints:
             codes = distinct(codes[:, None] + step * np.arange(most + 1))
         found.append(codes)
     return distinct(np.concatenate(found))
+
+
+def _codes_run(unit: UnitProgram, radix: int, meshes: Mapping[str, Link]) -> Ints:
+    """The same over a mesh, where latencies step with ways.  Cost: linear in what runs."""
+    found: Ints = np.zeros(0, dtype=np.int64)
+    for first in range(0, unit.num_instructions, _BLOCK):
+        block = excerpt(unit, first, min(first + _BLOCK, unit.num_instructions))
+        stream = block.instructions["stream"].astype(np.int64)
+        late = late_by(block.instructions, unit.resources, meshes)
+        found = distinct(np.concatenate([found, distinct(stream * radix + late)]))
+    return found
 
 
 def _below(codes: Ints, radix: int) -> tuple[Ints, Ints]:

@@ -21,7 +21,8 @@ import numpy as np
 
 from worker.compiler.audit.translated import is_translated
 from worker.compiler.isa.loops import Loops, last_counters, nesting, unrolled
-from worker.compiler.isa.program import Opcode, UnitProgram, listing
+from worker.compiler.isa.program import Opcode, UnitProgram, late_by, listing
+from worker.compiler.machine.links import meshes
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.grid import Ints, coordinates, core_ids
 from worker.compiler.schedule.nodes import LoopKind, Schedule
@@ -111,7 +112,7 @@ def few_cores(
         _check_steps(unit, picked, value_of, frame)
         _check_ports(unit, picked, frame, machine)
         runs = _runs(unit, picked)
-        lanes = _check_tokens(runs, picked, value_of, frame)
+        lanes = _check_tokens(runs, picked, value_of, frame, machine)
     except _Differ:
         return None
     return FewCores(frame.var, values, np.array([1, last - 2, 1, 1]), runs, value_of, lanes)
@@ -243,6 +244,7 @@ def _check_steps(unit: UnitProgram, picked: _Picked, value_of: Ints, frame: Fram
 def _check_ports(unit: UnitProgram, picked: _Picked, frame: Frame, machine: Machine) -> None:
     """Raise _Differ unless ports go with the core, or stay where a level has one instance."""
     _require(not np.any(unit.instructions["opcode"] == Opcode.MULTICAST))
+    _check_ways(unit, machine)
     levels = {level.name: number for number, level in enumerate(machine.levels)}
     kinds = np.array(
         [(levels.get(r.level, -1), r.direction == "write", r.count) for r in unit.resources],
@@ -273,6 +275,22 @@ def _check_ports(unit: UnitProgram, picked: _Picked, frame: Frame, machine: Mach
             _require(bool(np.all(goes | (kinds[along[:, :1], 0] < 0))))
 
 
+def _check_ways(unit: UnitProgram, machine: Machine) -> None:
+    """Raise _Differ unless what crosses a mesh comes from home or goes there, and is seen later
+    than what does not on every core: else who finishes before whom might differ with the hops."""
+    rows = unit.instructions
+    moves = rows["opcode"] != Opcode.COMPUTE
+    for name, link in meshes(machine).items():
+        mesh = link.mesh
+        assert mesh is not None
+        ways = [w for r in unit.resources if r.level == name for w in r.instances]
+        _require(all(max(mesh.ends(way)) >= mesh.num_nodes for way in ways))
+        is_way = np.array([r.level == name for r in unit.resources] + [False])
+        crosses = is_way[rows["resource"]].any(axis=1)
+        near = rows["latency"][moves & ~crosses].max(initial=0)
+        _require(near <= rows["latency"][crosses].min(initial=near))
+
+
 def _runs(unit: UnitProgram, picked: _Picked) -> Runs:
     """The runs that are looked at."""
     table = unit.loops.table.copy()
@@ -283,14 +301,17 @@ def _runs(unit: UnitProgram, picked: _Picked) -> Runs:
     return Runs(unit, loops, tuple(nesting(table)), picked.counters, count)
 
 
-def _check_tokens(runs: Runs, picked: _Picked, value_of: Ints, frame: Frame) -> Ints:
+def _check_tokens(
+    runs: Runs, picked: _Picked, value_of: Ints, frame: Frame, machine: Machine
+) -> Ints:
     """Raise _Differ unless each token is used in one iteration only; gives the lanes."""
     unit = runs.unit
     inner, edges, lanes = (np.zeros((0, 2), dtype=np.int64) for _ in range(3))
     for first in range(0, runs.count, BLOCK):
         rows, few = runs.some(first, min(first + BLOCK, runs.count))
         stream = few.instructions["stream"].astype(np.int64)
-        lanes = _distinct(lanes, stream, few.instructions["latency"])
+        late = late_by(few.instructions, unit.resources, meshes(machine))
+        lanes = _distinct(lanes, stream, late)
         for pointer, token, whole, stride in (
             (few.wait_ptr, few.wait_token, unit.wait_ptr, unit.loops.wait_stride),
             (few.signal_ptr, few.signal_token, unit.signal_ptr, unit.loops.signal_stride),

@@ -54,11 +54,11 @@ def by_readiness(
     stream: Ints, passed: Ints, macs: Ints, cycles: Ints, latency: Ints, node: Ints,
     resource: Ints, wait_ptr: Ints, wait_token: Ints, signal_ptr: Ints, signal_token: Ints,
     delay: Ints, column: Ints, rate: npt.NDArray[np.float64], port_ptr: Ints, port: Ints,
-    stream_core: Ints, num_cores: int,
+    hops: Ints | None, stream_core: Ints, num_cores: int,
     loop_first: Ints | None, loop_end: Ints, loop_trip: Ints, loop_jumps: npt.NDArray[np.bool_],
     step_stream: Ints, step_resource: Ints, step_wait: Ints, step_signal: Ints, expected: Ints,
     slice_base: Ints, slice_chunk: Ints,
-    row: Ints, queue: Ints, begin: Ints, before: Ints, via: Ints,
+    row: Ints, queue: Ints, begin: Ints, before: Ints, via: Ints, late: Ints | None,
     totals: Ints, stream_free: Ints, resource_free: Ints, stream_busy: Ints, stream_macs: Ints,
     stream_count: Ints, resource_bytes: Ints, resource_busy: Ints,
     span_first: Ints, span_last: Ints, slice_start: Ints, slice_end: Ints, slice_count: Ints,
@@ -251,6 +251,7 @@ def by_readiness(
                 before[logged] = ring[q, SENDER]
             stream_stamp[s] = entry
             end = start + cycles[i]
+            hop = 0
             for p in range(num_ports):
                 r = ports[q, p]
                 if r < 0:
@@ -264,6 +265,8 @@ def by_readiness(
                     port_stamp[o] = entry
                 resource_busy[r] += need
                 resource_bytes[r] += size
+                if hops is not None:
+                    hop += hops[r]
             row[logged] = i
             queue[logged] = s
             begin[logged] = start
@@ -271,6 +274,9 @@ def by_readiness(
             stream_busy[s] += end - start
             stream_macs[s] += macs[i]
             finish = end + latency[i]
+            if hops is not None and late is not None:
+                finish += hop
+                late[logged] = finish - end
             if finish > last:
                 last = finish
                 latest = entry

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,13 +30,15 @@ from worker.compiler.isa.program import (
     Resource,
     Stream,
     UnitProgram,
+    hop_cycles,
     instructions_of,
     passed,
     port_sets,
     steps_of,
 )
 from worker.compiler.jit import loop_for
-from worker.compiler.machine.machine import Machine
+from worker.compiler.machine.links import meshes
+from worker.compiler.machine.machine import Link, Machine
 
 Ints = npt.NDArray[np.int64]
 
@@ -96,6 +99,8 @@ class Timing:
     """[log] whose end made each instruction start, by its number; -1 where nobody's."""
     via: npt.NDArray[np.int32]
     """[log] the port that the two met at, -1 where it was the engine or a token."""
+    late: Ints | None
+    """[log] Cycles from the end of each to its finish; None where that is its latency."""
     copies: Ints
     """[copies, 7] Instructions that the log lacks: `copies`."""
     in_order: bool
@@ -112,6 +117,8 @@ class Wiring:
     """Of every stream."""
     signal_cycles: tuple[int, int]
     """Between engines of a core, and between cores."""
+    meshes: Mapping[str, Link] = field(default_factory=dict)
+    """By name (`machine.links.meshes`)."""
 
 
 def run_unit(program: UnitProgram, machine: Machine) -> Timing:
@@ -122,7 +129,7 @@ def run_unit(program: UnitProgram, machine: Machine) -> Timing:
     Cost: linear in what runs, but for loops whose iterations repeat; millions of instructions per
     second once compiled, about a fifth of that where ports are granted out of the program's order.
     """
-    return _run(program, machine.num_cores, machine.signals)
+    return _run(program, machine.num_cores, machine.signals, meshes(machine))
 
 
 def last_finish(
@@ -141,10 +148,16 @@ def last_finish(
     program = UnitProgram(
         "", (), (), streams, wiring.ports, nodes, rows, *waits, *signals, num_tokens, NO_LOOPS
     )
-    return _run(program, max(wiring.cores, default=0) + 1, wiring.signal_cycles).cycles
+    num_cores = max(wiring.cores, default=0) + 1
+    return _run(program, num_cores, wiring.signal_cycles, wiring.meshes).cycles
 
 
-def _run(program: UnitProgram, num_cores: int, signal_cycles: tuple[int, int]) -> Timing:
+def _run(
+    program: UnitProgram,
+    num_cores: int,
+    signal_cycles: tuple[int, int],
+    meshes: Mapping[str, Link],
+) -> Timing:
     delays = token_delays(
         program.instructions["stream"], np.array([s.core for s in program.streams], np.int64),
         ((program.wait_ptr, program.wait_token), (program.signal_ptr, program.signal_token)),
@@ -154,19 +167,38 @@ def _run(program: UnitProgram, num_cores: int, signal_cycles: tuple[int, int]) -
     has_loops = bool(len(program.loops.table))
     room = min(listed, FIRST_LOG) if has_loops else listed
     found: Timing | int = NO_ROOM
+    wires = _Wires.of(program.resources, meshes)
     while found == NO_ROOM:
-        found = _in_order(program, num_cores, delays, room)
+        found = _in_order(program, num_cores, delays, wires, room)
         room *= 4
     if isinstance(found, Timing):
         return found
     room = min(listed, FIRST_LOG) if has_loops else listed
-    return _by_readiness(program, num_cores, delays, room, min(listed, FIRST_KNOWN))
+    return _by_readiness(program, num_cores, delays, wires, room, min(listed, FIRST_KNOWN))
+
+
+class _Wires(NamedTuple):
+    """What resources occupy."""
+
+    pointer: Ints
+    ports: Ints
+    num_ports: int
+    hops: Ints | None
+    """[resources] Cycles by which what passes is seen later; None where there is no mesh, for
+    which the loops are compiled apart."""
+
+    @staticmethod
+    def of(resources: Sequence[Resource], meshes: Mapping[str, Link]) -> _Wires:
+        hops = hop_cycles(resources, meshes)
+        return _Wires(*port_sets(resources, meshes), hops if hops.any() else None)
 
 
 class _Tables:
     """What both loops are given: columns of a program, and what they fill."""
 
-    def __init__(self, program: UnitProgram, num_cores: int, delays: Ints, room: int) -> None:
+    def __init__(
+        self, program: UnitProgram, num_cores: int, delays: Ints, wires: _Wires, room: int
+    ) -> None:
         rows, loops = program.instructions, program.loops
         num_streams, num_resources = len(program.streams), len(program.resources)
         self.num_cores = num_cores
@@ -179,7 +211,7 @@ class _Tables:
             rows["node"], rows["resource"], program.wait_ptr, program.wait_token,
             program.signal_ptr, program.signal_token, delays, column,
             np.array([r.payload_per_cycle for r in program.resources], np.float64),
-            *port_sets(program.resources)[:2],
+            wires.pointer, wires.ports, wires.hops,
             np.array([s.core for s in program.streams], np.int64), num_cores,
         )  # fmt: skip
         self.steps = steps_of(program)
@@ -201,6 +233,7 @@ class _Tables:
         self.slices = np.zeros((4, int(base[-1])), np.int64)
         self.begin = np.empty(room, np.int64)
         self.causes = np.empty(room, np.int64), np.empty(room, np.int32)
+        self.late = None if wires.hops is None else np.empty(room, np.int64)
         self.copies = np.zeros((max(room // 8, 64) if len(self.may_jump) else 3, 7), np.int64)
 
     def lengthen(self, room: int) -> None:
@@ -208,6 +241,7 @@ class _Tables:
         before, via = self.causes
         self.begin = _longer(self.begin, room)
         self.causes = _longer(before, room), _longer(via, room)
+        self.late = None if self.late is None else _longer(self.late, room)
 
     def timing(
         self,
@@ -229,15 +263,17 @@ class _Tables:
             np.stack([busy, stream_free - busy], axis=1), macs, count,
             -(-port_bytes // self.sharers), port_busy, span_first, span_last, self.drawn[0],
             start, end, merged, first, last, before[:entries], via[:entries],
-            self.copies[:num_copies], in_order,
+            None if self.late is None else self.late[:entries], self.copies[:num_copies], in_order,
         )  # fmt: skip
 
 
-def _in_order(program: UnitProgram, num_cores: int, delays: Ints, room: int) -> Timing | int:
+def _in_order(
+    program: UnitProgram, num_cores: int, delays: Ints, wires: _Wires, room: int
+) -> Timing | int:
     """NO_ROOM when the log, which has this room, got full; OUT_OF_ORDER."""
-    tables = _Tables(program, num_cores, delays, room)
+    tables = _Tables(program, num_cores, delays, wires, room)
     rows, depth = program.instructions, tables.depth
-    num_streams, num_ports = len(program.streams), port_sets(program.resources)[2]
+    num_streams, num_ports = len(program.streams), wires.num_ports
     times = np.zeros(num_streams + 2 * num_ports + max(program.num_tokens, 1), np.int64)
     parts = np.split(times, np.cumsum([num_streams, num_ports, num_ports]))
     stream_free, _, _, token_time = parts
@@ -246,7 +282,7 @@ def _in_order(program: UnitProgram, num_cores: int, delays: Ints, room: int) -> 
     queue = np.empty(0 if tables.is_listed else room, np.int32)
     found = loop_for(forward, _STEPS * room)(
         *tables.columns, *tables.loops, *tables.drawn, row, queue, tables.begin, *tables.causes,
-        times, tables.totals, np.full(len(times), -1, np.int64), *parts,
+        tables.late, times, tables.totals, np.full(len(times), -1, np.int64), *parts,
         *tables.per_stream, *tables.per_port, *tables.spans, *tables.slices,
         np.full(len(token_time), -1, np.int64),
         np.zeros(depth, np.int64), np.zeros(depth, np.int64), np.zeros((depth, 7), np.int64),
@@ -263,12 +299,12 @@ def _in_order(program: UnitProgram, num_cores: int, delays: Ints, room: int) -> 
 
 
 def _by_readiness(
-    program: UnitProgram, num_cores: int, delays: Ints, room: int, known: int
+    program: UnitProgram, num_cores: int, delays: Ints, wires: _Wires, room: int, known: int
 ) -> Timing:
     """`room`, `known`: entries of the log and instructions that there is space for at first."""
-    tables = _Tables(program, num_cores, delays, room)
+    tables = _Tables(program, num_cores, delays, wires, room)
     depth, num_tokens = tables.depth, max(program.num_tokens, 1)
-    num_streams, num_ports = len(program.streams), port_sets(program.resources)[2]
+    num_streams, num_ports = len(program.streams), wires.num_ports
     known = _power_of_two(known)
     ring = np.zeros((known, 10), np.int64)
     ports = np.empty((known, program.instructions["resource"].shape[1]), np.int32)
@@ -299,7 +335,8 @@ def _by_readiness(
     while True:
         found = loop_for(by_readiness, _EVENT_STEPS * len(row))(
             *tables.columns, *tables.loops, expected, *tables.drawn,
-            row, queue, tables.begin, *tables.causes, tables.totals, stream_free, port_free,
+            row, queue, tables.begin, *tables.causes, tables.late,
+            tables.totals, stream_free, port_free,
             *tables.per_stream, *tables.per_port, *tables.spans, *tables.slices,
             ring, ports, signals, waits, tokens, marks, *streams, *loops,
         )  # fmt: skip

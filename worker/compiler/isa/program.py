@@ -21,13 +21,16 @@ Ports serve who is ready first, its stream free and its tokens signalled; of equ
 first.  A transfer begins when it has all of its ports, and keeps its turn at each until then.
 A resource may stand for the ports of several instances (`Resource.count`), each of which it takes:
 a MULTICAST reads its source once and writes into all of them.
+An instance of a mesh is a way over it (`machine.mesh`): it takes all of its links, of several ways
+each once, and what waits for the transfer sees it later by the latency of all hops.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +44,8 @@ from worker.compiler.isa.loops import (
     repetitions,
     unrolled,
 )
+from worker.compiler.machine.links import wires
+from worker.compiler.machine.machine import Link
 
 
 class Opcode(IntEnum):
@@ -209,31 +214,55 @@ def port_numbers(resources: Sequence[Resource]) -> Ints:
     return np.array(numbers, dtype=np.int64)
 
 
-def port_sets(resources: Sequence[Resource]) -> tuple[Ints, Ints, int]:
+NO_MESHES: Mapping[str, Link] = MappingProxyType({})
+
+
+def port_sets(
+    resources: Sequence[Resource], meshes: Mapping[str, Link] = NO_MESHES
+) -> tuple[Ints, Ints, int]:
     """(pointer [resources + 1], ports, how many there are): each resource k occupies the ports
     numbered ports[pointer[k] : pointer[k + 1]].
 
     Of one that stands for one port, that of `port_numbers`; of several, those of the resources that
-    are listed for them alone, or numbers of their own.  Cost: linear in ports.
+    are listed for them alone, or numbers of their own; of ways over a mesh those of its links.
+    Cost: linear in ports.
     """
     single = port_numbers(resources).tolist()
     known: dict[tuple[str, int, str], int] = {}
     for resource, number in zip(resources, single, strict=True):
-        if resource.count == 1:
+        if resource.count == 1 and resource.level not in meshes:
             known.setdefault(_port(resource, resource.instance), number)
     total = len(resources)
     ports: list[int] = []
     pointer = [0]
     for resource, number in zip(resources, single, strict=True):
-        if resource.count == 1:
+        if resource.count == 1 and resource.level not in meshes:
             ports.append(number)
         else:
-            for instance in resource.instances:
+            for instance in wires(meshes, resource.level, resource.instances)[0]:
                 port = known.setdefault(_port(resource, instance), total)
                 total += port == total
                 ports.append(port)
         pointer.append(len(ports))
     return np.array(pointer, dtype=np.int64), np.array(ports, dtype=np.int64), total
+
+
+def hop_cycles(resources: Sequence[Resource], meshes: Mapping[str, Link]) -> Ints:
+    """[resources + 1] Cycles by which what passes each is seen later; of none (-1) as well."""
+    found = [wires(meshes, r.level, r.instances)[2] if r.level in meshes else 0 for r in resources]
+    return np.array([*found, 0], dtype=np.int64)
+
+
+def late_by(
+    rows: npt.NDArray[np.void], resources: Sequence[Resource], meshes: Mapping[str, Link]
+) -> Ints:
+    """[rows] From the end of each instruction, listed without loops, to its finish: its latency and
+    that of its hops."""
+    latency = rows["latency"]
+    if not meshes:
+        return latency
+    found: Ints = latency + hop_cycles(resources, meshes)[rows["resource"]].sum(axis=1)
+    return found
 
 
 def _port(resource: Resource, instance: int) -> tuple[str, int, str]:

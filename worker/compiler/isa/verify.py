@@ -17,13 +17,16 @@ from worker.compiler.isa.program import (
     Opcode,
     UnitProgram,
     expanded,
+    hop_cycles,
     passed,
     steps_of,
     widths,
 )
+from worker.compiler.isa.verify_ways import check_way, check_ways
 from worker.compiler.machine.bursts import burst_units, counted_at
 from worker.compiler.machine.dma import is_limited, issuing
 from worker.compiler.machine.engine_ports import ENGINE_WAYS, serves_an_engine
+from worker.compiler.machine.links import meshes
 from worker.compiler.machine.machine import Machine, Managed
 
 _TRANSFERS = (Opcode.LOAD, Opcode.STORE, Opcode.COPY, Opcode.MULTICAST, Opcode.PUSH, Opcode.POP)
@@ -39,9 +42,9 @@ def verify_program(unit: UnitProgram, machine: Machine) -> None:
     Rules: indices in range; buffers inside their level's arena, aligned, and large enough for their
     tile; offsets inside buffers and operands; transfers name ports, and take of their engine what
     issuing them takes; computes name those that their engine shares with transfers, as far as they
-    draw or return, and no other; every wait is
-    on a token signalled by an earlier instruction; only multicasts serve several cores; loops
-    nest, and all this holds in every iteration.
+    draw or return, and no other; what crosses a mesh names the way from its source to all it
+    serves; every wait is on a token signalled by an earlier instruction; only multicasts serve
+    several cores; loops nest, and all this holds in every iteration.
     Raises:
         VerifyError: the first broken rule, with the instruction or buffer.
     Cost: linear in rows, and in iterations of loops over cores.
@@ -55,6 +58,7 @@ def verify_program(unit: UnitProgram, machine: Machine) -> None:
     once = _once(unit)
     _check_receivers(once, machine)
     _check_engine_ports(once, machine)
+    check_ways(once, machine)
     _check_tokens(once)
 
 
@@ -129,6 +133,8 @@ def _check_tables(unit: UnitProgram, machine: Machine) -> None:
                     f"resource {k}", "instance",
                     f"{resource.instances[-1]} is none of the {instances} of {resource.level}",
                 )  # fmt: skip
+        else:
+            check_way(f"resource {k}", resource, machine)
 
 
 def check_loops(unit: UnitProgram) -> None:
@@ -195,13 +201,16 @@ def _check_issuing(unit: UnitProgram, machine: Machine) -> None:
     through = sizes[np.append(column, 0)[rows["resource"]], np.arange(len(rows))[:, None]]
     ports = np.ceil(through / rates[rows["resource"]]).max(axis=1, initial=0.0)
     levels = {level.latency_cycles for level in machine.levels}
-    ways = np.array(sorted(levels | {link.latency_cycles for link in machine.links} | {0}))
+    links = {link.latency_cycles for link in machine.links if link.mesh is None}
+    ways = np.array(sorted(levels | links | {0}))
+    hops = hop_cycles(unit.resources, meshes(machine))[rows["resource"]].sum(axis=1)
     for engine in filter(is_limited, machine.engines):
         mine = np.flatnonzero(is_transfer & (names == engine.name)[rows["stream"]])
         taken, seen = (rows[name][mine][:, None] for name in ("cycles", "latency"))
         busy, late = issuing(
-            engine, rows["bytes"][mine][:, None], ways, ports.astype(np.int64)[mine][:, None]
-        )
+            engine, rows["bytes"][mine][:, None], ways + hops[mine][:, None],
+            ports.astype(np.int64)[mine][:, None],
+        )  # fmt: skip
         is_one = (taken == busy) & (seen == ways + late)
         wrong = np.zeros(len(rows), dtype=np.bool_)
         wrong[mine[~is_one.any(axis=1)]] = True

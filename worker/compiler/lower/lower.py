@@ -40,6 +40,7 @@ from worker.compiler.lower.window import (
     window_of,
     without_gaps,
 )
+from worker.compiler.machine.links import meshes, wires
 from worker.compiler.machine.machine import EngineKind, Machine
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.unread import Unread
@@ -90,9 +91,11 @@ def lower_unit(
 
 def _price(unit: UnitProgram, machine: Machine) -> tuple[int, float]:
     """(cycles, energy of all transfers in pJ)"""
-    run = run_unit(unit, machine)
+    run, joined = run_unit(unit, machine), meshes(machine)
     return run.cycles, sum(
-        num_bytes * port.count * machine.port_energy(port.level, port.direction)
+        num_bytes
+        * wires(joined, port.level, port.instances)[1]
+        * machine.port_energy(port.level, port.direction)
         for port, num_bytes in zip(unit.resources, run.resource_bytes.tolist(), strict=True)
     )
 
@@ -151,6 +154,7 @@ def _lowered(
                 transfers.routes.resources(),
                 tuple(np.arange(machine.num_cores).repeat(len(machine.engines)).tolist()),
                 machine.signals,
+                meshes(machine),
             )
             instructions, tokens = in_time_order(instructions, tokens, wiring, moves)
         used_streams, number_of = _compact(

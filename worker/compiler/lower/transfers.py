@@ -5,6 +5,7 @@ between the two levels, write port of the destination instance.  What the outerm
 travels without the port of home (`cached`); what several cores bring into it together takes each a
 part of that port's time (`shared`).  A multicast takes the same as a load, each port once, and
 where it is a noc of the destination that may multicast, the noc's of each receiver.
+What crosses a mesh takes one resource for its whole way, in front of the destination's port.
 A compute takes the ports of its engine's memory where these serve engines, too.
 """
 
@@ -17,13 +18,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from worker.compiler.errors import VerifyError
-from worker.compiler.isa.program import MAX_RESOURCES, PASSED, Resource
+from worker.compiler.isa.program import MAX_RESOURCES, PASSED, Resource, hop_cycles
 from worker.compiler.lower.grid import Ints
 from worker.compiler.machine.bursts import counted_at
 from worker.compiler.machine.dma import dma_engine
 from worker.compiler.machine.engine_ports import ends_of
-from worker.compiler.machine.links import links_between, multicast_between
+from worker.compiler.machine.links import (
+    is_on,
+    links_between,
+    mesh_between,
+    meshes,
+    multicast_between,
+    node_of,
+)
 from worker.compiler.machine.machine import Link, Machine, MemoryLevel
+from worker.compiler.machine.mesh import Mesh
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +43,7 @@ class Path:
     latency_cycles: int
     ports: tuple[tuple[int, str], ...]
     """(first resource number, end) of each occupied port; `src`, `core` or `dst` chooses whose
-    instance counts."""
+    instance counts, `way` a way over the mesh between the two."""
     divisors: tuple[int, ...]
     """Instances of the level per instance of the port (links may be shared)."""
     levels: tuple[str, ...]
@@ -45,6 +54,8 @@ class Path:
     """Of what is found there."""
     reach: int = 1
     """Neighbouring cores that one transfer may serve."""
+    mesh: Link | None = None
+    """What it crosses."""
 
 
 class Routes:
@@ -68,7 +79,11 @@ class Routes:
                     level.name, direction, level.instances, rate, is_half=level.half_duplex,
                     counted=counted_at(level, machine),
                 )  # fmt: skip
+        self._ways: dict[int | str, int] = {}
+        self._ways_of: dict[int, int | str] = {}
         for link in machine.links:
+            if link.mesh is not None:
+                continue
             faster = machine.level(_faster_end(link, machine)).instances
             self._add(link.name, "link", -(-faster // max(link.shared_by, 1)), link.bytes_per_cycle)
         for level in machine.levels:
@@ -80,7 +95,7 @@ class Routes:
                         counted=counted,
                     )  # fmt: skip
         self.num_ports = self.count
-        """How many ports there are."""
+        """How many ports there are; ways over a mesh, which no cache stands beside, apart."""
         self._shared: dict[int, int] = {1: 0}
         """Sharers -> number of the first port that they share."""
 
@@ -119,6 +134,13 @@ class Routes:
             ports.append((self._first[link.name, "link"], "src" if i > j else "dst"))
             divisors.append(max(link.shared_by, 1))
             levels.append(_faster_end(link, machine))
+        mesh = mesh_between(machine, src, dst)
+        if mesh is not None and reach > 1 and is_on(machine, mesh, src):
+            mesh = None  # a multicast to cores of the node
+        if mesh is not None:
+            ports.append((-1, "way"))
+            divisors.append(1)
+            levels.append(dst)
         ports.append((self._first[dst, "write"], "dst"))
         divisors.append(1)
         levels.append(dst)
@@ -137,6 +159,7 @@ class Routes:
         return Path(
             engine.name, max(latency, *delays, 0), tuple(ports), tuple(divisors), tuple(levels),
             outermost if machine.home.name in (src, dst) else None, max(*inside, *delays, 0), reach,
+            mesh,
         )  # fmt: skip
 
     def resource_numbers(
@@ -152,11 +175,66 @@ class Routes:
                     instance = src_instance
                 case "dst":
                     instance = dst_instance
+                case "way":
+                    numbers.append(self._crossing(path, src_instance, dst_instance))
+                    continue
                 case _:
                     count = self.machine.level(level).instances
                     instance = core * count // self.machine.num_cores
             numbers.append(first + instance // divisor)
+        if path.mesh is not None and (numbers[-2] < 0).any():  # what stays on its node is last
+            stays = numbers[-2] < 0
+            numbers[-2], numbers[-1] = (
+                np.where(stays, numbers[-1], numbers[-2]), np.where(stays, -1, numbers[-1])
+            )  # fmt: skip
         return numbers
+
+    def _crossing(self, path: Path, src_instance: Ints, dst_instance: Ints) -> Ints:
+        """Resource number of the way of each transfer, -1 where it stays on its node.
+
+        Those of home, and those of one displacement, are numbered by their node: what cores do
+        alike steps by one.
+        """
+        machine, link = self.machine, path.mesh
+        assert link is not None and link.mesh is not None
+        ends = [
+            node_of(machine, link, level, instance) if is_on(machine, link, level) else None
+            for level, instance in (
+                (path.levels[0], src_instance), (path.levels[-1], dst_instance)
+            )
+        ]  # fmt: skip
+        begin, end = ends
+        if begin is None or end is None:
+            node = end if begin is None else begin
+            assert node is not None
+            return self._first_way("in" if begin is None else "out", link.mesh) + node
+        apart = np.asarray((end - begin) % link.mesh.num_nodes)
+        first = np.full(link.mesh.num_nodes, -1, dtype=np.int64)
+        for each in np.unique(apart).tolist():
+            if each:
+                first[each] = self._first_way(each, link.mesh)
+        found: Ints = np.where(apart == 0, -1, first[apart] + begin)
+        return found
+
+    def _first_way(self, kind: int | str, mesh: Mesh) -> int:
+        """Number of the way of node 0: `in` from home, `out` to it, or to the node so far on."""
+        if kind not in self._ways:
+            self._ways[kind] = self.count
+            self._ways_of[self.count] = kind
+            self.count += mesh.num_nodes
+        return self._ways[kind]
+
+    def _way(self, first: int, node: int) -> Resource:
+        """The way of a node."""
+        kind = self._ways_of[first]
+        link = next(iter(meshes(self.machine).values()))
+        mesh = link.mesh
+        assert mesh is not None
+        if isinstance(kind, int):
+            way = mesh.way(node, (node + kind) % mesh.num_nodes)
+        else:
+            way = mesh.home_way(node, outward=kind == "out")
+        return Resource(link.name, way, "link", link.bytes_per_cycle)
 
     def engine_numbers(
         self, memory: MemoryLevel, core: Ints, drawn: Ints, returned: Ints
@@ -200,6 +278,9 @@ class Routes:
         if number in self._sets:
             first, count, step = self._sets[number]
             return replace(self.resource(first), count=count, step=step)
+        ways = max((first for first in self._ways_of if first <= number), default=None)
+        if ways is not None:
+            return self._way(ways, number - ways)
         base, sharers = max((at, n) for n, at in self._shared.items() if at <= number)
         number -= base
         at = bisect_right(self._groups, number, key=lambda group: group[0]) - 1
@@ -219,6 +300,11 @@ class Routes:
         ]  # fmt: skip
         slowest: Ints = np.max(np.broadcast_arrays(*needs), axis=0).astype(np.int64)
         return slowest
+
+    def hop_cycles(self, ports: Sequence[Ints]) -> Ints:
+        """Latency of the hops of transfers that take these resources (-1: none)."""
+        hops = hop_cycles(self.resources(), meshes(self.machine))
+        return np.asarray(sum(hops[numbers] for numbers in ports))
 
     def resources(self) -> tuple[Resource, ...]:
         """Every resource so far."""

@@ -35,6 +35,7 @@ from worker.compiler.machine.machine import (
     MemoryLevel,
     StageOperation,
 )
+from worker.compiler.machine.mesh import Mesh
 from worker.compiler.machine.presets import preset_document
 from worker.compiler.machine.quantity import Estimate, Flag, Quantity
 from worker.compiler.machine.spec import (
@@ -44,6 +45,7 @@ from worker.compiler.machine.spec import (
     HostSpec,
     LevelSpec,
     LinkSpec,
+    MeshSpec,
 )
 
 _COMPUTE = ("matrix", "vector", "scalar")
@@ -385,6 +387,7 @@ class _Builder:
             ),
             shared_by=_int(link.shared_by, 1),
             multicast=link.multicast is not None and link.multicast.value,
+            mesh=None if link.mesh is None else _mesh(link.mesh),
         )  # fmt: skip
 
     def _host(self, host: HostSpec) -> Host:
@@ -408,6 +411,11 @@ def _rates(level: LevelSpec) -> tuple[float, float]:
     """Bytes per cycle that an instance sustains, out of it and into it."""
     share = 1.0 if level.sustained_fraction is None else level.sustained_fraction.value
     return level.read_bytes_per_cycle.value * share, level.write_bytes_per_cycle.value * share
+
+
+def _mesh(spec: MeshSpec) -> Mesh:
+    ports = tuple((_int(row), _int(column)) for row, column in spec.ports)
+    return Mesh(_int(spec.rows), _int(spec.columns), ports)
 
 
 def _dataflow(spec: DataflowSpec) -> Dataflow:

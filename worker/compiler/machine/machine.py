@@ -17,6 +17,7 @@ from worker.compiler.machine.dataflow import Dataflow
 from worker.compiler.machine.evidence import EnergyRange, Guess
 from worker.compiler.machine.intrinsic import Intrinsic
 from worker.compiler.machine.layout_policy import LayoutPolicy
+from worker.compiler.machine.mesh import Mesh
 from worker.compiler.machine.pattern import AttributeRule, PatternRule
 from worker.compiler.machine.rule import Condition
 
@@ -188,6 +189,9 @@ class Link:
     multicast: bool = False
     """Whether what enters it may leave it at several instances of `dst` at once.  A noc brings what
     is loaded into one instance of its level to others of the cluster as well."""
+    mesh: Mesh | None = None
+    """Of a noc: where the instances of its level stand.  Then rate, latency and energy are those of
+    each of its links, and what comes from home crosses it (`machine/links.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,6 +193,20 @@ class EngineSpec(Part):
     """Of a DMA engine.  Absent: as many as its ports take, which is listed as a guess."""
 
 
+Coordinate = Annotated[Quantity, Range(0, 65535, integer=True)]
+
+
+class MeshSpec(Part):
+    """Where the instances of a level stand, row by row, and by which routers home is reached."""
+
+    rows: Count
+    columns: Count
+    ports: Annotated[
+        list[Annotated[list[Coordinate], Field(min_length=2, max_length=2)]], Field(max_length=256)
+    ]
+    """(row, column) of each; a node uses the nearest one, of equals the first."""
+
+
 class LinkSpec(Part):
     """An explicit connection between two levels, or between instances of one."""
 
@@ -207,6 +221,9 @@ class LinkSpec(Part):
     multicast: Flag | None = None
     """Cores that load the same bytes may be served by one transfer: over a link between two levels,
     or by a noc that joins the instances of theirs in one cluster.  Absent: no."""
+    mesh: MeshSpec | None = None
+    """Of a noc: rate, latency and energy are those of each link from router to router, and all that
+    comes from home or goes there crosses it.  Absent: only what moves within its level does."""
 
 
 class HostSpec(Part):

@@ -148,8 +148,9 @@ class TransferEmitter:
         flat_ports = tuple(flat(p) for p in ports)
         by = self.machine.engine(engine)
         if is_limited(by):
+            way = latency + self.routes.hop_cycles(flat_ports)
             busy, late = issuing(
-                by, size, latency, self.routes.port_cycles((size, drawn, returned), flat_ports)
+                by, size, way, self.routes.port_cycles((size, drawn, returned), flat_ports)
             )
             latency = latency + late
         return Batch(

@@ -20,7 +20,7 @@ jobs (a later job may go first if it delays none before it, as far as is known).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, TypeAlias
@@ -31,7 +31,7 @@ import numpy.typing as npt
 from worker.compiler.clock.run import Wiring, last_finish
 from worker.compiler.clock.signals import token_delays
 from worker.compiler.isa.loops import NO_LOOPS
-from worker.compiler.isa.program import Resource, passed, port_sets
+from worker.compiler.isa.program import late_by, passed, port_sets
 from worker.compiler.jit import loop_for
 from worker.compiler.lower.grid import Ints
 from worker.compiler.lower.order.sync import Tokens
@@ -78,7 +78,7 @@ def _best(
     program: npt.NDArray[np.void], tokens: Tokens, wiring: Wiring, moves: Moves
 ) -> tuple[Ints | None, Tokens]:
     """The order that ends first (None: the old one), and its tokens."""
-    columns = _columns(program, wiring.ports)
+    columns = _columns(program, wiring)
     best: Ints | None = None
     kept = tokens
     least = _finish(program, tokens, wiring)
@@ -95,7 +95,7 @@ def orders(
 ) -> Iterator[Ints]:
     """Numbers of the instructions by the time at which they start: nobody passes a transfer of
     unknown start; who is done before its start in that order does; everybody does."""
-    return _orders(_columns(program, wiring.ports), moves.full or tokens, wiring, moves)
+    return _orders(_columns(program, wiring), moves.full or tokens, wiring, moves)
 
 
 def _orders(
@@ -112,7 +112,7 @@ def _orders(
     heads[stream[::-1]] = np.arange(count)[::-1]
     rank, token_ptr, needed = _signals(tokens)
     rate = np.array([port.payload_per_cycle for port in wiring.ports], dtype=np.float64)
-    port_ptr, port_of, num_ports = port_sets(wiring.ports)
+    port_ptr, port_of, num_ports = port_sets(wiring.ports, wiring.meshes)
     common = _common(columns, (port_ptr, port_of), heads)
     uses = (tokens.wait_ptr, tokens.wait_token), (tokens.signal_ptr, tokens.signal_token)
     cores = np.array(wiring.cores, dtype=np.int64)
@@ -211,10 +211,10 @@ def _finish(program: npt.NDArray[np.void], tokens: Tokens, wiring: Wiring) -> in
     return last_finish(program, waits, signals, tokens.num_tokens, wiring)
 
 
-def _columns(program: npt.NDArray[np.void], ports: Sequence[Resource]) -> tuple[Any, ...]:
-    names = ("stream", "cycles", "latency", "resource")
-    sizes, column = passed(program, ports)
-    arrays = (sizes, column, *(program[name] for name in names))
+def _columns(program: npt.NDArray[np.void], wiring: Wiring) -> tuple[Any, ...]:
+    late = late_by(program, wiring.ports, wiring.meshes)
+    sizes, column = passed(program, wiring.ports)
+    arrays = sizes, column, program["stream"], program["cycles"], late, program["resource"]
     return tuple(np.ascontiguousarray(array) for array in arrays)
 
 

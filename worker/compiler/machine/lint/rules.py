@@ -22,6 +22,7 @@ from worker.compiler.machine.lint.feeds import (
     sums_stand_in_registers,
     transfers_are_read,
 )
+from worker.compiler.machine.lint.mesh import MESH_RULES
 from worker.compiler.machine.lint.rates import (
     rates_of_compute_engines,
     special_rates_are_read,
@@ -311,4 +312,5 @@ RULES: tuple[Callable[[SpecReader], Iterator[Defect]], ...] = (
     sustained_where_bytes_pass,
     one_way_to_give_targets,
     *TARGET_RULES,
+    *MESH_RULES,
 )

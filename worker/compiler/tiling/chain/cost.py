@@ -19,6 +19,7 @@ from worker.compiler.machine.bursts import (
 )
 from worker.compiler.machine.dma import dma_engine, issuing_rate
 from worker.compiler.machine.engine_ports import shared_memory, taken_cycles
+from worker.compiler.machine.links import crossing_of
 from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
 from worker.compiler.tiling.chain.cut import Cut, Held
 
@@ -203,7 +204,12 @@ def path(machine: Machine, src: str, dst: str, busy: Busy) -> Path:
     latency = max(machine.level(n).latency_cycles for n in route)
     is_outward = machine.level_index(src) > machine.level_index(dst)
     engine = dma_engine(machine, src if is_outward else dst, outward=is_outward)
+    crossing = crossing_of(machine, src, dst)
+    if crossing is not None:
+        latency += crossing.latency_cycles
     rates = [issuing_rate(engine, latency), inf, inf]
+    for rate, many in crossing.ports if crossing is not None else ():
+        rates[0] = min(rates[0], rate / max(1.0, busy.cores * busy.groups / many))
     for k, name in enumerate(route):
         level = machine.level(name)
         is_last = k == len(route) - 1

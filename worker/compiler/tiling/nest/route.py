@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from worker.compiler.isa.program import PASSED
 from worker.compiler.machine.bursts import counted_at
 from worker.compiler.machine.dma import dma_engine, issuing_rate
-from worker.compiler.machine.links import links_between, multicast_between
+from worker.compiler.machine.links import crossing_of, links_between, multicast_between
 from worker.compiler.machine.machine import Link, Machine, MemoryLevel
 from worker.compiler.tiling.nest.measure import LATENCY, Measure
 from worker.compiler.tiling.nest.plan import Team
@@ -85,9 +85,14 @@ class Route:
         links = links_between(machine, src, dst)
         ports = [(m.read_bytes_per_cycle, team.instances(m)) for m in passed[:-1]]
         ports += [(k.bytes_per_cycle, _instances(k, machine, team)) for k in links]
+        crossing = crossing_of(machine, src, dst)
+        if crossing is not None:
+            ports += [(rate, max(1, n * team.copies // team.of)) for rate, n in crossing.ports]
         ports.append((passed[-1].write_bytes_per_cycle, team.instances(passed[-1])))
         latency = max(m.latency_cycles for m in passed)
         latency = max([latency, *(k.latency_cycles for k in links)])
+        if crossing is not None:
+            latency += crossing.latency_cycles
         is_outward = machine.level_index(src) > machine.level_index(dst)
         engine = dma_engine(machine, src if is_outward else dst, outward=is_outward)
         issuing = issuing_rate(engine, latency), engine.setup_cycles
@@ -96,7 +101,10 @@ class Route:
             reach = machine.num_cores
         elif team.joins and not is_outward and (found := multicast_between(machine, src, dst)):
             reach = found.reach
-            shared_rate = min(k.bytes_per_cycle / max(1, k.shared_by) for k in found.links)
+            shared_rate = min(
+                [k.bytes_per_cycle / max(1, k.shared_by) for k in found.links]
+                or [crossing.link.bytes_per_cycle if crossing is not None else inf]
+            )
         latency += engine.setup_cycles + machine.engine_signal_cycles
         counts = [PASSED.index(counted_at(level, machine)) for level in passed]
         rates = [*ports[: len(passed) - 1], ports[-1]]
@@ -113,8 +121,11 @@ class Route:
         for k, (name, count) in enumerate(zip(names, counts, strict=True)):
             way = "write" if k == len(names) - 1 else "read"
             weights[k > 0][count] += measure.ports.get((name, way), 0.0)
-        counts[-1:-1] = [PASSED.index("bytes")] * len(links)
+        counts[-1:-1] = [PASSED.index("bytes")] * (len(ports) - len(passed))
         weights[1][0] += sum(measure.ports.get((k.name, "link"), 0.0) for k in links)
+        if crossing is not None:
+            per_hop = measure.ports.get((crossing.link.name, "link"), 0.0)
+            weights[1][0] += crossing.mean_hops * per_hop
         (a, b, c), (d, e, f) = weights
         return Route(
             tuple(ports), latency, issuing, team, shared, reach, shared_rate, tuple(counts),

@@ -1,0 +1,139 @@
+"""A mesh of nodes: who stands where, and which links a way over it takes.
+
+Routers stand in rows and columns, node n = row * columns + column at each.  A way goes along its
+row first and then along a column (XY, which has no deadlocks), through the link by which its
+beginning enters its router and the one by which its end leaves it.  Home is attached at `ports`,
+behind the nodes in the numbering of what a way may begin or end at; everybody uses the nearest one.
+Ways are numbers, so that a row of a program names one however long it is.
+Source: W. J. Dally, B. Towles, Principles and Practices of Interconnection Networks (2004), ch. 8.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+EAST, WEST, SOUTH, NORTH, IN, OUT = range(6)
+"""Links of a node's router, in the order of their numbers; `IN` and `OUT` are its own memory's."""
+_OF_NODE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """Nodes in rows and columns."""
+
+    rows: int
+    columns: int
+    ports: tuple[tuple[int, int], ...]
+    """(row, column) of the routers that home is attached to; at least one."""
+
+    @property
+    def num_nodes(self) -> int:
+        return self.rows * self.columns
+
+    @property
+    def num_ends(self) -> int:
+        """Nodes, and ports of home behind them."""
+        return self.num_nodes + len(self.ports)
+
+    @property
+    def num_ways(self) -> int:
+        return self.num_ends**2
+
+    def router(self, end: int) -> tuple[int, int]:
+        """(row, column) of a node or of a port of home."""
+        if end < self.num_nodes:
+            return divmod(end, self.columns)
+        return self.ports[end - self.num_nodes]
+
+    def distance(self, begin: int, end: int) -> int:
+        """Hops from router to router."""
+        a, b = self.router(begin), self.router(end)
+        return abs(a[0] - b[0]) + abs(a[1] - b[1])
+
+    def port_of(self, node: int) -> int:
+        """The nearest port of home, as an end; of equals the one listed first."""
+        return _nearest(self)[node]
+
+    def way(self, begin: int, end: int) -> int:
+        """Number of the way between two ends."""
+        return begin * self.num_ends + end
+
+    def ends(self, way: int) -> tuple[int, int]:
+        return divmod(way, self.num_ends)
+
+    def hops(self, ways: Iterable[int]) -> int:
+        """Links between routers that some ways take together, each once."""
+        between = _OF_NODE * self.num_nodes
+        return sum(link < between and link % _OF_NODE < IN for link in self.links(ways))
+
+    def longest(self, ways: Iterable[int]) -> int:
+        """Hops of the longest of some ways."""
+        return max(self.distance(*self.ends(way)) for way in ways)
+
+    def links(self, ways: Iterable[int]) -> tuple[int, ...]:
+        """Numbers of the links that some ways take together, each once, ascending: a tree where
+        they begin at one end."""
+        return tuple(sorted({link for way in ways for link in _links(self, way)}))
+
+    def home_way(self, node: int, *, outward: bool) -> int:
+        """The way of a node from home, or `outward`, to it."""
+        ends = node, self.port_of(node)
+        return self.way(*ends) if outward else self.way(*reversed(ends))
+
+
+class HomeTraffic(NamedTuple):
+    """Ways of all nodes from home, or to it, together."""
+
+    crowd: int
+    """Ways that take the busiest link."""
+    hops: int
+    """Of all ways, one by one."""
+    longest: int
+    """Hops of the longest."""
+
+
+@cache
+def home_traffic(mesh: Mesh, *, outward: bool) -> HomeTraffic:
+    """When every node has one way.  Cost: linear in their links, once."""
+    ways = [mesh.home_way(node, outward=outward) for node in range(mesh.num_nodes)]
+    taken = Counter(link for way in ways for link in _links(mesh, way))
+    hops = [mesh.distance(*mesh.ends(way)) for way in ways]
+    return HomeTraffic(max(taken.values()), sum(hops), max(hops))
+
+
+@cache
+def _nearest(mesh: Mesh) -> tuple[int, ...]:
+    """[nodes] The port of home that each uses."""
+    ports = range(mesh.num_nodes, mesh.num_ends)
+    return tuple(
+        min(ports, key=lambda port: (mesh.distance(port, node), port))
+        for node in range(mesh.num_nodes)
+    )
+
+
+@cache
+def _links(mesh: Mesh, way: int) -> tuple[int, ...]:
+    """The links of one way, from its beginning to its end."""
+    begin, end = mesh.ends(way)
+    (row, column), (last_row, last_column) = mesh.router(begin), mesh.router(end)
+    found = [_own(mesh, begin, IN)]
+    while column != last_column:
+        step = 1 if last_column > column else -1
+        found.append(_OF_NODE * (row * mesh.columns + column) + (EAST if step > 0 else WEST))
+        column += step
+    while row != last_row:
+        step = 1 if last_row > row else -1
+        found.append(_OF_NODE * (row * mesh.columns + column) + (SOUTH if step > 0 else NORTH))
+        row += step
+    return (*found, _own(mesh, end, OUT))
+
+
+def _own(mesh: Mesh, end: int, side: int) -> int:
+    """The link between an end and its router."""
+    if end < mesh.num_nodes:
+        return _OF_NODE * end + side
+    return _OF_NODE * mesh.num_nodes + 2 * (end - mesh.num_nodes) + (side == OUT)
