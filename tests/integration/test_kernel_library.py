@@ -16,8 +16,10 @@ from vendor_libraries import FLOATS, INTEGERS, SYMBOL, counted, most, vendor_lib
 
 from service.client import Client
 from service.jobs.submit import check_arrays
+from service.orders.here import compile_here
 from service.orders.order import Order
 from service.orders.served import submit
+from service.settings import Settings
 from worker.compiler.cache import MemoryCache
 from worker.compiler.errors import CompilerError, InputError, Mismatch, OptionError
 from worker.compiler.options import CompileOptions, VerifyMode
@@ -138,6 +140,22 @@ def test_a_library_that_cannot_be_loaded_is_refused(tmp_path: Path) -> None:
                              flags=("-shared", "-Wl,-z,now"))  # fmt: skip
     error = refused(tmp_path, library)
     assert error.code == "TW-LINK-005" and "nobody_has_this" in error.message
+
+
+@pytest.mark.parametrize(
+    ("before", "code"), [("*(volatile int *)0 = 0", "TW-LINK-005"), ("for (;;) {}", "TW-SVC-008")]
+)
+def test_a_library_that_crashes_or_hangs_ends_the_compile(
+    tmp_path: Path, before: str, code: str
+) -> None:
+    """In the sandbox, as from the command line: this process goes on."""
+    library = vendor_library(tmp_path / "lib", before=before)
+    options = CompileOptions(strategy="naive", link=sha256(library.read_bytes()).hexdigest())
+    order = Order(quantised(tmp_path / "net.onnx", 1), hardware(), options.to_json(),
+                  tmp_path / "out", link=library)  # fmt: skip
+    settings = Settings(data_dir=tmp_path / "data", wall_limit_s=20.0)
+    error = compile_here(order, settings, NoProgress())["error"]
+    assert error["code"] == code, error
 
 
 def test_what_its_file_says_is_checked_before_anything_runs(tmp_path: Path) -> None:
