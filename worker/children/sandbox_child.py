@@ -22,6 +22,7 @@ from typing import Any
 from worker.compiler.cache import Cache, CacheKey, NullCache
 from worker.compiler.errors import Detail
 from worker.compiler.faults import limited_by
+from worker.compiler.frontend.sympy_later import import_onnx_ir
 from worker.compiler.options import CompileOptions
 from worker.compiler.stages import Watch
 from worker.job.request import JobOutcome, JobRequest, ProgressSink
@@ -94,6 +95,7 @@ def load_runner(path: str) -> Runner:
     module, _, name = path.partition(":")
     gc.disable()  # what an import makes stays: looking for garbage in it costs a tenth of it
     try:
+        import_onnx_ir()
         runner: Runner = getattr(importlib.import_module(module), name)
     finally:
         gc.freeze()
