@@ -70,7 +70,8 @@ def test_the_library_is_what_runs_and_the_bundle_names_it(tmp_path: Path) -> Non
     library = vendor_library(tmp_path / "lib")
     report, manifest, bundle = compiled(tmp_path, library)
     assert report["verification"]["passed"] is True
-    assert "kernels linked with vendor_mm 1.0" in report["verification"]["detail"]
+    told = report["verification"]["detail"]
+    assert "kernels linked with vendor_mm 1.0, bits of 1 equal to their own code's" in told
     assert counted(tmp_path / "build") >= MACS
     digest = sha256(library.read_bytes()).hexdigest()
     assert manifest["toolchain"]["library"] == {
@@ -94,9 +95,12 @@ def test_all_kernels_of_a_full_verification_call_it(tmp_path: Path) -> None:
     assert report["verification"]["passed"] is True
 
 
-def test_a_library_that_computes_wrongly_is_caught(tmp_path: Path) -> None:
-    error = refused(tmp_path, vendor_library(tmp_path / "lib", off="+ 100"))
+@pytest.mark.parametrize("off", ["+ 100", "+ 7", "- 1"])
+def test_a_library_that_computes_wrongly_is_caught(tmp_path: Path, off: str) -> None:
+    """By less than a quantum of the output, too."""
+    error = refused(tmp_path, vendor_library(tmp_path / "lib", off=off))
     assert isinstance(error, Mismatch)
+    assert "other integers than its own code" in error.message
 
 
 def test_without_it_kernels_run_their_own_code_and_say_so(tmp_path: Path) -> None:

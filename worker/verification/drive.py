@@ -9,6 +9,7 @@ themselves.
 to itself (`observing`); and every kernel's first call again, instruction by instruction, in other
 orders that its program allows (`interleaving`).
 `none`: nothing runs, and the report says so.
+Kernels linked with a vendor's library also give the integers that their own code gives (`linked`).
 
 What differs by more than a few roundings is judged by the reference's own error (`measured`); a
 value that does not depend on the inputs proves nothing (`verdict`).
@@ -45,6 +46,7 @@ from worker.verification.engines import watch_engines
 from worker.verification.given_inputs import other_inputs
 from worker.verification.inputs import held_out, seeded_inputs
 from worker.verification.interleaving import ORDERS, InterleavedKernels
+from worker.verification.linked import OwnKernels
 from worker.verification.measured import judged
 from worker.verification.noise import conversion_noise
 from worker.verification.observing import ObservedKernels, inner_names
@@ -146,6 +148,7 @@ class _Verifier:
         self._comparer = Comparer(compiled)
         self._found = Found()
         self._orders: InterleavedKernels | None = None
+        self._own: OwnKernels | None = None
         self._deep = {
             unit.kernel_name
             for unit in compiled.units
@@ -217,6 +220,8 @@ class _Verifier:
             raise self._blamed(error) from error
         if self._is_full:
             self._orders = InterleavedKernels(compiled, library, build_dir, self._link)
+        if self._link is not None:
+            self._own = OwnKernels(compiled, library, build_dir)
         _watch(runner, compiled, partial(self._observe, observed, runner.metadata.home_address))
         if self._bundle is not None:
             folder, found = build_dir / "engines", self._found.of_engine
@@ -321,6 +326,9 @@ class _Verifier:
                         self._found.add(row, inner.tensor, kernels=(kernel,), is_inner=True)
             if self._orders is not None:
                 self._run_in_other_orders(self._orders, call, base, label)
+            if self._own is not None and (apart := self._own.differs(call, base)) is not None:
+                row = VerifiedRow(f"{label}: linked", apart, apart, 0.0)
+                self._found.add(row, "", "its library gives other integers than its own code")
         if kernel in self._found.kernels:
             return
         self._found.kernels[kernel] = call.onnx_nodes
@@ -374,6 +382,8 @@ class _Verifier:
         names = ", ".join(self._engines)
         engines = f", regions on engines ({names}) compared with the kernels" if names else ""
         linked = "" if self._link is None else f", kernels linked with {self._link.label}"
+        if self._own is not None and self._own.done:
+            linked += f", bits of {len(self._own.done)} equal to their own code's"
         rest = f"{forced}{engines}{linked}, seed {self._seed}"
         worst = max(rows, key=lambda row: (row.share, row.error))
         scoring = None
