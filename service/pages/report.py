@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from worker.report.mesh_map import MeshLoad
 from worker.report.parts import causes_in, layer_parts
 
 _MOST_NODES = 40
@@ -142,6 +143,7 @@ class Report(msgspec.Struct):
     energy: list[Energy] = []
     sanity: list[Check] = []
     layers: list[dict[str, Any]] = []
+    mesh: list[MeshLoad] = []
 
     @property
     def host_nodes(self) -> list[Placed]:

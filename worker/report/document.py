@@ -19,6 +19,7 @@ from worker.report.conversion import conversion_section, layout_section
 from worker.report.insights import insights
 from worker.report.invocation import invocation_section
 from worker.report.layers import host_macs, layer_rows
+from worker.report.mesh import mesh_section
 from worker.report.node_groups import causes_of
 from worker.report.noise_row import NoiseRow
 from worker.report.oracles import oracle_rows
@@ -180,6 +181,7 @@ def report_document(
                 ),
             )
         ],
+        "mesh": mesh_section(compiled.machine, whole),
         "energy": [
             {
                 "item": line.item,

@@ -9,6 +9,8 @@ from worker.compiler.cost.compute import compute_dtype, contraction, rate
 from worker.compiler.errors import Detail
 from worker.compiler.judge.compiled import CompiledModel
 from worker.report.cause_bars import cause_bar
+from worker.report.mesh import mesh_loads
+from worker.report.mesh_map import mesh_map
 from worker.report.node_names import node_span, short_op_type
 from worker.report.parts import causes_in, layer_parts
 from worker.report.plots import Bar, energy_bars, layer_bars, occupancy, roofline, si
@@ -125,6 +127,7 @@ def report_page(
         "<h2>Energy</h2>",
         energy_bars([(e.item, e.pj, e.low_pj, e.high_pj) for e in whole.energy]),
         *_energy_range(whole),
+        *(f"<h2>Load of the mesh</h2>{mesh_map(load)}" for load in mesh_loads(machine, whole)),
         "<h2>Summary</h2>",
         html_table(("figure", "value", "reads as"), _figures(document)),
         "<h2>Strategies</h2>",

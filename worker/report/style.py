@@ -8,6 +8,7 @@ from hashlib import sha256
 from html import escape
 
 from worker.report.cause_bars import STYLE as CAUSE_STYLE
+from worker.report.mesh_map import STYLE as MESH_STYLE
 
 _STYLE = """
 :root{color-scheme:light dark;--paper:#fff;
@@ -30,7 +31,7 @@ svg{width:100%;height:auto}svg text{fill:var(--dim)}.grid{stroke:var(--line)}
 """
 
 
-_SHEET = _STYLE + CAUSE_STYLE
+_SHEET = _STYLE + CAUSE_STYLE + MESH_STYLE
 _DIGEST = b64encode(sha256(_SHEET.encode()).digest()).decode()
 _POLICY = f"default-src 'none'; style-src 'sha256-{_DIGEST}'; base-uri 'none'; form-action 'none'"
 """Nothing is loaded, no script runs, and of styles this sheet alone."""

@@ -25,6 +25,7 @@ from worker.simulator.control import (
 from worker.simulator.energy import HOST, STATIC, Bill, host_spent, static, static_pj
 from worker.simulator.floor import model_floor
 from worker.simulator.invocation import host_launch, invocation
+from worker.simulator.mesh_load import summed_load
 from worker.simulator.results import (
     OUTSIDE,
     Bound,
@@ -35,6 +36,7 @@ from worker.simulator.results import (
     EnergyLine,
     Invocation,
     LevelTraffic,
+    LinkLoad,
     ModelSimulation,
     UnitSimulation,
     summed_causes,
@@ -63,6 +65,7 @@ def simulate_program(
     host_cycles = launch_cycles = boundary_bytes = macs = repeated = 0
     prices, bill = priced(machine), Bill()
     moved = {level.name: [0, 0, 0] for level in machine.levels}
+    loads: list[tuple[tuple[LinkLoad, ...], int]] = []
     for number, call in enumerate(program.calls):
         match call:
             case UnitCall():
@@ -78,6 +81,7 @@ def simulate_program(
                     moved[flow.level][0] += flow.read_bytes
                     moved[flow.level][1] += flow.write_bytes
                     moved[flow.level][2] += flow.unasked_bytes
+                loads.append((sim.mesh, 1))
                 kind = "unit"
             case HostCall() if call.host in costs:
                 cost = costs[call.host]
@@ -96,6 +100,7 @@ def simulate_program(
                     moved[flow.level][0] += flow.read_bytes
                     moved[flow.level][1] += flow.write_bytes
                     moved[flow.level][2] += flow.unasked_bytes
+                loads.append((cost.mesh, 1))
                 kind = "host"
             case HostCall():
                 overhead, work = host_time(call, machine)
@@ -143,6 +148,7 @@ def simulate_program(
         floor=floor,
         invocation=split,
         control=tuple(control),
+        mesh=summed_load(loads),
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from math import ceil
 from worker.compiler.machine.energy_range import priced
 from worker.compiler.machine.machine import Machine
 from worker.simulator.energy import HOST, Bill, host_spent, static_pj
+from worker.simulator.mesh_load import summed_load
 from worker.simulator.results import (
     OUTSIDE,
     BodyTiming,
@@ -20,6 +21,7 @@ from worker.simulator.results import (
     ControlTiming,
     EnergyLine,
     LevelTraffic,
+    LinkLoad,
     ModelSimulation,
 )
 
@@ -69,6 +71,7 @@ class ControlCost:
     boundary_bytes: int
     traffic: tuple[LevelTraffic, ...]
     """(level, bytes read, bytes written)."""
+    mesh: tuple[LinkLoad, ...]
     energy: tuple[EnergyLine, ...]
     """Without leakage, which goes with the clock."""
     causes: tuple[Cause, ...]
@@ -142,6 +145,7 @@ def control_cost(run: ControlRun, machine: Machine) -> ControlCost:
     )  # fmt: skip
     return ControlCost(
         timing, kernels, launches, total - kernels - launches, copies, moved, traffic,
+        summed_load([(sim.mesh, trips)] if sim is not None else []),
         bill.lines(),
         () if sim is None else tuple(
             Cause(c.cause, trips * c.cycles) for c in sim.causes if c.cause not in OUTSIDE

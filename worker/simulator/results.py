@@ -24,6 +24,15 @@ class LevelTraffic(msgspec.Struct, frozen=True, array_like=True):
     """Of both, parts of bursts that no transfer moves."""
 
 
+class LinkLoad(msgspec.Struct, frozen=True, array_like=True):
+    """What one link of a mesh carries."""
+
+    link: int
+    """As `machine.mesh` numbers links."""
+    bytes: int
+    busy_cycles: int
+
+
 class EngineUse(msgspec.Struct, frozen=True, array_like=True):
     """One engine kind, summed over cores."""
 
@@ -131,6 +140,8 @@ class UnitSimulation(msgspec.Struct, frozen=True, array_like=True):
     """Who is to blame for its cycles; they sum to `cycles`."""
     floor: tuple[Bound, ...] = ()
     """What every schedule of the kernel spends at least, in summands: the tight lower bound."""
+    mesh: tuple[LinkLoad, ...] = ()
+    """Links of the machine's mesh that carry anything, by number."""
 
     @property
     def causes(self) -> tuple[Cause, ...]:
@@ -280,6 +291,8 @@ class ModelSimulation(msgspec.Struct, frozen=True, array_like=True):
     invocation: Invocation = Invocation(0, 0, 0, 0, ())
     control: tuple[ControlTiming, ...] = ()
     """Interpreted control-flow nodes, in call order; inside their calls' intervals."""
+    mesh: tuple[LinkLoad, ...] = ()
+    """Links of the machine's mesh that carry anything, by number."""
 
     @property
     def energy_pj(self) -> float:

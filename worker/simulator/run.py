@@ -17,6 +17,7 @@ from worker.simulator.bounds import lower_bounds, traffic
 from worker.simulator.compose import simulate_program
 from worker.simulator.energy import ledger
 from worker.simulator.memory import occupancy
+from worker.simulator.mesh_load import mesh_load
 from worker.simulator.repeats import Repeats, busy_cycles, compute_cycles
 from worker.simulator.results import Bound, EngineUse, Slice, UnitSimulation
 from worker.simulator.sanity import recount, unit_checks
@@ -81,6 +82,7 @@ def simulate_unit(
         predicted_cycles=predicted_cycles,
         blame=blamed,
         floor=least,
+        mesh=mesh_load(program, machine, run),
     )
 
 

@@ -31,6 +31,7 @@ from service.states import TERMINAL_JOB_STATES
 from service.store.blobs import read_bytes
 from service.store.records import ArtifactRecord, JobRecord
 from worker.report.cause_bars import FAMILIES, cause_bar, family
+from worker.report.mesh_map import mesh_map
 from worker.report.plots import energy_bars
 from worker.report.what_if import costs
 
@@ -136,6 +137,7 @@ def show_job(request: Request, state: State, seen: Seen) -> HTMLResponse:
             "top": sorted(layers, key=lambda layer: (-layer.cycles, layer.row))[:5],
             "num_layers": len(layers),
             "energy": energy_bars([(e.item, e.pj, e.low_pj, e.high_pj) for e in report.energy]),
+            "meshes": [mesh_map(load) for load in report.mesh],
         }
     return page(
         request, "job.html", row=row, job=job, base=seen.base, shared_until=seen.shared_until,

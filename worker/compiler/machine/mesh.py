@@ -79,6 +79,20 @@ class Mesh:
         they begin at one end."""
         return tuple(sorted({link for way in ways for link in _links(self, way)}))
 
+    def joins(self, link: int) -> tuple[tuple[int, int], tuple[int, int], str]:
+        """The routers that a link leads from and to; of one that hangs something on its router, it
+        twice and `from memory`, `to memory`, `from home` or `to home`; else nothing."""
+        between = _OF_NODE * self.num_nodes
+        if link >= between:
+            port, is_out = divmod(link - between, 2)
+            return self.ports[port], self.ports[port], "to home" if is_out else "from home"
+        node, side = divmod(link, _OF_NODE)
+        row, column = here = self.router(node)
+        if side in (IN, OUT):
+            return here, here, "to memory" if side == OUT else "from memory"
+        down, right = {EAST: (0, 1), WEST: (0, -1), SOUTH: (1, 0), NORTH: (-1, 0)}[side]
+        return here, (row + down, column + right), ""
+
     def home_way(self, node: int, *, outward: bool) -> int:
         """The way of a node from home, or `outward`, to it."""
         ends = node, self.port_of(node)
