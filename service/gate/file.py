@@ -23,6 +23,9 @@ from service.gate.figures import FIGURES, OF_A_LEVEL, figure_of
 
 ARRAYS = ("calibration", "inputs")
 """Options of compile that are files: they stand beside the model."""
+UNLINKED = ("link",)
+"""Options of compile that a gate has not: a kernel library changes none of the figures that it
+compares."""
 Text = Annotated[str, StringConstraints(min_length=1, max_length=500)]
 Name = Annotated[str, StringConstraints(pattern=r"^[^\s*?\[\]/][^*?\[\]/\n]*$", max_length=100)]
 Bound = Annotated[float, Field(ge=0, le=1e30)]

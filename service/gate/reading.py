@@ -9,7 +9,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from service.gate.file import ARRAYS, GateFile
+from service.gate.file import ARRAYS, UNLINKED, GateFile
 from service.gate.places import line_of
 from worker.compiler.errors import Detail, Finding, InputError, OptionError, SpecError
 
@@ -73,8 +73,13 @@ def _option_findings(gate: GateFile) -> list[Finding]:
         for name in files:
             message = f"{name} is a file: write it beside the model's path"
             found.append(Finding(CODE, message, f"{at}/{name}"))
+        libraries = [name for name in UNLINKED if name in options]
+        for name in libraries:
+            message = "a kernel library changes no figure, so a gate links none: leave it out"
+            found.append(Finding(CODE, message, f"{at}/{name}"))
+        left_out = (*files, *libraries)
         try:
-            CompileOptions.from_json({k: v for k, v in options.items() if k not in files})
+            CompileOptions.from_json({k: v for k, v in options.items() if k not in left_out})
         except OptionError as error:
             found += [
                 Finding(CODE, f.message, (f.pointer or "").replace("/options", at, 1), None,

@@ -6,7 +6,7 @@ from dataclasses import fields
 from enum import StrEnum
 from typing import Any, get_type_hints
 
-from service.gate.file import ARRAYS, GateFile
+from service.gate.file import ARRAYS, UNLINKED, GateFile
 
 
 def gate_json_schema() -> dict[str, Any]:
@@ -37,7 +37,7 @@ def _options_schema() -> dict[str, Any]:
     }
     found: dict[str, Any] = {}
     for field in fields(CompileOptions):
-        if field.name not in ARRAYS:
+        if field.name not in (*ARRAYS, *UNLINKED):
             found[field.name] = own.get(field.name) or _of_type(hints[field.name])
     return {
         "type": "object",

@@ -10,7 +10,7 @@ import jsonschema_rs
 import pytest
 import yaml
 
-from service.gate.file import ARRAYS, GateFile
+from service.gate.file import ARRAYS, UNLINKED, GateFile
 from service.gate.places import line_of
 from service.gate.reading import read_gate, refused
 from service.gate.schema import gate_json_schema
@@ -72,6 +72,7 @@ BAD = [
     ("hardware: [edge]", "hardware: []", "/models/1/hardware", 5, "at least 1 item"),
     ("precision: i8", "precision: i7", "/models/1/options/precision", 5, "one of native"),
     ("precision: i8", "calibration: x", "/models/1/options/calibration", 5, "is a file"),
+    ("precision: i8", "link: x", "/models/1/options/link", 5, "links none"),
     ("effort: fast", "effrt: fast", "/hardware/1/options/effrt", 8, "unknown option 'effrt'"),
     ("objective: energy", "objective: speed", "/options/objective", 9, "one of latency"),
     ("strategy: auto", "strategy: best", "/options/strategy", 9, "strategy must be one of"),
@@ -156,10 +157,12 @@ def test_the_schema_refuses_what_the_reader_refuses() -> None:
 def test_the_schema_completes_every_option_of_compile() -> None:
     schema = gate_json_schema()
     options = schema["$defs"]["Options"]["properties"]
-    assert set(options) == {f.name for f in fields(CompileOptions)} - set(ARRAYS)
+    assert set(options) == {f.name for f in fields(CompileOptions)} - {*ARRAYS, *UNLINKED}
     validator = jsonschema_rs.validator_for(schema)
     document = yaml.safe_load("schema: 1\nmodels: [{path: a}]\nhardware: [{preset: b}]")
-    defaults = {k: v for k, v in CompileOptions().to_json().items() if k not in ARRAYS}
+    defaults = {
+        k: v for k, v in CompileOptions().to_json().items() if k not in {*ARRAYS, *UNLINKED}
+    }
     assert validator.is_valid({**document, "options": defaults})
     assert not validator.is_valid({**document, "options": {"objective": "speed"}})
     for name, described in schema["properties"].items():
