@@ -43,9 +43,7 @@ def test_links_carry_what_transfers_bring_over_them(*, multicast: bool) -> None:
             port = listed.resources[number]
             if number >= 0 and port.level == "noc":
                 for wire in wires_of(port, mesh)[0]:
-                    want[_named(wire, mesh.num_nodes, mesh.columns, mesh.ports)] += int(
-                        row["bytes"]
-                    )
+                    want[_named(wire, mesh)] += int(row["bytes"])
     found = simulate_unit(unit, machine)
     got = {mesh.joins(load.link): load.bytes for load in found.mesh}
     assert got == dict(want)
