@@ -123,3 +123,7 @@ def test_a_page_refuses_another_shape_of_it() -> None:
         {"from": "0,0", "to": [0, 1], "hangs": "", "bytes": 1, "busy_cycles": 1, "busy_pct": 1.0}
     ]}  # fmt: skip
     assert "another shape" in str(report_of(document(mesh=[row])))
+    row["links"] = []
+    assert isinstance(report_of(document(mesh=[row])), Report)
+    for odd in ({"rows": -1}, {"columns": 10**6}, {"ports": [[0, 10**400]]}):
+        assert "another shape" in str(report_of(document(mesh=[{**row, **odd}])))

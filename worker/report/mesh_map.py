@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from typing import Annotated
 
 import msgspec
 
@@ -20,7 +21,9 @@ MOST_NODES = 4096
 """That are drawn: more are too small to be seen."""
 _STEP, _MARGIN, _APART, _GAP, _SIZE = 36.0, 20.0, 3.5, 7.0, 9.0
 
-Place = tuple[int, int]
+_Number = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+"""As a spec bounds it: pages read reports that a job's own process wrote."""
+Place = tuple[_Number, _Number]
 """(row, column) of a router."""
 
 
@@ -32,8 +35,8 @@ class Loaded(msgspec.Struct, frozen=True, rename={"begin": "from", "end": "to"})
     hangs: str
     """`from memory`, `to memory`, `from home` or `to home`: what it joins to the one router that
     both ends are; empty between routers."""
-    bytes: int
-    busy_cycles: int
+    bytes: Annotated[int, msgspec.Meta(ge=0)]
+    busy_cycles: Annotated[int, msgspec.Meta(ge=0)]
     busy_pct: float
     """Of the latency."""
 
@@ -42,8 +45,8 @@ class MeshLoad(msgspec.Struct, frozen=True):
     """A mesh, and what its links carry."""
 
     link: str
-    rows: int
-    columns: int
+    rows: _Number
+    columns: _Number
     ports: tuple[Place, ...]
     """Routers that home is attached to."""
     links: tuple[Loaded, ...]

@@ -109,7 +109,7 @@ def _port(port: Resource) -> str:
 
 def trace_back(
     number: int, cycles: int, row: Ints, begin: Ints, before: Ints, via: Ints,
-    hops: Ints | None, copies: Ints, laps: Ints, tables: Ints,
+    hops: Ints, copies: Ints, laps: Ints, tables: Ints,
     opcode: Ints, stream: Ints, sizes: Ints, column: Ints, engine_cycles: Ints, starved: Ints,
     lag: Ints, node: Ints, resource: Ints, rate: np.ndarray, shared: Ints, engine_of: Ints,
     fill_of: Ints, feed_of: Ints, startup: Ints, port_of: Ints, way_of: Ints, latency: int,
@@ -119,7 +119,7 @@ def trace_back(
     causes].
 
     `before`: who made each instruction start, -1 if nobody; `via`: the port they met at, else -1.
-    `hops`: of each, cycles until its finish, where that is not its row's `lag` alone.
+    `hops`: of each, cycles until its finish; empty where that is its row's `lag`.
     `sizes`, `column`: what passes each resource (`isa.program.passed`).
     `shared`: what each resource occupies (`port_numbers`); `way_of`: equal for both directions of a
     half-duplex level.
@@ -205,7 +205,7 @@ def trace_back(
         start = begin[k] + moved
         end = start + busy
         if time > end:
-            late = min(time - end, lag[i] if hops is None else hops[k])
+            late = min(time - end, hops[k] if len(hops) else lag[i])
             table[node[i], latency - 1] += time - end - late  # the signal's way to another core
             if opcode[i] != COMPUTE and startup[s] > 0:  # what the other hides (`machine/dma.py`)
                 if slowest < 0 and engine_cycles[i] == startup[s]:

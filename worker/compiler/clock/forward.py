@@ -42,12 +42,12 @@ def forward(
     stream: Ints, passed: Ints, macs: Ints, cycles: Ints, latency: Ints,
     node: Ints, resource: Ints, wait_ptr: Ints, wait_token: Ints, signal_ptr: Ints,
     signal_token: Ints, delay: Ints, column: Ints, rate: npt.NDArray[np.float64],
-    port_ptr: Ints, port_of: Ints, hops: Ints | None,
+    port_ptr: Ints, port_of: Ints, hops: Ints,
     stream_core: Ints, num_cores: int,
     loop_first: Ints | None, loop_end: Ints, loop_trip: Ints, loop_jumps: npt.NDArray[np.bool_],
     step_stream: Ints, step_resource: Ints, step_wait: Ints, step_signal: Ints,
     slice_base: Ints, slice_chunk: Ints,
-    row: Ints, queue: Ints, begin: Ints, before: Ints, via: Ints, late: Ints | None,
+    row: Ints, queue: Ints, begin: Ints, before: Ints, via: Ints, late: Ints,
     times: Ints, totals: Ints, stamps: Ints,
     stream_free: Ints, resource_free: Ints, port_ready: Ints, token_time: Ints, stream_busy: Ints,
     stream_macs: Ints, stream_count: Ints, resource_bytes: Ints, resource_busy: Ints,
@@ -59,14 +59,14 @@ def forward(
 
     `passed` [columns, rows], `column`: what passes each resource (`isa.program.passed`).
     `port_ptr`, `port_of`: the ports that each resource occupies (`isa.program.port_sets`); `hops`:
-    by how much what passes it is seen later (`isa.program.hop_cycles`), None where by nothing.
+    by how much what passes it is seen later (`isa.program.hop_cycles`), empty where by nothing.
     `loop_first`: None where the program has no loops, for which the loop is compiled apart.
 
     What runs is logged: `row` and `queue`, its row and stream (not filled where there are no loops:
     the k-th to run is row k); `begin`; `before`, the one that its start waited for, -1 where none;
     `via`, the port that they met at, -1 where it was the engine or a token; beside `hops`, `late`,
-    the cycles from its end to its finish.  The log lacks the
-    iterations that are skipped, `copies` [.., 7] has them; `before` counts them.
+    the cycles from its end to its finish.  The log lacks the iterations that are skipped, `copies`
+    [.., 7] has them; `before` counts them.
     `stream_free`, `resource_free`, `port_ready` (when who came last was ready) and `token_time` are
     parts of `times`, the totals of `totals`;
     `stamps` says of each time which instruction wrote it last.  The last line's are given empty;
@@ -87,6 +87,7 @@ def forward(
     level = 0
     following = 0
     num_ports = resource.shape[1]
+    crosses = len(hops) > 0
     first_port = len(stream_free)
     first_ready = first_port + len(resource_free)
     first_token = first_ready + len(port_ready)
@@ -179,14 +180,14 @@ def forward(
                 stamps[first_ready + o] = entry
             resource_busy[r] += need
             resource_bytes[r] += size
-            if hops is not None:
+            if crosses:
                 hop += hops[r]
         begin[e] = start
         stream_free[s] = end
         stream_busy[s] += end - start
         stream_macs[s] += macs[i]
         finish = end + latency[i]
-        if hops is not None and late is not None:
+        if crosses:
             finish += hop
             late[e] = finish - end
         if finish > last:

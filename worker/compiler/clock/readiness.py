@@ -54,11 +54,11 @@ def by_readiness(
     stream: Ints, passed: Ints, macs: Ints, cycles: Ints, latency: Ints, node: Ints,
     resource: Ints, wait_ptr: Ints, wait_token: Ints, signal_ptr: Ints, signal_token: Ints,
     delay: Ints, column: Ints, rate: npt.NDArray[np.float64], port_ptr: Ints, port: Ints,
-    hops: Ints | None, stream_core: Ints, num_cores: int,
+    hops: Ints, stream_core: Ints, num_cores: int,
     loop_first: Ints | None, loop_end: Ints, loop_trip: Ints, loop_jumps: npt.NDArray[np.bool_],
     step_stream: Ints, step_resource: Ints, step_wait: Ints, step_signal: Ints, expected: Ints,
     slice_base: Ints, slice_chunk: Ints,
-    row: Ints, queue: Ints, begin: Ints, before: Ints, via: Ints, late: Ints | None,
+    row: Ints, queue: Ints, begin: Ints, before: Ints, via: Ints, late: Ints,
     totals: Ints, stream_free: Ints, resource_free: Ints, stream_busy: Ints, stream_macs: Ints,
     stream_count: Ints, resource_bytes: Ints, resource_busy: Ints,
     span_first: Ints, span_last: Ints, slice_start: Ints, slice_end: Ints, slice_count: Ints,
@@ -90,6 +90,7 @@ def by_readiness(
     wait_mask, mark_mask = len(waits) - 1, len(marks) - 1
     width = len(head)
     num_ports = resource.shape[1]
+    crosses = len(hops) > 0
     last, latest, entry = place[0], place[1] - 1, place[ENTRY]
     tail, known, next_signal, next_wait = place[TAIL], place[KNOWN], place[SIGNALS], place[WAITS]
     mark_tail, mark_next = place[MARK_TAIL], place[MARKS]
@@ -265,7 +266,7 @@ def by_readiness(
                     port_stamp[o] = entry
                 resource_busy[r] += need
                 resource_bytes[r] += size
-                if hops is not None:
+                if crosses:
                     hop += hops[r]
             row[logged] = i
             queue[logged] = s
@@ -274,7 +275,7 @@ def by_readiness(
             stream_busy[s] += end - start
             stream_macs[s] += macs[i]
             finish = end + latency[i]
-            if hops is not None and late is not None:
+            if crosses:
                 finish += hop
                 late[logged] = finish - end
             if finish > last:

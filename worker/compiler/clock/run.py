@@ -99,8 +99,8 @@ class Timing:
     """[log] whose end made each instruction start, by its number; -1 where nobody's."""
     via: npt.NDArray[np.int32]
     """[log] the port that the two met at, -1 where it was the engine or a token."""
-    late: Ints | None
-    """[log] Cycles from the end of each to its finish; None where that is its latency."""
+    late: Ints
+    """[log] Cycles from the end of each to its finish; empty where that is its latency."""
     copies: Ints
     """[copies, 7] Instructions that the log lacks: `copies`."""
     in_order: bool
@@ -183,14 +183,13 @@ class _Wires(NamedTuple):
     pointer: Ints
     ports: Ints
     num_ports: int
-    hops: Ints | None
-    """[resources] Cycles by which what passes is seen later; None where there is no mesh, for
-    which the loops are compiled apart."""
+    hops: Ints
+    """[resources + 1] Cycles by which what passes is seen later; empty where nothing is."""
 
     @staticmethod
     def of(resources: Sequence[Resource], meshes: Mapping[str, Link]) -> _Wires:
         hops = hop_cycles(resources, meshes)
-        return _Wires(*port_sets(resources, meshes), hops if hops.any() else None)
+        return _Wires(*port_sets(resources, meshes), hops if hops.any() else hops[:0])
 
 
 class _Tables:
@@ -233,7 +232,7 @@ class _Tables:
         self.slices = np.zeros((4, int(base[-1])), np.int64)
         self.begin = np.empty(room, np.int64)
         self.causes = np.empty(room, np.int64), np.empty(room, np.int32)
-        self.late = None if wires.hops is None else np.empty(room, np.int64)
+        self.late = np.empty(room if len(wires.hops) else 0, np.int64)
         self.copies = np.zeros((max(room // 8, 64) if len(self.may_jump) else 3, 7), np.int64)
 
     def lengthen(self, room: int) -> None:
@@ -241,7 +240,7 @@ class _Tables:
         before, via = self.causes
         self.begin = _longer(self.begin, room)
         self.causes = _longer(before, room), _longer(via, room)
-        self.late = None if self.late is None else _longer(self.late, room)
+        self.late = _longer(self.late, room) if len(self.late) else self.late
 
     def timing(
         self,
@@ -263,7 +262,7 @@ class _Tables:
             np.stack([busy, stream_free - busy], axis=1), macs, count,
             -(-port_bytes // self.sharers), port_busy, span_first, span_last, self.drawn[0],
             start, end, merged, first, last, before[:entries], via[:entries],
-            None if self.late is None else self.late[:entries], self.copies[:num_copies], in_order,
+            self.late[:entries], self.copies[:num_copies], in_order,
         )  # fmt: skip
 
 

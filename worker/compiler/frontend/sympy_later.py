@@ -1,7 +1,7 @@
 """onnx_ir without sympy until a symbolic size is calculated with: a quarter of a compile's imports.
 
-onnx_ir imports sympy for its sizes that are expressions, keeps a few of its functions in a table,
-and asks for the rest when such a size is made.
+onnx_ir imports it for sizes that are expressions, keeps a few of its functions in a table, and asks
+for the rest when such a size is made.
 """
 
 from __future__ import annotations
@@ -11,10 +11,17 @@ import sys
 from types import ModuleType
 from typing import Any
 
+_TABLE = frozenset({"Max", "Min", "Mod", "floor", "sqrt"})
+"""What onnx_ir 1.1.0 keeps: it only calls them, so that functions that wait will do."""
+
+
+class NeedsSympy(ImportError):
+    """onnx_ir asks for something of sympy at once that no function can stand for."""
+
 
 class _Later(ModuleType):
-    """Stands for a module until something is asked of it; while that is being imported for, what is
-    asked for is a function that waits as well."""
+    """Stands for sympy: while onnx_ir is imported, functions of the table are ones that wait; after
+    that everything is sympy's own."""
 
     is_importing = True
 
@@ -22,16 +29,16 @@ class _Later(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         if not self.is_importing:
-            return getattr(_imported(self), name)
+            return getattr(importlib.import_module("sympy"), name)
+        if name not in _TABLE:
+            raise NeedsSympy(name)
 
         def function(*arguments: Any, **options: Any) -> Any:
-            return getattr(_imported(self), name)(*arguments, **options)
+            if self.is_importing:
+                raise NeedsSympy(name)
+            return getattr(importlib.import_module("sympy"), name)(*arguments, **options)
 
         return function
-
-
-def _imported(later: ModuleType) -> ModuleType:
-    return importlib.import_module(later.__name__)
 
 
 def import_onnx_ir() -> None:
@@ -41,7 +48,7 @@ def import_onnx_ir() -> None:
     sys.modules["sympy"] = later = _Later("sympy")
     try:
         importlib.import_module("onnx_ir")
-    except Exception:
+    except NeedsSympy:
         for name in [name for name in sys.modules if name.split(".")[0] == "onnx_ir"]:
             del sys.modules[name]
     finally:
