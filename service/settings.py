@@ -120,6 +120,9 @@ class Settings(BaseSettings):
     patience_s: float = Field(default=3600.0, ge=0)
     """How long after its first attempt a job waits out faults that are not its own: a store or a
     database that is away, a full disk.  Such an attempt does not count; later ones do."""
+    help_from_s: float = Field(default=20.0, ge=0)
+    """An idle worker helps a job with so many seconds of scheduling left, by its own pace; 0: no
+    job is helped.  Beginning to help takes some 3 CPU seconds (decisions 0075, 0098)."""
     queue_ttl_s: float = Field(default=7 * 86400.0, gt=0)
     wall_limit_s: float = Field(default=3600.0, gt=0)
     """Longest run of one job unless the job asks for less."""

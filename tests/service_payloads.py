@@ -126,6 +126,39 @@ def talkative(
     return quick(request, out_dir, cache, progress)
 
 
+def long_search(
+    request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink
+) -> JobOutcome:
+    """Many slow units; whoever helps solves them from the last, or does what `helper` says.
+
+    Goes on to its next stage when a file `open` is among the gates, where there is such a folder.
+    """
+    count, helper = 60, request.hardware.get("helper")
+    if request.is_helping and helper == "dies":
+        os._exit(3)
+    if request.is_helping and helper == "hangs":
+        time.sleep(3600)
+    progress.stage("schedule", "started")
+    solved = cached = 0
+    order = reversed(range(count)) if request.is_helping else range(count)
+    for index in order:
+        key = CacheKey(CacheKind.SCHEDULE, (("unit", str(index)), ("kind", "slow")))
+        if cache.get(key) is None:
+            time.sleep(0.01 if request.is_helping else 0.1)
+            cache.put(key, b"x" * 10)
+            solved += 1
+        else:
+            cached += 1
+        progress.units(solved, cached, count)
+    gates = [Path(place) for place in sys.path if place.endswith("gates")]
+    while helper == "waits" and not any((gate / "open").exists() for gate in gates):
+        time.sleep(0.02)
+        progress.units(solved, cached, count + 1)
+    progress.stage("schedule", "finished")
+    progress.stage("codegen", "started")
+    return _outcome(out_dir, "searched")
+
+
 def refuse(request: JobRequest, out_dir: Path, cache: Cache, progress: ProgressSink) -> JobOutcome:
     """Finish one stage with an artifact, then refuse the model."""
     del request, cache

@@ -27,11 +27,13 @@ from typing import Any
 
 from benchmarks.campaigns import commit
 from benchmarks.faults.site import own_folder
+from benchmarks.load.helped import measure_help
 from benchmarks.load.page import SECTIONS, missed, page, processor
 from benchmarks.load.requests import measure_reads, measure_submits
 from benchmarks.load.sites import DATABASES, CannotRun
 from benchmarks.load.streams import measure_streams
 from benchmarks.load.work import measure_work
+from service.settings import Settings
 from worker.sandbox.compiled_loops import ensure_compiled_loops
 
 PAGE = Path(__file__).resolve().parent.parent / "LOAD.md"
@@ -54,12 +56,18 @@ class Size:
     warm: int = 90
     sweeps: int = 5
     idle_s: float = 30.0
+    layers: int = 24
 
 
 SMALL = Size(
     read_s=2.0, queued=20, clients=5, each=4, rounds=1, followed=8, streams=4, uploaders=2, mib=1,
     warm=9, sweeps=1, idle_s=1.0,
+    layers=2,
 )  # fmt: skip
+
+
+_NAMES = {"work": ("1", "2"), "help": ("off", "on")}
+"""What is measured of a section, where it is not one row for each database."""
 
 
 def _described(measure: Callable[[], Row], at: str) -> Row:
@@ -87,7 +95,7 @@ def _own_s() -> float:
 
 
 def measure(section: str, name: str, folder: Path, size: Size) -> Row:
-    """One row of a section: of a database, or (`work`) of a number of workers."""
+    """One row of a section: of a database, of a number of workers, or with help or without."""
     if section == "reads":
         return measure_reads(name, folder, seconds=size.read_s, jobs=size.queued)
     if section == "submits":
@@ -100,6 +108,10 @@ def measure(section: str, name: str, folder: Path, size: Size) -> Row:
             name, folder, jobs=size.followed, streams=size.streams, uploaders=size.uploaders,
             mib=size.mib, workers=2,
         )  # fmt: skip
+    if section == "help":
+        return measure_help(
+            folder, layers=size.layers, help_from_s=Settings().help_from_s if name == "on" else 0.0
+        )
     return measure_work(
         folder, workers=int(name), jobs=size.warm, rounds=size.sweeps, idle_s=size.idle_s
     )
@@ -125,7 +137,7 @@ def main(argv: list[str] | None = None) -> int:
     folder = own_folder()
     try:
         for section in args.only:
-            names = ("1", "2") if section == "work" else args.database
+            names = _NAMES.get(section, args.database)
             for name in names:
                 sys.stderr.write(f"{section} {name}\n")
                 at = folder / f"{section}_{name}"

@@ -237,8 +237,33 @@ def _per_s(idle: Row) -> str:
     )
 
 
+def help_lines(rows: dict[str, Row]) -> list[str]:
+    """The section on a job that an idle worker helps."""
+    off, on = rows["off"], rows["on"]
+    same = off["digest"] == on["digest"]
+    lines = [
+        "## A long job, helped by an idle worker", "",
+        f"A chain of {off['layers']} convolutions of different shapes, cold, alone on two workers"
+        " of one slot each (decision 0098); PostgreSQL and Redis, on the same cores as both.", "",
+        "| help | s in all | s to schedule | units it solved | units it found | CPU s of workers |",
+        "|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for name, row in rows.items():
+        lines.append(
+            f"| {name} | {row['seconds']:.1f} | {row['schedule_s']:.1f} | {row['solved']} |"
+            f" {row['found']} | {row['cpu_s']:.1f} |"
+        )
+    lines += [
+        "", f"With help scheduling takes {on['schedule_s'] / off['schedule_s']:.2f} of the time for"
+        f" {on['cpu_s'] / off['cpu_s']:.2f} times the CPU seconds; the bundles are"
+        f" {'the same' if same else 'NOT the same'}.",
+    ]  # fmt: skip
+    return lines + [_conditions(row) for row in rows.values()]
+
+
 SECTIONS = {
     "reads": reads_lines, "submits": submits_lines, "streams": streams_lines, "work": work_lines,
+    "help": help_lines,
 }  # fmt: skip
 
 

@@ -108,6 +108,7 @@ def site(
     payload: str | None = None,
     workers: int = 0,
     counted: Path | None = None,
+    help_from_s: float = 0.0,
 ) -> Iterator[Site]:
     """Start one; all of it ends with the block.
 
@@ -117,6 +118,7 @@ def site(
         payload: of `_PAYLOADS`, instead of compiling.
         workers: processes with one slot each; on `sqlite` slots of the one process, at least one.
         counted: where the API writes what its parts cost (`benchmarks.load.parts`).
+        help_from_s: of the settings; 0: no worker helps another.
 
     Raises:
         CannotRun: PostgreSQL or Redis are not installed.
@@ -125,6 +127,7 @@ def site(
     folder.chmod(0o755)
     data_dir = folder / "data"
     variables = {**LIMITS, "WORKERS": str(max(1, workers)), "DATA_DIR": str(data_dir)}
+    variables["HELP_FROM_S"] = str(help_from_s)
     if payload is not None:
         (folder / "load_payload.py").write_text(_PAYLOADS)
         paths = json.dumps([str(folder)])

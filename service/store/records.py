@@ -200,7 +200,7 @@ class EventRecord:
     seq: int
     ts: float
     type: str
-    """state, stage, units, artifact, waiting, strategies, crash or retry."""
+    """state, stage, units, artifact, waiting, strategies, crash, retry or help."""
     payload: Document
 
 

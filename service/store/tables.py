@@ -474,6 +474,7 @@ class WorkerRow(Base):
     version: Mapped[str]
     sandbox_tier: Mapped[str]
     strategies: Mapped[str] = mapped_column(server_default="")
+    helps: Mapped[str | None] = mapped_column(index=True, unique=True)  # a job
     started: Mapped[float]
     beat: Mapped[float] = mapped_column(index=True)
 

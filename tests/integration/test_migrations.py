@@ -18,7 +18,7 @@ from service.store.records import BlobRef
 from service.store.session import Database, create_database_engine, current_revision, migrate
 from service.store.tables import Base
 
-HEAD = "0012"
+HEAD = "0013"
 
 
 def _tables(url: str) -> set[str]:

@@ -119,6 +119,7 @@ def read_request(document: Mapping[str, Any]) -> tuple[JobRequest, Path]:
         inputs_path=Path(inputs) if inputs else None,
         watch=Watch.from_json(document["watch"]),
         link_path=Path(link) if link else None,
+        is_helping=bool(document.get("is_helping")),
     )
     return request, Path(document["out_dir"])
 

@@ -154,7 +154,10 @@ def run_job(request: JobRequest, out_dir: Path, cache: Cache, progress: Progress
     link = linked_library(request, machine)
     machine = asked(machine, used_cache)
     size = request.model_path.stat().st_size
-    ports = open_ports(machine, options, used_cache, timed, request.calibration_path, size)
+    ports = open_ports(
+        machine, options, used_cache, timed, request.calibration_path, size,
+        is_helping=request.is_helping,
+    )  # fmt: skip
     job = Job(
         request.model_path, request.model_name, machine, options, ports, Limits(),
         request, used_cache, writer, timed, link,

@@ -33,10 +33,13 @@ def open_ports(
     progress: Progress,
     calibration: Path | None = None,
     model_bytes: int = 0,
+    *,
+    is_helping: bool = False,
 ) -> Ports:
     """Ports of one compile: calibration from `calibration` (.npz), else seeded random inputs.
 
-    Of the samples of a file those that `scoring_samples` gives are kept out.
+    Of the samples of a file those that `scoring_samples` gives are kept out.  `is_helping`: another
+    compile of this model is under way, and this one fills its cache from the other end.
 
     `model_bytes`: of the model's file, by which running it is affordable.
     """
@@ -64,7 +67,7 @@ def open_ports(
         peak = dict(sim.peak_bytes)[machine.home.name]
         return Figures(sim.cycles, sim.energy_pj, home, peak)
 
-    return Ports(cache, progress, samples, figures, whole, SIMULATOR_VERSION)
+    return Ports(cache, progress, samples, figures, whole, SIMULATOR_VERSION, is_helping)
 
 
 def scoring_samples(model: OnnxModel, options: CompileOptions, calibration: Path | None) -> Scoring:

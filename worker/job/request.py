@@ -35,6 +35,8 @@ class JobRequest:
     """What a developer looks at; no result depends on it."""
     link_path: Path | None = None
     """The kernel library whose digest `options.link` names."""
+    is_helping: bool = False
+    """Whether it is there for the cache alone: another process runs the same job."""
 
 
 def request_document(
@@ -49,6 +51,8 @@ def request_document(
     watch: Watch = UNWATCHED,
     part: Mapping[str, Detail] | None = None,
     link: Path | None = None,
+    *,
+    is_helping: bool = False,
 ) -> dict[str, Detail]:
     """A request as `worker.children.sandbox_child` reads it from a file.
 
@@ -65,6 +69,7 @@ def request_document(
         "out_dir": str(out),
         "watch": watch.to_json(),
         "link_path": None if link is None else str(link),
+        "is_helping": is_helping,
         "part": None if part is None else dict(part),
     }
 

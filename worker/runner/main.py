@@ -36,8 +36,10 @@ from service.store.blobs import sweep_spool
 from service.store.repos import items, workers
 from service.store.session import migrate
 from service.store.strategy_sets import offered
+from worker.runner.helping import Helper
+from worker.runner.places import workplace_name
 from worker.runner.polling import Poller
-from worker.runner.tasks import ItemRunner, Step, register, workplace_name
+from worker.runner.tasks import ItemRunner, Step, register
 from worker.sandbox.held import is_held, unheld
 from worker.sandbox.isolation import isolation
 
@@ -207,6 +209,7 @@ class EmbeddedWorker:
         self._runner: ItemRunner | None = None
         self._reconciler: Reconciler | None = None
         self._deliverer: Deliverer | None = None
+        self._helper: Helper | None = None
         self._controller: Any = None
         self._thread: threading.Thread | None = None
 
@@ -240,6 +243,8 @@ class EmbeddedWorker:
         self._reconciler.start()
         self._deliverer = Deliverer(services.database, settings)
         self._deliverer.start()
+        self._helper = Helper(services, self._runner, worker_id)
+        self._helper.start()
         self._start_controller(worker_id)
         get_logger().info("worker started", worker_id=worker_id, voided_leases=voided)
 
@@ -265,6 +270,8 @@ class EmbeddedWorker:
         """Kill running jobs (they go back to the queue without losing an attempt) and stop."""
         if self._runner is not None:
             self._runner.stop()
+        if self._helper is not None:
+            self._helper.stop()
         if self._reconciler is not None:
             self._reconciler.stop()
         if self._deliverer is not None:
@@ -327,6 +334,7 @@ def run_worker(
     register(services.celery, runner)
     reconciler = Reconciler(services, worker_id, settings.workers)
     deliverer = Deliverer(services.database, settings)
+    helper = Helper(services, runner, worker_id)
     poller = Poller(services.celery, runner, worker_id, lambda: _reconnect(worker.consumer))
 
     class Threads(StartStopStep):  # type: ignore[misc]  # celery has no types
@@ -339,6 +347,7 @@ def run_worker(
             reconciler.start()
             deliverer.start()
             poller.start()
+            helper.start()
 
         def stop(self, parent: object) -> None:
             del parent  # `run_worker` stops them, also when the start failed half-way
@@ -365,6 +374,7 @@ def run_worker(
         worker.start()
     finally:
         runner.stop()
+        helper.stop()
         poller.stop()
         reconciler.stop()
         deliverer.stop()

@@ -6,7 +6,6 @@ one of the ways of `service.jobs.claim`.  Whatever the child does, this process 
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
 import time
@@ -14,14 +13,12 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
-from pathlib import Path
 
 from celery import Celery
 from sqlalchemy.exc import DBAPIError
 
 from service.bootstrap import Services
 from service.errors import (
-    DigestMismatch,
     LeaseLost,
     NotFound,
     ServiceError,
@@ -35,13 +32,13 @@ from service.jobs.feed import feed
 from service.jobs.reconcile import promote
 from service.log import bound, get_logger
 from service.queue import RUN_ITEM
-from service.store.blobs import copy_to, put_stream
+from service.store.blobs import put_stream
 from service.store.records import BlobRef
 from service.store.session import Database
 from service.tracing import AttemptSpans
 from worker.compiler.errors import DISK_FULL, TOOL_KILLED, Detail
-from worker.job.request import request_document
 from worker.runner.conversation import Conversation, answer, named_artifacts
+from worker.runner.places import furnish, payload_sandbox, workplace_name
 from worker.runner.progress import ProgressRecorder
 from worker.runner.store_cache import StoreCache, reads_of
 from worker.runner.verdict import over_limit
@@ -49,11 +46,10 @@ from worker.sandbox import wire
 from worker.sandbox.compiled_loops import ensure_compiled_loops
 from worker.sandbox.held import held_folder
 from worker.sandbox.isolation import isolation
-from worker.sandbox.payload import Workplace, payload_argv, payload_env
+from worker.sandbox.payload import Workplace
 from worker.sandbox.sandbox import End, Limits, Report, Sandbox
 from worker.sandbox.stage_clock import StageClock
 
-_REQUEST = "request.json"
 _REASON_CHARS = 300
 
 
@@ -74,11 +70,6 @@ class Ending:
     outcome: Outcome
     publish: Callable[[Claim, Usage], object]
     code: str | None = None
-
-
-def workplace_name(item_id: str, fence: int) -> str:
-    """Name the folder of one attempt."""
-    return f"{item_id.replace(':', '.')}.{fence}"
 
 
 def _no_hook(step: Step, held: Claim) -> None:
@@ -181,7 +172,8 @@ class ItemRunner:
 
     def _work(self, held: Claim, place: Workplace, spans: AttemptSpans) -> None:
         services, settings = self._services, self._settings
-        sandbox = self._sandbox(held, place)
+        limits = settings.payload_limits(held.job.wall_limit_s, held.model.size_bytes)
+        sandbox = payload_sandbox(settings, self._isolation, place, limits)
         progress = ProgressRecorder(
             services.database,
             services.blobs,
@@ -215,7 +207,7 @@ class ItemRunner:
         with sandbox, heartbeat, held_folder(place.root), closing(cache):
             ensure_compiled_loops()
             place.create()
-            self._prepare(held, place)
+            furnish(services, held, place)
             with self._lock:
                 self._running.add(sandbox)
                 if self._stopping:
@@ -237,7 +229,7 @@ class ItemRunner:
             elif self._stopping and report.end is End.CLOSED:
                 ending = Ending(Outcome.GIVEN_BACK, self._give_back)
             else:
-                ending = self._verdict(held, progress, said, report)
+                ending = self._verdict(held, limits, progress, said, report)
             spans.used(usage.cpu_s, usage.max_rss_bytes)
             spans.outcome(ending.outcome, ending.code)
             if ending.outcome is Outcome.SUCCEEDED:
@@ -259,75 +251,6 @@ class ItemRunner:
             max_rss_bytes=usage.max_rss_bytes, model=held.job.model_id,
             hardware=held.job.hardware_id, traceparent=held.job.traceparent,
         )  # fmt: skip
-
-    def _prepare(self, held: Claim, place: Workplace) -> None:
-        """Put the model and the request where the child finds them."""
-        suffix = ".zip" if held.model.kind == "zip" else ".onnx"
-        model = (place.given / "model").with_suffix(suffix)
-        try:
-            copy_to(self._services.blobs, held.model.sha256, model)
-        except (NotFound, DigestMismatch) as error:
-            raise DigestMismatch(
-                f"the stored model is lost or damaged: {error.message}",
-                limit=held.model.sha256,
-                actual=error.actual,
-            ) from error
-        calibration, inputs = (
-            self._arrays(held, place, option) for option in ("calibration", "inputs")
-        )
-        document = request_document(
-            model, held.model.name, held.hardware.document, held.job.options, calibration,
-            place.build, place.out, inputs, part=held.part,
-        )  # fmt: skip
-        (place.given / _REQUEST).write_text(json.dumps(document), encoding="utf-8")
-
-    def _arrays(self, held: Claim, place: Workplace, option: str) -> Path | None:
-        """Put the arrays that the job's `option` names beside its model; None when it has none."""
-        digest = str(held.job.options.get(option) or "")
-        if not digest:
-            return None
-        target = place.given / f"{option}.npz"
-        try:
-            copy_to(self._services.blobs, digest, target)
-        except (NotFound, DigestMismatch) as error:
-            raise DigestMismatch(
-                f"the stored arrays of option {option} are lost or damaged: {error.message}",
-                limit=digest,
-                actual=error.actual,
-            ) from error
-        return target
-
-    def _sandbox(self, held: Claim, place: Workplace) -> Sandbox:
-        settings = self._settings
-        return Sandbox(
-            payload_argv(
-                "worker.children.sandbox_child",
-                str(place.given / _REQUEST),
-                "{channel}",
-                "--runner",
-                settings.runner,
-                "--strategy-limit-s",
-                str(settings.strategy_limit_s),
-            ),
-            env=payload_env(
-                place,
-                settings.child_path,
-                threads=settings.child_threads,
-                python_path=settings.child_python_path,
-            ),
-            cwd=place.temp,
-            log_path=place.log,
-            view=place.view(
-                settings.child_path,
-                settings.data_dir,
-                tuple(Path(path) for path in settings.child_python_path),
-            ),
-            isolation=self._isolation,
-            limits=self._limits(held),
-        )
-
-    def _limits(self, held: Claim) -> Limits:
-        return self._settings.payload_limits(held.job.wall_limit_s, held.model.size_bytes)
 
     def _converse(
         self, sandbox: Sandbox, progress: ProgressRecorder, cache: StoreCache
@@ -364,7 +287,12 @@ class ItemRunner:
             answer(frame, sandbox, progress, cache, said)
 
     def _verdict(
-        self, held: Claim, progress: ProgressRecorder, said: Conversation, report: Report
+        self,
+        held: Claim,
+        limits: Limits,
+        progress: ProgressRecorder,
+        said: Conversation,
+        report: Report,
     ) -> Ending:
         """Decide how the attempt ends; store its artifacts when it succeeded."""
         if said.violation is not None:
@@ -376,7 +304,7 @@ class ItemRunner:
             if code == TOOL_KILLED:
                 return self._crash(detail, code)
             return self._failure(said.problem)
-        over = over_limit(said, report, self._limits(held), progress.last_stage)
+        over = over_limit(said, report, limits, progress.last_stage)
         if over is not None:
             return self._failure(over)
         if said.done is None or report.end is not End.EXITED or report.code != 0:

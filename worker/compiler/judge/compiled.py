@@ -49,6 +49,9 @@ class Ports:
     """Simulates a whole program: decides between strategies."""
     simulator: str
     """Version of what gives the figures."""
+    is_helping: bool = False
+    """Whether candidates are solved from the last to the first, so that another compile of the same
+    model, which comes from the other end, finds them in the cache."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,7 @@ class ProgramMaker:
         self._units = units
         self.pool = pool
         self._machine = pool.machine
-        self._solver = RegionSolver(model, pool)
+        self._solver = RegionSolver(model, pool, is_helping=ports.is_helping)
         self._parts: dict[_Asked, Partitioning] = {}
         """By what was refused so far, the rule, and whether neighbouring regions are one."""
         if parts is not None:

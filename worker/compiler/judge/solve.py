@@ -99,8 +99,9 @@ class _Laid(NamedTuple):
 class RegionSolver:
     """Solves partitionings of one model from one pool of units."""
 
-    def __init__(self, model: OnnxModel, pool: UnitPool) -> None:
+    def __init__(self, model: OnnxModel, pool: UnitPool, *, is_helping: bool = False) -> None:
         self._model = model
+        self._is_helping = is_helping
         self._nodes = list(model.ir.graph)
         self.pool = pool
         self._expressed: dict[Part, _Laid] = {}
@@ -128,6 +129,8 @@ class RegionSolver:
         ]
         total = sum(len(c.grouping.groups) for r in regions if r is not None for c in r.covers)
         found = _Collector(total, counter, is_coding)
+        if self._is_helping:
+            self._from_the_end([region for region in regions if region is not None])
         for part, region in zip(parts.parts, regions, strict=True):
             if region is None:
                 found.calls.append(_host_call(part, self._nodes))
@@ -137,6 +140,14 @@ class RegionSolver:
             self._nodes[k].name or "" for p in parts.parts if not p.is_host for k in p.nodes
         }
         return found.solved(frozenset(every_node - found.kernel_nodes))
+
+    def _from_the_end(self, regions: Sequence[Region]) -> None:
+        """Solve every candidate, those first that whoever is helped comes to last."""
+        for region in reversed(regions):
+            weigher = Weigher(self.pool, region.part.target)
+            for cover in reversed(region.covers):
+                for group in reversed(cover.grouping.groups):
+                    weigher.cost(cover, group.ops)
 
     def _prepare(self, part: Part, entrants: Sequence[Entrant], measure: Objective) -> Region:
         """The region of a part, grouped by every strategy that can; else by the last resort."""

@@ -1,0 +1,155 @@
+"""An idle worker fills the cache of a job that runs, and is in nobody's way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from service_fixtures import Desk, MakeSettings
+from sqlalchemy import select, update
+
+from service.jobs import helping, query
+from service.jobs.claim import Stage, Units, claim, record
+from service.settings import Settings
+from service.states import JobState
+from service.store.records import JobRecord
+from service.store.repos import helps, workers
+from service.store.repos.rows import affected
+from service.store.tables import WorkerRow, db_now
+from worker.compiler.options import CompileOptions
+from worker.runner.main import EmbeddedWorker
+
+OpenDesk = Callable[[Settings], Desk]
+
+
+def _of(desk: Desk, job: JobRecord, kind: str) -> list[object]:
+    return [e.payload for e in query.list_events(desk.services.database, job.id) if e.type == kind]
+
+
+def _helpers(desk: Desk) -> list[Path]:
+    return sorted(desk.services.settings.work_dir.glob("help.*"))
+
+
+def _until(holds: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_helper_solves_what_a_job_comes_to_last(
+    make_settings: MakeSettings, open_desk: OpenDesk
+) -> None:
+    desk = open_desk(make_settings("long_search", help_from_s=1.0))
+    with EmbeddedWorker(desk.services):
+        job = desk.wait(desk.submit().id)
+        _until(lambda: not _helpers(desk))
+        assert job.state is JobState.SUCCEEDED, job.error
+        assert job.units_solved + job.units_cached == 60
+        assert job.units_cached >= 10  # all that it found, somebody else must have solved
+        assert len(_of(desk, job, "help")) == 1
+        with desk.services.database.read() as session:
+            assert list(session.scalars(select(WorkerRow.helps))) == [None]
+
+
+@pytest.mark.parametrize("helper", ["dies", "hangs"])
+def test_a_helper_that_fails_is_not_noticed(
+    helper: str, make_settings: MakeSettings, open_desk: OpenDesk
+) -> None:
+    desk = open_desk(make_settings("long_search", help_from_s=1.0))
+    with EmbeddedWorker(desk.services):
+        job = desk.wait(desk.submit({"name": "toy", "helper": helper}).id)
+        _until(lambda: not _helpers(desk))
+    assert job.state is JobState.SUCCEEDED, job.error
+    assert (job.units_solved, job.units_cached, job.attempts) == (60, 0, 1)
+    assert _of(desk, job, "help")
+    assert not _of(desk, job, "crash")
+
+
+def test_a_helper_makes_room_for_work(
+    make_settings: MakeSettings, open_desk: OpenDesk, tmp_path: Path
+) -> None:
+    desk = open_desk(make_settings("long_search", help_from_s=1.0))
+    toy = {"name": "toy", "helper": "hangs"}
+    with EmbeddedWorker(desk.services):
+        job = desk.submit(toy)
+        _until(lambda: bool(_helpers(desk)))
+        other = desk.submit({"name": "toy", "helper": "waits"})
+        desk.wait(other.id, JobState.RUNNING, timeout_s=5.0)
+        _until(lambda: not _helpers(desk), 5.0)
+        assert desk.job(job.id).state is JobState.RUNNING
+        (tmp_path / "gates" / "open").touch()
+        assert desk.wait(job.id).state is JobState.SUCCEEDED
+        assert desk.wait(other.id).state is JobState.SUCCEEDED
+
+
+def test_a_worker_that_stops_ends_its_helper(
+    make_settings: MakeSettings, open_desk: OpenDesk
+) -> None:
+    desk = open_desk(make_settings("long_search", help_from_s=1.0))
+    with EmbeddedWorker(desk.services):
+        job = desk.submit({"name": "toy", "helper": "hangs"})
+        _until(lambda: bool(_helpers(desk)))
+        began = time.monotonic()
+    assert time.monotonic() - began < 20.0
+    assert not _helpers(desk)
+    assert desk.job(job.id).attempts == 0  # given back
+
+
+@pytest.mark.parametrize(
+    ("help_from_s", "options"),
+    [(0.0, CompileOptions()), (1.0, CompileOptions(no_cache=True)), (60.0, CompileOptions())],
+    ids=["switched off", "keeps no cache", "soon over"],
+)
+def test_a_job_that_is_not_helped(
+    help_from_s: float, options: CompileOptions, make_settings: MakeSettings, open_desk: OpenDesk
+) -> None:
+    desk = open_desk(make_settings("long_search", help_from_s=help_from_s))
+    with EmbeddedWorker(desk.services):
+        job = desk.wait(desk.submit(options=options).id)
+    assert job.state is JobState.SUCCEEDED
+    assert not _of(desk, job, "help")
+
+
+def test_one_worker_helps_a_job(
+    database_url: str, make_settings: MakeSettings, open_desk: OpenDesk
+) -> None:
+    desk = open_desk(make_settings(database_url=database_url))
+    database = desk.services.database
+    with database.write() as session:
+        for name in ("busy", "idle", "too"):
+            workers.register(
+                session, worker_id=name, host="h", pid=1, slots=1, version="1",
+                sandbox_tier="none", strategies="",
+            )  # fmt: skip
+    job = desk.submit()
+    held = claim(database, "busy", 30.0)
+    assert held is not None
+    assert helping.needing(database, "idle", 1) == ()  # it is not in that stage
+    record(database, held, [(Stage("schedule", "started"), 0.0), (Units(3, 1, 40), 0.0)])
+    assert helping.needing(database, "busy", 1) == ()  # it has work
+    (found,) = helping.needing(database, "idle", 1)
+    assert (found.job_id, found.done, found.left) == (job.id, 4, 36)
+    begun = helping.begin(database, "idle", found)
+    assert begun is not None
+    assert begun.job.id == job.id
+    assert helping.begin(database, "too", found) is None
+    assert helping.needing(database, "too", 1) == ()
+    assert helping.is_needed(database, begun, 1)
+    with database.write() as session:  # it was killed a while ago
+        silent = update(WorkerRow).where(WorkerRow.id == "idle")
+        affected(session, silent.values(beat=db_now() - workers.ALIVE_S - 1))
+    (again,) = helping.needing(database, "too", 1)
+    assert helping.begin(database, "too", again) is not None
+    other = desk.submit()
+    assert not helping.is_needed(database, begun, 1)  # work waits
+    second = claim(database, "too", 30.0)
+    assert second is not None
+    assert second.job.id == other.id
+    helping.end(database, "too")
+    record(database, held, [(Stage("codegen", "started"), 0.0)])
+    with database.read() as session:
+        assert not helps.is_scheduling(session, held.item_id, held.fence)
+        assert helps.scheduling(session, 10) == []
