@@ -406,6 +406,7 @@ def test_rejected_c_is_our_bug_and_leaves_nothing_behind(tmp_path: Path) -> None
     with pytest.raises(CompilerError, match="rejects generated code") as caught:
         build_library({"k": "this is not C"}, tmp_path)
     assert caught.value.code == "TW-INT-001"
+    assert str(tmp_path) not in caught.value.message  # it has no more room for what is wrong, else
     assert list(tmp_path.iterdir()) == []
 
 

@@ -230,9 +230,10 @@ def _run(command: Sequence[str], cwd: Path) -> str:
             # The system was short of memory, or somebody stepped in; a crash of the compiler's own
             # has another signal, and comes again.
             raise CompilerError(TOOL_KILLED, "the C compiler was killed", stage="codegen")
+        said = done.stderr.replace(f"{cwd}{os.sep}", "")  # a folder of a random name, gone by then
         raise InternalError(
             "TW-INT-001",
-            f"the C compiler rejects generated code: {done.stderr[:2000]}",
+            f"the C compiler rejects generated code: {said[:2000]}",
             stage="codegen",
         )
     return done.stdout
