@@ -39,16 +39,19 @@ class Machine:
         """Read the name of a preset, a YAML or JSON file, or a document.
 
         Raises:
-            SpecError: the text cannot be read, or the preset (of it, or that it inherits) is not
-                known.
+            SpecError: the text cannot be read, the document is nested too deeply, or the preset
+                (of it, or that it inherits) is not known.
             InputError: TW-CLI-001, there is no such file.
         """
         from worker.compiler.machine import canonical_document, preset_document
+        from worker.compiler.machine.parse import values_of
 
         given = source if isinstance(source, Mapping) else hardware_document(os.fspath(source))
         preset = given.get("preset")
         if set(given) == {"preset"} and isinstance(preset, str):
             given = preset_document(preset)
+        for _ in values_of(given):
+            pass  # copying goes down by recursion
         self._document = canonical_document(deepcopy(dict(given)))
 
     @staticmethod

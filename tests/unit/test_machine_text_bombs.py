@@ -6,8 +6,9 @@ import time
 
 import pytest
 
+from tilewright import Machine
 from worker.compiler.errors import SpecError
-from worker.compiler.machine import parse_document
+from worker.compiler.machine import lint_document, load_machine, parse_document
 
 MERGES = "\n".join(
     ["a0: &a0 {x: 1}"]
@@ -46,6 +47,19 @@ def test_a_bomb_is_refused_at_once(text: str, words: str) -> None:
     assert refused.value.code == "TW-SPEC-004"
     assert words in str(refused.value)
     assert time.process_time() - started < 2.0
+
+
+def test_a_deep_document_is_refused_whoever_brings_it() -> None:
+    """Given as a dictionary, it ended in a RecursionError."""
+    deep: dict[str, object] = {}
+    for _ in range(5000):
+        deep = {"x": deep}
+    (finding,) = lint_document(deep)
+    assert (finding.code, finding.pointer) == ("TW-SPEC-004", "")
+    for read in (load_machine, Machine):
+        with pytest.raises(SpecError, match="nested too deeply") as refused:
+            read(deep)
+        assert refused.value.code == "TW-SPEC-004"
 
 
 def test_aliases_and_merges_of_honest_size_are_read() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -163,7 +163,20 @@ def _read_json(text: str) -> object:
 
 
 def _check_size(document: dict[str, Any]) -> None:
-    """Walk as if aliases were copied, and give up early: a small text may describe a huge tree."""
+    for value in values_of(document):
+        if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):
+            raise SpecError("TW-SPEC-004", "a text of the document holds half a surrogate pair")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise SpecError("TW-SPEC-004", f"{value} is not a number a machine can have")
+
+
+def values_of(document: Mapping[str, object]) -> Iterator[object]:
+    """Every key and value of a document, as if aliases were copied: a small text may describe a
+    huge tree, so it gives up early.
+
+    Raises:
+        SpecError: TW-SPEC-004, it is too large, or nested too deeply.
+    """
     stack: list[tuple[object, int]] = [(document, 0)]
     count = 0
     while stack:
@@ -174,11 +187,8 @@ def _check_size(document: dict[str, Any]) -> None:
                 "TW-SPEC-004", "the hardware document is too large or nested too deeply",
                 limit=f"{MAX_ITEMS} values, {MAX_DEPTH} levels",
             )  # fmt: skip
-        if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):
-            raise SpecError("TW-SPEC-004", "a text of the document holds half a surrogate pair")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise SpecError("TW-SPEC-004", f"{value} is not a number a machine can have")
-        if isinstance(value, dict):
+        yield value
+        if isinstance(value, Mapping):
             stack.extend((k, depth) for k in value)
             stack.extend((v, depth + 1) for v in value.values())
         elif isinstance(value, list):

@@ -21,6 +21,7 @@ from worker.compiler.machine.inherit import Resolved, escape, resolve
 from worker.compiler.machine.lint.patterns import PATTERN_RULES
 from worker.compiler.machine.lint.rules import RULES
 from worker.compiler.machine.lint.view import SpecReader
+from worker.compiler.machine.parse import values_of
 from worker.compiler.machine.presets import preset_document, preset_names
 from worker.compiler.machine.spec import HardwareSpec
 
@@ -34,9 +35,11 @@ def lint_document(document: Mapping[str, object]) -> tuple[Finding, ...]:
         return (Finding("TW-SPEC-001", "a hardware document must be a mapping", "", None,
                         "mapping", type(document).__name__),)  # fmt: skip
     try:
+        for _ in values_of(document):
+            pass  # what follows goes down by recursion
         resolved = resolve(document, preset_document)
     except SpecError as error:
-        return error.findings
+        return error.findings or (Finding(error.code, error.message, "", None, error.limit),)
     return (*_schema_findings(resolved), *_rule_findings(resolved))
 
 
