@@ -61,10 +61,11 @@ def measure_help(folder: Path, *, help_from_s: float, layers: int, workers: int 
         time.sleep(1.0)  # the helper's payload ends
         if job["state"] != "succeeded":
             raise RuntimeError(f"the job is {job['state']}")
+        (bundle,) = [a for a in client.artifacts(str(job["id"])) if a["name"] == "bundle"]
         run: Any = client.get(f"/v1/jobs/{job['id']}/run")
         units: Any = job["progress"]
         return {
-            "layers": layers, "seconds": seconds, "digest": job["bundle_digest"],
+            "layers": layers, "seconds": seconds, "digest": bundle["sha256"],
             "cpu_s": made.cpu_s()["workers"] - before, "solved": units["units_solved"],
             "found": units["units_cached"], "schedule_s": run["timings"]["schedule"],
         }  # fmt: skip
