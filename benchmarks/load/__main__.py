@@ -56,7 +56,7 @@ class Size:
     warm: int = 90
     sweeps: int = 5
     idle_s: float = 30.0
-    layers: int = 24
+    layers: int = 48
 
 
 SMALL = Size(

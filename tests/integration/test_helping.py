@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from service_fixtures import Desk, MakeSettings
+from service_fixtures import Desk, MakeSettings, delete_queue
+from service_workers import Worker
 from sqlalchemy import select, update
 
 from service.jobs import helping, query
@@ -153,3 +155,41 @@ def test_one_worker_helps_a_job(
     with database.read() as session:
         assert not helps.is_scheduling(session, held.item_id, held.fence)
         assert helps.scheduling(session, 10) == []
+
+
+def test_a_helper_that_is_killed_with_its_worker_leaves_nothing(
+    make_settings: MakeSettings, open_desk: OpenDesk, workers: Callable[[Settings], Worker],
+    pg_database_url: str, redis_url: str, tmp_path: Path,
+) -> None:  # fmt: skip
+    """kill -9 of the worker that helps; the one that runs the job clears up after it."""
+    settings = make_settings(
+        "long_search", help_from_s=1.0, workers=1, database_url=pg_database_url,
+        broker_url=redis_url, reconcile_s=0.5,
+    )  # fmt: skip
+    desk = open_desk(settings)
+    group = workers(settings)
+    processes = [group.start(), group.start()]
+    _until(lambda: len(query.list_workers(desk.services.database)) == 2, 40.0)
+    job = desk.submit({"name": "toy", "helper": "hangs"})
+    _until(lambda: bool(_helpers(desk)), 40.0)
+    _until(lambda: bool(_inside(_helpers(desk)[0])))
+    payloads = _inside(_helpers(desk)[0])
+    with desk.services.database.read() as session:
+        pid = session.scalar(select(WorkerRow.pid).where(WorkerRow.helps == job.id))
+    (process,) = [each for each in processes if each.pid == pid]
+    process.kill()
+    process.wait()
+    _until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in payloads))
+    assert desk.wait(job.id, timeout_s=60.0).state is JobState.SUCCEEDED
+    _until(lambda: not _helpers(desk), 30.0)
+    delete_queue(desk.services)
+
+
+def _inside(folder: Path) -> list[int]:
+    """Processes whose command names the folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if str(folder).encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
