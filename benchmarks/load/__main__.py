@@ -30,7 +30,7 @@ from benchmarks.faults.site import own_folder
 from benchmarks.load.helped import measure_help
 from benchmarks.load.page import SECTIONS, missed, page, processor
 from benchmarks.load.requests import measure_reads, measure_submits
-from benchmarks.load.sites import DATABASES, CannotRun
+from benchmarks.load.sites import DATABASES, CannotRun, busy_s
 from benchmarks.load.streams import measure_streams
 from benchmarks.load.work import measure_work
 from service.settings import Settings
@@ -72,21 +72,15 @@ _NAMES = {"work": ("1", "2"), "help": ("off", "on")}
 
 def _described(measure: Callable[[], Row], at: str) -> Row:
     """A measurement, with when and where it was made."""
-    load, began, busy, own = os.getloadavg()[0], time.monotonic(), _busy_s(), _own_s()
+    load, began, busy, own = os.getloadavg()[0], time.monotonic(), busy_s(), _own_s()
     row = measure()
-    others = (_busy_s() - busy) - (_own_s() - own)
+    others = (busy_s() - busy) - (_own_s() - own)
     return row | {
         "commit": at, "nice": os.nice(0), "when": datetime.now(UTC).strftime("%Y-%m-%d"),
         "cores": len(os.sched_getaffinity(0)), "processor": processor(),
         "linux": platform.release().partition("-")[0], "python": platform.python_version(),
         "load": load, "others": max(0.0, others) / (time.monotonic() - began),
     }  # fmt: skip
-
-
-def _busy_s() -> float:
-    """CPU seconds of everything on this machine so far."""
-    fields = [int(text) for text in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
-    return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
 
 
 def _own_s() -> float:
