@@ -419,6 +419,8 @@ def cycles_of(route: Route, sizes: Sizes, sharers: int, reads: int) -> float:
         if is_one and k == 0:
             size, many = (size, reads) if route.is_read_once else (size * reads / sharers, many)
         waiting = max(1, -(-many * route.team.copies // instances))
+        if route.crowds[k]:
+            waiting = max(1, route.crowds[k][many * route.team.copies])
         found = max(found, waiting * (ceil(size / rate) if route.is_rounded else size / rate))
     return found
 

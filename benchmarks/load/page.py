@@ -245,7 +245,7 @@ def help_lines(rows: dict[str, Row]) -> list[str]:
         "## A long job, helped by an idle worker", "",
         f"A chain of {off['layers']} convolutions of different shapes, cold, alone on two workers"
         " of one slot each (decision 0098); PostgreSQL and Redis, on the same cores as both.", "",
-        "| help | s in all | s to schedule | units it solved | units it found | CPU s, everything |",
+        "| help | s in all | s to schedule | units it solved | units it found | CPU s of all |",
         "|---|---|---|---|---|---|",
     ]  # fmt: skip
     for name, row in rows.items():

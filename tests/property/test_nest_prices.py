@@ -17,7 +17,7 @@ from registers import with_registers
 from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.program import Opcode
 from worker.compiler.lower.lower import lower_unit
-from worker.compiler.machine import load_preset
+from worker.compiler.machine import load_machine, load_preset
 from worker.compiler.machine.machine import Managed
 from worker.compiler.options import Objective
 from worker.compiler.schedule.nodes import Schedule
@@ -164,6 +164,19 @@ def test_prices_are_near_what_is_simulated(
     plan = layer.plan(sizes)
     assert plan is not None
     assert plan.predicted_cycles == pytest.approx(layer.ran(plan), rel=0.03)
+
+
+def test_prices_know_that_few_nodes_share_a_corner_of_a_mesh() -> None:
+    """Of 16 x 16 nodes the first seven load by one corner: shared out over four, the price was half
+    of what runs."""
+    noc = {"name": "NOC", "bytes_per_cycle": 16, "mesh": {
+        "rows": 16, "columns": 16, "ports": [[0, 0], [0, 15], [15, 0], [15, 15]],
+    }}  # fmt: skip
+    machine = load_machine({"name": "m", "inherits": "kapla-16x16", "links": [noc]})
+    layer = Layer(toys.matmul_graph(112, 512, 4608), machine, joins=False)
+    plan = layer.plan(Sizes(({"a0": 16, "a1": 64, "a2": 144},), False, ({"a0": 7},)))
+    assert plan is not None
+    assert plan.predicted_cycles == pytest.approx(layer.ran(plan), rel=0.1)
 
 
 def test_units_that_get_no_tile_are_not_split_over() -> None:

@@ -78,12 +78,12 @@ def wires(
 
 
 class Crossing(NamedTuple):
-    """What transfers of all nodes between home and them meet on a mesh, for predictions."""
+    """What transfers of nodes between home and them meet on a mesh, for predictions."""
 
     link: Link
-    ports: tuple[tuple[float, int], tuple[float, int]]
-    """(bytes per cycle, how many) of links: of each node its own; the busiest, as many as home has
-    ports, each as slow as those who share it make it."""
+    """Each node has one of its own; the busiest are as many as home has ports, at most."""
+    crowds: tuple[int, ...]
+    """[nodes + 1] Who share the busiest link when the first so many nodes transfer."""
     mean_hops: float
     latency_cycles: int
     """Of the longest way."""
@@ -95,13 +95,10 @@ def crossing_of(machine: Machine, src: str, dst: str) -> Crossing | None:
     link = mesh_between(machine, src, dst)
     if link is None or link.mesh is None or is_on(machine, link, src) == is_on(machine, link, dst):
         return None
-    mesh, nodes, rate = link.mesh, link.mesh.num_nodes, link.bytes_per_cycle
-    found = home_traffic(mesh, outward=is_on(machine, link, src))
-    many = len(mesh.ports)
+    found = home_traffic(link.mesh, outward=is_on(machine, link, src))
     return Crossing(
-        link, ((rate, nodes), (rate * nodes / (found.crowd * many), many)), found.hops / nodes,
-        found.longest * link.latency_cycles,
-    )  # fmt: skip
+        link, found.crowds, found.hops / link.mesh.num_nodes, found.longest * link.latency_cycles
+    )
 
 
 def multicast_between(machine: Machine, src: str, dst: str) -> Multicast | None:

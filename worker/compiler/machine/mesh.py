@@ -100,12 +100,12 @@ class Mesh:
 
 
 class HomeTraffic(NamedTuple):
-    """Ways of all nodes from home, or to it, together."""
+    """Ways of nodes from home, or to it, together."""
 
-    crowd: int
-    """Ways that take the busiest link."""
+    crowds: tuple[int, ...]
+    """[nodes + 1] Ways that take the busiest link when the first so many nodes have one each."""
     hops: int
-    """Of all ways, one by one."""
+    """Of the ways of all nodes, one by one."""
     longest: int
     """Hops of the longest."""
 
@@ -114,9 +114,14 @@ class HomeTraffic(NamedTuple):
 def home_traffic(mesh: Mesh, *, outward: bool) -> HomeTraffic:
     """When every node has one way.  Cost: linear in their links, once."""
     ways = [mesh.home_way(node, outward=outward) for node in range(mesh.num_nodes)]
-    taken = Counter(link for way in ways for link in _links(mesh, way))
+    taken: Counter[int] = Counter()
+    crowds = [0]
+    for way in ways:
+        links = _links(mesh, way)
+        taken.update(links)
+        crowds.append(max(crowds[-1], *(taken[link] for link in links)))
     hops = [mesh.distance(*mesh.ends(way)) for way in ways]
-    return HomeTraffic(max(taken.values()), sum(hops), max(hops))
+    return HomeTraffic(tuple(crowds), sum(hops), max(hops))
 
 
 @cache

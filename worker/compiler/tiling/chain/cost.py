@@ -208,8 +208,9 @@ def path(machine: Machine, src: str, dst: str, busy: Busy) -> Path:
     if crossing is not None:
         latency += crossing.latency_cycles
     rates = [issuing_rate(engine, latency), inf, inf]
-    for rate, many in crossing.ports if crossing is not None else ():
-        rates[0] = min(rates[0], rate / max(1.0, busy.cores * busy.groups / many))
+    if crossing is not None:
+        asking = min(busy.cores * busy.groups, len(crossing.crowds) - 1)
+        rates[0] = min(rates[0], crossing.link.bytes_per_cycle / max(1, crossing.crowds[asking]))
     for k, name in enumerate(route):
         level = machine.level(name)
         is_last = k == len(route) - 1

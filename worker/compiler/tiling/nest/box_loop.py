@@ -310,6 +310,8 @@ def floors(
                 else:
                     many = min(reads, float(used[k])) if is_source else float(used[k])
                     waiting = max(1.0, float(ceil(many * teams / instances)))
+                    if t.ports[j, 3] >= 0:
+                        waiting = float(t.crowds[int(t.ports[j, 3]) + int(many * teams)])
                     one = max(one, waiting * ceil(counted / rate))
                     own = max(own, waiting * (bytes_mine / rate))
                 alone = max(alone, float(ceil(counted / rate)))

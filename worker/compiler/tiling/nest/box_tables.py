@@ -11,7 +11,7 @@ from worker.compiler.tiling.nest.arrays import Floats, Ints, floats, ints, start
 from worker.compiler.tiling.nest.facts import Facts, Operand
 from worker.compiler.tiling.nest.levels import StageFrame
 from worker.compiler.tiling.nest.price import Pricer
-from worker.compiler.tiling.nest.route import Route
+from worker.compiler.tiling.nest.route import Route, ports_in_rows
 from worker.compiler.tiling.nest.search import loop_orders
 
 ANYHOW, WHOLE, SINGLE = 0, 1, 2
@@ -55,7 +55,9 @@ class Tables(NamedTuple):
     payload, in bursts of home, in those of caches"""
     port_at: Any
     ports: Any
-    """[ports, (bytes a cycle, instances, which of three bytes)]"""
+    """[ports, (bytes a cycle, instances, which of three bytes, where its crowds begin or -1)]"""
+    crowds: Any
+    """Who share the busiest of a port's instances when no, one, two ... cores ask (`Route`)."""
     turn_at: Any
     turns: Any
     """[ports of both directions, (bytes a cycle, instances, memory, is source, which bytes)]"""
@@ -187,10 +189,7 @@ class Tabulated:
             for o in self._operands for found, expr in zip(o.linear, o.index, strict=True)
         ]  # fmt: skip
         extents = [facts.extents[n] for n in names]
-        ports = [
-            [(*port, count) for port, count in zip(route.ports, route.counts, strict=True)]
-            for route in routes
-        ]
+        ports, crowds = ports_in_rows(routes)
         turns = [
             [(p.rate, p.instances, p.memory, p.is_source, p.size) for p in route.shared]
             for route in routes
@@ -215,7 +214,7 @@ class Tabulated:
                 ((route.issuing[0], *at_source, *elsewhere)
                  for route, (at_source, elsewhere) in zip(routes, weights, strict=True)), 7,
             ),
-            starts(ports), floats((p for found in ports for p in found), 3),
+            starts(ports), floats((p for found in ports for p in found), 4), ints(crowds),
             starts(turns), floats((t for found in turns for t in found), 5),
             *engines,
         )  # fmt: skip

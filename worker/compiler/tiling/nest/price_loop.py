@@ -221,7 +221,10 @@ def prices(
                         else:
                             size = size * reads / used
                             taken_by_one = float(ceil(size / rate)) if is_rounded else size / rate
-                    one = max(one, max(1, -(-many * copies // instances)) * taken_by_one)
+                    waiting = -(-many * copies // instances)
+                    if t.ports[j, 3] >= 0:
+                        waiting = t.crowds[int(t.ports[j, 3]) + many * copies]
+                    one = max(one, max(1, waiting) * taken_by_one)
                 if not t.moves[m, 12]:
                     alone = one
                 for j in range(t.turn_at[m], t.turn_at[m + 1]):

@@ -11,7 +11,7 @@ from worker.compiler.tiling.nest.arrays import floats, ints, starts
 from worker.compiler.tiling.nest.facts import Operand
 from worker.compiler.tiling.nest.levels import StageFrame
 from worker.compiler.tiling.nest.ports import Port, Way
-from worker.compiler.tiling.nest.route import Route
+from worker.compiler.tiling.nest.route import Route, ports_in_rows
 from worker.compiler.tiling.nest.shared_memory import SharedMemory
 
 FILL, CARRIED, DRAIN = 0, 1, 2
@@ -50,7 +50,9 @@ class PriceTables(NamedTuple):
     at the source, elsewhere)]; three: of payload, in bursts of home, in those of caches"""
     port_at: Any
     ports: Any
-    """[ports, (bytes a cycle, instances, which of three bytes)]"""
+    """[ports, (bytes a cycle, instances, which of three bytes, where its crowds begin or -1)]"""
+    crowds: Any
+    """Who share the busiest of a port's instances when no, one, two ... cores ask (`Route`)."""
     turn_at: Any
     turns: Any
     """[ports of both directions, (bytes a cycle, instances, memory, is source, which bytes)]"""
@@ -197,10 +199,7 @@ class PriceTabulated:
                     [(names.index(n), factor, expr.coeff(n) < 0) for n, factor in found or ()
                      if n in names]
                 )  # fmt: skip
-        ports = [
-            [(*port, count) for port, count in zip(route.ports, route.counts, strict=True)]
-            for route in routes
-        ]
+        ports, crowds = ports_in_rows(routes)
         taken = {port for memory in shared if memory is not None for port in memory.ports}
         memories = sorted(taken.union(port.memory for route in routes for port in route.shared))
         turns = [
@@ -222,7 +221,8 @@ class PriceTabulated:
                 ((route.issuing[0], route.shared_rate, *at_source, *elsewhere)
                  for route, (at_source, elsewhere) in zip(routes, weights, strict=True)), 8,
             ),
-            port_at=starts(ports), ports=floats((p for found in ports for p in found), 3),
+            port_at=starts(ports), ports=floats((p for found in ports for p in found), 4),
+            crowds=ints(crowds),
             turn_at=starts(turns), turns=floats((p for found in turns for p in found), 5),
             engines=ints(number[name] for name in engines),
             shared=ints(

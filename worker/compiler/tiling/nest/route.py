@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple, TypeAlias
@@ -47,6 +48,9 @@ class Route:
     ports: tuple[tuple[float, int], ...]
     """(bytes per cycle, instances the working teams are attached to) of every level and link
     passed."""
+    crowds: tuple[tuple[int, ...], ...]
+    """Of each port: [cores + 1] who share the busiest instance when the first so many units ask;
+    empty: as many as come out when they are shared out evenly."""
     latency_cycles: int
     """With setting the transfer up, and its signal."""
     issuing: tuple[float, int]
@@ -83,11 +87,17 @@ class Route:
         names = machine.route(src, dst)
         passed: list[MemoryLevel] = [machine.level(name) for name in names]
         links = links_between(machine, src, dst)
+        crowds: dict[int, tuple[int, ...]] = {}
         ports = [(m.read_bytes_per_cycle, team.instances(m)) for m in passed[:-1]]
         ports += [(k.bytes_per_cycle, _instances(k, machine, team)) for k in links]
         crossing = crossing_of(machine, src, dst)
         if crossing is not None:
-            ports += [(rate, max(1, n * team.copies // team.of)) for rate, n in crossing.ports]
+            inner = max((machine.level(src), machine.level(dst)), key=machine.levels.index)
+            rate, mesh = crossing.link.bytes_per_cycle, crossing.link.mesh
+            assert mesh is not None
+            own = max(1, mesh.num_nodes * team.copies // team.of)
+            ports += [(rate, own), (rate, len(mesh.ports))]
+            crowds[len(ports) - 1] = _by_units(crossing.crowds, machine, inner)
         ports.append((passed[-1].write_bytes_per_cycle, team.instances(passed[-1])))
         latency = max(m.latency_cycles for m in passed)
         latency = max([latency, *(k.latency_cycles for k in links)])
@@ -128,12 +138,42 @@ class Route:
             weights[1][0] += crossing.mean_hops * per_hop
         (a, b, c), (d, e, f) = weights
         return Route(
-            tuple(ports), latency, issuing, team, shared, reach, shared_rate, tuple(counts),
+            tuple(ports), tuple(crowds.get(k, ()) for k in range(len(ports))), latency, issuing,
+            team, shared, reach, shared_rate, tuple(counts),
             is_at_home, ((a, b, c), (d, e, f)) if measure.ports else None,
         )  # fmt: skip
+
+
+def _by_units(crowds: tuple[int, ...], machine: Machine, level: MemoryLevel) -> tuple[int, ...]:
+    """Of numbers of nodes those of numbers of units, which have one transfer each: neighbours stand
+    on one node where it has several of the level's instances, or more units ask than there are."""
+    nodes = len(crowds) - 1
+    found = []
+    for units in range(machine.num_cores + 1):
+        each = max(level.instances // nodes, -(-units // nodes), 1)
+        found.append(min(units, each * crowds[min(nodes, -(-units // each))]))
+    return tuple(found)
 
 
 def _instances(link: Link, machine: Machine, team: Team) -> int:
     """Links that the working teams are attached to: one for some instances of the faster level."""
     faster = max((machine.level(link.src), machine.level(link.dst)), key=machine.levels.index)
     return max(1, team.instances(faster) // max(1, link.shared_by))
+
+
+def ports_in_rows(
+    routes: Sequence[Route],
+) -> tuple[list[list[tuple[float, int, int, int]]], list[int]]:
+    """Ports of every route as tables of loops have them, and the crowds that they point into:
+    (bytes per cycle, instances, which of `Sizes`, where its crowds begin or -1)."""
+    crowds: list[int] = []
+    begins: dict[tuple[int, ...], int] = {(): -1}
+    rows: list[list[tuple[float, int, int, int]]] = []
+    for route in routes:
+        rows.append([])
+        for (rate, many), count, crowd in zip(route.ports, route.counts, route.crowds, strict=True):
+            if crowd not in begins:
+                begins[crowd] = len(crowds)
+                crowds.extend(crowd)
+            rows[-1].append((rate, many, count, begins[crowd]))
+    return rows, crowds
