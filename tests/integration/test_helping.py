@@ -22,8 +22,18 @@ from service.store.repos.rows import affected
 from service.store.tables import WorkerRow, db_now
 from worker.compiler.options import CompileOptions
 from worker.runner.main import EmbeddedWorker
+from worker.sandbox.compiled_loops import ensure_compiled_loops, has_compiled_loops
 
 OpenDesk = Callable[[Settings], Desk]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def loops() -> None:
+    """No job is helped by a process that would have to compile the loops first."""
+    deadline = time.monotonic() + 300.0
+    while not has_compiled_loops() and time.monotonic() < deadline:
+        ensure_compiled_loops()  # unless another process is at it
+        time.sleep(0.5)
 
 
 def _of(desk: Desk, job: JobRecord, kind: str) -> list[object]:
