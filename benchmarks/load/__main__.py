@@ -33,7 +33,6 @@ from benchmarks.load.requests import measure_reads, measure_submits
 from benchmarks.load.sites import DATABASES, CannotRun, busy_s
 from benchmarks.load.streams import measure_streams
 from benchmarks.load.work import measure_work
-from service.settings import Settings
 from worker.sandbox.compiled_loops import ensure_compiled_loops
 
 PAGE = Path(__file__).resolve().parent.parent / "LOAD.md"
@@ -103,9 +102,7 @@ def measure(section: str, name: str, folder: Path, size: Size) -> Row:
             mib=size.mib, workers=2,
         )  # fmt: skip
     if section == "help":
-        return measure_help(
-            folder, layers=size.layers, help_from_s=Settings().help_from_s if name == "on" else 0.0
-        )
+        return measure_help(folder, layers=size.layers, help_from_s=None if name == "on" else 0.0)
     return measure_work(
         folder, workers=int(name), jobs=size.warm, rounds=size.sweeps, idle_s=size.idle_s
     )

@@ -43,7 +43,7 @@ def long_search(layers: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
 
 
-def measure_help(folder: Path, *, help_from_s: float, layers: int, workers: int = 2) -> Row:
+def measure_help(folder: Path, *, help_from_s: float | None, layers: int, workers: int = 2) -> Row:
     """The job alone on its workers, all caches empty; `help_from_s` as in the settings."""
     folder.mkdir(parents=True)
     model = folder / "long_search.onnx"

@@ -114,7 +114,7 @@ def site(
     payload: str | None = None,
     workers: int = 0,
     counted: Path | None = None,
-    help_from_s: float = 0.0,
+    help_from_s: float | None = None,
 ) -> Iterator[Site]:
     """Start one; all of it ends with the block.
 
@@ -124,7 +124,7 @@ def site(
         payload: of `_PAYLOADS`, instead of compiling.
         workers: processes with one slot each; on `sqlite` slots of the one process, at least one.
         counted: where the API writes what its parts cost (`benchmarks.load.parts`).
-        help_from_s: of the settings; 0: no worker helps another.
+        help_from_s: of the settings, unless it is as they have it; 0: no worker helps another.
 
     Raises:
         CannotRun: PostgreSQL or Redis are not installed.
@@ -133,7 +133,8 @@ def site(
     folder.chmod(0o755)
     data_dir = folder / "data"
     variables = {**LIMITS, "WORKERS": str(max(1, workers)), "DATA_DIR": str(data_dir)}
-    variables["HELP_FROM_S"] = str(help_from_s)
+    if help_from_s is not None:
+        variables["HELP_FROM_S"] = str(help_from_s)
     if payload is not None:
         (folder / "load_payload.py").write_text(_PAYLOADS)
         paths = json.dumps([str(folder)])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
 from service_fixtures import Desk, MakeSettings, delete_queue
 from service_workers import Worker
 from sqlalchemy import select, update
+from sqlalchemy.exc import OperationalError
 
 from service.jobs import helping, query
 from service.jobs.claim import Stage, Units, claim, record
@@ -19,6 +21,7 @@ from service.states import JobState
 from service.store.records import JobRecord
 from service.store.repos import helps, workers
 from service.store.repos.rows import affected
+from service.store.session import Database
 from service.store.tables import WorkerRow, db_now
 from worker.compiler.options import CompileOptions
 from worker.runner.main import EmbeddedWorker
@@ -95,6 +98,31 @@ def test_a_helper_makes_room_for_work(
         (tmp_path / "gates" / "open").touch()
         assert desk.wait(job.id).state is JobState.SUCCEEDED
         assert desk.wait(other.id).state is JobState.SUCCEEDED
+
+
+def test_a_database_that_is_away_at_the_end_is_told_later(
+    make_settings: MakeSettings, open_desk: OpenDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else nobody could help that job any more."""
+    end, tries = helping.end, count(1)
+
+    def away(database: Database, worker_id: str) -> None:
+        if next(tries) == 1:
+            raise OperationalError("UPDATE worker", {}, Exception("gone"))
+        end(database, worker_id)
+
+    monkeypatch.setattr(helping, "end", away)
+    desk = open_desk(make_settings("long_search", help_from_s=1.0))
+    with EmbeddedWorker(desk.services):
+        job = desk.wait(desk.submit().id)
+        assert _of(desk, job, "help")
+
+        def said() -> list[str | None]:
+            with desk.services.database.read() as session:
+                return list(session.scalars(select(WorkerRow.helps)))
+
+        _until(lambda: said() == [None])
+    assert next(tries) == 3
 
 
 def test_a_worker_that_stops_ends_its_helper(

@@ -72,6 +72,8 @@ class Helper:
         self._slots = services.settings.workers
         self._from_s = services.settings.help_from_s
         self._seen: dict[str, _Seen] = {}
+        self._is_said = False
+        """Whether the database says that this worker helps somebody."""
         # Jitter keeps many workers apart; it decides nothing.
         self._jitter = random.Random(worker_id)
         self._done = threading.Event()
@@ -92,6 +94,8 @@ class Helper:
         pause_s = min(_LONGEST_PAUSE_S, self._from_s / LOOKS)
         while not self._done.wait(pause_s * (0.75 + 0.5 * self._jitter.random())):
             try:
+                if self._is_said:  # the database was away when it ended
+                    self._end()
                 found = self._longest()
                 if found is not None and has_compiled_loops():
                     self._help(found)
@@ -120,11 +124,16 @@ class Helper:
         held = helping.begin(services.database, self._worker_id, found)
         if held is None:
             return
+        self._is_said = True
         try:
             with bound(job_id=held.job.id, item_id=held.item_id, fence=held.fence):
                 self._work(held, taken)
         finally:
-            helping.end(services.database, self._worker_id)
+            self._end()
+
+    def _end(self) -> None:
+        helping.end(self._services.database, self._worker_id)
+        self._is_said = False
 
     def _work(self, held: Claim, taken: int) -> None:
         services, settings = self._services, self._services.settings
