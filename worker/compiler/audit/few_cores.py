@@ -22,7 +22,7 @@ import numpy as np
 from worker.compiler.audit.translated import is_translated
 from worker.compiler.isa.loops import Loops, last_counters, nesting, unrolled
 from worker.compiler.isa.program import Opcode, UnitProgram, late_by, listing
-from worker.compiler.machine.links import meshes
+from worker.compiler.machine.links import meshes, num_ports_of
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.grid import Ints, coordinates, core_ids
 from worker.compiler.schedule.nodes import LoopKind, Schedule
@@ -245,7 +245,10 @@ def _check_ports(unit: UnitProgram, picked: _Picked, frame: Frame, machine: Mach
     """Raise _Differ unless ports go with the core, or stay where a level has one instance."""
     _require(not np.any(unit.instructions["opcode"] == Opcode.MULTICAST))
     _check_ways(unit, machine)
-    levels = {level.name: number for number, level in enumerate(machine.levels)}
+    levels = {
+        level.name: number for number, level in enumerate(machine.levels)
+        if num_ports_of(level, machine) == level.instances  # by router of home: as their ways
+    }  # fmt: skip
     kinds = np.array(
         [(levels.get(r.level, -1), r.direction == "write", r.count) for r in unit.resources],
         dtype=np.int64,

@@ -16,6 +16,7 @@ from worker.compiler.audit.wanted import FIELDS, Rows, Wanted, nothing
 from worker.compiler.errors import VerifyError
 from worker.compiler.isa.program import Opcode, UnitProgram
 from worker.compiler.isa.receivers import Receivers
+from worker.compiler.machine.links import num_ports_of
 from worker.compiler.machine.machine import Machine, Managed
 from worker.compiler.schedule.grid import Ints, instance_of
 
@@ -71,7 +72,9 @@ class Matcher:
         for number, resource in enumerate(unit.resources):
             if resource.level in self.levels and resource.direction in ("read", "write"):
                 side = int(resource.direction == "write")
-                at = self.levels.index(resource.level) * self.width + resource.instance
+                level = machine.level(resource.level)
+                is_apart = num_ports_of(level, machine) == level.instances  # else by router of home
+                at = self.levels.index(level.name) * self.width + resource.instance * is_apart
                 self.ports[side, number] = at
                 if resource.count > 1:
                     self.step[number] = resource.step

@@ -26,7 +26,7 @@ from worker.compiler.isa.verify_ways import check_way, check_ways
 from worker.compiler.machine.bursts import burst_units, counted_at
 from worker.compiler.machine.dma import is_limited, issuing
 from worker.compiler.machine.engine_ports import ENGINE_WAYS, serves_an_engine
-from worker.compiler.machine.links import meshes
+from worker.compiler.machine.links import meshes, num_ports_of
 from worker.compiler.machine.machine import Machine, Managed
 
 _TRANSFERS = (Opcode.LOAD, Opcode.STORE, Opcode.COPY, Opcode.MULTICAST, Opcode.PUSH, Opcode.POP)
@@ -127,7 +127,7 @@ def _check_tables(unit: UnitProgram, machine: Machine) -> None:
                 f"no {resource.count} ports at a distance of {resource.step}",
             )  # fmt: skip
         if resource.direction != "link":
-            instances = levels[resource.level].instances
+            instances = num_ports_of(levels[resource.level], machine)
             if not 0 <= resource.instance <= resource.instances[-1] < instances:
                 raise _fail(
                     f"resource {k}", "instance",

@@ -82,10 +82,13 @@ def _fits(kind: list[int], unit: UnitProgram, link: Link, machine: Machine) -> b
         return False
     found = [mesh.ends(each) for each in unit.resources[way].instances]
     begin, reached = found[0][0], [end for _, end in found]
+    at_home = [
+        mesh.num_nodes + k for k in unit.resources[first if begins == [HOME] else last].instances
+    ]
     if begins == [HOME]:
-        return begin == mesh.port_of(ends[0]) and reached == ends
+        return [begin] == at_home == [mesh.port_of(ends[0])] and reached == ends
     if ends == [HOME]:
-        return [begin] == begins and reached == [mesh.port_of(begin)]
+        return [begin] == begins and reached == at_home == [mesh.port_of(begin)]
     return [begin] == begins and reached == ends
 
 

@@ -5,7 +5,8 @@ between the two levels, write port of the destination instance.  What the outerm
 travels without the port of home (`cached`); what several cores bring into it together takes each a
 part of that port's time (`shared`).  A multicast takes the same as a load, each port once, and
 where it is a noc of the destination that may multicast, the noc's of each receiver.
-What crosses a mesh takes one resource for its whole way, in front of the destination's port.
+What crosses a mesh takes one resource for its whole way, in front of the destination's port; home
+has a port at each of its routers then, which serves its part of home's rate.
 A compute takes the ports of its engine's memory where these serve engines, too.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -43,7 +45,8 @@ class Path:
     latency_cycles: int
     ports: tuple[tuple[int, str], ...]
     """(first resource number, end) of each occupied port; `src`, `core` or `dst` chooses whose
-    instance counts, `way` a way over the mesh between the two."""
+    instance counts, `way` a way over the mesh between the two, `router` the port of a level behind
+    the mesh at the router of that way."""
     divisors: tuple[int, ...]
     """Instances of the level per instance of the port (links may be shared)."""
     levels: tuple[str, ...]
@@ -56,6 +59,10 @@ class Path:
     """Neighbouring cores that one transfer may serve."""
     mesh: Link | None = None
     """What it crosses."""
+
+
+Kind: TypeAlias = int | str | tuple[str, str]
+"""Of resources that are numbered by node (`Routes._first_way`)."""
 
 
 class Routes:
@@ -79,8 +86,8 @@ class Routes:
                     level.name, direction, level.instances, rate, is_half=level.half_duplex,
                     counted=counted_at(level, machine),
                 )  # fmt: skip
-        self._ways: dict[int | str, int] = {}
-        self._ways_of: dict[int, int | str] = {}
+        self._ways: dict[Kind, int] = {}
+        self._ways_of: dict[int, Kind] = {}
         for link in machine.links:
             if link.mesh is not None:
                 continue
@@ -124,7 +131,10 @@ class Routes:
         machine = self.machine
         route = machine.route(src, dst)
         i, j = machine.level_index(src), machine.level_index(dst)
-        ports = [(self._first[src, "read"], "src")]
+        mesh = mesh_between(machine, src, dst)
+        if mesh is not None and reach > 1 and is_on(machine, mesh, src):
+            mesh = None  # a multicast to cores of the node
+        ports = [self._end(src, "read", mesh)]
         divisors, levels = [1], [src]
         for cache in route[1:-1]:
             ports.append((self._first[cache, "read"], "core"))
@@ -134,14 +144,11 @@ class Routes:
             ports.append((self._first[link.name, "link"], "src" if i > j else "dst"))
             divisors.append(max(link.shared_by, 1))
             levels.append(_faster_end(link, machine))
-        mesh = mesh_between(machine, src, dst)
-        if mesh is not None and reach > 1 and is_on(machine, mesh, src):
-            mesh = None  # a multicast to cores of the node
         if mesh is not None:
             ports.append((-1, "way"))
             divisors.append(1)
             levels.append(dst)
-        ports.append((self._first[dst, "write"], "dst"))
+        ports.append(self._end(dst, "write", mesh))
         divisors.append(1)
         levels.append(dst)
         if len(ports) > MAX_RESOURCES:
@@ -162,6 +169,12 @@ class Routes:
             mesh,
         )  # fmt: skip
 
+    def _end(self, level: str, direction: str, mesh: Link | None) -> tuple[int, str]:
+        """The port at an end of a path."""
+        if mesh is not None and not is_on(self.machine, mesh, level):
+            return -1, "router"
+        return self._first[level, direction], "src" if direction == "read" else "dst"
+
     def resource_numbers(
         self, path: Path, core: Ints, src_instance: Ints, dst_instance: Ints
     ) -> list[Ints]:
@@ -177,6 +190,9 @@ class Routes:
                     instance = dst_instance
                 case "way":
                     numbers.append(self._crossing(path, src_instance, dst_instance))
+                    continue
+                case "router":
+                    numbers.append(self._at_router(path, level, src_instance, dst_instance))
                     continue
                 case _:
                     count = self.machine.level(level).instances
@@ -216,8 +232,19 @@ class Routes:
         found: Ints = np.where(apart == 0, -1, first[apart] + begin)
         return found
 
-    def _first_way(self, kind: int | str, mesh: Mesh) -> int:
-        """Number of the way of node 0: `in` from home, `out` to it, or to the node so far on."""
+    def _at_router(self, path: Path, level: str, src_instance: Ints, dst_instance: Ints) -> Ints:
+        """Resource number of the port of a level behind the mesh, numbered by node as ways are."""
+        link, is_in = path.mesh, level == path.levels[0]
+        assert link is not None and link.mesh is not None
+        inner, instance = (
+            (path.levels[-1], dst_instance) if is_in else (path.levels[0], src_instance)
+        )
+        node = node_of(self.machine, link, inner, instance)
+        return self._first_way((level, "read" if is_in else "write"), link.mesh) + node
+
+    def _first_way(self, kind: Kind, mesh: Mesh) -> int:
+        """Number of what node 0 takes: of its way `in` from home, `out` to it, or to the node so
+        far on; or (level, direction), of the port by which that way begins or ends."""
         if kind not in self._ways:
             self._ways[kind] = self.count
             self._ways_of[self.count] = kind
@@ -230,6 +257,13 @@ class Routes:
         link = next(iter(meshes(self.machine).values()))
         mesh = link.mesh
         assert mesh is not None
+        if isinstance(kind, tuple):
+            level = self.machine.level(kind[0])
+            rate = level.read_bytes_per_cycle if kind[1] == "read" else level.write_bytes_per_cycle
+            return Resource(
+                level.name, mesh.port_of(node) - mesh.num_nodes, kind[1], rate / len(mesh.ports),
+                level.half_duplex, counted=counted_at(level, self.machine),
+            )  # fmt: skip
         if isinstance(kind, int):
             way = mesh.way(node, (node + kind) % mesh.num_nodes)
         else:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy.typing as npt
 
-from worker.compiler.machine.machine import Link, Machine
+from worker.compiler.machine.machine import Link, Machine, MemoryLevel
 from worker.compiler.machine.mesh import home_traffic
 
 Ints: TypeAlias = "npt.NDArray[Any]"
@@ -53,6 +53,16 @@ def is_on(machine: Machine, link: Link, level: str) -> bool:
     """Whether instances of a level stand on the nodes of a mesh; else it is reached by its ports
     of home."""
     return machine.level_index(level) >= machine.level_index(link.src)
+
+
+def num_ports_of(level: MemoryLevel, machine: Machine) -> int:
+    """Ports one way that transfers of a level take: one an instance; of what lies behind a mesh one
+    at each router of home, which serves its part of the level's rate."""
+    behind = [
+        len(link.mesh.ports) for link in machine.links
+        if link.mesh is not None and not is_on(machine, link, level.name)
+    ]  # fmt: skip
+    return max([level.instances, *behind])
 
 
 def node_of(machine: Machine, link: Link, level: str, instance: Ints) -> Ints:

@@ -127,7 +127,10 @@ def groups_of(
     for number in range(int(group.max()) + 1):
         own = np.flatnonzero(group.ravel() == number)
         own = own[np.argsort(cores[own], kind="stable")]
-        sets = [_evenly(port[own]) for port in numbers]
+        sets = [
+            (int(port[own[0]]), 1, 1) if whose == "router" else _evenly(port[own])
+            for port, (_, whose) in zip(numbers, path.ports, strict=True)
+        ]  # a tree over a mesh begins at the router of its first receiver
         if len(own) < 2 or not _is_even(cores[own], targets[own], per) or None in sets:
             continue
         members.append(own)

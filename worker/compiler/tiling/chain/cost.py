@@ -19,7 +19,7 @@ from worker.compiler.machine.bursts import (
 )
 from worker.compiler.machine.dma import dma_engine, issuing_rate
 from worker.compiler.machine.engine_ports import shared_memory, taken_cycles
-from worker.compiler.machine.links import crossing_of
+from worker.compiler.machine.links import crossing_of, num_ports_of
 from worker.compiler.machine.machine import Engine, Machine, MemoryLevel
 from worker.compiler.tiling.chain.cut import Cut, Held
 
@@ -210,12 +210,16 @@ def path(machine: Machine, src: str, dst: str, busy: Busy) -> Path:
     rates = [issuing_rate(engine, latency), inf, inf]
     if crossing is not None:
         asking = min(busy.cores * busy.groups, len(crossing.crowds) - 1)
-        rates[0] = min(rates[0], crossing.link.bytes_per_cycle / max(1, crossing.crowds[asking]))
+        crowd = max(1, crossing.crowds[asking])
+        rates[0] = min(rates[0], crossing.link.bytes_per_cycle / crowd)
     for k, name in enumerate(route):
         level = machine.level(name)
         is_last = k == len(route) - 1
         rate = level.write_bytes_per_cycle if is_last else level.read_bytes_per_cycle
         count = PASSED.index(counted_at(level, machine))
-        rates[count] = min(rates[count], rate / busy.sharers(level, machine))
+        if crossing is not None and (many := num_ports_of(level, machine)) > level.instances:
+            rates[count] = min(rates[count], rate / many / crowd)
+        else:
+            rates[count] = min(rates[count], rate / busy.sharers(level, machine))
     waits = latency + engine.setup_cycles + machine.engine_signal_cycles
     return Path(tuple(max(rate, 1e-9) for rate in rates), waits, engine.setup_cycles)

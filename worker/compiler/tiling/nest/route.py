@@ -97,8 +97,12 @@ class Route:
             assert mesh is not None
             own = max(1, mesh.num_nodes * team.copies // team.of)
             ports += [(rate, own), (rate, len(mesh.ports))]
-            crowds[len(ports) - 1] = _by_units(crossing.crowds, machine, inner)
         ports.append((passed[-1].write_bytes_per_cycle, team.instances(passed[-1])))
+        if crossing is not None:  # home has a port at each of its routers: the same who share those
+            outer, many = 0 if inner == passed[-1] else len(ports) - 1, ports[-2][1]
+            ports[outer] = ports[outer][0] / many, many
+            shared_by = _by_units(crossing.crowds, machine, inner)
+            crowds = {outer: shared_by, len(ports) - 2: shared_by}
         latency = max(m.latency_cycles for m in passed)
         latency = max([latency, *(k.latency_cycles for k in links)])
         if crossing is not None:
