@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import coverage
 import hypothesis_profiles  # noqa: F401  (loads the profile, before a test is collected)
 import pytest
 
@@ -29,7 +28,6 @@ pytest_plugins = [
 ]
 
 REPO = Path(__file__).resolve().parent.parent
-PROPERTIES = REPO / "tests" / "property"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -94,23 +92,6 @@ def shared_models() -> Path:
     if not (folder / "materialize.py").is_file():
         pytest.skip("model skeletons not found (set TILEWRIGHT_TEST_MODELS to their folder)")
     return folder
-
-
-@pytest.fixture(autouse=True)
-def no_coverage_of_properties(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What many random cases run is not traced, which halves what those of compiled loops cost:
-    the cases of all other tests must reach every line."""
-    measuring = None
-    if request.path.is_relative_to(PROPERTIES):
-        measuring = coverage.Coverage.current()
-    if measuring is None:
-        yield
-        return
-    measuring.stop()
-    try:
-        yield
-    finally:
-        measuring.start()
 
 
 @pytest.fixture(autouse=True)
