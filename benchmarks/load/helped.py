@@ -1,7 +1,7 @@
 """One long cold job on two workers, with and without the idle one's help.
 
-The model is a chain of convolutions of different shapes, made here, so that no unit is another's:
-the longest search for its bytes, and one of which halves are really halves.
+The model is a chain of convolutions of different shapes, made here, so that few units are alike:
+a job that searches for long, whose two ends have little in common.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from service.errors import LeaseLost
 from service.jobs.claim import Claim
 from service.store.repos import catalog, helps, items, jobs
 from service.store.repos.helps import Scheduling
@@ -42,9 +43,13 @@ def begin(database: Database, worker_id: str, found: Scheduling) -> Claim | None
                 return None
             if not helps.begin(session, worker_id, job.id):
                 return None
+            # This locks the job's row: what ends it comes before or after, so that nothing is told
+            # of a job behind its end.
             jobs.add_event(session, job.id, "help", {"worker": worker_id})
+            if not helps.is_scheduling(session, found.item_id, found.fence):
+                raise LeaseLost(found.item_id, found.fence)
             return Claim(found.item_id, worker_id, found.fence, 0, 0, job, model, hardware)
-    except IntegrityError:  # another worker was faster
+    except (IntegrityError, LeaseLost):  # another worker was faster, or it went on meanwhile
         return None
 
 

@@ -193,6 +193,12 @@ def test_one_worker_helps_a_job(
     with database.read() as session:
         assert not helps.is_scheduling(session, held.item_id, held.fence)
         assert helps.scheduling(session, 10) == []
+    told = len(_of(desk, job, "help"))
+    assert helping.begin(database, "too", again) is None  # seen before it went on
+    assert len(_of(desk, job, "help")) == told
+    with database.read() as session:
+        mine = select(WorkerRow.helps).where(WorkerRow.id == "too")
+        assert session.scalar(mine) is None
 
 
 def test_a_helper_that_is_killed_with_its_worker_leaves_nothing(
