@@ -51,7 +51,7 @@ def import_energy(
 
     if not level and not engine:
         raise Failure("TW-OPT-001", "nothing to import: give --level or --engine")
-    document = canonical_document(_document(spec))
+    document = canonical_document(resolved_document(spec))
     found = read_energy_table(parse_document(table.read_text(encoding="utf-8")), table.name)
     changed = with_energies(
         document, found, [_level(text) for text in level or []],
@@ -70,7 +70,8 @@ def import_energy(
         print_text(text)
 
 
-def _document(spec: str) -> dict[str, object]:
+def resolved_document(spec: str) -> dict[str, object]:
+    """A preset's document by its name, or a file's."""
     from worker.compiler.machine import preset_document
 
     given = hardware_document(spec)

@@ -13,6 +13,7 @@ from service.cli.energy import import_energy
 from service.cli.exits import Exit
 from service.cli.manual import manual
 from service.cli.match import match
+from service.cli.measuring import measure_host
 from service.cli.output import (
     JsonFlag,
     cell,
@@ -28,6 +29,7 @@ app = typer.Typer(help="Hardware presets and specs.", no_args_is_help=True)
 app.command("match")(match)
 app.command("manual")(manual)
 app.command("import-energy")(import_energy)
+app.command("measure-host")(measure_host)
 _MOST_STORED = 1000
 """Stored specs that a list shows."""
 

@@ -323,6 +323,8 @@ def _entries() -> tuple[ErrorEntry, ...]:
           "Choose another --port, or 0 for a free one."),
         e("TW-CLI-004", "An optional package is not installed", user, "client", 422, 2,
           "Install the extra that is named."),
+        e("TW-CLI-005", "The host's rates cannot be measured", user, "client", 422, 4,
+          "Measure while other programs are quiet, with no more --threads than the machine has."),
         e("TW-NET-001", "The server cannot be reached", transient, "client", 503, 5,
           "Check the URL and that `tilewright serve` runs."),
     )
