@@ -128,7 +128,8 @@ def _count(result: Result, books: Books, told: Told, spans: Sequence[tuple[float
     outcomes, sweeps = books.outcomes(), books.sweeps()
     result.jobs, result.uploads = len(outcomes), len(told.models)
     result.states = Counter(outcome.state for outcome in outcomes.values())
-    result.items = sum(len(sweep.items) for sweep in sweeps.values())
+    items = [item for sweep in sweeps.values() for item in sweep.items]
+    result.items, result.jobless = len(items), sum(item.job is None for item in items)
     result.sweeps = Counter(
         f"{_fate(one)} and {sweeps[one.id].state}" for one in told.sweeps if one.id in sweeps
     )

@@ -24,6 +24,8 @@ class Result:
     sweeps: Counter[str] = field(default_factory=Counter)
     """By what their users did with them and how they ended."""
     items: int = 0
+    jobless: int = 0
+    """Items that were canceled in their sweeps before they were jobs; `jobs` are without them."""
     uploads: int = 0
     seconds: float = 0.0
     states: Counter[str] = field(default_factory=Counter)
@@ -53,7 +55,8 @@ def table(results: Sequence[Result]) -> str:
             f"  jobs           {one.jobs} in {one.seconds:.0f} s; {one.met} met a fault,"
             f" {one.again} had several attempts",
             f"  ended          {_listed(one.states)}",
-            f"  sweeps         {one.sweeps.total()} of {one.items} items: {_listed(one.sweeps)}",
+            f"  sweeps         {one.sweeps.total()} of {one.items} items ({one.jobless} canceled"
+            f" before they were jobs): {_listed(one.sweeps)}",
             f"  uploads        {one.uploads} files in chunks",
             f"  attempts       {_listed(one.attempts)}",
             f"  faults         {one.faults.total()}: {_listed(one.faults)}",
