@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from service.gate.gate import Asked, Gate
     from service.gate.runs import Compiler
     from service.gate.served import Served
+    from service.gate.together import Threads
     from service.gate.verdict import Verdict
 
 app = typer.Typer(
@@ -63,6 +64,14 @@ def gate(
     label: Annotated[
         str | None, typer.Option(help="Label of the server's jobs (default gate:COMMIT).")
     ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=256,
+            help="Compiles at the same time (default on a server 8, here TILEWRIGHT_WORKERS).",
+        ),
+    ] = None,
     data_dir: DataDirOption = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -76,6 +85,7 @@ def gate(
         return
     from service.gate.gate import Asked
     from service.gate.served import Served
+    from service.gate.together import ON_A_SERVER, Threads
 
     if annotations is not None and annotations not in _ANNOTATIONS:
         raise typer.BadParameter(f"one of {', '.join(_ANNOTATIONS)}", param_hint="--annotations")
@@ -96,11 +106,12 @@ def gate(
         with Client(server) as client:
             served = Served(client)
             if local:
-                verdict = _here(asked, data_dir, served, write_baseline=write_baseline)
+                verdict = _here(asked, data_dir, served, jobs, write_baseline=write_baseline)
             else:
-                verdict = _judged(asked, served, served, write_baseline=write_baseline)
+                threads = Threads(jobs or ON_A_SERVER)
+                verdict = _judged(asked, served, served, threads, write_baseline=write_baseline)
     else:
-        verdict = _here(asked, data_dir, None, write_baseline=write_baseline)
+        verdict = _here(asked, data_dir, None, jobs, write_baseline=write_baseline)
     if verdict is None:
         return
     _write(verdict, junit, sarif, markdown)
@@ -134,21 +145,26 @@ def _day(text: str | None) -> date:
 
 
 def _here(
-    asked: Asked, data_dir: Path | None, server: Served | None, *, write_baseline: bool
-) -> Verdict | None:
+    asked: Asked, data_dir: Path | None, server: Served | None, jobs: int | None, *,
+    write_baseline: bool,
+) -> Verdict | None:  # fmt: skip
     from service.gate.here import Here
+    from service.gate.together import Threads
 
-    with Here(load_settings(data_dir)) as compiler:
-        return _judged(asked, compiler, server, write_baseline=write_baseline)
+    settings = load_settings(data_dir)
+    threads = Threads(jobs or settings.workers)
+    with Here(settings, threads.stop) as compiler:
+        return _judged(asked, compiler, server, threads, write_baseline=write_baseline)
 
 
 def _judged(
-    asked: Asked, compiler: Compiler, server: Served | None, *, write_baseline: bool
-) -> Verdict | None:
+    asked: Asked, compiler: Compiler, server: Served | None, threads: Threads, *,
+    write_baseline: bool,
+) -> Verdict | None:  # fmt: skip
     """The verdict; None: a baseline was written instead."""
     from service.gate.gate import Gate
 
-    run = Gate(asked, compiler, note, server)
+    run = Gate(asked, compiler, note, server, threads)
     if asked.revision is not None and not run.has_revision:
         raise typer.BadParameter("the gate file's baseline is no commit's", param_hint="--base")
     if write_baseline:

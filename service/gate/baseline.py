@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from service.gate.git import Commit, NoBaseline, Repository
 from service.gate.reading import read_gate
 from service.gate.runs import Outcome
 from service.gate.selection import Pair, select
+from service.gate.together import Together
 from worker.compiler.errors import InputError
 
 Key = tuple[str, str]
@@ -72,8 +74,9 @@ def at_commit(
 
 
 def compiled_base(
-    says: str, gate: GateFile, then: AtCommit, wanted: Sequence[Pair], compile_pair: Compile
-) -> Base:
+    says: str, gate: GateFile, then: AtCommit, wanted: Sequence[Pair], compile_pair: Compile,
+    together: Together,
+) -> Base:  # fmt: skip
     """Compile what a commit has of some pairs; `gate` is today's.
 
     Raises:
@@ -83,15 +86,21 @@ def compiled_base(
         raise NoBaseline(f"{says} has none of the models and specs: are they in git?")
     rules = tuple(name for name in RULES if getattr(gate, name) != getattr(then.gate, name))
     base = Base(says, keys=list(then.pairs), rules=rules)
-    for pair in wanted:
-        before = then.pairs.get(pair.key)
-        if before is None:
-            continue
-        try:
-            base.outcomes[pair.key] = compile_pair(before, then.tree)
-        except NoBaseline as error:
-            base.reasons[pair.key] = str(error)
+    before = [then.pairs[pair.key] for pair in wanted if pair.key in then.pairs]
+    calls = [partial(_if_there_is_one, partial(compile_pair, each, then.tree)) for each in before]
+    for pair, found in zip(before, together(calls), strict=True):
+        if isinstance(found, NoBaseline):
+            base.reasons[pair.key] = str(found)
+        else:
+            base.outcomes[pair.key] = found
     return base
+
+
+def _if_there_is_one(outcome: Callable[[], Outcome]) -> Outcome | NoBaseline:
+    try:
+        return outcome()
+    except NoBaseline as error:
+        return error
 
 
 def is_same_toolchain(base: Mapping[str, Any], head: Mapping[str, Any]) -> bool:
@@ -105,21 +114,24 @@ def is_same_toolchain(base: Mapping[str, Any], head: Mapping[str, Any]) -> bool:
 
 
 def without_other_toolchains(
-    base: Base, heads: Mapping[Key, Outcome], again: Callable[[Key], Outcome]
+    base: Base, heads: Mapping[Key, Outcome], again: Callable[[Key], Outcome], together: Together
 ) -> None:
     """Compute anew what another toolchain made; `again` raises NoBaseline where that cannot be."""
-    for key, outcome in list(base.outcomes.items()):
+    made: dict[Key, object] = {}
+    for key, outcome in base.outcomes.items():
         report, head = outcome.report, heads[key].report if key in heads else None
         if report is None or head is None:
             continue
         if is_same_toolchain(report["toolchain"], head["toolchain"]):
             continue
-        made = report["toolchain"].get("version")
-        try:
-            base.outcomes[key] = again(key)
-        except NoBaseline as error:
+        made[key] = report["toolchain"].get("version")
+    calls = [partial(_if_there_is_one, partial(again, key)) for key in made]
+    for (key, version), found in zip(made.items(), together(calls), strict=True):
+        if isinstance(found, NoBaseline):
             del base.outcomes[key]
             base.reasons[key] = (
-                f"the baseline was made by another toolchain (Tilewright {made}) and cannot be"
-                f" computed anew: {error}"
+                f"the baseline was made by another toolchain (Tilewright {version}) and cannot be"
+                f" computed anew: {found}"
             )
+        else:
+            base.outcomes[key] = found

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,6 +26,7 @@ from service.gate.reading import read_gate, refused
 from service.gate.runs import Compiler, Outcome, order_of
 from service.gate.selection import Pair, select, unmatched_selectors
 from service.gate.served import Served, commit_label, label_of
+from service.gate.together import Threads, Together
 from service.gate.tree import Folder, Tree
 from service.gate.verdict import Verdict
 from worker.compiler.errors import CompilerError, InputError
@@ -50,12 +53,13 @@ class Gate:
 
     def __init__(
         self, asked: Asked, compiler: Compiler, tell: Callable[[str], None],
-        server: Served | None = None,
+        server: Served | None = None, together: Together | None = None,
     ) -> None:  # fmt: skip
         """Read and check the gate file.
 
         Args:
             tell: is told what is compiled, a line at a time.
+            together: compiles several pairs at once; None, one after the other.
             server: where baselines of the source `server` are looked for.
 
         Raises:
@@ -70,6 +74,9 @@ class Gate:
         self._compiler = compiler
         self._server = server
         self._tell = tell
+        self._together = together or Threads(1)
+        self._reading = threading.Lock()
+        """Files of a commit are written where they are read."""
         self._name = asked.file.name
         self.text = asked.file.read_text(encoding="utf-8", errors="replace")
         self.gate: GateFile = read_gate(self.text, str(asked.file))
@@ -97,15 +104,17 @@ class Gate:
             CompilerError, ApiError: a compile says nothing of what was ordered.
         """
         label = self._asked.label or self._own_label()
-        found: dict[Key, Outcome] = {}
-        for pair in self.pairs:
+
+        def outcome(pair: Pair) -> Outcome:
             own = None if label is None else label_of(label, *pair.key)
             self._tell(f"{pair.label}")
             try:
-                found[pair.key] = self._compiled(pair, self.tree, own)
+                return self._compiled(pair, self.tree, own)
             except InputError as error:
-                found[pair.key] = Outcome(problem=error.to_problem())
-        return found
+                return Outcome(problem=error.to_problem())
+
+        found = self._together([partial(outcome, pair) for pair in self.pairs])
+        return {pair.key: each for pair, each in zip(self.pairs, found, strict=True)}
 
     def verdict(self, heads: dict[Key, Outcome]) -> Verdict:
         """Find the base and judge."""
@@ -157,7 +166,8 @@ class Gate:
             InputError: what is ordered cannot be read.
         """
         with TemporaryDirectory(prefix="tilewright-gate-") as folder:
-            order = order_of(pair, tree, Path(folder))
+            with self._reading:
+                order = order_of(pair, tree, Path(folder))
             return self._compiler.outcome(replace(order, label=label))
 
     def _compiled_base(self, pair: Pair, tree: Commit) -> Outcome:
@@ -208,7 +218,7 @@ class Gate:
         commit = self._parted(source.branch)
         then = at_commit(self._git(), commit, self.gate, self._name, folder)
         says = self._asked.revision or f"merge base with {source.branch}"
-        return compiled_base(says, self.gate, then, self.pairs, self._compiled_base)
+        return compiled_base(says, self.gate, then, self.pairs, self._compiled_base, self._together)
 
     def _from_file(self, source: BaselineFile, heads: dict[Key, Outcome], folder: Path) -> Base:
         if source.branch is None and self._asked.revision is None:
@@ -225,16 +235,17 @@ class Gate:
         known: list[AtCommit] = []
 
         def again(key: Key) -> Outcome:
-            if not known:
-                commit = self._commit_of(source.path, path)
-                known.append(at_commit(self._git(), commit, self.gate, self._name, folder))
+            with self._reading:
+                if not known:
+                    commit = self._commit_of(source.path, path)
+                    known.append(at_commit(self._git(), commit, self.gate, self._name, folder))
             pair = known[0].pairs.get(key)
             if pair is None:
                 raise NoBaseline("the commit that wrote the file has not got the pair")
             outcome = self._compiled_base(pair, known[0].tree)
             return _checked(outcome, base.outcomes[key])
 
-        without_other_toolchains(base, heads, again)
+        without_other_toolchains(base, heads, again, self._together)
         return base
 
     def _commit_of(self, path: str, file: Path) -> str:
@@ -274,7 +285,9 @@ class Gate:
                 base.keys.append(pair.key)
             except NoBaseline as error:
                 base.reasons[pair.key] = str(error)
-        without_other_toolchains(base, heads, lambda key: server.again(label_of(label, *key)))
+        without_other_toolchains(
+            base, heads, lambda key: server.again(label_of(label, *key)), self._together
+        )
         return base
 
 

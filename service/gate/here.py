@@ -7,7 +7,9 @@ its documents lie in the data directory's cache (kind `run`), as results of sub-
 from __future__ import annotations
 
 import json
+import threading
 import zlib
+from contextlib import closing
 from dataclasses import dataclass
 from hashlib import sha256
 from types import TracebackType
@@ -76,22 +78,47 @@ def run_key(order: Order) -> CacheKey:
     )
 
 
-class Here:
-    """Compiles in the sandbox of this machine; closing it writes what was counted."""
+class Stopped(Exception):
+    """Nobody waits for this compile any more."""
 
-    def __init__(self, settings: Settings) -> None:
+
+class Until(NoProgress):
+    """Ends a compile, at the next that is heard of it, once nobody waits for it."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self._stop = stop
+
+    def stage(self, name: str, state: str) -> None:
+        """
+        Raises:
+            Stopped.
+        """
+        if self._stop.is_set():
+            raise Stopped
+
+    def units(self, solved: int, cached: int, total: int) -> None:
+        """
+        Raises:
+            Stopped.
+        """
+        self.stage("", "")
+
+
+class Here:
+    """Compiles in the sandbox of this machine, for several threads."""
+
+    def __init__(self, settings: Settings, stop: threading.Event) -> None:
+        """`stop`: set, it ends what is being compiled."""
         from service.store.open_blobs import open_blob_store
         from service.store.session import Database, migrate
-        from worker.runner.store_cache import StoreCache
 
         self._settings = settings
+        self._stop = stop
+        self._making_loops = threading.Lock()
         settings.data_dir.mkdir(parents=True, exist_ok=True)
         migrate(settings.database_url)
         self._database = Database(settings.database_url)
-        self._store = StoreCache(
-            self._database, open_blob_store(settings), job_id=None,
-            inline_bytes=settings.cache_inline_bytes,
-        )  # fmt: skip
+        self._blobs = open_blob_store(settings)
 
     def __enter__(self) -> Self:
         return self
@@ -102,14 +129,30 @@ class Here:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._store.close()
         self._database.close()
 
     def outcome(self, order: Order) -> Outcome:
-        """Look the order up, or compile it."""
-        from service.orders.here import compile_here
+        """Look the order up, or compile it.
 
-        known = Known(NullCache() if order.options["no_cache"] else self._store)
+        Raises:
+            CompilerError: the machine is at fault, not what was ordered.
+            Stopped: it was told to.
+        """
+        from worker.runner.store_cache import StoreCache
+
+        if order.options["no_cache"]:
+            return self._outcome(order, Known(NullCache()))
+        store = StoreCache(
+            self._database, self._blobs, job_id=None,
+            inline_bytes=self._settings.cache_inline_bytes,
+        )  # fmt: skip
+        with closing(store):
+            return self._outcome(order, Known(store))
+
+    def _outcome(self, order: Order, known: Known) -> Outcome:
+        from service.orders.here import compile_here
+        from worker.sandbox.compiled_loops import ensure_compiled_loops
+
         try:
             key = run_key(order)
         except CompilerError as error:
@@ -117,7 +160,9 @@ class Here:
         found = known.get(key)
         if found is not None:
             return Outcome(documents=found)
-        job = compile_here(order, self._settings, NoProgress())
+        with self._making_loops:  # a second compile waits for them, else it would make its own
+            ensure_compiled_loops()
+        job = compile_here(order, self._settings, Until(self._stop))
         if job["state"] != "succeeded":
             return refusal(job["error"])
         documents = documents_in(job["files"])

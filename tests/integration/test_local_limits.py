@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ from typer.testing import CliRunner
 from service.bootstrap import open_services
 from service.cli.demo import EXAMPLE
 from service.cli.main import app
+from service.gate.here import Here, Stopped
+from service.orders.order import Order
 from service.settings import Settings
+from worker.compiler.options import CompileOptions
 from worker.runner.main import sweep_workplaces
 from worker.sandbox.sandbox import Sandbox
 
@@ -131,3 +135,16 @@ def test_what_a_killed_local_compile_left_is_removed(
     compiled("quick", tmp_path, monkeypatch)
     assert not left.exists()
     assert running.exists()
+
+
+def test_a_gate_that_is_stopped_ends_what_it_compiles(tmp_path: Path) -> None:
+    settings = Settings(
+        data_dir=tmp_path / "data", runner="service_payloads:long_search",
+        child_python_path=[str(TESTS)],
+    )  # fmt: skip
+    order = Order(EXAMPLE, {"preset": "kapla-16x16"}, CompileOptions().to_json(), tmp_path / "out")
+    stop = threading.Event()
+    stop.set()
+    with Here(settings, stop) as here, pytest.raises(Stopped):
+        here.outcome(order)
+    assert list((tmp_path / "data" / "local").iterdir()) == []

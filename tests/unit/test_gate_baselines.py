@@ -23,6 +23,7 @@ from service.gate.git import NoBaseline
 from service.gate.markdown import markdown
 from service.gate.runs import Outcome
 from service.gate.served import commit_label, label_of
+from service.gate.together import Threads
 from service.gate.verdict import Check, Place, Result, State, Verdict
 from worker.compiler.errors import CompilerError, InputError
 
@@ -50,7 +51,8 @@ def run(
     **asked: Any,
 ) -> Verdict:  # fmt: skip
     question = Asked(team.root / file, date(2026, 6, 1), **asked)
-    gate = Gate(question, compiler or JsonCompiler(), lambda text: None)
+    made = compiler or JsonCompiler()
+    gate = Gate(question, made, lambda text: None, together=Threads(4))
     return gate.verdict(gate.head())
 
 
