@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -96,7 +97,6 @@ def _row(row: Comparison) -> dict[str, object]:
 
 def _verdict(rows: Sequence[Comparison]) -> str:
     """How far the model is from operators that it was not fitted to."""
-    from worker.host_rates.fit import geometric_mean
     from worker.host_rates.operators import Role
 
     held = sorted(

@@ -15,7 +15,7 @@ from scipy.optimize import minimize
 from worker.compiler.errors import CompilerError
 from worker.compiler.machine import canonical_document, load_machine, preset_document
 from worker.host_rates.document import processor_name, with_host
-from worker.host_rates.fit import HostRates, compared, fit_host, geometric_mean
+from worker.host_rates.fit import HostRates, compared, fit_host
 from worker.host_rates.measure import FEWEST_RUNS, SPEND_S, WARM_RUNS, Timing, fastest
 from worker.host_rates.operators import HostOperator, Role, operators
 
@@ -177,7 +177,3 @@ def test_names_of_processors(tmp_path: Path) -> None:
     info.write_text("processor\t: 0\n")
     assert processor_name(info)
     assert processor_name(tmp_path / "none")
-
-
-def test_the_geometric_mean() -> None:
-    assert geometric_mean([0.5, 2.0, 8.0]) == pytest.approx(2.0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import exp, log
+from math import log
+from statistics import geometric_mean
 
 from worker.compiler.errors import CompilerError
 from worker.host_rates.measure import Timing
@@ -92,10 +93,6 @@ def _error(works: Sequence[Work], rates: HostRates) -> float:
 def compared(timings: Iterable[Timing], rates: HostRates) -> list[Comparison]:
     """Every operator beside what the model says of it."""
     return [Comparison(t, rates.seconds(t.flops, t.num_bytes)) for t in timings]
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    return exp(sum(map(log, values)) / len(values))
 
 
 def _net(timing: Timing, launch: float) -> float:
