@@ -67,6 +67,8 @@ def test_a_loaded_bundle_runs_and_is_built(folder: Path, tmp_path: Path) -> None
     want = expected("view", folder)["y"]
     np.testing.assert_array_equal(result.run(inputs_of("view", folder))["y"], want)
     session = result.build(tmp_path / "app").session()
+    own = session.get_session_options()
+    assert own.get_session_config_entry("session.x64quantprecision") == "1"
     np.testing.assert_array_equal(session.run(None, inputs_of("view", folder))[0], want)
     assert (result.save(tmp_path / "kept").folder / "view.twb").is_file()
 

@@ -7,6 +7,7 @@ import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from worker.compiler.errors import CompilerError
 from worker.compiler.frontend.bundle_files import model_name, open_model_file
 from worker.compiler.frontend.edges import NARROW_INTEGERS, recast_edges
+from worker.compiler.frontend.exact_products import may_have_products, multiply_exactly
 from worker.compiler.frontend.limits import Limits
 from worker.verification.definitions import by_definition
 from worker.verification.float64 import FORCED, in_float64
@@ -109,6 +111,7 @@ def defined_outputs(
 def _run(source: Path, inputs: Mapping[str, Array], folder: Path) -> dict[str, Array]:
     """All outputs of a model file, by name; as float32 where numpy has no such type."""
     try:
+        source = _exact(source, folder)
         session = _session(source)
         edges = (*session.get_inputs(), *session.get_outputs())
         if any(_FOREIGN_TYPE.fullmatch(value.type) for value in edges):
@@ -179,6 +182,23 @@ def _with_numpy_edges(path: Path, folder: Path) -> Path:
     recast_edges(model, _FOREIGN)
     target = _beside(path, folder, "numpy_edges")
     onnx.save(model, target)
+    return target
+
+
+def _exact(path: Path, folder: Path) -> Path:
+    """The model where no processor saturates its products of 8-bit integers.
+
+    Most have none: those stay as they are, and ONNX Runtime holds the only copy of the weights.
+    """
+    import onnx
+
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+        if not may_have_products(data):
+            return path
+    model = onnx.load(path, load_external_data=False)
+    exact = multiply_exactly(model)
+    target = _beside(path, folder, "exact")
+    onnx.save(exact, target)
     return target
 
 

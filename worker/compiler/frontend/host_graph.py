@@ -11,6 +11,7 @@ import onnx_ir
 
 from worker.compiler.errors import InternalError
 from worker.compiler.frontend.edges import NARROW_INTEGERS
+from worker.compiler.frontend.exact_products import multiply_exactly
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.slice import captured, declare, slice_model
 
@@ -86,7 +87,7 @@ def host_graph(
         for name in region.outputs:
             if name not in ends:
                 declare(proto.graph.value_info.add(), name, values.get(name))
-    return bytes(proto.SerializeToString(deterministic=True))
+    return bytes(multiply_exactly(proto).SerializeToString(deterministic=True))
 
 
 def _host_piece(position: int, node: onnx_ir.Node) -> _Piece:

@@ -9,6 +9,7 @@ import onnx_ir
 
 from worker.compiler.errors import InternalError
 from worker.compiler.frontend.edges import NARROW_INTEGERS, recast_edges
+from worker.compiler.frontend.exact_products import multiply_exactly
 from worker.compiler.frontend.model import OnnxModel
 
 _IR_VERSION_CEILING = 11
@@ -53,7 +54,7 @@ def host_submodel(
     for node in nodes:
         onnx_ir.serde.serialize_node_into(proto.graph.node.add(), node)
     recast_edges(proto, NARROW_INTEGERS)
-    return bytes(proto.SerializeToString(deterministic=True))
+    return bytes(multiply_exactly(proto).SerializeToString(deterministic=True))
 
 
 def slice_model(

@@ -11,6 +11,7 @@ import onnx
 import onnx_ir
 
 from worker.compiler.errors import ModelError
+from worker.compiler.frontend.exact_products import multiply_exactly
 
 Array = npt.NDArray[Any]
 
@@ -57,7 +58,7 @@ class Session:
             onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array, kind)
             for array, kind in self._shared.values()
         ]
-        proto = onnx_ir.serde.serialize_model(stripped)
+        proto = multiply_exactly(onnx_ir.serde.serialize_model(stripped))
         if rewrite is not None:
             proto = rewrite(proto)
         try:
