@@ -9,7 +9,7 @@ from lower_toys import flat_machine
 
 from worker.compiler.isa.program import Resource
 from worker.compiler.machine.machine import Link, LinkKind, Machine
-from worker.compiler.machine.mesh import Mesh
+from worker.compiler.machine.mesh import Mesh, Numbering
 
 Place: TypeAlias = tuple[int, int]
 HOME_RATE, OWN_RATE, LATENCY = 16.0, 64.0, 10
@@ -20,12 +20,12 @@ RATE, HOP, PJ = 4.0, 3, 0.25
 
 def mesh_machine(
     rows: int = 2, columns: int = 2, ports: tuple[Place, ...] = ((0, 0),), *,
-    multicast: bool = False, rate: float = RATE,
+    multicast: bool = False, rate: float = RATE, numbering: Numbering = Numbering.ROWS,
 ) -> Machine:  # fmt: skip
     """Home behind its ports of a mesh, one scratchpad and one core at each node."""
     machine = flat_machine(rows * columns)
     home, _, own = machine.levels
-    mesh = Mesh(rows, columns, ports)
+    mesh = Mesh(rows, columns, ports, numbering)
     noc = Link("noc", "L1", "L1", LinkKind.NOC, rate, HOP, PJ, multicast=multicast, mesh=mesh)
     return replace(machine, levels=(home, own), links=(noc,))
 
@@ -43,19 +43,28 @@ def xy(begin: Place, end: Place) -> list[tuple[Place, Place]]:
     return found
 
 
+def places(mesh: Mesh) -> list[Place]:
+    """Where the ends of ways are: nodes, then ports of home."""
+    routers = [(row, column) for row in range(mesh.rows) for column in range(mesh.columns)]
+    if mesh.numbering is Numbering.HOME:
+        nearest = {at: min((len(xy(p, at)), k) for k, p in enumerate(mesh.ports)) for at in routers}
+        turn = {
+            at: sum(nearest[o][1] == nearest[at][1] and (nearest[o], o) < (nearest[at], at)
+                    for o in routers)
+            for at in routers
+        }  # fmt: skip
+        routers.sort(key=lambda at: (turn[at], nearest[at][1]))
+    return [*routers, *mesh.ports]
+
+
 def wires_of(port: Resource, mesh: Mesh) -> tuple[tuple[object, ...], int]:
     """(what the ways of a port of the mesh occupy, hops of the longest)."""
     wires: dict[tuple[object, ...], None] = {}
     hops = 0
-    ends = mesh.rows * mesh.columns + len(mesh.ports)
+    at = places(mesh)
     for way in port.instances:
-        begin, end = divmod(way, ends)
-        routers = [
-            divmod(e, mesh.columns) if e < mesh.rows * mesh.columns
-            else mesh.ports[e - mesh.rows * mesh.columns]
-            for e in (begin, end)
-        ]  # fmt: skip
-        steps = xy(routers[0], routers[1])
+        begin, end = divmod(way, len(at))
+        steps = xy(at[begin], at[end])
         hops = max(hops, len(steps))
         wires |= dict.fromkeys([("in", begin), *steps, ("out", end)])
     return tuple(wires), hops

@@ -22,7 +22,7 @@ from worker.compiler.isa.verify import verify_program
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine.digest import machine_document, machine_of
 from worker.compiler.machine.machine import Machine
-from worker.compiler.machine.mesh import Mesh
+from worker.compiler.machine.mesh import Mesh, Numbering
 from worker.simulator.results import UnitSimulation
 from worker.simulator.run import simulate_unit
 
@@ -169,7 +169,10 @@ def programs(draw: st.DrawFn) -> tuple[Machine, list[Step], list[Resource], list
     rows, columns = draw(st.integers(1, 3)), draw(st.integers(1, 3))
     places = st.tuples(st.integers(0, rows - 1), st.integers(0, columns - 1))
     ports: list[Place] = draw(st.lists(places, min_size=1, max_size=2, unique=True))
-    machine = mesh_machine(rows, columns, tuple(ports), rate=draw(st.sampled_from([4.0, 2.5])))
+    machine = mesh_machine(
+        rows, columns, tuple(ports), rate=draw(st.sampled_from([4.0, 2.5])),
+        numbering=draw(st.sampled_from(Numbering)),
+    )  # fmt: skip
     program, nodes = Program(machine), st.integers(0, rows * columns - 1)
     known: list[int] = []
     for _ in range(draw(st.integers(1, 12))):
@@ -233,10 +236,26 @@ def test_random_programs_run_as_the_oracle_says(
     assert sum(c.cycles for c in simulated.causes) == told.cycles
 
 
+def test_nodes_are_numbered_from_home() -> None:
+    """Those beside the ports first, port by port: here the ends of a row, then inwards."""
+    machine = mesh_machine(1, 5, ((0, 0), (0, 4)), numbering=Numbering.HOME)
+    mesh = machine.links[0].mesh
+    assert mesh is not None
+    assert [mesh.router(node)[1] for node in range(5)] == [0, 4, 1, 3, 2]
+    assert [mesh.port_of(node) - 5 for node in range(5)] == [0, 1, 0, 1, 0]
+    program = Program(machine)
+    for node in (0, 1):  # ends of the row: each by its own port, no hop
+        program.load(node)
+    _, found, begin = program.run()
+    assert begin == [0, 0]
+    assert hop_energy(found) == 0
+
+
+@pytest.mark.parametrize("numbering", Numbering)
 @pytest.mark.parametrize("multicast", [False, True])
-def test_lowered_programs_take_the_ways(*, multicast: bool) -> None:
+def test_lowered_programs_take_the_ways(*, multicast: bool, numbering: Numbering) -> None:
     """Loops over time and nodes are what they are when listed: cycles, energy and causes."""
-    machine = mesh_machine(2, 4, ((0, 1), (1, 3)), multicast=multicast)
+    machine = mesh_machine(2, 4, ((0, 1), (1, 3)), multicast=multicast, numbering=numbering)
     schedule = naive_matmul(128, 32, 64, (8, 8, 8), 8)
     unit = check_lowered(schedule, machine)
     assert fault_in(schedule, machine, unit) is None

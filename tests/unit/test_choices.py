@@ -20,7 +20,7 @@ from worker.compiler.machine import load_preset
 from worker.compiler.options import CompileOptions
 from worker.compiler.pipeline import compile_model
 
-ON = load_preset("kapla-16x16")
+ON = load_preset("simba")
 
 
 class Counting(MemoryCache):

@@ -24,9 +24,12 @@ CHIP = canonical_document(preset_document("kapla-16x16"))
         ("DRAM.read_bytes_per_cycle=x0.75", [(38.4,)]),
         ("PE.array.1=16", [(16,)]),
         ("num_cores+GBUF.instances+REGF.instances=x0.5,x1", [(128, 128, 128), (256, 256, 256)]),
-        ("GBUF.capacity_bytes+NOC.bytes_per_cycle=x1..x4", [(32768, 8), (65536, 16), (131072, 32)]),
+        (
+            "GBUF.capacity_bytes+NOC.bytes_per_cycle=x1..x4",
+            [(32768, 16), (65536, 32), (131072, 64)],
+        ),
         ("/levels/GBUF/capacity_bytes=x1,64KiB", [(32768,), (65536,)]),
-        ("/levels/1/capacity_bytes+NOC.bytes_per_cycle=x2", [(65536, 16)]),
+        ("/levels/1/capacity_bytes+NOC.bytes_per_cycle=x2", [(65536, 32)]),
         ("/clock_hz=2e8", [(200_000_000,)]),
     ],
 )

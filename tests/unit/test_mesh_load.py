@@ -81,7 +81,7 @@ def test_a_report_has_the_load_and_its_page_draws_it(tmp_path: Path) -> None:
     report = json.loads((tmp_path / "out" / "report.json").read_bytes())
     (told,) = report["mesh"]
     assert (told["link"], told["rows"], told["columns"]) == ("NOC", 16, 16)
-    assert told["ports"] == [[0, 0], [15, 15]]
+    assert (told["ports"], told["numbering"]) == ([[0, 0], [15, 15]], "home")
     (energy,) = (line["pj"] for line in report["energy"] if line["item"] == "link:NOC")
     assert energy > 0
     hops = [row for row in told["links"] if not row["hangs"]]

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from worker.compiler.machine import digest, load_machine
+from worker.compiler.machine.digest import machine_document, machine_of
 from worker.compiler.machine.inherit import resolve
 from worker.compiler.machine.lint.document import lint_document
 from worker.compiler.machine.lint.mesh import MESH_RULES
 from worker.compiler.machine.lint.view import SpecReader
-from worker.compiler.machine.mesh import Mesh
+from worker.compiler.machine.mesh import Mesh, Numbering
 from worker.compiler.machine.presets import preset_document
 
 CORNERS = [[0, 0], [0, 15], [15, 0], [15, 15]]
@@ -28,10 +29,14 @@ def mesh(**fields: Any) -> dict[str, Any]:
 
 def test_a_document_places_the_nodes() -> None:
     machine = load_machine(spec())
-    assert machine.links[0].mesh == Mesh(16, 16, ((0, 0), (0, 15), (15, 0), (15, 15)))
+    corners = (0, 0), (0, 15), (15, 0), (15, 15)
+    assert machine.links[0].mesh == Mesh(16, 16, corners, Numbering.HOME)
     other = load_machine(spec(**mesh(ports=[[{"value": 3, "tag": "R"}, 4]])))
-    assert other.links[0].mesh == Mesh(16, 16, ((3, 4),))
-    assert digest(machine) != digest(other)
+    assert other.links[0].mesh == Mesh(16, 16, ((3, 4),), Numbering.HOME)
+    by_rows = load_machine(spec(**mesh(numbering={"value": "rows", "tag": "G"})))
+    assert by_rows.links[0].mesh == Mesh(16, 16, corners)
+    assert len({digest(machine), digest(other), digest(by_rows)}) == 3
+    assert machine_of(machine_document(machine)).links == machine.links
 
 
 REFUSED = [

@@ -24,7 +24,9 @@ def mesh_loads(machine: Machine, whole: ModelSimulation) -> tuple[MeshLoad, ...]
             )
             for load in whole.mesh
         )  # fmt: skip
-        found.append(MeshLoad(link.name, mesh.rows, mesh.columns, mesh.ports, links))
+        found.append(
+            MeshLoad(link.name, mesh.rows, mesh.columns, mesh.ports, links, mesh.numbering.value)
+        )
     return tuple(found)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -50,6 +50,8 @@ class MeshLoad(msgspec.Struct, frozen=True):
     ports: tuple[Place, ...]
     """Routers that home is attached to."""
     links: tuple[Loaded, ...]
+    numbering: Literal["rows", "home"] = "rows"
+    """As the spec says it; of reports that do not say it, `rows`."""
 
 
 def mesh_map(load: MeshLoad) -> str:

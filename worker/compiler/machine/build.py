@@ -35,7 +35,7 @@ from worker.compiler.machine.machine import (
     MemoryLevel,
     StageOperation,
 )
-from worker.compiler.machine.mesh import Mesh
+from worker.compiler.machine.mesh import Mesh, Numbering
 from worker.compiler.machine.presets import preset_document
 from worker.compiler.machine.quantity import Estimate, Flag, Quantity
 from worker.compiler.machine.spec import (
@@ -415,7 +415,8 @@ def _rates(level: LevelSpec) -> tuple[float, float]:
 
 def _mesh(spec: MeshSpec) -> Mesh:
     ports = tuple((_int(row), _int(column)) for row, column in spec.ports)
-    return Mesh(_int(spec.rows), _int(spec.columns), ports)
+    said = Numbering.HOME if spec.numbering is None else Numbering(spec.numbering.value)
+    return Mesh(_int(spec.rows), _int(spec.columns), ports, said)
 
 
 def _dataflow(spec: DataflowSpec) -> Dataflow:

@@ -1,10 +1,12 @@
 """A mesh of nodes: who stands where, and which links a way over it takes.
 
-Routers stand in rows and columns, node n = row * columns + column at each.  A way goes along its
-row first and then along a column (XY, which has no deadlocks), through the link by which its
-beginning enters its router and the one by which its end leaves it.  Home is attached at `ports`,
-behind the nodes in the numbering of what a way may begin or end at; everybody uses the nearest one.
-Ways are numbers, so that a row of a program names one however long it is.
+Routers stand in rows and columns, a node at each.  Nodes are numbered along the rows, or from home:
+the nearest to each of its ports in turn, so that the first few work beside it, and beside all of
+its ports.  A way goes along its row first and then along a column (XY, which has no deadlocks),
+through the link by which its beginning enters its router and the one by which its end leaves it.
+Home is attached at `ports`, behind the nodes in the numbering of what a way may begin or end at;
+everybody uses the nearest one.  Ways are numbers, so that a row of a program names one however long
+it is.
 Source: W. J. Dally, B. Towles, Principles and Practices of Interconnection Networks (2004), ch. 8.
 """
 
@@ -13,12 +15,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
+from itertools import chain, zip_longest
 from typing import NamedTuple
 
 EAST, WEST, SOUTH, NORTH, IN, OUT = range(6)
-"""Links of a node's router, in the order of their numbers; `IN` and `OUT` are its own memory's."""
+"""Links of a router, in the order of their numbers; `IN` and `OUT` are those of its own memory.
+Routers are numbered by rows."""
 _OF_NODE = 6
+
+
+class Numbering(StrEnum):
+    """Where the nodes of a mesh stand."""
+
+    ROWS = "rows"
+    """Node n at row n // columns, column n % columns."""
+    HOME = "home"
+    """The nearest to each port of home in turn, of equally near ones by rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +43,7 @@ class Mesh:
     columns: int
     ports: tuple[tuple[int, int], ...]
     """(row, column) of the routers that home is attached to; at least one."""
+    numbering: Numbering = Numbering.ROWS
 
     @property
     def num_nodes(self) -> int:
@@ -46,7 +61,7 @@ class Mesh:
     def router(self, end: int) -> tuple[int, int]:
         """(row, column) of a node or of a port of home."""
         if end < self.num_nodes:
-            return divmod(end, self.columns)
+            return divmod(_spots(self)[end], self.columns)
         return self.ports[end - self.num_nodes]
 
     def distance(self, begin: int, end: int) -> int:
@@ -87,7 +102,7 @@ class Mesh:
             port, is_out = divmod(link - between, 2)
             return self.ports[port], self.ports[port], "to home" if is_out else "from home"
         node, side = divmod(link, _OF_NODE)
-        row, column = here = self.router(node)
+        row, column = here = divmod(node, self.columns)
         if side in (IN, OUT):
             return here, here, "to memory" if side == OUT else "from memory"
         down, right = {EAST: (0, 1), WEST: (0, -1), SOUTH: (1, 0), NORTH: (-1, 0)}[side]
@@ -125,6 +140,21 @@ def home_traffic(mesh: Mesh, *, outward: bool) -> HomeTraffic:
 
 
 @cache
+def _spots(mesh: Mesh) -> tuple[int, ...]:
+    """[nodes] The number of the router that each stands at."""
+    routers = range(mesh.num_nodes)
+    if mesh.numbering is Numbering.ROWS:
+        return tuple(routers)
+    beside: list[list[tuple[int, int]]] = [[] for _ in mesh.ports]
+    for router in routers:
+        row, column = divmod(router, mesh.columns)
+        far = [abs(row - at) + abs(column - across) for at, across in mesh.ports]
+        beside[far.index(min(far))].append((min(far), router))
+    rounds = zip_longest(*(sorted(each) for each in beside))
+    return tuple(each[1] for each in chain.from_iterable(rounds) if each is not None)
+
+
+@cache
 def _nearest(mesh: Mesh) -> tuple[int, ...]:
     """[nodes] The port of home that each uses."""
     ports = range(mesh.num_nodes, mesh.num_ends)
@@ -154,5 +184,5 @@ def _links(mesh: Mesh, way: int) -> tuple[int, ...]:
 def _own(mesh: Mesh, end: int, side: int) -> int:
     """The link between an end and its router."""
     if end < mesh.num_nodes:
-        return _OF_NODE * end + side
+        return _OF_NODE * _spots(mesh)[end] + side
     return _OF_NODE * mesh.num_nodes + 2 * (end - mesh.num_nodes) + (side == OUT)

@@ -211,6 +211,12 @@ class Kept(_Tagged):
     value: Literal["weight", "input", "output"]
 
 
+class Numbered(_Tagged):
+    """In what order the nodes of a mesh are numbered."""
+
+    value: Literal["rows", "home"]
+
+
 class Flag(_Tagged):
     """Yes or no."""
 

@@ -26,6 +26,7 @@ from worker.compiler.machine.quantity import (
     Flag,
     Kept,
     LimitBound,
+    Numbered,
     OpsPerCycle,
     OpsPerCycleOrNone,
     Part,
@@ -197,7 +198,7 @@ Coordinate = Annotated[Quantity, Range(0, 65535, integer=True)]
 
 
 class MeshSpec(Part):
-    """Where the instances of a level stand, row by row, and by which routers home is reached."""
+    """Where the instances of a level stand, and by which routers home is reached."""
 
     rows: Count
     columns: Count
@@ -205,6 +206,8 @@ class MeshSpec(Part):
         list[Annotated[list[Coordinate], Field(min_length=2, max_length=2)]], Field(max_length=256)
     ]
     """(row, column) of each; a node uses the nearest one, of equals the first."""
+    numbering: Numbered | None = None
+    """Where instance n stands.  Absent: from home, the nearest to each of its ports in turn."""
 
 
 class LinkSpec(Part):
