@@ -20,7 +20,7 @@ from worker.compiler import vendors
 from worker.compiler.cache import CacheKind, MemoryCache, NullCache
 from worker.compiler.cost.calls import CallRate
 from worker.compiler.cost.compute import contraction, pace_of
-from worker.compiler.errors import InternalError, SpecError
+from worker.compiler.errors import InternalError, OptionError, SpecError
 from worker.compiler.faults import limited_by
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine import digest, load_machine
@@ -151,6 +151,18 @@ def test_it_is_asked_once_in_one_batch_of_typed_calls() -> None:
     (key,) = cache.keys.values()
     assert key.kind is CacheKind.ORACLE
     assert dict(key.fields)["oracle"] == "area" and dict(key.fields)["version"] == "1"
+
+
+def test_nobody_is_asked_where_the_cache_must_know() -> None:
+    cache, machine = MemoryCache(), load_machine(chip(by("area")))
+    heard = len(HEARD)
+    with pytest.raises(OptionError) as caught:
+        asked(machine, cache, is_known=True)
+    assert (caught.value.code, caught.value.place.pointer) == (
+        "TW-OPT-002", "/engines/0/intrinsics/0/oracle"
+    )  # fmt: skip
+    assert len(HEARD) == heard and not cache.entries
+    assert asked(machine, cache) == asked(machine, cache, is_known=True)
 
 
 def test_answers_are_part_of_the_machine() -> None:

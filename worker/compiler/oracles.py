@@ -15,7 +15,7 @@ from operator import index
 from typing import NoReturn, Protocol
 
 from worker.compiler.cache import Cache, CacheKey, CacheKind
-from worker.compiler.errors import SpecError, said
+from worker.compiler.errors import OptionError, SpecError, said
 from worker.compiler.faults import Fault, attempt
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.build_calls import doubtful_calls
@@ -69,20 +69,22 @@ def is_asking(machine: Machine) -> bool:
     return any(i.question for engine in machine.engines for i in engine.intrinsics)
 
 
-def asked(machine: Machine, cache: Cache) -> Machine:
+def asked(machine: Machine, cache: Cache, *, is_known: bool = False) -> Machine:
     """The machine with the answers of its oracles; itself where it names none.
 
     Every instruction is one batch, for all sizes, formats and layouts; where layouts of targets
     differ, the most that a call takes in any of them counts.  `cache` is asked before, by the
-    oracle, its version, its distribution and the digest of the batch.
+    oracle, its version, its distribution and the digest of the batch; with `is_known` it must have
+    all of them.
 
     Raises:
+        OptionError: TW-OPT-002, the cache has no answers and nobody may be asked.
         SpecError: TW-PLUG-001, no package brings an oracle; TW-PLUG-006, one raised, hung, gave
             no cycles, or gave others the second time.  With the pointer to its name.
     """
     if not is_asking(machine):
         return machine
-    engines = tuple(_answered(engine, machine, cache) for engine in machine.engines)
+    engines = tuple(_answered(engine, machine, cache, is_known) for engine in machine.engines)
     guesses = list(machine.guesses)
     for k, engine in enumerate(engines):
         mine = tuple(i if i.question else replace(i, sizes=()) for i in engine.intrinsics)
@@ -109,17 +111,18 @@ def require_oracle(question: Question) -> OracleDescriptor:
     return found
 
 
-def _answered(engine: Engine, machine: Machine, cache: Cache) -> Engine:
+def _answered(engine: Engine, machine: Machine, cache: Cache, is_known: bool) -> Engine:
     intrinsics = tuple(
-        i if i.question is None else _priced(i, i.question, engine, machine, cache)
+        i if i.question is None else _priced(i, i.question, engine, machine, cache, is_known)
         for i in engine.intrinsics
     )
     return replace(engine, intrinsics=intrinsics)
 
 
 def _priced(
-    intrinsic: Intrinsic, question: Question, engine: Engine, machine: Machine, cache: Cache
-) -> Intrinsic:
+    intrinsic: Intrinsic, question: Question, engine: Engine, machine: Machine, cache: Cache,
+    is_known: bool,
+) -> Intrinsic:  # fmt: skip
     one = require_oracle(question)
     sizes = stepped(question.extents, question.granule)
     layouts = _layouts(engine, machine)
@@ -129,7 +132,7 @@ def _priced(
         for layout in layouts
         for size in sizes
     )
-    cycles = _cycles(one, question, batch, cache)
+    cycles = _cycles(one, question, batch, cache, is_known)
     found: list[CallSize] = []
     for k, dtype in enumerate(engine.macs_per_cycle):
         begin = k * len(layouts) * len(sizes)
@@ -179,8 +182,9 @@ def _call(
 
 
 def _cycles(
-    one: OracleDescriptor, question: Question, batch: tuple[OracleCall, ...], cache: Cache
-) -> tuple[int, ...]:
+    one: OracleDescriptor, question: Question, batch: tuple[OracleCall, ...], cache: Cache,
+    is_known: bool,
+) -> tuple[int, ...]:  # fmt: skip
     """Of every call, in order."""
     text = json.dumps([asdict(call) for call in batch], separators=(",", ":"))
     key = CacheKey(
@@ -194,6 +198,13 @@ def _cycles(
     )
     stored = cache.get(key)
     known = None if stored is None else _stored(stored, len(batch))
+    if known is None and is_known:
+        raise OptionError(
+            "TW-OPT-002",
+            f"no answers of oracle {one.name} are cached for these calls",
+            pointer=question.pointer,
+            actual=key.digest,
+        )
     if known is None:
         known = _given(one, question, batch)
         again = batch[:: max(1, len(batch) // _TWICE)][::-1]

@@ -152,7 +152,7 @@ def run_job(request: JobRequest, out_dir: Path, cache: Cache, progress: Progress
     machine = resolve_machine(request.hardware)
     require_plugins(machine, request.hardware)
     link = linked_library(request, machine)
-    machine = asked(machine, used_cache)
+    machine = asked(machine, used_cache, is_known=options.require_cache)
     size = request.model_path.stat().st_size
     ports = open_ports(
         machine, options, used_cache, timed, request.calibration_path, size,
