@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from math import ceil
 
+import numpy as np
+
 from worker.compiler.clock.run import Timing
 from worker.compiler.isa.loops import repetitions
 from worker.compiler.isa.program import OperandRole, UnitProgram, passed
@@ -41,15 +43,22 @@ def _unasked(program: UnitProgram, machine: Machine) -> dict[str, int]:
     """
     rows = program.instructions
     sizes, column = passed(rows, program.resources)
-    found: dict[str, int] = {}
     times = repetitions(program.loops)
-    for number, port in enumerate(program.resources):
-        if not column[number] or serves_an_engine(port.level, port.counted, machine):
+    totals = np.zeros(len(program.resources), np.int64)
+    named = rows["resource"]
+    for place in range(named.shape[1]):
+        uses = np.flatnonzero(
+            (named[:, place] >= 0) & (named[:, :place] != named[:, place : place + 1]).all(axis=1)
+        )
+        port = named[uses, place]
+        more = sizes[column[port], uses] - rows["bytes"][uses]
+        np.add.at(totals, port, more * times[uses] if len(times) else more)
+    found: dict[str, int] = {}
+    for number, resource in enumerate(program.resources):
+        if not column[number] or serves_an_engine(resource.level, resource.counted, machine):
             continue
-        uses = (rows["resource"] == number).any(axis=1)
-        more = sizes[column[number]][uses] - rows["bytes"][uses]
-        total = int((more * times[uses]).sum()) if len(times) else int(more.sum())
-        found[port.level] = found.get(port.level, 0) + total * port.count // port.sharers
+        more = int(totals[number]) * resource.count // resource.sharers
+        found[resource.level] = found.get(resource.level, 0) + more
     return found
 
 

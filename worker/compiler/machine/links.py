@@ -8,12 +8,13 @@ its noc bear these as their instances, of a multicast that of its first receiver
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy.typing as npt
 
 from worker.compiler.machine.machine import Link, Machine, MemoryLevel
-from worker.compiler.machine.mesh import home_traffic
+from worker.compiler.machine.mesh import Mesh, home_traffic
 
 Ints: TypeAlias = "npt.NDArray[Any]"
 
@@ -72,19 +73,21 @@ def node_of(machine: Machine, link: Link, level: str, instance: Ints) -> Ints:
     return found
 
 
-def wires(
-    links: Mapping[str, Link], name: str, instances: Sequence[int]
-) -> tuple[Sequence[int], int, int]:
+def wires(links: Mapping[str, Link], name: str, instances: range) -> tuple[Sequence[int], int, int]:
     """(numbers of what is occupied, how often a byte is charged, cycles until its other end) of
     ports of a link or a level: of a mesh those of all links of its ways, hops, and the latency of
     the longest way; else themselves, each once, and none."""
     link = links.get(name)
     if link is None or link.mesh is None:
         return instances, len(instances), 0
-    mesh = link.mesh
-    return (
-        mesh.links(instances), mesh.hops(instances), mesh.longest(instances) * link.latency_cycles
-    )  # fmt: skip
+    taken, hops, longest = _crossed(link.mesh, instances)
+    return taken, hops, longest * link.latency_cycles
+
+
+@lru_cache(maxsize=1 << 16)
+def _crossed(mesh: Mesh, ways: range) -> tuple[tuple[int, ...], int, int]:
+    """(links, hops, hops of the longest) of ways that are taken together."""
+    return mesh.links(ways), mesh.hops(ways), mesh.longest(ways)
 
 
 class Crossing(NamedTuple):
