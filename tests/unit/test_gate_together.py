@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import date
 from functools import partial
@@ -78,6 +78,15 @@ def test_after_a_failure_nothing_is_begun_and_the_cause_is_raised() -> None:
     assert sorted(begun) == [0, 1]
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """As from a terminal: who is started in the background is deaf to interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_reaches_whoever_asked_and_tells_the_others() -> None:
     threads = Threads(2)
     told = threading.Event()
