@@ -12,7 +12,7 @@ import os
 
 from hypothesis import settings
 
-_EXAMPLES = {"default": 20, "ci": 50, "nightly": 500}
+_EXAMPLES = {"default": 20, "ci": 30, "nightly": 500}
 _COSTLY_SHARE = 5
 
 for _name, _count in _EXAMPLES.items():

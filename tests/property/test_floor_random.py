@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis_profiles import COSTLY
@@ -164,6 +165,7 @@ def _laned(graph: Graph, axis: Axis, engine: str) -> Schedule:
     return Schedule(graph, body, "lanes", 0)
 
 
+@pytest.mark.no_cover
 @given(operators(), chips())
 @COSTLY
 def test_no_mapping_of_an_operator_beats_the_bound(graph: Graph, on: Machine) -> None:

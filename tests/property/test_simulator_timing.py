@@ -146,6 +146,7 @@ def _bursts(sizes: list[tuple[int, int]]) -> list[Step]:
     return steps
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     "sizes", [[(3, 9)], [(7, 3), (5, 40)], [(1, 1), (2, 5), (9, 17), (30, 80)], [(41, 0), (0, 41)]]
 )

@@ -148,6 +148,7 @@ def test_only_what_an_instance_keeps_for_itself_is_made_twice(where: str) -> Non
 # -- bands in turns --------------------------------------------------------------------------------
 
 
+@pytest.mark.no_cover
 def test_bands_that_exceed_the_buffer_take_turns(tmp_path: Path) -> None:
     net = Net()
     x = net.given(1, 4, 64, 16)
