@@ -1,4 +1,4 @@
-"""nn-dataflow's search on one node: its optima found again, its time, and how far `naive` is.
+"""nn-dataflow's search: its optima found again, its time, and how far `naive` is.
 
     python -m benchmarks.rivals --tool CHECKOUT --out benchmarks/RIVALS.md
     python -m benchmarks.rivals                       # without the tool: seconds
@@ -9,7 +9,11 @@ needs is installed into an environment of its own.
 First table: the least energy of whole networks in the tool's own space (every replication, exact
 cut and order: `blocking`), compiled beforehand, and the same of the tool, one process each, CPU
 seconds of the search alone, one after the other.  Exit 1: the two differ.
-Second table: DRAM words and energy of AlexNet's layers, batch 16, float16, by `naive` for each
+Second table: the same on a mesh of 16 x 16 nodes with arrays of 8 x 8, 32 words a PE and 16 384 in
+the buffer, memory at the corners: the least energy of all cuts, blockings and layouts of a network
+together, and what the tool's rule finds (blockings chosen without hops, the best of each layer
+kept), by the formulas and by the tool, whose dictionaries are patched.  Exit 1: these two differ.
+Third table: DRAM words and energy of AlexNet's layers, batch 16, float16, by `naive` for each
 objective as simulated, on the same array and buffer: kapla-edge with 128 KiB, no bursts and words
 of 2 bytes as alignment.  What the two are allowed is not the same.  The tool's blockings need no
 second copy of a tile, are exact, and hold sums in 256 words of every PE; ours may cut unevenly and
@@ -32,6 +36,7 @@ from typing import Any
 
 from benchmarks.peers.environments import python_of
 from benchmarks.rivals.blocking import optimum
+from benchmarks.rivals.mesh_networks import CHAINS, by_rule, chain, of_chain
 from benchmarks.rivals.nets import NETS
 from benchmarks.rivals.row_stationary import Layer, Node
 from worker.compiler.ir.dtype import DType
@@ -58,6 +63,7 @@ NET, BATCH = "alex_net", 16
 BUFFER_BYTES = 131_072
 HEAD = (
     ("net", "batch", "least energy", "its cycles", "candidates", "CPU s", "the tool's", "ratio"),
+    ("net", "batch", "cuts", "least energy", "by the rule", "over", "CPU s", "the tool's", "ratio"),
     ("layer", "objective", "M words of DRAM", "the optimum's", "ratio", "mJ", "the optimum's",
      "ratio", "cycles", "CPU s"),
 )  # fmt: skip
@@ -79,6 +85,7 @@ def of_the_tool(checkout: Path, python: Path, runs: Sequence[tuple[str, int]]) -
     """What the tool finds, by `net:batch`."""
     script = Path(__file__).with_name("nn_dataflow_search.py")
     asked = [f"{net}:{batch}" for net, batch in runs if net not in NOT_THE_TOOLS]
+    asked += [f"{one}:mesh" for one in asked if one in {f"{net}:1" for net in CHAINS}]
     ran = subprocess.run(
         [str(python), str(script), *asked], capture_output=True, text=True, check=True,
         env={**os.environ, "PYTHONPATH": str(checkout.resolve())},
@@ -104,6 +111,33 @@ def networks(runs: Sequence[tuple[str, int]], tool: Mapping[str, Any]) -> Iterat
         if (round(theirs["energy"]), round(theirs["cycles"])) != (energy, cycles):
             raise SystemExit(f"{net} {batch}: {energy}, {cycles}; the tool finds {theirs}")
         yield [*row, f"{theirs['cpu_s']:.1f}", f"{theirs['cpu_s'] / seconds:,.0f}"]
+
+
+def mesh(runs: Sequence[tuple[str, int]], tool: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Rows of the second table.
+
+    Raises:
+        SystemExit: the tool finds something else than its rule does.
+    """
+    for net, batch in runs:
+        if net not in CHAINS or batch != 1:
+            continue
+        layers, size = chain(net)
+        found = of_chain(layers, size, batch)
+        began = time.process_time()
+        ruled = by_rule(layers, size, batch)
+        seconds = time.process_time() - began
+        row = [
+            net, str(batch), f"{found.cuts:,}", f"{found.energy:,}", f"{ruled:,}",
+            f"{100 * (ruled / found.energy - 1):.2f} %", f"{found.seconds:.2f}, {seconds:.2f}",
+        ]  # fmt: skip
+        theirs = tool.get(f"{net}:{batch}:mesh")
+        if theirs is None:
+            yield [*row, "", ""]
+            continue
+        if round(theirs["energy"]) != ruled:
+            raise SystemExit(f"{net} {batch} on a mesh: {ruled}; the tool finds {theirs}")
+        yield [*row, f"{theirs['cpu_s']:.1f}", f"{theirs['cpu_s'] / found.seconds:.1f}"]
 
 
 def one_node() -> Machine:
@@ -138,7 +172,7 @@ def ours(layer: Layer, machine: Machine, objective: Objective) -> tuple[float, f
 
 
 def layers() -> Iterator[list[str]]:
-    """Rows of the second table; what is no product is left out."""
+    """Rows of the third table; what is no product is left out."""
     machine = one_node()
     for name, layer, _ in NETS[NET]():
         if layer.is_region:
@@ -173,8 +207,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.tool is not None:
         tool = of_the_tool(args.tool, python_of("nn-dataflow", args.environments), runs)
     text = table(HEAD[0], networks(runs, tool))
+    if args.only is None or args.only in CHAINS:
+        text += "\n\n" + table(HEAD[1], mesh(runs, tool))
     if args.only in {None, NET}:
-        text += "\n\n" + table(HEAD[1], layers())
+        text += "\n\n" + table(HEAD[2], layers())
     sys.stdout.write(text + "\n")
     if args.out is not None:
         args.out.write_text(f"# Rivals\n\n{_said()}\n\n{text}\n")

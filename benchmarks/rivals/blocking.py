@@ -9,18 +9,22 @@ Source: nn_dataflow 2.x, restated; see `row_stationary`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
+from operator import attrgetter
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.rivals.row_stationary import Layer, Nest, Node, nests
+from benchmarks.rivals.row_stationary import Layer, Nest, Node, Words, nests
 from worker.compiler.jit import compiled
 from worker.compiler.tiling.factors import divisors
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+
+NOTHING: Words = (0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,50 +36,65 @@ class Optimum:
     dram_words: float
     candidates: int
     """Blockings with orders that were looked at: those whose registers hold them."""
+    fetches: Words
+    """How often each datum comes from DRAM; results come and go."""
 
 
-def optimum(layer: Layer, batch: int, node: Node) -> Optimum:
+def optimum(
+    layer: Layer, batch: int, node: Node, occupancy: float = 1.0, per_fetch: Words = NOTHING
+) -> Optimum:
     """The best of all replications and blockings.
+
+    `occupancy`: part of the operations that are not padding; `per_fetch`: energy of bringing a
+    datum from DRAM once, besides its words.
 
     Raises:
         ValueError: no pass fits.
     """
-    best, count = Optimum(inf, 0.0, 0.0, 0), 0
-    for nest in nests(layer, batch, node):
-        found = _best(nest, node)
-        count += found.candidates
-        if found.energy < best.energy:
-            best = found
+    found = best_of_each(layer, batch, node, occupancy, per_fetch)
+    best = min(found, key=attrgetter("energy"))
     if best.energy == inf:
         raise ValueError(f"no pass of {layer} fits")
-    return Optimum(best.energy, best.cycles, best.dram_words, count)
+    return replace(best, candidates=sum(one.candidates for one in found))
 
 
-def _best(nest: Nest, node: Node) -> Optimum:
+def best_of_each(
+    layer: Layer, batch: int, node: Node, occupancy: float = 1.0, per_fetch: Words = NOTHING
+) -> list[Optimum]:
+    """The best blocking of each replication; of infinite energy where no pass fits."""
+    return [
+        _best(replace(nest, ops=nest.ops * occupancy), node, per_fetch)
+        for nest in nests(layer, batch, node)
+    ]
+
+
+def _best(nest: Nest, node: Node, per_fetch: Words) -> Optimum:
     has = np.array(nest.has, np.int64)
     counts = np.where(has, nest.loops, 1).prod(axis=1)
     passes = float(np.prod(nest.loops))
     registers = nest.ops * np.array([1.0, 1.0, 2.0]) * np.array([any(h) for h in nest.has])
     fixed = passes * (nest.ops * node.op + registers.sum() * node.register)
-    found = np.array([inf, 0.0])
+    found = np.array([inf, 0.0, 0.0, 0.0, 0.0])
     cuts = [np.array(divisors(n), np.int64) for n in nest.loops]
     number = compiled(_every_blocking)(
         *cuts, has,
         np.array(nest.bus) * counts * node.bus, np.array(nest.buffer) * counts * node.buffer,
         np.array(nest.dram) * counts, np.array(nest.buffer) * counts,
         np.array(nest.register_room, np.float64), np.array(nest.buffer_room, np.float64),
-        float(node.register_words), float(node.buffer_words), node.dram, fixed, found,
+        float(node.register_words), float(node.buffer_words), node.dram, fixed,
+        np.array(per_fetch, np.float64), found,
     )  # fmt: skip
-    energy, words = found.tolist()
-    return Optimum(energy, passes * nest.cycles, words, int(number))
+    energy, words, *fetches = found.tolist()
+    return Optimum(energy, passes * nest.cycles, words, int(number), (*fetches,))
 
 
 def _every_blocking(
     cuts_i: Ints, cuts_o: Ints, cuts_b: Ints, has: Ints, bus: Floats, buffer: Floats,
     dram: Floats, direct: Floats, register_room: Floats, buffer_room: Floats,
-    register_words: float, buffer_words: float, per_dram: float, fixed: float, found: Floats,
+    register_words: float, buffer_words: float, per_dram: float, fixed: float,
+    per_fetch: Floats, found: Floats,
 ) -> int:  # fmt: skip
-    """Fill `found` (energy, DRAM words) with the best; give the number of candidates.
+    """Fill `found` (energy, DRAM words, fetches) with the best; give the number of candidates.
 
     `bus`, `buffer`: energies of bringing everything once; `dram`, `direct`: words of bringing it
     from DRAM to the buffer, and past it.
@@ -146,7 +165,7 @@ def _every_blocking(
                                         near = second[d, z] or far
                                         if d == 2:
                                             far, near = 2 * far - 1, 2 * near - 1
-                                        energy += bus[d] * near
+                                        energy += bus[d] * near + per_fetch[d] * far
                                         if far < near:
                                             held = buffer_room[d]
                                             for x in range(3):
@@ -160,4 +179,6 @@ def _every_blocking(
                                     energy += words * per_dram
                                     if stored <= buffer_words and energy < found[0]:
                                         found[0], found[1] = energy, words
+                                        found[2:] = first[:, y]
+                                        found[4] = 2 * found[4] - 1
     return number
