@@ -147,7 +147,7 @@ def at_corners(cut: Cut) -> Cut:
 class Places(NamedTuple):
     """Who has which part, in the order of the parts' numbers."""
 
-    index: Ints
+    numbers: Ints
     """[places, cuts, 2] Number of the part along both sides."""
     coordinate: Ints
     """[places, 2]"""
@@ -171,7 +171,7 @@ def _ith(total: int, part: Ints, parts: int) -> Ints:
 
 def _map_ranges(layer: Layer, batch: int, cut: Cut) -> Ranges:
     """[places, 4, 2] What each place has of the output."""
-    index = _places(cut).index
+    index = _places(cut).numbers
     flat = index[:, :, 0] * np.array(cut.wide) + index[:, :, 1]
     return np.stack([
         _ith(batch, flat[:, IMAGES], cut.size(IMAGES)),
@@ -206,7 +206,8 @@ def _hops(ranges: Ranges, coordinate: Ints, layout: Layout) -> Ints:
     begin = np.maximum(ranges[:, None, :, 0], pieces[None, :, :, 0])
     end = np.minimum(ranges[:, None, :, 1], pieces[None, :, :, 1])
     words = np.maximum(end - begin, 0).prod(axis=2)
-    return (words * _distance(coordinate, corners)).sum(axis=1)
+    found: Ints = (words * _distance(coordinate, corners)).sum(axis=1)
+    return found
 
 
 def _distance(one: Ints, other: Ints) -> Ints:
