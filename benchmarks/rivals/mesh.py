@@ -274,8 +274,8 @@ def shared(layer: Layer, batch: int, cut: Cut) -> Shared:
     each = -(-batch // cut.size(IMAGES))
     return Shared(
         node, each, _operations(layer, batch) / (_operations(node, each) * len(index)), filters,
-        result, _result_hops(output[works], coordinate[works], result), inputs[works],
-        coordinate[works],
+        result, _result_hops(output[works], coordinate[works], cut.size(CHANNELS), result),
+        inputs[works], coordinate[works],
     )  # fmt: skip
 
 
@@ -289,17 +289,11 @@ def _operations(layer: Layer, batch: int) -> int:
     return work * (layer.inputs if layer.is_region else layer.channels)
 
 
-def _result_hops(output: Ranges, coordinate: Ints, result: Layout) -> int:
-    """Of nodes with parts of the same sums the middle one meets memory; the others send theirs
-    there, one way."""
-    sharers: dict[bytes, list[int]] = {}
-    for k, own in enumerate(output):
-        sharers.setdefault(own.tobytes(), []).append(k)
-    groups = list(sharers.values())
-    middle = np.array([group[len(group) // 2] for group in groups])
-    total = int(_hops(output[middle], coordinate[middle], result).sum())
-    size = _words(output)
-    for group, centre in zip(groups, middle.tolist(), strict=True):
-        far = np.abs(coordinate[group] - coordinate[centre]).sum(axis=1)
-        total += int((-(-(size[group] * far) // 2)).sum())
-    return total
+def _result_hops(output: Ranges, coordinate: Ints, sharers: int, result: Layout) -> int:
+    """Of nodes with parts of the same sums, which follow each other, the middle one meets memory;
+    the others send theirs there, one way."""
+    teams = coordinate.reshape(-1, sharers, 2)
+    middle, words = teams[:, sharers // 2], _words(output[::sharers])
+    far = np.abs(teams - middle[:, None]).sum(axis=2)
+    sent = -(-(words[:, None] * far) // 2)
+    return int(_hops(output[::sharers], middle, result).sum() + sent.sum())

@@ -13,7 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from benchmarks.rivals.blocking import best_of_each
+import numpy as np
+
+from benchmarks.rivals.blocking import Floats, best_of_each, front
 from benchmarks.rivals.mesh import (
     CORNERS,
     SIDE,
@@ -50,12 +52,13 @@ def of_chain(layers: Sequence[Layer], size: tuple[int, int], batch: int) -> Foun
     began = time.process_time()
     best = dict.fromkeys(_inputs(layers[0], size, batch), 0.0)
     number = 0
+    fronts: dict[object, Floats] = {}
     for layer in layers:
         ways = [shared(layer, batch, cut) for cut in cuts(layer, batch)]
         number += len(ways)
         after: dict[Layout, float] = {}
         for way, hops, before in _distinct(ways, best):
-            energy = before + _energy(way, hops)
+            energy = before + _energy(way, hops, fronts)
             if energy < after.get(way.result, inf):
                 after[way.result] = energy
         best = after
@@ -86,12 +89,17 @@ def _distinct(
     yield from least.values()
 
 
-def _energy(way: Shared, input_hops: int) -> float:
-    """Of the best blocking for these hops; infinite where no pass fits."""
-    hops = way.filter_hops, input_hops, way.result_hops
-    a, b, c = (HOP * h / NODES for h in hops)
-    found = best_of_each(way.node, way.batch, NODE, way.occupancy, (a, b, c))
-    return NODES * min(one.energy for one in found)
+def _energy(way: Shared, input_hops: int, fronts: dict[object, Floats]) -> float:
+    """Of the best blocking for these hops; infinite where no pass fits.
+
+    `fronts`: of what remains for a node, known or to be found.
+    """
+    key = way.node, way.batch, way.occupancy
+    if key not in fronts:
+        fronts[key] = front(way.node, way.batch, NODE, way.occupancy)
+    rows = fronts[key]
+    hops = np.array([way.filter_hops, input_hops, way.result_hops], np.float64)
+    return float((NODES * rows[:, 0] + HOP * (rows[:, 1:] @ hops)).min(initial=inf))
 
 
 def by_rule(layers: Sequence[Layer], size: tuple[int, int], batch: int) -> int:

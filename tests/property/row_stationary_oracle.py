@@ -123,9 +123,12 @@ def fetches(has: str, levels: list[tuple[dict[str, int], str]]) -> list[int]:
     return found[1:]
 
 
-def best(c: Case) -> tuple[Fraction, int]:
-    """(least energy, orders and cuts whose registers hold them)."""
-    least, count = None, 0
+Way = tuple[Fraction, tuple[int, int, int], bool]
+"""Energy, how often each datum comes from DRAM, and whether the buffer holds it."""
+
+
+def ways(c: Case) -> Iterator[Way]:
+    """All orders and cuts whose registers hold them."""
     for p in passes(c):
         total = prod(p.loops)
         named = dict(zip("IOB", p.loops, strict=True))
@@ -139,8 +142,7 @@ def best(c: Case) -> tuple[Fraction, int]:
             ) > c.registers:  # fmt: skip
                 continue
             for levels in product(*([(f, y) for y in orders(f)] for f in t[:2])):
-                count += 1
-                energy, stored = fixed, 0
+                energy, stored, fars = fixed, 0, []
                 for d, has in enumerate(p.has):
                     far, near = fetches(has, list(levels))
                     if d == 2:
@@ -152,7 +154,11 @@ def best(c: Case) -> tuple[Fraction, int]:
                         energy += p.gbuf[d] * counts[d] * near * 6
                         words = p.dram[d]
                     energy += words * counts[d] * far * 200
-                if stored <= c.room and (least is None or energy < least):
-                    least = energy
-    assert least is not None
-    return least, count
+                    fars.append(far)
+                yield energy, (fars[0], fars[1], fars[2]), stored <= c.room
+
+
+def best(c: Case) -> tuple[Fraction, int]:
+    """(least energy, orders and cuts whose registers hold them)."""
+    found = list(ways(c))
+    return min(energy for energy, _, fits in found if fits), len(found)

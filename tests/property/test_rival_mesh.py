@@ -7,12 +7,13 @@ from itertools import product
 from math import inf
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis_profiles import COSTLY
 
-from benchmarks.rivals.blocking import best_of_each
+from benchmarks.rivals.blocking import front
 from benchmarks.rivals.mesh import SIDE, Cut, Shared, at_corners, cuts, layout_of, shared
 from benchmarks.rivals.mesh_networks import HOP, NODE, by_rule, chain, of_chain
 from benchmarks.rivals.row_stationary import Layer
@@ -138,9 +139,9 @@ def test_the_best_way_through_two_layers_is_the_best_of_all_ways() -> None:
     ways = [[shared(layer, 2, cut) for cut in cuts(layer, 2)] for layer in pair]
 
     def energy(way: Shared, hops: int) -> float:
-        a, b, c = (HOP * h / 256 for h in (way.filter_hops, hops, way.result_hops))
-        tried = best_of_each(way.node, way.batch, NODE, way.occupancy, (a, b, c))
-        return 256 * min(one.energy for one in tried)
+        rows = front(way.node, way.batch, NODE, way.occupancy)
+        moved = rows[:, 1:] @ np.array([way.filter_hops, hops, way.result_hops])
+        return float((256 * rows[:, 0] + HOP * moved).min())
 
     known: dict[tuple[int, int, int], float] = {}
     least = inf
