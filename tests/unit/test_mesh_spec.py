@@ -27,6 +27,15 @@ def mesh(**fields: Any) -> dict[str, Any]:
     return {"mesh": {"rows": 16, "columns": 16, "ports": CORNERS, **fields}}
 
 
+def test_one_that_is_inherited_is_dropped() -> None:
+    one = {
+        "num_cores": 1,
+        "levels": [{"name": "GBUF", "instances": 1}, {"name": "REGF", "instances": 1}],
+    }
+    document = {**spec(mesh=None), **one}
+    assert load_machine(document).links[0].mesh is None
+
+
 def test_a_document_places_the_nodes() -> None:
     machine = load_machine(spec())
     corners = (0, 0), (0, 15), (15, 0), (15, 15)
