@@ -190,6 +190,16 @@ def test_others_are_left_alone(kinds: tuple[int, int]) -> None:
     assert not may_have_products(wrapped(helper.make_graph([], "g", [], [])).SerializeToString())
 
 
+@pytest.mark.parametrize("op_type", PRODUCTS)
+def test_a_node_that_lacks_operands_is_left_to_the_runtime(op_type: str) -> None:
+    for inputs in ([], ["x"], ["", "", "", ""]):
+        node = helper.make_node(op_type, inputs, ["", "y"], domain=PRODUCTS[op_type][0])
+        graph = helper.make_graph(
+            [node], "g", [helper.make_tensor_value_info("x", I8, (4, 4))], []
+        )  # fmt: skip
+        assert multiply_exactly(wrapped(graph)).graph.node[0] == node
+
+
 def test_replaced_weights_are_stored_once() -> None:
     model, _ = model_of("MatMulInteger", (U8, I8), False)
     size = len(model.SerializeToString())

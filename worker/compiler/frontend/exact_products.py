@@ -119,7 +119,8 @@ class _Scope:
             for scope in inner:
                 scope.rewrite()
             for place, name in enumerate(node.output):
-                self.types.setdefault(name, _type_of(node, place, self.types, inner))
+                if name:
+                    self.types.setdefault(name, _type_of(node, place, self.types, inner))
             self._take(node)
         del self.graph.node[:]
         self.graph.node.extend(self.nodes)
@@ -127,9 +128,11 @@ class _Scope:
 
     def _take(self, node: onnx.NodeProto) -> None:
         for operand in _OPERANDS.get((node.domain, node.op_type), ()):
-            kinds = [self.types.get(name, 0) for name in node.input]
-            partner = _U8 if operand.partner is None else kinds[operand.partner]
-            if kinds[operand.value] != _I8 or partner != _U8:
+            # A node that lacks operands is for ONNX Runtime to refuse.
+            partner: int = _U8
+            if operand.partner is not None:
+                partner = self.types.get(_input(node, operand.partner), 0)
+            if self.types.get(_input(node, operand.value), 0) != _I8 or partner != _U8:
                 continue
             zero = _input(node, operand.zero_point)
             place = operand.zero_point
