@@ -44,21 +44,25 @@ def _unasked(program: UnitProgram, machine: Machine) -> dict[str, int]:
     rows = program.instructions
     sizes, column = passed(rows, program.resources)
     times = repetitions(program.loops)
+    bursts = [
+        number for number, port in enumerate(program.resources)
+        if column[number] and not serves_an_engine(port.level, port.counted, machine)
+    ]  # fmt: skip
+    is_burst = np.zeros(len(program.resources) + 1, bool)  # the last one is of no port: -1
+    is_burst[bursts] = True
     totals = np.zeros(len(program.resources), np.int64)
     named = rows["resource"]
     for place in range(named.shape[1]):
-        uses = np.flatnonzero(
-            (named[:, place] >= 0) & (named[:, :place] != named[:, place : place + 1]).all(axis=1)
-        )
+        uses = np.flatnonzero(is_burst[named[:, place]])
+        uses = uses[(named[uses, :place] != named[uses, place, None]).all(axis=1)]
         port = named[uses, place]
         more = sizes[column[port], uses] - rows["bytes"][uses]
         np.add.at(totals, port, more * times[uses] if len(times) else more)
     found: dict[str, int] = {}
-    for number, resource in enumerate(program.resources):
-        if not column[number] or serves_an_engine(resource.level, resource.counted, machine):
-            continue
-        more = int(totals[number]) * resource.count // resource.sharers
-        found[resource.level] = found.get(resource.level, 0) + more
+    for number in bursts:
+        port = program.resources[number]
+        more = int(totals[number]) * port.count // port.sharers
+        found[port.level] = found.get(port.level, 0) + more
     return found
 
 
