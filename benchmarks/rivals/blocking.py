@@ -25,9 +25,6 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
-NOTHING: Words = (0.0, 0.0, 0.0)
-
-
 @dataclass(frozen=True, slots=True)
 class Optimum:
     """The least energy of a layer; of several the first that is met."""

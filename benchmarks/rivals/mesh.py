@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.rivals.row_stationary import Layer
+from worker.compiler.tiling.factors import divisors
 
 Ints: TypeAlias = "npt.NDArray[np.int64]"
 Ranges: TypeAlias = "npt.NDArray[Any]"
@@ -56,7 +57,7 @@ def _factors(number: int, count: int) -> tuple[tuple[int, ...], ...]:
         return ((number,),)
     return tuple(
         (first, *rest)
-        for first in range(1, number + 1) if number % first == 0
+        for first in divisors(number)
         for rest in _factors(number // first, count - 1)
     )  # fmt: skip
 

@@ -181,6 +181,58 @@ def _spread(pair: tuple[Any, Any]) -> Any:
     return zero if values.ndim == 2 else zero.reshape(-1, *(1,) * (values.ndim - 1))
 
 
+WHOLE: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "QAttention": (["x", "w", "b", "xs", "ws", "", "xz", "wz"], {"num_heads": 4}),
+    "DynamicQuantizeLSTM": (
+        ["f", "l", "r", "", "", "", "", "", "ls", "lz", "rs", "rz"], {"hidden_size": 32}
+    ),
+    "QLinearConv": (["i", "xs", "xz", "k", "ws", "wz", "ys", "xz"], {"channels_last": 1}),
+}  # fmt: skip
+"""Inputs and attributes of operators of many operands."""
+
+
+@pytest.mark.parametrize(
+    ("op_type", "has_zero"), [*((op_type, True) for op_type in WHOLE), ("QAttention", False)]
+)
+def test_weights_of_larger_operators_are_as_if_they_had_been_u8(
+    op_type: str, has_zero: bool
+) -> None:
+    """Written as u8 here, 128 higher with their zero points, they are the same weights."""
+    names, attributes = WHOLE[op_type]
+    values: dict[str, Any] = {
+        "w": random(I8, (64, 192)), "b": RNG.normal(size=192).astype(np.float32),
+        "l": random(I8, (1, 48, 128)), "r": random(I8, (1, 32, 128)),
+        "k": random(I8, (8, 16, 3, 3)), "xs": np.float32(0.02), "ws": np.float32(0.01),
+        "ys": np.float32(3.0), "ls": np.full(1, 0.01, np.float32),
+        "rs": np.full(1, 0.01, np.float32), "xz": np.array(120, np.uint8),
+        "wz": np.array(-4 if has_zero else 0, np.int8), "lz": np.array([3], np.int8),
+        "rz": np.array([-2], np.int8),
+    }  # fmt: skip
+    feeds = {"x": random(U8, (1, 6, 64)), "i": random(U8, (1, 9, 9, 16)),
+             "f": RNG.normal(size=(5, 1, 48)).astype(np.float32)}  # fmt: skip
+    inputs = {"x": U8, "i": U8, "f": F32}
+
+    def built(stored: dict[str, Any], said: list[str]) -> onnx.ModelProto:
+        given = [n for n in said if n in inputs]
+        node = helper.make_node(op_type, said, ["y"], domain=DOMAIN, **attributes)
+        return wrapped(helper.make_graph(
+            [node], "g",
+            [helper.make_tensor_value_info(n, inputs[n], feeds[n].shape) for n in given],
+            [onnx.ValueInfoProto(name="y")],
+            [numpy_helper.from_array(np.asarray(v), n) for n, v in stored.items() if n in said],
+        ))  # fmt: skip
+
+    unsigned = {
+        name: (value.astype(np.int16) + 128).astype(np.uint8) if value.dtype == np.int8 else value
+        for name, value in values.items()
+    }
+    fed = {name: feeds[name] for name in names if name in feeds}
+    told = [n for n in names if has_zero or n != "wz"]
+    changed = multiply_exactly(built(values, told))
+    assert I8 not in {tensor.data_type for tensor in changed.graph.initializer}
+    assert np.array_equal(run(changed, fed)[0], run(built(unsigned, names), fed)[0])
+
+
 @pytest.mark.parametrize("kinds", [(U8, U8), (I8, I8), (I8, U8)])
 def test_others_are_left_alone(kinds: tuple[int, int]) -> None:
     model, _ = model_of("MatMulInteger", kinds, False)

@@ -47,7 +47,7 @@ _OPERANDS: Mapping[tuple[str, str], tuple[_Operand, ...]] = {
     (_MICROSOFT, "MatMulIntegerToFloat"): (_Operand(1, 5, 0, 3),),
     (_MICROSOFT, "DynamicQuantizeMatMul"): (_Operand(1, 3, None, 2),),
     (_MICROSOFT, "QAttention"): (_Operand(1, 7, 0, 4),),
-    (_MICROSOFT, "DynamicQuantizeLSTM"): (_Operand(1, 9, None, 8), _Operand(2, 11, None, 10)),
+    (_MICROSOFT, "DynamicQuantizeLSTM"): (_Operand(1, 9, None), _Operand(2, 11, None)),
 }  # fmt: skip
 _KINDS = frozenset(op_type for _, op_type in _OPERANDS)
 
