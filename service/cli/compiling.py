@@ -20,6 +20,7 @@ from service.cli.failures import Failure
 from service.cli.inputs import hardware_label, strategy_settings, symbol_settings
 from service.cli.output import JsonFlag, note, print_json, print_problem, print_text
 from service.cli.summary import print_summary
+from service.cli.training import StepOrder, train_settings, write_step
 from service.orders.order import Order, arrays_digest, existing_model, hardware_document
 
 HardwareOption = Annotated[
@@ -29,6 +30,9 @@ SymbolsOption = Annotated[
     list[str] | None,
     typer.Option("--set", help="Bind a symbolic dimension; repeat for more.", metavar="NAME=N"),
 ]
+
+INTEGERS = frozenset({"i8", "u8"})
+"""Precisions in which the updates of a step would be nothing."""
 
 
 def compile_model(
@@ -121,6 +125,20 @@ def compile_model(
     partition: Annotated[
         str, typer.Option(help="spec, greedy, criteria or auto: how regions are chosen.")
     ] = "spec",
+    train: Annotated[
+        str | None,
+        typer.Option(
+            help="Compile one training step of the model: mse or cross-entropy; see `model train`.",
+            metavar="LOSS",
+        ),
+    ] = None,
+    train_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of the step, as optimizer=adam or learning_rate=0.1; repeatable.",
+            metavar="NAME=VALUE",
+        ),
+    ] = None,
     loop_trips: Annotated[
         int, typer.Option(min=1, help="Trips assumed for loops of unknown count.")
     ] = 1,
@@ -165,6 +183,20 @@ def compile_model(
             "looks into a compile on this machine; add --local",
             param_hint="--print-after, --stop-after, --verify-each",
         )
+    folder = output or Path(f"{model.stem}-{hardware_label(hardware)}")
+    if train is not None:
+        wanted = train_settings(train, train_option or [])
+        if precision in INTEGERS:
+            raise typer.BadParameter("a step is not quantised", param_hint="--precision")
+        step, first = folder / f"{model.stem}-step.onnx", None
+        if inputs is None and verify != "none":
+            inputs = first = folder / "inputs.npz"
+        existing_model(model)
+        write_step(StepOrder(model, wanted, symbol_settings(symbols or []), step, first, seed))
+        # The step's dimensions are bound.
+        model, symbols = step, None
+    elif train_option:
+        raise typer.BadParameter("changes nothing without --train", param_hint="--train-option")
     document = {
         "strategy": strategy,
         "strategy_options": strategy_settings(strategy, variant, strategy_option or []),
@@ -197,7 +229,7 @@ def compile_model(
         model=existing_model(model),
         hardware=hardware_document(hardware),
         options=CompileOptions.from_json(document).to_json(),
-        output=output or Path(f"{model.stem}-{hardware_label(hardware)}"),
+        output=folder,
         label=label,
         calibration=calibration,
         inputs=inputs,

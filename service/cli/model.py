@@ -1,4 +1,4 @@
-"""`model`: upload, list, look at models, and make a copy without the weights' values."""
+"""`model`: upload, list, look at models; a copy without the weights' values; a training step."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from service.cli.connection import DataDirOption, ServerOption, connect
 from service.cli.failures import Failure
 from service.cli.output import JsonFlag, note, print_fields, print_found, print_items, print_json
 from service.cli.progress import ProgressView
+from service.cli.training import train
 from service.orders.order import existing_model
 
 app = typer.Typer(help="Models of the service.", no_args_is_help=True)
+app.command("train")(train)
 FIELDS = ("id", "name", "kind", "sha256", "size_bytes", "created", "summary")
 KEEP_ELEMS = 64
 """Smaller initializers are shapes, axes, scales and limits: the model needs their values."""

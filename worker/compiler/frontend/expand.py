@@ -7,7 +7,7 @@ Source: ONNX operator schemas, function bodies.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx
@@ -33,9 +33,18 @@ _BUILD_ERRORS = (
 )  # fmt: skip
 
 
-def expand_functions(model: onnx_ir.Model, opset: int) -> int:
+def may_be_expanded(op_type: str) -> bool:
+    """Whether an operator of the standard domain gives way to its definition, if it has one."""
+    return op_type not in _NOT_EXPANDED
+
+
+def expand_functions(
+    model: onnx_ir.Model, opset: int, chosen: Callable[[str], bool] = may_be_expanded
+) -> int:
     """Expand what can be in the main graph, once; give the number of expanded nodes.
 
+    `chosen` says of which operators of the standard domain: by default those that have no
+    expression.
     A body is built for the types of its inputs, so a node waits until those are known.  Nodes of
     the body are called after the user's node.  A body may call functions again: call this until it
     gives 0, which it does, because schemas define functions by simpler ones.
@@ -50,7 +59,7 @@ def expand_functions(model: onnx_ir.Model, opset: int) -> int:
     for node in list(graph):
         if node.domain == MICROSOFT and node.op_type in QLINEAR:
             body = qlinear_body(node, opset)
-        elif node.domain != "" or not may_be_expanded(node.op_type):
+        elif node.domain != "" or not chosen(node.op_type):
             continue
         else:
             body = _body(node, opset)
@@ -65,11 +74,6 @@ def expand_functions(model: onnx_ir.Model, opset: int) -> int:
         _put_in_place(graph, node, body.graph, names)
         count += 1
     return count
-
-
-def may_be_expanded(op_type: str) -> bool:
-    """Whether an operator of the standard domain gives way to its definition, if it has one."""
-    return op_type not in _NOT_EXPANDED
 
 
 def _body(node: onnx_ir.Node, opset: int) -> onnx_ir.Model | None:

@@ -1,0 +1,89 @@
+"""Reductions: the gradient is spread over what was reduced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+
+import onnx_ir
+
+from worker.compiler.train.rules.site import Derivative, Rule, Site
+
+
+def _axes(site: Site) -> tuple[int, ...]:
+    """Reduced axes, counted from the front; all where none are given and that means all."""
+    rank = len(site.shape())
+    given = site.integers("axes")
+    if given is None and site.has(1):
+        given = tuple(int(a) for a in site.constant(1).reshape(-1))
+    if not given:
+        return () if site.integer("noop_with_empty_axes", 0) else tuple(range(rank))
+    return tuple(sorted(a % rank for a in given))
+
+
+def _kept(site: Site, value: onnx_ir.Value) -> onnx_ir.Value:
+    """A reduced value with the reduced axes as extents of 1."""
+    axes = _axes(site)
+    return site.emit.reshape(value, [1 if d in axes else n for d, n in enumerate(site.shape())])
+
+
+def _spread(scaled: Callable[[Site, onnx_ir.Value], onnx_ir.Value]) -> Rule:
+    """`scaled` gives the operand's gradient of the result's, broadcastable to it."""
+
+    def rule(site: Site) -> Mapping[int, onnx_ir.Value]:
+        made = scaled(site, _kept(site, site.grad))
+        return {0: site.emit.expand(made, site.shape())}
+
+    return rule
+
+
+def _sum(_: Site, grad: onnx_ir.Value) -> onnx_ir.Value:
+    return grad
+
+
+def _mean(site: Site, grad: onnx_ir.Value) -> onnx_ir.Value:
+    count = prod(site.shape()[a] for a in _axes(site))
+    return site.emit.op("Mul", grad, site.emit.real(1 / count, grad))
+
+
+def _square(site: Site, grad: onnx_ir.Value) -> onnx_ir.Value:
+    double = site.emit.op("Mul", grad, site.emit.real(2, grad))
+    return site.emit.op("Mul", double, site.x())
+
+
+def _l1(site: Site, grad: onnx_ir.Value) -> onnx_ir.Value:
+    return site.emit.op("Mul", grad, site.emit.op("Sign", site.x()))
+
+
+def _l2(site: Site, grad: onnx_ir.Value) -> onnx_ir.Value:
+    over = site.emit.op("Div", grad, _kept(site, site.y))
+    return site.emit.op("Mul", over, site.x())
+
+
+def _log_sum(site: Site, grad: onnx_ir.Value) -> onnx_ir.Value:
+    """d ln(sum e^x) = e^(x - y)."""
+    inner = site.emit.op("Sub", site.x(), _kept(site, site.y))
+    return site.emit.op("Mul", grad, site.emit.op("Exp", inner))
+
+
+def _extreme(site: Site, grad: onnx_ir.Value) -> onnx_ir.Value:
+    """In equal parts to all elements that have the result."""
+    emit = site.emit
+    mine = emit.op("Cast", emit.op("Equal", site.x(), _kept(site, site.y)), to=int(grad.dtype or 1))
+    share = emit.op("Div", grad, emit.total(mine, _axes(site)))
+    return emit.op("Mul", mine, share)
+
+
+RULES = {
+    name: Derivative(_spread(scaled), frozenset({0}))
+    for name, scaled in {
+        "ReduceSum": _sum,
+        "ReduceMean": _mean,
+        "ReduceSumSquare": _square,
+        "ReduceL1": _l1,
+        "ReduceL2": _l2,
+        "ReduceLogSumExp": _log_sum,
+        "ReduceMax": _extreme,
+        "ReduceMin": _extreme,
+    }.items()
+}
