@@ -10,7 +10,7 @@ Source: nn_dataflow 2.x (stanford-mast), which this restates: facts and formulas
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import permutations, product
@@ -201,13 +201,15 @@ def layout_of(layer: Layer, batch: int, cut: Cut) -> Layout:
     )
 
 
-def _hops(ranges: Ranges, coordinate: Ints, layout: Layout) -> Ints:
-    """[places] Words times hops of bringing a part of a feature map to each."""
-    pieces, corners = np.array(layout.pieces), np.array(layout.corners)
-    begin = np.maximum(ranges[:, None, :, 0], pieces[None, :, :, 0])
-    end = np.minimum(ranges[:, None, :, 1], pieces[None, :, :, 1])
-    words = np.maximum(end - begin, 0).prod(axis=2)
-    found: Ints = (words * _distance(coordinate, corners)).sum(axis=1)
+def _hops(ranges: Ranges, coordinate: Ints, layouts: Sequence[Layout]) -> Ints:
+    """[layouts, places] Words times hops of bringing a part of a feature map to each."""
+    pieces = np.array([layout.pieces for layout in layouts])
+    corners = np.array([layout.corners for layout in layouts])
+    begin = np.maximum(ranges[:, :, 0], pieces[:, :, None, :, 0])
+    end = np.minimum(ranges[:, :, 1], pieces[:, :, None, :, 1])
+    words = np.maximum(end - begin, 0).prod(axis=3)
+    far = np.abs(corners[:, :, None] - coordinate).sum(axis=3)
+    found: Ints = (words * far).sum(axis=1)
     return found
 
 
@@ -235,9 +237,15 @@ class Shared:
     coordinate: Ints
     """Theirs."""
 
-    def input_hops(self, layout: Layout) -> int:
-        """Of the input once, from where it lies."""
-        return int(_hops(self.inputs, self.coordinate, layout).sum())
+    def input_hops(self, layouts: Sequence[Layout], first: int = 0) -> Ints:
+        """[layouts] Of a map that is read once, from where it may lie.
+
+        `first`: which of the layer's input channels the map's first one is.
+        """
+        ranges = self.inputs.copy()
+        ranges[:, 1] -= first
+        found: Ints = _hops(ranges, self.coordinate, layouts).sum(axis=1)
+        return found
 
 
 def shared(layer: Layer, batch: int, cut: Cut) -> Shared:
@@ -248,8 +256,12 @@ def shared(layer: Layer, batch: int, cut: Cut) -> Shared:
     channels = _ith(layer.channels, flat, cut.size(CHANNELS))
     inputs = output.copy()
     if layer.is_region:
-        # A neighbour more, as the tool has it: it counts neighbours on one side from the end.
-        inputs[:, 1, 1] = np.minimum(layer.channels, output[:, 1, 1] + 1)
+        # Neighbours along channels, as the tool has them: of a pool, one at the end.
+        before = layer.inputs // 2
+        inputs[:, 1, 0] = np.maximum(0, output[:, 1, 0] - before)
+        inputs[:, 1, 1] = np.minimum(
+            layer.channels * layer.inputs, output[:, 1, 1] + layer.inputs - before
+        )
     else:
         inputs[:, 1] = channels
     for axis, window in ((2, layer.window[0]), (3, layer.window[1])):
@@ -297,4 +309,4 @@ def _result_hops(output: Ranges, coordinate: Ints, sharers: int, result: Layout)
     middle, words = teams[:, sharers // 2], _words(output[::sharers])
     far = np.abs(teams - middle[:, None]).sum(axis=2)
     sent = -(-(words[:, None] * far) // 2)
-    return int(_hops(output[::sharers], middle, result).sum() + sent.sum())
+    return int(_hops(output[::sharers], middle, [result]).sum() + sent.sum())
