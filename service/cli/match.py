@@ -62,6 +62,9 @@ def match(
     if outside:
         print_text(f"products that no instruction runs: {len(outside)}")
         print_table(("target", "node", "op_type", "reason"), outside)
+    if found["unused_operators"]:
+        names = ", ".join(found["unused_operators"])
+        print_text(f"operators defined that the model does not use: {names}")
     print_text(f"near misses: {len(misses)}")
     if misses:
         print_table(("target", "pattern", "root", "reason"), misses)

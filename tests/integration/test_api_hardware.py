@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import vendor_operators
 import yaml
 from api_fixtures import PRESET, Serve, assert_problem
 
@@ -48,6 +49,28 @@ def test_spec_is_stored_once_with_inheritance_resolved(serve: Serve) -> None:
     assert (again.status_code, again.json()["id"]) == (200, spec["id"])
     assert http.get(first.headers["location"]).json() == spec
     assert [row["id"] for row in http.get("/v1/hardware").json()["items"]] == [spec["id"]]
+
+
+def test_definitions_of_a_vendors_operators_travel_with_the_spec(serve: Serve) -> None:
+    http = serve(worker=False).http
+    first = http.post("/v1/hardware", json=vendor_operators.spec())
+    assert first.status_code == 201, first.text
+    stored = first.json()
+    assert stored["document"]["operators"] == vendor_operators.operators()
+    other = vendor_operators.spec()
+    other["operators"][2]["definition"] = vendor_operators.SQUARE.replace(
+        "Mul (x, x)", "Mul (x, x) "
+    )
+    assert (
+        http.post("/v1/hardware", json=other).json()["machine_digest"] != stored["machine_digest"]
+    )
+    other["operators"][2]["definition"] = vendor_operators.SQUARE.replace(
+        "Mul (x, x)", "Mull (x, x)"
+    )
+    refused = http.post("/v1/hardware", json=other)
+    problem = assert_problem(refused, 422, "TW-SPEC-002")
+    assert problem["errors"][0]["pointer"] == "/operators/2/definition"
+    assert "does not exist in opset 13" in problem["errors"][0]["message"]
 
 
 def test_name_changes_the_id_but_not_the_machine(serve: Serve) -> None:

@@ -81,7 +81,8 @@ def _entries() -> tuple[ErrorEntry, ...]:
         e("TW-MODEL-007", "A dimension is out of range", user, "ingest", 422, 3,
           "Give every dimension a value from 1 to the limit shown."),
         e("TW-MODEL-008", "Unknown operator domain or operator", user, "ingest", 422, 4,
-          "Replace the custom operator; understood are ai.onnx, ai.onnx.ml and com.microsoft."),
+          "Understood are ai.onnx, ai.onnx.ml and com.microsoft.  Define others as functions in the"
+          " model (FunctionProto), or under `operators` of the hardware spec."),
         e("TW-MODEL-009", "The opset or IR version is not supported", user, "ingest", 422, 3,
           "Export with an opset inside the range shown."),
         e("TW-MODEL-010", "External data is missing or points outside the bundle", user, "ingest",
@@ -108,6 +109,8 @@ def _entries() -> tuple[ErrorEntry, ...]:
           "Use one of the symbols listed, or drop this --set."),
         e("TW-MODEL-021", "A node has what its operator does not allow", user, "ingest", 422, 3,
           "Give the attribute or constant named here a value that the limit shown allows."),
+        e("TW-MODEL-022", "An operator is defined for another opset", user, "ingest", 422, 3,
+          "Define it by operators of the model's opset, or convert the model to the definition's."),
         e("TW-SPEC-001", "The hardware spec is not valid", user, "ingest", 422, 3,
           "Fix the fields listed; `tilewright hardware schema` prints the schema."),
         e("TW-SPEC-002", "The hardware spec contradicts itself", user, "ingest", 422, 3,

@@ -10,6 +10,7 @@ the whole, packaging, verification and reporting follow in the job, on the `Comp
 from __future__ import annotations
 
 from dataclasses import replace
+from hashlib import file_digest
 from pathlib import Path
 
 from worker.compiler.collector import rare_collections
@@ -57,7 +58,7 @@ def compile_model(
         CompilerError: see the stages; Infeasible only when an operator fits neither the
             accelerator nor (being refused by --fail-on-fallback) the host.
     """
-    asked = Compile(path, name, machine, options, ports, limits)
+    asked = Compile(path, name, machine, options, ports, limits, path)
     compiled: CompiledModel = run_stages(COMPILER, asked, ports.progress)["codegen"]
     return compiled
 
@@ -67,7 +68,10 @@ def ingest(asked: Compile) -> Ingested:
 
     Raises: as `load_model`.
     """
-    loaded = load_model(asked.path, asked.limits, asked.name)
+    loaded = load_model(asked.path, asked.limits, asked.name, asked.machine.foreign_names)
+    if asked.path != asked.user_file:
+        with asked.user_file.open("rb") as file:
+            loaded = replace(loaded, sha256=file_digest(file, "sha256").hexdigest())
     return Ingested(loaded, interface_of(loaded.ir))
 
 

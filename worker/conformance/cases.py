@@ -14,16 +14,20 @@ from hashlib import sha256
 import numpy as np
 import onnx_ir
 
+from worker.compiler.frontend.declared import declared_functions
 from worker.compiler.frontend.express import rejection
 from worker.compiler.frontend.ops.call import DTYPES
 from worker.compiler.frontend.ops.qcluster_call import CORES
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.machine import AcceleratorTarget, Machine, OpSupport
+from worker.compiler.machine.operator import is_foreign
+from worker.compiler.machine.pattern import AnyValue, OpMatch, PatternRule, ValueRule
 from worker.compiler.machine.rule import Clause
 from worker.compiler.partition.attributes import attribute_value
 from worker.compiler.partition.conditions import Miss, Subject, clause_miss
 from worker.compiler.partition.quantities import quantity
 from worker.compiler.partition.rules import FREE_DTYPES
+from worker.compiler.partition.vendor_rows import rows_of
 from worker.conformance.case import Broken, Case, Expectation, Form, Suite, Untested
 from worker.conformance.claims import (
     NUMPY,
@@ -93,21 +97,36 @@ class _Builder:
     def __init__(self, machine: Machine, selection: Selection) -> None:
         self._machine = machine
         self._selection = selection
+        self._functions = declared_functions(machine.operators)
         self.cases: list[Case] = []
         self.broken: list[Broken] = []
         self.untested: list[Untested] = []
 
     def target(self, target: AcceleratorTarget) -> None:
         for support in target.capabilities.ops:
-            if self._selection.wants(support.op_type):
+            if self._selection.wants(support.op_type) and not is_foreign(support.op_type):
                 self._op(target, support)
-        for rule in target.capabilities.patterns:
+        for rule in rows_of(target):
             if self._selection.wants(rule.name):
-                made = pattern_cases(target, rule)
+                made = pattern_cases(target, self._instance_of(target, rule), self._functions)
                 kept = made.cases[:1] if self._selection.is_quick else made.cases
+                row = target.capabilities.support(rule.name)
+                if row is not None and (row.limits or row.conditions):
+                    # what suits the definition may lie outside what the row demands of sizes
+                    kept = tuple(replace(c, expectation=Expectation.IF_CLAIMED) for c in kept)
                 self.cases.extend(kept)
                 self.broken.extend(made.broken)
                 self.untested.extend(made.untested)
+
+    def _instance_of(self, target: AcceleratorTarget, rule: PatternRule) -> PatternRule:
+        """The row, with what a row of `ops` demands of attributes written into its pattern."""
+        support = target.capabilities.support(rule.name)
+        if support is None or not is_foreign(rule.name):
+            return rule
+        positions = range(max(support.constant_inputs, default=-1) + 1)
+        inputs = tuple(AnyValue(ValueRule(constant=k in support.constant_inputs or None))
+                       for k in positions)  # fmt: skip
+        return replace(rule, root=OpMatch((rule.name,), inputs, support.attributes))
 
     def _op(self, target: AcceleratorTarget, support: OpSupport) -> None:
         op_type = support.op_type

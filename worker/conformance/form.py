@@ -9,16 +9,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
 from worker.compiler.frontend.exact_products import may_have_products, multiply_exactly
+from worker.compiler.frontend.functions import written_out
 from worker.compiler.frontend.ops.qcluster_call import CONTRACTIONS, MAXIMA, REARRANGEMENTS
+from worker.compiler.machine.operator import split_foreign
 from worker.conformance.sample import NOTHING, Array, Sample
 
+Functions: TypeAlias = "Mapping[str, onnx.FunctionProto]"
+"""Definitions of operators of foreign domains, by `domain::op type`."""
+NO_FUNCTIONS: Functions = MappingProxyType({})
 NODE = "node"
 """Name of the node under test."""
 ACTIVATION = "node/activation"
@@ -230,11 +236,13 @@ def assemble(
     outputs: Sequence[str],
     opset: int,
     alike: Mapping[str, Array] = NOTHING,
+    functions: Functions = NO_FUNCTIONS,
 ) -> bytes:
     """A serialised model; types and shapes of its outputs are inferred.
 
     `alike`: arrays of the type and shape of outputs that ONNX's inference knows nothing about
-    (normalisations that it defines as functions).
+    (normalisations that it defines as functions).  `functions`: definitions of foreign operators,
+    by name; the model has them all where it calls one.
 
     Raises:
         NoForm: the nodes contradict ONNX's definitions.
@@ -249,8 +257,10 @@ def assemble(
     model = helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=_IR_VERSION
     )
+    if any(node.domain for node in nodes):
+        add_functions(model, functions)
     try:
-        inferred = onnx.shape_inference.infer_shapes(model, True, True, True)
+        inferred = onnx.shape_inference.infer_shapes(written_out(model), True, True, True)
     except onnx.shape_inference.InferenceError as error:
         text = " ".join(str(error).split())[:200]
         raise NoForm(f"{REJECTED} the instance: {text}") from error
@@ -265,6 +275,18 @@ def assemble(
         model.graph.output.append(known[name])
     data: bytes = model.SerializeToString(deterministic=True)
     return data
+
+
+def add_functions(model: onnx.ModelProto, functions: Functions) -> None:
+    """Let the model define what it calls; their domains are imported."""
+    domains = {split_foreign(name) or ("", "") for name in functions}
+    names = sorted({domain for domain, _ in domains})
+    model.opset_import.extend(helper.make_opsetid(domain, 1) for domain in names)
+    for function in functions.values():
+        made = model.functions.add()
+        made.CopyFrom(function)
+        inside = {entry.domain for entry in made.opset_import}
+        made.opset_import.extend(helper.make_opsetid(d, 1) for d in names if d not in inside)
 
 
 def _has_shape(value: onnx.ValueInfoProto | None) -> bool:

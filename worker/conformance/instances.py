@@ -7,7 +7,7 @@ switch.  An instance that the target's own matcher would not take is a defect of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
@@ -19,6 +19,7 @@ from onnx import helper, numpy_helper
 from worker.compiler.frontend.ops.qcluster_call import ACTIVATIONS, CORES
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.machine import AcceleratorTarget
+from worker.compiler.machine.operator import is_foreign, split_foreign
 from worker.compiler.machine.pattern import (
     Alternatives,
     AnyValue,
@@ -33,9 +34,12 @@ from worker.compiler.machine.pattern import (
 )
 from worker.conformance.case import Broken, Case, Expectation, Form, Untested
 from worker.conformance.claims import NUMPY, rule_values
+from worker.conformance.foreign import NoSample, foreign_recipe
 from worker.conformance.form import (
     ACTIVATION,
+    NO_FUNCTIONS,
     NODE,
+    Functions,
     NoForm,
     Tail,
     assemble,
@@ -45,7 +49,7 @@ from worker.conformance.form import (
     tensor,
 )
 from worker.conformance.recipes import RECIPES
-from worker.conformance.sample import OPSET, Array, Request, Sample
+from worker.conformance.sample import OPSET, Array, OpRecipe, Request, Sample
 
 _MAX_INSTANCES = 48
 _INTEGERS = (DType.I8, DType.U8, DType.I16, DType.U16)
@@ -61,8 +65,12 @@ class PatternChecks:
     untested: tuple[Untested, ...] = ()
 
 
-def pattern_cases(target: AcceleratorTarget, rule: PatternRule) -> PatternChecks:
+def pattern_cases(
+    target: AcceleratorTarget, rule: PatternRule, functions: Functions = NO_FUNCTIONS
+) -> PatternChecks:
     """Instances in every float and in the quantised form of every integer that the target has.
+
+    `functions`: definitions of operators of foreign domains, by name.
 
     One for every turn of every switch of the pattern in the first format, and in the others as the
     pattern is written.  A target of other integers only has plain operators of the first.
@@ -74,7 +82,7 @@ def pattern_cases(target: AcceleratorTarget, rule: PatternRule) -> PatternChecks
     broken: list[Broken] = []
     untested: list[Untested] = []
     for number, (dtype, form) in enumerate(forms or [(offered[0], Form.PATTERN)]):
-        made = _cases_of(target, rule, dtype, form, is_first=number == 0)
+        made = _cases_of(target, rule, dtype, form, functions, is_first=number == 0)
         cases += made.cases
         broken += made.broken
         untested += made.untested
@@ -82,7 +90,13 @@ def pattern_cases(target: AcceleratorTarget, rule: PatternRule) -> PatternChecks
 
 
 def _cases_of(
-    target: AcceleratorTarget, rule: PatternRule, dtype: DType, form: Form, *, is_first: bool
+    target: AcceleratorTarget,
+    rule: PatternRule,
+    dtype: DType,
+    form: Form,
+    functions: Functions,
+    *,
+    is_first: bool,
 ) -> PatternChecks:
     cases: list[Case] = []
     untested: list[Untested] = []
@@ -94,8 +108,8 @@ def _cases_of(
         turned = pending.pop(0)
         switches = first if not turned else _Switches(turned)
         try:
-            case = _instance(target, rule, dtype, form, switches)
-        except _Several as error:
+            case = _instance(target, rule, dtype, form, switches, functions)
+        except (_Several, NoSample) as error:
             claim = f"{dtype} {form} {switches.label(turned)}"
             untested.append(Untested(target.name, rule.name, claim, str(error)))
             case = None
@@ -146,18 +160,23 @@ class _Value:
 
 
 def _instance(
-    target: AcceleratorTarget, rule: PatternRule, dtype: DType, form: Form, switches: _Switches
+    target: AcceleratorTarget,
+    rule: PatternRule,
+    dtype: DType,
+    form: Form,
+    switches: _Switches,
+    functions: Functions,
 ) -> Case:
     if form is Form.PATTERN_QDQ:
-        return _quantised(target, rule, dtype, switches)
-    walk = _Walk(rule.name, dtype, switches)
+        return _quantised(target, rule, dtype, switches, functions)
+    walk = _Walk(rule.name, dtype, switches, functions)
     root = walk.value(rule.root, None, None)
-    model = assemble(walk.nodes, walk.feeds, walk.tensors, [root.name], walk.opset)
+    model = walk.model([root.name])
     twin = b""
     if dtype in (DType.F16, DType.BF16):
-        wide = _Walk(rule.name, DType.F32, _Switches(switches.turned), NUMPY[dtype])
+        wide = _Walk(rule.name, DType.F32, _Switches(switches.turned), functions, NUMPY[dtype])
         result = wide.value(rule.root, None, None)
-        twin = assemble(wide.nodes, wide.feeds, wide.tensors, [result.name], wide.opset)
+        twin = wide.model([result.name])
     return Case(
         target.name, rule.name, str(dtype), "", form, Expectation.PLACED, model,
         walk.feeds, tuple(node.name for node in walk.nodes), twin=twin,
@@ -165,14 +184,20 @@ def _instance(
 
 
 def _quantised(
-    target: AcceleratorTarget, rule: PatternRule, dtype: DType, switches: _Switches
+    target: AcceleratorTarget,
+    rule: PatternRule,
+    dtype: DType,
+    switches: _Switches,
+    functions: Functions,
 ) -> Case:
     """The instance as one integer operator: a core and at most an activation.
 
     Its operators must be offered in the type by rows of their own, which a pattern is not about.
     """
-    walk = _Walk(rule.name, DType.F32, switches)
+    walk = _Walk(rule.name, DType.F32, switches, functions)
     root = walk.value(rule.root, None, None)
+    if any(node.domain for node in walk.nodes):
+        raise _Several("a quantised call is judged by the operators of its definition")
     core, *others = walk.nodes
     follows = [node for node in others if list(node.input[:1]) == [core.output[0]]]
     if core.op_type not in CORES or len(others) > 1 or follows != others or any(
@@ -190,8 +215,7 @@ def _quantised(
     )  # fmt: skip
     tail = None
     if others:
-        float_model = assemble(walk.nodes, walk.feeds, walk.tensors, [root.name], walk.opset)
-        result = run_onnx(float_model, walk.feeds)[root.name]
+        result = run_onnx(walk.model([root.name]), walk.feeds)[root.name]
         own = tuple(t for t in walk.tensors if t.name in list(others[0].input))
         tail = Tail(others[0], own, result)
     built = quantized_form(core.op_type, sample, NUMPY[dtype], tail)
@@ -210,9 +234,11 @@ class _Walk:
         name: str,
         dtype: DType,
         switches: _Switches,
+        functions: Functions,
         rounded: np.dtype[Any] | None = None,
     ) -> None:
         """`rounded`: floats are those of this narrower type."""
+        self._functions = functions
         self._dtype = dtype
         self._rounded = rounded
         self._switches = switches
@@ -294,9 +320,7 @@ class _Walk:
             inner = pattern.inputs[pattern.through] if pattern.inputs else AnyValue()
             return self._bind(pattern.bind, self.value(inner, wanted, shape))
         op_type = pattern.op_types[self._switches.choose(pattern.op_types)]
-        recipe = RECIPES.get(op_type)
-        if recipe is None:
-            raise NoForm(f"{op_type} is not expressible")
+        recipe = self._recipe(op_type)
         attributes = {rule.name: _allowed(rule) for rule in pattern.attributes if rule_values(rule)}
         made: dict[int, _Value] = {}
         for k in _deepest_first(pattern):
@@ -317,12 +341,13 @@ class _Walk:
             name = "" if array is None else self._operand(array, not is_data).name
             names.append(name)
         result = f"t{len(self.nodes)}"
+        domain, short = split_foreign(op_type) or ("", op_type)
         node = helper.make_node(
-            op_type, names, [result, *(f"{result}_{k}" for k in range(1, sample.outputs))],
-            name=f"{op_type}_{len(self.nodes)}", **attributes_of(sample),
+            short, names, [result, *(f"{result}_{k}" for k in range(1, sample.outputs))],
+            name=f"{short}_{len(self.nodes)}", domain=domain or None, **attributes_of(sample),
         )  # fmt: skip
         self.nodes.append(node)
-        self.opset = max(self.opset, sample.opset)
+        self.opset = max(self.opset, sample.opset) if len(self.nodes) > 1 else sample.opset
         return self._bind(pattern.bind, self._result(result))
 
     def _sample(
@@ -330,14 +355,35 @@ class _Walk:
     ) -> Sample:
         request = Request(NUMPY[self._dtype], self._rng, shape, attributes=attributes)
         try:
-            return RECIPES[op_type].build(request)
+            return self._recipe(op_type).build(request)
+        except NoSample:
+            raise
         except (ValueError, IndexError) as error:
             raise NoForm(f"{op_type} has no instance on a tensor of shape {shape}") from error
 
+    def _recipe(self, op_type: str) -> OpRecipe:
+        recipe = foreign_recipe(op_type, self._functions) or RECIPES.get(op_type)
+        if recipe is None and is_foreign(op_type):
+            raise NoSample(f"the document has no definition of {op_type}: models bring it")
+        if recipe is None:
+            raise NoForm(f"{op_type} is not expressible")
+        return recipe
+
+    def model(self, outputs: Sequence[str]) -> bytes:
+        """The model so far."""
+        try:
+            return assemble(
+                self.nodes, self.feeds, self.tensors, outputs, self.opset, functions=self._functions
+            )
+        except NoForm as error:
+            if not any(node.domain for node in self.nodes):
+                raise
+            # a definition need not be of every type that the target has
+            raise NoSample(f"the definition is not of {self._dtype}: {error}") from error
+
     def _result(self, name: str) -> _Value:
         """Type and shape of a result, as ONNX infers them from the model so far."""
-        model = assemble(self.nodes, self.feeds, self.tensors, [name], self.opset)
-        found = onnx.load_from_string(model).graph.output[0].type.tensor_type
+        found = onnx.load_from_string(self.model([name])).graph.output[0].type.tensor_type
         dims = tuple(d.dim_value for d in found.shape.dim)
         return _Value(name, dims, helper.tensor_dtype_to_np_dtype(found.elem_type))
 

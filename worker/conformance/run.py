@@ -32,6 +32,7 @@ from worker.compiler.package.verify_numerics import (
     tolerance,
 )
 from worker.compiler.partition.plan import HOST, Placement
+from worker.compiler.partition.vendor_rows import rows_of
 from worker.compiler.pipeline import compile_model
 from worker.compiler.rejection import ReasonCode
 from worker.conformance.bits import watch_bits
@@ -176,7 +177,7 @@ _RUN = Row("", "", "", "", "", "", None, None, True, "")
 def _judge(case: Case, compiled: CompiledModel) -> Row | None:
     """Where the case's nodes went, against what is expected."""
     row_of = {row.node: row for row in compiled.placement}
-    rows = [row_of[name] for name in case.nodes if name in row_of]
+    rows = [row for name, row in row_of.items() if _is_of(name, case)]
     fallen = [row for row in rows if row.target == HOST]
     if case.expectation is Expectation.REFUSED:
         return _judge_refusal(case, rows, fallen)
@@ -216,11 +217,17 @@ def _judge_refusal(
 
 def _is_one_composite(case: Case, compiled: CompiledModel) -> bool:
     """Whether a row of the table took the nodes together, be it a better one than the case's."""
-    rows = {rule.name for t in compiled.machine.targets for rule in t.capabilities.patterns}
-    position = {n.name: k for k, n in enumerate(compiled.model.ir.graph)}
-    wanted = {position[name] for name in case.nodes if name in position}
+    rows = {rule.name for t in compiled.machine.targets for rule in rows_of(t)}
+    wanted = {k for k, n in enumerate(compiled.model.ir.graph) if _is_of(n.name or "", case)}
     composites = (c for part in compiled.partitioning.regions for c in part.composites)
     return any(wanted <= set(c.nodes) and c.name in rows for c in composites)
+
+
+def _is_of(node: str, case: Case) -> bool:
+    """Whether a node is one of the case's, or of the body of one."""
+    if node in case.nodes:
+        return True
+    return case.form is Form.PATTERN and any(node.startswith(f"{name}/") for name in case.nodes)
 
 
 def _row(case: Case, placed: str, reason: str) -> Row:
@@ -251,7 +258,7 @@ def _run_batch(
 
 def _run(case: Case, compiled: CompiledModel, library: Path) -> Row | Untested:
     row_of = {row.node: row for row in compiled.placement}
-    placed = "target" if any(name in row_of for name in case.nodes) else "gone"
+    placed = "target" if any(_is_of(name, case) for name in row_of) else "gone"
     runner = load_program(program_contents(compiled), library)
     is_compared = case.form in _QUANTISED and placed == "target"
     watches = watch_bits(runner, compiled, opened(library.parent)) if is_compared else ()

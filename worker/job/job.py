@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import orjson
@@ -19,6 +20,7 @@ from worker.compiler.assembly.packing import bundle_contents, regions_of
 from worker.compiler.cache import Cache, NullCache
 from worker.compiler.collector import rare_collections
 from worker.compiler.errors import Detail
+from worker.compiler.frontend.declared import completed
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.judge.compiled import Compile, CompiledModel
 from worker.compiler.options import RESULT_OPTIONS, VerifyMode
@@ -158,11 +160,13 @@ def run_job(request: JobRequest, out_dir: Path, cache: Cache, progress: Progress
         machine, options, used_cache, timed, request.calibration_path, size,
         is_helping=request.is_helping,
     )  # fmt: skip
-    job = Job(
-        request.model_path, request.model_name, machine, options, ports, Limits(),
-        request, used_cache, writer, timed, link,
-    )  # fmt: skip
-    outcome = run_stages(STAGES, job, timed, request.watch, writer.show).get("report")
+    with TemporaryDirectory() as folder:
+        path = completed(request.model_path, machine.operators, Path(folder), Limits())
+        job = Job(
+            path, request.model_name, machine, options, ports, Limits(), request.model_path,
+            request, used_cache, writer, timed, link,
+        )  # fmt: skip
+        outcome = run_stages(STAGES, job, timed, request.watch, writer.show).get("report")
     if isinstance(outcome, JobOutcome):
         return replace(outcome, artifacts=tuple(writer.written))
     return JobOutcome(tuple(writer.written), "", {"stopped_after": request.watch.stop_after})

@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import onnx_ir
 
 from worker.compiler.errors import Detail, OptionError
 from worker.compiler.frontend.bind import bind
+from worker.compiler.frontend.calls import call_of
+from worker.compiler.frontend.declared import completed
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.frontend.load import load_model
 from worker.compiler.frontend.ops.qcluster_call import CONTRACTIONS
 from worker.compiler.frontend.simplify import simplify
 from worker.compiler.machine.machine import AcceleratorTarget, Machine
 from worker.compiler.options import CompileOptions
-from worker.compiler.partition.annotate import CONVERTING, Annotation, annotate
+from worker.compiler.partition.annotate import Annotation, annotate
 from worker.compiler.partition.missed import missed_rows
 from worker.compiler.partition.patterns.matching import Match, NearMiss
 from worker.compiler.partition.plan import HOST
+from worker.compiler.partition.vendor_calls import CONVERTING
+from worker.compiler.partition.vendor_rows import rows_of
 from worker.compiler.pipeline import convert_for
 from worker.job.hardware import resolve_machine
 from worker.job.ports import synthetic_samples
@@ -42,13 +47,16 @@ def match_report(
             precision.
     """
     machine = resolve_machine(hardware)
-    known = [rule.name for t in machine.targets for rule in t.capabilities.patterns]
+    known = [rule.name for t in machine.targets for rule in rows_of(t)]
     if pattern is not None and pattern not in known:
         raise OptionError(
             "TW-OPT-001", f"no target of {machine.name} has a pattern {pattern!r}",
             limit=", ".join(dict.fromkeys(known)) or "no patterns", actual=pattern,
         )  # fmt: skip
-    read = simplify(bind(load_model(model_path, Limits(), model_path.stem), dict(options.symbols)))
+    with TemporaryDirectory() as folder:
+        path = completed(model_path, machine.operators, Path(folder), Limits())
+        loaded = load_model(path, Limits(), model_path.stem, machine.foreign_names)
+    read = simplify(bind(loaded, dict(options.symbols)))
     num_bytes = model_path.stat().st_size
     model = convert_for(
         read, machine, options, lambda m: synthetic_samples(m, options.seed, num_bytes)
@@ -58,9 +66,9 @@ def match_report(
     outputs = [value.name or "" for value in model.ir.graph.outputs]
     targets: list[Detail] = []
     for target in machine.targets:
-        pointer_of = {rule.name: rule.pointer for rule in target.capabilities.patterns}
+        pointer_of = {rule.name: rule.pointer for rule in rows_of(target)}
         matches = [match for name, match in annotation.matches if name == target.name]
-        misses = missed_rows(nodes, outputs, target, annotation)
+        misses = missed_rows(nodes, outputs, target, annotation, machine.operators)
         found: list[Detail] = [
             _match_row(match, target, nodes)
             for match in matches
@@ -78,7 +86,11 @@ def match_report(
              **_use(matches, machine, target, nodes),
              "outside_calls": _outside(matches, misses, target, annotation, nodes)}
         )  # fmt: skip
-    return {"machine": machine.name, "model": model.name, "nodes": len(nodes), "targets": targets}
+    called = {call.op for call in map(call_of, nodes) if call is not None}
+    return {
+        "machine": machine.name, "model": model.name, "nodes": len(nodes), "targets": targets,
+        "unused_operators": [o.name for o in machine.operators if o.name not in called],
+    }  # fmt: skip
 
 
 def _called(matches: Sequence[Match]) -> set[int]:
@@ -97,7 +109,7 @@ def _use(
     `in_calls`: for each op type of a node that an instruction runs, how many nodes of it are in
     calls and how many the model has; conversions between number formats apart.
     """
-    rules = target.capabilities.patterns
+    rules = rows_of(target)
     used = {match.rule.name for match in matches}
     called = {match.rule.intrinsic for match in matches}
     engines = machine.restricted(target).engines if rules else ()
@@ -122,10 +134,10 @@ def _outside(
     nodes: Sequence[onnx_ir.Node],
 ) -> list[Detail]:
     """Products that no instruction runs, in model order, where the table names instructions."""
-    if all(rule.intrinsic is None for rule in target.capabilities.patterns):
+    if all(rule.intrinsic is None for rule in rows_of(target)):
         return []
     inside = _called(matches)
-    pointer_of = {rule.name: rule.pointer for rule in target.capabilities.patterns}
+    pointer_of = {rule.name: rule.pointer for rule in rows_of(target)}
     reason_at: dict[str, str] = {}
     for miss in misses:
         sentence = f"{miss.sentence} [row {pointer_of[miss.pattern]}]"

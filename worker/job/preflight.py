@@ -8,12 +8,15 @@ hardware numbers come back together.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from worker.compiler.cache import NullCache
 from worker.compiler.errors import CompilerError, Detail
 from worker.compiler.frontend.bind import bind
+from worker.compiler.frontend.declared import completed
 from worker.compiler.frontend.limits import Limits
 from worker.compiler.frontend.load import load_model
 from worker.compiler.frontend.model import OnnxModel
@@ -54,7 +57,28 @@ def preflight(
     document: dict[str, Detail] = {"model": None, "fallbacks": [], "shortfalls": [], "guesses": [],
                                    "unlock": [], "unverifiable": None}  # fmt: skip
     machine = _attempt(lambda: asked(resolve_machine(hardware), NullCache()), problems)
-    model = _attempt(lambda: _read(model_path, options), problems)
+    with TemporaryDirectory() as folder:
+        return _checked(model_path, Path(folder), machine, options, problems, document)
+
+
+def _checked(
+    model_path: Path,
+    folder: Path,
+    machine: Machine | None,
+    options: CompileOptions,
+    problems: list[Detail],
+    document: dict[str, Detail],
+) -> dict[str, Detail]:
+    """The document with what is found, once the spec has been read."""
+    path: Path | None = model_path
+    if machine is not None and machine.operators:
+        operators = machine.operators
+        path = _attempt(lambda: completed(model_path, operators, folder, Limits()), problems)
+    model = None
+    if path is not None:
+        source = path
+        named = frozenset[str]() if machine is None else machine.foreign_names
+        model = _attempt(lambda: _read(source, model_path.stem, named, options), problems)
     if model is not None:
         document["model"] = model_summary(model)
     if machine is not None:
@@ -65,7 +89,7 @@ def preflight(
         size = model_path.stat().st_size
         document.update(_examined(model, machine, options, problems, size) or {})
         why = over_budget(model, size)
-        document["unverifiable"] = why or reference_refusal(model_path)
+        document["unverifiable"] = why or reference_refusal(path or model_path)
     document["problems"] = problems
     document["compiles"] = not problems
     document["ok"] = not (problems or document["fallbacks"] or document["shortfalls"])
@@ -103,8 +127,8 @@ def _examined(
     }
 
 
-def _read(path: Path, options: CompileOptions) -> OnnxModel:
-    loaded = load_model(path, Limits(), path.stem)
+def _read(path: Path, name: str, whole: AbstractSet[str], options: CompileOptions) -> OnnxModel:
+    loaded = load_model(path, Limits(), name, whole)
     return simplify(bind(loaded, dict(options.symbols)))
 
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import onnx
-from onnx import inliner
 
 from worker.compiler.frontend.expand import may_be_expanded
+from worker.compiler.frontend.functions import written_out
 from worker.verification.float64_bodies import body_of
 from worker.verification.value_types import Untyped, inferred, types_of
 
@@ -29,8 +29,7 @@ def by_definition(model: onnx.ModelProto, names: Sequence[str]) -> onnx.ModelPro
     It shares messages with `model`.  None where there are none, or types are not known.
     Cost: linear in the nodes; weights stay where they are.
     """
-    if model.functions:
-        model = inliner.inline_local_functions(model)
+    model = written_out(model)
     if not any(node.domain == "" and may_be_expanded(node.op_type) for node in model.graph.node):
         return None
     try:

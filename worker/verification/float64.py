@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
-from onnx import inliner
 
+from worker.compiler.frontend.functions import written_out
 from worker.verification.float64_bodies import body_of
 from worker.verification.float64_conv import FIRST_OPSET, emit_conv
 from worker.verification.float64_kernels import has_float64_kernel
@@ -71,8 +71,7 @@ def in_float64(
         NoFloat64: a type is not known, or a sequence of floats would have to change its type.
     Cost: linear in the nodes; weights stay where they are.
     """
-    if model.functions:
-        model = inliner.inline_local_functions(model)
+    model = written_out(model)
     try:
         typed = inferred(model)
     except Untyped as error:

@@ -310,7 +310,7 @@ def _find_schema(domain: str, op_type: str, opsets: Mapping[str, int]) -> str | 
             return None
         return f"operator {op_type!r} is not one of ONNX Runtime's, or {domain!r} is not imported"
     if domain not in (*MAIN_DOMAINS, ML_DOMAIN):
-        return f"operator {op_type!r} belongs to the unknown domain {domain!r}"
+        return f"operator {op_type!r} belongs to domain {domain!r}, and nothing defines it"
     plain = "" if domain in MAIN_DOMAINS else domain
     version = opsets.get(plain)
     if version is None:

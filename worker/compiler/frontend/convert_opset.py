@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir
 
 from worker.compiler.errors import ModelError
+from worker.compiler.frontend.calls import inherit_call
 from worker.compiler.frontend.edit import Names, add_constant, constant_of
 
 TARGET_OPSET = 21
@@ -76,6 +77,11 @@ def convert_opset(model: onnx_ir.Model) -> int:
     for node in model.graph.all_nodes():
         node.version = None
     return TARGET_OPSET
+
+
+def changes_of(op_type: str) -> tuple[int, ...]:
+    """Opsets, up to TARGET_OPSET, in which an operator of the standard took another form."""
+    return tuple(sorted(version for name, version in _ADAPTERS if name == op_type))
 
 
 def _no_equivalent(site: _Site, why: str) -> ModelError:
@@ -195,6 +201,7 @@ def _softmax(site: _Site) -> None:
     node.replace_input_with(0, flat.outputs[0])
     graph.insert_after(node, [back])
     _hand_over(site, graph, out, back, f"{base}_rows")
+    inherit_call(node, (shape, flat, node, back), {id(data): 0}, {0: back.outputs[0]})
 
 
 def _roi_align(site: _Site) -> None:

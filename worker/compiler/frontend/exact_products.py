@@ -17,7 +17,9 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-from onnx import inliner, numpy_helper
+from onnx import numpy_helper
+
+from worker.compiler.frontend.functions import written_out
 
 _U8, _I8, _I32 = onnx.TensorProto.UINT8, onnx.TensorProto.INT8, onnx.TensorProto.INT32
 _PREFIX = "tilewright/raised/"
@@ -72,7 +74,7 @@ def multiply_exactly(model: onnx.ModelProto) -> onnx.ModelProto:
     if not any(_has_product(nodes) for nodes in bodies):
         return model
     if any(_has_product(function.node) for function in model.functions):
-        model = inliner.inline_local_functions(model)
+        model = written_out(model)
     _Scope(model.graph, {}, count()).rewrite()
     return model
 

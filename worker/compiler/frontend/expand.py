@@ -15,6 +15,7 @@ import onnx.defs
 import onnx_ir
 
 from worker.compiler.errors import ModelError
+from worker.compiler.frontend.calls import inherit_call
 from worker.compiler.frontend.contrib import MICROSOFT
 from worker.compiler.frontend.convert_opset import convert_opset
 from worker.compiler.frontend.edit import Names
@@ -204,12 +205,23 @@ def _as_model(
     return model
 
 
+def _hand_on_call(
+    call: onnx_ir.Node, body: onnx_ir.Graph, results: Sequence[onnx_ir.Value]
+) -> None:
+    """Let the body remember the vendor's call that `call` itself is part of."""
+    places = [k for k, value in enumerate(call.inputs) if value is not None and value.name]
+    operands = {id(value): k for value, k in zip(body.inputs, places, strict=True)}
+    made = dict(zip((k for k, v in enumerate(call.outputs) if v.name), results, strict=True))
+    inherit_call(call, list(body), operands, made)
+
+
 def _put_in_place(
     graph: onnx_ir.Graph, call: onnx_ir.Node, body: onnx_ir.Graph, names: Names
 ) -> None:
     """Move the nodes of `body` into `graph` in the place of `call`."""
     results = list(body.outputs)
     body.outputs.clear()
+    _hand_on_call(call, body, results)
     present = [value for value in call.inputs if value is not None and value.name]
     for formal, actual in zip(body.inputs, present, strict=True):
         formal.replace_all_uses_with(actual)

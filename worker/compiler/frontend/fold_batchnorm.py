@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir
 
+from worker.compiler.frontend.calls import number_of, take_over_results
 from worker.compiler.frontend.edit import Names, add_constant, add_initializer, constant_of
 
 _F64 = npt.NDArray[np.float64]
@@ -37,6 +38,8 @@ def _fold(graph: onnx_ir.Graph, norm: onnx_ir.Node, names: Names) -> bool:
         return False
     if before.op_type not in ("Conv", "ConvTranspose", "Gemm") or before.graph is not graph:
         return False
+    if number_of(before) != number_of(norm):
+        return False  # a vendor's operator is what its definition says, or none
     training = norm.attributes.get("training_mode")
     if (training is not None and training.as_int()) or any(
         v.uses() or v.is_graph_output() for v in norm.outputs[1:]
@@ -120,6 +123,7 @@ def _scaled(weight: Any, shaped: _F64, name: str) -> Callable[[], Any]:
 def _take_over(graph: onnx_ir.Graph, norm: onnx_ir.Node, before: onnx_ir.Node) -> None:
     """Let `before` produce the normalization's output, under that output's name."""
     old, result = norm.outputs[0], before.outputs[0]
+    take_over_results(before, norm)
     name, shape, kind = old.name, old.shape, old.type
     old.replace_all_uses_with(result, replace_graph_outputs=True)
     graph.remove(norm, safe=True)

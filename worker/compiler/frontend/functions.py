@@ -2,30 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from typing import Any, TypeAlias
 
 import onnx
 import onnx.checker
 
 from worker.compiler.errors import ModelError
+from worker.compiler.frontend.call_marks import (
+    align_opsets,
+    give_defaults,
+    mark_calls,
+    nested_nodes,
+    restore_names,
+)
+from worker.compiler.frontend.calls import forget_calls
 from worker.compiler.frontend.limits import Limits
 
 _Key: TypeAlias = "tuple[str, str, str]"
 """Domain, name, overload."""
 
 
-def inline_functions(proto: onnx.ModelProto, limits: Limits) -> None:
+def inline_functions(
+    proto: onnx.ModelProto, limits: Limits, whole: AbstractSet[str] = frozenset()
+) -> None:
     """Replace calls of the model's own functions by their bodies.
+
+    `whole`: operators, as `domain::op type`, whose calls the nodes of the bodies remember
+    (`calls.call_of`).
 
     Raises:
         ModelError: TW-MODEL-014 at the call that makes the model too large or too deep,
-            TW-MODEL-008 for what cannot be inlined, functions that call themselves among it.
+            TW-MODEL-008 for what cannot be inlined, functions that call themselves among it,
+            TW-MODEL-022 for a body of another opset than the model's.
 
     Cost: linear in the model with its functions written out, which is bounded first.
     """
+    forget_calls(proto)
     if not proto.functions:
         return
     _require_room(proto, limits)
+    give_defaults(proto)
+    align_opsets(proto)
+    mark_calls(proto, whole)
     import onnx.inliner
 
     try:
@@ -37,6 +56,18 @@ def inline_functions(proto: onnx.ModelProto, limits: Limits) -> None:
         ) from None
     proto.CopyFrom(inlined)
     del proto.functions[:]
+    restore_names(proto)
+
+
+def written_out(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A loaded model without functions: itself where it has none.  Edits calls in `proto`."""
+    if not proto.functions:
+        return proto
+    import onnx.inliner
+
+    give_defaults(proto)
+    align_opsets(proto)
+    return onnx.inliner.inline_local_functions(proto)
 
 
 def _require_room(proto: onnx.ModelProto, limits: Limits) -> None:
@@ -51,14 +82,14 @@ def _require_room(proto: onnx.ModelProto, limits: Limits) -> None:
     def size_of(nodes: Any) -> tuple[int, int]:
         """(nodes, calls inside calls) of a list of nodes, its callees being known."""
         count, depth = 0, 0
-        for node in _all_nodes(nodes):
+        for node in nested_nodes(nodes):
             inner, below = sizes.get(_key(node), (1, 0)) if _key(node) in bodies else (1, -1)
             count += inner
             depth = max(depth, below + 1)
         return count, depth
 
     def called(nodes: Any) -> list[_Key]:
-        return [_key(node) for node in _all_nodes(nodes) if _key(node) in bodies]
+        return [_key(node) for node in nested_nodes(nodes) if _key(node) in bodies]
 
     for start in bodies:
         pending.append(start)
@@ -80,7 +111,7 @@ def _require_room(proto: onnx.ModelProto, limits: Limits) -> None:
                 )  # fmt: skip
             pending.append(missing[0])
     total = 0
-    for node in _all_nodes(proto.graph.node):
+    for node in nested_nodes(proto.graph.node):
         count, depth = sizes.get(_key(node), (1, 0))
         total += count
         if total > limits.max_nodes or depth > limits.max_calls:
@@ -94,25 +125,11 @@ def _require_room(proto: onnx.ModelProto, limits: Limits) -> None:
             )  # fmt: skip
 
 
-def _all_nodes(nodes: Any) -> list[Any]:
-    """The nodes, and those of graphs inside them."""
-    found: list[Any] = []
-    stack = [nodes]
-    while stack:
-        for node in stack.pop():
-            found.append(node)
-            for attribute in node.attribute:
-                stack += [graph.node for graph in attribute.graphs]
-                if attribute.HasField("g"):
-                    stack.append(attribute.g.node)
-    return found
-
-
 def _key(node: Any) -> _Key:
     return node.domain, node.op_type, node.overload
 
 
 def _caller(proto: onnx.ModelProto, functions: set[_Key]) -> str | None:
     """The first call in the main graph: the user's way in."""
-    found = (node for node in _all_nodes(proto.graph.node) if _key(node) in functions)
+    found = (node for node in nested_nodes(proto.graph.node) if _key(node) in functions)
     return next((node.name or node.op_type for node in found), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from mmap import mmap
 from pathlib import Path
 from typing import Any
@@ -29,13 +30,15 @@ _PARSER_DEPTH = 25
 """Nested graphs at which the parser gives up (protocol buffers stop at 100 messages)."""
 
 
-def load_model(path: Path, limits: Limits, name: str = "model") -> OnnxModel:
+def load_model(
+    path: Path, limits: Limits, name: str = "model", whole: AbstractSet[str] = frozenset()
+) -> OnnxModel:
     """Load and check one uploaded file: an .onnx file, or a zip bundle with external data.
 
-    Weights stay in the file's memory map; nothing is written.
+    Weights stay in the file's memory map; nothing is written.  `whole`: as `inline_functions`.
 
     Raises:
-        ModelError: TW-MODEL-001 to -021; all problems of one kind of check in one answer.
+        ModelError: TW-MODEL-001 to -022; all problems of one kind of check in one answer.
 
     Cost: one sha256 over the file, then linear in nodes and small tensors.
     """
@@ -45,7 +48,7 @@ def load_model(path: Path, limits: Limits, name: str = "model") -> OnnxModel:
     try:
         _require_text(proto)
         declared = _declared(proto)
-        inline_functions(proto, limits)
+        inline_functions(proto, limits, whole)
         views = {
             position: file.model[start : start + size]
             for position, (start, size) in skeleton.extents.items()

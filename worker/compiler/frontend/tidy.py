@@ -9,6 +9,7 @@ from __future__ import annotations
 import onnx_ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
+from worker.compiler.frontend.calls import number_of
 from worker.compiler.frontend.edit import constant_of
 from worker.compiler.frontend.evaluate_node import RANDOM
 from worker.compiler.frontend.passes import run_pass
@@ -153,7 +154,7 @@ def _key(node: onnx_ir.Node) -> _Key | None:
         attributes.append((name, attribute.type, value))
     inputs = tuple(id(value) for value in node.inputs)
     present = tuple(bool(value.name) for value in node.outputs)
-    return (*node.op_identifier(), inputs, present, tuple(attributes))
+    return (*node.op_identifier(), number_of(node), inputs, present, tuple(attributes))
 
 
 def _take_over(graph: onnx_ir.Graph, node: onnx_ir.Node, kept: onnx_ir.Node) -> None:

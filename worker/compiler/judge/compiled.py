@@ -141,9 +141,11 @@ class Compile:
     """What every stage of one compile may ask for."""
 
     path: Path
-    """An .onnx file, or a .zip with external data."""
+    """An .onnx file, or a .zip with external data; what the machine defines is in it."""
     name: str
     machine: Machine
     options: CompileOptions
     ports: Ports
     limits: Limits
+    user_file: Path
+    """`path`, or what it was made from: reports name its digest."""

@@ -36,6 +36,7 @@ from worker.compiler.machine.machine import (
     StageOperation,
 )
 from worker.compiler.machine.mesh import Mesh, Numbering
+from worker.compiler.machine.operator import DeclaredOperator
 from worker.compiler.machine.presets import preset_document
 from worker.compiler.machine.quantity import Estimate, Flag, Quantity
 from worker.compiler.machine.spec import (
@@ -161,6 +162,12 @@ class _Builder:
             # By pointer: the order of a document's keys must not reach digests or reports.
             guesses=tuple(sorted(self._guesses, key=lambda guess: guess.pointer)),
             energy_ranges=tuple(sorted(self._ranges, key=lambda each: each.pointer)),
+            operators=tuple(
+                DeclaredOperator(
+                    o.name, o.definition, self._user_pointer(f"/operators/{k}/definition")
+                )
+                for k, o in enumerate(spec.operators)
+            ),
         )
 
     def _launch_gap(self, spec: HardwareSpec) -> int:

@@ -1,10 +1,10 @@
 """`inherits: PRESET`: a user's document laid over a preset, element by element.
 
-Mappings merge key by key; lists of named things (levels, engines, links, intrinsics, patterns by
-`name`, ops by `op_type`) merge by name; any other value replaces what was inherited, and so does
-the `match` of a pattern: half of one pattern in another would match what nobody wrote.  An item
-with `remove: true` deletes the inherited one; `after: NAME` says where a new item goes (default:
-last).
+Mappings merge key by key; lists of named things (levels, engines, links, intrinsics, patterns,
+operators by `name`, ops by `op_type`) merge by name; any other value replaces what was inherited,
+and so does the `match` of a pattern: half of one pattern in another would match what nobody wrote.
+An item with `remove: true` deletes the inherited one; `after: NAME` says where a new item goes
+(default: last).
 Each merged place remembers where in the user's document it came from, so that errors point there.
 
 A field that was split is lifted: `launch_overhead_cycles` (0.1.0) gives both fields that took its
@@ -25,6 +25,7 @@ _KEY_OF_LIST = {
     "links": "name",
     "intrinsics": "name",
     "patterns": "name",
+    "operators": "name",
     "ops": "op_type",
 }
 _SPLIT = {"launch_overhead_cycles": ("launch_latency_cycles", "launch_gap_cycles")}

@@ -18,7 +18,8 @@ from worker.compiler.machine.evidence import EnergyRange, Guess
 from worker.compiler.machine.intrinsic import Intrinsic
 from worker.compiler.machine.layout_policy import LayoutPolicy
 from worker.compiler.machine.mesh import Mesh
-from worker.compiler.machine.pattern import AttributeRule, PatternRule
+from worker.compiler.machine.operator import DeclaredOperator, is_foreign
+from worker.compiler.machine.pattern import AttributeRule, PatternRule, op_types
 from worker.compiler.machine.rule import Condition
 
 
@@ -258,6 +259,12 @@ class Capabilities:
     def support(self, op_type: str) -> OpSupport | None:
         return next((s for s in self.ops if s.op_type == op_type), None)
 
+    @property
+    def foreign_names(self) -> tuple[str, ...]:
+        """Operators of foreign domains that a row names, sorted."""
+        named = {s.op_type for s in self.ops}.union(*(op_types(p.root) for p in self.patterns))
+        return tuple(sorted(filter(is_foreign, named)))
+
 
 class LaunchUnit(StrEnum):
     """What costs one launch overhead."""
@@ -371,6 +378,16 @@ class Machine:
     the latency."""
     guesses: tuple[Guess, ...] = ()
     energy_ranges: tuple[EnergyRange, ...] = ()
+    operators: tuple[DeclaredOperator, ...] = ()
+    """Of foreign domains: what they compute, in the order of the document."""
+
+    @property
+    def foreign_names(self) -> frozenset[str]:
+        """Operators of foreign domains that the document defines, or that a rule names."""
+        named = {operator.name for operator in self.operators}
+        for target in self.targets:
+            named.update(target.capabilities.foreign_names)
+        return frozenset(named)
 
     @property
     def home(self) -> MemoryLevel:

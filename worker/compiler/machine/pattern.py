@@ -116,3 +116,16 @@ class PatternRule:
     description: str = ""
     pointer: str = ""
     """Where the row stands in the user's document."""
+
+
+def op_types(pattern: Pattern) -> frozenset[str]:
+    """Every op type that a pattern names."""
+    match pattern:
+        case OpMatch(op_types=names, inputs=inputs):
+            return frozenset(names).union(*map(op_types, inputs))
+        case Alternatives(options=options):
+            return frozenset[str]().union(*map(op_types, options))
+        case PathTo(op_types=names, end=end):
+            return frozenset(names) | op_types(end)
+        case _:
+            return frozenset()

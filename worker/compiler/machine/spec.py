@@ -70,6 +70,9 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.+-]{0,63}$")]
 """Of a level, engine, link or pattern: it ends up in file names, C comments and traces."""
 PluginName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 """Of a serializer, an engine or an oracle that a package brings."""
+MAX_DEFINITION = 20_000
+"""Characters of the definition of an operator."""
+
 SymbolName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
 """Of a C function, without the types at its end."""
 
@@ -399,6 +402,15 @@ class LayoutSpec(Part):
     op_types: Annotated[list[str], Field(min_length=1)]
 
 
+class OperatorSpec(Part):
+    """What an operator of a foreign domain computes."""
+
+    name: Annotated[str, Field(max_length=260)]
+    """`domain::op type`."""
+    definition: Annotated[str, Field(max_length=MAX_DEFINITION)]
+    """An ONNX function in ONNX's text form."""
+
+
 class CapabilitiesSpec(Part):
     """What the accelerator may be given."""
 
@@ -466,3 +478,5 @@ class HardwareSpec(Part):
     """Of the only accelerator, which is then called `accelerator`."""
     targets: Annotated[list[TargetSpec], Field(max_length=16)] = Field(default_factory=list)
     """Several accelerators in one machine; instead of `capabilities`."""
+    operators: Annotated[list[OperatorSpec], Field(max_length=256)] = Field(default_factory=list)
+    """Definitions of operators of the vendor's own domains."""

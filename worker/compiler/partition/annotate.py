@@ -21,7 +21,7 @@ from worker.compiler.frontend.qdq import QdqCluster, cluster_rejection, find_clu
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.build_targets import ONLY_TARGET
 from worker.compiler.machine.machine import AcceleratorTarget, Conversion, Machine
-from worker.compiler.machine.pattern import Alternatives, OpMatch, PathTo, Pattern, PatternRule
+from worker.compiler.machine.pattern import PatternRule, op_types
 from worker.compiler.partition.attributes import STANDARD_DOMAINS
 from worker.compiler.partition.conditions import Miss
 from worker.compiler.partition.implied import implied_rules
@@ -38,13 +38,13 @@ from worker.compiler.partition.rules import (
     tensor_miss,
 )
 from worker.compiler.partition.trials import Trials
+from worker.compiler.partition.vendor_calls import CONVERTING, VendorCall, vendor_calls
+from worker.compiler.partition.vendor_rows import Ask, match_calls, other_rows, unmet
 from worker.compiler.rejection import ReasonCode, Rejection
 
 INSERTED = "tilewright.inserted"
 """Key in a node's metadata: a conversion added the node."""
 _ONNX_TYPES = {dtype: element for element, dtype in DTYPES.items()}
-CONVERTING = ("QuantizeLinear", "DequantizeLinear")
-"""Nodes of a quantised operator that are none of its float form."""
 _FLOATS = tuple(_ONNX_TYPES[d] for d in (DType.F32, DType.F16, DType.BF16, DType.F64))
 
 
@@ -114,12 +114,18 @@ class _Annotator:
         self._matches: list[tuple[str, Match]] = []
         self._misses: list[list[tuple[AcceleratorTarget, Miss]]] = [[] for _ in self._nodes]
         self._trials = Trials(self._nodes, self._opset)
+        self._calls = tuple(
+            call
+            for call in vendor_calls(self._nodes, self._outputs)
+            if not unmet(call, machine.operators)
+        )
         self._cluster_expressed: dict[int, Rejection | None] = {}
 
     def run(self) -> Annotation:
         clusters = find_clusters(self._nodes, self._outputs)
         for target in self._machine.targets:
             self._take_clusters(target, clusters)
+            self._take_calls(target)
             self._take_composites(target)
             self._take_singles(target)
         rows = tuple(self._host_row(k) if row is None else row for k, row in enumerate(self._rows))
@@ -268,11 +274,17 @@ class _Annotator:
         positions = sorted(of_position)
         nodes = [self._nodes[k] for k in positions]
         found: dict[int, Match] = {}
-        rules = target.capabilities.patterns
+        known = set(positions)
+        calls = [call for call in self._calls if known.issuperset(call.nodes)]
+        for match in match_calls(self._ask(target, calls, positions)):
+            core = of_position[match.root]
+            if set(match.nodes) == floats[core]:
+                found[core] = match
+        rules = other_rows(target)
         for match in match_patterns(nodes, rules, self._outputs):
             core = of_position[positions[match.root]]
             if {positions[k] for k in match.nodes} == floats[core]:
-                found[core] = match
+                found.setdefault(core, match)
         for cluster in clusters:
             if cluster.core not in found:
                 implied = self._implied(rules, cluster, sorted(floats[cluster.core]))
@@ -318,15 +330,33 @@ class _Annotator:
 
     # Composites
 
+    def _ask(
+        self, target: AcceleratorTarget, calls: Sequence[VendorCall], others: Sequence[int]
+    ) -> Ask:
+        return Ask(
+            self._nodes, self._outputs, calls, others, target, target_label(self._machine, target),
+            self._opset, lambda node: self._stand_in(node, target),
+        )  # fmt: skip
+
+    def _take_calls(self, target: AcceleratorTarget) -> None:
+        """Composites of rows about foreign operators."""
+        calls = [c for c in self._calls if all(self._may_join(k, target) for k in c.nodes)]
+        if not calls:
+            return
+        others = [k for k in range(len(self._nodes)) if self._may_join(k, target)]
+        whole = tuple(range(len(self._nodes)))
+        for match in match_calls(self._ask(target, calls, others)):
+            self._place_match(target, match, whole)
+
     def _take_composites(self, target: AcceleratorTarget) -> None:
-        rules = target.capabilities.patterns
+        rules = other_rows(target)
         if not rules:
             return
-        op_types = {t for rule in rules for t in _op_types(rule.root)}
+        named = {t for rule in rules for t in op_types(rule.root)}
         positions = [
             k
             for k, node in enumerate(self._nodes)
-            if node.op_type in op_types and self._may_join(k, target)
+            if node.op_type in named and self._may_join(k, target)
         ]
         nodes = [self._nodes[k] for k in positions]
         for match in match_patterns(nodes, rules, self._outputs):
@@ -415,16 +445,3 @@ class _Annotator:
         return Rejection(
             miss.code, text + (f" (also refused by {', '.join(others)})" if others else "")
         )
-
-
-def _op_types(pattern: Pattern) -> frozenset[str]:
-    """Every op type a pattern names."""
-    match pattern:
-        case OpMatch(op_types=names, inputs=inputs):
-            return frozenset(names).union(*map(_op_types, inputs))
-        case Alternatives(options=options):
-            return frozenset().union(*map(_op_types, options))
-        case PathTo(op_types=names, end=end):
-            return frozenset(names) | _op_types(end)
-        case _:
-            return frozenset()

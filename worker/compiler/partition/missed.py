@@ -10,7 +10,10 @@ from collections.abc import Iterator, Sequence
 import onnx_ir
 
 from worker.compiler.machine.machine import AcceleratorTarget
-from worker.compiler.partition.annotate import CONVERTING, Annotation
+from worker.compiler.machine.operator import DeclaredOperator
+from worker.compiler.machine.pattern import op_types
+from worker.compiler.partition.annotate import Annotation
+from worker.compiler.partition.attributes import opset_of
 from worker.compiler.partition.implied import implied_rules
 from worker.compiler.partition.patterns.matching import (
     Match,
@@ -19,6 +22,14 @@ from worker.compiler.partition.patterns.matching import (
     near_misses,
 )
 from worker.compiler.partition.plan import HOST, Composite, CompositeKind
+from worker.compiler.partition.vendor_calls import CONVERTING, VendorCall, vendor_calls
+from worker.compiler.partition.vendor_rows import (
+    Ask,
+    call_misses,
+    other_rows,
+    unmet,
+    vendor_rows,
+)
 
 
 def missed_rows(
@@ -26,23 +37,61 @@ def missed_rows(
     outputs: Sequence[str],
     target: AcceleratorTarget,
     found: Annotation,
+    operators: Sequence[DeclaredOperator] = (),
 ) -> tuple[NearMiss, ...]:
     """Near misses of a target's rows: by shape, by what the target refuses, by saturation.
 
-    `nodes` are those that were annotated; `outputs` names the values that leave the graph.
-    Cost: as `near_misses`, once more for the quantised operators.
+    `nodes` are those that were annotated; `outputs` names the values that leave the graph;
+    `operators`: those that the machine defines.
+    Cost: as `near_misses`, once more for the quantised operators, and for calls of vendors.
     """
-    rules = target.capabilities.patterns
+    rules = other_rows(target)
     matches = [match for name, match in found.matches if name == target.name]
     inside = {k for match in matches for k in match.nodes}
     refused = [
         match for match in match_patterns(nodes, rules, outputs) if inside.isdisjoint(match.nodes)
     ]
     return (
+        *_missed_calls(nodes, outputs, operators, target, found, matches),
         *(_refused(match, nodes, target, found) for match in refused),
         *near_misses(nodes, rules, outputs, (*matches, *refused)),
         *_without_activation(nodes, outputs, target, found, inside),
     )
+
+
+def _missed_calls(
+    nodes: Sequence[onnx_ir.Node],
+    outputs: Sequence[str],
+    operators: Sequence[DeclaredOperator],
+    target: AcceleratorTarget,
+    found: Annotation,
+    matches: Sequence[Match],
+) -> Iterator[NearMiss]:
+    """Calls of foreign operators that no row takes as a whole, although one names them."""
+    taken = {k for match in matches for k in match.nodes}
+    row_of: dict[str, str] = {}
+    for row in vendor_rows(target):
+        for name in op_types(row.root):
+            row_of.setdefault(name, row.name)
+    whole: list[VendorCall] = []
+    for call in vendor_calls(nodes, outputs):
+        name, row_name = call.call.name, row_of.get(call.call.op)
+        if row_name is None or not taken.isdisjoint(call.nodes):
+            continue
+        why = unmet(call, operators)
+        refused = next((found.placement[k] for k in call.nodes
+                        if found.placement[k].target == HOST), None)  # fmt: skip
+        if why or refused is not None:
+            said = why or (refused.reason if refused is not None else "")
+            at = name if refused is None else refused.node
+            yield NearMiss(row_name, name, at, f"{name}: {said}")
+        if not why:
+            whole.append(call)
+    yield from call_misses(
+        Ask(nodes, outputs, whole, range(len(nodes)), target, target.name, opset_of(nodes),
+            lambda node: {}),
+        matches,
+    )  # fmt: skip
 
 
 def _refused(
@@ -70,7 +119,7 @@ def _without_activation(
     inside: set[int],
 ) -> Iterator[NearMiss]:
     """Quantised operators that no row takes, although saturation may count as an activation."""
-    rules = implied_rules(target.capabilities.patterns, None)
+    rules = implied_rules(other_rows(target), None)
     for name, composite in found.composites:
         if name != target.name or not _is_open(composite, inside):
             continue

@@ -18,6 +18,7 @@ from pydantic_core import ErrorDetails
 
 from worker.compiler.errors import Detail, Finding, SpecError
 from worker.compiler.machine.inherit import Resolved, escape, resolve
+from worker.compiler.machine.lint.operators import OPERATOR_RULES
 from worker.compiler.machine.lint.patterns import PATTERN_RULES
 from worker.compiler.machine.lint.rules import RULES
 from worker.compiler.machine.lint.view import SpecReader
@@ -89,7 +90,7 @@ def _schema_finding(details: ErrorDetails, resolved: Resolved, view: SpecReader)
 
 def _rule_findings(resolved: Resolved) -> Iterator[Finding]:
     view = SpecReader(resolved.document)
-    for rule in (*RULES, *PATTERN_RULES):
+    for rule in (*RULES, *PATTERN_RULES, *OPERATOR_RULES):
         for defect in rule(view):
             hint = ""
             if isinstance(defect.actual, float):

@@ -18,6 +18,7 @@ from worker.compiler.machine.lint.places import (
     pattern_tables,
 )
 from worker.compiler.machine.lint.view import Defect, SpecReader, one_of
+from worker.compiler.machine.operator import is_foreign
 from worker.compiler.machine.presets import known_ops
 
 _FORMS = ("op", "any", "alternatives", "same_as", "path", "use")
@@ -75,10 +76,10 @@ def known_pattern_ops(view: SpecReader) -> Iterator[Defect]:
     names = sorted(known_ops())
     for place in _places(view):
         for pointer, name in place.op_types():
-            if name not in known_ops():
+            if name not in known_ops() and not is_foreign(name):
                 yield Defect(
                     pointer, f"{name!r} is not an operator of ONNX" + one_of(name, names),
-                    "an op type of the ai.onnx domain", name,
+                    "an op type of the ai.onnx domain, or domain::OpType of another", name,
                 )  # fmt: skip
 
 
