@@ -36,7 +36,7 @@ def fed(on: Machine, kept: Stationary, port: float, accumulators: int) -> Machin
     """The machine with a described array and ports of its engines."""
     flow = Dataflow(
         kept, is_double_buffered=bool(accumulators), is_pipelined=bool(accumulators),
-        accumulator_bytes=0 if kept is Stationary.OUTPUT else accumulators,
+        accumulator_bytes=0 if kept is Stationary.OUTPUT else accumulators, cell_bytes=64,
     )  # fmt: skip
     ports = {"feed_bytes_per_cycle": port, "drain_bytes_per_cycle": port / 2}
     engines = []

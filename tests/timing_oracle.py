@@ -169,8 +169,8 @@ def unit_program(
         op = 0 if step.opcode is Opcode.COMPUTE else -1
         rows[k] = (
             int(step.opcode), step.stream, step.node, op, step.num_bytes, step.macs, step.cycles,
-            step.drawn, step.returned, step.starved, step.latency, ports, step.src, step.dst, 0, 0,
-            0, -1,
+            step.drawn, step.returned, 0, step.starved, step.latency, ports, step.src, step.dst, 0,
+            0, 0, -1,
         )  # fmt: skip
         wait_token += step.waits
         signal_token += step.signals

@@ -22,6 +22,7 @@ from worker.compiler.tiling.nest.emit import emit
 from worker.compiler.tiling.nest.levels import Sizes
 from worker.simulator.run import simulate_unit
 
+FOLDED = Stationary.WEIGHT, Stationary.INPUT, Stationary.OUTPUT
 ITEM, SUM = 2, 4
 """Bytes of f16 and of its sums."""
 
@@ -61,7 +62,7 @@ def taken_by_cells(kept: Stationary, m: int, n: int, k: int) -> int:
     return total
 
 
-@pytest.mark.parametrize("kept", list(Stationary))
+@pytest.mark.parametrize("kept", FOLDED)
 @pytest.mark.parametrize("size", [(4, 4, 4), (8, 4, 16), (5, 7, 3)])
 def test_every_byte_is_one_that_a_cell_takes_or_that_crosses_the_edge(
     kept: Stationary, size: tuple[int, int, int]
@@ -84,7 +85,7 @@ def test_one_fold_by_hand() -> None:
     assert spent(unit, free) == {k: v for k, v in items.items() if k != "bus:mme"}
 
 
-@pytest.mark.parametrize("kept", list(Stationary))
+@pytest.mark.parametrize("kept", FOLDED)
 @pytest.mark.parametrize("tile", [(4, 4, 4), (8, 4, 16), (4, 16, 8), (16, 16, 16)])
 def test_what_is_predicted_is_what_is_simulated(
     kept: Stationary, tile: tuple[int, int, int]
@@ -134,7 +135,8 @@ def test_left_out_beside_a_dataflow_it_is_a_guess_of_nothing() -> None:
     assert said.engine("PE").bus_energy_pj_per_byte == 2
     assert at not in [g.pointer for g in said.guesses]
     assert [(r.low, r.high) for r in said.energy_ranges if r.pointer == at] == [(1, 5)]
-    eyeriss = load_preset("eyeriss")  # row stationary: no dataflow says so yet
+    eyeriss = load_preset("eyeriss")
+    assert eyeriss.engine("PE").bus_energy_pj_per_byte == 2
     assert not any("bus_energy" in g.pointer for g in eyeriss.guesses)
 
 

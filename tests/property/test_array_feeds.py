@@ -45,7 +45,7 @@ def test_a_systolic_array_stepped_cell_by_cell(
 @st.composite
 def arrays(draw: st.DrawFn) -> Fed:
     array = tuple(draw(st.lists(side, min_size=1, max_size=3)))
-    kept = draw(st.sampled_from(list(Stationary)))
+    kept = draw(st.sampled_from([kept for kept in Stationary if kept is not Stationary.ROW]))
     is_systolic = len(array) == 2 and draw(st.booleans())
     plain = Dataflow(kept, is_systolic=False)
     cells = granule(array, plain)

@@ -77,10 +77,11 @@ def operators(draw: st.DrawFn) -> Graph:
 
 
 @st.composite
-def dataflows(draw: st.DrawFn, may_be_systolic: bool) -> Dataflow:
-    is_systolic = may_be_systolic and draw(st.booleans())
+def dataflows(draw: st.DrawFn, is_flat: bool) -> Dataflow:
+    is_systolic = is_flat and draw(st.booleans())
     return Dataflow(
-        draw(st.sampled_from(list(Stationary))), is_systolic=is_systolic,
+        draw(st.sampled_from([k for k in Stationary if is_flat or k is not Stationary.ROW])),
+        is_systolic=is_systolic, cell_bytes=draw(st.sampled_from([12, 64])),
         is_double_buffered=draw(st.booleans()), is_pipelined=is_systolic and draw(st.booleans()),
         load_bytes_per_cycle=draw(st.sampled_from([0.0, 2.0, 50.0])),
         accumulator_bytes=draw(st.sampled_from([0, 1 << 6])),

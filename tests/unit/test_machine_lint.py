@@ -106,6 +106,18 @@ def with_registers(*changes: Callable[[Document], None]) -> Callable[[Document],
     return apply
 
 
+def rows(**fields: object) -> Callable[[Document], None]:
+    """Give the document registers, and its array rows to keep in them; `fields` of the dataflow."""
+
+    def apply(document: Document) -> None:
+        level = {**document["levels"][2], "name": "REG", "managed": "register"}
+        document["levels"].append(level)
+        flow = {"stationary": "row", "registers": "REG", **fields}
+        document["engines"][0]["dataflow"] = flow
+
+    return apply
+
+
 def targets(pointer: str, value: object) -> Callable[[Document], None]:
     """Give the document two targets, `big` and `small`, and change one thing in them."""
 
@@ -267,7 +279,24 @@ REFUSALS: list[tuple[str, Callable[[Document], None], str, str, str]] = [
     ("systolic cells that hold more", edit("/engines/0/dataflow", {
         "stationary": "output", "hold": [8, 8]}), "TW-SPEC-002",
      "/engines/0/dataflow/hold", "holds one element"),
-    ("unknown dataflow", edit("/engines/0/dataflow", {"stationary": "row"}), "TW-SPEC-001",
+    ("rows of a line of cells", both(edit("/engines/0/array", [4]), rows()), "TW-SPEC-002",
+     "/engines/0/dataflow/stationary", "the array has 1 dimensions"),
+    ("rows shifted in like folds", rows(systolic=True), "TW-SPEC-002",
+     "/engines/0/dataflow/systolic", "nothing is loaded fold by fold"),
+    ("registers of an array that works by folds", edit("/engines/0/dataflow", {
+        "stationary": "weight", "registers": "L1"}), "TW-SPEC-002",
+     "/engines/0/dataflow/registers", "nothing reads this"),
+    ("sums of rows in registers for sums", both(rows(), edit("/engines/0/accumulators", "REG")),
+     "TW-SPEC-002", "/engines/0/accumulators", "leave with it"),
+    ("rows without registers", edit("/engines/0/dataflow", {"stationary": "row"}), "TW-SPEC-002",
+     "/engines/0/dataflow/registers", "none are named"),
+    ("rows in a memory", rows(registers="L1"), "TW-SPEC-002", "/engines/0/dataflow/registers",
+     "L1 is no level of registers"),
+    ("rows in registers that cores share", both(rows(), edit("/num_cores", 8)),
+     "TW-SPEC-002", "/levels/3/instances", "each core has one"),
+    ("rows in cells too small", both(rows(), edit("/levels/3/capacity_bytes", 16 * 11)),
+     "TW-SPEC-002", "/levels/3/capacity_bytes", "each of 16 cells has 11 bytes"),
+    ("unknown dataflow", edit("/engines/0/dataflow", {"stationary": "column"}), "TW-SPEC-001",
      "/engines/0/dataflow/stationary", "weight"),
     ("transfers of a compute engine", edit("/engines/0/setup_cycles", 8), "TW-SPEC-002",
      "/engines/0/setup_cycles", "issues no transfers"),
@@ -438,6 +467,15 @@ def test_refusal(change: Callable[[Document], None], code: str, pointer: str, pa
     with pytest.raises(SpecError) as caught:
         load_machine(document)
     assert found[0] in caught.value.findings
+
+
+def test_registers_are_spread_over_cells_that_keep_rows() -> None:
+    document = tiny()
+    rows()(document)
+    assert lint_document(document) == ()
+    flow = load_machine(document).engine("MM").dataflow
+    assert flow is not None
+    assert flow.cell_bytes == (1 << 16) // 16
 
 
 def test_two_targets_are_accepted_and_checked_alike() -> None:

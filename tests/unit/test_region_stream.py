@@ -47,7 +47,7 @@ def stream(files: dict[str, bytes]) -> bytes:
     ("position", "value", "message"),
     [
         (0, b"TWPROG05", "magic number"),
-        (8, b"\x01\0\0\0", "version 1, this reader knows 2"),
+        (8, b"\x01\0\0\0", "version 1, this reader knows 3"),
         (12, b"\0\0\0\0", "does not match its checksum"),
         (60, b"X", "does not match its checksum"),
     ],

@@ -13,6 +13,7 @@ import numpy as np
 
 from worker.compiler import jit
 from worker.compiler.cache import NullCache
+from worker.compiler.cost.row_stationary import least_moved
 from worker.compiler.isa.loops import LOOP, NO_LOOPS, STRIDE, Loops, frozen
 from worker.compiler.isa.program import INSTRUCTION, Opcode, Resource, Stream, UnitProgram
 from worker.compiler.machine import load_preset
@@ -33,6 +34,7 @@ def main() -> None:
         work = Path(folder)
         request = JobRequest(model, "example", {"preset": "stcp920-inferred"}, options, work)
         run_job(request, work / "out", NullCache(), NoProgress())
+    jit.compiled(least_moved)(np.ones(18, np.int64))  # no array of the example keeps rows
     for trip in (0, 9):
         simulate_unit(_out_of_order(trip), load_preset("stcp920-inferred"))
     allocate([Request(64, 1, frozenset({k})) for k in (1, 0)], enough_bytes=100)  # they cannot fit

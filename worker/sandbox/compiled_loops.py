@@ -30,6 +30,7 @@ GIVEN = (
 """What calls the loops, and what some of them are given."""
 LOOPS = (
     "compiler/audit/walk.py",
+    "compiler/cost/row_stationary.py",
     "compiler/lower/order/conflicts.py",
     "compiler/lower/order/sync.py",
     "compiler/lower/order/time_order.py",

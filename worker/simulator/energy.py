@@ -8,7 +8,7 @@
   both factors for every step.
 - `register:NAME`: four words per MAC, where the machine has registers: two operands are read, the
   sum is read and written.
-- `bus:NAME`: bytes inside the array of an engine with a dataflow (`machine.array_bus`).
+- `bus:NAME`: bytes inside the array of an engine with a dataflow (`cost.feeds`).
 - `link:NAME`: bytes over explicit links, of a mesh over each hop.
 - `static`: leakage power x time.
 A multicast reads its source once, and is charged at every port of a link or receiver that it
@@ -26,7 +26,6 @@ import numpy as np
 from worker.compiler.clock.run import Ints, Timing
 from worker.compiler.ir.dtype import DType
 from worker.compiler.isa.program import UnitProgram
-from worker.compiler.machine.array_bus import taken_per_mac
 from worker.compiler.machine.energy_range import NOTHING, Priced, Spent
 from worker.compiler.machine.engine_ports import serves_an_engine
 from worker.compiler.machine.links import meshes, wires
@@ -87,7 +86,7 @@ def ledger(
         drawn = _port(prices, memory, "read").times(int(found.drawn[k]))
         returned = _port(prices, memory, "write").times(int(found.returned[k]))
         bill.add(f"feed:{memory}", drawn.plus(returned))
-        _charge_bus(bill, machine.engine(name), program, prices, found, k, formats)
+        bill.add(f"bus:{name}", _on_lines(prices, name).times(int(found.inside[k])))
     for port, num_bytes in zip(program.resources, run.resource_bytes.tolist(), strict=True):
         if serves_an_engine(port.level, port.counted, machine):
             continue  # `feed:` has it
@@ -143,25 +142,9 @@ def _charge_operations(
             bill.add(f"register:{level}", per_mac.times(many * dtype.size_bytes))
 
 
-def _charge_bus(
-    bill: Bill,
-    engine: Engine,
-    program: UnitProgram,
-    prices: Priced,
-    found: Recount,
-    place: int,
-    formats: Mapping[int, DType],
-) -> None:
-    """What crosses the edge of an array, and what its cells take for every multiply-accumulate."""
-    if engine.dataflow is None:
-        return
-    usual, moved = main_dtype(engine, program), int(found.drawn[place] + found.returned[place])
-    for op in np.flatnonzero(found.by_engine[:, place]).tolist():
-        dtype = formats.get(op, usual)
-        if dtype is not None:
-            moved += taken_per_mac(engine, dtype) * int(found.by_engine[op, place])
-    per_byte = prices.each(lambda machine: machine.engine(engine.name).bus_energy_pj_per_byte)
-    bill.add(f"bus:{engine.name}", per_byte.times(moved))
+def _on_lines(prices: Priced, engine: str) -> Spent:
+    """Of one byte on the lines of an array."""
+    return prices.each(lambda machine: machine.engine(engine).bus_energy_pj_per_byte)
 
 
 def _operation(prices: Priced, engine: str, dtype: DType) -> Spent:

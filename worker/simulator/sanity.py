@@ -119,6 +119,8 @@ class Recount:
     """[engines] Bytes that they read of their own memory."""
     returned: Ints
     """[engines] Bytes that they write there."""
+    inside: Ints
+    """[engines] Bytes that the lines of their arrays carry."""
 
     @property
     def work(self) -> Ints:
@@ -147,7 +149,7 @@ def recount(program: UnitProgram, caches: Collection[str] = ()) -> Recount:
     engine_of = np.array([engines.index(s.engine) for s in program.streams], dtype=np.int64)
     num_ops = int(program.instructions["op"].max(initial=-1)) + 1
     work = np.zeros((num_ops, len(engines)), np.int64)
-    fed = np.zeros((2, len(engines)), np.int64)
+    fed = np.zeros((3, len(engines)), np.int64)
     times = repetitions(program.loops)
     for begin in range(0, program.num_rows, _BLOCK):
         rows = program.instructions[begin : begin + _BLOCK]
@@ -160,7 +162,7 @@ def recount(program: UnitProgram, caches: Collection[str] = ()) -> Recount:
         place = rows["op"][computes].astype(np.int64) * len(engines) + engine
         macs = rows["macs"] * many
         work += _sums(place, macs[computes], work.size).reshape(work.shape)
-        for row, name in zip(fed, ("drawn", "returned"), strict=True):
+        for row, name in zip(fed, ("drawn", "returned", "inside"), strict=True):
             row += _sums(engine, (rows[name] * many)[computes], len(engines))
         # Computes by ports of their engines bring no payload.
         first = last = np.where(computes, -1, ports[:, 0])

@@ -174,7 +174,7 @@ class Estimator:
         """Cycles of the busiest core, and what cores need at least on average."""
         pace = self._pace
         steps = product_of(batch.trips.values(), len(batch))
-        if pace.folding is not None or pace.streams is not None:
+        if pace.folding is not None or pace.rows is not None or pace.streams is not None:
             least = float(pace.least(tuple(axis.extent for axis in self._facts.op.domain)))
         else:
             work = self._facts.op.num_points

@@ -77,6 +77,8 @@ class Cause(StrEnum):
     """The published figure counts launches and the host's part otherwise."""
     ENERGY_TABLE = "energy table"
     """Energies per access are another design's, or lack a part that the chip has."""
+    ZEROS = "zeros not skipped"
+    """The chip spends less where an operand is zero; operations cost ours alike."""
     PRESET_GUESS = "guess in the preset"
     """A number that the ratio hangs on is tagged G."""
     OTHER_MODEL = "other model version"

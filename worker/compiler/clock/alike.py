@@ -11,8 +11,8 @@ from worker.compiler.isa.program import UnitProgram
 Ints = npt.NDArray[np.int64]
 
 _TIMED = [
-    "opcode", "stream", "node", "op", "bytes", "drawn", "returned", "macs", "cycles", "starved",
-    "latency", "resource",
+    "opcode", "stream", "node", "op", "bytes", "drawn", "returned", "inside", "macs", "cycles",
+    "starved", "latency", "resource",
 ]  # fmt: skip
 """Fields of an instruction that a run depends on, or what is said of it."""
 

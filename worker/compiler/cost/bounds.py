@@ -52,7 +52,7 @@ def _fed_cycles(op: TensorOp, engines: Sequence[Engine], graph: Graph) -> float:
     shares = 0.0
     for engine in engines:
         pace = pace_of(op, engine, graph.tensors, stays=keeps_sums(op, engine))
-        least = pace.least(extents) if pace.folding or pace.streams else 0
+        least = pace.least(extents) if pace.folding or pace.rows or pace.streams else 0
         if not least:
             return 0.0
         shares += 1 / least

@@ -16,6 +16,7 @@ from math import ceil, inf, prod
 from worker.compiler.cost.calls import CallRate, calls_of
 from worker.compiler.cost.folds import Extents, Folding, Least, folding, granule
 from worker.compiler.cost.output_stage import stage_rate
+from worker.compiler.cost.row_stationary import RowStationary, row_stationary, slides_of
 from worker.compiler.cost.streams import OWN, HeldAs, Streams, axes_of, item_size, streams_of
 from worker.compiler.errors import VerifyError
 from worker.compiler.ir.axis import AxisKind
@@ -23,6 +24,7 @@ from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.graph import Graph
 from worker.compiler.ir.op import Reduce, Tensor, TensorOp
 from worker.compiler.ir.scalar import Apply, Cast, Const, Fn, Read, Scalar, children, slots_read
+from worker.compiler.machine.dataflow import Stationary
 from worker.compiler.machine.machine import Engine, EngineKind, Machine
 
 SPECIAL_FNS = frozenset(
@@ -223,8 +225,10 @@ class EngineRate:
     array: tuple[int, ...]
     folding: Folding | None = None
     """How the array works through boxes; None: nobody says, so it is never filled or drained."""
+    rows: RowStationary | None = None
+    """Instead of folds, where cells keep rows."""
     streams: Streams | None = None
-    """What passes its ports (of a folding array what is neither factor); None: they are free."""
+    """What passes its ports (of a described array what is neither factor); None: they are free."""
     calls: tuple[CallRate, ...] = ()
     """Instructions that may run it.  Then all of the above is the best of them and of `plain`: what
     no box is faster than."""
@@ -245,6 +249,8 @@ class EngineRate:
             size, batch = sizes(extents, self.roles)
             # Lanes are no columns: columns of one fold share what streams.
             return self.startup_cycles + self.folding.cycles(size, batch * lanes) + passing
+        if self.rows is not None:
+            return self.startup_cycles + self.rows.cycles(extents, lanes) + passing
         if self.roles is not None:
             cycles = _padded(extents, self.roles, self.array, lanes) / self.speed
         else:
@@ -286,12 +292,15 @@ class EngineRate:
         if folding is not None:
             dataflow = replace(folding.dataflow, load_bytes_per_cycle=0.0)
             folding = replace(folding, dataflow=dataflow, feed=0.0, drain=0.0)
-        return replace(self, folding=folding, streams=None)
+        rows = None if self.rows is None else replace(self.rows, feed=0.0, drain=0.0)
+        return replace(self, folding=folding, rows=rows, streams=None)
 
     def least(self, extents: tuple[int, ...]) -> int:
         """Cycles, starts left out, that instructions over all of a box take at least together."""
         if self.calls:
             return int(prod(extents) * self.point_cycles * (1 - _SLACK))
+        if self.rows is not None:
+            return ceil(prod(extents) * self.rows.point_cycles(extents) * (1 - _SLACK))
         if self.roles is None or self.folding is None or not prod(extents):
             return max(0, self.cycles(extents) - self.startup_cycles)
         least, first = self.least_of(extents)
@@ -360,19 +369,30 @@ def _plain_pace(
         raise VerifyError("cost", op.name, "rates", f"{engine.name} lacks a rate for it in {dtype}")
     roles = contraction(op) if engine.kind is EngineKind.MATRIX else None
     ops = (0, 0) if roles is not None else elementary_ops(op)
+    folds = rows = None
+    if roles is not None:
+        depth = prod(op.domain[k].extent for k in roles.depth)
+        items = item_bytes(op, roles, tensors, stays=stays, held=held)
+        folds = folding(engine, speed, items, depth)
+        rows = rows_of(op, roles, engine, speed, items)
     return EngineRate(
         engine.startup_cycles, speed, engine.special_ops_per_cycle, ops, roles, engine.array,
-        None if roles is None else _folding(op, roles, engine, speed, tensors, stays, held),
-        _streams(op, roles, engine, tensors, stays=stays, held=held),
+        folds, rows, _streams(op, roles, engine, tensors, stays=stays, held=held),
     )  # fmt: skip
 
 
-def _folding(
-    op: TensorOp, roles: Contraction, engine: Engine, speed: float, tensors: Mapping[str, Tensor],
-    stays: bool, held: HeldAs,
-) -> Folding | None:  # fmt: skip
+def rows_of(
+    op: TensorOp, roles: Contraction, engine: Engine, speed: float, items: tuple[int, int, int]
+) -> RowStationary | None:
+    """How an array whose cells keep rows works through `op`; None: it keeps something else.
+
+    `items`: as of `item_bytes`.
+    """
+    if engine.dataflow is None or engine.dataflow.stationary is not Stationary.ROW:
+        return None
+    groups = roles.rows, roles.columns, roles.depth, roles.batch
     depth = prod(op.domain[k].extent for k in roles.depth)
-    return folding(engine, speed, item_bytes(op, roles, tensors, stays=stays, held=held), depth)
+    return row_stationary(engine, speed, slides_of(op, roles.slots[0], groups), items, depth)
 
 
 def item_bytes(

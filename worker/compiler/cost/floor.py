@@ -159,7 +159,7 @@ def work_of(graph: Graph, machine: Machine) -> Work:
             side = sides[pace.roles is None]
             side[engine.name] = min(started, side.get(engine.name, started))
         # Folds have no common measure: their work comes in any amount.
-        granules[0].update(0.0 if p.folding else prod(p.array) / p.speed for p in array)
+        granules[0].update(0.0 if p.folding or p.rows else prod(p.array) / p.speed for p in array)
         granules[1].update(single)
         found += _pieces(op, array, _pooled(single))
     return Work(tuple(found), *map(_side, sides, granules))
@@ -222,6 +222,8 @@ def _on_array(op: TensorOp, pace: EngineRate) -> list[tuple[int, float]]:
     assert roles is not None
     if pace.folding is not None:
         return _on_folds(op, pace)
+    if pace.rows is not None:
+        return [(op.num_points, pace.rows.point_cycles(_extents(op)))]
     depth, rows = (prod(op.domain[k].extent for k in group) for group in (roles.depth, roles.rows))
     results = op.num_points // depth
     match pace.array:

@@ -57,6 +57,7 @@ def granule(array: tuple[int, ...], dataflow: Dataflow | None) -> Extents:
                 Stationary.WEIGHT: Extents(1, wide, tall),
                 Stationary.INPUT: Extents(wide, 1, tall),
                 Stationary.OUTPUT: Extents(tall, wide, 1),
+                Stationary.ROW: Extents(1, 1, 1),
             }[kept]
         case (wide,):
             return Extents(wide, 1, 1) if kept is Stationary.INPUT else Extents(1, wide, 1)
@@ -110,7 +111,7 @@ class Folding:
                 return size.depth, size.columns, size.rows
             case Stationary.INPUT:
                 return size.depth, size.rows, size.columns
-            case Stationary.OUTPUT:
+            case _:  # sums; rows have no folds
                 return size.rows, size.columns, size.depth
 
     @property
@@ -146,7 +147,7 @@ class Folding:
                 return self.right_bytes
             case Stationary.INPUT:
                 return self.left_bytes
-            case Stationary.OUTPUT:
+            case _:  # sums; rows have no folds
                 return self.sum_bytes
 
     @property
@@ -421,12 +422,13 @@ def _following(runs: Sequence[int], rounds: int) -> Iterator[tuple[int, int, int
 def folding(
     engine: Engine, speed: float, sizes: tuple[int, int, int], depth: int
 ) -> Folding | None:
-    """How `engine` works at `speed` MACs per cycle; None where its dataflow is not described.
+    """How `engine` works at `speed` MACs per cycle; None where its dataflow is not described, or
+    is none of folds.
 
     `sizes`: bytes of an element of the left factor, the right one, and the sum; `depth`: of the
     whole operator.
     """
-    if engine.dataflow is None:
+    if engine.dataflow is None or engine.dataflow.stationary is Stationary.ROW:
         return None
     return Folding(
         engine.dataflow, granule(engine.array, engine.dataflow), speed,

@@ -15,6 +15,7 @@ from math import ceil, prod
 
 from worker.compiler.export.documents import Export, Exported, plain_name
 from worker.compiler.export.nest import LoopNest, NoForm, Reason, Refusal
+from worker.compiler.export.unroll import keeps_rows
 from worker.compiler.export.untimed import untimed
 from worker.compiler.export.windows import Convolution, convolution
 from worker.compiler.machine.dataflow import Stationary
@@ -58,6 +59,10 @@ def _problem(nest: LoopNest) -> NoForm | None:
     engine = nest.engine
     if engine.kind is not EngineKind.MATRIX or len(engine.array) != 2:
         return NoForm(Reason.ARRAY, f"{engine.name} is no array of rows and columns")
+    if keeps_rows(engine):
+        return NoForm(
+            Reason.ARRAY, f"cells of {engine.name} keep rows, SCALE-Sim's one operand"
+        )  # fmt: skip
     if prod(engine.array) != nest.rate:
         return NoForm(
             Reason.ARRAY, f"{engine.name} does {nest.rate:g} operations a cycle in"

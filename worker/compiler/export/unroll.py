@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from worker.compiler.export.nest import LoopNest, NoForm, Reason
 from worker.compiler.machine.dataflow import Stationary
-from worker.compiler.machine.machine import EngineKind
+from worker.compiler.machine.machine import Engine, EngineKind
 from worker.compiler.tiling.factors import divisors
 
 Factors: TypeAlias = "tuple[tuple[int, int], ...]"
@@ -43,6 +43,11 @@ class Unrolled:
 
 def unroll(nest: LoopNest) -> Unrolled | NoForm:
     """Factors of the nest's instruction, with the passes that Tilewright's clock counts."""
+    if keeps_rows(nest.engine):
+        return NoForm(
+            Reason.ARRAY, f"cells of {nest.engine.name} keep rows: how they are filled changes with"
+            " a layer's windows, and no factors of loops over rows and columns say it",
+        )  # fmt: skip
     groups, sizes = _spread(nest)
     if prod(sizes) != nest.rate:
         return NoForm(
@@ -67,6 +72,11 @@ def unroll(nest: LoopNest) -> Unrolled | NoForm:
         spatial.append(tuple((d, f) for d, f in zip(group, factors, strict=True) if f > 1))
     order = _order(nest)
     return Unrolled(sizes, tuple(spatial), tuple((d, left[d]) for d in order if left[d] > 1))
+
+
+def keeps_rows(engine: Engine) -> bool:
+    """Whether an array is row stationary."""
+    return engine.dataflow is not None and engine.dataflow.stationary is Stationary.ROW
 
 
 def _spread(nest: LoopNest) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:

@@ -1,6 +1,6 @@
 """program.bin: a Program as bytes, the same bytes for the same value.
 
-Layout: magic `TWPROG07`, header length (u64, little endian), header (MessagePack: everything but
+Layout: magic `TWPROG08`, header length (u64, little endian), header (MessagePack: everything but
 arrays, with array lengths), then each unit's arrays one after another, each padded to 8 bytes:
 instructions, wait_ptr, wait_token, signal_ptr, signal_token, then its loops and their strides
 (`isa.loops`): table, stride, wait_stride, signal_stride.  All numbers little endian.
@@ -30,7 +30,7 @@ from worker.compiler.isa.program import (
     UnitProgram,
 )
 
-PROGRAM_MAGIC = b"TWPROG07"
+PROGRAM_MAGIC = b"TWPROG08"
 _PREFIX = struct.Struct("<8sQ")
 _INT32 = np.dtype("<i4")
 _Scalar = TypeVar("_Scalar", bound=np.generic)

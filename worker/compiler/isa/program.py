@@ -80,6 +80,7 @@ INSTRUCTION = np.dtype(
         ("drawn", "<i8"),  # bytes that a COMPUTE's engine reads of its own memory; of a transfer,
         # through a port of home that counts whole bursts, either way
         ("returned", "<i8"),  # bytes that it writes there; of a transfer, through that of a cache
+        ("inside", "<i8"),  # bytes that the lines of a COMPUTE's array carry (`cost.feeds`)
         ("starved", "<i8"),  # of the cycles of a COMPUTE, those that only its own ports cost
         ("latency", "<i4"),  # added after occupancy before the finish is visible
         ("resource", "<i4", (MAX_RESOURCES,)),  # indices into UnitProgram.resources, -1 unused

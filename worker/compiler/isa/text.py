@@ -32,13 +32,13 @@ from worker.compiler.isa.program import (
 )
 
 _DEFAULTS = {
-    "op": -1, "bytes": 0, "macs": 0, "cycles": 0, "drawn": 0, "returned": 0, "starved": 0,
-    "latency": 0, "src": -1, "dst": -1,
+    "op": -1, "bytes": 0, "macs": 0, "cycles": 0, "drawn": 0, "returned": 0, "inside": 0,
+    "starved": 0, "latency": 0, "src": -1, "dst": -1,
     "src_offset": 0, "dst_offset": 0, "iteration": 0, "operand": -1,
 }  # fmt: skip
 STEPPING = "stream", "src_offset", "dst_offset", "iteration"
 _HALF = {"half_duplex": True}
-HEADER = "tilewright program 5"
+HEADER = "tilewright program 6"
 
 
 def print_program(unit: UnitProgram) -> str:

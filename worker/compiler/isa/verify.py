@@ -268,6 +268,7 @@ def _check_rows(unit: UnitProgram, rows: npt.NDArray[np.void]) -> None:
         ("cycles", 0, None),
         ("drawn", 0, None),
         ("returned", 0, None),
+        ("inside", 0, None),
         ("starved", 0, None),
         ("latency", 0, None),
         ("iteration", 0, None),

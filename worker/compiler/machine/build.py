@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
+from math import prod
 from typing import Any
 
 from worker.compiler.errors import SpecError
@@ -40,7 +41,6 @@ from worker.compiler.machine.operator import DeclaredOperator
 from worker.compiler.machine.presets import preset_document
 from worker.compiler.machine.quantity import Estimate, Flag, Quantity
 from worker.compiler.machine.spec import (
-    DataflowSpec,
     EngineSpec,
     HardwareSpec,
     HostSpec,
@@ -317,13 +317,32 @@ class _Builder:
                 for name, rates in engine.output_stage.items()
             },
             intrinsics=calls,
-            dataflow=None if engine.dataflow is None else _dataflow(engine.dataflow),
+            dataflow=self._dataflow(engine),
             feed_bytes_per_cycle=feed,
             drain_bytes_per_cycle=drain,
             accumulators=engine.accumulators or "",
             setup_cycles=_int(engine.setup_cycles),
             outstanding_bytes=self._outstanding(k, engine),
             bus_energy_pj_per_byte=self._bus(k, engine),
+        )
+
+    def _dataflow(self, engine: EngineSpec) -> Dataflow | None:
+        spec = engine.dataflow
+        if spec is None:
+            return None
+        cell_bytes = 0
+        if spec.registers is not None:
+            level = next(level for level in self._spec.levels if level.name == spec.registers)
+            cell_bytes = _int(level.capacity_bytes) // prod(_int(e) for e in engine.array)
+        return Dataflow(
+            stationary=Stationary(spec.stationary.value),
+            is_systolic=_flag(spec.systolic, default=True),
+            is_double_buffered=_flag(spec.double_buffered, default=False),
+            is_pipelined=_flag(spec.pipelined, default=False),
+            load_bytes_per_cycle=_num(spec.load_bytes_per_cycle),
+            hold=tuple(_int(extent) for extent in spec.hold),
+            accumulator_bytes=_int(spec.accumulator_bytes),
+            cell_bytes=cell_bytes,
         )
 
     def _bus(self, k: int, engine: EngineSpec) -> float:
@@ -424,15 +443,3 @@ def _mesh(spec: MeshSpec) -> Mesh:
     ports = tuple((_int(row), _int(column)) for row, column in spec.ports)
     said = Numbering.HOME if spec.numbering is None else Numbering(spec.numbering.value)
     return Mesh(_int(spec.rows), _int(spec.columns), ports, said)
-
-
-def _dataflow(spec: DataflowSpec) -> Dataflow:
-    return Dataflow(
-        stationary=Stationary(spec.stationary.value),
-        is_systolic=_flag(spec.systolic, default=True),
-        is_double_buffered=_flag(spec.double_buffered, default=False),
-        is_pipelined=_flag(spec.pipelined, default=False),
-        load_bytes_per_cycle=_num(spec.load_bytes_per_cycle),
-        hold=tuple(_int(extent) for extent in spec.hold),
-        accumulator_bytes=_int(spec.accumulator_bytes),
-    )

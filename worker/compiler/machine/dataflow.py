@@ -15,6 +15,9 @@ class Stationary(StrEnum):
     """The left factor.  Sums are made along the rows."""
     OUTPUT = "output"
     """The sums themselves, until they are complete."""
+    ROW = "row"
+    """Rows of all three: in every cell a row of a filter slides along a row of the input
+    (`cost.row_stationary`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +43,5 @@ class Dataflow:
     accumulator_bytes: int = 0
     """Sums that stay beside the array until their depth is done, a stripe of what streams at a
     time; 0: every fold's sums return."""
+    cell_bytes: int = 0
+    """Registers of a cell, of which rows take their part; of no other dataflow."""

@@ -208,7 +208,7 @@ class EnginePorts(_Tagged):
 class Kept(_Tagged):
     """What an array keeps while the rest streams past it."""
 
-    value: Literal["weight", "input", "output"]
+    value: Literal["weight", "input", "output", "row"]
 
 
 class Numbered(_Tagged):

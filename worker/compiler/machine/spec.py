@@ -162,6 +162,8 @@ class DataflowSpec(Part):
     """Absent: as many elements as the array has cells."""
     accumulator_bytes: Bytes | None = None
     """Absent: none, the sums of every fold return to the memory."""
+    registers: Name | None = None
+    """Of cells that keep rows: the register level that is spread over them."""
     bus_energy_pj_per_byte: PicoJoule | None = None
     """Of what crosses the edge of the array, and of what a cell takes from a line or its neighbour.
     Absent: none, which is listed as a guess."""

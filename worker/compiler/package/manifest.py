@@ -28,7 +28,7 @@ from worker.compiler.package.executable import (
     Port,
 )
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 """FORMATS.md says what each version changed: raise it with every change of a member."""
 MANIFEST_NAME = "manifest.json"
 GRAPH_NAME = "model/graph.json"

@@ -156,7 +156,7 @@ class TransferEmitter:
         return Batch(
             flat.count, flat.full(position), flat.full(core), opcode,
             self.engine_number[engine], number, -1, size, ZERO, busy, drawn, returned,
-            ZERO, latency, flat_ports, src.buffer, dst.buffer,
+            ZERO, ZERO, latency, flat_ports, src.buffer, dst.buffer,
             flat(src.offset), flat(dst.offset), flat(iterations_of(self.nest.leaves[number], grid)),
             tuple(flat_touch(t, flat) for t in touches), operand,
             blocks_of(grid, self.nest.leaves[number], flat),

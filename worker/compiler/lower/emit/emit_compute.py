@@ -101,7 +101,7 @@ class ComputeEmitter:
         stays = bool(registers) and far == registers
         held = self._held(op, refs, compute.engine)
         costs = self._costs(op, compute, box, grid, stays=stays, held=held)
-        cycles, drawn, returned, starved = (
+        cycles, drawn, returned, inside, starved = (
             over_lanes(np.broadcast_to(each, grid.shape), grid, np.max) for each in costs
         )
         macs = over_lanes(points, grid, np.sum) * work(op, 1)
@@ -114,8 +114,8 @@ class ComputeEmitter:
             Batch(
                 flat.count, flat.full(at), columns[0], Opcode.COMPUTE,
                 self.transfers.engine_number[compute.engine], number, self.op_number[op.name], ZERO,
-                flat(macs), flat(cycles), columns[1], columns[2], flat(starved),
-                ZERO, ports,
+                flat(macs), flat(cycles), columns[1], columns[2], flat(inside),
+                flat(starved), ZERO, ports,
                 -1 if src is None else src,
                 -1 if dst is None else dst, flat(self._slot_offset(src, grid)),
                 flat(self._slot_offset(dst, grid)), flat(iterations_of(leaf, grid)),
@@ -248,9 +248,9 @@ class ComputeEmitter:
     def _costs(
         self, op: TensorOp, compute: Compute, box: Clipped, grid: Grid, *, stays: bool, held: HeldAs
     ) -> tuple[Ints, ...]:
-        """(engine cycles, bytes drawn, bytes returned, cycles that ports cost) at all iterations;
-        asks the cost model once per distinct box shape.  `stays`: sums stand in registers; `held`
-        as of `pace_of`."""
+        """(engine cycles, bytes drawn, returned and inside the array, cycles that ports cost) at
+        all iterations; asks the cost model once per distinct box shape.  `stays`: sums stand in
+        registers; `held` as of `pace_of`."""
         engine = self.machine.engine(compute.engine)
         feeds = feeds_of(op, engine, self.tensors, stays=stays, held=held)
         pace = pace_of(op, engine, self.tensors, stays=stays, held=held).by(compute.intrinsic)
@@ -259,9 +259,11 @@ class ComputeEmitter:
         def price(extents: tuple[int, ...]) -> tuple[int, ...]:
             taken = pace.cycles(extents, grid.num_lanes)
             starved = taken - at_once.cycles(extents, grid.num_lanes)
-            return taken, *feeds.of(extents, grid.num_lanes), max(0, starved)
+            moved = feeds.of(extents, grid.num_lanes)
+            inside = feeds.inside(extents, grid.num_lanes)
+            return taken, *moved, inside, max(0, starved)
 
-        return per_shape(box.extent, price, 4)
+        return per_shape(box.extent, price, 5)
 
 
 def staged_width(refs: Refs) -> int:

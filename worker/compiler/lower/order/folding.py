@@ -28,8 +28,8 @@ from worker.compiler.lower.window import Window
 from worker.compiler.schedule.walk import Leaf
 
 _FIXED = (
-    "opcode", "node", "op", "bytes", "macs", "cycles", "drawn", "returned", "starved",
-    "latency", "src", "dst", "operand",
+    "opcode", "node", "op", "bytes", "macs", "cycles", "drawn", "returned", "inside",
+    "starved", "latency", "src", "dst", "operand",
 )  # fmt: skip
 _STEPPING = "stream", "src_offset", "dst_offset", "iteration"
 _PORTS = slice(len(_STEPPING), len(_STEPPING) + MAX_RESOURCES)

@@ -32,6 +32,7 @@ class Batch:
     cycles: Ints
     drawn: Ints
     returned: Ints
+    inside: Ints
     starved: Ints
     latency: Ints
     resources: tuple[Ints, ...]
@@ -75,7 +76,7 @@ def merge(
         rows["node"], rows["op"] = b.node, b.op
         rows["bytes"], rows["macs"], rows["cycles"] = b.num_bytes, b.macs, b.cycles
         rows["drawn"], rows["returned"], rows["latency"] = b.drawn, b.returned, b.latency
-        rows["starved"] = b.starved
+        rows["inside"], rows["starved"] = b.inside, b.starved
         rows["resource"] = -1
         for k, resource in enumerate(b.resources):
             rows["resource"][:, k] = resource

@@ -28,6 +28,7 @@ from worker.compiler.machine.lint.rates import (
     special_rates_are_read,
     stages_of_vector_engines,
 )
+from worker.compiler.machine.lint.rows import ROW_RULES
 from worker.compiler.machine.lint.targets import TARGET_RULES, places
 from worker.compiler.machine.lint.view import Defect, SpecReader, one_of
 
@@ -305,6 +306,7 @@ RULES: tuple[Callable[[SpecReader], Iterator[Defect]], ...] = (
     dataflows_have_an_array,
     dataflows_say_what_is_read,
     folds_are_whole_arrays,
+    *ROW_RULES,
     ports_are_read,
     engine_ports_are_read,
     transfers_are_read,

@@ -93,6 +93,7 @@ def _check_unit(unit: UnitProgram, place: str) -> None:
         ("cycles", 0, None),
         ("drawn", 0, None),
         ("returned", 0, None),
+        ("inside", 0, None),
         ("starved", 0, None),
         ("latency", 0, None),
         ("iteration", 0, None),

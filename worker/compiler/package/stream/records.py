@@ -341,6 +341,8 @@ TABLES = (
             "drawn": "bytes that a COMPUTE's engine draws from its own memory; of a transfer what"
             " passes ports of home that count it",
             "returned": "bytes that it returns there; of a transfer what passes those of caches",
+            "inside": "bytes that the lines of a COMPUTE's array carry: what crosses its edge, and"
+            " what its cells take",
             "starved": "of a COMPUTE's cycles, those that only the ports of its own memory cost",
             "latency": "in cycles",
             "resource": "ports occupied, -1 unused",

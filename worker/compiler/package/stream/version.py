@@ -1,3 +1,3 @@
 """The version of the binary stream; apart, since descriptors name it and load no numpy."""
 
-STREAM_VERSION = 2
+STREAM_VERSION = 3

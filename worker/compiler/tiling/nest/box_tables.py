@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from worker.compiler.cost.compute import EngineRate
-from worker.compiler.cost.folds import granule
+from worker.compiler.cost.folds import Extents, granule
 from worker.compiler.tiling.nest.arrays import Floats, Ints, floats, ints, starts
 from worker.compiler.tiling.nest.facts import Facts, Operand
 from worker.compiler.tiling.nest.levels import StageFrame
@@ -235,14 +235,17 @@ class Tabulated:
         streams: list[list[list[int]]] = []
         for name, (pace, dims) in zip(names, work, strict=True):
             roles, passed = pace.roles, pace.streams
+            is_described = pace.folding is not None or pace.rows is not None
             paces.append(
-                (pace.startup_cycles, number[name], roles is not None, pace.folding is not None,
+                (pace.startup_cycles, number[name], roles is not None, is_described,
                  dims is not None)
             )  # fmt: skip
             plain, special = pace.ops
             feed, drain = (0.0, 0.0) if passed is None else (passed.feed, passed.drain)
             speeds.append((pace.speed, plain, special, pace.special_speed, feed, drain))
-            side = granule(pace.array, None) if pace.folding is None else pace.folding.cells
+            # What rows fill, no cut of one axis says: a box takes its points at full speed.
+            side = Extents(1, 1, 1) if pace.rows else granule(pace.array, None)
+            side = side if pace.folding is None else pace.folding.cells
             cells.append(tuple(side))
             # Positions in the domain, of the first operator those of boxes.
             domain = range(width) if dims is not None else long

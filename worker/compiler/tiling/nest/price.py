@@ -18,7 +18,7 @@ for a tile is worked out here, once for each.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import gcd
+from math import gcd, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -228,8 +228,10 @@ class Pricer:
     def _fed(self, box: tuple[int, ...]) -> float:
         memory, charged = self.engine.memory, self.measure.feeds
         drawn, returned = self.feeds.of(box)
-        bus = self.engine.bus_energy_pj_per_byte  # what cells take besides, no tiling changes
-        return drawn * (charged[memory, "read"] + bus) + returned * (charged[memory, "write"] + bus)
+        # What cells take for each multiply-accumulate, no tiling changes.
+        lines = self.feeds.inside(box) - self.feeds.per_mac * prod(box)
+        bus = self.engine.bus_energy_pj_per_byte * lines
+        return drawn * charged[memory, "read"] + returned * charged[memory, "write"] + bus
 
 
 def home_cycles(facts: Facts, machine: Machine, team: Team) -> float:
