@@ -2,7 +2,7 @@
 
     python -m benchmarks.load                            # all of it; half an hour
     python -m benchmarks.load --only reads submits       # these again, the rest as it was
-    python -m benchmarks.load --small --out load.md      # in two minutes; its figures say nothing
+    python -m benchmarks.load --small --out load.md      # to see that it works; no figures
 
 Real servers with keys, rates, quotas and the audit log on, SQLite and PostgreSQL.  Every figure is
 kept in a JSON file beside the page, so that parts can be measured one by one.  Exit status 1 where
@@ -32,7 +32,7 @@ from benchmarks.load.page import SECTIONS, missed, page, processor
 from benchmarks.load.requests import measure_reads, measure_submits
 from benchmarks.load.sites import DATABASES, CannotRun, busy_s
 from benchmarks.load.streams import measure_streams
-from benchmarks.load.work import measure_work
+from benchmarks.load.work import CHIPS, measure_work
 from worker.sandbox.compiled_loops import ensure_compiled_loops
 
 PAGE = Path(__file__).resolve().parent.parent / "LOAD.md"
@@ -54,13 +54,16 @@ class Size:
     mib: int = 4
     warm: int = 90
     sweeps: int = 5
+    kinds: int | None = None
+    """Of jobs that a work section asks for, each compiled cold first; None: all there are."""
+    chips: int = len(CHIPS)
     idle_s: float = 30.0
     layers: int = 48
 
 
 SMALL = Size(
     read_s=2.0, queued=20, clients=5, each=4, rounds=1, followed=8, streams=4, uploaders=2, mib=1,
-    warm=9, sweeps=1, idle_s=1.0,
+    warm=3, sweeps=1, kinds=3, chips=1, idle_s=1.0,
     layers=2,
 )  # fmt: skip
 
@@ -104,8 +107,9 @@ def measure(section: str, name: str, folder: Path, size: Size) -> Row:
     if section == "help":
         return measure_help(folder, layers=size.layers, help_from_s=None if name == "on" else 0.0)
     return measure_work(
-        folder, workers=int(name), jobs=size.warm, rounds=size.sweeps, idle_s=size.idle_s
-    )
+        folder, workers=int(name), jobs=size.warm, rounds=size.sweeps, kinds=size.kinds,
+        chips=CHIPS[: size.chips], idle_s=size.idle_s,
+    )  # fmt: skip
 
 
 def main(argv: list[str] | None = None) -> int:

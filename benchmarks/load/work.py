@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -129,11 +129,17 @@ def _watching(folder: Path, request: dict[str, Json], model: Path, seconds: floa
         return {kind: max(0.0, spent - alone[kind]) for kind, spent in used(watch).items()}
 
 
-def measure_work(folder: Path, *, workers: int, jobs: int, rounds: int, idle_s: float) -> Row:
-    """`jobs` warm jobs at once, then a warm sweep of models times chips, `rounds` times over."""
+def measure_work(
+    folder: Path, *, workers: int, jobs: int, rounds: int, kinds: int | None,
+    chips: Sequence[str], idle_s: float,
+) -> Row:  # fmt: skip
+    """`jobs` warm jobs at once, then a warm sweep of models times chips, `rounds` times over.
+
+    `kinds`: of how many kinds the jobs are, and the sweep of their models; None: of all.
+    """
     models = folder / "models"
     models.mkdir(parents=True)
-    found = [kind for kind in work(models).jobs if kind.name != "refused"]
+    found = [kind for kind in work(models).jobs if kind.name != "refused"][:kinds]
     first: dict[str, Json] = {"hardware": found[0].hardware, "options": dict(found[0].options)}
     watch = _watching(folder / "watched", first, found[0].model, idle_s)
     with (
@@ -148,7 +154,7 @@ def measure_work(folder: Path, *, workers: int, jobs: int, rounds: int, idle_s: 
             for k in found
         ]
         sweep: dict[str, Json] = {
-            "models": list[Json](sorted(set(ids.values()))), "hardware": list[Json](CHIPS),
+            "models": list[Json](sorted(set(ids.values()))), "hardware": list[Json](chips),
             "options": {"strategy": "naive", "verify": "none"},
         }  # fmt: skip
 
@@ -171,5 +177,5 @@ def measure_work(folder: Path, *, workers: int, jobs: int, rounds: int, idle_s: 
         window = _Window(made, session)
         for _ in range(rounds):
             run_sweep()
-        row["sweeps"] = _figures(window, session, rounds * len(ids) * len(CHIPS))
+        row["sweeps"] = _figures(window, session, rounds * len(ids) * len(chips))
         return row
