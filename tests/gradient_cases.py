@@ -252,7 +252,17 @@ def _normalisations() -> Iterator[Case]:
     yield Case("batch", batch, named, {"m": real(4, 4), "v": positive(5, 4)}, output="y")
 
 
+def _resamplings() -> Iterator[Case]:
+    for name, attributes in (
+        ("half-pixel", {}),
+        ("asymmetric", {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}),
+    ):
+        resized = (node("Resize", "x __ scales", **attributes),)
+        scales = {"scales": np.array([1, 1, 2, 3], np.float32)}
+        yield Case(f"resize-{name}", resized, {"x": whole(1, 1, 2, 3, 2)}, scales)
+
+
 LINEAR = (
-    *_convolutions(), *_products(), *_layouts(), *_sums(), *_averages(),
+    *_convolutions(), *_products(), *_layouts(), *_sums(), *_averages(), *_resamplings(),
 )  # fmt: skip
 SMOOTH = (*_pools(), *_functions(), *_reductions(), *_normalisations())

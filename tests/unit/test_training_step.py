@@ -220,6 +220,20 @@ def test_an_attribute_that_its_rule_does_not_cover_is_named(tmp_path: Path) -> N
     assert "reflect" in error.findings[0].message
 
 
+@pytest.mark.parametrize(
+    "attributes",
+    [{"mode": "linear"}, {"coordinate_transformation_mode": "align_corners"},
+     {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "ceil"}],
+)  # fmt: skip
+def test_a_resize_that_does_not_repeat_is_refused(
+    tmp_path: Path, attributes: dict[str, str]
+) -> None:
+    nodes = (node("MatMul", "x w", "h"), node("Resize", "h __ scales", **attributes))
+    scales = np.array([1, 2], np.float32)
+    error = refused(tmp_path, nodes, {"w": PARAMETERS["w"], "scales": scales})
+    assert (error.code, error.place.node) == ("TW-TRAIN-003", "the_Resize")
+
+
 def test_a_quantised_model_is_refused(tmp_path: Path) -> None:
     nodes = (
         node("Cast", "x", "f", to=1), node("QuantizeLinear", "f s z", "q"),

@@ -13,7 +13,7 @@ from typing import Any
 import onnx_ir
 
 from worker.compiler.errors import Finding, ModelError
-from worker.compiler.frontend.edit import Names, constant_of
+from worker.compiler.frontend.edit import Names, constant_of, is_graph
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.shapes import infer_model, is_static
 from worker.compiler.frontend.slice import captured
@@ -147,7 +147,8 @@ def _touched(nodes: Sequence[onnx_ir.Node], output: onnx_ir.Value) -> set[onnx_i
             v for k, v in enumerate(node.inputs)
             if v is not None and (k in slopes or v.dtype not in FLOATS or not _has_slope(node))
         )  # fmt: skip
-        touched.update(captured([node]))
+        if any(map(is_graph, node.attributes.values())):
+            touched.update(captured([node]))
     return touched
 
 

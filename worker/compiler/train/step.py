@@ -14,7 +14,7 @@ from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.model_summary import node_macs
 from worker.compiler.frontend.simplify import simplify
 from worker.compiler.frontend.tidy import tidy
-from worker.compiler.train.derive import gradients, reaching
+from worker.compiler.train.derive import flows, gradients, reaching
 from worker.compiler.train.emit import Emitter, dims
 from worker.compiler.train.loss import add_loss
 from worker.compiler.train.optimise import Carried, Outputs, optimise
@@ -119,7 +119,7 @@ def _differentiable(model: OnnxModel, lifted: Lifted) -> OnnxModel:
         }
         if not expand_functions(model.ir, model.opset, lacking.__contains__):
             break
-    reached = {v for node in passed for v in node.inputs}
+    reached = {node.inputs[k] for node in passed for k in flows(node)}
     left = [v for v in _inputs(graph, lifted) if v not in reached]
     require_slopes(list(graph), graph.outputs[0], left)
     read = {v for node in graph.all_nodes() for v in node.inputs}

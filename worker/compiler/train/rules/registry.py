@@ -15,6 +15,7 @@ from worker.compiler.train.rules import (
     pointwise,
     products,
     reduction,
+    resample,
     transposed,
     windows,
 )
@@ -22,7 +23,7 @@ from worker.compiler.train.rules.site import Derivative
 
 _FAMILIES = (
     products, convolution, transposed, elementwise, pointwise, reduction, windows, layout, cut,
-    normalise, lookup,
+    normalise, lookup, resample,
 )  # fmt: skip
 
 
