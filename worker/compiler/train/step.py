@@ -124,7 +124,7 @@ def _differentiable(model: OnnxModel, lifted: Lifted) -> OnnxModel:
     require_slopes(list(graph), graph.outputs[0], left)
     read = {v for node in graph.all_nodes() for v in node.inputs}
     unread = [v for v in graph.inputs if v.name in lifted.tensors and v not in read]
-    restore(model, lifted, [str(v.name) for v in {*left, *unread}])
+    restore(model, lifted, dict.fromkeys(str(v.name) for v in (*left, *unread)))
     return model
 
 
