@@ -18,7 +18,7 @@ from worker.children.explain_child import explained
 from worker.compiler.cache import MemoryCache
 from worker.compiler.errors import CompilerError, OptionError
 from worker.compiler.lower.lower import lower_unit
-from worker.compiler.machine import digest, load_preset, preset_names
+from worker.compiler.machine import digest, load_machine, load_preset, preset_names
 from worker.compiler.options import CompileOptions
 from worker.explain import layer
 from worker.explain.doubled import doubled
@@ -124,6 +124,14 @@ def test_twice_as_much_is_what_a_compile_of_that_chip_takes(
     assert max(gains) > 1.01
 
 
+def test_cells_that_keep_rows_have_more_of_twice_as_many_registers() -> None:
+    of_registers = {"levels": [{"name": "SPAD", "capacity_bytes": 2 * 87_696}]}
+    want = load_machine({"name": "more", "inherits": "eyeriss", **of_registers})
+    changes = {change.resource: change.machine for change in doubled(load_preset("eyeriss"))}
+    assert changes["SPAD.capacity_bytes"].engines == want.engines
+    assert changes["SPAD.bytes_per_cycle"].engines == load_preset("eyeriss").engines
+
+
 def test_it_is_printed(results: Path) -> None:
     row = kernels(results)[0]
     done = explain(row["index"], results)
@@ -188,4 +196,9 @@ def test_one_thing_is_doubled_at_a_time(preset: str) -> None:
         expected = {"levels", "engines", "links", "num_cores", "signal_cycles",
                     "engine_signal_cycles"}  # fmt: skip
         assert set(differs) <= expected
-        assert len(differs) == 1 or change.resource == "num_cores"
+        # Registers that are spread over an array's cells are the cells' as well.
+        is_spread = any(
+            e.dataflow is not None and f"{e.dataflow.registers}.capacity_bytes" == change.resource
+            for e in machine.engines
+        )
+        assert len(differs) == 1 + is_spread or change.resource == "num_cores"

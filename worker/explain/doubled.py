@@ -30,11 +30,13 @@ def doubled(machine: Machine) -> Iterator[Changed]:
     have.
     """
     for k, level in enumerate(machine.levels):
-        for change in _levels(level, is_home=k == 0):
+        for name, how, changed in _levels(level, is_home=k == 0):
+            times = changed.capacity_bytes // level.capacity_bytes
+            engines = tuple(_spread(engine, level.name, times) for engine in machine.engines)
+            levels = _at(machine.levels, k, changed)
             yield Changed(
-                f"{level.name}.{change[0]}", change[1],
-                replace(machine, levels=_at(machine.levels, k, change[2])),
-            )  # fmt: skip
+                f"{level.name}.{name}", how, replace(machine, levels=levels, engines=engines)
+            )
     for k, engine in enumerate(machine.engines):
         for name, how, other in _engines(engine):
             engines = _at(machine.engines, k, other)
@@ -58,6 +60,14 @@ def doubled(machine: Machine) -> Iterator[Changed]:
 
 def _at(items: tuple[T, ...], k: int, item: T) -> tuple[T, ...]:
     return (*items[:k], item, *items[k + 1 :])
+
+
+def _spread(engine: Engine, level: str, times: int) -> Engine:
+    """An engine whose cells have a level among them that became so many times as large."""
+    flow = engine.dataflow
+    if flow is None or flow.registers != level:
+        return engine
+    return replace(engine, dataflow=replace(flow, cell_bytes=times * flow.cell_bytes))
 
 
 def _levels(level: MemoryLevel, *, is_home: bool) -> Iterator[tuple[str, str, MemoryLevel]]:

@@ -342,6 +342,7 @@ class _Builder:
             load_bytes_per_cycle=_num(spec.load_bytes_per_cycle),
             hold=tuple(_int(extent) for extent in spec.hold),
             accumulator_bytes=_int(spec.accumulator_bytes),
+            registers=spec.registers or "",
             cell_bytes=cell_bytes,
         )
 

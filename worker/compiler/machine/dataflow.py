@@ -43,5 +43,7 @@ class Dataflow:
     accumulator_bytes: int = 0
     """Sums that stay beside the array until their depth is done, a stripe of what streams at a
     time; 0: every fold's sums return."""
+    registers: str = ""
+    """Level that is spread over the cells, where they keep rows."""
     cell_bytes: int = 0
-    """Registers of a cell, of which rows take their part; of no other dataflow."""
+    """A cell's part of it."""
