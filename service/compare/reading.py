@@ -18,7 +18,7 @@ FILES = {"report": "report.json", "graph": "graph.json", "schedule": "schedule.j
 """File names of the artifacts that are compared."""
 MOST_BYTES = 256 << 20
 """Of one document."""
-BUNDLE_FORMAT = 3
+BUNDLE_FORMAT = 4
 _SPEC = "hardware.json"
 _MANIFEST = "manifest.json"
 
