@@ -104,7 +104,7 @@ def test_what_it_writes_lands_in_the_bundle_with_format_version_and_digest(tmp_p
             stream, own = row["images"]
             assert stream["member"] == row["stream"]
             assert (stream["serializer"], stream["format"], stream["format_version"]) == (
-                "stream", "stream", 2,
+                "stream", "stream", 3,
             )  # fmt: skip
             content = archive.read(own["member"])
             assert own["sha256"] == sha256(content).hexdigest()

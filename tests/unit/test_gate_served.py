@@ -18,6 +18,7 @@ from service.gate.served import Served
 from service.orders.order import Order
 from worker.compiler.errors import CompilerError, Infeasible, ModelError, Shortfall
 from worker.compiler.options import CompileOptions
+from worker.compiler.package.manifest import FORMAT_VERSION
 
 FOUND = documents([Kernel("n", {"engine:PE": 5})], spec={"name": "h"})
 REFUSED = ModelError("TW-MODEL-004", "a cycle").to_problem()
@@ -26,7 +27,7 @@ REFUSED = ModelError("TW-MODEL-004", "a cycle").to_problem()
 def bundle() -> bytes:
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
-        archive.writestr("manifest.json", json.dumps({"format_version": 3}))
+        archive.writestr("manifest.json", json.dumps({"format_version": FORMAT_VERSION}))
         archive.writestr("hardware.json", json.dumps(FOUND["spec"]))
     return stream.getvalue()
 
