@@ -222,7 +222,7 @@ def test_names_that_nothing_brings_are_refused_with_their_place(tmp_path: Path) 
 def test_an_engine_of_another_format_is_refused(tmp_path: Path) -> None:
     error = refused(tmp_path, "wraps", "foreign")
     assert error.code == "TW-PLUG-004" and error.place.pointer == "/capabilities/engine"
-    assert "reads foreign 1" in error.message and "stream 2, wrapped 1" in error.message
+    assert "reads foreign 1" in error.message and "stream 3, wrapped 1" in error.message
     _, _, bundle = compiled(tmp_path, "wraps")
     with pytest.raises(CompilerError) as caught:
         load_bundle(bundle, tmp_path / "build", engine="foreign")
