@@ -87,6 +87,25 @@ def test_random_models_give_the_bits_of_the_models_written_out(seed: int, tmp_pa
     assert composites(plain) == []
 
 
+def test_functions_that_nothing_calls_and_are_deep_are_refused(tmp_path: Path) -> None:
+    """By ONNX's inliner: digests of bodies, which go down by recursion, do not meet them."""
+    model = random_model(0)
+    opset = model.opset_import[0].version
+    for k in range(2000):
+        last = k == 1999
+        node = onnx.helper.make_node(
+            "Relu" if last else f"deep{k + 1}", ["x"], ["y"], domain="" if last else "deep"
+        )
+        imports = [onnx.helper.make_opsetid("", opset), onnx.helper.make_opsetid("deep", 1)]
+        model.functions.append(
+            onnx.helper.make_function("deep", f"deep{k}", ["x"], ["y"], [node], imports)
+        )
+    model.opset_import.append(onnx.helper.make_opsetid("deep", 1))
+    with pytest.raises(ModelError, match="exceeds limit") as caught:
+        compiled(saved(model, tmp_path), spec(), tmp_path)
+    assert caught.value.code == "TW-MODEL-008"
+
+
 @pytest.mark.parametrize("seed", [0, 3])
 def test_match_and_compile_agree_and_the_models_own_functions_do_the_same(
     seed: int, tmp_path: Path

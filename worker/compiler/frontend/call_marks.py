@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from hashlib import sha256
@@ -104,10 +104,13 @@ def caller_of(proto: onnx.ModelProto, function: onnx.FunctionProto) -> str | Non
     return None
 
 
-def definition_digests(functions: Mapping[str, onnx.FunctionProto]) -> dict[str, str]:
+def definition_digests(
+    functions: Mapping[str, onnx.FunctionProto], names: Sequence[str] | None = None
+) -> dict[str, str]:
     """What bodies compute, by name: equal whatever their values and nodes are called.
 
-    None may lead back to itself.
+    `names`: those that are asked for; None: all.  None may lead back to itself, and calls inside
+    calls are few, as the front end or a document's limit has it.
     """
     found: dict[str, str] = {}
 
@@ -137,7 +140,7 @@ def definition_digests(functions: Mapping[str, onnx.FunctionProto]) -> dict[str,
         forms = [v for v in changes_of(node.op_type) if v <= own]
         return f"{node.domain}:{node.op_type}:{max(forms, default=0)}"
 
-    for name in functions:
+    for name in functions if names is None else names:
         digest(name)
     return found
 
@@ -167,7 +170,8 @@ def mark_calls(proto: onnx.ModelProto, whole: AbstractSet[str]) -> None:
     if not calls:
         return
     digests = definition_digests(
-        {foreign_name(f.domain, f.name): f for f in proto.functions if not f.overload}
+        {foreign_name(f.domain, f.name): f for f in proto.functions if not f.overload},
+        [foreign_name(node.domain, node.op_type) for node in calls if not node.overload],
     )
     maker = _Maker(proto, bodies)
     for number, node in enumerate(calls):
