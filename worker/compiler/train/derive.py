@@ -84,10 +84,10 @@ def gradients(
             _add(emit, found, source, rule(site)[0])
             continue
         try:
-            made = RULES[node.op_type].rule(site) if _has_rule(node) else _placeholders(site)
+            made = RULES[node.op_type].rule(site) if _has_rule(node) else _of_their_shapes(site)
         except NoRule as refusal:
             findings.append(_missing(node, str(refusal)))
-            made = _placeholders(site)
+            made = _of_their_shapes(site)
         for index in sorted(made):
             if index in wanted:
                 _add(emit, found, site.x(index), made[index])
@@ -109,7 +109,7 @@ def _has_rule(node: onnx_ir.Node) -> bool:
     return node.domain == "" and node.op_type in RULES
 
 
-def _placeholders(site: Site) -> dict[int, onnx_ir.Value]:
+def _of_their_shapes(site: Site) -> dict[int, onnx_ir.Value]:
     """Something of the right shape, so that what lies further back is looked at, too."""
     return site.like(site.x)
 
