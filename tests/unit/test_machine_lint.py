@@ -281,6 +281,8 @@ REFUSALS: list[tuple[str, Callable[[Document], None], str, str, str]] = [
      "/engines/0/dataflow/hold", "holds one element"),
     ("rows of a line of cells", both(edit("/engines/0/array", [4]), rows()), "TW-SPEC-002",
      "/engines/0/dataflow/stationary", "the array has 1 dimensions"),
+    ("rows of too many cells", both(edit("/engines/0/array", [128, 64]), rows()), "TW-SPEC-002",
+     "/engines/0/dataflow/stationary", "8192 cells has too many ways"),
     ("rows shifted in like folds", rows(systolic=True), "TW-SPEC-002",
      "/engines/0/dataflow/systolic", "nothing is loaded fold by fold"),
     ("registers of an array that works by folds", edit("/engines/0/dataflow", {

@@ -41,8 +41,9 @@ from worker.compiler.machine.machine import Engine
 
 FILTER, INPUT, OUTPUT = range(3)
 """What moves."""
-_STEPS = 1_000
-"""Of a search for ways to fill an array of some hundred cells, and for blocks."""
+_STEPS = 8
+"""By cell of the array, of a search for ways to fill it and for blocks: up to so many, where all
+extents of a box are large."""
 
 
 class Window(NamedTuple):
@@ -214,7 +215,8 @@ def _moved(array: RowStationary, shape: Shape) -> Moved:
     long = shape.columns if across is None else across.touched(shape.wide, shape.columns)
     is_partial = shape.inputs * shape.tall * shape.wide < array.depth
     numbers = (*array.array, *shape, step, reach, long, *array.item_bytes, array.cell_bytes)
-    found = loop_for(least_moved, _STEPS)(np.array((*numbers, int(is_partial)), np.int64))
+    loop = loop_for(least_moved, _STEPS * array.cells)
+    found = loop(np.array((*numbers, int(is_partial)), np.int64))
     return Moved(*found.tolist())
 
 
@@ -223,7 +225,7 @@ def least_moved(numbers: np.typing.NDArray[np.int64]) -> np.typing.NDArray[np.in
 
     `numbers`: rows and columns of the array, the shape, from row to row of the input and from tap
     to tap down it, length of its rows, bytes of taps, inputs and sums, of a cell's registers, and
-    whether sums come in.  Cost: cells of the array, and blocks that fit in a cell.
+    whether sums come in.  Cost: up to c ln^2 c for c cells, and roots of numbers of channels.
     """
     cells_down, cells_across = numbers[0], numbers[1]
     tall, wide, rows, columns = numbers[2], numbers[3], numbers[4], numbers[5]
@@ -242,32 +244,37 @@ def least_moved(numbers: np.typing.NDArray[np.int64]) -> np.typing.NDArray[np.in
     out = np.zeros(4, np.int64)
     fewest, least = np.int64(-1), np.int64(-1)
     strip = beside_in = beside_out = beside_strips = np.int64(1)
-    for width in range(1, min(rows, cells_across) + 1):
+    # Of numbers with which as many rounds are left, the smallest moves the least: only these.
+    width = np.int64(1)
+    while width <= min(rows, cells_across):
         strips = (rows + width - 1) // width
-        for summed in range(1, min(above, inputs) + 1):
+        tapped = min(tall * width, (width - 1) * step + (tall - 1) * reach + 1)
+        summed = np.int64(1)
+        while summed <= min(above, inputs):
             # Sets above each other whose sums meet, and as many such piles as there is room for.
             piles = (above // summed) * (cells_across // width)
             rounds_in = (inputs + summed - 1) // summed
-            for made in range(1, min(piles, outputs) + 1):
-                rounds_out = (outputs + made - 1) // made
-                if made > 1 and rounds_out == (outputs + made - 2) // (made - 1):
-                    continue  # no fewer rounds than with one pile less
-                for cut in range(min(piles // made, strips), 0, -1):
-                    apart = min(piles // made // cut, groups)
-                    rounds = rounds_in * rounds_out * ((strips + cut - 1) // cut) * images
-                    rounds *= (groups + apart - 1) // apart
-                    if fewest >= 0 and rounds > fewest:
-                        continue
-                    tapped = min(tall * width, (width - 1) * step + (tall - 1) * reach + 1)
+            apart = np.int64(1)
+            while apart <= min(piles, groups):
+                rounds_apart = (groups + apart - 1) // apart
+                cut = np.int64(1)
+                while cut <= min(piles // apart, strips):
+                    rounds_down = (strips + cut - 1) // cut
+                    rounds_out = (outputs - 1) // min(piles // apart // cut, outputs) + 1
+                    made = (outputs - 1) // rounds_out + 1
+                    rounds = rounds_in * rounds_out * rounds_down * rounds_apart * images
                     size = apart * (
                         tall * wide * tap_bytes * summed * made
                         + tapped * long * in_bytes * summed * cut
                         + 2 * folds * width * columns * sum_bytes * made * cut
                     )
-                    if fewest < 0 or rounds < fewest or size < least:
-                        fewest, least, strip = rounds, size, np.int64(width)
-                        beside_in, beside_out = np.int64(summed), np.int64(made)
-                        beside_strips = np.int64(cut)
+                    if fewest < 0 or rounds < fewest or (rounds == fewest and size < least):
+                        fewest, least, strip = rounds, size, width
+                        beside_in, beside_out, beside_strips = summed, made, cut
+                    cut = (strips - 1) // (rounds_down - 1) + 1 if rounds_down > 1 else strips + 1
+                apart = (groups - 1) // (rounds_apart - 1) + 1 if rounds_apart > 1 else groups + 1
+            summed = (inputs - 1) // (rounds_in - 1) + 1 if rounds_in > 1 else inputs + 1
+        width = (rows - 1) // (strips - 1) + 1 if strips > 1 else rows + 1
     strips = (rows + strip - 1) // strip
     loops_in = (inputs + beside_in - 1) // beside_in
     loops_out = (outputs + beside_out - 1) // beside_out
@@ -286,16 +293,16 @@ def least_moved(numbers: np.typing.NDArray[np.int64]) -> np.typing.NDArray[np.in
     rows_heard = tall * rows * long * in_bytes * groups * images * inputs
     rows_heard *= min(beside_out, outputs)
     best = np.int64(-1)
-    for block_in in range(1, loops_in + 1):
-        if part * block_in * (tap_bytes + in_bytes) + sum_bytes > room and block_in > 1:
-            break
-        for block_out in range(1, loops_out + 1):
+    block_in = np.int64(1)
+    while block_in <= loops_in:
+        trips_in = (loops_in + block_in - 1) // block_in
+        block_out = np.int64(1)
+        while block_out <= loops_out:
             left = room - part * block_in * block_out * tap_bytes
             one = part * block_in * in_bytes + block_out * sum_bytes
             if left < one and (block_in > 1 or block_out > 1):
                 break
             block_over = min(loops_over, max(1, left // one))
-            trips_in = (loops_in + block_in - 1) // block_in
             trips_out = (loops_out + block_out - 1) // block_out
             trips_over = (loops_over + block_over - 1) // block_over
             for stays in range(3):
@@ -311,6 +318,8 @@ def least_moved(numbers: np.typing.NDArray[np.int64]) -> np.typing.NDArray[np.in
                     out[1], out[2] = drawn, returned
                     out[3] = taps_heard * again_taps + rows_heard * again_in
                     out[3] += sums * left_sums * high * min(beside_in, inputs)
+            block_out = (loops_out - 1) // (trips_out - 1) + 1 if trips_out > 1 else loops_out + 1
+        block_in = (loops_in - 1) // (trips_in - 1) + 1 if trips_in > 1 else loops_in + 1
     out[0] = fewest * folds * part * columns
     return out
 

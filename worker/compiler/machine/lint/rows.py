@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import prod
 
 from worker.compiler.ir.dtype import DType
 from worker.compiler.machine.lint.view import Defect, SpecReader
 
+MOST_CELLS = 64 * 64
+"""A search for the filling of one takes about a millisecond at most; published arrays of rows have
+64 to 256."""
 _OF_FOLDS = (
     "systolic", "double_buffered", "pipelined", "load_bytes_per_cycle", "hold", "accumulator_bytes",
 )  # fmt: skip
@@ -20,6 +24,20 @@ def rows_fill_two_dimensions(view: SpecReader) -> Iterator[Defect]:
                 f"{at}/stationary", "rows of a filter lie above each other and rows of the result "
                 f"beside, but the array has {dimensions} dimensions", "an array of two", "row",
             )  # fmt: skip
+
+
+def rows_fill_few_cells(view: SpecReader) -> Iterator[Defect]:
+    for engine, at, is_row in _described(view):
+        cells = _cells(view, engine)
+        if is_row and cells > MOST_CELLS:
+            yield Defect(
+                f"{at}/stationary", "how each instruction fills an array of rows is searched for, "
+                f"and an array of {cells} cells has too many ways", f"<= {MOST_CELLS} cells", "row",
+            )  # fmt: skip
+
+
+def _cells(view: SpecReader, engine: str) -> int:
+    return prod(int(view.number(item) or 1) for item in view.items(f"{engine}/array"))
 
 
 def rows_are_no_folds(view: SpecReader) -> Iterator[Defect]:
@@ -61,9 +79,7 @@ def rows_stand_in_registers(view: SpecReader) -> Iterator[Defect]:
                 f"{level}/instances", f"{name} is spread over the cells of each core's array, so "
                 "each core has one", f"num_cores = {cores:g}", view.number(f"{level}/instances"),
             )  # fmt: skip
-        cells = 1
-        for item in view.items(f"{engine}/array"):
-            cells *= int(view.number(item) or 1)
+        cells = _cells(view, engine)
         room = int(view.number(f"{level}/capacity_bytes") or 0) // cells
         need, dtype = max(
             ((_step_bytes(DType(key)), key) for key in view.keys(f"{engine}/macs_per_cycle")
@@ -90,5 +106,5 @@ def _described(view: SpecReader) -> Iterator[tuple[str, str, bool]]:
 
 
 ROW_RULES: tuple[Callable[[SpecReader], Iterator[Defect]], ...] = (
-    rows_fill_two_dimensions, rows_are_no_folds, rows_stand_in_registers,
+    rows_fill_two_dimensions, rows_fill_few_cells, rows_are_no_folds, rows_stand_in_registers,
 )  # fmt: skip
