@@ -159,6 +159,54 @@ def _layouts() -> Iterator[Case]:
     yield Case("gather-rows", (node("Gather", "x i"),), {"x": whole(1, 3, 2)}, {"i": where})
     elements = (node("GatherElements", "x i", axis=1),)
     yield Case("gather-elements", elements, {"x": whole(1, 2, 3)}, inputs={"i": where})
+    upper = (node("Trilu", "x c", upper=0),)
+    yield Case("trilu", upper, {"x": x}, {"c": np.array(-1)})
+    for mode, around in (("edge", (0, 3, 0, 0, 1, 2)), ("reflect", (1, 2, 0, 0, 1, 3)),
+                         ("wrap", (0, 1, 4, 2, 0, 3))):  # fmt: skip
+        padded = (node("Pad", "x c", mode=mode),)
+        yield Case(f"pad-{mode}", padded, {"x": x}, {"c": ints(*around)})
+    for reverse in (0, 1):
+        summed = (node("CumSum", "x c", reverse=reverse, exclusive=1 - reverse),)
+        yield Case(f"cumsum-{reverse}", summed, {"x": x}, {"c": np.array(1)})
+
+
+def _lookups() -> Iterator[Case]:
+    """Rows read twice, from behind, of batches; writes over and on top of what is there."""
+    tuples = ints(0, 2, 1, -1, 0, -1, -2, 0).reshape(4, 2)
+    for name, batch, x in (
+        ("rows", 0, whole(1, 2, 3, 2)), ("elements", 0, whole(1, 2, 3)),
+        ("batches", 1, whole(1, 4, 2, 3)),
+    ):  # fmt: skip
+        taken = (node("GatherND", "x i", batch_dims=batch),)
+        yield Case(f"gather-nd-{name}", taken, {"x": x}, inputs={"i": tuples})
+    more = ints(*range(2), -1, 0, 1, 1, 0, 0).reshape(2, 2, 2)
+    for batch in (0, 1):
+        taken = (node("GatherND", "x i", batch_dims=batch),)
+        yield Case(f"gather-nd-deep-{batch}", taken, {"x": whole(2, 2, 2, 2, 3)}, {"i": more})
+    x, u = whole(1, 3, 4), whole(2, 2, 2)
+    apart = ints(0, 2, 1, -1).reshape(2, 2)
+    for how in ("none", "add"):
+        put = (node("ScatterElements", "x i u", axis=1, reduction=how),)
+        yield Case(f"scatter-elements-{how}", put, {"x": x, "u": u}, inputs={"i": apart})
+        rows = (node("ScatterND", "x i u", reduction=how),)
+        deep = ints(2, 0).reshape(2, 1)
+        wide = {"x": x, "u": whole(3, 2, 4)}
+        yield Case(f"scatter-nd-{how}", rows, wide, inputs={"i": deep})
+
+
+def _contractions() -> Iterator[Case]:
+    """Two operands, three and one; broadcast dots, indices that one operand alone has."""
+    a, b, c = whole(1, 2, 3), whole(2, 3, 4), whole(3, 4, 2)
+    for equation, operands in (
+        ("ij,jk->ik", (a, b)), ("ij,jk->ki", (a, b)), ("ij,jk", (a, b)), ("ij->ji", (a,)),
+        ("ij->", (a,)), ("ij,jk,ki->", (a, b, c)), ("ij,jk,kl->il", (a, b, c)),
+        ("ij,jk->i", (a, b)), ("i,j->ij", (a[0], b[0])), ("...ij,...jk->...ik",
+        (whole(4, 5, 2, 3), whole(5, 1, 3, 4))), ("...ij,jk->...ik", (whole(4, 5, 2, 3), b)),
+        ("b...d,d->b...", (whole(4, 5, 2, 3), a[0])), ("...j,jk", (whole(4, 5, 2, 3), b)),
+    ):  # fmt: skip
+        names = "abc"[: len(operands)]
+        made = (node("Einsum", " ".join(names), equation=equation),)
+        yield Case(f"einsum-{equation}", made, dict(zip(names, operands, strict=True)))
 
 
 def _sums() -> Iterator[Case]:
@@ -208,6 +256,12 @@ def _pools() -> Iterator[Case]:
 
 def _functions() -> Iterator[Case]:
     x = apart(1, 3, 8)
+    for name, attributes in (("", {}), ("-smallest", {"largest": 0, "axis": 0})):
+        top = (node("TopK", "x k", "y where", **attributes),)
+        yield Case(f"top{name}", top, {"x": x}, {"k": ints(2)}, output="y")
+    for size in (1, 2, 5):
+        response = {"size": size, "alpha": 0.5, "beta": 0.6, "bias": 1.5}
+        yield one(f"lrn-{size}", "LRN", real(1, 2, 4, 2, 3), **response)
     for op in ("Relu", "LeakyRelu", "Elu", "HardSigmoid", "Sigmoid", "Tanh", "Erf", "Exp", "Abs",
                "Sin", "Cos", "Softplus", "Softsign", "Neg", "Softmax", "LogSoftmax"):  # fmt: skip
         yield one(op.lower(), op, x)
@@ -260,9 +314,39 @@ def _resamplings() -> Iterator[Case]:
         resized = (node("Resize", "x __ scales", **attributes),)
         scales = {"scales": np.array([1, 1, 2, 3], np.float32)}
         yield Case(f"resize-{name}", resized, {"x": whole(1, 1, 2, 3, 2)}, scales)
+    for name, by, attributes in (
+        ("uneven", (1, 1, 1.7, 0.6), {}), ("linear", (1, 1, 2, 1), {"mode": "linear"}),
+        ("linear-asymmetric", (1, 1, 2, 4), {"mode": "linear",
+         "coordinate_transformation_mode": "asymmetric"}),
+        ("linear-smaller", (1, 1, 0.5, 0.5), {"mode": "linear"}),
+    ):  # fmt: skip
+        resized = (node("Resize", "x __ scales", **attributes),)
+        scales = {"scales": np.array(by, np.float32)}
+        yield Case(f"resize-{name}", resized, {"x": whole(1, 1, 2, 6, 4)}, scales)
+
+
+def _interpolations() -> Iterator[Case]:
+    """Weights are no powers of two, but of cubic ones: the evaluator computes those in float32."""
+    for name, attributes in (
+        ("linear", {"mode": "linear"}), ("cubic", {"mode": "cubic"}),
+        ("corners", {"mode": "linear", "coordinate_transformation_mode": "align_corners"}),
+        ("outside", {"mode": "linear", "exclude_outside": 1}),
+        ("antialias", {"mode": "linear", "antialias": 1}),
+        ("symmetric", {"mode": "linear", "coordinate_transformation_mode": "half_pixel_symmetric"}),
+        ("axes", {"mode": "linear", "axes": [3]}),
+        ("not-larger", {"mode": "linear", "keep_aspect_ratio_policy": "not_larger",
+                        "axes": [2, 3]}),
+    ):  # fmt: skip
+        count = len(attributes.get("axes", range(4)))
+        sizes = ints(*(1, 2, 8, 2)[-count:] if name == "cubic" else (1, 2, 7, 3)[-count:])
+        resized = (node("Resize", "x __ __ sizes", **attributes),)
+        yield Case(f"resize-to-{name}", resized, {"x": real(1, 1, 2, 4, 4)}, {"sizes": sizes})
 
 
 LINEAR = (
-    *_convolutions(), *_products(), *_layouts(), *_sums(), *_averages(), *_resamplings(),
+    *_convolutions(), *_products(), *_contractions(), *_layouts(), *_lookups(), *_sums(),
+    *_averages(), *_resamplings(),
 )  # fmt: skip
-SMOOTH = (*_pools(), *_functions(), *_reductions(), *_normalisations())
+SMOOTH = (
+    *_pools(), *_functions(), *_reductions(), *_normalisations(), *_interpolations(),
+)  # fmt: skip

@@ -14,6 +14,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 from onnx_models import saved
+from recurrent_cases import EVALUATORS
 
 from worker.compiler.frontend.bind import bind
 from worker.compiler.frontend.limits import Limits
@@ -101,6 +102,19 @@ class GroupNormalization(OpRun):
         return (apart.reshape(x.shape) * scale.reshape(line) + bias.reshape(line),)
 
 
+class LRN(OpRun):
+    """Of every channel: the package's own skips those from the number of samples on."""
+
+    op_domain = ""
+
+    def _run(self, x: Array, *, size: int, alpha: float, beta: float, bias: float) -> tuple[Array]:
+        total = np.zeros_like(x)
+        for c in range(x.shape[1]):
+            first, last = max(0, c - (size - 1) // 2), c + size // 2
+            total[:, c] = (x[:, first : last + 1] ** 2).sum(1)
+        return (x / (bias + alpha / size * total) ** beta,)
+
+
 class ConvTranspose(OpRun):
     """By its definition, each element sent through each tap: the package's own takes no groups."""
 
@@ -135,7 +149,8 @@ def run(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """All outputs, in the precision of the model's own types, by numpy."""
     names = [v.name for v in model.graph.output]
     wanted = {v.name for v in model.graph.input}
-    evaluator = ReferenceEvaluator(model, new_ops=[Erf, Gelu, GroupNormalization, ConvTranspose])
+    mine = [Erf, Gelu, GroupNormalization, ConvTranspose, LRN, *EVALUATORS]
+    evaluator = ReferenceEvaluator(model, new_ops=mine)
     made = evaluator.run(None, {k: v for k, v in feeds.items() if k in wanted})
     return dict(zip(names, map(np.asarray, made), strict=True))
 

@@ -16,6 +16,7 @@ import onnx
 import pytest
 from gradient_cases import LINEAR, SMOOTH, Case
 from onnx import helper
+from recurrent_cases import RECURRENT
 from training_steps import Array, model_of, run, step_of, with_parameters
 
 
@@ -72,7 +73,7 @@ def test_a_linear_operators_gradient_is_its_adjoint(case: Case, tmp_path: Path) 
         assert np.vdot(found[name], direction) == there - nowhere, name
 
 
-@pytest.mark.parametrize("case", SMOOTH, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", (*SMOOTH, *RECURRENT), ids=lambda case: case.name)
 def test_a_smooth_operators_gradient_is_its_slope(case: Case, tmp_path: Path) -> None:
     rng = np.random.default_rng(case.seed)
     model, inputs = built(case, rng)
@@ -93,6 +94,7 @@ def test_a_smooth_operators_gradient_is_its_slope(case: Case, tmp_path: Path) ->
 
 def test_every_rule_has_a_case() -> None:
     from worker.compiler.train.rules.registry import REWRITTEN, RULES
+    from worker.compiler.train.write_out import WRITTEN_OUT
 
-    tried = {node.op_type for case in (*LINEAR, *SMOOTH) for node in case.nodes}
-    assert sorted({*RULES, *REWRITTEN} - tried) == []
+    tried = {node.op_type for case in (*LINEAR, *SMOOTH, *RECURRENT) for node in case.nodes}
+    assert sorted({*RULES, *REWRITTEN, *WRITTEN_OUT} - tried) == []

@@ -14,7 +14,8 @@ from worker.compiler.frontend.shapes import is_static
 def model_summary(model: OnnxModel) -> dict[str, Detail]:
     """Give `nodes, params, macs, macs_by_op, nodes_by_op, inputs, outputs, opset`.
 
-    MACs are those of Conv, ConvTranspose, Gemm, MatMul, their integer forms and recurrent layers;
+    MACs are those of Conv, ConvTranspose, Gemm, MatMul, their integer forms, an Einsum of several
+    operands (one for each combination of its indices) and recurrent layers;
     an operator with dynamic shapes counts 0.  Params are the elements of floating-point
     initializers and of initializers with more than one element of other types.
     """
@@ -62,11 +63,34 @@ def node_macs(node: onnx_ir.Node) -> int:
         case "Gemm" if out is not None and data is not None:
             transposed = node.attributes.get("transA")
             return prod(out) * data[0 if transposed is not None and transposed.as_int() else 1]
+        case "Einsum" if len(node.inputs) > 1:
+            return einsum_steps(node)
         case "LSTM" | "GRU" | "RNN":
             recurrent = _dims(node, 2)
             if data is not None and weight is not None and recurrent is not None:
                 return data[0] * data[1] * (prod(weight) + prod(recurrent))
     return 0
+
+
+def einsum_steps(node: onnx_ir.Node) -> int:
+    """Every combination of an Einsum's letters' values, for each place of the dots; 0 when
+    unknown."""
+    equation = node.attributes.get("equation")
+    shapes = [_dims(node, k) for k in range(len(node.inputs))]
+    if equation is None:
+        return 0
+    terms = equation.as_string().replace(" ", "").partition("->")[0].split(",")
+    sizes: dict[str, int] = {}
+    dots = 1
+    for term, dims in zip(terms, shapes, strict=False):
+        if dims is None:
+            return 0
+        head, _, tail = term.partition("...")
+        last = len(dims) - len(tail)
+        for letter, size in (*zip(head, dims, strict=False), *zip(tail, dims[last:], strict=False)):
+            sizes[letter] = max(sizes.get(letter, 1), size)
+        dots = max(dots, prod(dims[len(head) : last]))
+    return prod(sizes.values()) * dots
 
 
 def _dims(node: onnx_ir.Node, index: int) -> tuple[int, ...] | None:

@@ -6,7 +6,7 @@ from math import prod
 
 import onnx_ir
 
-from worker.compiler.frontend.model_summary import node_macs
+from worker.compiler.frontend.model_summary import einsum_steps, node_macs
 
 _POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
 _COUNTED = {"LRN": "size", "TfIdfVectorizer": "max_skip_count"}
@@ -22,11 +22,11 @@ def static_shape(value: onnx_ir.Value | None) -> tuple[int, ...] | None:
 
 
 def node_steps(node: onnx_ir.Node) -> int:
-    """Multiply-accumulates of a node, those of an Einsum too, or elements that it looks at where an
-    attribute says how many; 0 when unknown.
+    """Multiply-accumulates of a node, or elements that it looks at: those of an Einsum of one
+    operand, and where an attribute says how many; 0 when unknown.
     """
     if node.op_type == "Einsum":
-        return _einsum_steps(node)
+        return einsum_steps(node)
     if node.op_type in _COUNTED:
         times, read = node.attributes.get(_COUNTED[node.op_type]), static_shape(node.inputs[0])
         return 0 if times is None or read is None else prod(read) * (1 + abs(times.as_int()))
@@ -38,26 +38,6 @@ def _window_steps(node: onnx_ir.Node) -> int:
     step over."""
     window, made = node.attributes.get("kernel_shape"), static_shape(node.outputs[0])
     return prod(made) * prod(map(abs, window.as_ints())) if window and made is not None else 0
-
-
-def _einsum_steps(node: onnx_ir.Node) -> int:
-    """Every combination of the letters' values, for each place of the dots."""
-    equation = node.attributes.get("equation")
-    shapes = [static_shape(value) for value in node.inputs]
-    if equation is None:
-        return 0
-    terms = equation.as_string().replace(" ", "").partition("->")[0].split(",")
-    sizes: dict[str, int] = {}
-    dots = 1
-    for term, dims in zip(terms, shapes, strict=False):
-        if dims is None:
-            return 0
-        head, _, tail = term.partition("...")
-        last = len(dims) - len(tail)
-        for letter, size in (*zip(head, dims, strict=False), *zip(tail, dims[last:], strict=False)):
-            sizes[letter] = max(sizes.get(letter, 1), size)
-        dots = max(dots, prod(dims[len(head) : last]))
-    return prod(sizes.values()) * dots
 
 
 def node_flops(node: onnx_ir.Node) -> int:

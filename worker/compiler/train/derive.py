@@ -54,12 +54,14 @@ def gradients(
     seed: onnx_ir.Value,
     parameters: Sequence[onnx_ir.Value],
     closed: Mapping[onnx_ir.Node, tuple[onnx_ir.Value, Rule]],
+    reasons: Mapping[str, str],
 ) -> dict[onnx_ir.Value, onnx_ir.Value]:
     """Append the backward pass of `nodes`; give each reached parameter its gradient.
 
     `seed` is the gradient of `loss`, whose shape it has.  A node of `closed` has a rule of its own,
-    which gives the gradient of the value beside it: what lies between is passed over.  Sums of
-    several gradients are in the order of the nodes, last first.
+    which gives the gradient of the value beside it: what lies between is passed over.  `reasons`
+    say of nodes, by name, why they could not be written out.  Sums of several gradients are in the
+    order of the nodes, last first.
 
     Raises:
         ModelError: TW-TRAIN-003, nodes on the way have no rule: a finding each.
@@ -67,7 +69,10 @@ def gradients(
     Cost: linear in nodes.
     """
     passed = reaching(nodes, loss, parameters)
-    findings = [_missing(node) for node in passed if not _has_rule(node)]
+    findings = [
+        _missing(node, reasons.get(str(node.name), "the operator has no gradient rule"))
+        for node in passed if not _has_rule(node)
+    ]  # fmt: skip
     active = set(parameters)
     for node in passed:
         active.update(node.outputs)
@@ -114,7 +119,7 @@ def _of_their_shapes(site: Site) -> dict[int, onnx_ir.Value]:
     return site.like(site.x)
 
 
-def _missing(node: onnx_ir.Node, why: str = "the operator has no gradient rule") -> Finding:
+def _missing(node: onnx_ir.Node, why: str) -> Finding:
     kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
     return Finding("TW-TRAIN-003", f"{kind}: {why}", None, node.name, None, kind)
 

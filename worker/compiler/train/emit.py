@@ -23,6 +23,21 @@ def dims(value: onnx_ir.Value) -> tuple[int, ...]:
     return value.shape.numpy()
 
 
+def replace(graph: onnx_ir.Graph, node: onnx_ir.Node, made: Sequence[onnx_ir.Value | None]) -> None:
+    """Let `made` stand for the outputs of `node`, which leaves; None for outputs that are unread.
+
+    An output of the graph keeps its name.
+    """
+    for old, new in zip(node.outputs, made, strict=True):
+        if new is None:
+            continue
+        name, is_output = old.name, old.is_graph_output()
+        old.replace_all_uses_with(new, replace_graph_outputs=True)
+        if is_output:
+            old.name, new.name = None, name
+    graph.remove(node, safe=True)
+
+
 class Emitter:
     """Appends nodes to the main graph of a simplified model.
 

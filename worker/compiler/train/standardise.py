@@ -14,7 +14,7 @@ from math import prod
 
 import onnx_ir
 
-from worker.compiler.train.emit import Emitter, dims
+from worker.compiler.train.emit import Emitter, dims, replace
 from worker.compiler.train.rules.site import Rule, Site
 
 
@@ -40,12 +40,7 @@ def standardise(emit: Emitter, statistics: Sequence[onnx_ir.Value]) -> Standardi
         emit.begin(f"{node.name}")
         site = Site(node, emit, (), frozenset())
         made = _KINDS[node.op_type](site, done, statistics)
-        old = node.outputs[0]
-        name, is_output = old.name, old.is_graph_output()
-        old.replace_all_uses_with(made, replace_graph_outputs=True)
-        if is_output:
-            old.name, made.name = None, name
-        emit.graph.remove(node, safe=True)
+        replace(emit.graph, node, [made, *[None] * (len(node.outputs) - 1)])
     return done
 
 

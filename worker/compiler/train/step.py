@@ -28,6 +28,7 @@ from worker.compiler.train.parameters import (
 )
 from worker.compiler.train.rules.registry import REWRITTEN, RULES
 from worker.compiler.train.standardise import standardise
+from worker.compiler.train.write_out import write_out
 
 _MAX_EXPANSIONS = 8
 """Functions inside functions; the schemas of ONNX have two levels."""
@@ -67,7 +68,7 @@ def training_step(model: OnnxModel, options: TrainOptions) -> TrainingStep:
     Cost: linear in nodes; each new node is inferred once.
     """
     lifted = lift_parameters(model, options)
-    model = _differentiable(model, lifted)
+    model, reasons = _differentiable(model, lifted)
     graph = model.ir.graph
     emit = Emitter(graph, model.opset)
     inputs = {v.name: v for v in graph.inputs}
@@ -80,7 +81,7 @@ def training_step(model: OnnxModel, options: TrainOptions) -> TrainingStep:
     trained = [
         v for v in graph.inputs if v.name in lifted.tensors and v.name not in lifted.statistics
     ]
-    found = gradients(emit, nodes, output, seed, trained, done.closed)
+    found = gradients(emit, nodes, output, seed, trained, done.closed, reasons)
     if not found:
         raise ModelError(
             "TW-TRAIN-005", f"no initializer that may be trained reaches {output.name!r}",
@@ -108,16 +109,22 @@ def training_step(model: OnnxModel, options: TrainOptions) -> TrainingStep:
     )
 
 
-def _differentiable(model: OnnxModel, lifted: Lifted) -> OnnxModel:
-    """Simplify, write out what has no rule but a function body, and settle what is trained."""
+def _differentiable(model: OnnxModel, lifted: Lifted) -> tuple[OnnxModel, Mapping[str, str]]:
+    """Simplify, write out what has no rule, and settle what is trained.
+
+    Beside the model: why some nodes, by name, could not be written out.
+    """
     for _ in range(_MAX_EXPANSIONS):
+        reasons: dict[str, str] = {}
         model = simplify(model)
         graph = model.ir.graph
         passed = reaching(list(graph), graph.outputs[0], _inputs(graph, lifted))
         lacking = {
             n.op_type for n in passed if n.op_type not in RULES and n.op_type not in REWRITTEN
         }
-        if not expand_functions(model.ir, model.opset, lacking.__contains__):
+        written = write_out(Emitter(graph, model.opset), passed, reasons)
+        graph.sort()
+        if not expand_functions(model.ir, model.opset, lacking.__contains__) and not written:
             break
     reached = {node.inputs[k] for node in passed for k in flows(node)}
     left = [v for v in _inputs(graph, lifted) if v not in reached]
@@ -125,7 +132,7 @@ def _differentiable(model: OnnxModel, lifted: Lifted) -> OnnxModel:
     read = {v for node in graph.all_nodes() for v in node.inputs}
     unread = [v for v in graph.inputs if v.name in lifted.tensors and v not in read]
     restore(model, lifted, dict.fromkeys(str(v.name) for v in (*left, *unread)))
-    return model
+    return model, reasons
 
 
 def _inputs(graph: onnx_ir.Graph, lifted: Lifted) -> list[onnx_ir.Value]:

@@ -7,12 +7,17 @@ Source: the coordinate transformations and filters of ONNX's Resize.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, floor
 
+import numpy as np
+
 HALF = Fraction(1, 2)
+_DENOMINATOR_LIMIT = 1 << 12
+"""A float scale is taken for the nearest fraction with at most this denominator, if it rounds to
+the same f32: 1/3 means one third."""
 COORDINATE_MODES = (
     "half_pixel",
     "half_pixel_symmetric",
@@ -84,6 +89,39 @@ def _round_half_down(x: Fraction) -> int:
 
 def _round_half_up(x: Fraction) -> int:
     return floor(x + HALF)
+
+
+def exact_scale(value: float) -> Fraction:
+    """The fraction that a scale given as f32 stands for."""
+    exact = Fraction(value)
+    near = exact.limit_denominator(_DENOMINATOR_LIMIT)
+    return near if np.float32(float(near)) == np.float32(value) else exact
+
+
+def resampled(
+    shape: Sequence[int],
+    axes: Sequence[int],
+    scales: Sequence[Fraction] | None,
+    sizes: Sequence[int],
+    transform: str,
+    policy: str,
+    regions: Sequence[tuple[Fraction, Fraction]] | None = None,
+) -> list[Resample]:
+    """Every dimension of a Resize of `axes` by `scales`, or to `sizes` where those are None."""
+    dims = [Resample(n, n, Fraction(1), "half_pixel") for n in shape]
+    factors = scales or [Fraction(s, shape[a]) for s, a in zip(sizes, axes, strict=True)]
+    if scales is None and policy != "stretch":
+        common = min(factors) if policy == "not_larger" else max(factors)
+        factors = [common] * len(axes)
+        outs = [floor(common * shape[a] + HALF) for a in axes]
+    elif scales is None:
+        outs = list(sizes)
+    else:
+        outs = [floor(f * shape[a]) for f, a in zip(factors, axes, strict=True)]
+    for k, (a, factor, out) in enumerate(zip(axes, factors, outs, strict=True)):
+        region = regions[k] if regions else (Fraction(0), Fraction(1))
+        dims[a] = Resample(shape[a], out, factor, transform, region)
+    return dims
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from math import floor
 
 import numpy as np
 
@@ -21,18 +20,16 @@ from worker.compiler.frontend.ops.resample import (
     Resample,
     Taps,
     cubic_filter,
+    exact_scale,
     filter_taps,
     linear_filter,
+    resampled,
 )
 from worker.compiler.frontend.ops.slice_pad import table_constant
 from worker.compiler.ir.affine import Affine
 from worker.compiler.ir.op import Reduce, Tensor
 from worker.compiler.ir.scalar import Scalar
 from worker.compiler.ir.scalar_type import promoted
-
-_DENOMINATOR_LIMIT = 1 << 12
-"""A float scale is taken for the nearest fraction with at most this denominator, if it rounds to
-the same f32: 1/3 means one third."""
 
 
 def resize(call: Call) -> None:
@@ -54,18 +51,12 @@ def upsample(call: Call) -> None:
     """Upsample (until opset 9)."""
     mode = call.attrs.choice("mode", "nearest", ("nearest", "linear"))
     given = call.attrs.reals("scales")
-    scales = _scales(call, 1) if given is None else tuple(_fraction(s) for s in given)
+    scales = _scales(call, 1) if given is None else tuple(exact_scale(s) for s in given)
     _resize(call, mode, scales, None, "asymmetric", "floor")
 
 
-def _fraction(value: float) -> Fraction:
-    exact = Fraction(value)
-    near = exact.limit_denominator(_DENOMINATOR_LIMIT)
-    return near if np.float32(float(near)) == np.float32(value) else exact
-
-
 def _scales(call: Call, k: int) -> tuple[Fraction, ...]:
-    scales = tuple(_fraction(float(v)) for v in call.array(k).reshape(-1))
+    scales = tuple(exact_scale(float(v)) for v in call.array(k).reshape(-1))
     if any(s <= 0 for s in scales):
         raise shape_mismatch("Resize by a scale that is not positive")
     return scales
@@ -121,27 +112,16 @@ def _dimensions(
     if wanted is None or len(wanted) != len(axes):
         raise shape_mismatch(f"Resize of {x.shape} along {axes} to {sizes or scales}")
     regions = _regions(call, axes, transform)
-    dims = [Resample(n, n, Fraction(1), "half_pixel") for n in x.shape]
-    factors = scales or tuple(
-        Fraction(s, x.shape[a]) for s, a in zip(sizes or (), axes, strict=True)
-    )
-    if scales is None and policy != "stretch":
-        common = min(factors) if policy == "not_larger" else max(factors)
-        factors = (common,) * len(axes)
-        outs = [floor(common * x.shape[a] + Fraction(1, 2)) for a in axes]
-    elif sizes is not None:
-        outs = list(sizes)
-    else:
-        outs = [floor(f * x.shape[a]) for f, a in zip(factors, axes, strict=True)]
-    for a, factor, out, region in zip(axes, factors, outs, regions, strict=True):
-        if transform == "align_corners" and factor * x.shape[a] != out and sizes is None:
+    dims = resampled(x.shape, axes, scales, sizes or (), transform, policy, regions)
+    for a in axes:
+        d = dims[a]
+        if transform == "align_corners" and d.scale * d.size != d.out and sizes is None:
             # ONNX's text counts the resized elements, its reference the fraction before rounding
             raise unsupported_attribute(
-                f"align_corners with scale {float(factor):g} of {x.shape[a]} elements, which is no"
+                f"align_corners with scale {float(d.scale):g} of {d.size} elements, which is no"
                 " whole number; give sizes instead"
             )
-        check_table("Resize", max(out, x.shape[a]))
-        dims[a] = Resample(x.shape[a], out, factor, transform, region)
+        check_table("Resize", max(d.out, d.size))
     return dims
 
 

@@ -74,6 +74,13 @@ def _extreme(site: Site, grad: onnx_ir.Value) -> onnx_ir.Value:
     return emit.op("Mul", mine, share)
 
 
+def _running(site: Site) -> Mapping[int, onnx_ir.Value]:
+    """An element is in all sums behind it: summed up the other way."""
+    back, exclusive = 1 - site.integer("reverse", 0), site.integer("exclusive", 0)
+    made = site.emit.op("CumSum", site.grad, site.x(1), reverse=back, exclusive=exclusive)
+    return {0: made}
+
+
 RULES = {
     name: Derivative(_spread(scaled), frozenset({0}))
     for name, scaled in {
@@ -86,4 +93,4 @@ RULES = {
         "ReduceMax": _extreme,
         "ReduceMin": _extreme,
     }.items()
-}
+} | {"CumSum": Derivative(_running, frozenset({0}))}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from worker.compiler.train.rules import (
+    contraction,
     convolution,
     cut,
     elementwise,
@@ -22,8 +23,8 @@ from worker.compiler.train.rules import (
 from worker.compiler.train.rules.site import Derivative
 
 _FAMILIES = (
-    products, convolution, transposed, elementwise, pointwise, reduction, windows, layout, cut,
-    normalise, lookup, resample,
+    products, contraction, convolution, transposed, elementwise, pointwise, reduction, windows,
+    layout, cut, normalise, lookup, resample,
 )  # fmt: skip
 
 
