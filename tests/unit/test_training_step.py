@@ -278,6 +278,24 @@ def test_an_lstm_has_three_times_the_products(tmp_path: Path) -> None:
     assert step.step_macs == 2 * of_input + 3 * of_state
 
 
+@pytest.mark.parametrize(("batch", "products"), [(2, 1), (64, 7)])
+def test_steps_share_one_product_where_that_moves_less(
+    tmp_path: Path, batch: int, products: int
+) -> None:
+    """Seven gradients of 32 x 8 are added, or 7 batches of rows of 32 + 8 copied."""
+    weights = {"lw": real(1, 1, 32, 4), "lr": real(2, 1, 32, 8)}
+    x = real(3, 8, batch, 4)
+    model = model_of((node("LSTM", "x lw lr", "y", hidden_size=8),), {"x": x}, weights, "y")
+    step, proto = step_of(model, tmp_path, loss="mse", optimizer="none")
+    shapes = {
+        v.name: [d.dim_value for d in v.type.tensor_type.shape.dim]
+        for v in onnx.shape_inference.infer_shapes(proto).graph.value_info
+    }
+    made = [n for n in proto.graph.node if n.op_type == "Gemm" and shapes[n.output[0]] == [32, 8]]
+    assert len(made) == products
+    assert step.step_macs == 2 * (8 * batch * 32 * 4) + 3 * (7 * batch * 32 * 8)
+
+
 def test_a_quantised_model_is_refused(tmp_path: Path) -> None:
     nodes = (
         node("Cast", "x", "f", to=1), node("QuantizeLinear", "f s z", "q"),

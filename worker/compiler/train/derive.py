@@ -8,6 +8,7 @@ import onnx_ir
 
 from worker.compiler.errors import Finding, ModelError
 from worker.compiler.train.emit import FLOATS, Emitter
+from worker.compiler.train.joined import joined_products
 from worker.compiler.train.rules.registry import NO_VALUES, REWRITTEN, RULES, STEPS
 from worker.compiler.train.rules.site import NoRule, Rule, Site
 
@@ -78,10 +79,11 @@ def gradients(
         active.update(node.outputs)
     found: dict[onnx_ir.Value, onnx_ir.Value] = {loss: seed}
     for node in reversed(passed):
-        grads = tuple(found.pop(v, None) for v in node.outputs)
-        if all(grad is None for grad in grads):
+        summed = [found.pop(v, None) for v in node.outputs]
+        if all(grad is None for grad in summed):
             continue
         emit.begin(f"{node.name}/gradient")
+        grads = tuple(None if grad is None else joined_products(emit, grad) for grad in summed)
         wanted = frozenset(k for k in flows(node) if node.inputs[k] in active)
         site = Site(node, emit, grads, wanted)
         if node in closed:
@@ -98,7 +100,11 @@ def gradients(
                 _add(emit, found, site.x(index), made[index])
     if findings:
         raise _refusal(findings)
-    return {value: found[value] for value in parameters if value in found}
+    reached = [value for value in parameters if value in found]
+    for value in reached:
+        emit.begin(f"{value.name}/gradient")
+        found[value] = joined_products(emit, found[value])
+    return {value: found[value] for value in reached}
 
 
 def _add(
