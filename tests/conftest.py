@@ -41,8 +41,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave campaigns out unless `-m` asks for them; at smoke size keep a case of each.
 
-    What runs the lines that documents print is left out unless the environment asks for it.
+    What runs the lines that documents print is left out unless the environment asks for it.  Files
+    of `.ci/uncounted` run without coverage, where there is one at all.
     """
+    uncounted = set((REPO / ".ci" / "uncounted").read_text().split())
     is_asked = "campaign" in (config.getoption("-m") or "")
     is_printed = bool(os.environ.get("TILEWRIGHT_TEST_DOCUMENTS"))
     is_smoke = os.environ.get("TILEWRIGHT_CAMPAIGN", "full") == "smoke"
@@ -53,6 +55,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("document") and not is_printed:
             dropped.append(item)
             continue
+        if item.nodeid.partition("::")[0] in uncounted and config.pluginmanager.hasplugin("_cov"):
+            item.add_marker("no_cover")
         mark = item.get_closest_marker("campaign")
         test = item.nodeid.partition("[")[0]
         if mark is None or (is_asked and not is_smoke):

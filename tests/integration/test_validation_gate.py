@@ -10,7 +10,6 @@ from worker.validation.outcome import Validation
 from worker.validation.published import shipped
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("name", [r.id for r in shipped().rows if not isinstance(r.work, Network)])
 def test_a_single_operator(name: str) -> None:
     (row,) = (row for row in shipped().rows if row.id == name)

@@ -91,7 +91,6 @@ def tight_schedule(samples: int, size: int) -> Schedule:
     return scheduled(residual(samples, size), TIGHT)
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("number", range(3))
 def test_in_each_order_by_time(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def ordered(table: Any, tokens: Tokens, ports: Any, moves: Moves) -> Any:
@@ -112,7 +111,6 @@ BROKEN: dict[str, tuple[object, str, Callable[..., object]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("broken", BROKEN)
 def test_it_is_seen_where_they_do_not(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*BROKEN[broken])

@@ -74,7 +74,6 @@ def test_every_order_of_a_sound_program_is_right(name: str, tmp_path: Path) -> N
     assert case.wrong_orders(case.program, 3 * ORDERS) == []
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("name", CASES)
 def test_a_missing_wait_gives_a_wrong_answer(name: str, tmp_path: Path) -> None:
     """If, and only if, brute force calls the fault harmful; the audit says the same."""

@@ -85,7 +85,6 @@ LOOPED = {**TREES, "clusters": (cluster_matmul(2, 2, 4), cluster_machine())}
 """That of `TREES` is cut into more tiles than it has rows: it loops, and computes nothing."""
 
 
-@pytest.mark.no_cover
 @pytest.mark.parametrize("name", LOOPED)
 def test_loops_change_nothing(name: str) -> None:
     """A program that lists as few rows as can be: the right answer, and the same counts."""

@@ -140,7 +140,6 @@ def test_what_takes_longer_is_left() -> None:
     assert as_bytes(lowered(SCHEDULE, slow)) == as_bytes(lowered(without(SCHEDULE), slow))
 
 
-@pytest.mark.no_cover
 @given(
     st.one_of(
         st.builds(matmul_graph, st.integers(1, 70), st.integers(1, 90), st.integers(1, 70)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fused_graphs as fused
 import numpy as np
-import pytest
 from fused_graphs import ADD, Graph, Step
 from hypothesis import given
 from hypothesis import strategies as st
@@ -83,7 +82,6 @@ def test_fused_is_legal_and_means_the_graph(graph: Graph, machine: Machine, seed
     np.testing.assert_array_equal(interpret(schedule, inputs, home="DDR")[name], want)
 
 
-@pytest.mark.no_cover
 @COSTLY
 @given(st.lists(composites(), min_size=12, max_size=12), machines(), st.integers(0, 1000))
 def test_compiled_kernels_mean_the_graph(graphs: list[Graph], machine: Machine, seed: int) -> None:

@@ -33,7 +33,6 @@ Place = tuple[int, int]
         ("vgg_net", 157_617_512_080, 157_806_784_136),
     ],
 )
-@pytest.mark.no_cover
 def test_networks_have_the_optima_that_are_known(net: str, energy: int, ruled: int) -> None:
     """Proven elsewhere over the same space, and what the tool's rule finds in it."""
     graph = GRAPHS[net]()
@@ -44,7 +43,6 @@ def test_networks_have_the_optima_that_are_known(net: str, energy: int, ruled: i
 @pytest.mark.parametrize(
     ("net", "energy"), [("lstm_gnmt", 9_162_339_556), ("alex_net", 25_049_975_524)]
 )
-@pytest.mark.no_cover
 def test_the_rule_finds_what_the_tool_does_in_branches(net: str, energy: int) -> None:
     """As nn_dataflow itself ran; the best of all is no worse."""
     graph = GRAPHS[net]()

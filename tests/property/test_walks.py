@@ -173,7 +173,6 @@ def test_where_nothing_is_below_the_limit_nothing_is_come_upon() -> None:
     assert found.tiles.shape == (0, 3)
 
 
-@pytest.mark.no_cover
 def test_chance_is_the_walks_own() -> None:
     """Whatever was drawn elsewhere before."""
     ground = Ground(toys.matmul_graph(64, 96, 80, DType.F16), load_preset("kapla-16x16"))

@@ -109,3 +109,10 @@ def test_hooks_are_local_and_what_ci_runs() -> None:
         assert re.search(rf"^{entry.split(' --')[0]} .*\.$", CI, re.MULTILINE)
     folder = hooks["architecture"]["entry"].split()[-1]
     assert list((REPO / folder).glob("test_*.py"))
+
+
+def test_files_without_coverage_are_there() -> None:
+    """And in order, so that a change of the list is read."""
+    names = (REPO / ".ci" / "uncounted").read_text().split()
+    assert names == sorted(set(names))
+    assert [name for name in names if not (REPO / name).is_file()] == []
