@@ -55,6 +55,20 @@ def cnn() -> onnx.ModelProto:
     return model_of(nodes, {"x": weights(4, 4, 3, 8, 8)}, parameters, "y")
 
 
+def lstm() -> onnx.ModelProto:
+    """Forwards and backwards over three steps, and the last states through a dense layer."""
+    nodes = (
+        node("LSTM", "x w r b", "all last", hidden_size=4, direction="bidirectional"),
+        node("Transpose", "last", "turned", perm=[1, 0, 2]), node("Flatten", "turned", "flat"),
+        node("Gemm", "flat o"),
+    )  # fmt: skip
+    parameters = {
+        "w": weights(1, 2, 16, 5), "r": weights(2, 2, 16, 4), "b": weights(3, 2, 32),
+        "o": weights(4, 8, 3),
+    }  # fmt: skip
+    return model_of(nodes, {"x": weights(5, 3, 6, 5)}, parameters, "y")
+
+
 def ran(*words: object) -> dict[str, object]:
     made = CliRunner().invoke(app, [*map(str, words), "--json"])
     assert made.exit_code == 0, made.output
@@ -62,7 +76,7 @@ def ran(*words: object) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("model", [mlp, cnn])
+@pytest.mark.parametrize("model", [mlp, cnn, lstm])
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_the_loss_falls(tmp_path: Path, model: object, optimizer: str) -> None:
     """Twenty steps in ONNX Runtime, every output put back as the input that it is the next of."""
@@ -84,7 +98,7 @@ def test_the_loss_falls(tmp_path: Path, model: object, optimizer: str) -> None:
     assert losses[-1] < 0.97 * losses[0]
 
 
-@pytest.mark.parametrize(("model", "loss"), [(mlp, "mse"), (cnn, "cross-entropy")])
+@pytest.mark.parametrize(("model", "loss"), [(mlp, "mse"), (cnn, "cross-entropy"), (lstm, "mse")])
 def test_a_step_compiles_and_is_verified_tensor_by_tensor(
     tmp_path: Path, model: object, loss: str
 ) -> None:
@@ -97,4 +111,5 @@ def test_a_step_compiles_and_is_verified_tensor_by_tensor(
     assert report["verification"]["mode"] == "full"
     assert report["summary"]["host_ops"] == 0
     named = {name for row in report["layers"] for name in row["onnx_nodes"]}
-    assert any(name.startswith(("the_MatMul/gradient/", "conv2/gradient/")) for name in named)
+    gradients = ("the_MatMul/gradient/", "conv2/gradient/", "the_LSTM/Gemm/gradient/")
+    assert any(name.startswith(gradients) for name in named)
