@@ -296,6 +296,18 @@ def test_steps_share_one_product_where_that_moves_less(
     assert step.step_macs == 2 * (8 * batch * 32 * 4) + 3 * (7 * batch * 32 * 8)
 
 
+def test_a_product_that_two_weights_need_is_made_once(tmp_path: Path) -> None:
+    """x' dy is the gradient of q, and with u' dy of p: joined for p it would be made again."""
+    nodes = (
+        node("Add", "p q", "w"), node("MatMul", "x w", "first"), node("MatMul", "u p", "second"),
+        helper.make_node("Add", ["first", "second"], ["y"], name="sum"),
+    )  # fmt: skip
+    inputs = {"x": real(1, 2, 8), "u": real(2, 2, 8)}
+    model = model_of(nodes, inputs, {"p": real(3, 8, 8), "q": real(4, 8, 8)}, "y")
+    step, _ = step_of(model, tmp_path, loss="mse")
+    assert step.step_macs == 2 * step.forward_macs
+
+
 def test_a_quantised_model_is_refused(tmp_path: Path) -> None:
     nodes = (
         node("Cast", "x", "f", to=1), node("QuantizeLinear", "f s z", "q"),

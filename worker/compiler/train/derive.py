@@ -83,7 +83,9 @@ def gradients(
         if all(grad is None for grad in summed):
             continue
         emit.begin(f"{node.name}/gradient")
-        grads = tuple(None if grad is None else joined_products(emit, grad) for grad in summed)
+        grads = tuple(
+            None if grad is None else joined_products(emit, grad, found) for grad in summed
+        )
         wanted = frozenset(k for k in flows(node) if node.inputs[k] in active)
         site = Site(node, emit, grads, wanted)
         if node in closed:
@@ -103,7 +105,8 @@ def gradients(
     reached = [value for value in parameters if value in found]
     for value in reached:
         emit.begin(f"{value.name}/gradient")
-        found[value] = joined_products(emit, found[value])
+        total = found.pop(value)
+        found[value] = joined_products(emit, total, found)
     return {value: found[value] for value in reached}
 
 

@@ -6,21 +6,27 @@ steps, each as large as the weights.  One product of the steps' rows, one below 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import onnx_ir
 
 from worker.compiler.train.emit import Emitter, dims
 
 
-def joined_products(emit: Emitter, total: onnx_ir.Value) -> onnx_ir.Value:
+def joined_products(
+    emit: Emitter, total: onnx_ir.Value, others: Mapping[onnx_ir.Value, onnx_ir.Value]
+) -> onnx_ir.Value:
     """`total`, or where it is a sum with several products  a' b  of one shape: with one instead.
 
     Only where copying the rows moves fewer elements than adding the products would.  Other summands
-    are added to it, in their order.  Cost: linear in summands.
+    are added to it, in their order, and products that are gradients of `others`, too: those are
+    needed as they are.  Cost: linear in summands, and in `others` where there are several products.
     """
     summands = list(_summands(total))[::-1]
     products = [value for value in summands if _is_product(value)]
+    if len(products) > 1:
+        needed = set(others.values())
+        products = [value for value in products if value not in needed]
     if len(products) < 2:
         return total
     rows = sum(dims(factor)[0] for value in products for factor in _factors(value)[:1])

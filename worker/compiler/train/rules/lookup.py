@@ -67,8 +67,8 @@ def _row_numbers(emit: Emitter, tuples: onnx_ir.Value, extents: Sequence[int]) -
 
 
 def _top(site: Site) -> Mapping[int, onnx_ir.Value]:
-    axis = site.axis(-1)
-    return {0: _scatter(site, site.shape(), axis, site.node.outputs[1], site.grad)}
+    where = site.node.outputs[1]
+    return {0: _scatter(site, site.shape(), site.axis(-1), where, site.grad)}
 
 
 def _how(site: Site) -> str:
