@@ -229,6 +229,7 @@ _CORNERS = {"mode": "linear", "coordinate_transformation_mode": "align_corners"}
         (node("ScatterElements", "h i h", reduction="max"), {"i": np.zeros((4, 4), np.int64)},
          "'max'"),
         (node("Einsum", "h", equation="ii->i"), {}, "diagonal"),
+        (node("Pad", "h p", mode="edge"), {"p": ints(0, 0, 0, 256)}, "257 times along axis 1"),
     ],
     ids=lambda value: value.op_type if isinstance(value, onnx.NodeProto) else None,
 )  # fmt: skip

@@ -165,7 +165,8 @@ def _functions(site: Site, defaults: Sequence[str], directions: int) -> list[str
     if "clip" in site.node.attributes or site.integer("input_forget", 0):
         raise NoRule("clipped or coupled gates have no rule")
     found = site.node.attributes.get("activations")
-    names = list(defaults) * directions if found is None else list(found.as_strings())
+    given = () if found is None else found.as_strings()
+    names = list(given) or list(defaults) * directions
     other = next((name for name in names if name.lower() not in _FUNCTIONS), None)
     if other is not None:
         raise NoRule(f"activation {other!r} has no rule here; Sigmoid, Tanh and Relu have")

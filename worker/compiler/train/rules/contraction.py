@@ -51,10 +51,7 @@ def _einsum(site: Site) -> Mapping[int, onnx_ir.Value]:
         others = [k for k in range(count) if k != index]
         known = set(result).union(*(terms[k] for k in others))
         kept = "".join(c for c in term if c in known)
-        words = ",".join([result, *(terms[k] for k in others)])
-        made = site.emit.op(
-            "Einsum", site.grad, *(site.x(k) for k in others), equation=f"{words}->{kept}"
-        )
+        made = _contracted(site, [(terms[k], site.x(k)) for k in others], result, kept)
         extents = iter(dims(made))
         whole = tuple(_extents(term, known, extents))
         made = site.emit.reshape(made, whole)
@@ -62,6 +59,18 @@ def _einsum(site: Site) -> Mapping[int, onnx_ir.Value]:
         return site.emit.unbroadcast(site.emit.expand(made, wide), shape)
 
     return site.like(of)
+
+
+def _contracted(
+    site: Site, others: Sequence[tuple[str, onnx_ir.Value]], result: str, kept: str
+) -> onnx_ir.Value:
+    """The gradient and `others`, by the indices that are kept; a scalar is no operand of Einsum."""
+    operands = [(result, site.grad), *others] if result else others
+    if not operands:
+        return site.grad
+    equation = ",".join(term for term, _ in operands)
+    made = site.emit.op("Einsum", *(value for _, value in operands), equation=f"{equation}->{kept}")
+    return made if result else site.emit.op("Mul", made, site.grad)
 
 
 def _extents(term: str, known: set[str], found: Iterator[int]) -> Iterator[int]:

@@ -22,6 +22,8 @@ from worker.compiler.frontend.ops.resample import (
 from worker.compiler.train.emit import Emitter, dims
 from worker.compiler.train.rules.site import Derivative, NoRule, Site
 
+MAX_TAPS = 256
+"""Each is a node or three: as many as there are steps of a recurrence."""
 _Reads = Sequence[Mapping[int, float]]
 """Of each output along an axis: the elements that it is made of, with their weights."""
 
@@ -29,7 +31,11 @@ _Reads = Sequence[Mapping[int, float]]
 def gathered_back(
     emit: Emitter, grad: onnx_ir.Value, axis: int, size: int, reads: _Reads
 ) -> onnx_ir.Value:
-    """Of each of `size` elements along `axis`: the weighted sum of the outputs that it is in."""
+    """Of each of `size` elements along `axis`: the weighted sum of the outputs that it is in.
+
+    Raises:
+        NoRule: one is in more than `MAX_TAPS`.
+    """
     readers: list[list[tuple[int, float]]] = [[] for _ in range(size)]
     for output, row in enumerate(reads):
         for source, weight in row.items():
@@ -37,8 +43,11 @@ def gathered_back(
                 readers[source].append((output, weight))
     kind, rank = grad.dtype, len(dims(grad))
     assert kind is not None
+    most = max(map(len, readers))
+    if most > MAX_TAPS:
+        raise NoRule(f"an element is read {most} times along axis {axis}; the limit is {MAX_TAPS}")
     total: onnx_ir.Value | None = None
-    for tap in range(max(map(len, readers))):
+    for tap in range(most):
         taken = [held[tap] if tap < len(held) else (0, 0.0) for held in readers]
         part = emit.op("Gather", grad, emit.ints(*(o for o, _ in taken)), axis=axis)
         weights = np.array([w for _, w in taken], kind.numpy())
