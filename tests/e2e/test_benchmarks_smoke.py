@@ -32,6 +32,7 @@ from benchmarks import (
     racing_operators,
     search_constants,
     simulator_rate,
+    training,
     upload,
     validation,
 )
@@ -112,6 +113,17 @@ def test_upload_bundle_is_a_valid_model(tmp_path: Path) -> None:
     weight = load_model(bundle, Limits()).ir.graph.initializers["w"].const_value
     assert weight is not None
     assert weight.nbytes == upload.MIB
+
+
+@pytest.mark.campaign(smoke=True)
+def test_training_steps(tiny_model: Path, tmp_path: Path) -> None:
+    case = training.Case("tiny", 1, is_symbolic=False)
+    row = training.row_of(case, tiny_model, tmp_path, "kapla-edge", "naive")
+    assert set(row) == set(training.COLUMNS)
+    assert 1 < float(row["step / forward"]) <= 3
+    assert float(row["compiled CPU s"]) > 0
+    line = training.page([row], "kapla-edge", "naive").splitlines()[-1]
+    assert line.startswith("| tiny | 1 |")
 
 
 def test_simulator_rate(
