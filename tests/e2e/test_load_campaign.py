@@ -167,7 +167,7 @@ def test_a_part_that_fails_is_left() -> None:
     assert counts.seconds["part"] == before["part"]
 
 
-@pytest.mark.campaign
+@pytest.mark.campaign(smoke=False)  # three minutes of servers; its parts are tested above
 def test_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "load.md"
     load.main(["--small", "--out", str(out)])  # its figures say nothing, so neither does its status
