@@ -22,7 +22,7 @@ from heapq import heappop, heappush
 from pathlib import Path
 
 KEPT = 0.978
-"""Share of what all tests tread: the gates hold with 0.6 points to spare (`coverage_gate.py`)."""
+"""Share of what all tests tread: 91.1 % of all and 92.8 of the core, for gates of 90 and 92."""
 CORE, CORE_WEIGHT = "worker/compiler/", 3
 _ROW = re.compile(r"\s*([\d.]+)s (?:call|setup|teardown)\s+(tests/\S+?)::")
 

@@ -15,6 +15,8 @@ from onnx import helper
 from training_steps import model_of, run, step_of
 
 from worker.compiler.errors import CompilerError, ModelError, OptionError
+from worker.compiler.frontend.limits import Limits
+from worker.compiler.train import write_out
 from worker.compiler.train.options import TrainOptions
 from worker.compiler.train.rules.registry import REWRITTEN, RULES
 from worker.compiler.train.write_out import WRITTEN_OUT
@@ -262,6 +264,16 @@ def test_a_recurrence_that_cannot_be_written_out_says_why(
     error = refused(tmp_path, nodes, {"w": real(2, 6, 4), **weights})
     assert (error.code, error.place.node) == ("TW-TRAIN-003", "the_LSTM")
     assert said in error.findings[0].message
+
+
+def test_a_model_that_grows_too_large_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(write_out, "Limits", lambda: Limits(max_nodes=20))
+    weights = {"lw": np.ones((1, 12, 6)), "lr": np.ones((1, 12, 3)), "much": ints(9, 4, 6)}
+    nodes = (node("Expand", "x much", "wide"), node("LSTM", "wide lw lr", hidden_size=3))
+    error = refused(tmp_path, nodes, weights)
+    assert (error.code, error.place.node, error.limit) == ("TW-MODEL-014", "the_LSTM", 20)
 
 
 def test_an_lstm_has_three_times_the_products(tmp_path: Path) -> None:

@@ -13,11 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir
 
+from worker.compiler.frontend.ops.recurrent import MAX_STEPS
 from worker.compiler.train.emit import Emitter, dims
 from worker.compiler.train.rules.site import NoRule, Site
-
-MAX_STEPS = 256
-"""Of all directions, as many as compile to one region."""
 
 _X, _W, _R, _B, _LENGTHS, _H, _C, _P = range(8)
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
@@ -149,11 +147,9 @@ def recurrent(site: Site) -> Sequence[_Value | None]:
         )
         made: dict[int, _Value] = {}
         for step in reversed(range(steps)) if is_reverse else range(steps):
-            new = step_of(direction, projected[step], state)
-            h, c = (
-                _kept(emit, running, step, now, old) for now, old in zip(new, state, strict=True)
-            )
-            state = h, c
+            made_h, made_c = step_of(direction, projected[step], state)
+            h = _kept(emit, running, step, made_h, state[0])
+            state = h, _kept(emit, running, step, made_c, state[1])
             assert h is not None
             made[step] = _kept(emit, running, step, h, None) or h
         rows.append([made[step] for step in range(steps)])

@@ -7,6 +7,8 @@ from math import prod
 
 import onnx_ir
 
+from worker.compiler.errors import ModelError
+from worker.compiler.frontend.limits import Limits
 from worker.compiler.train.emit import Emitter, replace
 from worker.compiler.train.recurrent import recurrent
 from worker.compiler.train.rules.site import NoRule, Site
@@ -42,8 +44,11 @@ def write_out(emit: Emitter, passed: Sequence[onnx_ir.Node], reasons: dict[str, 
 
     Why one cannot be goes into `reasons`, by its name.  New nodes lie behind the others; sort
     afterwards.
+
+    Raises:
+        ModelError: TW-MODEL-014 at the node that makes the model too large.
     """
-    count = 0
+    count, most = 0, Limits().max_nodes
     for node in passed:
         if node.domain != "" or node.op_type not in WRITTEN_OUT:
             continue
@@ -55,4 +60,9 @@ def write_out(emit: Emitter, passed: Sequence[onnx_ir.Node], reasons: dict[str, 
             continue
         replace(emit.graph, node, made)
         count += 1
+        if len(emit.graph) > most:
+            raise ModelError(
+                "TW-MODEL-014", f"the model has more than {most} nodes once it is written out",
+                node=node.name, limit=most, actual=len(emit.graph),
+            )  # fmt: skip
     return count
