@@ -16,6 +16,7 @@ from worker.compiler.cost.compute import pace_of
 from worker.compiler.cost.feeds import Feeds, feeds_of
 from worker.compiler.machine.bursts import Sizes, sizes_of_tile
 from worker.compiler.machine.machine import Engine, Machine
+from worker.compiler.machine.mesh import TREE_SIZES
 from worker.compiler.tiling.nest.facts import Facts, Operand
 from worker.compiler.tiling.nest.measure import LATENCY, Measure
 from worker.compiler.tiling.nest.plan import LevelPlan, Stage
@@ -419,7 +420,15 @@ def cycles_of(route: Route, sizes: Sizes, sharers: int, reads: int) -> float:
         if is_one and k == 0:
             size, many = (size, reads) if route.is_read_once else (size * reads / sharers, many)
         waiting = max(1, -(-many * route.team.copies // instances))
-        if route.crowds[k]:
+        trees = route.trunks[k]
+        if is_one and trees is not None:  # what is served together passes it once
+            asking = reads * route.team.copies
+            receivers = -(-sharers // reads)
+            waiting = max(1, -(-asking // instances))
+            if trees:
+                size_of_tree = (receivers - 1).bit_length()
+                waiting = trees[asking * TREE_SIZES + size_of_tree]
+        elif route.crowds[k]:
             waiting = max(1, route.crowds[k][many * route.team.copies])
         found = max(found, waiting * (ceil(size / rate) if route.is_rounded else size / rate))
     return found

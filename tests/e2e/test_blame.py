@@ -105,7 +105,7 @@ def test_a_port_that_is_always_busy_is_the_cause_and_not_the_largest_bound(tmp_p
     the limit, the run says that it waits for the memory."""
     chip = {"levels": [{"name": "GBUF", "capacity_bytes": 1024}], "num_cores": 1,
             "engines": [{"name": "PE", "macs_per_cycle": {"f32": 2}}],
-            "links": [{"name": "NOC", "mesh": None}]}  # fmt: skip
+            "links": [{"name": "NOC", "mesh": None, "multicast": False}]}  # fmt: skip
     chip["levels"][0]["instances"] = 1
     chip["levels"].append({"name": "REGF", "instances": 1})
     chip["levels"].append({"name": "DRAM", "read_bytes_per_cycle": 1})

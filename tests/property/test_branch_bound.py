@@ -22,7 +22,7 @@ from worker.compiler.audit.audit import audit
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.graph import Graph
 from worker.compiler.lower.lower import lower_unit
-from worker.compiler.machine import load_preset
+from worker.compiler.machine import load_machine, load_preset
 from worker.compiler.options import Objective
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.verify import verify
@@ -259,8 +259,11 @@ def test_large_products_are_not_stuck(preset: str, dtype: DType, size: int, gain
 
 
 def test_few_units_with_large_tiles() -> None:
-    """Where a port is all that counts, units that are left idle make room for reuse."""
-    layer = Layer(toys.matmul_graph(64, 3072, 768), load_preset("kapla-16x16"), joins=False)
+    """Where a port is all that counts, and each unit loads for itself, units that are left idle
+    make room for reuse."""
+    noc = {"name": "NOC", "multicast": False}
+    machine = load_machine({"name": "m", "inherits": "kapla-16x16", "links": [noc]})
+    layer = Layer(toys.matmul_graph(64, 3072, 768), machine, joins=False)
     plan = layer.grown()
     assert plan is not None
     found = layer.bounded(plan)

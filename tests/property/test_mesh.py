@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -10,8 +11,10 @@ from audit_oracle import fault_in
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis_profiles import COSTLY
+from kernel_toys import matmul_graph
 from lower_toys import naive_matmul
 from mesh_toys import HOP, LATENCY, PJ, RATE, Place, mesh_machine, wires_of
+from nest_layers import Layer
 from test_loops import check_lowered
 from timing_oracle import Step, oracle, unit_program
 
@@ -19,10 +22,14 @@ from worker.compiler.clock.run import run_unit
 from worker.compiler.errors import VerifyError
 from worker.compiler.isa.program import Opcode, Resource, Stream, UnitProgram, expanded
 from worker.compiler.isa.verify import verify_program
+from worker.compiler.isa.verify_ways import check_ways
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine.digest import machine_document, machine_of
 from worker.compiler.machine.machine import Machine
 from worker.compiler.machine.mesh import Mesh, Numbering
+from worker.compiler.schedule.nodes import Schedule
+from worker.compiler.tiling.nest.emit import emit
+from worker.compiler.tiling.nest.levels import Sizes
 from worker.simulator.results import UnitSimulation
 from worker.simulator.run import simulate_unit
 
@@ -264,6 +271,26 @@ def test_lowered_programs_take_the_ways(*, multicast: bool, numbering: Numbering
     assert (own.cycles, own.energy, own.causes) == (listed.cycles, listed.energy, listed.causes)
 
 
+def test_trees_begin_at_ports_of_home_in_turn() -> None:
+    """4 x 2 nodes by rows, each a row of the product's tiles: rows of the left operand go to two
+    nodes each, columns of the right one to four.  With every tree at the port of its first receiver
+    the upper port would have five of six, four of them beside it."""
+    machine = mesh_machine(4, 2, ((0, 0), (3, 0)), rate=64.0, multicast=True)
+    layer = Layer(matmul_graph(64, 32, 64), machine)
+    plan = layer.plan(Sizes(({"a0": 16, "a1": 16, "a2": 32},), True, ({"a0": 4, "a1": 2},)))
+    assert plan is not None
+    schedule = Schedule(layer.graph, emit(plan, machine.home.name), "tiles", 0)
+    unit = check_lowered(schedule, machine)
+    assert fault_in(schedule, machine, unit) is None
+    rows = unit.instructions[unit.instructions["opcode"] == Opcode.MULTICAST]
+    by_operand: dict[int, Counter[int]] = {}
+    for row in rows:
+        home = unit.resources[int(row["resource"][0])].instance
+        by_operand.setdefault(int(row["dst"]), Counter())[home] += 1
+    assert [sorted(each) for each in by_operand.values()] == [[0, 1]] * 2
+    assert all(each[0] == each[1] for each in by_operand.values())
+
+
 def test_home_has_a_port_at_each_of_its_routers() -> None:
     """Each with its part of home's 16 bytes a cycle; the links are faster here."""
     schedule = naive_matmul(64, 16, 64, (16, 16, 64), 4)
@@ -352,6 +379,29 @@ def test_wrong_ways_are_refused() -> None:
         rows["resource"][0, named[0] :] = [*rows["resource"][0, named[0] + 1 :], -1]
         with pytest.raises(VerifyError):
             verify_program(replace(unit, instructions=rows), machine)
+
+
+def test_a_multicast_may_begin_at_any_port_but_at_one() -> None:
+    machine = mesh_machine(2, 2, ((0, 0), (1, 1)), multicast=True)
+    program = Program(machine)
+    program.load(0, count=2)
+    unit, _, _ = program.run()
+    at = [k for k, r in enumerate(unit.resources) if r.level in ("noc", "DDR")]
+
+    def begun(way: int, home: int) -> UnitProgram:
+        ports = list(unit.resources)
+        for k in at:
+            is_home = ports[k].level == "DDR"
+            begin = program.mesh.way(program.mesh.num_nodes + way, 0)
+            ports[k] = replace(ports[k], instance=home if is_home else begin)
+        return replace(unit, resources=tuple(ports))
+
+    check_ways(begun(0, 0), machine)
+    check_ways(begun(1, 1), machine)
+    for way, home in ((0, 1), (1, 0)):
+        with pytest.raises(VerifyError) as caught:
+            check_ways(begun(way, home), machine)
+        assert caught.value.rule == "way"
 
 
 def test_a_machine_with_a_mesh_survives_its_document() -> None:

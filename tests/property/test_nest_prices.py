@@ -171,12 +171,41 @@ def test_prices_are_near_what_is_simulated(
 def test_prices_know_that_few_nodes_share_a_corner_of_a_mesh(numbering: str) -> None:
     """Of 16 x 16 nodes by rows the first seven load by one corner: shared out over four, the price
     was half of what runs.  From home they load by four."""
-    noc = {"name": "NOC", "mesh": {"numbering": numbering}}
+    noc = {"name": "NOC", "multicast": False, "mesh": {"numbering": numbering}}
     machine = load_machine({"name": "m", "inherits": "kapla-16x16", "links": [noc]})
     layer = Layer(toys.matmul_graph(112, 512, 4608), machine, joins=False)
     plan = layer.plan(Sizes(({"a0": 16, "a1": 64, "a2": 144},), False, ({"a0": 7},)))
     assert plan is not None
     assert plan.predicted_cycles == pytest.approx(layer.ran(plan), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile", "ways"),
+    [
+        ((64, 112, 112), (8, 8, 32), (4, 14)),
+        ((784, 112, 512), (4, 32, 32), (16, 4)),
+        ((784, 512, 112), (32, 4, 32), (2, 4)),
+        ((112, 256, 784), (16, 4, 32), (7, 16)),
+        ((256, 256, 256), (16, 16, 32), (16, 16)),
+        ((256, 112, 256), (4, 8, 32), (1, 14)),
+    ],
+)
+def test_prices_know_trees_over_a_mesh(
+    shape: tuple[int, int, int], tile: tuple[int, int, int], ways: tuple[int, int]
+) -> None:
+    """What several nodes need passes home and its links once, as it does when lowered: priced as
+    loads of their own, these cost up to eight times what they take."""
+    layer = Layer(toys.matmul_graph(*shape), load_preset("kapla-16x16"))
+    sizes = Sizes(
+        (dict(zip(("a0", "a1", "a2"), tile, strict=True)),), True,
+        (dict(zip(("a0", "a1"), ways, strict=True)),),
+    )  # fmt: skip
+    plan = layer.plan(sizes)
+    alone = Layer(layer.graph, layer.machine, joins=False).plan(sizes)
+    assert plan is not None and alone is not None
+    ran = layer.ran(plan)
+    assert plan.predicted_cycles == pytest.approx(ran, rel=0.3)
+    assert abs(plan.predicted_cycles - ran) < abs(alone.predicted_cycles - ran)
 
 
 def test_units_that_get_no_tile_are_not_split_over() -> None:

@@ -32,7 +32,7 @@ def test_one_that_is_inherited_is_dropped() -> None:
         "num_cores": 1,
         "levels": [{"name": "GBUF", "instances": 1}, {"name": "REGF", "instances": 1}],
     }
-    document = {**spec(mesh=None), **one}
+    document = {**spec(mesh=None, multicast=False), **one}
     assert load_machine(document).links[0].mesh is None
 
 

@@ -35,7 +35,7 @@ def check_way(place: str, resource: Resource, machine: Machine) -> None:
 
 def check_ways(unit: UnitProgram, machine: Machine) -> None:
     """Of a program without loops: each transfer that crosses a mesh takes the way from where it
-    reads to all where it writes, by the port of home next to its node or its first receiver; no
+    reads to all where it writes, alone by the port of home next to its node, a multicast by any; no
     other instruction takes one.
 
     Raises:
@@ -86,7 +86,8 @@ def _fits(kind: list[int], unit: UnitProgram, link: Link, machine: Machine) -> b
         mesh.num_nodes + k for k in unit.resources[first if begins == [HOME] else last].instances
     ]
     if begins == [HOME]:
-        return [begin] == at_home == [mesh.port_of(ends[0])] and reached == ends
+        is_next = len(ends) > 1 or begin == mesh.port_of(ends[0])
+        return [begin] == at_home and is_next and reached == ends
     if ends == [HOME]:
         return [begin] == begins and reached == at_home == [mesh.port_of(begin)]
     return [begin] == begins and reached == ends

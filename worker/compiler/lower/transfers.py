@@ -61,7 +61,7 @@ class Path:
     """What it crosses."""
 
 
-Kind: TypeAlias = int | str | tuple[str, str]
+Kind: TypeAlias = int | str | tuple[str, str] | tuple[int]
 """Of resources that are numbered by node (`Routes._first_way`)."""
 
 
@@ -242,9 +242,32 @@ class Routes:
         node = node_of(self.machine, link, inner, instance)
         return self._first_way((level, "read" if is_in else "write"), link.mesh) + node
 
+    def tree(self, path: Path, instances: Ints, begun: dict[int, int]) -> dict[str, Ints]:
+        """Resource numbers of a multicast from behind a mesh, by what chooses them (`Path.ports`).
+
+        Of the ports of home where the fewest trees have `begun`, which is counted, it begins at the
+        one from which its own takes the fewest hops: else all would begin where their first
+        receivers are.
+        """
+        link = path.mesh
+        assert link is not None and link.mesh is not None
+        mesh = link.mesh
+        nodes = node_of(self.machine, link, path.levels[-1], instances)
+
+        def rank(port: int) -> tuple[int, int, int]:
+            hops = mesh.hops(mesh.way(port, node) for node in nodes.tolist())
+            return begun.get(port, 0), hops, port
+
+        beside = mesh.beside
+        port = min(beside, key=rank)
+        begun[port] = begun.get(port, 0) + 1
+        router = self._first_way((path.levels[0], "read"), mesh) + beside[port]
+        return {"router": np.array([router]), "way": self._first_way((port,), mesh) + nodes}
+
     def _first_way(self, kind: Kind, mesh: Mesh) -> int:
-        """Number of what node 0 takes: of its way `in` from home, `out` to it, or to the node so
-        far on; or (level, direction), of the port by which that way begins or ends."""
+        """Number of what node 0 takes: of its way `in` from home, `out` to it, from a port of home
+        (port,), or to the node so far on; or (level, direction), of the port by which its way from
+        or to home begins or ends."""
         if kind not in self._ways:
             self._ways[kind] = self.count
             self._ways_of[self.count] = kind
@@ -257,14 +280,16 @@ class Routes:
         link = next(iter(meshes(self.machine).values()))
         mesh = link.mesh
         assert mesh is not None
-        if isinstance(kind, tuple):
+        if isinstance(kind, tuple) and len(kind) == 2:
             level = self.machine.level(kind[0])
             rate = level.read_bytes_per_cycle if kind[1] == "read" else level.write_bytes_per_cycle
             return Resource(
                 level.name, mesh.port_of(node) - mesh.num_nodes, kind[1], rate / len(mesh.ports),
                 level.half_duplex, counted=counted_at(level, self.machine),
             )  # fmt: skip
-        if isinstance(kind, int):
+        if isinstance(kind, tuple):
+            way = mesh.way(kind[0], node)
+        elif isinstance(kind, int):
             way = mesh.way(node, (node + kind) % mesh.num_nodes)
         else:
             way = mesh.home_way(node, outward=kind == "out")

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy.typing as npt
 
 from worker.compiler.machine.machine import Link, Machine, MemoryLevel
-from worker.compiler.machine.mesh import Mesh, home_traffic
+from worker.compiler.machine.mesh import Mesh, home_traffic, tree_crowds
 
 Ints: TypeAlias = "npt.NDArray[Any]"
 
@@ -97,6 +97,8 @@ class Crossing(NamedTuple):
     """Each node has one of its own; the busiest are as many as home has ports, at most."""
     crowds: tuple[int, ...]
     """[nodes + 1] Who share the busiest link when the first so many nodes transfer."""
+    trees: tuple[int, ...]
+    """Multicasts from home that share the busiest link (`mesh.tree_crowds`)."""
     mean_hops: float
     latency_cycles: int
     """Of the longest way."""
@@ -110,8 +112,9 @@ def crossing_of(machine: Machine, src: str, dst: str) -> Crossing | None:
         return None
     found = home_traffic(link.mesh, outward=is_on(machine, link, src))
     return Crossing(
-        link, found.crowds, found.hops / link.mesh.num_nodes, found.longest * link.latency_cycles
-    )
+        link, found.crowds, tree_crowds(link.mesh, machine.num_cores),
+        found.hops / link.mesh.num_nodes, found.longest * link.latency_cycles,
+    )  # fmt: skip
 
 
 def multicast_between(machine: Machine, src: str, dst: str) -> Multicast | None:

@@ -13,11 +13,13 @@ Source: W. J. Dally, B. Towles, Principles and Practices of Interconnection Netw
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from itertools import chain, zip_longest
+from math import ceil
+from operator import ge, mul
 from typing import NamedTuple
 
 EAST, WEST, SOUTH, NORTH, IN, OUT = range(6)
@@ -72,6 +74,11 @@ class Mesh:
     def port_of(self, node: int) -> int:
         """The nearest port of home, as an end; of equals the one listed first."""
         return _nearest(self)[node]
+
+    @property
+    def beside(self) -> Mapping[int, int]:
+        """The ports of home that nodes use, as ends, and of each the first node that does."""
+        return {port: _nearest(self).index(port) for port in sorted(set(_nearest(self)))}
 
     def way(self, begin: int, end: int) -> int:
         """Number of the way between two ends."""
@@ -137,6 +144,45 @@ def home_traffic(mesh: Mesh, *, outward: bool) -> HomeTraffic:
         crowds.append(max(crowds[-1], *(taken[link] for link in links)))
     hops = [mesh.distance(*mesh.ends(way)) for way in ways]
     return HomeTraffic(tuple(crowds), sum(hops), max(hops))
+
+
+TREE_SIZES = 16
+"""Of trees that are told apart: of up to 1, 2, 4 ... receivers."""
+
+
+@cache
+def tree_crowds(mesh: Mesh, most: int) -> tuple[int, ...]:
+    """[(most + 1) * TREE_SIZES] Trees that take the busiest link, rounded up, when so many leave
+    the ports of home in turn, each to so many receivers that stand anywhere.
+
+    A tree of r receivers takes a link that s of the n nodes are behind with the probability
+    1 - (1 - s / n) ** r.  Source: our own; who works together follows from splits that differ by
+    operator, and is spread over the mesh where nodes are numbered from home.
+    Cost: links of a tree for each port, most and sizes, once.
+    """
+    behind: dict[int, list[int]] = {}
+    """Of each link, nodes that the tree from each port reaches by it."""
+    roots = list(mesh.beside)
+    for number, root in enumerate(roots):
+        for node in range(mesh.num_nodes):
+            for link in _links(mesh, mesh.way(root, node)):
+                behind.setdefault(link, [0] * len(roots))[number] += 1
+    between = {tuple(own) for link, own in behind.items() if mesh.joins(link)[2] != "to memory"}
+    worst = [
+        own for own in sorted(between)
+        if not any(other != own and all(map(ge, other, own)) for other in between)
+    ]  # fmt: skip
+    found: list[int] = []
+    parts = [
+        [[1 - (1 - nodes / mesh.num_nodes) ** 2**size for nodes in own] for own in worst]
+        for size in range(TREE_SIZES)
+    ]
+    for number in range(most + 1):
+        trees = [-(-max(0, number - k) // len(roots)) for k in range(len(roots))]
+        found += [
+            ceil(max(sum(map(mul, part, trees)) for part in by_link) - 1e-9) for by_link in parts
+        ]
+    return tuple(found)
 
 
 @cache

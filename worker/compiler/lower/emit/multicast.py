@@ -123,15 +123,19 @@ def groups_of(
     numbers = routes.resource_numbers(path, cores, sources, targets)
     per = machine.num_cores // machine.level(dst.level).instances
     members: list[Ints] = []
+    begun: dict[int, int] = {}
     taken: list[Ints] = [np.full(across.count, -1, dtype=np.int64) for _ in numbers]
     for number in range(int(group.max()) + 1):
         own = np.flatnonzero(group.ravel() == number)
         own = own[np.argsort(cores[own], kind="stable")]
+        if len(own) < 2 or not _is_even(cores[own], targets[own], per):
+            continue
+        tree = routes.tree(path, targets[own], begun) if path.mesh is not None else {}
         sets = [
-            (int(port[own[0]]), 1, 1) if whose == "router" else _evenly(port[own])
+            _evenly(tree.get(whose, port[own]))
             for port, (_, whose) in zip(numbers, path.ports, strict=True)
-        ]  # a tree over a mesh begins at the router of its first receiver
-        if len(own) < 2 or not _is_even(cores[own], targets[own], per) or None in sets:
+        ]
+        if None in sets:
             continue
         members.append(own)
         for port, found in zip(taken, sets, strict=True):

@@ -51,7 +51,7 @@ class NaiveOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 
 DESCRIPTOR = StrategyDescriptor(
     name="naive",
-    version="17",
+    version="18",
     help="one operator, or one fused composite, per kernel",
     implementation="worker.compiler.strategies.naive.strategy:NAIVE",
     options=NaiveOptions,

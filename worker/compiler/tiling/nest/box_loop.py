@@ -7,6 +7,7 @@ from typing import Any
 
 from worker.compiler.tiling.nest.arrays import TRIPS, WAYS
 from worker.compiler.tiling.nest.box_tables import SINGLE, WHOLE, Layer, Scratch, Tables
+from worker.compiler.tiling.nest.route import EVERYBODY
 
 
 def floors(
@@ -308,16 +309,19 @@ def floors(
                     one = max(one, counted * share_of)
                     own = max(own, bytes_mine * share_of)
                 else:
-                    many = min(reads, float(used[k])) if is_source else float(used[k])
+                    is_trunk = t.ports[j, 4] > EVERYBODY
+                    many = float(used[k])
+                    if is_source or is_trunk:
+                        many = min(reads, many)
                     waiting = max(1.0, float(ceil(many * teams / instances)))
-                    if t.ports[j, 3] >= 0:
+                    if t.ports[j, 3] >= 0 and not is_trunk:  # of one, an even share is the least
                         waiting = float(t.crowds[int(t.ports[j, 3]) + int(many * teams)])
                     one = max(one, waiting * ceil(counted / rate))
                     own = max(own, waiting * (bytes_mine / rate))
                 alone = max(alone, float(ceil(counted / rate)))
                 own_alone = max(own_alone, bytes_mine / rate)
                 crowd = total * teams / (rate * instances)
-                if not is_first:
+                if not is_first and t.ports[j, 4] == EVERYBODY:
                     own = max(own, copied * crowd)
                 if not is_last:
                     own = max(own, (copied if is_outward else served) * crowd)

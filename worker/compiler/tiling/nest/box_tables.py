@@ -55,7 +55,8 @@ class Tables(NamedTuple):
     payload, in bursts of home, in those of caches"""
     port_at: Any
     ports: Any
-    """[ports, (bytes a cycle, instances, which of three bytes, where its crowds begin or -1)]"""
+    """[ports, (bytes a cycle, instances, which of three bytes, where its crowds begin or -1, the
+    same of multicasts or `EVERYBODY`)]"""
     crowds: Any
     """Who share the busiest of a port's instances when no, one, two ... cores ask (`Route`)."""
     turn_at: Any
@@ -214,7 +215,7 @@ class Tabulated:
                 ((route.issuing[0], *at_source, *elsewhere)
                  for route, (at_source, elsewhere) in zip(routes, weights, strict=True)), 7,
             ),
-            starts(ports), floats((p for found in ports for p in found), 4), ints(crowds),
+            starts(ports), floats((p for found in ports for p in found), 5), ints(crowds),
             starts(turns), floats((t for found in turns for t in found), 5),
             *engines,
         )  # fmt: skip

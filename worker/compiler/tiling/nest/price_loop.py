@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import ceil, floor, inf
 from typing import Any
 
+from worker.compiler.machine.mesh import TREE_SIZES
 from worker.compiler.tiling.nest.arrays import TRIPS, WAYS
 from worker.compiler.tiling.nest.price_tables import (
     CARRIED,
@@ -17,6 +18,7 @@ from worker.compiler.tiling.nest.price_tables import (
     PriceScratch,
     PriceTables,
 )
+from worker.compiler.tiling.nest.route import EVERYBODY
 
 
 def prices(
@@ -214,7 +216,7 @@ def prices(
                     size = s.sizes[int(t.ports[j, 2])]
                     taken_by_one = float(ceil(size / rate)) if is_rounded else size / rate
                     alone = max(alone, taken_by_one)
-                    many = used
+                    many, crowds = used, int(t.ports[j, 3])
                     if reads < used and j == t.port_at[m]:
                         if t.moves[m, 8]:
                             many = reads
@@ -222,8 +224,16 @@ def prices(
                             size = size * reads / used
                             taken_by_one = float(ceil(size / rate)) if is_rounded else size / rate
                     waiting = -(-many * copies // instances)
-                    if t.ports[j, 3] >= 0:
-                        waiting = t.crowds[int(t.ports[j, 3]) + many * copies]
+                    if reads < used and t.ports[j, 4] > EVERYBODY:
+                        crowds = int(t.ports[j, 4])
+                        waiting = -(-reads * copies // instances)
+                        if crowds >= 0:
+                            size_of_tree, receivers = 0, 1
+                            while receivers * reads < used:
+                                size_of_tree, receivers = size_of_tree + 1, 2 * receivers
+                            waiting = t.crowds[crowds + reads * copies * TREE_SIZES + size_of_tree]
+                    elif crowds >= 0:
+                        waiting = t.crowds[crowds + many * copies]
                     one = max(one, max(1, waiting) * taken_by_one)
                 if not t.moves[m, 12]:
                     alone = one

@@ -50,7 +50,8 @@ class PriceTables(NamedTuple):
     at the source, elsewhere)]; three: of payload, in bursts of home, in those of caches"""
     port_at: Any
     ports: Any
-    """[ports, (bytes a cycle, instances, which of three bytes, where its crowds begin or -1)]"""
+    """[ports, (bytes a cycle, instances, which of three bytes, where its crowds begin or -1, the
+    same of multicasts or `EVERYBODY`)]"""
     crowds: Any
     """Who share the busiest of a port's instances when no, one, two ... cores ask (`Route`)."""
     turn_at: Any
@@ -221,7 +222,7 @@ class PriceTabulated:
                 ((route.issuing[0], route.shared_rate, *at_source, *elsewhere)
                  for route, (at_source, elsewhere) in zip(routes, weights, strict=True)), 8,
             ),
-            port_at=starts(ports), ports=floats((p for found in ports for p in found), 4),
+            port_at=starts(ports), ports=floats((p for found in ports for p in found), 5),
             crowds=ints(crowds),
             turn_at=starts(turns), turns=floats((p for found in turns for p in found), 5),
             engines=ints(number[name] for name in engines),

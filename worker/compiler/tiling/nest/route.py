@@ -15,6 +15,9 @@ from worker.compiler.machine.machine import Link, Machine, MemoryLevel
 from worker.compiler.tiling.nest.measure import LATENCY, Measure
 from worker.compiler.tiling.nest.plan import Team
 
+EVERYBODY = -2
+"""Of a port, in tables of loops: whatever is served, each unit has a transfer of its own there."""
+
 Weights: TypeAlias = tuple[float, float, float]
 """What a byte of each of `Sizes` is charged."""
 
@@ -51,6 +54,10 @@ class Route:
     crowds: tuple[tuple[int, ...], ...]
     """Of each port: [cores + 1] who share the busiest instance when the first so many units ask;
     empty: as many as come out when they are shared out evenly."""
+    trunks: tuple[tuple[int, ...] | None, ...]
+    """Of each port that a multicast passes once, how many share the busiest instance when so many
+    are on their way: [cores + 1, `mesh.TREE_SIZES`], or empty, as above.  None: it passes the ports
+    of its receivers, or there is none."""
     latency_cycles: int
     """With setting the transfer up, and its signal."""
     issuing: tuple[float, int]
@@ -88,6 +95,7 @@ class Route:
         passed: list[MemoryLevel] = [machine.level(name) for name in names]
         links = links_between(machine, src, dst)
         crowds: dict[int, tuple[int, ...]] = {}
+        trunks: dict[int, tuple[int, ...]] = {}
         ports = [(m.read_bytes_per_cycle, team.instances(m)) for m in passed[:-1]]
         ports += [(k.bytes_per_cycle, _instances(k, machine, team)) for k in links]
         crossing = crossing_of(machine, src, dst)
@@ -115,6 +123,8 @@ class Route:
             reach = machine.num_cores
         elif team.joins and not is_outward and (found := multicast_between(machine, src, dst)):
             reach = found.reach
+            if crossing is not None:
+                trunks = {0: (), len(ports) - 2: crossing.trees}
             shared_rate = min(
                 [k.bytes_per_cycle / max(1, k.shared_by) for k in found.links]
                 or [crossing.link.bytes_per_cycle if crossing is not None else inf]
@@ -142,9 +152,10 @@ class Route:
             weights[1][0] += crossing.mean_hops * per_hop
         (a, b, c), (d, e, f) = weights
         return Route(
-            tuple(ports), tuple(crowds.get(k, ()) for k in range(len(ports))), latency, issuing,
-            team, shared, reach, shared_rate, tuple(counts),
-            is_at_home, ((a, b, c), (d, e, f)) if measure.ports else None,
+            tuple(ports), tuple(crowds.get(k, ()) for k in range(len(ports))),
+            tuple(trunks.get(k) for k in range(len(ports))), latency, issuing, team, shared,
+            reach, shared_rate, tuple(counts), is_at_home,
+            ((a, b, c), (d, e, f)) if measure.ports else None,
         )  # fmt: skip
 
 
@@ -167,17 +178,24 @@ def _instances(link: Link, machine: Machine, team: Team) -> int:
 
 def ports_in_rows(
     routes: Sequence[Route],
-) -> tuple[list[list[tuple[float, int, int, int]]], list[int]]:
+) -> tuple[list[list[tuple[float, int, int, int, int]]], list[int]]:
     """Ports of every route as tables of loops have them, and the crowds that they point into:
-    (bytes per cycle, instances, which of `Sizes`, where its crowds begin or -1)."""
+    (bytes per cycle, instances, which of `Sizes`, where its crowds begin or -1, the same of
+    multicasts or `EVERYBODY`)."""
     crowds: list[int] = []
-    begins: dict[tuple[int, ...], int] = {(): -1}
-    rows: list[list[tuple[float, int, int, int]]] = []
+    begins: dict[tuple[int, ...] | None, int] = {(): -1, None: EVERYBODY}
+    rows: list[list[tuple[float, int, int, int, int]]] = []
+
+    def place(crowd: tuple[int, ...] | None) -> int:
+        if crowd not in begins:
+            begins[crowd] = len(crowds)
+            crowds.extend(crowd or ())
+        return begins[crowd]
+
     for route in routes:
         rows.append([])
-        for (rate, many), count, crowd in zip(route.ports, route.counts, route.crowds, strict=True):
-            if crowd not in begins:
-                begins[crowd] = len(crowds)
-                crowds.extend(crowd)
-            rows[-1].append((rate, many, count, begins[crowd]))
+        for (rate, many), count, crowd, trunk in zip(
+            route.ports, route.counts, route.crowds, route.trunks, strict=True
+        ):
+            rows[-1].append((rate, many, count, place(crowd), place(trunk)))
     return rows, crowds
