@@ -187,7 +187,7 @@ def test_prices_know_that_few_nodes_share_a_corner_of_a_mesh(numbering: str) -> 
         ((784, 512, 112), (32, 4, 32), (2, 4)),
         ((112, 256, 784), (16, 4, 32), (7, 16)),
         ((256, 256, 256), (16, 16, 32), (16, 16)),
-        ((256, 112, 256), (4, 8, 32), (1, 14)),
+        ((512, 64, 512), (4, 32, 32), (16, 2)),
     ],
 )
 def test_prices_know_trees_over_a_mesh(
