@@ -82,11 +82,35 @@ def _folded(extent: int, cells: int) -> tuple[int, int]:
 def nests(layer: Layer, batch: int, node: Node) -> list[Nest]:
     """The replications with the fewest iterations, as they are met with more and more input
     channels side by side.  Cost: the divisors of the array's height."""
-    (rows, columns), (tall, wide) = layer.size, layer.window
-    tall_folds, tall_copies = _folded(tall, node.array[0])
-    row_folds, row_copies = _folded(rows, node.array[1])
+    found: list[Nest] = []
+    for together, beside in copies(layer, node):
+        nest = nest_of(layer, batch, node, together, beside)
+        if not found or _iterations(nest.loops) <= min(_iterations(n.loops) for n in found):
+            found.append(nest)
+    return found
+
+
+def _pass_shape(layer: Layer, node: Node) -> tuple[int, int, int, int]:
+    """(folds of the filter's rows, of the output's rows; copies of the set above each other, beside
+    each other)."""
+    tall_folds, tall_copies = _folded(layer.window[0], node.array[0])
+    row_folds, row_copies = _folded(layer.size[0], node.array[1])
     moved_up = min(tall_copies, row_folds)  # what does not fit in width stands above each other
-    row_folds, tall_copies = -(-row_folds // moved_up), tall_copies // moved_up
+    return tall_folds, -(-row_folds // moved_up), tall_copies // moved_up, row_copies
+
+
+def copies(layer: Layer, node: Node) -> list[tuple[int, int]]:
+    """(input channels, output channels) of the passes side by side that fill the array."""
+    _, _, tall, across = _pass_shape(layer, node)
+    if layer.is_region:
+        return [(1, tall * across)]
+    return [(a, tall // a * across) for a in range(1, tall + 1) if tall % a == 0]
+
+
+def nest_of(layer: Layer, batch: int, node: Node, together: int, beside: int) -> Nest:
+    """The nest of passes over so many input channels, and output channels, side by side."""
+    (rows, columns), (tall, wide) = layer.size, layer.window
+    tall_folds, row_folds, _, _ = _pass_shape(layer, node)
     cells = -(-tall // tall_folds) * -(-rows // row_folds)
     part = rows / row_folds
     """Rows of the output in one pass: a mean, so that all passes together count exactly."""
@@ -97,47 +121,30 @@ def nests(layer: Layer, batch: int, node: Node) -> list[Nest]:
     again = 1 if layer.is_region else tall_folds
     """Times that a row of the input passes."""
     held_rows = tall + (ceil(part) - 1) * layer.stride
-    found: list[Nest] = []
-    for together, beside in _copies(layer, tall_copies, row_copies):
-        inputs, outputs = min(together, layer.channels), min(beside, layer.filters)
-        of_inputs = 1 if layer.is_region else -(-layer.channels // inputs)
-        of_outputs = -(-layer.filters // outputs)
-        loops = of_inputs, of_outputs, batch * row_folds
-        if found and _iterations(loops) > min(_iterations(n.loops) for n in found):
-            continue
-        # Of the last iteration only a part is real: all count as that much less.
-        less_in = 1.0 if layer.is_region else layer.channels / (inputs * of_inputs)
-        less_out = layer.filters / (outputs * of_outputs)
-        less = (less_in * less_out, less_out if layer.is_region else less_in, less_out)
-        held = (inputs * outputs, outputs if layer.is_region else inputs, outputs)
-        count = inputs * outputs
-        found.append(
-            Nest(
-                loops,
-                LOOPS_OF_REGIONS if layer.is_region else LOOPS_OF_PRODUCTS,
-                _times((filters, high * long, part * columns), held, less),
-                _times(
-                    (filters, again * high * long, tall_folds * part * columns), held, less
-                ),
-                _times(
-                    (filters and wide * cells * tall_folds, long * cells * again,
-                     columns * cells * tall_folds),
-                    (count,) * 3, less,
-                ),
-                _times((filters, held_rows * long, ceil(part) * columns), held, (1.0,) * 3),
-                (wide if filters else 0, wide, 1),
-                work * count * less[FILTER],
-                tall_folds * wide * columns * (layer.inputs if layer.is_region else 1),
-            )
-        )  # fmt: skip
-    return found
-
-
-def _copies(layer: Layer, tall: int, across: int) -> list[tuple[int, int]]:
-    """(input channels, output channels) of the passes side by side."""
-    if layer.is_region:
-        return [(1, tall * across)]
-    return [(a, tall // a * across) for a in range(1, tall + 1) if tall % a == 0]
+    inputs, outputs = min(together, layer.channels), min(beside, layer.filters)
+    of_inputs = 1 if layer.is_region else -(-layer.channels // inputs)
+    of_outputs = -(-layer.filters // outputs)
+    # Of the last iteration only a part is real: all count as that much less.
+    less_in = 1.0 if layer.is_region else layer.channels / (inputs * of_inputs)
+    less_out = layer.filters / (outputs * of_outputs)
+    less = (less_in * less_out, less_out if layer.is_region else less_in, less_out)
+    held = (inputs * outputs, outputs if layer.is_region else inputs, outputs)
+    count = inputs * outputs
+    return Nest(
+        (of_inputs, of_outputs, batch * row_folds),
+        LOOPS_OF_REGIONS if layer.is_region else LOOPS_OF_PRODUCTS,
+        _times((filters, high * long, part * columns), held, less),
+        _times((filters, again * high * long, tall_folds * part * columns), held, less),
+        _times(
+            (filters and wide * cells * tall_folds, long * cells * again,
+             columns * cells * tall_folds),
+            (count,) * 3, less,
+        ),
+        _times((filters, held_rows * long, ceil(part) * columns), held, (1.0,) * 3),
+        (wide if filters else 0, wide, 1),
+        work * count * less[FILTER],
+        tall_folds * wide * columns * (layer.inputs if layer.is_region else 1),
+    )  # fmt: skip
 
 
 def _iterations(loops: tuple[int, int, int]) -> int:

@@ -36,7 +36,7 @@ from benchmarks import (
     upload,
     validation,
 )
-from benchmarks.papers import graphturbo_cells
+from benchmarks.papers import graphturbo_cells, kapla
 from benchmarks.rivals import __main__ as rivals
 from benchmarks.rivals.row_stationary import Layer
 from benchmarks.searches import __main__ as searches
@@ -246,6 +246,9 @@ def test_rivals_find_one_network_and_write_a_page(
     assert row in out.read_text()
     with pytest.raises(SystemExit, match="mlp_l 1: 660060908"):
         list(rivals.networks([("mlp_l", 1)], {"mlp_l:1": {"energy": 1, "cycles": 1, "cpu_s": 1}}))
+    page = tmp_path / "KAPLA.md"
+    assert kapla.main(["--only", "mlp_l", "--out", str(page)]) == 0
+    assert "| mlp_l | 1 | 660,061,208 | 660,060,908 | 0.00% |" in page.read_text()
     objective = Objective.OFFCHIP
     layer = Layer(64, 64, (8, 8), (3, 3))
     words, _, _, _ = rivals.ours(layer, rivals.one_node(), objective)
