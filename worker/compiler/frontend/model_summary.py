@@ -7,6 +7,7 @@ from math import prod
 import onnx_ir
 
 from worker.compiler.errors import Detail
+from worker.compiler.frontend.equation import MalformedEquationError, read_equation
 from worker.compiler.frontend.model import OnnxModel
 from worker.compiler.frontend.shapes import is_static
 
@@ -73,24 +74,21 @@ def node_macs(node: onnx_ir.Node) -> int:
 
 
 def einsum_steps(node: onnx_ir.Node) -> int:
-    """Every combination of an Einsum's letters' values, for each place of the dots; 0 when
-    unknown."""
+    """Every combination of an Einsum's indices' values; 0 when unknown."""
     equation = node.attributes.get("equation")
     shapes = [_dims(node, k) for k in range(len(node.inputs))]
-    if equation is None:
+    known = [shape for shape in shapes if shape is not None]
+    if equation is None or len(known) < len(shapes):
         return 0
-    terms = equation.as_string().replace(" ", "").partition("->")[0].split(",")
+    try:
+        said = read_equation(equation.as_string(), [len(shape) for shape in known])
+    except MalformedEquationError:
+        return 0
     sizes: dict[str, int] = {}
-    dots = 1
-    for term, dims in zip(terms, shapes, strict=False):
-        if dims is None:
-            return 0
-        head, _, tail = term.partition("...")
-        last = len(dims) - len(tail)
-        for letter, size in (*zip(head, dims, strict=False), *zip(tail, dims[last:], strict=False)):
-            sizes[letter] = max(sizes.get(letter, 1), size)
-        dots = max(dots, prod(dims[len(head) : last]))
-    return prod(sizes.values()) * dots
+    for own, shape in zip(said.operands, known, strict=True):
+        for index, size in zip(own, shape, strict=True):
+            sizes[index] = max(sizes.get(index, 1), size)
+    return prod(sizes.values())
 
 
 def _dims(node: onnx_ir.Node, index: int) -> tuple[int, ...] | None:

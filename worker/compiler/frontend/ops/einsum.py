@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from worker.compiler.frontend.equation import MalformedEquationError, read_equation
 from worker.compiler.frontend.ops.body import product
 from worker.compiler.frontend.ops.call import Call, Expression
 from worker.compiler.frontend.ops.refusal import Refusal, shape_mismatch, unsupported_attribute
@@ -10,8 +11,6 @@ from worker.compiler.ir.axis import AxisKind
 from worker.compiler.ir.dtype import DType
 from worker.compiler.ir.op import Reduce
 from worker.compiler.rejection import ReasonCode
-
-_DOTS = "..."
 
 
 def einsum(call: Call) -> None:
@@ -22,7 +21,11 @@ def einsum(call: Call) -> None:
     dtype = tensors[0].dtype
     if dtype is DType.BOOL or any(t.dtype is not dtype for t in tensors):
         raise Refusal(ReasonCode.UNSUPPORTED_DTYPE, "Einsum of booleans or mixed types")
-    terms, result = _parse(call, [len(t.shape) for t in tensors])
+    try:
+        said = read_equation(call.attrs.text("equation"), [len(t.shape) for t in tensors])
+    except MalformedEquationError as error:
+        raise unsupported_attribute(str(error)) from error
+    terms, result = said.operands, said.result
     extents: dict[str, int] = {}
     for term, tensor in zip(terms, tensors, strict=True):
         for label, extent in zip(term, tensor.shape, strict=True):
@@ -53,39 +56,6 @@ def einsum(call: Call) -> None:
 
 def _axis_name(label: str) -> str:
     return f"d{label}" if label.isdecimal() else label
-
-
-def _parse(call: Call, ranks: list[int]) -> tuple[list[list[str]], list[str]]:
-    """Labels of every operand and of the result; dots become the labels "0", "1", ... from the
-    right, so that shorter ones broadcast."""
-    equation = call.attrs.text("equation").replace(" ", "")
-    left, arrow, right = equation.partition("->")
-    words = left.split(",")
-    if len(words) != len(ranks):
-        raise unsupported_attribute(f"equation {equation!r} for {len(ranks)} operands")
-    terms = [_labels(word, rank, equation) for word, rank in zip(words, ranks, strict=True)]
-    dots = max((int(lb) + 1 for term in terms for lb in term if lb.isdecimal()), default=0)
-    ellipsis = [str(k) for k in reversed(range(dots))]
-    if arrow:
-        result = _labels(right, len(right.replace(_DOTS, "")) + dots, equation)
-        if _DOTS not in right and dots:
-            result = [*right]
-    else:
-        letters = [lb for term in terms for lb in term if not lb.isdecimal()]
-        result = [*ellipsis, *sorted(lb for lb in set(letters) if letters.count(lb) == 1)]
-    known = {lb for term in terms for lb in term}
-    if len(set(result)) != len(result) or not known.issuperset(result):
-        raise unsupported_attribute(f"equation {equation!r} has a malformed result")
-    return terms, result
-
-
-def _labels(word: str, rank: int, equation: str) -> list[str]:
-    before, dots, after = word.partition(_DOTS)
-    letters = before + after
-    hidden = rank - len(letters)
-    if (letters and not letters.isalpha()) or hidden < 0 or (hidden and not dots):
-        raise unsupported_attribute(f"equation {equation!r} does not fit operands of rank {rank}")
-    return [*before, *(str(k) for k in reversed(range(hidden))), *after]
 
 
 EXPRESSIONS: dict[str, Expression] = {"Einsum": einsum}

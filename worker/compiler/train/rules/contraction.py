@@ -7,37 +7,34 @@ from string import ascii_letters
 
 import onnx_ir
 
+from worker.compiler.frontend.equation import MalformedEquationError, read_equation
 from worker.compiler.train.emit import dims
 from worker.compiler.train.rules.site import Derivative, NoRule, Site
 
-_DOTS = "..."
-
 
 def _terms(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """Letters of every operand and of the result, dots given letters of their own from the right.
+    """Letters of every operand and of the result, dots given letters of their own.
 
     Raises:
-        NoRule: an index stands twice in an operand, or there are not letters enough.
+        NoRule: it says nothing, an index stands twice in an operand, or there are not letters
+            enough.
     """
-    left, arrow, right = equation.replace(" ", "").partition("->")
-    words = left.split(",")
-    if not arrow:
-        letters = left.replace(_DOTS, "").replace(",", "")
-        once = sorted(c for c in set(letters) if letters.count(c) == 1)
-        right = (_DOTS if _DOTS in left else "") + "".join(once)
-    free = [c for c in ascii_letters if c not in equation]
-    hidden = [rank - len(word.replace(_DOTS, "")) for word, rank in zip(words, ranks, strict=True)]
-    dots = free[: max(hidden)]
-    if len(dots) < max(hidden):
-        raise NoRule(f"equation {equation!r} has too many indices")
-    terms = [
-        word.replace(_DOTS, "".join(dots[len(dots) - count :]))
-        for word, count in zip(words, hidden, strict=True)
-    ]
+    try:
+        said = read_equation(equation, ranks)
+    except MalformedEquationError as error:
+        raise NoRule(str(error)) from error
+    free = iter(c for c in ascii_letters if c not in equation)
+    letter: dict[str, str] = {}
+    for index in said.indices:
+        found = next(free, "") if index.isdecimal() else index
+        if not found:
+            raise NoRule(f"equation {equation!r} has too many indices")
+        letter[index] = found
+    terms = ["".join(letter[i] for i in own) for own in said.operands]
     twice = next((term for term in terms if len(set(term)) != len(term)), None)
     if twice is not None:
         raise NoRule(f"{twice!r} of equation {equation!r} reads a diagonal")
-    return terms, right.replace(_DOTS, "".join(dots))
+    return terms, "".join(letter[i] for i in said.result)
 
 
 def _einsum(site: Site) -> Mapping[int, onnx_ir.Value]:
