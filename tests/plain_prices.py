@@ -283,7 +283,10 @@ class PlainPricer:
         """What an instruction is charged for what its engine draws and returns."""
         memory, prices = self.engine.memory, self.measure.feeds
         drawn, returned = feeds.of(box)
-        return drawn * prices[memory, "read"] + returned * prices[memory, "write"]
+        # What cells take for each multiply-accumulate is the same for every tiling.
+        lines = feeds.inside(box) - feeds.per_mac * prod(box)
+        bus = self.engine.bus_energy_pj_per_byte * lines
+        return drawn * prices[memory, "read"] + returned * prices[memory, "write"] + bus
 
     def _moves(self, k: int, plan: LevelPlan, entries: int, busy: int, *, carries: bool) -> _Moves:
         """What stage `k` moves, begun so many times by so many units outside of it.

@@ -51,9 +51,11 @@ SLOW: dict[str, tuple[str, str, dict[str, Any]]] = {
         burst_bytes=4096, align_bytes=1, read_bytes_per_cycle=2)),
     "weak engine": ("layers", "engine:PE", engines({"macs_per_cycle": {"f32": 0.05}}, 0.02)),
     "starved array": ("layers", "feed:PE", engines(
-        {"dataflow": {"stationary": "weight"}, "feed_bytes_per_cycle": 0.02}, 0.005)),
+        {"dataflow": {"stationary": "weight", "registers": None},
+         "feed_bytes_per_cycle": 0.02}, 0.005)),
+    "starved rows": ("layers", "feed:PE", engines({"feed_bytes_per_cycle": 0.02}, 0.005)),
     "slow loads": ("layers", "feed:PE", engines(
-        {"dataflow": {"stationary": "weight", "double_buffered": True,
+        {"dataflow": {"stationary": "weight", "registers": None, "double_buffered": True,
                       "load_bytes_per_cycle": 0.005}}, 0.005)),
     "weak vector unit": ("conv", "engine:VEC", engines({}, 0.001)),
     "long pipeline": ("layers", "fill:PE", engines({"startup_cycles": 100_000}, 0.005)),

@@ -31,7 +31,7 @@ def generic(name: str) -> str:
     name = re.sub(r"^naive_[a-z]+$", "STRATEGY_COLUMN", name)
     name = re.sub(r"^bytes_.+_(read|write)$", r"bytes_LEVEL_\1", name)
     name = re.sub(r"^port:.+\.(read|write)$", r"port:LEVEL.\1", name)
-    return re.sub(r"^(engine|fill|link|level|feed|register):.+$", r"\1:NAME", name)
+    return re.sub(r"^(bus|engine|fill|link|level|feed|register):.+$", r"\1:NAME", name)
 
 
 @pytest.fixture(scope="module")
@@ -72,4 +72,4 @@ def test_causes_and_items_of_energy_are_defined(reports: list[dict[str, Any]]) -
     assert causes >= {"engine:NAME", "port:LEVEL.read", "latency", "launch", "host", "host-link"}
     items = {generic(line["item"]) for r in reports for line in r["energy"]}
     assert items <= set(defined("Energy"))
-    assert items >= {"mac", "level:NAME", "register:NAME", "host", "static"}
+    assert items >= {"mac", "bus:NAME", "level:NAME", "register:NAME", "host", "static"}

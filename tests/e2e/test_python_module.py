@@ -67,8 +67,8 @@ def test_figures_layers_and_files_are_those_of_the_report(result: tw.Result) -> 
     assert {n for row in result.rows for n in row if not n.startswith("bytes_")} == known
     assert set(result.files) == {"report", "report_html", "run", "layers", "trace", "placement",
                                  "schedule", "graph", "bundle"}  # fmt: skip
-    assert repr(result).endswith("on kapla-16x16, 4531 cycles, verified>")
-    assert "4,531" in result._repr_html_()
+    assert repr(result).endswith("on kapla-16x16, 4696 cycles, verified>")
+    assert "4,696" in result._repr_html_()
 
 
 def test_the_command_line_gives_the_same(result: tw.Result, data_dir: Path) -> None:

@@ -189,6 +189,15 @@ def test_no_cut_is_faster_than_its_floor(seed: int) -> None:
     assert array.cycles(box) >= prod(box) * array.point_cycles(whole) * (1 - 1e-9)
 
 
+@pytest.mark.parametrize("axis", range(8))
+def test_an_empty_box_moves_nothing(axis: int) -> None:
+    """Cores that a split leaves without work have such boxes."""
+    array, shape, _, _ = drawn_at_random(random.Random(axis))
+    box = tuple(0 if k == axis else size for k, size in enumerate(extents(shape)))
+    assert array.moved(box) == (0, 0, 0, 0)
+    assert array.cycles(box) == 0
+
+
 def test_compiled_as_plain() -> None:
     for seed in range(40):
         rng = random.Random(seed)

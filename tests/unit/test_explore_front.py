@@ -92,7 +92,9 @@ def test_an_estimate_is_near_what_is_simulated(preset: str, name: str) -> None:
     assert found.moved[home, "write"] == pytest.approx(traffic.write_bytes, rel=0.15)
 
 
-@pytest.mark.parametrize("preset", ["kapla-16x16", "stcp920-inferred", "ipu-gc200"])
+@pytest.mark.parametrize(
+    "preset", ["kapla-16x16", "kapla-edge", "eyeriss", "stcp920-inferred", "ipu-gc200"]
+)
 def test_energies_and_the_clock_decide_no_tiling_by_cycles(preset: str) -> None:
     machine = with_every_format(load_preset(preset))
     graph = canonicalize(LAYERS["convolution"]).graph

@@ -147,6 +147,9 @@ def _window(
     return Window(tap, place, step // apart, reach // apart)
 
 
+_NOTHING = Moved(0, 0, 0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class RowStationary:
     """How such an array works through one operator: all that is needed besides the box."""
@@ -193,8 +196,9 @@ class RowStationary:
         return max(busy, *(ceil(size * lanes / rate) if rate else 0 for size, rate in ports))
 
     def moved(self, extents: tuple[int, ...]) -> Moved:
-        """Steps of one instruction, and what it moves."""
-        return _moved(self, self.shape(extents))
+        """Steps of one instruction, and what it moves: nothing of an empty box, which a core has
+        that a split leaves without work."""
+        return _moved(self, self.shape(extents)) if prod(extents) else _NOTHING
 
     def point_cycles(self, extents: tuple[int, ...]) -> float:
         """Cycles of a point of an operator of `extents` at least, however it is cut: no cell of a

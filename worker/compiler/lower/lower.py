@@ -46,7 +46,7 @@ from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.unread import Unread
 from worker.compiler.schedule.walk import Walk
 
-LOWER_VERSION = "23"
+LOWER_VERSION = "24"
 """Bump when programs change for the same schedule: cached kernels must miss."""
 LISTED_ROWS = 1 << 14
 """Instructions that a program lists one by one at most, if it can: 1.5 MB of them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from worker.compiler.errors import Shortfall
 from worker.compiler.ir.graph import Graph
@@ -45,7 +46,9 @@ def estimate(unit: Graph, machine: Machine, options: NaiveOptions) -> Estimated 
 def _bytes(
     plan: Plan, machine: Machine, ports: Sequence[Port], *, is_fed: bool
 ) -> dict[Port, float]:
-    """Bytes through every port, of those through which any pass: a charge is a sum over ports."""
+    """Bytes through every port, of those through which any pass: a charge is a sum over ports where
+    lines inside an array cost nothing."""
+    plan = replace(plan, engine=replace(plan.engine, bus_energy_pj_per_byte=0.0))
     found: dict[Port, float] = {}
     for port in ports:
         prices = {other: float(other == port) for other in ports}
