@@ -12,8 +12,8 @@ sweep changes the array, registers and the buffer, as its Table V does on a node
 figures are lost.  Where it goes wrong (the worst layers at batch 64): results of all images grow
 until they fill the buffer, for that saves inputs from DRAM, and then channels are all left outside:
 each of their iterations brings all results to the registers and back, which no count of that step
-sees.  Criteria: a mean overhead of at most 10 % in inference and 12 % in every row of
-the sweep.  Not here: training, several nodes, segments.
+sees.  Criteria: a mean overhead of at most 10 % in inference and 12 % in every row of the sweep.
+Not here: training, several nodes, segments.
 
 CPU seconds are of layers of one network, equal ones once; the optimum's loop is compiled, the
 greedy search is plain Python.
@@ -28,6 +28,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.rivals.__main__ import table
 from benchmarks.rivals.blocking import optimum
 from benchmarks.rivals.greedy import Blocking, energy_of, greedy
 from benchmarks.rivals.nets import NETS
@@ -124,12 +125,6 @@ def sweep(nets: Sequence[str]) -> Iterator[list[str]]:
         said = "pass" if mean <= MOST_SWEPT else "fail"
         yield [name, str(batch), str(len(found)), f"{mean:.2%}", worst,
                f"{found[worst].over:.2%}", f"{said} at 12 %"]  # fmt: skip
-
-
-def table(head: Sequence[str], rows: Iterator[list[str]]) -> str:
-    """In Markdown."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -273,8 +273,7 @@ def test_lowered_programs_take_the_ways(*, multicast: bool, numbering: Numbering
 
 def test_trees_begin_at_ports_of_home_in_turn() -> None:
     """4 x 2 nodes by rows, each a row of the product's tiles: rows of the left operand go to two
-    nodes each, columns of the right one to four.  With every tree at the port of its first receiver
-    the upper port would have five of six, four of them beside it."""
+    nodes each, columns of the right one to four.  Each port has half of either operand's trees."""
     machine = mesh_machine(4, 2, ((0, 0), (3, 0)), rate=64.0, multicast=True)
     layer = Layer(matmul_graph(64, 32, 64), machine)
     plan = layer.plan(Sizes(({"a0": 16, "a1": 16, "a2": 32},), True, ({"a0": 4, "a1": 2},)))

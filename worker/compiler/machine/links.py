@@ -98,7 +98,7 @@ class Crossing(NamedTuple):
     crowds: tuple[int, ...]
     """[nodes + 1] Who share the busiest link when the first so many nodes transfer."""
     trees: tuple[int, ...]
-    """Multicasts from home that share the busiest link (`mesh.tree_crowds`)."""
+    """Multicasts from home that share the busiest link (`mesh.tree_crowds`); none: ()."""
     mean_hops: float
     latency_cycles: int
     """Of the longest way."""
@@ -112,7 +112,8 @@ def crossing_of(machine: Machine, src: str, dst: str) -> Crossing | None:
         return None
     found = home_traffic(link.mesh, outward=is_on(machine, link, src))
     return Crossing(
-        link, found.crowds, tree_crowds(link.mesh, machine.num_cores),
+        link, found.crowds,
+        tree_crowds(link.mesh, machine.num_cores) if link.multicast else (),
         found.hops / link.mesh.num_nodes, found.longest * link.latency_cycles,
     )  # fmt: skip
 

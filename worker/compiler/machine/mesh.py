@@ -146,8 +146,9 @@ def home_traffic(mesh: Mesh, *, outward: bool) -> HomeTraffic:
     return HomeTraffic(tuple(crowds), sum(hops), max(hops))
 
 
-TREE_SIZES = 16
-"""Of trees that are told apart: of up to 1, 2, 4 ... receivers."""
+TREE_SIZES = 17
+"""Of trees that are told apart: of up to 1, 2, 4 ... receivers.  A way is a number of four bytes,
+so that no mesh has more than 2 ** 16 nodes."""
 
 
 @cache
