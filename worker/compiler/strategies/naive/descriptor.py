@@ -30,6 +30,9 @@ class Idea(StrEnum):
     """Tiles whose sums stand in registers, beside those that have them in memory."""
     CHAINS = "chains"
     """The best tiles on every chain of memories where they are near, not on the best alone."""
+    ONE_TEAM = "one_team"
+    """Tiles of one kind alone, where those of the other can hardly be better: cores that share no
+    operand are not served together, and where being served is far better, none loads alone."""
     SHORT = "short"
     """Where one transfer serves several cores, the best tiling of a short program, too."""
     ALONE = "alone"
@@ -51,7 +54,7 @@ class NaiveOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 
 DESCRIPTOR = StrategyDescriptor(
     name="naive",
-    version="18",
+    version="19",
     help="one operator, or one fused composite, per kernel",
     implementation="worker.compiler.strategies.naive.strategy:NAIVE",
     options=NaiveOptions,

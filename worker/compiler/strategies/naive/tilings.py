@@ -37,6 +37,10 @@ what it brings, and takes)."""
 SHARED_LEAVES = 1 << 14
 """Where cores are served together, programs that execute more are often listed as if each were
 alone (`lower.LISTED_ROWS`): the best tiling of fewer is offered, too."""
+FAR = 2.0
+"""Tiles for cores that load alone are not looked for where they take so many times what cores that
+are served together take.  Of what was simulated on the presets with multicasts the better was
+predicted to take up to 1.5 times as long (decision 0105)."""
 STRIPS = (8, 1)
 """Strips per tile tried for an epilogue, ties to the first: more strips leave more scratchpad
 to the first operator, fewer start fewer instructions."""
@@ -101,7 +105,9 @@ def offers(
     homes = homes_of_sums(facts, engine, machine)
     if Idea.REGISTERS in options.without:
         homes = homes[-1:]
-    for number, team in enumerate(_teams(machine, options)):
+    may_skip = Idea.ONE_TEAM not in options.without
+    served = inf
+    for number, team in enumerate(_teams(facts, machine, options)):
         grown: list[tuple[Plan, Mapping[tuple[Stage, ...], Facts]]] = []
         for sums in homes:
             if not grown or grown[0][0].predicted_cycles >= LONG_SUMS:
@@ -113,11 +119,14 @@ def offers(
         if options.tiles is Tiles.GROWN or not is_bounded(facts):
             yield Offered((first,), proofs)
             continue
+        within = FAR * served if may_skip else inf
         own = () if number or Idea.MEASURES in options.without else measures
         asked = tuple(dict.fromkeys((*own, Objective.LATENCY)))
         found = [
             {
-                objective: _bounded(best, ways, machine, Measure.of(objective, machine), options)
+                objective: _bounded(
+                    best, ways, machine, Measure.of(objective, machine), options, within
+                )
                 for objective in asked
             }
             for best, ways in grown
@@ -126,20 +135,33 @@ def offers(
             proofs.update(home[Objective.LATENCY].proofs)
         found.sort(key=lambda home: score(home[asked[0]].plans[0], MOST_LEAVES))
         firsts = tuple(found[0][objective].plans[0] for objective in asked)
+        if firsts[-1].predicted_cycles > within:
+            break
         yield Offered(firsts, dict(proofs))
         least = found[0][Objective.LATENCY].plans[0].predicted_cycles
         others = [plan for home in found for plan in home[Objective.LATENCY].plans]
         near += [plan for plan in (*others, first) if plan.predicted_cycles <= NEAR * least]
+        if team.joins:
+            short = (plan for plan in (*others, first) if plan.num_leaves <= SHARED_LEAVES)
+            served = min((plan.predicted_cycles for plan in short), default=inf)
     yield Offered(tuple(near), proofs)
 
 
-def _teams(machine: Machine, options: NaiveOptions) -> tuple[Team, ...]:
+def _teams(facts: Facts, machine: Machine, options: NaiveOptions) -> tuple[Team, ...]:
     """All cores: served together as far as links can, or each for itself: where lowering cannot
     serve them together after all, tiles for that are bad ones."""
     alone = Team.everyone(machine)
     if Idea.JOINED in options.without or not any(link.multicast for link in machine.links):
         return (alone,)
+    if Idea.ONE_TEAM not in options.without and not _may_share(facts):
+        return (alone,)
     return Team.everyone(machine, joins=True), alone
+
+
+def _may_share(facts: Facts) -> bool:
+    """Whether cores with different parts of the result may read the same part of an operand."""
+    split = [name for name in facts.out_axes if facts.extents[name] > 1]
+    return any(name not in operand.axes for operand in facts.fetched for name in split)
 
 
 def _grown(
@@ -168,13 +190,15 @@ class _Bounded(NamedTuple):
 
 def _bounded(
     grown: Plan, ways: Mapping[tuple[Stage, ...], Facts], machine: Machine, measure: Measure,
-    options: NaiveOptions,
+    options: NaiveOptions, within: float,
 ) -> _Bounded:  # fmt: skip
     """The best plan by a measure on any of the stages, or the one that tiles grew into."""
     best = measured(grown, machine, measure)
     plans, proofs = [best], {}
     may_be_alone, may_walk = (idea not in options.without for idea in (Idea.ALONE, Idea.WALKS))
-    bounded = partial(search_all, engine=grown.engine, machine=machine, may_walk=may_walk)
+    bounded = partial(
+        search_all, engine=grown.engine, machine=machine, may_walk=may_walk, within=within
+    )
     for stages, way in ways.items():
         found, proofs[Space.of(way, stages)] = bounded(way, stages=stages, plan=best)
         least = ALONE_CYCLES if way.registers is None else LONG_SUMS

@@ -99,18 +99,19 @@ def is_bounded(facts: Facts) -> bool:
 
 def search_all(
     facts: Facts, engine: Engine, stages: tuple[Stage, ...], machine: Machine, plan: Plan,
-    most: int = MOST_LEAVES, *, may_walk: bool = True,
+    most: int = MOST_LEAVES, *, may_walk: bool = True, within: float = inf,
 ) -> tuple[Plan, Proof]:  # fmt: skip
     """The best plan of the space by the measure of `plan` (found in another way), or that where it
     is as good, and what is proven of it.
 
     The layer is one that floors know (`is_bounded`); programs of more than `most` executed leaves
-    count more (`score`).  Without `may_walk` boxes are all that is looked at.
+    count more (`score`).  Without `may_walk` boxes are all that is looked at.  Plans that cost more
+    than `within` are not looked for.
 
     Cost: some microseconds for each of at most about `MOST_BOXES` boxes; where they leave much, as
     much again for walks, and twice.
     """
-    found = _Search(facts, engine, needed_units(facts, stages), machine, plan, most)
+    found = _Search(facts, engine, needed_units(facts, stages), machine, plan, most, within)
     proof = found.run(may_walk=may_walk)
     return found.best, proof
 
@@ -118,11 +119,12 @@ def search_all(
 class _Search:
     def __init__(
         self, facts: Facts, engine: Engine, stages: tuple[Stage, ...], machine: Machine, plan: Plan,
-        most: int,
+        most: int, within: float,
     ) -> None:  # fmt: skip
         self.most = most
         self.best = plan
         self.score = score(plan, most)
+        self.limit = min(self.score, within)
         self.facts, self.stages = facts, stages
         self.frame = StageFrame(facts, stages)
         self.pricer = Pricer(facts, engine, stages, machine, plan.measure)
@@ -156,16 +158,16 @@ class _Search:
             if front.boxes >= MOST_BOXES or not self._round(front):
                 break
         left = max(front.pool.least() for front in fronts)
-        if may_walk and left * WIDE < self.score:
+        if may_walk and left * WIDE < self.limit:
             self._walk()
         boxes = sum(front.boxes for front in fronts)
-        cut = sum(front.cut + front.pool.count_from(self.score / NEAR) for front in fronts)
-        bound = min(left, self.score / NEAR)
+        cut = sum(front.cut + front.pool.count_from(self.limit / NEAR) for front in fronts)
+        bound = min(left, self.limit / NEAR)
         return Proof(self.score, bound, self.second, boxes, cut, self.tilings)
 
     def _round(self, front: _Front) -> bool:
         """Cut some boxes in two; whether there were any."""
-        pool, limit = front.pool, self.score / NEAR
+        pool, limit = front.pool, self.limit / NEAR
         dived = pool.taken(front.deep, int(DEEP * AT_ONCE), limit)
         places = np.concatenate([dived, pool.lowest(AT_ONCE - len(dived), limit)])
         if not len(places):
@@ -174,9 +176,9 @@ class _Search:
         if len(ones):
             self._price(pool.low[ones])
         front.boxes += len(low)
-        floors = self.floor.of(low, high, self.score / NEAR)
+        floors = self.floor.of(low, high, self.limit / NEAR)
         before = pool.count
-        front.deep = pool.add(low, high, floors, is_deep, self.score)
+        front.deep = pool.add(low, high, floors, is_deep, self.limit)
         front.cut += len(low) - (pool.count - before)
         return True
 
@@ -200,7 +202,7 @@ class _Search:
             np.array([name in facts.single for name in facts.extents]), len(ROUNDINGS) + 1,
             tiled, lambda numbers, tiles: self.floor.of_tilings(numbers[..., long], tiles[:, long]),
         )  # fmt: skip
-        found = walked(grid, self.score / NEAR)
+        found = walked(grid, self.limit / NEAR)
         self._price_tilings(found.numbers[..., long], found.tiles[:, long], MOST_WALKED)
 
     def _tiled(self, numbers: Ints, rounding: Ints) -> tuple[Ints, Flags]:
@@ -263,17 +265,17 @@ class _Search:
         """Price those whose floors are the lowest, at most so many, until none can be better."""
         floors = self.floor.of_tilings(numbers, tiles)
         order = np.argsort(floors, axis=None, kind="stable")[:most]
-        order = order[floors.reshape(-1)[order] * NEAR < self.score]
+        order = order[floors.reshape(-1)[order] * NEAR < self.limit]
         lowest = floors.reshape(-1)[order].tolist()
         for first in range(0, len(order), AT_ONCE):
-            if not lowest[first] * NEAR < self.score:
+            if not lowest[first] * NEAR < self.limit:
                 break
             places = order[first : first + AT_ONCE]
             found = self._tilings(numbers[places // 2], tiles[places // 2], places % 2 == 0)
             prices = self.pricer.best(found, self.orders, self.most)
             may = (self._in_order(found.tiles) & np.isfinite(prices.rank)).tolist()
             for k, rank in enumerate(prices.rank.tolist()):
-                if not lowest[first + k] * NEAR < self.score:
+                if not lowest[first + k] * NEAR < self.limit:
                     break
                 if may[k]:
                     self._keep(found, prices, k, rank)
@@ -305,6 +307,7 @@ class _Search:
         plan = self._plan(found, prices, k)
         if rank < self.score:
             self.best, self.score, self.second = plan, rank, self.score
+            self.limit = min(self.limit, rank)
         elif plan.levels != self.best.levels:
             self.second = rank
 
