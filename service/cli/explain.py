@@ -30,6 +30,15 @@ def explain(
     source: Annotated[
         Path | None, typer.Argument(metavar="BUNDLE|FOLDER", help="Where the layer is.")
     ] = None,
+    directives: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="Of a layer: what it takes as these directives have it.",
+        ),
+    ] = None,
     what_if: Annotated[
         bool,
         typer.Option(help="Search the layer again with twice as much of each resource."),
@@ -44,9 +53,9 @@ def explain(
     if code == "layer":
         if index is None or source is None:
             raise Failure("TW-CLI-001", "explain layer needs N and a bundle: explain layer 3 out/")
-        explain_layer(index, source, asks=what_if, as_json=as_json)
+        explain_layer(index, source, directives, asks=what_if, as_json=as_json)
         return
-    if index is not None:
+    if index is not None or directives is not None:
         raise Failure("TW-CLI-001", f"explain {code} takes nothing behind the code")
     from worker.compiler.error_catalog import ERROR_CATALOG
 

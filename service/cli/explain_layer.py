@@ -14,16 +14,23 @@ GAIN = 0.001
 """Share of the cycles below which a resource brings nothing."""
 
 
-def explain_layer(index: int, source: Path, *, asks: bool, as_json: bool) -> None:
+def explain_layer(
+    index: int, source: Path, directives: Path | None, *, asks: bool, as_json: bool
+) -> None:
     """Ask a payload, and print what it says.
+
+    `directives`: a file with those to run instead of the layer's own schedule.
 
     Raises:
         Told: TW-CLI-001 for a layer that is not there or is no kernel, TW-RUN-001 for damage.
     """
     path = bundle_of(source).resolve()
+    asks = asks and directives is None
     if asks:
         note("searching again with twice as much of each resource; --no-what-if leaves that out")
-    request = {"source": str(path), "index": index, "asks": asks}
+    request: dict[str, Any] = {"source": str(path), "index": index, "asks": asks}
+    if directives is not None:
+        request["directives"] = directives.read_text(encoding="utf-8", errors="replace")
     found: dict[str, Any] = asked("worker.children.explain_child", request, [path], "explanation")
     if as_json:
         print_json(found)
@@ -35,10 +42,17 @@ def explain_layer(index: int, source: Path, *, asks: bool, as_json: bool) -> Non
     spent = ", ".join(
         f"{row['cause']} {100 * row['cycles'] / max(total, 1):.1f} %" for row in found["causes"][:5]
     )
+    predicted = "" if directives else f"predicted {cell(found['predicted_cycles'])}, "
     print_text(
-        f"{cell(total)} cycles from its start (predicted {cell(found['predicted_cycles'])},"
-        f" no schedule takes less than {cell(found['lower_bound_cycles'])}): {spent}"
+        f"{cell(total)} cycles from its start ({predicted}"
+        f"no schedule takes less than {cell(found['lower_bound_cycles'])}): {spent}"
     )
+    if directives is not None:
+        print_table(
+            ("schedule", "cycles", "home_bytes", "energy_pj"), found["weighed"],
+            {"schedule": "schedule", "cycles": "cycles", "home_bytes": "home bytes",
+             "energy_pj": "pJ"},
+        )  # fmt: skip
     for room in found["room"]:
         share = 100 * room["peak_bytes"] / max(room["usable_bytes"], 1)
         print_text(

@@ -202,3 +202,54 @@ def test_one_thing_is_doubled_at_a_time(preset: str) -> None:
             for e in machine.engines
         )
         assert len(differs) == 1 + is_spread or change.resource == "num_cores"
+
+
+@pytest.fixture(scope="module")
+def directed(results: Path) -> tuple[int, Path]:
+    """A layer, and its directives as exported."""
+    out = results.parent / "directives"
+    done = CliRunner().invoke(
+        app, ["export", str(results), "--to", "directives", "-o", str(out), "--json"]
+    )
+    assert done.exit_code == 0, done.output
+    row = next(row for row in json.loads(done.stdout)["items"] if row["state"] == "exported")
+    known = row["kernel"].split("_")[2]
+    index = next(k["index"] for k in kernels(results) if k["signature"].startswith(known))
+    return index, out / f"{row['as']}.directives"
+
+
+def test_a_layer_is_weighed_as_its_directives_have_it(
+    results: Path, directed: tuple[int, Path]
+) -> None:
+    index, file = directed
+    done = explain(index, results, "--directives", file, "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    own, new = found["weighed"]
+    assert (own["schedule"], new["schedule"]) == ("naive", "directives")
+    assert {**own, "schedule": ""} == {**new, "schedule": ""}
+    assert found["candidates"] == []
+    shown = explain(index, results, "--directives", file)
+    assert f"layer {index}, by directives" in shown.output
+    assert "home_bytes" in shown.output
+
+
+def test_directives_that_are_none_or_do_not_fit_the_chip_are_the_users(
+    results: Path, directed: tuple[int, Path], tmp_path: Path
+) -> None:
+    index, file = directed
+    other = tmp_path / "other.directives"
+    other.write_text("layer nothing()\n")
+    done = explain(index, results, "--directives", other)
+    assert done.exit_code == 2
+    assert "TW-DIRECTIVE-001" in done.output
+    other.write_text(
+        file.read_text().replace(")  # ", ") copies=2048  # ").replace("copies=2 ", "")
+    )
+    done = explain(index, results, "--directives", other)
+    assert done.exit_code == 2
+    assert "TW-DIRECTIVE-001" in done.output
+    assert "capacity" in done.output
+    done = CliRunner().invoke(app, ["explain", "TW-INT-001", "--directives", str(file)])
+    assert done.exit_code == 3
+    assert "takes nothing behind the code" in done.output

@@ -19,16 +19,18 @@ from worker.compiler.package.manifest import MACHINE_NAME, Manifest
 from worker.compiler.package.regenerate import read_machine
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.text import parse_schedule
-from worker.explain.layer import Explanation, explain
+from worker.explain.layer import Explanation, directed, explain, weighed
 from worker.sandbox.answering import answer
 
 
 def explained(request: Mapping[str, Any]) -> Mapping[str, Any]:
     """The layer `index` of the bundle `source`; `asks`: with candidates and other machines.
 
+    `directives`: the layer as they have it, and both schedules' figures.
+
     Raises:
         CompilerError: TW-RUN-001 for damage, TW-CLI-001 for a layer that is not there or runs on
-            the host.
+            the host, TW-DIRECTIVE-001 for directives that do not fit it.
     """
     index = int(request["index"])
     with open_archive(Path(request["source"])) as archive:
@@ -37,6 +39,19 @@ def explained(request: Mapping[str, Any]) -> Mapping[str, Any]:
             report = json.loads(read_member(archive, "report.json", DOCUMENT_LIMIT_BYTES))
             row = _row(report["layers"], index)
             schedule, machine = _kernel(archive, manifest, row)
+            text = request.get("directives")
+            if text is not None:
+                other = directed(text, schedule, machine)
+                found = explain(other, machine, CompileOptions(), row["signature"], asks=False)
+                own = weighed(schedule, machine, row["signature"])
+                new = weighed(other, machine, row["signature"])
+                return {
+                    **_document(index, row, found),
+                    "weighed": [
+                        {"schedule": by, **asdict(each)}
+                        for by, each in ((schedule.strategy, own), (other.strategy, new))
+                    ],
+                }
             asked_for = {
                 k: v for k, v in report["options"].items() if k in ("effort", "without")
             }  # fmt: skip

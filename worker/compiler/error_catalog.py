@@ -24,6 +24,7 @@ FAMILIES = {
     "LINK": "Kernel libraries of vendors",
     "CMP": "Results to compare",
     "VALID": "Published figures",
+    "DIRECTIVE": "Directives",
     "EXPORT": "Other cost models",
     "GATE": "The gate",
     "INT": "Faults of ours",
@@ -262,6 +263,9 @@ def _entries() -> tuple[ErrorEntry, ...]:
           "Fix the field that the pointer names, or leave it out where it may be."),
         e("TW-VALID-002", "No published figure has this name", user, "validate", 404, 2,
           "`tilewright validate --list` prints the names."),
+        e("TW-DIRECTIVE-001", "Directives do not say a schedule", user, "explain", 422, 2,
+          "The finding names the line and what does not fit; `tilewright export --to directives`"
+          " writes the layer's own, to begin with."),
         e("TW-EXPORT-001", "No kernel has a form in the other cost model", user, "export", 422, 4,
           "Each finding says what has no form there. A strategy that gives every operator a kernel"
           " of its own has the most; --precision and --hardware decide how tiles fill the array."),

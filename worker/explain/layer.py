@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from worker.compiler.cache import MemoryCache
-from worker.compiler.errors import InternalError, OptionError, Shortfall
+from worker.compiler.errors import InternalError, OptionError, Shortfall, VerifyError
+from worker.compiler.export.directives.notation import parse_directives, refuse
+from worker.compiler.export.directives.tree import tree_of
 from worker.compiler.faults import Fault
 from worker.compiler.ir.signature import Canonical, canonicalize
 from worker.compiler.isa.program import UnitProgram
@@ -77,6 +79,43 @@ class Explanation:
     what_if: tuple[WhatIf, ...]
     note: str = ""
     """Why there are no candidates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """What a kernel's own schedule takes, beside one that its user wrote."""
+
+    cycles: int
+    home_bytes: int
+    """In and out of the home level."""
+    energy_pj: float
+
+
+def directed(text: str, schedule: Schedule, machine: Machine) -> Schedule:
+    """The kernel's operator as the user's directives have it.
+
+    Raises:
+        InputError: TW-DIRECTIVE-001: they say no schedule, or one that the machine cannot run.
+    """
+    root = tree_of(parse_directives(text), schedule.graph, machine)
+    found = Schedule(schedule.graph, root, "directives", 0, schedule.without)
+    try:
+        verify(found, machine)
+    except VerifyError as error:
+        refuse(None, f"layer {schedule.graph.ops[0].name}", error.message)
+    return found
+
+
+def weighed(schedule: Schedule, machine: Machine, signature: str) -> Weighed:
+    """A kernel by its simulated run."""
+    unit = _unit(schedule, lower_unit(schedule, machine, signature))
+    found = simulate_cached(unit, machine, MemoryCache(), digest(machine))
+    home = [row for row in found.traffic if row.level == machine.home.name]
+    return Weighed(
+        found.cycles,
+        sum(row.read_bytes + row.write_bytes for row in home),
+        sum(line.pj for line in found.energy),
+    )
 
 
 def explain(

@@ -90,13 +90,10 @@ class _Part:
         if compute.recompute:
             return NoForm(Reason.TILING, f"{op.name} computes points of other tiles again (halo)")
         kept = [k for k, axis in enumerate(op.domain) if axis.extent > 1]
-        dims = tuple(
-            Dim(op.domain[k].name, op.domain[k].extent, op.domain[k].kind is AxisKind.REDUCE)
-            for k in kept
-        )
+        dims = dims_of(op)
         operands: list[Operand] = []
         for access in (*op.reads, op.write):
-            operand = _operand(access, dims, self.graph.tensors[access.tensor])
+            operand = operand_of(access, dims, self.graph.tensors[access.tensor])
             if isinstance(operand, NoForm):
                 return operand
             operands.append(operand)
@@ -188,7 +185,17 @@ def _rank(scope: Scope | None) -> int:
     return -1 if scope is None else scope.number
 
 
-def _operand(access: Access, dims: Sequence[Dim], tensor: Tensor) -> Operand | NoForm:
+def dims_of(op: TensorOp) -> tuple[Dim, ...]:
+    """Axes of more than one step."""
+    return tuple(
+        Dim(axis.name, axis.extent, axis.kind is AxisKind.REDUCE)
+        for axis in op.domain
+        if axis.extent > 1
+    )
+
+
+def operand_of(access: Access, dims: Sequence[Dim], tensor: Tensor) -> Operand | NoForm:
+    """How a tensor is indexed by dimensions of more than one step."""
     positions = {dim.name: k for k, dim in enumerate(dims)}
     index: list[Terms] = []
     offsets: list[int] = []
@@ -223,7 +230,7 @@ def _loops(
                 f" {starts[k].coeff(frame.var)}, where {reached[k]} run inside of it",
             )  # fmt: skip
         reached[k] *= frame.trip
-        loops.append(NestLoop(k, frame.trip, frame.kind is LoopKind.CORES))
+        loops.append(NestLoop(k, frame.trip, frame.kind is LoopKind.CORES, frame.stride))
     for dim, start, reach in zip(dims, starts, reached, strict=True):
         if not start.is_linear or start.const or reach < dim.extent:
             return NoForm(

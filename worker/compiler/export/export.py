@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from worker.compiler.errors import CompilerError, Finding
 from worker.compiler.export.accelforge import write_accelforge
 from worker.compiler.export.derive import loop_nests
+from worker.compiler.export.directives.of_nest import write_directives
 from worker.compiler.export.documents import Export
 from worker.compiler.export.nest import LoopNest, Refusal
 from worker.compiler.export.nn_dataflow import write_nn_dataflow
@@ -20,6 +21,7 @@ from worker.compiler.schedule.nodes import Schedule
 
 WRITERS: Mapping[Peer, Callable[[Sequence[LoopNest], Machine], Export]] = {
     Peer.ACCELFORGE: write_accelforge,
+    Peer.DIRECTIVES: write_directives,
     Peer.NN_DATAFLOW: write_nn_dataflow,
     Peer.SCALESIM: write_scalesim,
     Peer.TIMELOOP: write_timeloop,

@@ -65,6 +65,8 @@ class NestLoop:
     trip: int
     is_spatial: bool
     """Its iterations run on different cores at the same time."""
+    stride: int = 0
+    """Distance in core numbers between two of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ class Peer(StrEnum):
     """Names for the command line; `docs/exports.md` has the versions."""
 
     ACCELFORGE = "accelforge"
+    DIRECTIVES = "directives"
+    """KAPLA's, which `explain layer --directives` reads again."""
     NN_DATAFLOW = "nn-dataflow"
     SCALESIM = "scalesim"
     TIMELOOP = "timeloop"
