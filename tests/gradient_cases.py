@@ -263,8 +263,10 @@ def _functions() -> Iterator[Case]:
         response = {"size": size, "alpha": 0.5, "beta": 0.6, "bias": 1.5}
         yield one(f"lrn-{size}", "LRN", real(1, 2, 4, 2, 3), **response)
     for op in ("Relu", "LeakyRelu", "Elu", "HardSigmoid", "Sigmoid", "Tanh", "Erf", "Exp", "Abs",
-               "Sin", "Cos", "Softplus", "Softsign", "Neg", "Softmax", "LogSoftmax"):  # fmt: skip
+               "Sin", "Cos", "Tan", "Sinh", "Cosh", "Asin", "Acos", "Atan", "Asinh", "Atanh",
+               "Softplus", "Softsign", "Neg", "Softmax", "LogSoftmax"):  # fmt: skip
         yield one(op.lower(), op, x)
+    yield one("acosh", "Acosh", 1 + positive(1, 3, 4))
     for op in ("Log", "Sqrt", "Reciprocal"):
         yield one(op.lower(), op, positive(1, 3, 4))
     for op in ("Gelu", "HardSwish", "Mish", "Selu", "ThresholdedRelu"):
@@ -288,12 +290,21 @@ def _reductions() -> Iterator[Case]:
     for op in ("SumSquare", "L1", "L2", "LogSumExp", "Max", "Min"):
         reduced = (node(f"Reduce{op}", "x c", keepdims=0),)
         yield Case(op.lower(), reduced, {"x": apart(1, 2, 3, 4)}, {"c": ints(0, 2)})
+    for zeros in range(3):
+        factors = apart(1, 2, 3, 4)
+        factors.reshape(-1)[:zeros] = 0
+        product = (node("ReduceProd", "x c", keepdims=1 - zeros % 2),)
+        yield Case(f"product-{zeros}", product, {"x": factors}, {"c": ints(0, 2)})
+    yield one("product-of-all", "ReduceProd", apart(1, 2, 3))
     yield one("sum-of-all", "ReduceSum", real(1, 2, 3))
     none = (node("ReduceMean", "x c", noop_with_empty_axes=1),)
     yield Case("mean-of-none", none, {"x": real(1, 2, 3)}, {"c": ints()})
 
 
 def _normalisations() -> Iterator[Case]:
+    yield one("norm-2", "LpNormalization", apart(2, 2, 3, 4), axis=1)
+    # ONNX's own evaluator takes no absolute values.
+    yield one("norm-1", "LpNormalization", positive(1, 2, 3, 4), axis=0, p=1)
     x, scale, bias = real(1, 3, 4, 5), positive(2, 4), real(3, 4)
     named = {"x": x, "g": scale, "b": bias}
     layer = (node("LayerNormalization", "x g b", axis=1),)

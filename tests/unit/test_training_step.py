@@ -204,16 +204,16 @@ def refused(
 
 def test_operators_without_a_rule_are_all_named(tmp_path: Path) -> None:
     nodes = (
-        node("MatMul", "x w", "h"), node("LpNormalization", "h", "k"), node("Relu", "k", "r"),
-        node("ReduceProd", "r axis"),
+        node("MatMul", "x w", "h"), node("ReverseSequence", "h counts", "k"),
+        node("Relu", "k", "r"), node("Hardmax", "r"),
     )  # fmt: skip
-    error = refused(tmp_path, nodes, {"w": PARAMETERS["w"], "axis": ints(1)})
+    error = refused(tmp_path, nodes, {"w": PARAMETERS["w"], "counts": ints(1, 2, 3)})
     assert error.code == "TW-TRAIN-003"
     assert [(f.node, f.actual) for f in error.findings] == [
-        ("the_LpNormalization", "LpNormalization"), ("the_ReduceProd", "ReduceProd")
+        ("the_ReverseSequence", "ReverseSequence"), ("the_Hardmax", "Hardmax")
     ]  # fmt: skip
-    assert "'the_LpNormalization'" in error.message
-    assert "'the_ReduceProd'" in error.message
+    assert "'the_ReverseSequence'" in error.message
+    assert "'the_Hardmax'" in error.message
 
 
 _CROPPED = {"mode": "linear", "coordinate_transformation_mode": "tf_crop_and_resize"}
@@ -431,3 +431,22 @@ def test_a_valid_convolution_walks_its_border(tmp_path: Path) -> None:
     step, _ = step_of(model_of(nodes, {"x": x}, {"u": u, "w": u}, "y"), tmp_path, loss="mse")
     first, second = 144 * 36, 100 * 36
     assert step.step_macs == 2 * first + 2 * second + 144 * 36
+
+
+def test_what_has_no_norm_has_no_slope_in_it(tmp_path: Path) -> None:
+    """Rows of zeros are divided by 1, and nothing becomes a NaN."""
+    model = model_of(
+        (node("MatMul", "x w", "h"), node("LpNormalization", "h")), {"x": np.zeros((4, 6))},
+        {"w": PARAMETERS["w"]}, "y",
+    )  # fmt: skip
+    _, proto = step_of(model, tmp_path, loss="mse", optimizer="none")
+    rows = X.copy()
+    rows[1] = 0
+    made = run(proto, {"x": rows, "w": PARAMETERS["w"], "target": np.zeros((4, 3))})
+    h = rows @ PARAMETERS["w"]
+    norms = np.linalg.norm(h, axis=1, keepdims=True)
+    y = h / np.where(norms == 0, 1, norms)
+    np.testing.assert_allclose(made["loss"], (y**2).mean(), rtol=1e-12)
+    back = 2 * y / 12
+    back = (back - y * (back * y).sum(1, keepdims=True)) / np.where(norms == 0, 1, norms)
+    np.testing.assert_allclose(made["w/gradient"], rows.T @ back, atol=1e-12)

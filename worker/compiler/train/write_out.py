@@ -32,8 +32,21 @@ def _local_response(site: Site) -> Sequence[onnx_ir.Value | None]:
     return [emit.op("Mul", x, emit.op("Pow", base, emit.real(-site.number("beta", 0.75), x)))]
 
 
+def _norm(site: Site) -> Sequence[onnx_ir.Value | None]:
+    """LpNormalization: x over its 1- or 2-norm along an axis; 0 where that is 0, and no slope in
+    what it is divided by."""
+    emit, x = site.emit, site.x()
+    axes = emit.ints(site.axis(-1))
+    is_sum = site.integer("p", 2) == 1
+    total = emit.op("ReduceL1" if is_sum else "ReduceSumSquare", x, axes, keepdims=1)
+    is_zero = emit.op("Equal", total, emit.real(0, x))
+    total = emit.op("Where", is_zero, emit.real(1, x), total)
+    return [emit.op("Div", x, total if is_sum else emit.op("Sqrt", total))]
+
+
 _WRITERS: Mapping[str, _Writer] = {
-    "GRU": recurrent, "LRN": _local_response, "LSTM": recurrent, "RNN": recurrent,
+    "GRU": recurrent, "LRN": _local_response, "LSTM": recurrent, "LpNormalization": _norm,
+    "RNN": recurrent,
 }  # fmt: skip
 WRITTEN_OUT = frozenset(_WRITERS)
 """Operators of the standard domain that this module writes with others."""

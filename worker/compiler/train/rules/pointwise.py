@@ -71,6 +71,25 @@ def _tanh(site: Site) -> onnx_ir.Value:
     return site.emit.op("Sub", _n(site, 1), site.emit.op("Mul", site.y, site.y))
 
 
+def _tan(site: Site) -> onnx_ir.Value:
+    return site.emit.op("Add", _n(site, 1), site.emit.op("Mul", site.y, site.y))
+
+
+def _square_and(
+    square: int, plus: int, *, root: bool, sign: int = 1
+) -> Callable[[Site], onnx_ir.Value]:
+    """sign / (square x x + plus), or over its root: slopes of inverse functions."""
+
+    def slope(site: Site) -> onnx_ir.Value:
+        emit = site.emit
+        under = emit.op("Mul", site.x(), site.x())
+        under = under if square == 1 else emit.op("Neg", under)
+        under = emit.op("Add", under, _n(site, plus))
+        return emit.op("Div", _n(site, sign), emit.op("Sqrt", under) if root else under)
+
+    return slope
+
+
 def _erf(site: Site) -> onnx_ir.Value:
     emit = site.emit
     bell = emit.op("Exp", emit.op("Neg", emit.op("Mul", site.x(), site.x())))
@@ -123,6 +142,15 @@ RULES: dict[str, Derivative] = {
     "HardSigmoid": Derivative(_hard_sigmoid),
     "Sigmoid": Derivative(_times(_sigmoid)),
     "Tanh": Derivative(_times(_tanh)),
+    "Tan": Derivative(_times(_tan)),
+    "Sinh": Derivative(_times(lambda s: s.emit.op("Cosh", s.x()))),
+    "Cosh": Derivative(_times(lambda s: s.emit.op("Sinh", s.x()))),
+    "Asin": Derivative(_times(_square_and(-1, 1, root=True))),
+    "Acos": Derivative(_times(_square_and(-1, 1, root=True, sign=-1))),
+    "Atan": Derivative(_times(_square_and(1, 1, root=False))),
+    "Asinh": Derivative(_times(_square_and(1, 1, root=True))),
+    "Acosh": Derivative(_times(_square_and(1, -1, root=True))),
+    "Atanh": Derivative(_times(_square_and(-1, 1, root=False))),
     "Erf": Derivative(_times(_erf)),
     "Exp": Derivative(_times(lambda s: s.y)),
     "Log": Derivative(_log),

@@ -74,6 +74,20 @@ def _extreme(site: Site, grad: onnx_ir.Value) -> onnx_ir.Value:
     return emit.op("Mul", mine, share)
 
 
+def _product(site: Site, grad: onnx_ir.Value) -> onnx_ir.Value:
+    """The product of the others: of those that are not 0 over the element's own, where no other is
+    0; a 0 counts as 1 of them."""
+    emit, x, axes = site.emit, site.x(), _axes(site)
+    is_zero = emit.op("Equal", x, emit.real(0, x))
+    zero = emit.op("Cast", is_zero, to=int(grad.dtype or 1))
+    filled = emit.op("Where", is_zero, emit.real(1, x), x)
+    whole = emit.op("ReduceProd", filled, emit.ints(*axes), keepdims=1) if axes else filled
+    others = emit.op("Sub", emit.total(zero, axes), zero)
+    made = emit.op("Mul", grad, emit.op("Div", whole, filled))
+    is_whole = emit.op("Equal", others, emit.real(0, x))
+    return emit.op("Where", is_whole, made, emit.real(0, x))
+
+
 def _running(site: Site) -> Mapping[int, onnx_ir.Value]:
     """An element is in all sums behind it: summed up the other way."""
     back, exclusive = 1 - site.integer("reverse", 0), site.integer("exclusive", 0)
@@ -90,6 +104,7 @@ RULES = {
         "ReduceL1": _l1,
         "ReduceL2": _l2,
         "ReduceLogSumExp": _log_sum,
+        "ReduceProd": _product,
         "ReduceMax": _extreme,
         "ReduceMin": _extreme,
     }.items()
