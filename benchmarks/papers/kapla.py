@@ -13,7 +13,11 @@ figures are lost.  Where it goes wrong (the worst layers at batch 64): results o
 until they fill the buffer, for that saves inputs from DRAM, and then channels are all left outside:
 each of their iterations brings all results to the registers and back, which no count of that step
 sees.  Criteria: a mean overhead of at most 10 % in inference and 12 % in every row of the sweep.
-Not here: training, several nodes, segments.
+Third table, baseline R: candidates of each level (what registers hold, what the buffer does, orders)
+are each looked at with probability 0.1 (`benchmarks/rivals/chance.py`), five times over; a layer of
+which nothing that fits was looked at is tried with the next seeds, and counted.  The paper's order
+of means, greedy <= random, is judged per batch.
+Not here: training, several nodes, segments, annealing (M).
 
 CPU seconds are of layers of one network, equal ones once; the optimum's loop is compiled, the
 greedy search is plain Python.
@@ -25,16 +29,19 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from math import inf
 from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.rivals.__main__ import table
 from benchmarks.rivals.blocking import optimum
+from benchmarks.rivals.chance import chance
 from benchmarks.rivals.greedy import Blocking, energy_of, greedy
 from benchmarks.rivals.nets import NETS
 from benchmarks.rivals.row_stationary import Node
 
 BATCHES = (1, 64)
+PROBABILITY, TIMES = 0.1, 5
 MOST_INFERENCE, MOST_SWEPT = 0.10, 0.12
 SWEEP = (
     ("as above", Node(), 64),
@@ -50,6 +57,8 @@ HEADS = (
     ("net", "batch", "greedy", "optimum", "over", "worst layer", "its over",
      "its trips (DRAM; buffer; registers)", "CPU s greedy", "optimum"),
     ("node", "batch", "nets", "mean over", "worst net", "its over", "criterion"),
+    ("net", "batch", "random: least over", "mean", "most", "greedy", "looked at", "of candidates",
+     "nothing fitted", "CPU s"),
 )  # fmt: skip
 
 
@@ -127,6 +136,57 @@ def sweep(nets: Sequence[str]) -> Iterator[list[str]]:
                f"{found[worst].over:.2%}", f"{said} at 12 %"]  # fmt: skip
 
 
+class Drawn(NamedTuple):
+    """Of one network, by chance."""
+
+    over: float
+    looked_at: int
+    missed: int
+    """Layers of which nothing that fits was looked at, each time."""
+
+
+def drawn(net: str, batch: int, seed: int) -> Drawn:
+    """Each layer by random search; seeds differ by layer and try."""
+    total = least = 0.0
+    looked_at = missed = 0
+    for number, (_, layer, times) in enumerate(NETS[net]()):
+        energy, attempt = inf, 0
+        while energy == inf:
+            found, count = chance(
+                layer, batch, Node(), PROBABILITY, (seed * 1000 + number) * 1000 + attempt
+            )
+            looked_at += count
+            energy = inf if found is None else energy_of(found, Node())
+            missed += energy == inf
+            attempt += 1
+        total += energy * times
+        least += optimum(layer, batch, Node()).energy * times
+    return Drawn(total / least - 1, looked_at, missed)
+
+
+def by_chance(nets: Sequence[str]) -> Iterator[list[str]]:
+    """Rows of the third table."""
+    for batch in BATCHES:
+        means, greedies = [], []
+        for net in nets:
+            began = time.process_time()
+            found = [drawn(net, batch, seed) for seed in range(TIMES)]
+            spent = (time.process_time() - began) / TIMES
+            one = compared(net, batch, Node())
+            assert one is not None
+            overs = [each.over for each in found]
+            means.append(sum(overs) / TIMES)
+            greedies.append(one.over)
+            looked = sum(each.looked_at for each in found) // TIMES
+            whole = sum(optimum(layer, batch, Node()).candidates for _, layer, _ in NETS[net]())
+            yield [net, str(batch), f"{min(overs):.2%}", f"{means[-1]:.2%}", f"{max(overs):.2%}",
+                   f"{one.over:.2%}", f"{looked:,}", f"{whole:,}",
+                   str(sum(each.missed for each in found)), f"{spent:.2f}"]  # fmt: skip
+        mean, own = sum(means) / len(means), sum(greedies) / len(greedies)
+        said = "as the paper's" if own <= mean else "the other way round"
+        yield ["mean", str(batch), "", f"{mean:.2%}", "", f"{own:.2%}", said, "", "", ""]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     assert __doc__ is not None
     parser = argparse.ArgumentParser(description=__doc__)
@@ -135,6 +195,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     nets = [net for net in NETS if args.only in {None, net}]
     text = table(HEADS[0], networks(nets)) + "\n\n" + table(HEADS[1], sweep(nets))
+    text += "\n\n" + table(HEADS[2], by_chance(nets))
     sys.stdout.write(text + "\n")
     if args.out is not None:
         first, _, rest = __doc__.partition("\n\n    ")

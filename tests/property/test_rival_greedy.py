@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.rivals.blocking import optimum
+from benchmarks.rivals.chance import chance
 from benchmarks.rivals.greedy import Blocking, cached, energy_of, greedy, stacked
 from benchmarks.rivals.nets import NETS
 from benchmarks.rivals.row_stationary import LOOPS_OF_PRODUCTS, Layer, Node, nests
@@ -98,3 +99,21 @@ def test_networks_are_near_their_optima(net: str) -> None:
     for _, layer, _ in NETS[net]():
         least = optimum(layer, 1, Node()).energy
         assert least <= energy_of(greedy(layer, 1, Node()), Node()) <= 1.01 * least
+
+
+@given(layers, st.sampled_from([1, 2, 4]), nodes, st.integers(0, 1 << 30))
+def test_chance_finds_the_optimum_when_it_looks_at_all_and_nothing_below_it(
+    layer: Layer, batch: int, node: Node, seed: int
+) -> None:
+    everything, number = chance(layer, batch, node, 1.0, seed)
+    try:
+        least = optimum(layer, batch, node).energy
+    except ValueError:
+        assert everything is None or energy_of(everything, node) == float("inf")
+        return
+    assert everything is not None
+    assert energy_of(everything, node) == pytest.approx(least, rel=1e-12)
+    some, fewer = chance(layer, batch, node, 0.4, seed)
+    assert fewer <= number
+    assert (some, fewer) == chance(layer, batch, node, 0.4, seed)
+    assert some is None or energy_of(some, node) >= least * (1 - 1e-12)
