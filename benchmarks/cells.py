@@ -42,6 +42,15 @@ def run_child(module: str, key: str, scratch: Path, limit_s: float) -> Row:
     return row
 
 
+def commit() -> str:
+    """What is checked out here, in short; empty where that is not known."""
+    asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short=8", "HEAD"]
+    try:
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+
+
 def fill(
     ledger: Path,
     keys: Sequence[str],
@@ -49,21 +58,31 @@ def fill(
     *,
     jobs: int = 1,
     again: bool = False,
+    keep: Sequence[str] = (),
     after_each: Callable[[Mapping[str, Row]], None],
 ) -> tuple[dict[str, Row], bool]:
     """Run the cells that the ledger misses (or all, `again`), `jobs` at a time.
 
+    `keep`: commits whose cells stay; those of others run again.  A cell says at which one it ran
+    (`at`).
     Returns all rows, and whether a cell that ran now failed.  The ledger keeps the order of `keys`
     and, after them, of what it already had.
     """
     rows = load_ledger(ledger)
-    due = [k for k in keys if again or "failure" in rows.get(k, {"failure": "missing"})]
+    due = [
+        key
+        for key in keys
+        if again
+        or "failure" in rows.get(key, {"failure": "missing"})
+        or (keep and rows[key].get("at") not in keep)
+    ]
+    here = commit()
     failed = False
     with ThreadPoolExecutor(jobs) as pool:
         running = {pool.submit(run, key): key for key in due}
         for done in as_completed(running):
             key = running[done]
-            rows[key] = done.result()
+            rows[key] = {**done.result(), "at": here}
             failed |= "failure" in rows[key]
             sys.stderr.write(f"{key}: {json.dumps(rows[key])}\n")
             rows = {k: rows[k] for k in dict.fromkeys((*keys, *rows)) if k in rows}

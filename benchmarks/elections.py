@@ -4,9 +4,9 @@
 
 A cell is one model on one machine: `auto` and each strategy alone are compiled for every objective
 (one cache for all, as a server has), whole programs are simulated, and every program that differs
-from those before it is verified.  Finished cells stay in the JSON file beside the page.  Exit 1:
-`auto` lost somewhere to a strategy alone, or to its own program for another objective; or a
-program failed its verification.
+from those before it is verified.  Finished cells stay in the JSON file beside the page, which says
+at which commit each ran: `--keep COMMIT` runs the others again.  Exit 1: `auto` lost somewhere to a
+strategy alone, or to its own program for another objective; or a program failed its verification.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def faults(rows: Mapping[str, Row]) -> list[str]:
 def page(rows: Mapping[str, Row]) -> str:
     """Markdown: a line per cell; its winners, what each gains over the latency program."""
     lines = ["# Elections on the zoo", "", "Printed by `python -m benchmarks.elections`.", "",
-             *_NOTES, "", "| cell | " + " | ".join(OBJECTIVES) + " | programs |",
-             "|" + "---|" * (len(OBJECTIVES) + 2)]  # fmt: skip
+             *_NOTES, "", "| cell | " + " | ".join(OBJECTIVES) + " | programs | at |",
+             "|" + "---|" * (len(OBJECTIVES) + 3)]  # fmt: skip
     for cell, row in rows.items():
         if programs := row.get("programs"):
             base = programs[f"{AUTO} latency"]
@@ -118,7 +118,9 @@ def page(rows: Mapping[str, Row]) -> str:
                 cells.append(f"{mine['won']} {gain:.3f}")
             distinct = {json.dumps(p, sort_keys=True) for k, p in programs.items()
                         if k.startswith(AUTO)}  # fmt: skip
-            lines.append(f"| {cell} | " + " | ".join(cells) + f" | {len(distinct)} |")
+            lines.append(
+                f"| {cell} | " + " | ".join(cells) + f" | {len(distinct)} | {row.get('at', '')} |"
+            )
     wrong = faults(rows)
     total = len(ZOO) * len(PRESETS)
     lines += ["", f"{len(rows)} of {total} cells, {len(wrong)} faults.", ""]
@@ -129,7 +131,8 @@ def page(rows: Mapping[str, Row]) -> str:
 _NOTES = (
     "Per objective: which program `auto` elected, and by what factor it is better, in that",
     "objective's measure, than the program it elects for latency. `programs`: distinct ones among",
-    "the five. Every program here was verified (`--verify sample`).",
+    "the five. Every program here was verified (`--verify sample`). `at`: the commit at which the",
+    "cell ran; nothing: an older one, before the clock and the mapper were last changed.",
 )
 
 
@@ -140,6 +143,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--presets", nargs="*", default=list(PRESETS))
     parser.add_argument("--again", action="store_true", help="run finished cells again")
+    parser.add_argument("--keep", nargs="*", default=[], metavar="COMMIT",
+                        help="run cells of other commits again")  # fmt: skip
     parser.add_argument("--jobs", type=int, default=1, help="cells at a time")
     parser.add_argument("--limit", type=float, default=3600, help="seconds of a cell")
     parser.add_argument("--cell", nargs=2, metavar=("MODEL", "PRESET"))
@@ -155,6 +160,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         lambda key: run_child("benchmarks.elections", key, args.scratch, args.limit),
         jobs=args.jobs,
         again=args.again,
+        keep=args.keep,
         after_each=lambda rows: args.out.write_text(page(rows), encoding="utf-8"),
     )
     sys.stdout.write(page(rows))

@@ -13,10 +13,10 @@ figures are lost.  Where it goes wrong (the worst layers at batch 64): results o
 until they fill the buffer, for that saves inputs from DRAM, and then channels are all left outside:
 each of their iterations brings all results to the registers and back, which no count of that step
 sees.  Criteria: a mean overhead of at most 10 % in inference and 12 % in every row of the sweep.
-Third table, baseline R: candidates of each level (what registers hold, what the buffer does, orders)
-are each looked at with probability 0.1 (`benchmarks/rivals/chance.py`), five times over; a layer of
-which nothing that fits was looked at is tried with the next seeds, and counted.  The paper's order
-of means, greedy <= random, is judged per batch.
+Third table, baseline R: candidates of each level (what registers hold, what the buffer does, in
+which orders) are each looked at with probability 0.1 (`benchmarks/rivals/chance.py`), five times
+over; a layer of which nothing that fits was looked at is tried with the next seeds, and counted.
+The paper's order of means, greedy <= random, is judged per batch.
 Not here: training, several nodes, segments, annealing (M).
 
 CPU seconds are of layers of one network, equal ones once; the optimum's loop is compiled, the

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from benchmarks.cells import commit, fill, save_ledger
 from benchmarks.elections import OBJECTIVES, faults, page
 
 GOOD = {"latency": 10, "energy": 5.0, "offchip": 64, "peak_memory": 32, "won": "naive",
@@ -40,3 +42,22 @@ def test_what_is_not_verified_or_has_no_program_is_one() -> None:
         "cell: naive latency is off by 3"
     ]
     assert faults({"cell": {"failure": "exit 1"}}) == ["cell: exit 1"]
+
+
+def test_cells_of_other_commits_run_again_and_say_where(tmp_path: Path) -> None:
+    ledger, ran = tmp_path / "cells.json", []
+    save_ledger(ledger, {"a b": {"at": "old"}, "c d": {"at": "kept"}, "e f": {}})
+
+    def run(key: str) -> dict[str, Any]:
+        ran.append(key)
+        return {"programs": {}}
+
+    keys = ["a b", "c d", "e f"]
+    rows, failed = fill(ledger, keys, run, keep=("kept",), after_each=lambda _: None)
+    assert (sorted(ran), failed) == (["a b", "e f"], False)
+    assert rows["c d"] == {"at": "kept"}
+    assert rows["a b"]["at"] == rows["e f"]["at"] == commit()
+    ran.clear()
+    fill(ledger, keys, run, after_each=lambda _: None)
+    assert ran == []
+    assert "| 1 | 1234abcd |" in page({"cell": {**cell()["cell"], "at": "1234abcd"}})
