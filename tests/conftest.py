@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave campaigns out unless `-m` asks for them; at smoke size keep a case of each.
 
     What runs the lines that documents print is left out unless the environment asks for it.  Files
-    of `.ci/uncounted` run without coverage, where there is one at all.
+    and functions of `.ci/uncounted` run without coverage, where there is one at all.
     """
     uncounted = set((REPO / ".ci" / "uncounted").read_text().split())
     is_asked = "campaign" in (config.getoption("-m") or "")
@@ -55,7 +55,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("document") and not is_printed:
             dropped.append(item)
             continue
-        if item.nodeid.partition("::")[0] in uncounted and config.pluginmanager.hasplugin("_cov"):
+        names = {item.nodeid.partition("::")[0], item.nodeid.partition("[")[0]}
+        if names & uncounted and config.pluginmanager.hasplugin("_cov"):
             item.add_marker("no_cover")
         mark = item.get_closest_marker("campaign")
         test = item.nodeid.partition("[")[0]

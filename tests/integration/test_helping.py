@@ -69,7 +69,7 @@ def test_a_helper_solves_what_a_job_comes_to_last(
         _until(lambda: not _helpers(desk))
         assert job.state is JobState.SUCCEEDED, job.error
         assert job.units_solved + job.units_cached == 60
-        assert job.units_cached >= 10  # all that it found, somebody else must have solved
+        assert job.units_cached >= 3  # all that it found, somebody else must have solved
         assert len(_of(desk, job, "help")) == 1
         _until(lambda: _helped(desk) == [None])
 

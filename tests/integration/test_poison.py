@@ -89,10 +89,10 @@ def test_refused_job_keeps_the_artifacts_of_its_finished_stages(
 def test_wall_limit_times_out(make_settings: MakeSettings, open_desk: OpenDesk) -> None:
     desk = open_desk(make_settings("sleeper"))
     with EmbeddedWorker(desk.services):
-        job = desk.wait(desk.submit(wall_limit_s=1.0).id)
+        job = desk.wait(desk.submit(wall_limit_s=4.0).id)
     assert job.state is JobState.TIMED_OUT
     assert job.error is not None
-    assert (job.error["code"], job.error["limit"]) == ("TW-SVC-008", 1.0)
+    assert (job.error["code"], job.error["limit"]) == ("TW-SVC-008", 4.0)
     assert job.error["stage"] == "schedule"
     assert job.attempts == 1
 

@@ -22,7 +22,7 @@ from worker.compiler.pipeline import compile_model
 from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.strategies.base import Budget
 from worker.compiler.strategies.naive.certificate import Certificate
-from worker.compiler.strategies.naive.descriptor import NaiveOptions, Tiles
+from worker.compiler.strategies.naive.descriptor import Idea, NaiveOptions, Tiles
 from worker.compiler.strategies.naive.strategy import NAIVE
 from worker.compiler.strategies.naive.tilings import SHARED_LEAVES
 from worker.job.ports import open_ports
@@ -53,7 +53,8 @@ def test_where_links_can_multicast_tiles_for_both_are_looked_for() -> None:
     """A convolution whose weights many tiles of an IPU need: read once, or by each."""
     machine = load_preset("ipu-gc2")
     graph = canonicalize(conv(1, 256, 256, 14, 3, 1, 1)).graph
-    found = [s for s in NAIVE.candidates(graph, machine) if isinstance(s, Schedule)]
+    both = NaiveOptions(without=(Idea.ONE_TEAM,))
+    found = [s for s in NAIVE.candidates(graph, machine, both) if isinstance(s, Schedule)]
     programs = [lower_unit(s, machine, "s" * 64) for s in found]
     cycles = [simulate_unit(program, machine).cycles for program in programs]
     shares = [bool(np.any(p.instructions["opcode"] == Opcode.MULTICAST)) for p in programs]
@@ -62,6 +63,11 @@ def test_where_links_can_multicast_tiles_for_both_are_looked_for() -> None:
         for is_shared in (True, False)
     )
     assert 2 * together < apart
+    asked = [s for s in NAIVE.candidates(graph, machine) if isinstance(s, Schedule)]
+    assert asked
+    assert {s.root for s in asked} <= {
+        s.root for s, own in zip(found, shares, strict=True) if own
+    }  # so far behind, cores that load alone are not looked for
     alone = found[cycles.index(apart)]
     assert SHARED_LEAVES == LISTED_ROWS
     silent = replace(machine, links=tuple(replace(k, multicast=False) for k in machine.links))
