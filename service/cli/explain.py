@@ -36,7 +36,7 @@ def explain(
             metavar="FILE",
             exists=True,
             dir_okay=False,
-            help="Of a layer: what it takes as these directives have it.",
+            help="Of a layer: what it takes as these directives have it; nothing is searched.",
         ),
     ] = None,
     what_if: Annotated[

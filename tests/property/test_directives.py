@@ -5,11 +5,10 @@ from __future__ import annotations
 from math import prod
 
 import numpy as np
-from export_cases import derived, one_core, two_cores
+from export_cases import derived, kernels
 from hypothesis import given
 from hypothesis import strategies as st
-from kernel_toys import conv_graph, machine, matmul_graph, tiled
-from naive_schedules import naive_schedule
+from kernel_toys import machine, matmul_graph
 
 from worker.compiler.cost.compute import contracted_points
 from worker.compiler.errors import InputError
@@ -25,7 +24,6 @@ from worker.compiler.export.directives.notation import (
 from worker.compiler.export.directives.of_nest import write_directives
 from worker.compiler.export.directives.tree import tree_of
 from worker.compiler.export.nest import LoopNest
-from worker.compiler.ir.graph import Graph
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.interpret import interpret
@@ -33,23 +31,6 @@ from worker.compiler.schedule.nodes import Schedule
 from worker.compiler.schedule.verify import verify
 from worker.simulator.results import UnitSimulation
 from worker.simulator.run import simulate_unit
-
-graphs = st.one_of(
-    st.builds(matmul_graph, st.integers(1, 9), st.integers(1, 9), st.integers(1, 9)),
-    st.builds(
-        conv_graph, st.integers(1, 3), st.integers(1, 4), st.integers(3, 8),
-        st.sampled_from((1, 3)), st.sampled_from((1, 2)), st.sampled_from((0, 1)),
-    ),
-)  # fmt: skip
-
-
-@st.composite
-def kernels(draw: st.DrawFn) -> tuple[Schedule, Machine]:
-    graph: Graph = draw(graphs)
-    if draw(st.booleans()):
-        return naive_schedule(graph, one_core()), one_core()
-    tile = {a.name: draw(st.integers(1, a.extent)) for a in graph.ops[0].domain}
-    return tiled(graph, tile, 1), two_cores()
 
 
 def simulated(schedule: Schedule, mach: Machine) -> UnitSimulation:

@@ -12,40 +12,15 @@ from collections import Counter
 from itertools import product
 from math import prod
 
-from export_cases import nest_of, one_core, two_cores
+from export_cases import kernels, nest_of
 from hypothesis import given
-from hypothesis import strategies as st
-from kernel_toys import conv_graph, matmul_graph, tiled
-from naive_schedules import naive_schedule
 
 from worker.compiler.cost.compute import contracted_points
 from worker.compiler.export.nest import Hold, LoopNest
-from worker.compiler.ir.graph import Graph
 from worker.compiler.lower.lower import lower_unit
 from worker.compiler.machine.machine import Machine
 from worker.compiler.schedule.nodes import Schedule
 from worker.simulator.run import simulate_unit
-
-graphs = st.one_of(
-    st.builds(matmul_graph, st.integers(1, 9), st.integers(1, 9), st.integers(1, 9)),
-    st.builds(
-        conv_graph, st.integers(1, 3), st.integers(1, 4), st.integers(3, 8),
-        st.sampled_from((1, 3)), st.sampled_from((1, 2)), st.sampled_from((0, 1)),
-    ),
-)  # fmt: skip
-
-
-@st.composite
-def kernels(draw: st.DrawFn) -> tuple[Schedule, Machine]:
-    graph: Graph = draw(graphs)
-    if draw(st.booleans()):
-        return naive_schedule(graph, one_core()), one_core()
-    tile = {a.name: draw(st.integers(1, a.extent)) for a in graph.ops[0].domain}
-    is_split = draw(st.booleans())
-    if is_split:
-        first = next((a.name for a in graph.ops[0].domain if -(-a.extent // tile[a.name]) > 1), "")
-        is_split = bool(first) and -(-graph.ops[0].axis(first).extent // tile[first]) <= 2
-    return tiled(graph, tile, 2 if is_split else 1), two_cores()
 
 
 class Counted:

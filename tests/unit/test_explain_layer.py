@@ -228,7 +228,7 @@ def test_a_layer_is_weighed_as_its_directives_have_it(
     own, new = found["weighed"]
     assert (own["schedule"], new["schedule"]) == ("naive", "directives")
     assert {**own, "schedule": ""} == {**new, "schedule": ""}
-    assert found["candidates"] == []
+    assert (found["candidates"], found["predicted_cycles"]) == ([], None)
     shown = explain(index, results, "--directives", file)
     assert f"layer {index}, by directives" in shown.output
     assert "home_bytes" in shown.output

@@ -47,6 +47,7 @@ def explained(request: Mapping[str, Any]) -> Mapping[str, Any]:
                 new = weighed(other, machine, row["signature"])
                 return {
                     **_document(index, row, found),
+                    "predicted_cycles": None,  # nobody predicted what a user writes
                     "weighed": [
                         {"schedule": by, **asdict(each)}
                         for by, each in ((schedule.strategy, own), (other.strategy, new))

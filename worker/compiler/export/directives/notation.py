@@ -42,11 +42,16 @@ Sizes: TypeAlias = "tuple[tuple[str, int], ...]"
 
 MOST_LINES = 4096
 _NAME = r"[^\s(),=+#]+"
-_CALL = re.compile(rf"(tensor|layer)\s+({_NAME})\s*\((.*)\)((?:\s+copies=\d+)?)((?:\s+as\s+\w+)?)")
-_STACK = re.compile(rf"stack\(\s*({_NAME})\s*\+=\s*(\d+)\s*,\s*(\d+)\s*\)(?:\s+every=(\d+))?")
-_UPDATE = re.compile(rf"update\(\s*({_NAME})\s*\+=\s*(\d+)\s*\)")
+_INT = r"\d{1,18}"
+_CALL = re.compile(
+    rf"(tensor|layer)\s+({_NAME})\s*\((.*)\)((?:\s+copies={_INT})?)((?:\s+as\s+\w+)?)"
+)
+_STACK = re.compile(
+    rf"stack\(\s*({_NAME})\s*\+=\s*({_INT})\s*,\s*({_INT})\s*\)(?:\s+every=({_INT}))?"
+)
+_UPDATE = re.compile(rf"update\(\s*({_NAME})\s*\+=\s*({_INT})\s*\)")
 _AT = re.compile(rf"at\s+({_NAME})")
-_SIZE = re.compile(rf"({_NAME})=(\d+)")
+_SIZE = re.compile(rf"({_NAME})=({_INT})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +148,7 @@ def parse_directives(text: str) -> Directives:
     head = _CALL.fullmatch(line)
     if head is None or head[1] != "layer" or head[4] or head[5]:
         refuse(number, line, "a text begins with `layer NAME(axis=extent, ..)`")
+    axes = _parsed(head[3], number, line)
     levels: list[_Open] = []
     inside = 1
     for number, line in lines[1:]:
@@ -166,7 +172,7 @@ def parse_directives(text: str) -> Directives:
             levels[-1].updates.append(Update(found[1], int(found[2])))
         else:
             refuse(number, line, "a line is `at`, `tensor`, `stack` or `update`")
-    return Directives(head[2], _parsed(head[3], number, line), tuple(x.closed() for x in levels))
+    return Directives(head[2], axes, tuple(x.closed() for x in levels))
 
 
 @dataclass(slots=True)

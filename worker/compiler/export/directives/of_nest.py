@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from worker.compiler.errors import InputError
 from worker.compiler.export.directives.notation import (
@@ -69,12 +70,8 @@ def directives_of(nest: LoopNest, machine: Machine) -> Directives | NoForm:
         mapping = mapping_of(found, nest.dims, nest.operands, machine)
     except InputError as error:
         return NoForm(Reason.BUFFERS, error.findings[0].message)
-    own = tuple(sorted((hold.operand, hold.memory, depths[hold], hold.extents, hold.copies,
-                        str(hold.dtype), hold.source, hold.is_read_back)
-                       for hold in nest.holds))  # fmt: skip
-    read = tuple(sorted((hold.operand, hold.memory, hold.depth, hold.extents, hold.copies,
-                         str(hold.dtype), hold.source, hold.is_read_back)
-                        for hold in mapping.holds))  # fmt: skip
+    own = sorted(_told(replace(hold, depth=depths[hold])) for hold in nest.holds)
+    read = sorted(map(_told, mapping.holds))
     if own != read:
         [other, *_] = [a for a, b in zip(own, read, strict=True) if a != b]
         return NoForm(
@@ -84,6 +81,12 @@ def directives_of(nest: LoopNest, machine: Machine) -> Directives | NoForm:
     if mapping.loops != loops:
         return NoForm(Reason.TILING, "its loops do not stand in the order of directives")
     return found
+
+
+def _told(hold: Hold) -> tuple[int, str, tuple[object, ...]]:
+    """What directives must say of a buffer, in an order."""
+    rest = hold.source, hold.depth, hold.extents, hold.copies, str(hold.dtype), hold.is_read_back
+    return hold.operand, hold.memory, rest
 
 
 def _depth(nest: LoopNest, hold: Hold) -> int:

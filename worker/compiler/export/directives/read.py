@@ -65,6 +65,10 @@ class _Reader:
         if inner.stacks:
             refuse(None, f"at {inner.name}", "nothing stacks inside of an engine's instruction")
         self._order(memories)
+        for level in self.directives.levels:
+            held = [tensor.name for tensor in level.tensors]
+            if len(set(held)) < len(held):
+                refuse(None, f"at {level.name}", "a tensor stands in it twice")
         tile = self._box(inner)
         walks = self._walks(tile)
         holds = self._holds(memories, tile, walks)
@@ -81,13 +85,15 @@ class _Reader:
                     f"memories follow from the inside out: {', '.join(reversed(names))}",
                 )  # fmt: skip
             before = names.index(level.name)
-            twice = [tensor.name for tensor in level.tensors]
-            if len(set(twice)) < len(twice):
-                refuse(None, f"at {level.name}", "a tensor has two buffers in it")
 
     def _box(self, inner: Level) -> tuple[int, ...]:
         tile: dict[int, int] = {}
         for tensor in inner.tensors:
+            if tensor.copies > 1 or tensor.dtype is not None:
+                refuse(
+                    None, f"at {inner.name}: tensor {tensor.name}",
+                    "copies and formats are of buffers in memories, not of an instruction's box",
+                )  # fmt: skip
             for k, size in self._sizes(tensor):
                 if tile.setdefault(k, size) != size:
                     refuse(
@@ -171,6 +177,12 @@ class _Reader:
                 sizes = self._sizes(tensor)
                 slot = self.slot[tensor.name]
                 operand = self.operands[slot]
+                wide = operand.dtype.accumulator if slot == result else operand.dtype
+                if tensor.dtype not in {None, operand.dtype, wide}:
+                    refuse(
+                        None, f"at {level.name}: tensor {tensor.name}",
+                        f"it is stored as {' or '.join(sorted({operand.dtype, wide}))}",
+                    )  # fmt: skip
                 moving = [k + 1 for k in outside if operand.is_moved_by(walks[k].loop.dim)]
                 depth = max(front, *moving) if moving else front
                 inside = self._inside(tensor, tile, walks, depth)
